@@ -1,0 +1,113 @@
+//! Renders the shared definitions as a C header.
+
+use std::fmt::Write as _;
+
+use crate::hist;
+use crate::record::{self, HistKind, SelfCounter, c_records};
+use crate::state::{Reason, Role, Switch};
+
+/// The C header with every constant, enum and record that this crate shares with the kernel programs. Sizes and
+/// offsets are asserted in C against the Rust layout.
+#[must_use]
+pub fn c_header() -> String {
+    let mut text = String::from("/* Generated from the gpucause-abi crate. */\n#pragma once\n\n");
+    let defines = [
+        ("HIST_UNIT_SLOTS", hist::UNIT_SLOTS as usize),
+        ("HIST_SUB_SLOTS", hist::SUB_SLOTS as usize),
+        ("HIST_UNIT_SHIFT", hist::UNIT_SHIFT as usize),
+        ("HIST_MAX_EXPONENT", hist::MAX_EXPONENT as usize),
+        ("SLOTS", hist::SLOTS),
+        ("MAX_DEPTH", record::MAX_DEPTH),
+        ("COMM_LEN", record::COMM_LEN),
+        ("REASONS", record::REASONS),
+        ("ROLES", record::ROLES),
+        ("SWITCHES", record::SWITCHES),
+        ("CTX_SWITCHES", record::CTX_SWITCHES),
+        ("SCRATCH", record::SCRATCH),
+        ("MAX_OPS", record::MAX_OPS),
+        ("MAX_LINKS", record::MAX_LINKS),
+        ("MAX_SYSCALLS", record::MAX_SYSCALLS),
+        ("FILTER_SLOTS", record::FILTER_SLOTS),
+        ("MAX_EXITED", record::MAX_EXITED),
+        ("SELF_COUNTERS", record::SELF_COUNTERS),
+    ];
+    for (name, value) in defines {
+        let _ = writeln!(text, "#define {name} {value}");
+    }
+    c_enum(&mut text, Reason::C_PREFIX, Reason::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Role::C_PREFIX, Role::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Switch::C_PREFIX, Switch::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, HistKind::C_PREFIX, HistKind::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, SelfCounter::C_PREFIX, SelfCounter::ALL.iter().map(|v| v.label()));
+    for record in c_records() {
+        let _ = writeln!(text, "\nstruct {} {{", record.name);
+        for (field, ty, _) in &record.fields {
+            let _ = writeln!(text, "\t{};", c_field(field, ty));
+        }
+        text.push_str("};\n");
+        let _ = writeln!(
+            text,
+            "_Static_assert(sizeof(struct {}) == {}, \"size\");",
+            record.name, record.size
+        );
+        for (field, _, offset) in &record.fields {
+            let _ = writeln!(
+                text,
+                "_Static_assert(__builtin_offsetof(struct {}, {field}) == {offset}, \"{field}\");",
+                record.name
+            );
+        }
+    }
+    text
+}
+
+fn c_enum<'a>(text: &mut String, prefix: &str, labels: impl Iterator<Item = &'a str>) {
+    text.push_str("\nenum {\n");
+    for (value, label) in labels.enumerate() {
+        let _ = writeln!(text, "\t{prefix}_{} = {value},", label.to_ascii_uppercase());
+    }
+    text.push_str("};\n");
+}
+
+fn c_field(name: &str, ty: &str) -> String {
+    match ty
+        .strip_prefix('[')
+        .and_then(|array| array.strip_suffix(']'))
+        .and_then(|array| array.split_once(';'))
+    {
+        Some((element, length)) => format!("{} {name}[{}]", c_type(element.trim()), length.trim()),
+        None => format!("{} {name}", c_type(ty)),
+    }
+}
+
+fn c_type(ty: &str) -> String {
+    match ty {
+        "u8" => "__u8".into(),
+        "u16" => "__u16".into(),
+        "u32" => "__u32".into(),
+        "u64" => "__u64".into(),
+        record => c_records_name(record)
+            .map_or_else(|| format!("unknown_{record}"), |name| format!("struct {name}")),
+    }
+}
+
+fn c_records_name(rust_name: &str) -> Option<&'static str> {
+    (rust_name == "FrameRecord").then_some("frame")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_knows_every_type_it_names() {
+        assert!(!c_header().contains("unknown_"));
+    }
+
+    #[test]
+    fn header_declares_arrays_the_c_way() {
+        assert!(c_header().contains("\t__u64 slots[SLOTS];\n"));
+        assert!(c_header().contains("\tstruct frame frames[MAX_DEPTH];\n"));
+        assert!(c_header().contains("\tREASON_PAGE_FAULT = 4,\n"));
+    }
+}

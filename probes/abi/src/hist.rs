@@ -1,0 +1,143 @@
+//! The histogram layout: HdrHistogram's log-linear buckets in integer nanoseconds.
+//!
+//! 32 unit-wide slots, then 16 linear slots for every power of two up to 2^37 ns (137 s): 544 slots, none wider than
+//! 6.25 % of its lower edge. It is what `hdrhistogram` uses for one significant digit, so a slot array loads into a
+//! `hdrhistogram::Histogram` without loss. The C twin is `bpf/hdr.bpf.h`; a test compares both over every edge.
+
+use crate::Nanos;
+
+/// Slots with a width of one nanosecond.
+pub const UNIT_SLOTS: u32 = 32;
+/// Linear slots for each power of two above [`UNIT_SLOTS`].
+pub const SUB_SLOTS: u32 = 16;
+/// Values of 2^this ns and more are counted in the last slot.
+pub const MAX_EXPONENT: u32 = 37;
+/// log2 of [`UNIT_SLOTS`].
+pub const UNIT_SHIFT: u32 = 5;
+/// Number of slots.
+pub const SLOTS: usize = (UNIT_SLOTS + (MAX_EXPONENT - UNIT_SHIFT) * SUB_SLOTS) as usize;
+
+/// The slot that counts `value`. Values beyond the range are counted in the last slot.
+#[must_use]
+pub const fn slot_of(value: Nanos) -> usize {
+    let ns = value.0;
+    if ns < UNIT_SLOTS as u64 {
+        return ns as usize;
+    }
+    let exponent = 63 - ns.leading_zeros();
+    if exponent >= MAX_EXPONENT {
+        return SLOTS - 1;
+    }
+    let sub = (ns >> (exponent - (UNIT_SHIFT - 1))) as u32 - SUB_SLOTS;
+    (UNIT_SLOTS + (exponent - UNIT_SHIFT) * SUB_SLOTS + sub) as usize
+}
+
+/// The smallest value that `slot` counts. A slot past the end has the range's upper bound.
+#[must_use]
+pub const fn slot_lower(slot: usize) -> Nanos {
+    if slot < UNIT_SLOTS as usize {
+        return Nanos(slot as u64);
+    }
+    let above = slot as u32 - UNIT_SLOTS;
+    let octave = above / SUB_SLOTS;
+    Nanos(((SUB_SLOTS + above % SUB_SLOTS) as u64) << (octave + 1))
+}
+
+/// The largest value that `slot` counts, inclusive: one nanosecond less than the next slot's lower edge.
+#[must_use]
+pub const fn slot_upper(slot: usize) -> Nanos {
+    Nanos(slot_lower(slot + 1).0 - 1)
+}
+
+/// Counts by slot, with the true count, sum and maximum of the values. Only slots in use are kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Sum of the values; exact, not derived from slots.
+    pub sum: Nanos,
+    /// The largest value; exact.
+    pub max: Nanos,
+    /// `(slot, count)` by ascending slot; no zero counts.
+    pub slots: Vec<(u16, u64)>,
+}
+
+impl Histogram {
+    /// From a full slot array, as the kernel keeps it.
+    #[must_use]
+    pub fn from_slots(sum: Nanos, max: Nanos, slots: impl IntoIterator<Item = u64>) -> Self {
+        let slots = (0u16..).zip(slots).filter(|&(_, count)| count > 0).collect();
+        Self { sum, max, slots }
+    }
+
+    /// Number of values: the sum over the slots, so that count and buckets never disagree.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.slots.iter().map(|&(_, count)| count).sum()
+    }
+
+    /// The largest value equivalent to the `q`-quantile (0..=1), as HdrHistogram's `value_at_quantile` defines it and
+    /// no larger than the true maximum; `None` when empty.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Option<Nanos> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "q is clamped, so the rank is within count"
+        )]
+        let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).max(1);
+        let mut seen = 0;
+        for &(slot, n) in &self.slots {
+            seen += n;
+            if seen >= rank {
+                return Some(slot_upper(usize::from(slot)).min(self.max));
+            }
+        }
+        Some(self.max)
+    }
+
+    /// Adds another histogram's values.
+    pub fn merge(&mut self, other: &Self) {
+        self.sum.0 = self.sum.0.saturating_add(other.sum.0);
+        self.max = self.max.max(other.max);
+        let mut merged = Vec::with_capacity(self.slots.len().max(other.slots.len()));
+        let (mut left, mut right) = (self.slots.iter().peekable(), other.slots.iter().peekable());
+        loop {
+            match (left.peek(), right.peek()) {
+                (Some(&&(a, n)), Some(&&(b, m))) if a == b => {
+                    merged.push((a, n + m));
+                    left.next();
+                    right.next();
+                }
+                (Some(&&(a, n)), Some(&&(b, _))) if a < b => {
+                    merged.push((a, n));
+                    left.next();
+                }
+                (_, Some(&&entry)) => {
+                    merged.push(entry);
+                    right.next();
+                }
+                (Some(&&entry), None) => {
+                    merged.push(entry);
+                    left.next();
+                }
+                (None, None) => break,
+            }
+        }
+        self.slots = merged;
+    }
+
+    /// Number of values that are at most `bound`. Exact when `bound` is a slot's upper edge.
+    #[must_use]
+    pub fn count_at_most(&self, bound: Nanos) -> u64 {
+        self.slots
+            .iter()
+            .take_while(|&&(slot, _)| slot_upper(usize::from(slot)) <= bound)
+            .map(|&(_, count)| count)
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! The operations that are traced. One table drives attach, decoding and labels.
+
+mod table;
+
+use crate::record::{MAX_OPS, OpInfo};
+use crate::state::shared_enum;
+
+pub use table::OPS;
+
+/// Index into [`OPS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpId(pub u16);
+
+shared_enum! {
+    /// The library layer that an op belongs to.
+    Api, "API" {
+        /// libcudart.
+        Runtime = "runtime",
+        /// libcuda.
+        Driver = "driver",
+        /// libnccl.
+        Nccl = "nccl",
+    }
+}
+
+shared_enum! {
+    /// What an op does.
+    Class, "CLASS" {
+        /// Starts a kernel.
+        Launch = "launch",
+        /// Copies memory.
+        Memcpy = "memcpy",
+        /// Fills memory.
+        Memset = "memset",
+        /// Takes memory.
+        Alloc = "alloc",
+        /// Gives memory back.
+        Free = "free",
+        /// Waits for the GPU.
+        Sync = "sync",
+        /// Records, queries or waits on an event or a stream.
+        Event = "event",
+        /// Captures, builds or launches a graph.
+        Graph = "graph",
+        /// Communicates between GPUs.
+        Nccl = "nccl",
+        /// Sets a device, context or communicator up, or loads code.
+        Init = "init",
+    }
+}
+
+/// One traced operation and the symbols that perform it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Op {
+    /// The documented function name, without ABI suffixes: the `op` label.
+    pub name: &'static str,
+    /// The layer.
+    pub api: Api,
+    /// What it does.
+    pub class: Class,
+    /// Argument that holds the kernel function being launched, counted from 1; 0 for none.
+    pub function_arg: u8,
+}
+
+/// `cudaErrorNotReady` and `CUDA_ERROR_NOT_READY`.
+const CUDA_NOT_READY: u16 = 600;
+/// `ncclInProgress`.
+const NCCL_IN_PROGRESS: u16 = 7;
+
+impl Op {
+    /// What the kernel programs need to know of this op.
+    #[must_use]
+    pub fn info(&self) -> OpInfo {
+        OpInfo {
+            function_arg: self.function_arg,
+            pending_code: match self.api {
+                Api::Runtime | Api::Driver => CUDA_NOT_READY,
+                Api::Nccl => NCCL_IN_PROGRESS,
+            },
+        }
+    }
+}
+
+impl OpId {
+    /// The op's row, unless the id is from a newer table.
+    #[must_use]
+    pub fn op(self) -> Option<&'static Op> {
+        OPS.get(usize::from(self.0))
+    }
+
+    /// Every op of the table.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0u16..).take(OPS.len()).map(Self)
+    }
+}
+
+/// The op that an exported symbol performs. ABI suffixes (`_v2`, `_ptsz`, `_ptds`) and NCCL's `pnccl` aliases count as
+/// the op itself.
+#[must_use]
+pub fn op_of_symbol(symbol: &str) -> Option<OpId> {
+    let stem =
+        symbol.strip_suffix("_ptsz").or_else(|| symbol.strip_suffix("_ptds")).unwrap_or(symbol);
+    let stem = match stem.rsplit_once("_v") {
+        Some((base, version))
+            if !version.is_empty() && version.bytes().all(|b| b.is_ascii_digit()) =>
+        {
+            base
+        }
+        _ => stem,
+    };
+    let name = match stem.strip_prefix('p') {
+        Some(base) if base.starts_with("nccl") => base,
+        _ => stem,
+    };
+    OpId::all().find(|id| id.op().is_some_and(|op| op.name == name))
+}
+
+const _: () = assert!(OPS.len() <= MAX_OPS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name_of(symbol: &str) -> Option<&'static str> {
+        op_of_symbol(symbol).and_then(OpId::op).map(|op| op.name)
+    }
+
+    #[test]
+    fn abi_variants_count_as_their_op() {
+        assert_eq!(name_of("cudaLaunchKernel_ptsz"), Some("cudaLaunchKernel"));
+        assert_eq!(name_of("cuMemcpyHtoDAsync_v2_ptsz"), Some("cuMemcpyHtoDAsync"));
+        assert_eq!(name_of("cuMemAlloc_v2"), Some("cuMemAlloc"));
+        assert_eq!(name_of("cudaMemcpy_ptds"), Some("cudaMemcpy"));
+        assert_eq!(name_of("pncclAllReduce"), Some("ncclAllReduce"));
+    }
+
+    #[test]
+    fn other_symbols_are_not_ops() {
+        for symbol in
+            ["cudaLaunchKernelX", "cuMemAlloc_vx", "cuMemAlloc_v", "nccl", "", "_v2", "pcudaMalloc"]
+        {
+            assert_eq!(op_of_symbol(symbol), None, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_tell_their_api() {
+        for (index, op) in OPS.iter().enumerate() {
+            assert!(OPS[..index].iter().all(|other| other.name != op.name), "{} twice", op.name);
+            let prefix = match op.api {
+                Api::Runtime => "cuda",
+                Api::Driver => "cu",
+                Api::Nccl => "nccl",
+            };
+            assert!(op.name.starts_with(prefix), "{}", op.name);
+            assert_eq!(op.api == Api::Runtime, op.name.starts_with("cuda"), "{}", op.name);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Records that live in kernel maps, and the bounds of those maps.
+
+use crate::hist::SLOTS;
+use crate::state::{Reason, Role, Switch, shared_enum};
+
+/// Traced calls that one thread may have open at a time: NCCL over runtime over driver, with room for callbacks.
+pub const MAX_DEPTH: usize = 8;
+/// `TASK_COMM_LEN` of the kernel.
+pub const COMM_LEN: usize = 16;
+/// Off-CPU reasons, as an array length.
+pub const REASONS: usize = Reason::COUNT;
+/// Roles, as an array length.
+pub const ROLES: usize = Role::COUNT;
+/// Kinds of context switch, as an array length.
+pub const SWITCHES: usize = Switch::COUNT;
+/// Ops that the table can hold; a power of two, so that a mask keeps an index in bounds.
+pub const MAX_OPS: usize = 256;
+/// Library links that can be told apart at one time.
+pub const MAX_LINKS: usize = 4096;
+/// System-call numbers that have a reason of their own; higher numbers count as [`Reason::Other`].
+pub const MAX_SYSCALLS: usize = 512;
+/// Slots of the filter that spares untracked tasks every map lookup; a power of two.
+pub const FILTER_SLOTS: usize = 4096;
+/// Exited processes that can wait for user space to fetch their numbers.
+pub const MAX_EXITED: usize = 65536;
+
+/// Declares records for both languages: a `repr(C)` struct here, and its C text with size and offsets for the header.
+macro_rules! records {
+    ($($(#[$meta:meta])* $name:ident as $c_name:literal { $($(#[$fmeta:meta])* $field:ident: $ty:tt),+ $(,)? })+) => {
+        $(
+            $(#[$meta])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+            #[allow(missing_docs, reason = "most field names say all, unit included")]
+            #[repr(C)]
+            pub struct $name { $($(#[$fmeta])* pub $field: $ty),+ }
+        )+
+
+        pub(crate) fn c_records() -> Vec<CRecord> {
+            vec![$(CRecord {
+                name: $c_name,
+                size: size_of::<$name>(),
+                fields: vec![$((stringify!($field), stringify!($ty), std::mem::offset_of!($name, $field))),+],
+            }),+]
+        }
+    };
+}
+
+/// A record as the header renders it: `(field, Rust type, offset)`.
+pub(crate) struct CRecord {
+    pub(crate) name: &'static str,
+    pub(crate) size: usize,
+    pub(crate) fields: Vec<(&'static str, &'static str, usize)>,
+}
+
+shared_enum! {
+    /// What a histogram in the `hists` map holds, and how its key's `a` and `b` are to be read.
+    HistKind, "HIST" {
+        /// Durations of calls: `a` is the op, `b` is 1 for cold calls.
+        Call = "call",
+        /// Off-CPU intervals: `a` is the role, `b` the reason.
+        Offcpu = "offcpu",
+        /// Time from runnable to running: `a` is the role.
+        Runqueue = "runqueue",
+    }
+}
+
+shared_enum! {
+    /// Counters of the programs about themselves.
+    SelfCounter, "SELF" {
+        /// Runs of the call-entry program.
+        HitCallEntry = "hit_call_entry",
+        /// Runs of the call-return program.
+        HitCallReturn = "hit_call_return",
+        /// Runs of the `sched_switch` program.
+        HitSwitch = "hit_switch",
+        /// Runs of the `sched_waking` program.
+        HitWaking = "hit_waking",
+        /// Runs of the process lifecycle programs.
+        HitLifecycle = "hit_lifecycle",
+        /// Second reports of one call through another mount of the same file; not counted as calls.
+        DuplicateHit = "duplicate_hit",
+        /// Calls that never returned: unwound by longjmp or an exception, or cut short by exit or exec.
+        Abandoned = "abandoned",
+        /// Returns without a matching entry, such as of calls that were in flight when the probe was attached.
+        Unmatched = "unmatched",
+        /// Calls nested deeper than a thread's record can hold; neither counted nor timed.
+        TooDeep = "too_deep",
+        /// Intervals whose end lies before their start on another CPU's clock; not stored.
+        ClockUnderflow = "clock_underflow",
+        /// `hists` refused an entry.
+        FullHists = "full_hists",
+        /// `procs` or `tracked` refused an entry.
+        FullProcs = "full_procs",
+        /// `stalls` refused an entry.
+        FullStalls = "full_stalls",
+        /// `errors` refused an entry.
+        FullErrors = "full_errors",
+        /// `kernels` refused an entry.
+        FullKernels = "full_kernels",
+        /// `threads` refused a record.
+        FullThreads = "full_threads",
+        /// `exited` refused an entry: the process is found by the slow sweep instead.
+        FullExited = "full_exited",
+    }
+}
+/// Number of self counters, as an array length.
+pub const SELF_COUNTERS: usize = SelfCounter::COUNT;
+
+records! {
+    /// Key of the `hists` map. See [`HistKind`] for `a` and `b`.
+    HistKey as "hist_key" { proc_id: u32, kind: u16, a: u16, b: u32 }
+
+    /// A histogram in the kernel. `sum` and `max` are exact; the count is the sum of the slots.
+    HistRecord as "hist" { sum_ns: u64, max_ns: u64, slots: [u64; SLOTS] }
+
+    /// Key of `stalls`: one op of one process.
+    CallKey as "call_key" { proc_id: u32, op: u32 }
+
+    /// Off-CPU time that overlapped calls of one op.
+    StallRecord as "stall" { calls: u64, offcpu_ns: [u64; REASONS] }
+
+    /// Key of `errors`: one result code of one op of one process.
+    ErrorKey as "error_key" { proc_id: u32, op: u16, pad: u16, code: u32 }
+
+    /// Key of `kernels`: a kernel function of a process, by its handle.
+    KernelKey as "kernel_key" { function: u64, proc_id: u32, pad: u32 }
+
+    /// One life of a process image. `ctx_switches` is `[role][kind]`.
+    ProcRecord as "proc" {
+        tgid: u32,
+        /// The process whose child this is, when it is a worker; else 0.
+        parent_id: u32,
+        /// When the process started, on the boot-time clock.
+        start_boot_ns: u64,
+        /// When it was first seen, on the monotonic clock.
+        first_seen_ns: u64,
+        /// When it exited or was replaced by exec, on the monotonic clock; 0 while it lives.
+        ended_ns: u64,
+        cgroup_id: u64,
+        /// Calls that were open when their thread exited, exec'ed, or unwound past them.
+        abandoned_calls: u64,
+        ctx_switches: [u64; CTX_SWITCHES],
+        comm: [u8; COMM_LEN],
+    }
+
+    /// A traced call that has not returned. Offsets of off-CPU totals at entry give the overlap at return.
+    FrameRecord as "frame" {
+        start_ns: u64,
+        /// Stack pointer at entry: tells frames from one another, and abandoned ones from live ones.
+        stack: u64,
+        /// Kernel function being launched; 0 when the op launches none.
+        function: u64,
+        op: u16,
+        link: u16,
+        cold: u32,
+        offcpu_at_entry_ns: [u64; REASONS],
+    }
+
+    /// A tracked thread, in task storage. The call programs write `depth`, `frames`, `scratch` and `role`; the switch
+    /// and waking programs write the rest, so that a preempted call program and the switch that preempts it never
+    /// write one field.
+    ThreadRecord as "thread" {
+        proc_id: u32,
+        tgid: u32,
+        role: u32,
+        depth: u32,
+        /// When it left the CPU; 0 while it runs or when that is not known.
+        off_since_ns: u64,
+        /// When it last got a CPU.
+        on_since_ns: u64,
+        /// When it was last woken.
+        woken_ns: u64,
+        /// Reason to charge when it returns, if it is not a wait for a CPU.
+        off_reason: u32,
+        /// Off-CPU intervals that have ended: readers retry when it moves.
+        intervals: u32,
+        offcpu_ns: [u64; REASONS],
+        scratch: [u64; SCRATCH],
+        frames: [FrameRecord; MAX_DEPTH],
+    }
+
+    /// Facts fixed when the programs are loaded.
+    Settings as "settings" {
+        /// The daemon itself, in no account.
+        own_tgid: u32,
+        /// Stack pointer at return minus stack pointer at entry: what the return instruction pops.
+        return_pop: u32,
+    }
+
+    /// What the programs need to know about an op.
+    OpInfo as "op_info" {
+        /// Argument that holds the kernel function being launched, counted from 1; 0 for none.
+        function_arg: u8,
+        /// Result code that means "not yet" and is no error; 0 for none.
+        pending_code: u16,
+    }
+}
+/// Words that the call programs may use for map keys, in place of BPF stack.
+pub const SCRATCH: usize = 4;
+/// Context-switch counters of a process: [`ROLES`] x [`SWITCHES`].
+pub const CTX_SWITCHES: usize = ROLES * SWITCHES;

@@ -1,0 +1,83 @@
+//! Why a thread is off the CPU, and what part a thread plays in its process.
+
+/// Declares an enum whose discriminants the C side uses under the name `PREFIX_VARIANT`.
+macro_rules! shared_enum {
+    (
+        $(#[$meta:meta])*
+        $name:ident, $prefix:literal { $($(#[$vmeta:meta])* $variant:ident = $label:literal),+ $(,)? }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vmeta])* $variant),+ }
+
+        impl $name {
+            /// Every variant, by discriminant.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+            /// Number of variants.
+            pub const COUNT: usize = Self::ALL.len();
+            pub(crate) const C_PREFIX: &str = $prefix;
+
+            /// The label value on metrics; also the C name, in lower case.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$variant => $label),+ }
+            }
+
+            /// The variant with this discriminant, if there is one.
+            #[must_use]
+            pub fn from_raw(raw: u8) -> Option<Self> {
+                Self::ALL.get(usize::from(raw)).copied()
+            }
+        }
+    };
+}
+pub(crate) use shared_enum;
+
+shared_enum! {
+    /// The one reason that a stretch of off-CPU time is charged to.
+    Reason, "REASON" {
+        /// It could have run, but another task replaced it on the CPU.
+        Preempted = "preempted",
+        /// From wakeup until it got a CPU.
+        Runqueue = "runqueue",
+        /// Blocked on a futex: a lock, a condition, a join.
+        Futex = "futex",
+        /// Blocked on a file or block device.
+        Io = "io",
+        /// Blocked outside any system call: the kernel was fetching a page.
+        PageFault = "page_fault",
+        /// Blocked in `ioctl`, the way into GPU drivers.
+        GpuDriver = "gpu_driver",
+        /// Blocked until a descriptor is ready: poll, select, epoll, or reading a pipe, terminal or event descriptor.
+        Poll = "poll",
+        /// Blocked on a socket.
+        Net = "net",
+        /// Asleep on a timer it asked for.
+        Sleep = "sleep",
+        /// Blocked on anything else.
+        Other = "other",
+    }
+}
+
+shared_enum! {
+    /// What part a thread plays.
+    Role, "ROLE" {
+        /// Has made a traced call.
+        Dispatcher = "dispatcher",
+        /// Another thread of a process that has a dispatcher.
+        Helper = "helper",
+        /// A thread of a child process of one that has a dispatcher, such as a data-loader worker.
+        Worker = "worker",
+    }
+}
+
+shared_enum! {
+    /// How a thread left the CPU, as the kernel's own per-task switch counters see it.
+    Switch, "SWITCH" {
+        /// It blocked.
+        Voluntary = "voluntary",
+        /// It was runnable.
+        Involuntary = "involuntary",
+    }
+}

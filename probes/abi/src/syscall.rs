@@ -1,0 +1,88 @@
+//! Which system calls block for which reason.
+
+use crate::record::MAX_SYSCALLS;
+use crate::state::Reason;
+
+/// System calls that a thread blocks in for a reason of its own, by name. `read`-like calls are [`Reason::Io`] here; the
+/// switch program looks at the descriptor and turns waits on pipes and sockets into [`Reason::Poll`] and
+/// [`Reason::Net`].
+pub const SYSCALL_REASONS: &[(Reason, &[&str])] = &[
+    (Reason::Futex, &["futex", "futex_waitv", "futex_wait", "futex_requeue"]),
+    (
+        Reason::Io,
+        &[
+            "read",
+            "pread64",
+            "readv",
+            "preadv",
+            "preadv2",
+            "write",
+            "pwrite64",
+            "writev",
+            "pwritev",
+            "pwritev2",
+            "fsync",
+            "fdatasync",
+            "sync",
+            "syncfs",
+            "sync_file_range",
+            "msync",
+            "sendfile",
+            "splice",
+            "copy_file_range",
+            "fallocate",
+            "readahead",
+            "io_getevents",
+            "io_pgetevents",
+            "io_uring_enter",
+            "io_submit",
+            "io_destroy",
+        ],
+    ),
+    (Reason::GpuDriver, &["ioctl"]),
+    (
+        Reason::Poll,
+        &["poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"],
+    ),
+    (
+        Reason::Net,
+        &[
+            "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept",
+            "accept4", "connect",
+        ],
+    ),
+    (Reason::Sleep, &["nanosleep", "clock_nanosleep"]),
+];
+
+/// The reason of every system-call number, given the number of each name on this architecture; names that the
+/// architecture does not have are passed over.
+#[must_use]
+pub fn reason_of_syscalls(number_of: impl Fn(&str) -> Option<usize>) -> [u8; MAX_SYSCALLS] {
+    let mut reasons = [Reason::Other as u8; MAX_SYSCALLS];
+    for (reason, names) in SYSCALL_REASONS {
+        for number in names.iter().filter_map(|name| number_of(name)) {
+            if let Some(entry) = reasons.get_mut(number) {
+                *entry = *reason as u8;
+            }
+        }
+    }
+    reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_without_a_name_are_other() {
+        let reasons = reason_of_syscalls(|name| (name == "futex").then_some(202));
+        assert_eq!(reasons[202], Reason::Futex as u8);
+        assert_eq!(reasons.iter().filter(|&&r| r != Reason::Other as u8).count(), 1);
+    }
+
+    #[test]
+    fn numbers_beyond_the_table_are_left_out() {
+        let reasons = reason_of_syscalls(|_| Some(MAX_SYSCALLS));
+        assert!(reasons.iter().all(|&r| r == Reason::Other as u8));
+    }
+}
