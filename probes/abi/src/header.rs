@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::hist;
+use crate::op::{Api, Class};
 use crate::record::{self, HistKind, SelfCounter, c_records};
 use crate::state::{Reason, Role, Switch};
 
@@ -34,6 +35,8 @@ pub fn c_header() -> String {
     for (name, value) in defines {
         let _ = writeln!(text, "#define {name} {value}");
     }
+    c_enum(&mut text, Api::C_PREFIX, Api::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Class::C_PREFIX, Class::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Reason::C_PREFIX, Reason::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Role::C_PREFIX, Role::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Switch::C_PREFIX, Switch::ALL.iter().map(|v| v.label()));
