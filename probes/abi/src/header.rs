@@ -18,18 +18,18 @@ pub fn c_header() -> String {
         ("HIST_UNIT_SHIFT", hist::UNIT_SHIFT as usize),
         ("HIST_MAX_EXPONENT", hist::MAX_EXPONENT as usize),
         ("SLOTS", hist::SLOTS),
+        ("CHUNK_SLOTS", record::CHUNK_SLOTS),
         ("MAX_DEPTH", record::MAX_DEPTH),
         ("COMM_LEN", record::COMM_LEN),
         ("REASONS", record::REASONS),
         ("ROLES", record::ROLES),
         ("SWITCHES", record::SWITCHES),
         ("CTX_SWITCHES", record::CTX_SWITCHES),
-        ("SCRATCH", record::SCRATCH),
         ("MAX_OPS", record::MAX_OPS),
         ("MAX_LINKS", record::MAX_LINKS),
         ("MAX_SYSCALLS", record::MAX_SYSCALLS),
         ("FILTER_SLOTS", record::FILTER_SLOTS),
-        ("MAX_EXITED", record::MAX_EXITED),
+        ("FIRST_ARG_IS_FD", crate::syscall::FIRST_ARG_IS_FD as usize),
         ("SELF_COUNTERS", record::SELF_COUNTERS),
     ];
     for (name, value) in defines {
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn header_declares_arrays_the_c_way() {
-        assert!(c_header().contains("\t__u64 slots[SLOTS];\n"));
+        assert!(c_header().contains("\t__u64 slots[CHUNK_SLOTS];\n"));
         assert!(c_header().contains("\tstruct frame frames[MAX_DEPTH];\n"));
         assert!(c_header().contains("\tREASON_PAGE_FAULT = 4,\n"));
     }

@@ -128,6 +128,22 @@ impl Histogram {
         self.slots = merged;
     }
 
+    /// The values that came after `earlier`, an older copy of this histogram. The maximum of an interval is not known;
+    /// it is given as that of the last slot in use, and never more than the maximum of all.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = |slot| earlier.slots.iter().find(|&&(s, _)| s == slot).map_or(0, |&(_, n)| n);
+        let slots: Vec<_> = self
+            .slots
+            .iter()
+            .map(|&(slot, n)| (slot, n.saturating_sub(before(slot))))
+            .filter(|&(_, n)| n > 0)
+            .collect();
+        let max =
+            slots.last().map_or(Nanos(0), |&(slot, _)| slot_upper(usize::from(slot)).min(self.max));
+        Self { sum: Nanos(self.sum.0.saturating_sub(earlier.sum.0)), max, slots }
+    }
+
     /// Number of values that are at most `bound`. Exact when `bound` is a slot's upper edge.
     #[must_use]
     pub fn count_at_most(&self, bound: Nanos) -> u64 {

@@ -1,8 +1,11 @@
 //! Records that live in kernel maps, and the bounds of those maps.
 
-use crate::hist::SLOTS;
 use crate::state::{Reason, Role, Switch, shared_enum};
 
+/// Slots in one entry of the `hists` map. A histogram is kept in chunks of three powers of two, made when first used: most
+/// use two or three, and an entry then fills a 512-byte allocation, of which the kernel holds enough ready to serve
+/// `sched_switch`, where it cannot allocate.
+pub const CHUNK_SLOTS: usize = 48;
 /// Traced calls that one thread may have open at a time: NCCL over runtime over driver, with room for callbacks.
 pub const MAX_DEPTH: usize = 8;
 /// `TASK_COMM_LEN` of the kernel.
@@ -21,8 +24,6 @@ pub const MAX_LINKS: usize = 4096;
 pub const MAX_SYSCALLS: usize = 512;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
-/// Exited processes that can wait for user space to fetch their numbers.
-pub const MAX_EXITED: usize = 65536;
 
 /// Declares records for both languages: a `repr(C)` struct here, and its C text with size and offsets for the header.
 macro_rules! records {
@@ -99,19 +100,17 @@ shared_enum! {
         FullKernels = "full_kernels",
         /// `threads` refused a record.
         FullThreads = "full_threads",
-        /// `exited` refused an entry: the process is found by the slow sweep instead.
-        FullExited = "full_exited",
     }
 }
 /// Number of self counters, as an array length.
 pub const SELF_COUNTERS: usize = SelfCounter::COUNT;
 
 records! {
-    /// Key of the `hists` map. See [`HistKind`] for `a` and `b`.
-    HistKey as "hist_key" { proc_id: u32, kind: u16, a: u16, b: u32 }
+    /// Key of the `hists` map. See [`HistKind`] for `a` and `b`; `chunk` holds slots from `chunk * CHUNK_SLOTS` on.
+    HistKey as "hist_key" { proc_id: u32, kind: u16, a: u16, b: u16, chunk: u16 }
 
-    /// A histogram in the kernel. `sum` and `max` are exact; the count is the sum of the slots.
-    HistRecord as "hist" { sum_ns: u64, max_ns: u64, slots: [u64; SLOTS] }
+    /// A chunk of a histogram. `sum` and `max` are exact and of this chunk's values; the count is the sum of the slots.
+    HistRecord as "hist" { sum_ns: u64, max_ns: u64, slots: [u64; CHUNK_SLOTS] }
 
     /// Key of `stalls`: one op of one process.
     CallKey as "call_key" { proc_id: u32, op: u32 }
@@ -125,11 +124,18 @@ records! {
     /// Key of `kernels`: a kernel function of a process, by its handle.
     KernelKey as "kernel_key" { function: u64, proc_id: u32, pad: u32 }
 
+    /// Launches of one kernel function. Until the first of them returns the function counts as being loaded.
+    KernelRecord as "kernel" { launches: u64, loaded: u32, pad: u32 }
+
     /// One life of a process image. `ctx_switches` is `[role][kind]`.
     ProcRecord as "proc" {
         tgid: u32,
-        /// The process whose child this is, when it is a worker; else 0.
+        /// The process whose child this is, when it was forked by an observed one; else 0.
         parent_id: u32,
+        /// 1 once a thread of it has made a traced call.
+        dispatches: u32,
+        /// 1 when the image was replaced by exec rather than exited.
+        execed: u32,
         /// When the process started, on the boot-time clock.
         start_boot_ns: u64,
         /// When it was first seen, on the monotonic clock.
@@ -152,13 +158,16 @@ records! {
         function: u64,
         op: u16,
         link: u16,
-        cold: u32,
+        cold: u16,
+        pad: u16,
+        /// The thread's `intervals` at entry: when it has not moved at return, the call never left the CPU.
+        intervals: u32,
+        pad2: u32,
         offcpu_at_entry_ns: [u64; REASONS],
     }
 
-    /// A tracked thread, in task storage. The call programs write `depth`, `frames`, `scratch` and `role`; the switch
-    /// and waking programs write the rest, so that a preempted call program and the switch that preempts it never
-    /// write one field.
+    /// A tracked thread, in task storage. The call programs write `depth`, `frames` and `role`; the switch and waking
+    /// programs write the rest, so that a preempted call program and the switch that preempts it never write one field.
     ThreadRecord as "thread" {
         proc_id: u32,
         tgid: u32,
@@ -175,7 +184,6 @@ records! {
         /// Off-CPU intervals that have ended: readers retry when it moves.
         intervals: u32,
         offcpu_ns: [u64; REASONS],
-        scratch: [u64; SCRATCH],
         frames: [FrameRecord; MAX_DEPTH],
     }
 
@@ -195,7 +203,14 @@ records! {
         pending_code: u16,
     }
 }
-/// Words that the call programs may use for map keys, in place of BPF stack.
-pub const SCRATCH: usize = 4;
 /// Context-switch counters of a process: [`ROLES`] x [`SWITCHES`].
 pub const CTX_SWITCHES: usize = ROLES * SWITCHES;
+
+impl OpInfo {
+    /// The record as it lies in memory, padding zeroed.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
+        let [low, high] = self.pending_code.to_ne_bytes();
+        [self.function_arg, 0, low, high]
+    }
+}

@@ -47,8 +47,12 @@ pub struct ProcessSnapshot {
     pub started_boottime: Nanos,
     /// When observation began, on the monotonic clock.
     pub first_seen: Nanos,
+    /// Whether a thread of it has made a traced call.
+    pub dispatches: bool,
     /// When it exited or exec'ed, on the monotonic clock; `None` while it lives.
     pub ended: Option<Nanos>,
+    /// Whether it ended by exec: the process lives on under another image.
+    pub execed: bool,
     /// Calls that never returned.
     pub abandoned_calls: u64,
     /// Call durations by op and coldness.
@@ -57,6 +61,8 @@ pub struct ProcessSnapshot {
     pub stalls: Vec<StallSnapshot>,
     /// Error results: op, code, count.
     pub errors: Vec<(OpId, u32, u64)>,
+    /// Launches by kernel function handle.
+    pub kernels: Vec<(u64, u64)>,
     /// Off-CPU intervals by role and reason.
     pub offcpu: Vec<(Role, Reason, Histogram)>,
     /// Time from runnable to running, by role.

@@ -3,10 +3,17 @@
 use crate::record::MAX_SYSCALLS;
 use crate::state::Reason;
 
-/// System calls that a thread blocks in for a reason of its own, by name. `read`-like calls are [`Reason::Io`] here; the
-/// switch program looks at the descriptor and turns waits on pipes and sockets into [`Reason::Poll`] and
-/// [`Reason::Net`].
-pub const SYSCALL_REASONS: &[(Reason, &[&str])] = &[
+/// Set in a reason when the call's first argument is the descriptor that it waits on.
+pub(crate) const FIRST_ARG_IS_FD: u8 = 0x80;
+
+/// System calls on a descriptor that may be a file as well as a pipe or a socket.
+const ON_ANY_FD: &[&str] = &[
+    "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev",
+    "pwritev2",
+];
+
+/// System calls that a thread blocks in for a reason of its own, by name.
+const SYSCALL_REASONS: &[(Reason, &[&str])] = &[
     (Reason::Futex, &["futex", "futex_waitv", "futex_wait", "futex_requeue"]),
     (
         Reason::Io,
@@ -55,7 +62,8 @@ pub const SYSCALL_REASONS: &[(Reason, &[&str])] = &[
 ];
 
 /// The reason of every system-call number, given the number of each name on this architecture; names that the
-/// architecture does not have are passed over.
+/// architecture does not have are passed over. `read`-like calls are [`Reason::Io`] with a flag that makes the switch
+/// program look at the descriptor: a wait on a pipe is [`Reason::Poll`], on a socket [`Reason::Net`].
 #[must_use]
 pub fn reason_of_syscalls(number_of: impl Fn(&str) -> Option<usize>) -> [u8; MAX_SYSCALLS] {
     let mut reasons = [Reason::Other as u8; MAX_SYSCALLS];
@@ -64,6 +72,11 @@ pub fn reason_of_syscalls(number_of: impl Fn(&str) -> Option<usize>) -> [u8; MAX
             if let Some(entry) = reasons.get_mut(number) {
                 *entry = *reason as u8;
             }
+        }
+    }
+    for number in ON_ANY_FD.iter().filter_map(|name| number_of(name)) {
+        if let Some(entry) = reasons.get_mut(number) {
+            *entry = Reason::Io as u8 | FIRST_ARG_IS_FD;
         }
     }
     reasons

@@ -74,4 +74,15 @@ proptest! {
         merged.merge(&recorded(&b));
         prop_assert_eq!(merged, recorded(&[a, b].concat()));
     }
+
+    #[test]
+    fn what_came_since_is_what_was_added(
+        a in prop::collection::vec(0u64..1 << 36, 0..100), b in prop::collection::vec(0u64..1 << 36, 0..100),
+    ) {
+        let later = recorded(&[a.clone(), b.clone()].concat());
+        let since = later.since(&recorded(&a));
+        prop_assert_eq!(&since.slots, &recorded(&b).slots);
+        prop_assert_eq!(since.sum, recorded(&b).sum);
+        prop_assert!(since.max >= recorded(&b).max);
+    }
 }

@@ -1,0 +1,38 @@
+# make run    start the exporter on this host, with a stand-in workload under CPU contention where no CUDA process runs
+# make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
+# make bench  what the probes cost, as ratios of interleaved runs
+# Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
+
+CARGO ?= cargo
+PROFILE ?= release
+TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+STAND_INS := -p gpucause-fake-cuda -p gpucause-fake-cudart -p gpucause-fake-libcuda -p gpucause-fake-nccl -p gpucause-fake-nvml
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
+RUN_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test bench build stand-ins tools test-tools
+
+help:
+	@sed -n 's/^# \(make\)/\1/p' Makefile
+
+build: tools
+	$(CARGO) build --release -p gpucause
+
+stand-ins: tools
+	$(CARGO) build --release $(STAND_INS)
+
+run: build stand-ins
+	$(SUDO) $(TARGET_DIR)/release/gpucause demo $(RUN_ARGS)
+
+test: test-tools
+	.ci/test
+
+bench: stand-ins
+	$(SUDO) $(CARGO) bench -p gpucause-probes --features bench --bench cost
+
+tools:
+	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
+
+test-tools: tools
+	@.ci/install clang-format:clang-format promtool:prometheus python3:python3 systemd-analyze:systemd

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Entry to and return from traced calls.
+ *
+ * The attach cookie carries the op and the link. A thread's open calls lie on a small stack in its record, told apart by
+ * the stack pointer: when a call enters at or above the stack pointer of an open one, that one was unwound (longjmp,
+ * exception) and is abandoned without a duration.
+ *
+ * These programs can be preempted anywhere, on fully preemptible kernels between any two instructions, and sched_switch
+ * then runs on the very record in hand. That is safe because the fields are split by writer: off-CPU totals and
+ * `intervals` are read here and never written, `depth` and `frames` are written here and never by the scheduler
+ * programs. Totals and clock are read as one by retrying while `intervals` moves. No per-CPU scratch is used, and no
+ * function has 64 bytes of BPF stack or more: kernels >= 6.13 put such frames on a per-CPU stack, which preemption
+ * corrupts. The kernel rounds up to 16 and looks at each function alone, hence the functions that are not inlined. */
+
+#define MAX_READ_TRIES 4
+
+struct cookie {
+	__u16 op;
+	__u16 link;
+};
+
+static __always_inline struct cookie cookie_of(void *ctx)
+{
+	__u64 raw = bpf_get_attach_cookie(ctx);
+
+	return (struct cookie){ .op = raw & 0xffff, .link = raw >> 16 };
+}
+
+static __always_inline struct frame *frame_at(struct thread *thread, __u32 index)
+{
+	return &thread->frames[index & (MAX_DEPTH - 1)];
+}
+
+static __always_inline __u32 depth_of(const struct thread *thread)
+{
+	__u32 depth = thread->depth;
+
+	return depth <= MAX_DEPTH ? depth : MAX_DEPTH;
+}
+
+static __always_inline bool is_closed(__u16 link)
+{
+	return closed_links[link & (MAX_LINKS - 1)] != 0;
+}
+
+/* The record of the calling thread, which becomes a dispatcher. */
+static __noinline struct thread *dispatcher(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = thread_of(task);
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct proc *proc;
+	__u32 proc_id;
+	__u32 *known;
+
+	if (thread && thread->proc_id && thread->role == ROLE_DISPATCHER)
+		return thread;
+	if (tgid == settings.own_tgid)
+		return 0;
+	known = bpf_map_lookup_elem(&tracked, &tgid);
+	proc_id = known ? *known : track_process(BPF_CORE_READ(task, group_leader), tgid, 0);
+	if (!proc_id)
+		return 0;
+	if (!thread || !thread->proc_id)
+		thread = track_thread(task, tgid, proc_id, ROLE_DISPATCHER);
+	if (!thread)
+		return 0;
+	thread->role = ROLE_DISPATCHER;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (proc)
+		proc->dispatches = 1;
+	return thread;
+}
+
+/* Whether this launch may have to load its kernel: true for all that start before the first one has returned. */
+static __noinline bool is_cold(__u32 proc_id, __u64 function)
+{
+	struct kernel_key key = { .function = function, .proc_id = proc_id };
+	struct kernel *kernel = bpf_map_lookup_elem(&kernels, &key);
+
+	if (!kernel) {
+		struct kernel first = {};
+
+		bpf_map_update_elem(&kernels, &key, &first, BPF_NOEXIST);
+		kernel = bpf_map_lookup_elem(&kernels, &key);
+		if (!kernel) {
+			count_self(SELF_FULL_KERNELS);
+			return false;
+		}
+	}
+	__sync_fetch_and_add(&kernel->launches, 1);
+	return !kernel->loaded;
+}
+
+static __noinline void mark_loaded(__u32 proc_id, __u64 function)
+{
+	struct kernel_key key = { .function = function, .proc_id = proc_id };
+	struct kernel *kernel = bpf_map_lookup_elem(&kernels, &key);
+
+	if (kernel)
+		kernel->loaded = 1;
+}
+
+static __always_inline __u64 launched_function(struct pt_regs *ctx, __u16 op)
+{
+	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx);
+
+	/* Both are read at fixed offsets: the verifier refuses a context pointer that clang has added an index to. */
+	barrier_var(first);
+	barrier_var(second);
+	switch (op_info[op & (MAX_OPS - 1)].function_arg) {
+	case 1:
+		return first;
+	case 2:
+		return second;
+	default:
+		return 0;
+	}
+}
+
+/* Returns false when this is the second report of a call that another mount of the same file has reported. */
+static __noinline bool drop_unwound(struct thread *thread, __u64 stack, __u16 link)
+{
+	__u32 depth = depth_of(thread);
+
+	for (int i = 0; i < MAX_DEPTH && depth; i++) {
+		struct frame *top = frame_at(thread, depth - 1);
+
+		if (top->stack > stack)
+			break;
+		if (top->stack == stack && top->link != link && !is_closed(top->link))
+			return false;
+		depth--;
+	}
+	if (depth != thread->depth)
+		abandon(thread, depth);
+	return true;
+}
+
+/* Returns false when the return need not be reported. */
+static __noinline bool enter(struct pt_regs *ctx)
+{
+	struct cookie cookie = cookie_of(ctx);
+	__u64 stack = PT_REGS_SP(ctx);
+	struct thread *thread;
+	struct frame *frame;
+	__u64 function;
+	bool cold;
+
+	count_self(SELF_HIT_CALL_ENTRY);
+	thread = dispatcher();
+	if (!thread)
+		return false;
+	if (!drop_unwound(thread, stack, cookie.link)) {
+		count_self(SELF_DUPLICATE_HIT);
+		return false;
+	}
+	if (thread->depth >= MAX_DEPTH) {
+		count_self(SELF_TOO_DEEP);
+		return false;
+	}
+	frame = frame_at(thread, thread->depth);
+	function = launched_function(ctx, cookie.op);
+	cold = function && is_cold(thread->proc_id, function);
+	if (!cold && thread->depth)
+		cold = frame_at(thread, thread->depth - 1)->cold;
+	frame->stack = stack;
+	frame->function = function;
+	frame->op = cookie.op;
+	frame->link = cookie.link;
+	frame->cold = cold;
+	for (int try = 0; try < MAX_READ_TRIES; try++) {
+		frame->intervals = *(volatile __u32 *)&thread->intervals;
+		__builtin_memcpy(frame->offcpu_at_entry_ns, thread->offcpu_ns, sizeof(frame->offcpu_at_entry_ns));
+		frame->start_ns = bpf_ktime_get_ns();
+		if (*(volatile __u32 *)&thread->intervals == frame->intervals)
+			break;
+	}
+	barrier();
+	thread->depth++;
+	return true;
+}
+
+/* The frame that this return belongs to, with the calls above it abandoned; null for calls without an entry. */
+static __always_inline struct frame *matching_frame(struct thread *thread, __u64 stack, struct cookie cookie)
+{
+	__u32 depth = depth_of(thread);
+	__u32 above = 0;
+
+	for (int i = 0; i < MAX_DEPTH && depth; i++) {
+		struct frame *frame = frame_at(thread, depth - 1);
+
+		if (frame->stack > stack)
+			break;
+		if (frame->stack == stack) {
+			if (frame->link != cookie.link || frame->op != cookie.op)
+				break;
+			if (above)
+				abandon(thread, depth);
+			return frame;
+		}
+		above++;
+		depth--;
+	}
+	return 0;
+}
+
+static __noinline void count_stall(const struct thread *thread, const struct frame *frame)
+{
+	struct call_key key = { .proc_id = thread->proc_id, .op = frame->op };
+	struct stall *stall = bpf_map_lookup_elem(&stalls, &key);
+
+	if (!stall) {
+		bpf_map_update_elem(&stalls, &key, &zero_stall, BPF_NOEXIST);
+		stall = bpf_map_lookup_elem(&stalls, &key);
+		if (!stall) {
+			count_self(SELF_FULL_STALLS);
+			return;
+		}
+	}
+	__sync_fetch_and_add(&stall->calls, 1);
+	for (int reason = 0; reason < REASONS; reason++) {
+		__u64 ns = thread->offcpu_ns[reason] - frame->offcpu_at_entry_ns[reason];
+
+		if (ns)
+			__sync_fetch_and_add(&stall->offcpu_ns[reason], ns);
+	}
+}
+
+static __noinline void count_error(const struct thread *thread, __u16 op, __u32 code)
+{
+	struct error_key key = { .proc_id = thread->proc_id, .op = op, .code = code };
+	__u64 *count = bpf_map_lookup_elem(&errors, &key);
+
+	if (!count) {
+		bpf_map_update_elem(&errors, &key, &zero_u64, BPF_NOEXIST);
+		count = bpf_map_lookup_elem(&errors, &key);
+		if (!count) {
+			count_self(SELF_FULL_ERRORS);
+			return;
+		}
+	}
+	__sync_fetch_and_add(count, 1);
+}
+
+static __always_inline void record_call(struct thread *thread, struct frame *frame, __u64 end)
+{
+	if (end < frame->start_ns) {
+		count_self(SELF_CLOCK_UNDERFLOW);
+		end = frame->start_ns;
+	}
+	hist_add(thread->proc_id, HIST_CALL, frame->op, frame->cold, end - frame->start_ns);
+}
+
+static __noinline void leave(struct pt_regs *ctx)
+{
+	struct cookie cookie = cookie_of(ctx);
+	struct thread *thread = thread_of(bpf_get_current_task_btf());
+	__u32 code = PT_REGS_RC(ctx);
+	struct frame *frame;
+	__u32 intervals;
+	__u64 end;
+
+	count_self(SELF_HIT_CALL_RETURN);
+	if (!thread || !thread->proc_id) {
+		count_self(SELF_UNMATCHED);
+		return;
+	}
+	frame = matching_frame(thread, PT_REGS_SP(ctx) - settings.return_pop, cookie);
+	if (!frame) {
+		count_self(SELF_UNMATCHED);
+		return;
+	}
+	for (int try = 0; try < MAX_READ_TRIES; try++) {
+		intervals = *(volatile __u32 *)&thread->intervals;
+		end = bpf_ktime_get_ns();
+		if (*(volatile __u32 *)&thread->intervals == intervals)
+			break;
+	}
+	if (intervals != frame->intervals)
+		count_stall(thread, frame);
+	record_call(thread, frame, end);
+	if (code && code != op_info[cookie.op & (MAX_OPS - 1)].pending_code)
+		count_error(thread, cookie.op, code);
+	if (frame->cold && frame->function)
+		mark_loaded(thread->proc_id, frame->function);
+	barrier();
+	thread->depth--;
+}
+
+/* The kernel's `bpf_session_is_return`, >= 6.13. */
+extern bool bpf_session_is_return(void) __ksym __weak;
+
+/* Entry and return by one program and one link. Returning 1 from entry spares the return probe. */
+SEC("uprobe.session")
+int call_session(struct pt_regs *ctx)
+{
+	if (bpf_session_is_return()) {
+		leave(ctx);
+		return 0;
+	}
+	return !enter(ctx);
+}
+
+/* For kernels >= 6.6: two links a library. */
+SEC("uprobe.multi")
+int call_enter_multi(struct pt_regs *ctx)
+{
+	enter(ctx);
+	return 0;
+}
+
+SEC("uretprobe.multi")
+int call_leave_multi(struct pt_regs *ctx)
+{
+	leave(ctx);
+	return 0;
+}
+
+/* For kernels >= 5.15: two links a symbol. */
+SEC("uprobe")
+int call_enter_perf(struct pt_regs *ctx)
+{
+	enter(ctx);
+	return 0;
+}
+
+SEC("uretprobe")
+int call_leave_perf(struct pt_regs *ctx)
+{
+	leave(ctx);
+	return 0;
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* The one translation unit: every program family is included here, so that they share maps and settings without a link
+ * step. One program per file family; families never call one another except through thread.bpf.h. */
+#include "kernel_types.h"
+/* Makes bpf_tracing.h use the kernel's register names, as kernel_types.h does. */
+#define __VMLINUX_H__
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+#include "abi.h"
+#include "maps.bpf.h"
+#include "hdr.h"
+#include "hist.bpf.h"
+#include "thread.bpf.h"
+
+#include "calls.bpf.c"
+#include "sched.bpf.c"
+#include "lifecycle.bpf.c"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

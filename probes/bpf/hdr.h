@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Which histogram slot counts a value: the C twin of gpucause-abi's hist.rs. Compiled for BPF and, by the test that
+ * compares both, for the host. Needs the HIST_* constants and integer types. */
+#pragma once
+
+/* log2, rounded down, of a value that is not 0. BPF has no count-leading-zeros instruction. */
+static inline __attribute__((always_inline)) __u32 floor_log2(__u64 value)
+{
+	__u32 log = 0;
+	__u32 low = value >> 32;
+
+	if (low)
+		log = 32;
+	else
+		low = value;
+	if (low >> 16) {
+		log += 16;
+		low >>= 16;
+	}
+	if (low >> 8) {
+		log += 8;
+		low >>= 8;
+	}
+	if (low >> 4) {
+		log += 4;
+		low >>= 4;
+	}
+	if (low >> 2) {
+		log += 2;
+		low >>= 2;
+	}
+	return log + (low >> 1);
+}
+
+static inline __attribute__((always_inline)) __u32 hdr_slot(__u64 ns)
+{
+	__u32 exponent;
+
+	if (ns < HIST_UNIT_SLOTS)
+		return ns;
+	exponent = floor_log2(ns);
+	if (exponent >= HIST_MAX_EXPONENT)
+		return SLOTS - 1;
+	return HIST_UNIT_SLOTS + (exponent - HIST_UNIT_SHIFT) * HIST_SUB_SLOTS +
+	       (__u32)(ns >> (exponent - (HIST_UNIT_SHIFT - 1))) - HIST_SUB_SLOTS;
+}

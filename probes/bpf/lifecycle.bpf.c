@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Birth and end of tracked processes and threads. */
+
+/* Closes the accounts of a process. Several threads may find themselves the last one; the first closes. */
+static __always_inline void end_process(__u32 tgid, __u32 proc_id, bool execed)
+{
+	__u32 *current_id = bpf_map_lookup_elem(&tracked, &tgid);
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	if (!proc || !current_id || *current_id != proc_id)
+		return;
+	if (__sync_val_compare_and_swap(&proc->ended_ns, 0, bpf_ktime_get_ns()) != 0)
+		return;
+	proc->execed = execed;
+	bpf_map_delete_elem(&tracked, &tgid);
+	__sync_fetch_and_add(filter_slot(tgid), -1);
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
+{
+	__u32 tgid = child->tgid, parent_tgid = parent->tgid;
+	struct thread *thread;
+	__u32 *parent_id;
+	__u32 proc_id;
+	__u64 now;
+
+	count_self(SELF_HIT_LIFECYCLE);
+	if (!maybe_tracked(parent_tgid))
+		return 0;
+	parent_id = bpf_map_lookup_elem(&tracked, &parent_tgid);
+	if (!parent_id)
+		return 0;
+	proc_id = tgid == parent_tgid ? *parent_id : track_process(child, tgid, *parent_id);
+	if (!proc_id)
+		return 0;
+	thread = track_thread(child, tgid, proc_id, silent_role(proc_id));
+	if (!thread)
+		return 0;
+	/* It waits for its first CPU from now on, as if woken. */
+	now = bpf_ktime_get_ns();
+	thread->on_since_ns = now;
+	thread->woken_ns = now;
+	thread->off_reason = REASON_OTHER;
+	thread->off_since_ns = now;
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(process_exec, struct task_struct *task)
+{
+	__u32 tgid = task->tgid;
+	struct thread *thread;
+
+	count_self(SELF_HIT_LIFECYCLE);
+	if (!maybe_tracked(tgid))
+		return 0;
+	thread = thread_of(task);
+	if (!thread || !thread->proc_id)
+		return 0;
+	if (thread->depth)
+		abandon(thread, 0);
+	end_process(tgid, thread->proc_id, true);
+	thread->proc_id = 0;
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(process_exit, struct task_struct *task)
+{
+	__u32 tgid = task->tgid;
+	struct thread *thread;
+	__u32 *proc_id;
+
+	count_self(SELF_HIT_LIFECYCLE);
+	if (!maybe_tracked(tgid))
+		return 0;
+	thread = thread_of(task);
+	if (thread && thread->proc_id) {
+		if (thread->depth)
+			abandon(thread, 0);
+		thread->proc_id = 0;
+	}
+	if (BPF_CORE_READ(task, signal, live.counter) > 0)
+		return 0;
+	proc_id = bpf_map_lookup_elem(&tracked, &tgid);
+	if (proc_id)
+		end_process(tgid, *proc_id, false);
+	return 0;
+}

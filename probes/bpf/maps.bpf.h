@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Every map and global. Bounds are defaults that the loader may change; all maps are shared between CPUs and cumulative:
+ * user space reads them and deletes the entries of processes that have ended. */
+#pragma once
+
+/* Fixed when the programs are loaded. */
+const volatile struct settings settings;
+const volatile struct op_info op_info[MAX_OPS];
+const volatile __u8 syscall_reason[MAX_SYSCALLS];
+
+/* Tracked processes per hash of their tgid. A zero spares an untracked task every map lookup; a collision costs one. */
+__u32 tgid_filter[FILTER_SLOTS];
+/* Last process id given out. */
+__u32 last_proc_id;
+/* 1 for links that were closed: frames they opened can no longer be returned from. Written by user space. */
+__u8 closed_links[MAX_LINKS] SEC(".data.links");
+
+/* A tracked thread, about 1.2 KiB. Freed by the kernel with its task. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+/* tgid -> process id, for live processes only: written at first call or fork, deleted at exit or exec. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u32);
+	__type(value, __u32);
+} tracked SEC(".maps");
+
+/* process id -> process. Deleted by user space some time after the process has ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u32);
+	__type(value, struct proc);
+} procs SEC(".maps");
+
+/* Chunks of histograms, 512 bytes each, allocated when first used. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 131072);
+	__type(key, struct hist_key);
+	__type(value, struct hist);
+} hists SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 32768);
+	__type(key, struct call_key);
+	__type(value, struct stall);
+} stalls SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 8192);
+	__type(key, struct error_key);
+	__type(value, __u64);
+} errors SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct kernel_key);
+	__type(value, struct kernel);
+} kernels SEC(".maps");
+
+/* The programs' counters about themselves. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SELF_COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} self_counters SEC(".maps");
+
+/* Initial values, too large for the BPF stack. */
+static const struct hist zero_hist;
+static const struct proc zero_proc;
+static const struct stall zero_stall;
+static const __u64 zero_u64;
+
+/* The atomic add is needed although the slot is per CPU: a uprobe program can be preempted between load and store. */
+static __noinline void count_self_by(__u32 counter, __u64 amount)
+{
+	__u64 *value = bpf_map_lookup_elem(&self_counters, &counter);
+
+	if (value)
+		__sync_fetch_and_add(value, amount);
+}
+
+static __always_inline void count_self(__u32 counter)
+{
+	count_self_by(counter, 1);
+}

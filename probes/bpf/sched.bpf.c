@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Off-CPU time of tracked threads, split by reason.
+ *
+ * A thread that was runnable when it left the CPU was preempted. One that blocked waits for the blocked reason until it
+ * is woken, and for a CPU after that. Both programs run with interrupts off for one task at a time, so each field they
+ * write has one writer; `woken_ns` is written by the waker while the thread is off the CPU and read when it returns. */
+
+/* Linux's S_IFMT and the file types that a blocking read can be told apart by. */
+#define FILE_TYPE 0170000
+#define FILE_SOCKET 0140000
+#define FILE_REGULAR 0100000
+#define FILE_BLOCK 0060000
+#define FILE_DIRECTORY 0040000
+
+/* __TASK_STOPPED | __TASK_TRACED: stopped by a signal or a debugger. */
+#define STOPPED_STATES 0xc
+
+static __always_inline long syscall_number(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return (long)regs->orig_ax;
+#else
+	return regs->syscallno;
+#endif
+}
+
+static __always_inline __u32 first_argument(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->di;
+#else
+	return regs->orig_x0;
+#endif
+}
+
+/* What a wait on descriptor `fd` is for: only files and block devices are I/O. */
+static __always_inline __u32 descriptor_reason(struct task_struct *task, __u32 fd)
+{
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **slots, *file = 0;
+
+	if (!table || fd >= BPF_CORE_READ(table, max_fds))
+		return REASON_OTHER;
+	slots = BPF_CORE_READ(table, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), slots + fd);
+	if (!file)
+		return REASON_OTHER;
+	switch (BPF_CORE_READ(file, f_inode, i_mode) & FILE_TYPE) {
+	case FILE_REGULAR:
+	case FILE_BLOCK:
+	case FILE_DIRECTORY:
+		return REASON_IO;
+	case FILE_SOCKET:
+		return REASON_NET;
+	default:
+		return REASON_POLL;
+	}
+}
+
+/* Why a task that blocks does so, from its own state and the system call it is in. The number is negative outside
+ * system calls, where only a page fault blocks. */
+static __noinline __u32 blocked_reason(struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	long number = syscall_number(regs);
+	__u32 reason;
+
+	if (task->__state & STOPPED_STATES)
+		return REASON_OTHER;
+	if (number < 0)
+		return REASON_PAGE_FAULT;
+	if (BPF_CORE_READ_BITFIELD(task, in_iowait))
+		return REASON_IO;
+	if (number >= MAX_SYSCALLS)
+		return REASON_OTHER;
+	reason = syscall_reason[number & (MAX_SYSCALLS - 1)];
+	if (reason & FIRST_ARG_IS_FD)
+		return descriptor_reason(task, first_argument(regs));
+	return reason;
+}
+
+static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preempt, __u64 now)
+{
+	struct thread *thread = tracked_thread(task, tgid);
+	__u32 kind = SWITCH_VOLUNTARY;
+	struct proc *proc;
+	__u32 proc_id;
+
+	if (!thread)
+		return;
+	if (preempt || task->__state == 0) {
+		thread->off_reason = REASON_PREEMPTED;
+		kind = SWITCH_INVOLUNTARY;
+	} else {
+		thread->off_reason = blocked_reason(task);
+	}
+	thread->off_since_ns = now;
+	proc_id = thread->proc_id;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	kind += thread->role * SWITCHES;
+	if (proc && kind < CTX_SWITCHES)
+		__sync_fetch_and_add(&proc->ctx_switches[kind], 1);
+}
+
+static __always_inline void charge(struct thread *thread, __u32 reason, __u64 ns)
+{
+	if (reason < REASONS)
+		thread->offcpu_ns[reason] += ns;
+	hist_add(thread->proc_id, HIST_OFFCPU, thread->role, reason, ns);
+}
+
+static __always_inline void charge_queue(struct thread *thread, __u64 ns)
+{
+	hist_add(thread->proc_id, HIST_RUNQUEUE, thread->role, 0, ns);
+}
+
+static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now)
+{
+	struct thread *thread = tracked_thread(task, tgid);
+	__u64 since, woken;
+
+	if (!thread)
+		return;
+	since = thread->off_since_ns;
+	if (since && since > now) {
+		count_self(SELF_CLOCK_UNDERFLOW);
+	} else if (since) {
+		if (thread->off_reason == REASON_PREEMPTED) {
+			charge(thread, REASON_PREEMPTED, now - since);
+			charge_queue(thread, now - since);
+		} else {
+			/* Every wait ends with one wakeup. One from before the thread's last run was missed by the
+			 * program; one from that run, before the switch, found a thread about to block. */
+			woken = *(volatile __u64 *)&thread->woken_ns;
+			if (woken < thread->on_since_ns || woken > now)
+				woken = now;
+			else if (woken < since)
+				woken = since;
+			if (woken > since)
+				charge(thread, thread->off_reason, woken - since);
+			charge(thread, REASON_RUNQUEUE, now - woken);
+			charge_queue(thread, now - woken);
+		}
+		thread->intervals++;
+	}
+	thread->off_since_ns = 0;
+	thread->on_since_ns = now;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	__u64 now;
+	__u32 prev_tgid = prev->tgid, next_tgid = next->tgid;
+	bool leaves = maybe_tracked(prev_tgid), arrives = maybe_tracked(next_tgid);
+
+	count_self(SELF_HIT_SWITCH);
+	if (!leaves && !arrives)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (leaves)
+		off_cpu(prev, prev_tgid, preempt, now);
+	if (arrives)
+		on_cpu(next, next_tgid, now);
+	return 0;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(sched_waking, struct task_struct *task)
+{
+	struct thread *thread;
+
+	count_self(SELF_HIT_WAKING);
+	if (!maybe_tracked(task->tgid))
+		return 0;
+	thread = thread_of(task);
+	if (thread)
+		thread->woken_ns = bpf_ktime_get_ns();
+	return 0;
+}

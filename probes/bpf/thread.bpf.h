@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Which processes and threads are tracked. A process is tracked from its first traced call, or from its fork by a
+ * tracked one, until it exits or execs; its threads get a record when they are next seen. */
+#pragma once
+
+static __always_inline __u32 *filter_slot(__u32 tgid)
+{
+	return &tgid_filter[tgid & (FILTER_SLOTS - 1)];
+}
+
+static __always_inline bool maybe_tracked(__u32 tgid)
+{
+	return *(volatile __u32 *)filter_slot(tgid) != 0;
+}
+
+/* Registers a process and returns its id, or 0 when the maps are full. */
+static __noinline __u32 track_process(struct task_struct *leader, __u32 tgid, __u32 parent_id)
+{
+	__u32 id = __sync_fetch_and_add(&last_proc_id, 1) + 1;
+	struct proc *proc;
+	__u32 *winner;
+
+	if (bpf_map_update_elem(&procs, &id, &zero_proc, BPF_NOEXIST)) {
+		count_self(SELF_FULL_PROCS);
+		return 0;
+	}
+	proc = bpf_map_lookup_elem(&procs, &id);
+	if (!proc)
+		return 0;
+	proc->tgid = tgid;
+	proc->parent_id = parent_id;
+	proc->start_boot_ns = BPF_CORE_READ(leader, start_boottime);
+	proc->first_seen_ns = bpf_ktime_get_ns();
+	BPF_CORE_READ_INTO(&proc->comm, leader, comm);
+	if (bpf_map_update_elem(&tracked, &tgid, &id, BPF_NOEXIST) == 0) {
+		__sync_fetch_and_add(filter_slot(tgid), 1);
+		return id;
+	}
+	/* Another thread of the process was faster, or the map is full. */
+	bpf_map_delete_elem(&procs, &id);
+	winner = bpf_map_lookup_elem(&tracked, &tgid);
+	if (!winner) {
+		count_self(SELF_FULL_PROCS);
+		return 0;
+	}
+	return *winner;
+}
+
+static __always_inline struct thread *thread_of(struct task_struct *task)
+{
+	return bpf_task_storage_get(&threads, task, 0, 0);
+}
+
+/* Gives a task of a tracked process its record. `proc_id` is written last: a record without it is in no account. */
+static __noinline struct thread *track_thread(struct task_struct *task, __u32 tgid, __u32 proc_id, __u32 role)
+{
+	struct thread *thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!thread) {
+		count_self(SELF_FULL_THREADS);
+		return 0;
+	}
+	thread->tgid = tgid;
+	thread->role = role;
+	thread->depth = 0;
+	thread->off_since_ns = 0;
+	barrier();
+	thread->proc_id = proc_id;
+	return thread;
+}
+
+/* The role of a thread that has made no traced call itself. */
+static __noinline __u32 silent_role(__u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	return proc && proc->parent_id && !proc->dispatches ? ROLE_WORKER : ROLE_HELPER;
+}
+
+/* The record of a task that the filter let through, made on the spot for threads older than the tracking. */
+static __always_inline struct thread *tracked_thread(struct task_struct *task, __u32 tgid)
+{
+	struct thread *thread = thread_of(task);
+	__u32 *proc_id;
+
+	if (thread)
+		return thread->proc_id ? thread : 0;
+	proc_id = bpf_map_lookup_elem(&tracked, &tgid);
+	if (!proc_id)
+		return 0;
+	return track_thread(task, tgid, *proc_id, silent_role(*proc_id));
+}
+
+/* Counts the calls that a thread leaves without returning from. */
+static __noinline void abandon(struct thread *thread, __u32 depth)
+{
+	__u32 proc_id = thread->proc_id;
+	__u32 calls = thread->depth - depth;
+	struct proc *proc;
+
+	thread->depth = depth;
+	count_self_by(SELF_ABANDONED, calls);
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (proc)
+		__sync_fetch_and_add(&proc->abandoned_calls, calls);
+}

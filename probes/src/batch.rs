@@ -1,0 +1,62 @@
+//! Copying a whole hash map with few system calls.
+//!
+//! libbpf-rs has an iterator for this, but it ends early, without an error, when the kernel returns a short batch before
+//! the end of the map; a page would then lack series.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::{MapCore, MapHandle};
+
+/// Entries asked for at a time.
+const BATCH: usize = 512;
+
+/// Calls `each` with the key and value bytes of every entry. Entries that are added meanwhile may be missed.
+pub(crate) fn for_each(map: &MapHandle, mut each: impl FnMut(&[u8], &[u8])) -> std::io::Result<()> {
+    let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
+    let mut capacity = BATCH.min(map.max_entries() as usize).max(1);
+    let mut keys = vec![0u8; capacity * key_size];
+    let mut values = vec![0u8; capacity * value_size];
+    // A position in the map is opaque; the kernel writes 4 bytes for hash maps.
+    let mut position = [0u8; 8];
+    let mut next = [0u8; 8];
+    let mut first = true;
+    loop {
+        let mut count = u32::try_from(capacity).unwrap_or(u32::MAX);
+        let from = if first { std::ptr::null_mut() } else { position.as_mut_ptr() };
+        // SAFETY: the buffers hold `count` keys and values of the map's own sizes, and the positions are larger than what
+        // the kernel writes for a hash map.
+        let failed = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                from.cast(),
+                next.as_mut_ptr().cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &raw mut count,
+                std::ptr::null(),
+            )
+        };
+        let errno = if failed == 0 { 0 } else { -failed };
+        match errno {
+            0 | libc::ENOENT => {}
+            libc::EINTR => continue,
+            // One hash bucket holds more entries than the buffer.
+            libc::ENOSPC => {
+                capacity *= 2;
+                keys.resize(capacity * key_size, 0);
+                values.resize(capacity * value_size, 0);
+                continue;
+            }
+            _ => return Err(std::io::Error::from_raw_os_error(errno)),
+        }
+        let entries = keys.chunks_exact(key_size).zip(values.chunks_exact(value_size));
+        for (key, value) in entries.take(count as usize) {
+            each(key, value);
+        }
+        if errno == libc::ENOENT {
+            return Ok(());
+        }
+        position = next;
+        first = false;
+    }
+}

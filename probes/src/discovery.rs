@@ -1,0 +1,207 @@
+//! Finds the CUDA libraries that the host's processes map: all of them at start, each new one as it is mapped, and all
+//! of them again now and then, since events may be lost and files may change. Wants a thread of its own.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use gpucause_abi::Tgid;
+
+use crate::mapped::{Mapping, all_processes, candidate, executable_mappings};
+use crate::mmap_events::MmapEvents;
+use crate::registry::{Attach, Registry};
+use crate::stop::StopSignal;
+
+#[cfg(test)]
+mod tests;
+
+/// Between two scans while events arrive.
+const SCAN_EVERY: Duration = Duration::from_secs(60);
+/// Between two scans without events, and after events were lost.
+const SCAN_OFTEN: Duration = Duration::from_secs(2);
+/// Between two looks for files that were overwritten in place.
+const RECHECK_EVERY: Duration = Duration::from_secs(5);
+/// How long events may gather after some were handled, since a program that starts makes a dozen in a row.
+const GATHER: Duration = Duration::from_millis(2);
+/// Processes scanned before the events that came meanwhile are handled.
+const PROCESSES_AT_ONCE: usize = 64;
+
+/// How discovery does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiscoveryStatus {
+    /// Whether mappings are seen as they are made, rather than by scans alone.
+    pub watching: bool,
+    /// Mappings made by other processes that were seen as events.
+    pub events: u64,
+    /// Events that did not fit the buffers; a scan follows.
+    pub lost_events: u64,
+    /// Scans of all processes.
+    pub scans: u64,
+    /// How long the last scan took.
+    pub last_scan: Duration,
+    /// Processes whose mappings the last scan could not read.
+    pub unreadable: u64,
+}
+
+/// Watches the host and tells a registry.
+#[derive(Debug)]
+pub struct Discovery {
+    own: Tgid,
+    watch: Option<MmapEvents>,
+    status: DiscoveryStatus,
+}
+
+impl Default for Discovery {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Discovery {
+    /// Starts to watch, so that a scan that follows misses nothing. Without the privilege to watch, scans must do, and
+    /// that is said in the log.
+    #[must_use]
+    pub fn new() -> Self {
+        match MmapEvents::open() {
+            Ok(watch) => Self::with(Some(watch)),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "new CUDA libraries are found by a scan every {} s only",
+                    SCAN_OFTEN.as_secs()
+                );
+                Self::with(None)
+            }
+        }
+    }
+
+    fn with(watch: Option<MmapEvents>) -> Self {
+        let status = DiscoveryStatus { watching: watch.is_some(), ..DiscoveryStatus::default() };
+        Self { own: Tgid(std::process::id()), watch, status }
+    }
+
+    /// How it does.
+    #[must_use]
+    pub fn status(&self) -> DiscoveryStatus {
+        self.status
+    }
+
+    /// Looks at every process of the host but this one, and then lets the registry drop what nobody maps.
+    pub fn scan<A: Attach>(&mut self, registry: &mut Registry<A::Links>, attacher: &mut A) {
+        let started = Instant::now();
+        let processes = match all_processes() {
+            Ok(processes) => processes,
+            Err(error) => {
+                tracing::error!(%error, "cannot list the processes in /proc");
+                return;
+            }
+        };
+        self.status.unreadable = 0;
+        for some in processes.chunks(PROCESSES_AT_ONCE) {
+            for &tgid in some {
+                if tgid != self.own {
+                    self.scan_process(registry, attacher, tgid);
+                }
+            }
+            self.follow(registry, attacher);
+        }
+        registry.sweep(attacher, started);
+        self.status.scans += 1;
+        self.status.last_scan = started.elapsed();
+    }
+
+    fn scan_process<A: Attach>(
+        &mut self,
+        registry: &mut Registry<A::Links>,
+        attacher: &mut A,
+        tgid: Tgid,
+    ) {
+        let mappings = match executable_mappings(tgid) {
+            Ok(mappings) => mappings,
+            Err(error) => {
+                self.status.unreadable += 1;
+                tracing::debug!(tgid = tgid.0, %error, "cannot read the mappings of a process");
+                return;
+            }
+        };
+        // One file may be mapped in several parts, which follow one another.
+        let mut previous: Option<Mapping> = None;
+        for mapping in mappings {
+            let same = previous.as_ref().is_some_and(|previous| {
+                previous.inode == mapping.inode && previous.path == mapping.path
+            });
+            if !same {
+                registry.observe(attacher, tgid, &mapping, None);
+            }
+            previous = Some(mapping);
+        }
+    }
+
+    /// Handles the events that are there.
+    pub fn follow<A: Attach>(&mut self, registry: &mut Registry<A::Links>, attacher: &mut A) {
+        let Some(watch) = &mut self.watch else { return };
+        let (own, status) = (self.own, &mut self.status);
+        watch.drain(|event| {
+            if event.tgid == own {
+                return;
+            }
+            status.events += 1;
+            // Nearly all events end here.
+            if candidate(&event.path).is_some() {
+                let (tgid, at) = (event.tgid, event.at);
+                registry.observe(attacher, tgid, &Mapping::from(event), Some(at));
+            }
+        });
+        status.lost_events = watch.lost();
+    }
+
+    /// Works until `stop` is raised; the probes then stay as they are. Calls `changed` after the first scan - all
+    /// libraries that were in use are then attached - and whenever the registry or the status may have changed.
+    pub fn run<A: Attach>(
+        mut self,
+        registry: &mut Registry<A::Links>,
+        attacher: &mut A,
+        stop: &StopSignal,
+        mut changed: impl FnMut(&Registry<A::Links>, DiscoveryStatus),
+    ) {
+        let mut told = None;
+        let mut next_scan = Instant::now();
+        let mut next_recheck = next_scan + RECHECK_EVERY;
+        while !stop.is_stopped() {
+            let lost_before = self.status.lost_events;
+            if Instant::now() >= next_scan {
+                self.scan(registry, attacher);
+                let pause = if self.watch.is_some() { SCAN_EVERY } else { SCAN_OFTEN };
+                // Where a scan is slow, it still takes no more than a small part of a CPU.
+                next_scan = Instant::now() + pause.max(self.status.last_scan * 20);
+                next_recheck = Instant::now() + RECHECK_EVERY;
+            } else if Instant::now() >= next_recheck {
+                registry.recheck(attacher);
+                next_recheck = Instant::now() + RECHECK_EVERY;
+            }
+            self.follow(registry, attacher);
+            if self.status.lost_events > lost_before {
+                next_scan = next_scan.min(Instant::now() + SCAN_OFTEN);
+            }
+            let now = Some((registry.generation(), self.status.scans, self.status.lost_events));
+            if told != now {
+                told = now;
+                changed(registry, self.status);
+            }
+            self.sleep(next_scan.min(next_recheck), stop);
+        }
+    }
+
+    fn sleep(&self, until: Instant, stop: &StopSignal) {
+        if stop.wait(GATHER) {
+            return;
+        }
+        let timeout = until.saturating_duration_since(Instant::now());
+        let failed = match &self.watch {
+            Some(watch) => watch.wait(timeout, Some(stop.as_fd())).is_err(),
+            None => true,
+        };
+        if failed {
+            let _ = stop.wait(timeout.min(SCAN_OFTEN));
+        }
+    }
+}

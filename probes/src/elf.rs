@@ -1,0 +1,335 @@
+//! Where to probe a library: ELF64 symbols that perform a traced op, as file offsets.
+//!
+//! The file belongs to whoever runs on the host, so nothing in it is believed: every table is read in bounded pieces,
+//! and memory depends on how many traced names there are, never on sizes that the file states.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+
+use gpucause_abi::op::OpId;
+use object::LittleEndian as LE;
+use object::elf::{
+    EM_AARCH64, EM_X86_64, FileHeader64, Machine, PF_X, PT_LOAD, PT_NOTE, ProgramHeader64,
+    SHN_UNDEF, SHT_DYNSYM, SHT_STRTAB, SHT_SYMTAB, STT_FUNC, SectionHeader64, SectionType, Sym64,
+};
+use thiserror::Error;
+
+mod names;
+mod note;
+mod prologue;
+mod source;
+
+#[cfg(test)]
+pub(crate) mod specimen;
+#[cfg(test)]
+mod tests;
+
+use names::{TracedName, traced_names};
+pub use prologue::Prologue;
+use source::Source;
+
+/// Why a file cannot be probed. The messages leave the path to the caller, who knows which of its names to show.
+#[derive(Debug, Error)]
+pub enum ElfError {
+    /// Does not begin with the ELF magic.
+    #[error("not an ELF file")]
+    NotElf,
+    /// A table or field lies beyond the end of the file.
+    #[error("{what} is cut off: {end} bytes needed, the file has {len}")]
+    Truncated {
+        /// The part of the file.
+        what: &'static str,
+        /// Where it should end, in bytes.
+        end: u64,
+        /// Length of the file in bytes.
+        len: u64,
+    },
+    /// A valid ELF file of a kind that cannot run or be probed here.
+    #[error("{what} {value} is not supported, expected {expected}")]
+    Unsupported {
+        /// The header field.
+        what: &'static str,
+        /// What the file has.
+        value: u64,
+        /// What is needed.
+        expected: &'static str,
+    },
+    /// Contradicts itself.
+    #[error("malformed: {what}")]
+    Malformed {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A table beyond the limit that no real library comes near.
+    #[error("{what} has {size}, more than the limit of {limit}")]
+    TooLarge {
+        /// The part of the file.
+        what: &'static str,
+        /// Its size, in bytes or entries.
+        size: u64,
+        /// What is allowed.
+        limit: u64,
+    },
+    /// The file system refused.
+    #[error("cannot read: {0}")]
+    Read(#[from] io::Error),
+}
+
+/// One function to probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeSite {
+    /// The op that the function performs.
+    pub op: OpId,
+    /// Its exported name, without symbol version.
+    pub symbol: String,
+    /// File offset of the instruction to probe, in bytes.
+    pub offset: u64,
+    /// What a hit costs.
+    pub prologue: Prologue,
+}
+
+/// What a library has to offer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LibraryImage {
+    /// GNU build id in hex.
+    pub build_id: Option<String>,
+    /// Functions to probe, ordered by offset, each offset once.
+    pub sites: Vec<ProbeSite>,
+    /// Traced functions that lie outside every executable segment.
+    pub unplaced: usize,
+    /// Traced functions that share their code with a site of another op, and count as that op.
+    pub folded: usize,
+}
+
+impl LibraryImage {
+    /// Sites where a hit is single-stepped: about ten times the cost.
+    pub fn slow_sites(&self) -> impl Iterator<Item = &ProbeSite> {
+        self.sites.iter().filter(|site| site.prologue == Prologue::SingleStepped)
+    }
+}
+
+const SECTION_HEADER: u64 = size_of::<SectionHeader64<LE>>() as u64;
+const PROGRAM_HEADER: u64 = size_of::<ProgramHeader64<LE>>() as u64;
+const SYMBOL: u64 = size_of::<Sym64<LE>>() as u64;
+/// Symbols that are held in memory at one time.
+const SYMBOLS_AT_ONCE: u64 = 4096;
+const MAX_PROGRAM_HEADERS: u64 = 1024;
+/// The largest string or symbol table that is searched. Executables with full debug symbols have about a tenth.
+const MAX_TABLE: u64 = 512 << 20;
+/// Traced functions in one file; libcuda has a few hundred.
+const MAX_FUNCTIONS: usize = 16_384;
+
+const HOST_MACHINE: Option<Machine> = if cfg!(target_arch = "x86_64") {
+    Some(EM_X86_64)
+} else if cfg!(target_arch = "aarch64") {
+    Some(EM_AARCH64)
+} else {
+    None
+};
+
+/// A traced function, not yet placed in the file.
+struct Function {
+    address: u64,
+    op: OpId,
+    symbol: String,
+}
+
+/// Reads which functions of `file` to probe. Moves no file position; reads only headers, symbol tables and the first
+/// instruction of each function.
+///
+/// # Errors
+/// When the file is no ELF64 file for this machine, is damaged, or cannot be read.
+pub fn read_library(file: &File) -> Result<LibraryImage, ElfError> {
+    let source = Source::new(file)?;
+    let header = file_header(&source)?;
+    let sections = section_headers(&source, &header)?;
+    let segments = program_headers(&source, &header)?;
+    let mut functions = Vec::new();
+    for kind in [SHT_DYNSYM, SHT_SYMTAB] {
+        read_symbols(&source, &sections, kind, &mut functions)?;
+    }
+    let mut image =
+        LibraryImage { build_id: build_id(&source, &segments)?, ..LibraryImage::default() };
+    place(&source, &segments, functions, &mut image)?;
+    Ok(image)
+}
+
+fn file_header(source: &Source<'_>) -> Result<FileHeader64<LE>, ElfError> {
+    let magic = source.read_upto(0, 4)?;
+    if magic != object::elf::ELFMAG {
+        return Err(ElfError::NotElf);
+    }
+    let header: FileHeader64<LE> = source.read_one("the file header", 0)?;
+    let expect = |what, value: u64, wanted: u64, expected| {
+        if value == wanted { Ok(()) } else { Err(ElfError::Unsupported { what, value, expected }) }
+    };
+    let ident = source.read("the file header", 0, 6)?;
+    expect("ELF class", ident[4].into(), 2, "2 (64-bit)")?;
+    expect("ELF byte order", ident[5].into(), 1, "1 (little-endian)")?;
+    if let Some(machine) = HOST_MACHINE {
+        let value = header.e_machine.get(LE).0.into();
+        expect("ELF machine", value, machine.0.into(), "this host's")?;
+    }
+    Ok(header)
+}
+
+fn section_headers(
+    source: &Source<'_>,
+    header: &FileHeader64<LE>,
+) -> Result<Vec<SectionHeader64<LE>>, ElfError> {
+    let offset = header.e_shoff.get(LE);
+    if offset == 0 {
+        return Ok(Vec::new());
+    }
+    if u64::from(header.e_shentsize.get(LE)) != SECTION_HEADER {
+        return Err(ElfError::Malformed { what: "the size of a section header is not 64" });
+    }
+    // Zero means that the number did not fit; section 0 then has it. Only object files of a compiler do that.
+    source.read_many("the section header table", offset, header.e_shnum.get(LE).into())
+}
+
+fn program_headers(
+    source: &Source<'_>,
+    header: &FileHeader64<LE>,
+) -> Result<Vec<ProgramHeader64<LE>>, ElfError> {
+    let count = u64::from(header.e_phnum.get(LE));
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if u64::from(header.e_phentsize.get(LE)) != PROGRAM_HEADER {
+        return Err(ElfError::Malformed { what: "the size of a program header is not 56" });
+    }
+    limit("the program header table", count, MAX_PROGRAM_HEADERS)?;
+    source.read_many("the program header table", header.e_phoff.get(LE), count)
+}
+
+fn limit(what: &'static str, size: u64, limit: u64) -> Result<(), ElfError> {
+    if size > limit { Err(ElfError::TooLarge { what, size, limit }) } else { Ok(()) }
+}
+
+/// Adds the traced functions of the file's symbol table of one kind, when it has one.
+fn read_symbols(
+    source: &Source<'_>,
+    sections: &[SectionHeader64<LE>],
+    kind: SectionType,
+    functions: &mut Vec<Function>,
+) -> Result<(), ElfError> {
+    let Some(table) = sections.iter().find(|section| section.sh_type.get(LE) == kind) else {
+        return Ok(());
+    };
+    let strings = usize::try_from(table.sh_link.get(LE))
+        .ok()
+        .and_then(|index| sections.get(index))
+        .filter(|section| section.sh_type.get(LE) == SHT_STRTAB)
+        .ok_or(ElfError::Malformed { what: "a symbol table without string table" })?;
+    if table.sh_entsize.get(LE) != SYMBOL {
+        return Err(ElfError::Malformed { what: "the size of a symbol is not 24" });
+    }
+    limit("the symbol table", table.sh_size.get(LE), MAX_TABLE)?;
+    limit("the string table", strings.sh_size.get(LE), MAX_TABLE)?;
+    let names = traced_names(source, strings.sh_offset.get(LE), strings.sh_size.get(LE))?;
+    // Ordinary programs end here, before the larger table is read.
+    if names.is_empty() {
+        return Ok(());
+    }
+    let count = table.sh_size.get(LE) / SYMBOL;
+    let mut next = 0;
+    while next < count {
+        let batch = SYMBOLS_AT_ONCE.min(count - next);
+        let offset = table.sh_offset.get(LE).saturating_add(next * SYMBOL);
+        let symbols: Vec<Sym64<LE>> = source.read_many("the symbol table", offset, batch)?;
+        collect(&symbols, &names, functions)?;
+        next += batch;
+    }
+    Ok(())
+}
+
+/// Adds the defined functions among `symbols` that carry a traced name, whatever their binding or version.
+fn collect(
+    symbols: &[Sym64<LE>],
+    names: &HashMap<u64, TracedName>,
+    functions: &mut Vec<Function>,
+) -> Result<(), ElfError> {
+    let defined = symbols
+        .iter()
+        .filter(|symbol| symbol.st_type() == STT_FUNC && symbol.st_shndx.get(LE) != SHN_UNDEF);
+    for symbol in defined {
+        let Some(name) = names.get(&u64::from(symbol.st_name.get(LE))) else { continue };
+        if functions.len() >= MAX_FUNCTIONS {
+            let (size, limit) = (functions.len() as u64 + 1, MAX_FUNCTIONS as u64);
+            return Err(ElfError::TooLarge { what: "the list of traced functions", size, limit });
+        }
+        functions.push(Function {
+            address: symbol.st_value.get(LE),
+            op: name.op,
+            symbol: name.symbol.clone(),
+        });
+    }
+    Ok(())
+}
+
+fn build_id(
+    source: &Source<'_>,
+    segments: &[ProgramHeader64<LE>],
+) -> Result<Option<String>, ElfError> {
+    for segment in segments.iter().filter(|segment| segment.p_type.get(LE) == PT_NOTE) {
+        let size = segment.p_filesz.get(LE).min(note::MAX_NOTES);
+        let notes = source.read("the notes", segment.p_offset.get(LE), size)?;
+        if let Some(id) = note::build_id(&notes, segment.p_align.get(LE)) {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// Turns addresses into file offsets and keeps one function an offset.
+fn place(
+    source: &Source<'_>,
+    segments: &[ProgramHeader64<LE>],
+    mut functions: Vec<Function>,
+    image: &mut LibraryImage,
+) -> Result<(), ElfError> {
+    // The shortest name of a function is the documented one: `ncclReduce` before `pncclReduce`.
+    functions.sort_by(|a, b| {
+        (a.address, a.symbol.len(), &a.symbol).cmp(&(b.address, b.symbol.len(), &b.symbol))
+    });
+    let mut previous: Option<(u64, OpId)> = None;
+    for Function { address, op, symbol } in functions {
+        if let Some((_, kept)) = previous.filter(|(at, _)| *at == address) {
+            image.folded += usize::from(kept != op);
+            continue;
+        }
+        previous = Some((address, op));
+        let Some((offset, available)) = file_range(segments, address) else {
+            image.unplaced += 1;
+            continue;
+        };
+        let code = source.read_upto(offset, available.min(prologue::LONGEST))?;
+        if code.is_empty() {
+            image.unplaced += 1;
+            continue;
+        }
+        let (skipped, prologue) = prologue::of(&code);
+        image.sites.push(ProbeSite { op, symbol, offset: offset + skipped, prologue });
+    }
+    // Two segments may show the same bytes at different addresses.
+    image.sites.sort_by_key(|site| site.offset);
+    image.sites.dedup_by_key(|site| site.offset);
+    Ok(())
+}
+
+/// The file offset of an address in an executable segment, and how many bytes of the segment follow.
+fn file_range(segments: &[ProgramHeader64<LE>], address: u64) -> Option<(u64, u64)> {
+    segments
+        .iter()
+        .filter(|s| s.p_type.get(LE) == PT_LOAD && s.p_flags.get(LE).0 & PF_X.0 != 0)
+        .find_map(|segment| {
+            let within = address.checked_sub(segment.p_vaddr.get(LE))?;
+            let available = segment.p_filesz.get(LE).checked_sub(within).filter(|n| *n > 0)?;
+            let offset = segment.p_offset.get(LE).checked_add(within)?;
+            // The kernel takes offsets as signed numbers.
+            i64::try_from(offset).ok().filter(|o| *o < i64::MAX - 16)?;
+            Some((offset, available))
+        })
+}

@@ -1,0 +1,29 @@
+//! gpucause's eyes in the kernel: eBPF programs on the CUDA libraries that processes map and on the scheduler.
+//!
+//! [`Probes::start`] opens and loads the programs, attaches them to the scheduler, and starts a thread that finds CUDA
+//! libraries and attaches to them as they are mapped. [`Probes::snapshot`] copies the kernel maps. Nothing runs in user
+//! space for an event.
+//!
+//! The only crate of the workspace with unsafe code, and the only one that knows libbpf.
+#![allow(unsafe_code)]
+
+pub mod discovery;
+pub mod elf;
+pub mod feature;
+pub mod mapped;
+pub mod mmap_events;
+pub mod program;
+pub mod registry;
+pub mod stop;
+pub mod verdict;
+
+mod attach;
+mod batch;
+mod prefill;
+mod probes;
+mod reader;
+mod syscall;
+
+pub use probes::{Probes, StartError, Status};
+pub use program::{LoadError, Options};
+pub use reader::{ReadError, monotonic_now};

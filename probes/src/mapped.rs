@@ -1,0 +1,234 @@
+//! Executable file mappings of a process, and the files behind them - whatever container they are in, deleted or not.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use gpucause_abi::Tgid;
+use nix::libc::{ESRCH, O_NOCTTY, O_NONBLOCK};
+use thiserror::Error;
+
+mod candidate;
+mod line;
+
+#[cfg(test)]
+mod tests;
+
+pub use candidate::{Candidate, candidate};
+pub use line::{parse_maps_line, split_deleted};
+
+/// The device of a mapping as the kernel reports it. On overlay and btrfs this is not what `stat` says of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Device {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// A part of a file that a process has mapped to execute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// Address behind the last.
+    pub end: u64,
+    /// Where in the file it begins, in bytes.
+    pub offset: u64,
+    /// Device of the file.
+    pub device: Device,
+    /// Inode of the file on that device.
+    pub inode: u64,
+    /// Path as the process sees it, without the kernel's ` (deleted)`.
+    pub path: PathBuf,
+    /// Whether the path no longer leads to the file.
+    pub deleted: bool,
+}
+
+/// Why the file behind a mapping is out of reach.
+#[derive(Debug, Error)]
+pub enum MappedError {
+    /// The process ended, or unmapped it.
+    #[error("process {tgid} no longer maps {path:?}")]
+    Gone {
+        /// The process.
+        tgid: Tgid,
+        /// The path of the mapping.
+        path: PathBuf,
+    },
+    /// Something that must not be opened, such as a device.
+    #[error("{path:?} of process {tgid} is not a regular file")]
+    NotRegular {
+        /// The process.
+        tgid: Tgid,
+        /// The path of the mapping.
+        path: PathBuf,
+    },
+    /// The file system or a missing privilege.
+    #[error(
+        "cannot reach {path:?} of process {tgid}: {source}; needs CAP_SYS_PTRACE, \
+         and CAP_CHECKPOINT_RESTORE for deleted files"
+    )]
+    Unreachable {
+        /// The process.
+        tgid: Tgid,
+        /// The path of the mapping.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Every process of the host.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn all_processes() -> io::Result<Vec<Tgid>> {
+    let mut processes = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        // A process that ends while the directory is read is no error of the listing.
+        let Ok(entry) = entry else { continue };
+        if let Some(tgid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+            processes.push(Tgid(tgid));
+        }
+    }
+    Ok(processes)
+}
+
+/// The executable file mappings of a process; none when it ended meanwhile.
+///
+/// # Errors
+/// When another user's process cannot be read for want of CAP_SYS_PTRACE.
+pub fn executable_mappings(tgid: Tgid) -> io::Result<Vec<Mapping>> {
+    let mut mappings = Vec::new();
+    match each_line(tgid, |line| mappings.extend(parse_maps_line(line))) {
+        Ok(()) => Ok(mappings),
+        Err(error) if is_gone(&error) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn each_line(tgid: Tgid, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut maps = BufReader::new(File::open(format!("/proc/{tgid}/maps"))?);
+    let mut line = Vec::new();
+    while maps.read_until(b'\n', &mut line)? > 0 {
+        each(line.strip_suffix(b"\n").unwrap_or(&line));
+        line.clear();
+    }
+    Ok(())
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
+}
+
+/// The file behind a mapping: identified, not yet opened.
+#[derive(Debug)]
+pub struct Located {
+    tgid: Tgid,
+    mapped_as: PathBuf,
+    reach: PathBuf,
+    metadata: Metadata,
+}
+
+impl Located {
+    /// What `stat` says of the file.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Opens the file for reading.
+    ///
+    /// # Errors
+    /// When it is no regular file, or is out of reach by now.
+    pub fn open(&self) -> Result<File, MappedError> {
+        let (tgid, path) = (self.tgid, self.mapped_as.clone());
+        if !self.metadata.is_file() {
+            return Err(MappedError::NotRegular { tgid, path });
+        }
+        // Should a pipe or a terminal have taken the place of the file, opening it must neither block nor change us.
+        let opened =
+            OpenOptions::new().read(true).custom_flags(O_NONBLOCK | O_NOCTTY).open(&self.reach);
+        let same = |file: File| match file.metadata() {
+            Ok(now) if (now.dev(), now.ino()) == (self.metadata.dev(), self.metadata.ino()) => {
+                Ok(file)
+            }
+            Ok(_) => Err(MappedError::Gone { tgid, path: path.clone() }),
+            Err(source) => Err(MappedError::Unreachable { tgid, path: path.clone(), source }),
+        };
+        match opened {
+            Ok(file) => same(file),
+            Err(error) if is_gone(&error) => Err(MappedError::Gone { tgid, path }),
+            Err(source) => Err(MappedError::Unreachable { tgid, path, source }),
+        }
+    }
+}
+
+/// Finds the file behind a mapping without opening it: as the mapping itself, else by its path within the root
+/// directory of the process, provided that the inode is the same.
+///
+/// # Errors
+/// When the process is gone or its files are out of reach.
+pub fn locate_mapped(tgid: Tgid, mapping: &Mapping) -> Result<Located, MappedError> {
+    let located =
+        |reach, metadata| Located { tgid, mapped_as: mapping.path.clone(), reach, metadata };
+    let mut reach = map_file(tgid, mapping.start, mapping.end);
+    let mut found = fs::metadata(&reach);
+    if found.as_ref().is_err_and(is_gone) {
+        // The loader maps a library whole and then replaces parts of it, so that the range may be another by now.
+        if let Some((start, end)) = present_range(tgid, mapping) {
+            reach = map_file(tgid, start, end);
+            found = fs::metadata(&reach);
+        }
+    }
+    let first_error = match found {
+        Ok(metadata) => return Ok(located(reach, metadata)),
+        Err(error) => error,
+    };
+    let mut reach = PathBuf::from(format!("/proc/{tgid}/root"));
+    // The path is absolute, and joining an absolute path would replace the root.
+    reach.push(mapping.path.strip_prefix("/").unwrap_or(&mapping.path));
+    match fs::metadata(&reach) {
+        Ok(metadata) if metadata.ino() == mapping.inode => Ok(located(reach, metadata)),
+        Ok(_) | Err(_) if is_gone(&first_error) => {
+            Err(MappedError::Gone { tgid, path: mapping.path.clone() })
+        }
+        Ok(_) | Err(_) => {
+            Err(MappedError::Unreachable { tgid, path: mapping.path.clone(), source: first_error })
+        }
+    }
+}
+
+/// Opens the file behind a mapping, see [`locate_mapped`].
+///
+/// # Errors
+/// When the process is gone, its files are out of reach, or this is no regular file.
+pub fn open_mapped(tgid: Tgid, mapping: &Mapping) -> Result<File, MappedError> {
+    locate_mapped(tgid, mapping)?.open()
+}
+
+fn map_file(tgid: Tgid, start: u64, end: u64) -> PathBuf {
+    PathBuf::from(format!("/proc/{tgid}/map_files/{start:x}-{end:x}"))
+}
+
+/// Where the process maps the same file now, at or around the beginning of `mapping`.
+fn present_range(tgid: Tgid, mapping: &Mapping) -> Option<(u64, u64)> {
+    let mut range = None;
+    each_line(tgid, |line| {
+        let Some(now) = parse_maps_line(line) else { return };
+        let same = (now.device, now.inode) == (mapping.device, mapping.inode);
+        if same && (now.start..now.end).contains(&mapping.start) {
+            range = Some((now.start, now.end));
+        }
+    })
+    .ok()?;
+    range
+}
+
+/// A path from bytes of the kernel, in whatever encoding.
+pub(crate) fn path_of(bytes: &[u8]) -> PathBuf {
+    Path::new(std::ffi::OsStr::from_bytes(bytes)).to_path_buf()
+}

@@ -1,0 +1,103 @@
+//! Which mapped files are worth a look, judged by name alone.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Why a mapped file may export CUDA symbols.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Candidate {
+    /// Named like a CUDA library: expected to have symbols.
+    Library,
+    /// Not named like any shared library, as main programs are, which may have the CUDA runtime linked in.
+    Program,
+}
+
+const LIBRARIES: [&[u8]; 3] = [b"libcudart", b"libcuda", b"libnccl"];
+/// Mapped memory that only looks like a file.
+const PSEUDO_FILES: [&[u8]; 6] =
+    [b"/memfd:", b"/dev/zero", b"/SYSV", b"/anon_hugepage", b"/dmabuf:", b"/["];
+
+/// Judges the path of an executable mapping. Cheap, and no system call: nearly every mapping of a host comes by.
+///
+/// Main programs are not told apart by `/proc/PID/exe`: by the time of asking the process may run another one.
+#[must_use]
+pub fn candidate(path: &Path) -> Option<Candidate> {
+    let whole = path.as_os_str().as_bytes();
+    // Not `Path::file_name`, which takes the path apart from both ends.
+    let name = whole.rsplit(|&b| b == b'/').next().unwrap_or(whole);
+    if !whole.starts_with(b"/") || whole.starts_with(b"//") || name.is_empty() {
+        return None;
+    }
+    if LIBRARIES.iter().any(|library| name.strip_prefix(*library).is_some_and(is_version)) {
+        return Some(Candidate::Library);
+    }
+    let pseudo = PSEUDO_FILES.iter().any(|prefix| whole.starts_with(prefix));
+    (!pseudo && !is_shared_library(name)).then_some(Candidate::Program)
+}
+
+/// `.so`, `.so.12` and so on, and the `-1a2b3c4d.so.12` that tools put into the name of a library in a Python wheel.
+fn is_version(rest: &[u8]) -> bool {
+    let rest = match rest.strip_prefix(b"-") {
+        Some(tagged) => {
+            let tag = tagged.iter().take_while(|b| b.is_ascii_hexdigit()).count();
+            &tagged[tag..]
+        }
+        None => rest,
+    };
+    rest.strip_prefix(b".so").is_some_and(|after| after.is_empty() || after.starts_with(b"."))
+}
+
+fn is_shared_library(name: &[u8]) -> bool {
+    name.windows(3)
+        .enumerate()
+        .any(|(at, part)| part == b".so" && matches!(name.get(at + 3), None | Some(b'.')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuda_libraries_are_known_by_name() {
+        for path in [
+            "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+            "/usr/lib/libcuda.so.550.54.15",
+            "/usr/local/cuda/lib64/libcudart.so",
+            "/a b/nvidia/cuda_runtime/lib/libcudart.so.12",
+            "/v/torch/lib/libcudart-1234abcd.so.12.0",
+            "/v/nvidia/nccl/lib/libnccl.so.2",
+            "/v/lib/libnccl-0a1b2c3d.so.2.21.5",
+        ] {
+            assert_eq!(candidate(Path::new(path)), Some(Candidate::Library), "{path}");
+        }
+    }
+
+    #[test]
+    fn other_libraries_are_not_looked_at() {
+        for path in [
+            "/usr/lib/libc.so.6",
+            "/usr/lib/libcudadebugger.so.1",
+            "/usr/lib/libcudnn.so.9",
+            "/usr/lib/libnccl-net.so",
+            "/usr/lib/libcuda.sock.so",
+            "/usr/lib/libcublas.so.12",
+            "/opt/python/lib-dynload/_json.cpython-312-x86_64-linux-gnu.so",
+        ] {
+            assert_eq!(candidate(Path::new(path)), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_no_libraries_may_be_programs() {
+        for path in ["/usr/bin/python3.12", "/a/train.software", "/x/libcuda.sox", "/a/b\n.c"] {
+            assert_eq!(candidate(Path::new(path)), Some(Candidate::Program), "{path}");
+        }
+    }
+
+    #[test]
+    fn memory_without_a_file_is_not_looked_at() {
+        for path in ["", "//anon", "[vdso]", "/memfd:jit", "/dev/zero", "/SYSV00000000", "/", "x"] {
+            assert_eq!(candidate(Path::new(path)), None, "{path}");
+        }
+    }
+}

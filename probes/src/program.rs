@@ -1,0 +1,271 @@
+//! Opens, configures and loads the kernel programs, and attaches those that are not tied to a library.
+
+use std::sync::Mutex;
+
+use gpucause_abi::op::{OPS, Op};
+use gpucause_abi::reason_of_syscalls;
+use gpucause_abi::record::{MAX_OPS, OpInfo};
+use libbpf_rs::{Link, Object, ObjectBuilder, OpenObject, PrintLevel};
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+
+use crate::feature::{AttachMode, FeatureError, Features};
+use crate::syscall::syscall_number;
+use crate::verdict::{ProgramStatus, Verdict};
+
+/// The compiled programs.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucause.bpf.o"));
+
+/// The programs that are attached once, for the whole host.
+const HOST_PROGRAMS: [&str; 5] =
+    ["sched_switch", "sched_waking", "process_fork", "process_exec", "process_exit"];
+
+/// What return pops from the stack before a return probe runs: the return address on x86-64, nothing on arm64.
+const RETURN_POP: u32 = if cfg!(target_arch = "x86_64") { 8 } else { 0 };
+
+/// How to load.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Attach in this way although the kernel knows a better one.
+    pub mode: Option<AttachMode>,
+    /// Bound of the histogram map, in chunks of 512 bytes; the default is that of the map.
+    pub max_chunks: Option<u32>,
+    /// Bound on processes observed at a time, with those that ended and have not been deleted.
+    pub max_processes: Option<u32>,
+}
+
+/// The programs could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The kernel lacks what every program needs.
+    #[error(transparent)]
+    Feature(#[from] FeatureError),
+    /// The kernel lacks the requested way to attach.
+    #[error("this kernel has no uprobe {}; leave --probe.mode out to use the best it has", .0.label())]
+    NoSuchMode(AttachMode),
+    /// The process may not load programs.
+    #[error(
+        "not permitted to load eBPF programs: run as root, or grant CAP_BPF and CAP_PERFMON (the systemd unit does), \
+         and check that kernel lockdown is not in confidentiality mode"
+    )]
+    NotPermitted,
+    /// libbpf or the kernel refused.
+    #[error("eBPF programs could not be {step}: {source}; {detail}")]
+    Refused {
+        /// What was being done.
+        step: &'static str,
+        /// What libbpf said.
+        source: libbpf_rs::Error,
+        /// The last lines of libbpf's own log.
+        detail: String,
+    },
+    /// A map or program that must exist does not.
+    #[error("the compiled programs lack {0}")]
+    Incomplete(&'static str),
+}
+
+/// The programs in the kernel. Dropping it detaches and unloads them.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    // Links go before the object that owns their programs.
+    links: Vec<Link>,
+    pub(crate) object: Object,
+    pub(crate) mode: AttachMode,
+    pub(crate) statuses: Vec<ProgramStatus>,
+}
+
+/// libbpf's warnings while programs are loaded; its print callback is a plain function.
+static LOAD_LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Held while loading, so that two loads do not mix their logs.
+static LOADING: Mutex<()> = Mutex::new(());
+
+#[expect(clippy::needless_pass_by_value, reason = "libbpf-rs wants this signature")]
+fn record_log(_: PrintLevel, line: String) {
+    if let Ok(mut log) = LOAD_LOG.lock() {
+        log.push(line.trim_end().to_owned());
+    }
+}
+
+impl Programs {
+    /// Loads everything, and attaches the host-wide programs. One that the kernel refuses is left out and reported;
+    /// the call programs are needed.
+    pub(crate) fn load(options: Options) -> Result<Self, LoadError> {
+        let features = Features::detect()?;
+        let mode = options.mode.unwrap_or_else(|| features.best_mode());
+        let known = match mode {
+            AttachMode::Session => features.session,
+            AttachMode::Multi => features.multi,
+            AttachMode::Perf => true,
+        };
+        if !known {
+            return Err(LoadError::NoSuchMode(mode));
+        }
+        let _only = LOADING.lock();
+        let previous = libbpf_rs::set_print(Some((PrintLevel::Warn, record_log)));
+        let loaded = load_without_refused(options, mode);
+        libbpf_rs::set_print(previous);
+        let (object, refused) = loaded?;
+        let mut programs = Self { links: Vec::new(), object, mode, statuses: refused };
+        programs.attach_host_programs();
+        Ok(programs)
+    }
+
+    fn attach_host_programs(&mut self) {
+        for program in self.object.progs_mut() {
+            let Some(name) = HOST_PROGRAMS.into_iter().find(|&name| program.name() == name) else {
+                continue;
+            };
+            if self.statuses.iter().any(|status| status.program == name) {
+                continue;
+            }
+            let verdict = match program.attach() {
+                Ok(link) => {
+                    self.links.push(link);
+                    Verdict::Attached
+                }
+                Err(error) => Verdict::Broken(format!("{error:#}")),
+            };
+            if let Some(reason) = verdict.reason() {
+                tracing::error!(
+                    program = name,
+                    reason,
+                    "program not attached: what it measures will be missing"
+                );
+            }
+            self.statuses.push(ProgramStatus { program: name, verdict });
+        }
+    }
+}
+
+/// Loads the object; a host program that the kernel refuses is disabled and the rest tried again.
+fn load_without_refused(
+    options: Options,
+    mode: AttachMode,
+) -> Result<(Object, Vec<ProgramStatus>), LoadError> {
+    let mut refused: Vec<ProgramStatus> = Vec::new();
+    loop {
+        if let Ok(mut log) = LOAD_LOG.lock() {
+            log.clear();
+        }
+        let mut open = ObjectBuilder::default()
+            .name("gpucause")
+            .and_then(|builder| builder.open_memory(OBJECT))
+            .map_err(|source| refusal("opened", source))?;
+        configure(&mut open, options, mode, &refused)?;
+        let source = match open.load() {
+            Ok(object) => return Ok((object, refused)),
+            Err(source) => source,
+        };
+        if source.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+            let log = LOAD_LOG.lock().map(|log| log.join(" ")).unwrap_or_default();
+            if !log.contains("BEGIN PROG LOAD LOG") {
+                return Err(LoadError::NotPermitted);
+            }
+        }
+        match refused_program().filter(|name| refused.iter().all(|status| status.program != *name))
+        {
+            Some(program) => {
+                let reason = refusal("loaded", source).to_string();
+                tracing::error!(
+                    program,
+                    reason,
+                    "the kernel refused a program; going on without it"
+                );
+                refused.push(ProgramStatus { program, verdict: Verdict::Broken(reason) });
+            }
+            None => return Err(refusal("loaded", source)),
+        }
+    }
+}
+
+/// The host program that libbpf's log blames, as in `prog 'sched_switch': failed to load: -EINVAL`.
+fn refused_program() -> Option<&'static str> {
+    let log = LOAD_LOG.lock().ok()?;
+    HOST_PROGRAMS.into_iter().find(|name| {
+        log.iter().any(|line| line.contains(&format!("prog '{name}': failed to load")))
+    })
+}
+
+fn refusal(step: &'static str, source: libbpf_rs::Error) -> LoadError {
+    let detail = LOAD_LOG
+        .lock()
+        .map(|log| {
+            let lines: Vec<_> = log.iter().flat_map(|text| text.lines()).collect();
+            lines[lines.len().saturating_sub(8)..].join(" | ")
+        })
+        .unwrap_or_default();
+    LoadError::Refused { step, source, detail }
+}
+
+fn configure(
+    open: &mut OpenObject,
+    options: Options,
+    mode: AttachMode,
+    refused: &[ProgramStatus],
+) -> Result<(), LoadError> {
+    for mut program in open.progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        let wanted = match name.as_str() {
+            "call_session" => mode == AttachMode::Session,
+            "call_enter_multi" | "call_leave_multi" => mode == AttachMode::Multi,
+            "call_enter_perf" | "call_leave_perf" => mode == AttachMode::Perf,
+            _ => refused.iter().all(|status| status.program != name),
+        };
+        program.set_autoload(wanted);
+    }
+    for mut map in open.maps_mut() {
+        let bound = match map.name().to_str() {
+            Some("hists") => options.max_chunks,
+            Some("procs" | "tracked") => options.max_processes,
+            _ => None,
+        };
+        if let Some(entries) = bound {
+            map.set_max_entries(entries).map_err(|source| refusal("configured", source))?;
+        }
+    }
+    write_rodata(open)
+}
+
+/// Where each read-only global lies in its section, and how long it is.
+fn rodata_layout() -> Result<Vec<(String, usize, usize)>, LoadError> {
+    let missing = |_| LoadError::Incomplete("a readable ELF header");
+    let file = object::File::parse(OBJECT).map_err(missing)?;
+    let rodata = file.section_by_name(".rodata").ok_or(LoadError::Incomplete(".rodata"))?.index();
+    let variables = file
+        .symbols()
+        .filter(|symbol| symbol.section_index() == Some(rodata))
+        .filter_map(|symbol| {
+            let offset = usize::try_from(symbol.address()).ok()?;
+            Some((symbol.name().ok()?.to_owned(), offset, usize::try_from(symbol.size()).ok()?))
+        });
+    Ok(variables.collect())
+}
+
+/// Fills the read-only globals.
+fn write_rodata(open: &mut OpenObject) -> Result<(), LoadError> {
+    let variables = rodata_layout()?;
+    let mut map = open
+        .maps_mut()
+        .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
+        .ok_or(LoadError::Incomplete(".rodata"))?;
+    let data = map.initial_value_mut().ok_or(LoadError::Incomplete("the value of .rodata"))?;
+    let mut put = |name: &'static str, bytes: &[u8]| -> Result<(), LoadError> {
+        let &(_, offset, size) = variables
+            .iter()
+            .find(|variable| variable.0 == name)
+            .ok_or(LoadError::Incomplete(name))?;
+        let target = data.get_mut(offset..offset + size).ok_or(LoadError::Incomplete(name))?;
+        if bytes.len() != size {
+            return Err(LoadError::Incomplete(name));
+        }
+        target.copy_from_slice(bytes);
+        Ok(())
+    };
+    put("settings", &[std::process::id().to_ne_bytes(), RETURN_POP.to_ne_bytes()].concat())?;
+    let mut ops = Vec::with_capacity(MAX_OPS * 4);
+    for index in 0..MAX_OPS {
+        let info = OPS.get(index).map(Op::info);
+        ops.extend(info.map_or([0; 4], OpInfo::to_bytes));
+    }
+    put("op_info", &ops)?;
+    put("syscall_reason", &reason_of_syscalls(syscall_number))
+}

@@ -1,0 +1,419 @@
+//! Reads the kernel maps and makes domain types of them; deletes the entries of processes that are of no more use.
+//!
+//! Maps are cumulative and shared, so a copy is consistent per entry, not across entries: counts only ever grow.
+
+use std::collections::{BTreeMap, HashSet};
+
+use gpucause_abi::hist::Histogram;
+use gpucause_abi::op::OpId;
+use gpucause_abi::record::{
+    CHUNK_SLOTS, CallKey, ErrorKey, HistKey, HistKind, HistRecord, KernelKey, KernelRecord,
+    ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord,
+};
+use gpucause_abi::snapshot::{
+    CallSnapshot, Comm, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
+};
+use gpucause_abi::state::{Reason, Role};
+use gpucause_abi::{Nanos, ProcId, Tgid};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+
+use crate::{batch, prefill};
+
+/// A kernel map could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The programs have no such map: they were built from another source tree.
+    #[error("the loaded programs have no map {0}")]
+    NoMap(&'static str),
+    /// A read failed.
+    #[error("map {map} cannot be read: {source}")]
+    Read {
+        /// The map.
+        map: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// An entry has another size than its record.
+    #[error("map {0} holds entries of an unexpected size")]
+    Layout(&'static str),
+    /// libbpf failed.
+    #[error("map {map}: {source}")]
+    Libbpf {
+        /// The map.
+        map: &'static str,
+        /// What libbpf said.
+        source: libbpf_rs::Error,
+    },
+}
+
+/// Plain records of `gpucause_abi::record`: any bytes of the right length are a value.
+///
+/// # Safety
+/// The type is `repr(C)` and made of integers and arrays of them only.
+unsafe trait Plain: Copy {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for HistKey {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for CallKey {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for ErrorKey {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for KernelKey {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for KernelRecord {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for StallRecord {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for ProcRecord {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for HistRecord {}
+
+fn decode<T: Plain>(map: &'static str, bytes: &[u8]) -> Result<T, ReadError> {
+    if bytes.len() < size_of::<T>() {
+        return Err(ReadError::Layout(map));
+    }
+    // SAFETY: the slice is long enough, alignment is not required, and any bytes are a valid `T`.
+    Ok(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// Handles of the maps that user space reads.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    tracked: MapHandle,
+    procs: MapHandle,
+    hists: MapHandle,
+    stalls: MapHandle,
+    errors: MapHandle,
+    kernels: MapHandle,
+    self_counters: MapHandle,
+}
+
+/// Bounded maps whose fill is reported, with the counter of what each refused.
+const BOUNDED: [(&str, SelfCounter); 5] = [
+    ("procs", SelfCounter::FullProcs),
+    ("hists", SelfCounter::FullHists),
+    ("stalls", SelfCounter::FullStalls),
+    ("errors", SelfCounter::FullErrors),
+    ("kernels", SelfCounter::FullKernels),
+];
+
+impl Reader {
+    pub(crate) fn new(object: &Object) -> Result<Self, ReadError> {
+        let map = |name: &'static str| -> Result<MapHandle, ReadError> {
+            let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
+            MapHandle::try_from(&map).map_err(|source| ReadError::Libbpf { map: name, source })
+        };
+        let hists = map("hists")?;
+        prefill::fill(&hists);
+        Ok(Self {
+            tracked: map("tracked")?,
+            procs: map("procs")?,
+            hists,
+            stalls: map("stalls")?,
+            errors: map("errors")?,
+            kernels: map("kernels")?,
+            self_counters: map("self_counters")?,
+        })
+    }
+
+    /// Copies every account.
+    ///
+    /// # Errors
+    /// When a map cannot be read; never for a process that comes or goes meanwhile.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, ReadError> {
+        let taken_at = monotonic_now();
+        let mut processes = self.processes()?;
+        let mut usage = BTreeMap::from([("procs", processes.len() as u64)]);
+        usage.insert("hists", self.read_histograms(&mut processes)?);
+        usage.insert("stalls", self.read_stalls(&mut processes)?);
+        usage.insert("errors", self.read_errors(&mut processes)?);
+        usage.insert("kernels", self.read_kernels(&mut processes)?);
+        let counters = self.counters()?;
+        let refused =
+            |counter: SelfCounter| counters.iter().find(|c| c.0 == counter).map_or(0, |c| c.1);
+        let maps = BOUNDED
+            .iter()
+            .map(|&(map, counter)| MapUsage {
+                map,
+                entries: usage.get(map).copied().unwrap_or(0),
+                capacity: u64::from(self.handle(map).max_entries()),
+                refused: refused(counter),
+            })
+            .collect();
+        Ok(Snapshot { taken_at, processes: processes.into_values().collect(), counters, maps })
+    }
+
+    /// Processes that have ended, oldest first, with the moment they ended.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
+        let mut ended: Vec<_> =
+            self.processes()?.into_values().filter_map(|p| Some((p.id, p.ended?))).collect();
+        ended.sort_unstable_by_key(|&(_, at)| at);
+        Ok(ended)
+    }
+
+    /// Deletes every account of these processes; they must have ended.
+    ///
+    /// # Errors
+    /// When a map cannot be changed.
+    pub(crate) fn remove(&self, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        for name in ["hists", "stalls", "errors", "kernels"] {
+            self.remove_keys(name, ids)?;
+        }
+        for id in ids {
+            self.delete("procs", &id.0.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn handle(&self, name: &str) -> &MapHandle {
+        match name {
+            "procs" => &self.procs,
+            "hists" => &self.hists,
+            "stalls" => &self.stalls,
+            "errors" => &self.errors,
+            "kernels" => &self.kernels,
+            _ => &self.tracked,
+        }
+    }
+
+    fn remove_keys(&self, name: &'static str, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
+        let map = self.handle(name);
+        let mut doomed = Vec::new();
+        // Keys only: values of the living are not copied. A key that vanishes while it is the cursor restarts the walk,
+        // which costs time but loses nothing.
+        for key in map.keys() {
+            let id = if name == "kernels" {
+                decode::<KernelKey>(name, &key)?.proc_id
+            } else {
+                u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout(name))?)
+            };
+            if ids.contains(&ProcId(id)) {
+                doomed.push(key);
+            }
+        }
+        doomed.iter().try_for_each(|key| self.delete(name, key))
+    }
+
+    fn delete(&self, name: &'static str, key: &[u8]) -> Result<(), ReadError> {
+        match self.handle(name).delete(key) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                Err(ReadError::Libbpf { map: name, source: error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn processes(&self) -> Result<BTreeMap<u32, ProcessSnapshot>, ReadError> {
+        let mut processes = BTreeMap::new();
+        for_each(&self.procs, "procs", |key, value| {
+            let id =
+                u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout("procs"))?);
+            let record: ProcRecord = decode("procs", value)?;
+            processes.insert(id, process_of(ProcId(id), &record));
+            Ok(())
+        })?;
+        Ok(processes)
+    }
+
+    fn read_histograms(
+        &self,
+        processes: &mut BTreeMap<u32, ProcessSnapshot>,
+    ) -> Result<u64, ReadError> {
+        let mut entries = 0;
+        for_each(&self.hists, "hists", |key, value| {
+            entries += 1;
+            let key: HistKey = decode("hists", key)?;
+            if let Some(process) = processes.get_mut(&key.proc_id) {
+                file_chunk(process, &key, &chunk_of(key.chunk, value)?);
+            }
+            Ok(())
+        })?;
+        for process in processes.values_mut() {
+            process.calls.sort_unstable_by_key(|call| (call.op, call.cold));
+            process.offcpu.sort_unstable_by_key(|&(role, reason, _)| (role, reason));
+            process.runqueue.sort_unstable_by_key(|&(role, _)| role);
+        }
+        Ok(entries)
+    }
+
+    fn read_stalls(
+        &self,
+        processes: &mut BTreeMap<u32, ProcessSnapshot>,
+    ) -> Result<u64, ReadError> {
+        let mut entries = 0;
+        for_each(&self.stalls, "stalls", |key, value| {
+            entries += 1;
+            let key: CallKey = decode("stalls", key)?;
+            let record: StallRecord = decode("stalls", value)?;
+            let op = u16::try_from(key.op).map(OpId);
+            if let (Some(process), Ok(op)) = (processes.get_mut(&key.proc_id), op) {
+                process.stalls.push(StallSnapshot {
+                    op,
+                    calls: record.calls,
+                    offcpu: record.offcpu_ns.map(Nanos),
+                });
+            }
+            Ok(())
+        })?;
+        Ok(entries)
+    }
+
+    fn read_errors(
+        &self,
+        processes: &mut BTreeMap<u32, ProcessSnapshot>,
+    ) -> Result<u64, ReadError> {
+        let mut entries = 0;
+        for_each(&self.errors, "errors", |key, value| {
+            entries += 1;
+            let key: ErrorKey = decode("errors", key)?;
+            let count = u64::from_ne_bytes(
+                value.first_chunk().copied().ok_or(ReadError::Layout("errors"))?,
+            );
+            if let Some(process) = processes.get_mut(&key.proc_id) {
+                process.errors.push((OpId(key.op), key.code, count));
+            }
+            Ok(())
+        })?;
+        Ok(entries)
+    }
+
+    fn read_kernels(
+        &self,
+        processes: &mut BTreeMap<u32, ProcessSnapshot>,
+    ) -> Result<u64, ReadError> {
+        let mut entries = 0;
+        for_each(&self.kernels, "kernels", |key, value| {
+            entries += 1;
+            let key: KernelKey = decode("kernels", key)?;
+            let record: KernelRecord = decode("kernels", value)?;
+            if let Some(process) = processes.get_mut(&key.proc_id) {
+                process.kernels.push((key.function, record.launches));
+            }
+            Ok(())
+        })?;
+        Ok(entries)
+    }
+
+    fn counters(&self) -> Result<Vec<(SelfCounter, u64)>, ReadError> {
+        let map = "self_counters";
+        SelfCounter::ALL
+            .iter()
+            .map(|&counter| {
+                let per_cpu = self
+                    .self_counters
+                    .lookup_percpu(&u32::from(counter as u8).to_ne_bytes(), MapFlags::ANY)
+                    .map_err(|source| ReadError::Libbpf { map, source })?
+                    .unwrap_or_default();
+                let total = per_cpu
+                    .iter()
+                    .filter_map(|bytes| bytes.first_chunk().copied())
+                    .map(u64::from_ne_bytes)
+                    .sum();
+                Ok((counter, total))
+            })
+            .collect()
+    }
+}
+
+fn for_each(
+    map: &MapHandle,
+    name: &'static str,
+    mut each: impl FnMut(&[u8], &[u8]) -> Result<(), ReadError>,
+) -> Result<(), ReadError> {
+    let mut outcome = Ok(());
+    batch::for_each(map, |key, value| {
+        if outcome.is_ok() {
+            outcome = each(key, value);
+        }
+    })
+    .map_err(|source| ReadError::Read { map: name, source })?;
+    outcome
+}
+
+/// One chunk, at its place among the slots of the whole.
+fn chunk_of(chunk: u16, value: &[u8]) -> Result<Histogram, ReadError> {
+    let record: HistRecord = decode("hists", value)?;
+    let before = std::iter::repeat_n(0, usize::from(chunk) * CHUNK_SLOTS);
+    let slots = before.chain(record.slots);
+    Ok(Histogram::from_slots(Nanos(record.sum_ns), Nanos(record.max_ns), slots))
+}
+
+fn file_chunk(process: &mut ProcessSnapshot, key: &HistKey, chunk: &Histogram) {
+    let role = || u8::try_from(key.a).ok().and_then(Role::from_raw);
+    let whole = match u8::try_from(key.kind).ok().and_then(HistKind::from_raw) {
+        Some(HistKind::Call) => {
+            let (op, cold) = (OpId(key.a), key.b != 0);
+            let at = process.calls.iter().position(|call| call.op == op && call.cold == cold);
+            let at = at.unwrap_or_else(|| {
+                process.calls.push(CallSnapshot { op, cold, durations: Histogram::default() });
+                process.calls.len() - 1
+            });
+            process.calls.get_mut(at).map(|call| &mut call.durations)
+        }
+        Some(HistKind::Offcpu) => {
+            let reason = u8::try_from(key.b).ok().and_then(Reason::from_raw);
+            let (Some(role), Some(reason)) = (role(), reason) else { return };
+            let at = process.offcpu.iter().position(|&(r, why, _)| r == role && why == reason);
+            let at = at.unwrap_or_else(|| {
+                process.offcpu.push((role, reason, Histogram::default()));
+                process.offcpu.len() - 1
+            });
+            process.offcpu.get_mut(at).map(|(_, _, whole)| whole)
+        }
+        Some(HistKind::Runqueue) => {
+            let Some(role) = role() else { return };
+            let at = process.runqueue.iter().position(|&(r, _)| r == role);
+            let at = at.unwrap_or_else(|| {
+                process.runqueue.push((role, Histogram::default()));
+                process.runqueue.len() - 1
+            });
+            process.runqueue.get_mut(at).map(|(_, whole)| whole)
+        }
+        None => None,
+    };
+    if let Some(whole) = whole {
+        whole.merge(chunk);
+    }
+}
+
+fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
+    let mut switches = [[0; SWITCHES]; ROLES];
+    for (of_role, counts) in switches.iter_mut().zip(record.ctx_switches.chunks_exact(SWITCHES)) {
+        of_role.copy_from_slice(counts);
+    }
+    ProcessSnapshot {
+        id,
+        tgid: Tgid(record.tgid),
+        comm: Comm(record.comm),
+        parent: (record.parent_id != 0).then_some(ProcId(record.parent_id)),
+        started_boottime: Nanos(record.start_boot_ns),
+        first_seen: Nanos(record.first_seen_ns),
+        dispatches: record.dispatches != 0,
+        ended: (record.ended_ns != 0).then_some(Nanos(record.ended_ns)),
+        execed: record.execed != 0,
+        abandoned_calls: record.abandoned_calls,
+        calls: Vec::new(),
+        stalls: Vec::new(),
+        errors: Vec::new(),
+        kernels: Vec::new(),
+        offcpu: Vec::new(),
+        runqueue: Vec::new(),
+        switches,
+    }
+}
+
+/// Now, on the clock that the programs use.
+#[must_use]
+pub fn monotonic_now() -> Nanos {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Nanos(0), |at| {
+        let seconds = u64::try_from(at.tv_sec()).unwrap_or(0);
+        let nanos = u64::try_from(at.tv_nsec()).unwrap_or(0);
+        Nanos(seconds * 1_000_000_000 + nanos)
+    })
+}

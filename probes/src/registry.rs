@@ -1,0 +1,352 @@
+//! Which library files have probes. One link a file, however many processes map it; a file that changes is detached
+//! before anything else, because a breakpoint at a stale offset would break whoever maps it next.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use gpucause_abi::{Nanos, Tgid};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::elf::{LibraryImage, ProbeSite, read_library};
+use crate::mapped::{Candidate, Located, MappedError, Mapping, candidate, locate_mapped};
+
+mod dismissed;
+mod file;
+mod link_ids;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+use dismissed::{Dismissed, Report};
+pub use file::FileId;
+use file::Stamp;
+pub use link_ids::LinkId;
+use link_ids::LinkIds;
+pub use status::{LibraryStatus, Limits, RegistryCounts, Verdict};
+
+/// How long a file that nobody maps keeps its probes, since programs that start often would pay for each attach.
+pub const UNMAPPED_GRACE: Duration = Duration::from_secs(600);
+
+/// Puts probes on files.
+pub trait Attach {
+    /// What keeps the probes of one file in place; dropping it removes them.
+    type Links;
+    /// Why they could not be placed, in words.
+    type Error: fmt::Display;
+
+    /// Probes `sites` of `file` under the name of `link`.
+    ///
+    /// # Errors
+    /// When the kernel refuses; nothing is then attached.
+    fn attach(
+        &mut self,
+        file: &File,
+        link: LinkId,
+        sites: &[ProbeSite],
+    ) -> Result<Self::Links, Self::Error>;
+
+    /// Removes the probes of `link`.
+    fn detach(&mut self, link: LinkId, links: Self::Links);
+}
+
+/// A file with traced functions. It is kept open, so that its inode cannot be given to another file.
+struct Held<L> {
+    path: PathBuf,
+    kind: Candidate,
+    file: File,
+    stamp: Stamp,
+    image: LibraryImage,
+    /// The probes, or why there are none.
+    state: Result<(LinkId, L), String>,
+    last_seen: Instant,
+    gap: Option<Nanos>,
+    max_gap: Option<Nanos>,
+}
+
+/// The files that were looked at, and their probes.
+pub struct Registry<L> {
+    limits: Limits,
+    files: HashMap<FileId, Held<L>>,
+    dismissed: Dismissed,
+    ids: LinkIds,
+    counts: RegistryCounts,
+    generation: u64,
+}
+
+impl<L> Registry<L> {
+    /// Knows no file yet.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            files: HashMap::new(),
+            dismissed: Dismissed::new(limits.remembered),
+            ids: LinkIds::default(),
+            counts: RegistryCounts::default(),
+            generation: 0,
+        }
+    }
+
+    /// Looks at the file behind an executable mapping, and attaches when it is new and has traced functions.
+    /// `seen_at` is when it was mapped, if known. Returns which file it is, if it is a candidate within reach.
+    pub fn observe<A: Attach<Links = L>>(
+        &mut self,
+        attacher: &mut A,
+        tgid: Tgid,
+        mapping: &Mapping,
+        seen_at: Option<Nanos>,
+    ) -> Option<FileId> {
+        let kind = candidate(&mapping.path)?;
+        let located = self.within_reach(locate_mapped(tgid, mapping))?;
+        let id = FileId::of(located.metadata());
+        let stamp = Stamp::of(located.metadata());
+        let now = Instant::now();
+        if let Some(held) = self.files.get_mut(&id) {
+            held.last_seen = now;
+            if held.stamp != stamp {
+                self.recheck_one(attacher, id, seen_at);
+            }
+            return Some(id);
+        }
+        let room = self.files.len() < self.limits.attached;
+        if !self.dismissed.holds(id, stamp, now, room) {
+            let path = mapping.path.clone();
+            self.examine(attacher, (id, path, kind), &located, seen_at)?;
+        }
+        Some(id)
+    }
+
+    fn within_reach<T>(&mut self, result: Result<T, MappedError>) -> Option<T> {
+        match result {
+            Ok(value) => return Some(value),
+            // Short-lived processes end before they can be looked at; that is in the nature of things.
+            Err(MappedError::Gone { .. }) => self.counts.vanished += 1,
+            Err(error) => {
+                self.counts.unreachable += 1;
+                tracing::debug!(%error, "library out of reach");
+            }
+        }
+        None
+    }
+
+    /// Decides on a file that is not held.
+    fn examine<A: Attach<Links = L>>(
+        &mut self,
+        attacher: &mut A,
+        (id, path, kind): (FileId, PathBuf, Candidate),
+        located: &Located,
+        seen_at: Option<Nanos>,
+    ) -> Option<()> {
+        let file = self.within_reach(located.open())?;
+        // Taken before the file is read: should it change meanwhile, the next look will notice.
+        let stamp = Stamp::of(&file.metadata().ok()?);
+        let image = match read_library(&file) {
+            Ok(image) if image.sites.is_empty() => Err((Verdict::NoSymbols, image.build_id)),
+            Ok(image) if self.files.len() >= self.limits.attached => {
+                self.counts.over_limit += 1;
+                Err((Verdict::OverLimit, image.build_id))
+            }
+            Ok(image) => Ok(image),
+            Err(error) => Err((Verdict::Broken(error.to_string()), None)),
+        };
+        match image {
+            Err((verdict, build_id)) => {
+                self.dismiss(id, stamp, kind, Report { path, build_id, verdict });
+            }
+            Ok(image) => {
+                let state = Err(String::new());
+                let (last_seen, gap, max_gap) = (Instant::now(), None, None);
+                let held = Held { path, kind, file, stamp, image, state, last_seen, gap, max_gap };
+                self.attach(attacher, id, held, seen_at);
+            }
+        }
+        Some(())
+    }
+
+    /// Remembers that a file gets no probes. That an ordinary program has no traced functions is not worth telling.
+    fn dismiss(&mut self, id: FileId, stamp: Stamp, kind: Candidate, report: Report) {
+        let ordinary = matches!(report.verdict, Verdict::NoSymbols | Verdict::Broken(_));
+        let report = (kind == Candidate::Library || !ordinary).then_some(report);
+        if let Some(Report { path, verdict, .. }) = &report {
+            tracing::warn!(?path, %verdict, "library gets no probes");
+            self.generation += 1;
+        }
+        self.dismissed.insert(id, stamp, report, Instant::now());
+    }
+
+    /// Attaches a held file that has no probes, and keeps it whatever comes of that.
+    fn attach<A: Attach<Links = L>>(
+        &mut self,
+        attacher: &mut A,
+        id: FileId,
+        mut held: Held<L>,
+        seen_at: Option<Nanos>,
+    ) {
+        self.generation += 1;
+        held.state = match self.ids.take() {
+            None => Err("all link ids are in use".to_owned()),
+            Some(link) => match attacher.attach(&held.file, link, &held.image.sites) {
+                Ok(links) => Ok((link, links)),
+                Err(error) => {
+                    self.ids.give_back(link);
+                    Err(error.to_string())
+                }
+            },
+        };
+        match &held.state {
+            Ok((link, _)) => {
+                self.counts.attached += 1;
+                held.gap =
+                    seen_at.and_then(|seen| Some(Nanos(monotonic_now()?.0.saturating_sub(seen.0))));
+                held.max_gap = held.max_gap.max(held.gap);
+                let (path, sites) = (&held.path, held.image.sites.len());
+                let slow = held.image.slow_sites().count();
+                tracing::info!(?path, link = link.0, sites, slow, gap = ?held.gap, "attached");
+            }
+            Err(reason) => {
+                self.counts.refused += 1;
+                tracing::warn!(path = ?held.path, %reason, "cannot attach, will try again");
+            }
+        }
+        self.files.insert(id, held);
+    }
+
+    fn detach<A: Attach<Links = L>>(&mut self, attacher: &mut A, held: &mut Held<L>) {
+        if let Ok((link, links)) = std::mem::replace(&mut held.state, Err("detached".to_owned())) {
+            attacher.detach(link, links);
+            self.ids.give_back(link);
+            self.counts.detached += 1;
+            self.generation += 1;
+            tracing::info!(path = ?held.path, link = link.0, "detached");
+        }
+    }
+
+    /// Looks for held files that were overwritten in place: detaches those, and attaches to what is there now.
+    pub fn recheck<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
+        let changed: Vec<FileId> = self
+            .files
+            .iter()
+            .filter(|(_, held)| held.file.metadata().is_ok_and(|m| Stamp::of(&m) != held.stamp))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in changed {
+            self.recheck_one(attacher, id, None);
+        }
+    }
+
+    fn recheck_one<A: Attach<Links = L>>(
+        &mut self,
+        attacher: &mut A,
+        id: FileId,
+        seen_at: Option<Nanos>,
+    ) {
+        let Some(mut held) = self.files.remove(&id) else { return };
+        let stamp = match held.file.metadata() {
+            Ok(metadata) => Stamp::of(&metadata),
+            Err(_) => held.stamp,
+        };
+        let overwritten = stamp.contents_differ(&held.stamp);
+        if overwritten {
+            self.counts.overwritten += 1;
+            self.detach(attacher, &mut held);
+        }
+        let read = read_library(&held.file);
+        // A new mode, owner or link is no reason to detach.
+        if !overwritten && read.as_ref().is_ok_and(|image| *image == held.image) {
+            held.stamp = stamp;
+            self.files.insert(id, held);
+            return;
+        }
+        self.detach(attacher, &mut held);
+        let verdict = match read {
+            Ok(image) if !image.sites.is_empty() => {
+                let held = Held { stamp, image, ..held };
+                return self.attach(attacher, id, held, seen_at);
+            }
+            Ok(_) => Verdict::NoSymbols,
+            Err(error) => Verdict::Broken(error.to_string()),
+        };
+        self.generation += 1;
+        self.dismiss(id, stamp, held.kind, Report { path: held.path, build_id: None, verdict });
+    }
+
+    /// Puts the house in order after a scan of all processes that began at `scan_started`, whatever [`Self::observe`]
+    /// did not see since then being mapped by nobody: rechecks all files, tries refused ones again, and drops those
+    /// that are deleted or were unmapped for longer than [`UNMAPPED_GRACE`].
+    pub fn sweep<A: Attach<Links = L>>(&mut self, attacher: &mut A, scan_started: Instant) {
+        self.recheck(attacher);
+        let unmapped = |held: &Held<L>| held.last_seen < scan_started;
+        let outdated = |held: &Held<L>| {
+            let deleted = held.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0);
+            let unseen = scan_started.saturating_duration_since(held.last_seen);
+            unmapped(held) && (deleted || unseen >= UNMAPPED_GRACE)
+        };
+        let done: Vec<FileId> =
+            self.files.iter().filter(|(_, held)| outdated(held)).map(|(id, _)| *id).collect();
+        for id in done {
+            if let Some(mut held) = self.files.remove(&id) {
+                self.detach(attacher, &mut held);
+                self.generation += 1;
+            }
+        }
+        let refused: Vec<FileId> =
+            self.files.iter().filter(|(_, held)| held.state.is_err()).map(|(id, _)| *id).collect();
+        for id in refused {
+            if let Some(held) = self.files.remove(&id) {
+                self.attach(attacher, id, held, None);
+            }
+        }
+        let forgotten = self.dismissed.forget_reports(scan_started, UNMAPPED_GRACE);
+        self.generation += u64::from(forgotten);
+    }
+
+    /// Removes all probes, as before the process ends.
+    pub fn detach_all<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
+        for (_, mut held) in std::mem::take(&mut self.files) {
+            self.detach(attacher, &mut held);
+        }
+    }
+
+    /// Every file worth telling of: those with probes, those that should have some, and libraries with CUDA's names
+    /// that have no traced functions.
+    pub fn libraries(&self) -> impl Iterator<Item = LibraryStatus> + '_ {
+        let held = self.files.iter().map(|(id, held)| LibraryStatus {
+            path: held.path.clone(),
+            file: *id,
+            build_id: held.image.build_id.clone(),
+            link: held.state.as_ref().ok().map(|(link, _)| *link),
+            sites: held.image.sites.len(),
+            ops: status::distinct_ops(&held.image),
+            slow: held.image.slow_sites().map(|site| site.symbol.clone()).collect(),
+            verdict: match &held.state {
+                Ok(_) => Verdict::Attached,
+                Err(reason) => Verdict::Refused(reason.clone()),
+            },
+            gap: held.gap,
+            max_gap: held.max_gap,
+        });
+        held.chain(self.dismissed.reports().map(|(id, report)| report.status(id)))
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> RegistryCounts {
+        self.counts
+    }
+
+    /// Grows whenever [`Self::libraries`] may have changed.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+fn monotonic_now() -> Option<Nanos> {
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).ok()?);
+    u64::try_from(now.as_nanos()).ok().map(Nanos)
+}

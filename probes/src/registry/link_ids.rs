@@ -1,0 +1,51 @@
+//! Small numbers that tell the probes of one file from those of another.
+
+use std::collections::VecDeque;
+
+use gpucause_abi::record::MAX_LINKS;
+
+const _: () = assert!(MAX_LINKS <= u16::MAX as usize);
+
+/// The probes of one file. Below [`MAX_LINKS`]; used again only after all others, so that the kernel's leftovers of one
+/// file are not taken for another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u16);
+
+pub(super) struct LinkIds {
+    /// The one that has been free longest comes first.
+    free: VecDeque<LinkId>,
+}
+
+impl Default for LinkIds {
+    fn default() -> Self {
+        Self { free: (0..).take(MAX_LINKS).map(LinkId).collect() }
+    }
+}
+
+impl LinkIds {
+    pub(super) fn take(&mut self) -> Option<LinkId> {
+        self.free.pop_front()
+    }
+
+    pub(super) fn give_back(&mut self, id: LinkId) {
+        self.free.push_back(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_comes_back_only_after_all_others() {
+        let mut ids = LinkIds::default();
+        let first = ids.take().unwrap();
+        ids.give_back(first);
+        for _ in 1..MAX_LINKS {
+            let id = ids.take().unwrap();
+            assert!(id != first && usize::from(id.0) < MAX_LINKS);
+        }
+        assert_eq!(ids.take(), Some(first));
+        assert_eq!(ids.take(), None);
+    }
+}

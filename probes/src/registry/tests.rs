@@ -1,0 +1,339 @@
+//! The registry on real files with a pretended kernel.
+
+use super::*;
+use crate::elf::specimen::{cuda_library, plain_library};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Notes what is asked of it, and refuses as often as told.
+#[derive(Default)]
+struct Fake {
+    log: Vec<String>,
+    refuse: usize,
+}
+
+impl Attach for Fake {
+    type Links = u16;
+    type Error = &'static str;
+
+    fn attach(&mut self, _: &File, link: LinkId, sites: &[ProbeSite]) -> Result<u16, &'static str> {
+        if self.refuse > 0 {
+            self.refuse -= 1;
+            return Err("no memory");
+        }
+        let names: Vec<&str> = sites.iter().map(|site| site.symbol.as_str()).collect();
+        self.log.push(format!("attach {} {}", link.0, names.join(" ")));
+        Ok(link.0)
+    }
+
+    fn detach(&mut self, link: LinkId, links: u16) {
+        assert_eq!(link.0, links);
+        self.log.push(format!("detach {}", link.0));
+    }
+}
+
+struct Host {
+    directory: tempfile::TempDir,
+    registry: Registry<u16>,
+    fake: Fake,
+}
+
+impl Host {
+    fn new(limits: Limits) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self { directory, registry: Registry::new(limits), fake: Fake::default() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn observe(&mut self, path: &Path) -> Option<FileId> {
+        let mapping = mapping_of(path);
+        self.registry.observe(&mut self.fake, Tgid(std::process::id()), &mapping, None)
+    }
+
+    /// As after a scan that saw none of the files, so long after they were seen.
+    fn sweep_after(&mut self, unseen: Duration) {
+        self.registry.sweep(&mut self.fake, Instant::now() + unseen);
+    }
+
+    fn log(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.fake.log)
+    }
+
+    fn verdicts(&self) -> Vec<(String, Verdict)> {
+        let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        let mut verdicts: Vec<_> =
+            self.registry.libraries().map(|status| (name(status.path), status.verdict)).collect();
+        verdicts.sort_by(|a, b| a.0.cmp(&b.0));
+        verdicts
+    }
+}
+
+/// A mapping that no longer has an entry in `map_files`, so that the file is found by path and inode.
+fn mapping_of(path: &Path) -> Mapping {
+    Mapping {
+        start: 0,
+        end: 4096,
+        offset: 0,
+        device: crate::mapped::Device { major: 0, minor: 0 },
+        inode: fs::metadata(path).map_or(0, |metadata| metadata.ino()),
+        path: path.to_path_buf(),
+        deleted: false,
+    }
+}
+
+const SHORT: Duration = Duration::from_secs(1);
+const ATTACH_0: &str = "attach 0 cudaMalloc cudaFree";
+
+#[test]
+fn a_library_is_attached_once_however_often_it_is_mapped() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[0xab]));
+    let first = host.observe(&path);
+    assert!(first.is_some());
+    assert_eq!(host.observe(&path), first);
+    assert_eq!(host.log(), [ATTACH_0]);
+    let status = host.registry.libraries().next().unwrap();
+    assert_eq!((status.sites, status.ops, status.link), (2, 2, Some(LinkId(0))));
+    assert_eq!((status.build_id.as_deref(), status.verdict), (Some("ab"), Verdict::Attached));
+    assert_eq!((status.path, status.gap), (path, None));
+}
+
+#[test]
+fn the_time_from_mapping_to_attach_is_kept() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    let seen = Nanos(monotonic_now().unwrap().0 - 5_000_000);
+    let own = Tgid(std::process::id());
+    host.registry.observe(&mut host.fake, own, &mapping_of(&path), Some(seen));
+    let status = host.registry.libraries().next().unwrap();
+    assert!((5_000_000..60_000_000_000).contains(&status.gap.unwrap().0), "{status:?}");
+    assert_eq!(status.gap, status.max_gap);
+}
+
+#[test]
+fn a_program_with_the_runtime_linked_in_is_attached() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("train", &cuda_library(&[1]));
+    host.observe(&path);
+    assert_eq!(host.log(), [ATTACH_0]);
+}
+
+#[test]
+fn a_library_replaced_by_rename_is_a_new_one_and_the_old_one_goes_with_its_last_user() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    host.observe(&path);
+    let new = host.write("new", &cuda_library(&[2]));
+    fs::rename(new, &path).unwrap();
+    host.observe(&path);
+    assert_eq!(host.log(), [ATTACH_0, "attach 1 cudaMalloc cudaFree"]);
+    assert_eq!(host.registry.libraries().count(), 2);
+    host.sweep_after(SHORT);
+    assert_eq!(host.log(), ["detach 0"]);
+    assert_eq!(host.registry.libraries().next().unwrap().build_id.as_deref(), Some("02"));
+}
+
+#[test]
+fn a_deleted_library_that_is_still_mapped_keeps_its_probes() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    let before_scan = Instant::now();
+    host.observe(&path);
+    fs::remove_file(&path).unwrap();
+    host.registry.sweep(&mut host.fake, before_scan);
+    assert_eq!(host.log(), [ATTACH_0]);
+    host.sweep_after(SHORT);
+    assert_eq!(host.log(), ["detach 0"]);
+}
+
+#[test]
+fn a_library_overwritten_in_place_is_detached_before_it_is_attached_anew() {
+    for by_sweep in [false, true] {
+        let mut host = Host::new(Limits::default());
+        let path = host.write("libcudart.so.12", &cuda_library(&[1, 1]));
+        host.observe(&path);
+        // The length changes too, since the clock of a file system may be coarse.
+        fs::write(&path, cuda_library(&[2; 20])).unwrap();
+        if by_sweep {
+            host.registry.sweep(&mut host.fake, Instant::now());
+        } else {
+            host.observe(&path);
+        }
+        assert_eq!(host.log(), [ATTACH_0, "detach 0", "attach 1 cudaMalloc cudaFree"]);
+        assert_eq!(host.registry.counts().overwritten, 1);
+        assert_eq!(host.registry.libraries().count(), 1);
+    }
+}
+
+#[test]
+fn a_library_overwritten_with_something_else_loses_its_probes() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    host.observe(&path);
+    fs::write(&path, "gone").unwrap();
+    host.registry.recheck(&mut host.fake);
+    assert_eq!(host.log(), [ATTACH_0, "detach 0"]);
+    let broken = Verdict::Broken("not an ELF file".to_owned());
+    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), broken)]);
+    fs::write(&path, cuda_library(&[3])).unwrap();
+    host.observe(&path);
+    assert_eq!(host.log(), ["attach 1 cudaMalloc cudaFree"]);
+    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), Verdict::Attached)]);
+}
+
+#[test]
+fn new_permissions_are_no_reason_to_detach() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    host.observe(&path);
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    host.observe(&path);
+    host.registry.recheck(&mut host.fake);
+    assert_eq!(host.log(), [ATTACH_0]);
+}
+
+#[test]
+fn an_unmapped_library_keeps_its_probes_for_the_grace_period() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    host.observe(&path);
+    host.sweep_after(UNMAPPED_GRACE - Duration::from_secs(60));
+    assert_eq!(host.log(), [ATTACH_0]);
+    host.sweep_after(UNMAPPED_GRACE + SHORT);
+    assert_eq!(host.log(), ["detach 0"]);
+    assert_eq!(host.registry.libraries().count(), 0);
+}
+
+#[test]
+fn a_library_over_the_limit_is_told_of_and_attached_when_there_is_room() {
+    let mut host = Host::new(Limits { attached: 1, ..Limits::default() });
+    let first = host.write("libcudart.so.12", &cuda_library(&[1]));
+    let second = host.write("libcuda.so.1", &cuda_library(&[2]));
+    host.observe(&first);
+    host.observe(&second);
+    host.observe(&second);
+    assert_eq!(host.log(), [ATTACH_0]);
+    assert_eq!(host.verdicts()[0], ("libcuda.so.1".to_owned(), Verdict::OverLimit));
+    assert_eq!(host.registry.counts().over_limit, 1);
+    fs::remove_file(&first).unwrap();
+    host.sweep_after(SHORT);
+    host.observe(&second);
+    assert_eq!(host.log(), ["detach 0", "attach 1 cudaMalloc cudaFree"]);
+    assert_eq!(host.verdicts(), [("libcuda.so.1".to_owned(), Verdict::Attached)]);
+}
+
+#[test]
+fn libraries_without_traced_functions_are_told_of_and_programs_are_not() {
+    let mut host = Host::new(Limits::default());
+    for (name, bytes) in [
+        ("libcudart.so.12", b"not ELF".to_vec()),
+        ("libcuda.so.1", plain_library()),
+        ("program", plain_library()),
+        ("script", b"#!/bin/sh".to_vec()),
+    ] {
+        let path = host.write(name, &bytes);
+        assert!(host.observe(&path).is_some());
+    }
+    let broken = Verdict::Broken("not an ELF file".to_owned());
+    let expected = [("libcuda.so.1", Verdict::NoSymbols), ("libcudart.so.12", broken)];
+    assert_eq!(host.verdicts(), expected.map(|(name, verdict)| (name.to_owned(), verdict)));
+    assert_eq!(host.log(), [""; 0]);
+    host.sweep_after(UNMAPPED_GRACE + SHORT);
+    assert_eq!(host.verdicts(), []);
+}
+
+#[test]
+fn a_truncated_library_is_broken() {
+    let mut host = Host::new(Limits::default());
+    let whole = cuda_library(&[1]);
+    let path = host.write("libcudart.so.12", &whole[..whole.len() - 100]);
+    host.observe(&path);
+    let verdicts = host.verdicts();
+    assert!(matches!(&verdicts[..], [(_, Verdict::Broken(why))] if why.contains("cut off")));
+}
+
+#[test]
+fn a_dismissed_file_is_read_again_only_after_a_change() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("program", &plain_library());
+    host.observe(&path);
+    let generation = host.registry.generation();
+    host.observe(&path);
+    assert_eq!((host.log(), host.registry.generation()), (vec![], generation));
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b"more").unwrap();
+    host.observe(&path);
+    assert_eq!(host.log(), [""; 0]);
+    fs::write(&path, cuda_library(&[9])).unwrap();
+    host.observe(&path);
+    assert_eq!(host.log(), [ATTACH_0]);
+}
+
+#[test]
+fn a_refused_attach_is_told_of_and_tried_again_after_the_next_scan() {
+    let mut host = Host::new(Limits::default());
+    host.fake.refuse = 2;
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    host.observe(&path);
+    host.observe(&path);
+    let refused = Verdict::Refused("no memory".to_owned());
+    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), refused)]);
+    assert_eq!(host.registry.counts().refused, 1);
+    host.sweep_after(SHORT);
+    host.sweep_after(SHORT);
+    assert_eq!(host.log(), ["attach 2 cudaMalloc cudaFree"]);
+    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), Verdict::Attached)]);
+}
+
+#[test]
+fn a_process_that_ended_before_the_look_is_counted() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    // Above the highest PID that Linux gives.
+    let nobody = Tgid(1 << 23);
+    assert_eq!(host.registry.observe(&mut host.fake, nobody, &mapping_of(&path), None), None);
+    assert_eq!(host.registry.counts(), RegistryCounts { vanished: 1, ..Default::default() });
+}
+
+#[test]
+fn a_path_that_leads_to_another_file_is_not_opened() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    let mapping = Mapping { inode: 1, ..mapping_of(&path) };
+    let own = Tgid(std::process::id());
+    assert_eq!(host.registry.observe(&mut host.fake, own, &mapping, None), None);
+    assert_eq!(host.log(), [""; 0]);
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_library_is_not_opened() {
+    let mut host = Host::new(Limits::default());
+    let path = host.path("libcudart.so.12");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_eq!(host.observe(&path), None);
+    assert_eq!(host.registry.counts().unreachable, 1);
+}
+
+#[test]
+fn all_probes_can_be_removed() {
+    let mut host = Host::new(Limits::default());
+    for name in ["libcudart.so.12", "libcuda.so.1"] {
+        let path = host.write(name, &cuda_library(&[1]));
+        host.observe(&path);
+    }
+    host.log();
+    host.registry.detach_all(&mut host.fake);
+    let mut log = host.log();
+    log.sort();
+    assert_eq!(log, ["detach 0", "detach 1"]);
+}
