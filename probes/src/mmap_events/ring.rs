@@ -262,7 +262,8 @@ mod tests {
         let mut ring = vec![0; SIZE];
         put(&mut ring, u64::MAX - 7, &record(1, 8, b""));
         put(&mut ring, 0, &record(3, 8, b""));
-        let (whole, records) = drain(&ring, u64::MAX - 7..8);
+        let (start, end) = (u64::MAX - 7, 8);
+        let (whole, records) = drain(&ring, start..end);
         assert!(whole);
         assert_eq!(records, [(1, vec![]), (3, vec![])]);
     }

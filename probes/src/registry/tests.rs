@@ -161,10 +161,10 @@ fn a_deleted_library_that_is_still_mapped_keeps_its_probes() {
 fn a_library_overwritten_in_place_is_detached_before_it_is_attached_anew() {
     for by_sweep in [false, true] {
         let mut host = Host::new(Limits::default());
-        let path = host.write("libcudart.so.12", &cuda_library(&[1, 1]));
+        let path = host.write("libcudart.so.12", &cuda_library(&[1]));
         host.observe(&path);
         // The length changes too, since the clock of a file system may be coarse.
-        fs::write(&path, cuda_library(&[2; 20])).unwrap();
+        fs::write(&path, [cuda_library(&[2]), vec![0; 8]].concat()).unwrap();
         if by_sweep {
             host.registry.sweep(&mut host.fake, Instant::now());
         } else {

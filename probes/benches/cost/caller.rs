@@ -1,0 +1,70 @@
+//! The child process that makes the probed calls, and how it is started and told to begin.
+
+use std::hint::black_box;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// Stands for the library function; frame pointers give it the prologue that the real one has.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn cudaLaunchKernel(function: usize) -> i32 {
+    black_box(function);
+    0
+}
+
+/// Makes the calls when told to, and prints the nanoseconds that each took.
+pub(crate) fn run(count: u64) -> Result<()> {
+    only_on(0)?;
+    println!("ready");
+    std::io::stdin().read_exact(&mut [0])?;
+    let call: extern "C" fn(usize) -> i32 = black_box(cudaLaunchKernel);
+    let start = Instant::now();
+    for _ in 0..count {
+        call(0x5eed);
+    }
+    println!("{}", start.elapsed().as_nanos() as f64 / count as f64);
+    Ok(())
+}
+
+/// Binds the calling thread to one CPU.
+pub(crate) fn only_on(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set)?;
+    Ok(())
+}
+
+/// A child of this program that waits for the word.
+pub(crate) struct Child {
+    process: std::process::Child,
+    word: ChildStdin,
+    answer: BufReader<ChildStdout>,
+}
+
+impl Child {
+    pub(crate) fn start(task: &str, count: u64) -> Result<Self> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .args([task, &count.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let word = process.stdin.take().context("no stdin")?;
+        let mut answer = BufReader::new(process.stdout.take().context("no stdout")?);
+        answer.read_line(&mut String::new())?;
+        Ok(Self { process, word, answer })
+    }
+
+    /// Lets it work; the nanoseconds each call or switch took.
+    pub(crate) fn go(mut self) -> Result<f64> {
+        self.word.write_all(b"g")?;
+        let mut line = String::new();
+        self.answer.read_line(&mut line)?;
+        self.process.wait()?;
+        line.trim().parse().with_context(|| format!("the child said {line:?}"))
+    }
+}

@@ -1,0 +1,168 @@
+//! What the probes cost, as ratios of interleaved runs in one process tree: absolute times depend on the machine, ratios
+//! carry over. Run with `make bench`.
+//!
+//! The probed function is `cudaLaunchKernel` of this very program, which a child process calls. It is compared with the
+//! same call under an empty session program, and under one that sends each call through a ring buffer to a live reader.
+#![allow(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+
+mod caller;
+mod rival;
+mod switcher;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use gpucause_probes::verdict::Verdict as HostVerdict;
+use gpucause_probes::{Options, Probes, registry::Verdict};
+
+use caller::Child;
+use rival::Rival;
+
+const ROUNDS: usize = 7;
+const CALLS: u64 = 300_000;
+const SWITCHES: u64 = 200_000;
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    match (arguments.next().as_deref(), arguments.next().and_then(|n| n.parse().ok())) {
+        (Some("call"), Some(count)) => return caller::run(count),
+        (Some("switch"), Some(count)) => return switcher::run(count),
+        _ => {}
+    }
+    calls()?;
+    switches()
+}
+
+/// Nanoseconds a call or switch took, by run.
+struct Series {
+    name: &'static str,
+    runs: Vec<f64>,
+}
+
+impl Series {
+    fn new(name: &'static str) -> Self {
+        Self { name, runs: Vec::new() }
+    }
+
+    fn median(&self) -> f64 {
+        let mut sorted = self.runs.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    fn report(&self, what: &str) {
+        let (low, high) =
+            self.runs.iter().fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), &run| {
+                (low.min(run), high.max(run))
+            });
+        println!(
+            "  {:<12} {:>8.1} ns per {what}  ({low:.1} to {high:.1})",
+            self.name,
+            self.median()
+        );
+    }
+}
+
+fn calls() -> Result<()> {
+    println!("one probed call: {ROUNDS} interleaved rounds of {CALLS} calls");
+    let mut plain = Series::new("no probe");
+    let mut empty = Series::new("empty");
+    let mut ours = Series::new("gpucause");
+    let mut ring = Series::new("ring buffer");
+    let mut lost = 0;
+    for _ in 0..ROUNDS {
+        plain.runs.push(Child::start("call", CALLS)?.go()?);
+        {
+            let child = Child::start("call", CALLS)?;
+            let _rival = Rival::calls("empty_session")?;
+            empty.runs.push(child.go()?);
+        }
+        {
+            let probes = Probes::start(Options::default())?;
+            let child = Child::start("call", CALLS)?;
+            until(|| {
+                probes.status().libraries.iter().any(|library| {
+                    library.verdict == Verdict::Attached && library.path.ends_with(this_program())
+                })
+            })
+            .context("gpucause did not attach to this program")?;
+            ours.runs.push(child.go()?);
+            let counted: u64 = probes
+                .snapshot()?
+                .processes
+                .iter()
+                .flat_map(|p| &p.calls)
+                .map(|c| c.durations.count())
+                .sum();
+            ensure!(counted == CALLS, "{counted} of {CALLS} calls were counted");
+        }
+        {
+            let child = Child::start("call", CALLS)?;
+            let rival = Rival::calls("ring_session")?;
+            let reader = rival.read()?;
+            ring.runs.push(child.go()?);
+            lost += CALLS - reader.stop(CALLS)?;
+        }
+    }
+    for series in [&plain, &empty, &ours, &ring] {
+        series.report("call");
+    }
+    let net = |series: &Series| series.median() - plain.median();
+    println!("  gpucause / empty       {:.2}   (must be <= 1.35)", net(&ours) / net(&empty));
+    println!("  gpucause / ring buffer {:.2}   (must be <= 0.50)", net(&ours) / net(&ring));
+    println!("  the ring buffer lost {lost} of {} calls, gpucause none", CALLS * ROUNDS as u64);
+    Ok(())
+}
+
+fn switches() -> Result<()> {
+    println!("one untracked context switch: {ROUNDS} interleaved rounds of {SWITCHES} switches");
+    let mut plain = Series::new("no program");
+    let mut empty = Series::new("empty");
+    let mut ours = Series::new("gpucause");
+    for _ in 0..ROUNDS {
+        plain.runs.push(Child::start("switch", SWITCHES)?.go()?);
+        {
+            let _rival = Rival::host(&["empty_switch"])?;
+            empty.runs.push(Child::start("switch", SWITCHES)?.go()?);
+        }
+        {
+            let probes = Probes::start(Options::default())?;
+            ensure!(probes.status().programs.iter().all(|p| p.verdict == HostVerdict::Attached));
+            until(|| probes.status().is_ready())?;
+            ours.runs.push(Child::start("switch", SWITCHES)?.go()?);
+        }
+    }
+    for series in [&plain, &empty, &ours] {
+        series.report("switch");
+    }
+    println!(
+        "  gpucause - empty       {:.1} ns   (must be <= 100)",
+        ours.median() - empty.median()
+    );
+    let stats = rival::Statistics::enable()?;
+    let probes = Probes::start(Options::default())?;
+    Child::start("switch", SWITCHES)?.go()?;
+    for (program, nanos) in stats.cost_of(&["sched_switch", "sched_waking"])? {
+        println!("  {program:<12} {nanos:>8.1} ns per run by the kernel's bpf_stats");
+    }
+    drop(probes);
+    Ok(())
+}
+
+fn this_program() -> std::path::PathBuf {
+    std::env::current_exe()
+        .ok()
+        .and_then(|path| path.file_name().map(Into::into))
+        .unwrap_or_default()
+}
+
+fn until(mut done: impl FnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !done() {
+        ensure!(start.elapsed() < DEADLINE, "not within {} s", DEADLINE.as_secs());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
