@@ -6,7 +6,7 @@
 CARGO ?= cargo
 PROFILE ?= release
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
-STAND_INS := -p gpucause-fake-cuda -p gpucause-fake-cudart -p gpucause-fake-libcuda -p gpucause-fake-nccl -p gpucause-fake-nvml
+STAND_INS := $(addprefix -p gpucause-fake-,cuda cudart cuda-driver nccl nvml)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUN_ARGS ?=
 
@@ -21,6 +21,7 @@ build: tools
 
 stand-ins: tools
 	$(CARGO) build --release $(STAND_INS)
+	$(TARGET_DIR)/release/gpucause-workload lay-out $(TARGET_DIR)/release/stand-ins
 
 run: build stand-ins
 	$(SUDO) $(TARGET_DIR)/release/gpucause demo $(RUN_ARGS)

@@ -1,0 +1,75 @@
+//! Times the encoding of a page of 64 processes x 20 ops: `cargo run --release --example encode_cost`.
+
+use gpucause::clock::{WallClock, monotonic_now};
+use gpucause::collector::Collectors;
+use gpucause::exposition::Format;
+use gpucause::observation::Observation;
+use gpucause_abi::hist::Histogram;
+use gpucause_abi::op::OpId;
+use gpucause_abi::record::{COMM_LEN, REASONS};
+use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot, StallSnapshot};
+use gpucause_abi::state::{Reason, Role};
+use gpucause_abi::{Nanos, ProcId, Tgid};
+use std::time::{Duration, Instant};
+
+const ROUNDS: u32 = 50;
+
+fn histogram() -> Histogram {
+    Histogram::from_slots(Nanos(123_456_789), Nanos(9_999_999), (0..544).map(|slot| slot % 7))
+}
+
+fn process(id: u32) -> ProcessSnapshot {
+    let ops = || OpId::all().take(20);
+    ProcessSnapshot {
+        id: ProcId(id),
+        tgid: Tgid(100_000 + id),
+        comm: Comm([b'p'; COMM_LEN]),
+        parent: None,
+        started_boottime: Nanos(1),
+        first_seen: Nanos(1),
+        dispatches: true,
+        ended: None,
+        execed: false,
+        abandoned_calls: 0,
+        calls: ops().map(|op| CallSnapshot { op, cold: false, durations: histogram() }).collect(),
+        stalls: ops()
+            .map(|op| StallSnapshot { op, calls: 1, offcpu: [Nanos(1_234_567); REASONS] })
+            .collect(),
+        errors: Vec::new(),
+        kernels: Vec::new(),
+        offcpu: Reason::ALL.iter().map(|&r| (Role::Dispatcher, r, histogram())).collect(),
+        runqueue: vec![(Role::Dispatcher, histogram())],
+        switches: [[1; 2]; 3],
+    }
+}
+
+fn timed<T>(what: &str, mut work: impl FnMut() -> T) -> T {
+    let mut result = work();
+    let mut best = Duration::MAX;
+    for _ in 0..ROUNDS {
+        let begin = Instant::now();
+        result = work();
+        best = best.min(begin.elapsed());
+    }
+    println!("{what}: {:.2} ms", best.as_secs_f64() * 1e3);
+    result
+}
+
+fn main() -> std::io::Result<()> {
+    let snapshot = Snapshot { processes: (0..64).map(process).collect(), ..Snapshot::default() };
+    let observation = Observation::new(snapshot, monotonic_now(), WallClock::now());
+    let collectors = Collectors::default();
+    let families = timed("collect", || collectors.gather(&observation));
+    for format in [Format::Text, Format::OpenMetrics] {
+        let page = timed(&format!("{format:?}"), || format.encode(&families));
+        println!("{format:?}: {} bytes, {} lines", page.len(), page.split(|&b| b == b'\n').count());
+        let zipped = timed(&format!("{format:?} with gzip"), || -> std::io::Result<Vec<u8>> {
+            let fast = flate2::Compression::fast();
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), fast);
+            format.write(&families, &mut encoder)?;
+            encoder.finish()
+        })?;
+        println!("{format:?}: {} bytes zipped", zipped.len());
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! `gpucause check`: whether the exporter can run on this host, line by line, and what to do where it cannot.
+
+mod capability;
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use gpucause_probes::feature::{AttachMode, Features};
+use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
+use gpucause_probes::verdict::Verdict;
+use gpucause_probes::{Options, Probes, Status};
+
+use crate::server::{Limits, ListenAddress, Server};
+
+/// Oldest kernel whose features suffice.
+const OLDEST_KERNEL: (u32, u32) = (5, 15);
+/// How long the libraries in use may take to be found.
+const FIND_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How one thing stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Something has to be installed, granted or freed.
+    Missing,
+    /// This kernel or this file cannot have it.
+    Unsupported,
+}
+
+impl State {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Missing => "missing",
+            Self::Unsupported => "unsupported",
+        }
+    }
+}
+
+/// One line of the report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// How it stands.
+    pub state: State,
+    /// What is told of.
+    pub subject: String,
+    /// What was found, and what to do about it.
+    pub detail: String,
+    /// Whether the exporter cannot run while it is so.
+    pub blocks: bool,
+}
+
+/// Everything that was checked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// In the order in which the exporter would stumble.
+    pub lines: Vec<Line>,
+}
+
+impl Report {
+    /// Checks this host.
+    #[must_use]
+    pub fn of_this_host(listen_addresses: &[ListenAddress]) -> Self {
+        let mut report = Self::default();
+        report.kernel();
+        report.features();
+        for missing in capability::report() {
+            report.lines.push(missing);
+        }
+        report.programs();
+        for address in listen_addresses {
+            report.port(address);
+        }
+        report
+    }
+
+    /// Whether the exporter can run.
+    #[must_use]
+    pub fn can_run(&self) -> bool {
+        !self.lines.iter().any(|line| line.blocks && line.state != State::Ok)
+    }
+
+    fn add(&mut self, state: State, subject: &str, detail: impl Into<String>, blocks: bool) {
+        let line = Line { state, subject: subject.into(), detail: detail.into(), blocks };
+        self.lines.push(line);
+    }
+
+    fn kernel(&mut self) {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let release = release.trim();
+        let (state, detail) = match version_of(release) {
+            Some(version) if version >= OLDEST_KERNEL => (State::Ok, release.to_owned()),
+            Some(_) => {
+                (State::Unsupported, format!("{release} is too old: 5.15 or newer is needed"))
+            }
+            None => (State::Unsupported, format!("cannot tell the version of {release:?}")),
+        };
+        self.add(state, "kernel", detail, true);
+    }
+
+    fn features(&mut self) {
+        let features = match Features::detect() {
+            Ok(features) => features,
+            Err(error) => return self.add(State::Unsupported, "BTF", error.to_string(), true),
+        };
+        self.add(State::Ok, "BTF", gpucause_probes::feature::BTF_PATH, true);
+        let detail = match features.best_mode() {
+            AttachMode::Session => "uprobe.session: one link a library",
+            AttachMode::Multi => {
+                "uprobe.multi: two links a library (uprobe.session needs kernel 6.13)"
+            }
+            AttachMode::Perf => {
+                "perf events: two a function, and CAP_SYS_ADMIN needed (uprobe.multi needs kernel 6.6)"
+            }
+        };
+        self.add(State::Ok, "uprobes", detail, false);
+    }
+
+    fn programs(&mut self) {
+        let probes = match Probes::start(Options::default()) {
+            Ok(probes) => probes,
+            Err(error) => {
+                return self.add(State::Missing, "eBPF programs", error.to_string(), true);
+            }
+        };
+        let begin = Instant::now();
+        while !probes.status().is_ready() && begin.elapsed() < FIND_DEADLINE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let status = probes.status();
+        for program in &status.programs {
+            let (state, detail) = match &program.verdict {
+                Verdict::Attached => (State::Ok, "loaded and attached".to_owned()),
+                Verdict::Disabled => (State::Ok, "disabled".to_owned()),
+                Verdict::Unsupported(reason) => (State::Unsupported, reason.clone()),
+                Verdict::Broken(reason) => (State::Missing, reason.clone()),
+            };
+            self.add(state, &format!("program {}", program.program), detail, false);
+        }
+        self.libraries(&status);
+    }
+
+    fn libraries(&mut self, status: &Status) {
+        if !status.discovery.watching {
+            let detail = "new libraries are found by scans only; CAP_PERFMON lets them be seen as they are mapped";
+            self.add(State::Missing, "mmap events", detail, false);
+        }
+        if status.libraries.is_empty() {
+            let detail = "no process maps one now; they are attached to as soon as one does";
+            self.add(State::Ok, "CUDA libraries", detail, false);
+        }
+        for library in &status.libraries {
+            let (state, detail) = library_line(library);
+            self.add(state, &library.path.to_string_lossy(), detail, false);
+        }
+    }
+
+    fn port(&mut self, address: &ListenAddress) {
+        let subject = format!("listen {address}");
+        match Server::bind(std::slice::from_ref(address), Limits::default()) {
+            Ok(_) => self.add(State::Ok, &subject, "free", true),
+            Err(error) => self.add(State::Missing, &subject, error.to_string(), true),
+        }
+    }
+}
+
+fn library_line(library: &LibraryStatus) -> (State, String) {
+    let state = match library.verdict {
+        LibraryVerdict::Attached => State::Ok,
+        LibraryVerdict::NoSymbols | LibraryVerdict::Broken(_) => State::Unsupported,
+        LibraryVerdict::Refused(_) | LibraryVerdict::OverLimit => State::Missing,
+    };
+    let mut detail = library.verdict.to_string();
+    if library.sites > 0 {
+        detail.push_str(&format!(": {} functions, {} operations", library.sites, library.ops));
+    }
+    if !library.slow.is_empty() {
+        detail.push_str(&format!(
+            "; about 10 times the cost of a probe at {}",
+            library.slow.join(", ")
+        ));
+    }
+    (state, detail)
+}
+
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.lines {
+            writeln!(f, "{:<12} {:<26} {}", line.state.label(), line.subject, line.detail)?;
+        }
+        let verdict =
+            if self.can_run() { "the exporter can run" } else { "the exporter cannot run" };
+        writeln!(f, "{verdict}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_releases_are_compared_by_their_first_two_numbers() {
+        assert_eq!(version_of("6.18.44-generic"), Some((6, 18)));
+        assert_eq!(version_of("5.15"), Some((5, 15)));
+        assert_eq!(version_of("rolling"), None);
+        assert!(version_of("5.4.0-1").is_some_and(|version| version < OLDEST_KERNEL));
+    }
+
+    #[test]
+    fn only_what_blocks_keeps_the_exporter_from_running() {
+        let mut report = Report::default();
+        report.add(State::Missing, "mmap events", "scans only", false);
+        assert!(report.can_run());
+        report.add(State::Missing, "listen :9400", "taken", true);
+        assert!(!report.can_run());
+        assert!(report.to_string().ends_with("the exporter cannot run\n"));
+    }
+}

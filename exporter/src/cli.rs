@@ -1,0 +1,184 @@
+//! The command line.
+
+use crate::logging;
+use crate::retention;
+use crate::server::{ListenAddress, TelemetryPath};
+use crate::version;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What the user typed.
+#[derive(Debug, Parser)]
+#[command(name = "gpucause", version = version::LONG, about, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Observe CUDA processes on this host and serve what is found to Prometheus
+    Exporter(ExporterArgs),
+    /// Tell whether the exporter can run on this host, and what to do where it cannot
+    Check(CheckArgs),
+    /// Serve and show live what is observed; without a CUDA process here, of a stand-in workload under real CPU contention
+    Demo(DemoArgs),
+}
+
+/// Flags of `gpucause check`.
+#[derive(Debug, Clone, Args)]
+pub struct CheckArgs {
+    /// Address that the exporter would listen on; may be repeated
+    #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = ":9400")]
+    pub listen_addresses: Vec<ListenAddress>,
+}
+
+/// Flags of `gpucause demo`.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// Flags of the HTTP server.
+    #[command(flatten)]
+    pub web: WebArgs,
+    /// Flags of the log.
+    #[command(flatten)]
+    pub log: logging::LogArgs,
+    /// Start the stand-in workload although CUDA processes run here
+    #[arg(long)]
+    pub stand_in: bool,
+    /// Folder of the stand-in libraries and gpucause-workload [default: that of this program]
+    #[arg(long, value_name = "DIR")]
+    pub stand_in_dir: Option<PathBuf>,
+    /// End after this time, such as 30s, rather than on Ctrl-C
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub duration: Option<Duration>,
+}
+
+/// Flags of `gpucause exporter`.
+#[derive(Debug, Clone, Args)]
+pub struct ExporterArgs {
+    /// Flags of the HTTP server.
+    #[command(flatten)]
+    pub web: WebArgs,
+    /// Flags of the log.
+    #[command(flatten)]
+    pub log: logging::LogArgs,
+    /// How long the series of an exited process stay, such as 90s, 5m or 1h
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub retention: Duration,
+}
+
+impl ExporterArgs {
+    /// What to keep of exited processes.
+    #[must_use]
+    pub fn retention_policy(&self) -> retention::Policy {
+        retention::Policy { keep_for: self.retention, ..retention::Policy::default() }
+    }
+}
+
+/// Flags of the HTTP server.
+#[derive(Debug, Clone, Args)]
+pub struct WebArgs {
+    /// Address to listen on, such as `:9400`, `127.0.0.1:9400` or `[::1]:9400`; may be repeated
+    #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = ":9400")]
+    pub listen_addresses: Vec<ListenAddress>,
+    /// Path under which metrics are served
+    #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics")]
+    pub telemetry_path: TelemetryPath,
+}
+
+/// A span such as `90s`, `5m` or `1h30m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let form = || {
+        format!(
+            "{text:?} is no duration; write numbers with units ms, s, m, h or d, such as 90s or 1h30m"
+        )
+    };
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(form)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| form())?;
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let unit_ms: u64 = match &rest[..letters] {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(form()),
+        };
+        rest = &rest[letters..];
+        let span = Duration::from_millis(number.checked_mul(unit_ms).ok_or_else(form)?);
+        total = total.checked_add(span).ok_or_else(form)?;
+    }
+    if text.is_empty() { Err(form()) } else { Ok(total) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn exporter(arguments: &[&str]) -> Result<ExporterArgs, clap::Error> {
+        let words = ["gpucause", "exporter"].into_iter().chain(arguments.iter().copied());
+        match Cli::try_parse_from(words)?.command {
+            Command::Exporter(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        let args = exporter(&[]).unwrap();
+        assert_eq!(args.web.listen_addresses, [":9400".parse().unwrap()]);
+        assert_eq!(args.web.telemetry_path.as_str(), "/metrics");
+        assert_eq!(args.retention_policy(), retention::Policy::default());
+    }
+
+    #[test]
+    fn several_addresses_can_be_given() {
+        let args =
+            exporter(&["--web.listen-address=127.0.0.1:1", "--web.listen-address", "[::1]:2"]);
+        assert_eq!(args.unwrap().web.listen_addresses.len(), 2);
+    }
+
+    #[test]
+    fn durations_are_read_with_their_units() {
+        for (text, seconds) in [
+            ("0", 0.0),
+            ("90s", 90.0),
+            ("5m", 300.0),
+            ("1h30m", 5400.0),
+            ("250ms", 0.25),
+            ("1d", 86400.0),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        for text in [
+            "",
+            "5",
+            "m",
+            "5x",
+            "-5m",
+            "5m3",
+            "1.5h",
+            "99999999999999999999s",
+            "18446744073709551615d",
+            "5\u{b5}s",
+        ] {
+            assert!(duration(text).unwrap_err().contains("no duration"), "{text}");
+        }
+    }
+}

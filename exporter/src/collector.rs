@@ -1,0 +1,105 @@
+//! Turns an observation into families: one collector a group of metrics, none of which can break another.
+
+mod calls;
+mod daemon;
+mod offcpu;
+mod probes;
+mod processes;
+mod series;
+
+use crate::family::{Family, Value};
+use crate::metric::{SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS};
+use crate::observation::Observation;
+use series::Series;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+/// What collectors read.
+#[derive(Debug)]
+pub struct Input<'a> {
+    /// The observation.
+    pub observation: &'a Observation,
+    /// Its processes, as far as they are exported.
+    pub series: Vec<Series<'a>>,
+}
+
+/// Why a collector has no families to give.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    /// A source of it could not be read.
+    #[error("cannot read {0}")]
+    Unreadable(&'static str),
+    /// It has a bug, which the log shows.
+    #[error("the collector panicked")]
+    Panicked,
+}
+
+/// Makes the families of one group of metrics.
+pub trait Collector: Send + Sync {
+    /// The `collector` label.
+    fn name(&self) -> &'static str;
+
+    /// The families.
+    ///
+    /// # Errors
+    /// When there is nothing true to say; the other collectors are not concerned.
+    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError>;
+}
+
+/// The collectors that make up a page.
+pub struct Collectors(Vec<Box<dyn Collector>>);
+
+impl std::fmt::Debug for Collectors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|collector| collector.name())).finish()
+    }
+}
+
+impl Default for Collectors {
+    /// All there are.
+    fn default() -> Self {
+        Self(vec![
+            Box::new(calls::Calls),
+            Box::new(offcpu::Offcpu),
+            Box::new(processes::Processes),
+            Box::new(probes::Probes),
+            Box::new(daemon::Daemon::default()),
+        ])
+    }
+}
+
+impl Collectors {
+    /// These and no others.
+    #[must_use]
+    pub fn new(collectors: Vec<Box<dyn Collector>>) -> Self {
+        Self(collectors)
+    }
+
+    /// Every collector's families, then how each collector fared.
+    #[must_use]
+    pub fn gather(&self, observation: &Observation) -> Vec<Family> {
+        let input = Input { observation, series: series::group(observation) };
+        let mut families = Vec::new();
+        let mut durations = Family::new(&SCRAPE_COLLECTOR_DURATION);
+        let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);
+        for collector in &self.0 {
+            let name = collector.name();
+            let begin = Instant::now();
+            let result = catch_unwind(AssertUnwindSafe(|| collector.collect(&input)))
+                .unwrap_or(Err(CollectError::Panicked));
+            durations.push([name.into()], Value::Float(begin.elapsed().as_secs_f64()));
+            successes.push([name.into()], Value::Integer(result.is_ok().into()));
+            match result {
+                Ok(collected) => families.extend(collected),
+                Err(error) => {
+                    tracing::warn!(collector = name, %error, "a collector failed; its metrics are missing from this scrape");
+                }
+            }
+        }
+        families.extend([durations, successes]);
+        families
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! The daemon itself: its build, and what it takes of the host.
+
+use super::{CollectError, Collector, Input};
+use crate::clock;
+use crate::family::{Family, Value};
+use crate::metric::{self, BUILD_INFO, Kind, Metric, PROCESS_CPU};
+use crate::version;
+use prometheus::core::Collector as _;
+use prometheus::process_collector::ProcessCollector;
+
+/// Reads `/proc/self` by way of the `prometheus` crate; but that tells CPU time in whole seconds, too coarse for a daemon
+/// that uses next to none.
+pub(super) struct Daemon(ProcessCollector);
+
+impl Default for Daemon {
+    fn default() -> Self {
+        Self(ProcessCollector::for_self())
+    }
+}
+
+impl Collector for Daemon {
+    fn name(&self) -> &'static str {
+        "daemon"
+    }
+
+    fn collect(&self, _input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+        let mut build = Family::new(&BUILD_INFO);
+        build.push(
+            [
+                version::VERSION.into(),
+                version::REVISION.into(),
+                version::RUST_VERSION.into(),
+                std::env::consts::ARCH.into(),
+            ],
+            Value::Integer(1),
+        );
+        let mut families = vec![build];
+        for collected in self.0.collect() {
+            let Some(metric) = row(collected.name()) else { continue };
+            let Some(sample) = collected.get_metric().first() else { continue };
+            let value = if metric == &PROCESS_CPU {
+                Value::Seconds(clock::cpu_time())
+            } else {
+                Value::Float(sample.get_gauge().get_value())
+            };
+            families.push(Family::single(metric, value, None));
+        }
+        if families.len() == 1 {
+            return Err(CollectError::Unreadable("/proc/self"));
+        }
+        let start = families.iter().find(|family| family.metric == &metric::PROCESS_START_TIME);
+        let created = start.and_then(|family| match family.samples.first()?.value {
+            Value::Float(seconds) => Some(seconds),
+            _ => None,
+        });
+        for family in families.iter_mut().filter(|family| family.metric.kind == Kind::Counter) {
+            for sample in &mut family.samples {
+                sample.created = created;
+            }
+        }
+        Ok(families)
+    }
+}
+
+fn row(query_name: &str) -> Option<&'static Metric> {
+    metric::ALL.iter().copied().find(|metric| metric.query_name() == query_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_process_metric_of_the_crate_is_in_the_table() {
+        for collected in ProcessCollector::for_self().collect() {
+            let metric = row(collected.name());
+            assert!(metric.is_some_and(|metric| metric.labels.is_empty()), "{}", collected.name());
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The kernel programs and maps: what became of them, what they did, what did not fit.
+
+use super::{CollectError, Collector, Input};
+use crate::family::{Family, LabelValue, Value};
+use crate::metric::{
+    CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW, DUPLICATE_HITS, LIBRARY_ATTACH_GAP,
+    MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, MMAP_EVENTS_LOST, PROBE_HITS, PROBE_INFO,
+};
+use crate::observation::Observation;
+use gpucause_abi::record::SelfCounter;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) struct Probes;
+
+impl Collector for Probes {
+    fn name(&self) -> &'static str {
+        "probes"
+    }
+
+    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+        let observation = input.observation;
+        let since = Some(observation.clock.unix_seconds(observation.since));
+        let mut families = vec![probe_info(observation)];
+        families.extend(counters(observation, since));
+        families.extend(maps(observation, since));
+        families.push(attach_gaps(observation));
+        families.push(Family::single(
+            &MMAP_EVENTS_LOST,
+            Value::Integer(observation.mmap_events_lost),
+            since,
+        ));
+        Ok(families)
+    }
+}
+
+fn probe_info(observation: &Observation) -> Family {
+    let mut info = Family::new(&PROBE_INFO);
+    for state in observation.probes.iter().collect::<BTreeSet<_>>() {
+        info.push(
+            [state.probe.clone().into(), state.library.clone().into(), state.verdict.into()],
+            Value::Integer(1),
+        );
+    }
+    info
+}
+
+fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
+    let mut hits = Family::new(&PROBE_HITS);
+    let mut others = Vec::new();
+    for &(counter, count) in &observation.snapshot.counters {
+        let value = Value::Integer(count);
+        let metric = match counter {
+            SelfCounter::HitCallEntry
+            | SelfCounter::HitCallReturn
+            | SelfCounter::HitSwitch
+            | SelfCounter::HitWaking
+            | SelfCounter::HitLifecycle => {
+                let label = counter.label();
+                let probe = label.strip_prefix("hit_").unwrap_or(label);
+                hits.push_created([LabelValue::Fixed(probe)], value, since);
+                continue;
+            }
+            SelfCounter::DuplicateHit => &DUPLICATE_HITS,
+            SelfCounter::Unmatched => &CALLS_UNMATCHED_RETURNS,
+            SelfCounter::TooDeep => &CALLS_TOO_DEEP,
+            SelfCounter::ClockUnderflow => &CLOCK_UNDERFLOW,
+            // Abandoned calls are told by process, refused updates by map.
+            SelfCounter::Abandoned
+            | SelfCounter::FullHists
+            | SelfCounter::FullProcs
+            | SelfCounter::FullStalls
+            | SelfCounter::FullErrors
+            | SelfCounter::FullKernels
+            | SelfCounter::FullThreads => continue,
+        };
+        others.push(Family::single(metric, value, since));
+    }
+    others.insert(0, hits);
+    others
+}
+
+fn maps(observation: &Observation, since: Option<f64>) -> [Family; 3] {
+    let mut entries = Family::new(&MAP_ENTRIES);
+    let mut capacity = Family::new(&MAP_CAPACITY);
+    let mut full = Family::new(&MAP_FULL);
+    for usage in &observation.snapshot.maps {
+        entries.push([usage.map.into()], Value::Integer(usage.entries));
+        capacity.push([usage.map.into()], Value::Integer(usage.capacity));
+        full.push_created([usage.map.into()], Value::Integer(usage.refused), since);
+    }
+    [entries, capacity, full]
+}
+
+/// Libraries at one path in different mount namespaces share a label; the longest gap stands for them.
+fn attach_gaps(observation: &Observation) -> Family {
+    let mut longest = BTreeMap::new();
+    for gap in &observation.attach_gaps {
+        let entry = longest.entry(&gap.library).or_insert(gap.gap);
+        *entry = gap.gap.max(*entry);
+    }
+    let mut family = Family::new(&LIBRARY_ATTACH_GAP);
+    for (library, gap) in longest {
+        family.push([library.clone().into()], Value::Seconds(gap));
+    }
+    family
+}

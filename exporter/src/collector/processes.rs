@@ -1,0 +1,49 @@
+//! Who the observed processes are.
+
+use super::{CollectError, Collector, Input};
+use crate::family::{Family, LabelValue, Value};
+use crate::metric::{PROCESS_INFO, PROCESSES_FOLDED, PROCESSES_OBSERVED};
+
+pub(super) struct Processes;
+
+impl Collector for Processes {
+    fn name(&self) -> &'static str {
+        "processes"
+    }
+
+    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+        let observation = input.observation;
+        let mut info = Family::new(&PROCESS_INFO);
+        for series in &input.series {
+            let details = observation.details.get(&series.process.id).cloned().unwrap_or_default();
+            let unknown = LabelValue::Fixed("");
+            info.push(
+                [
+                    (&series.pid).into(),
+                    (&series.comm).into(),
+                    (&details.exe).into(),
+                    (&details.container_id).into(),
+                    (&details.cgroup).into(),
+                    unknown.clone(),
+                    unknown.clone(),
+                    (&details.user).into(),
+                    unknown.clone(),
+                    unknown.clone(),
+                    unknown,
+                ],
+                Value::Integer(1),
+            );
+        }
+        let processes = &observation.snapshot.processes;
+        let live = processes.iter().filter(|process| process.ended.is_none()).count();
+        Ok(vec![
+            info,
+            Family::single(&PROCESSES_OBSERVED, Value::Integer(live as u64), None),
+            Family::single(
+                &PROCESSES_FOLDED,
+                Value::Integer(observation.processes_folded),
+                Some(observation.clock.unix_seconds(observation.since)),
+            ),
+        ])
+    }
+}

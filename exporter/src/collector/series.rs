@@ -1,0 +1,69 @@
+//! Which process a `pid` and `comm` pair stands for.
+//!
+//! Both are reused: a PID by later processes, and the pair by a process that executes its own program again. Images of one
+//! process add up, so that its counters never step back. Of different processes only the youngest is exported: the others
+//! are gone, and a series must not jump between them.
+
+use crate::merge::absorb;
+use crate::observation::Observation;
+use gpucause_abi::Tgid;
+use gpucause_abi::snapshot::ProcessSnapshot;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The accounts behind one `pid` and `comm` pair.
+#[derive(Debug)]
+pub struct Series<'a> {
+    /// The `pid` label.
+    pub pid: Arc<str>,
+    /// The `comm` label.
+    pub comm: Arc<str>,
+    /// The accounts; identity and end are those of the latest image.
+    pub process: Cow<'a, ProcessSnapshot>,
+    /// When the accounts began, in seconds since the Unix epoch.
+    pub created: Option<f64>,
+}
+
+/// The labels of all processes that are not told apart any more.
+const OTHER: &str = "other";
+
+/// The exported processes, by PID and name, and then the sum of those that were folded.
+pub(super) fn group(observation: &Observation) -> Vec<Series<'_>> {
+    let mut groups: BTreeMap<(Tgid, String), Vec<&ProcessSnapshot>> = BTreeMap::new();
+    for process in &observation.snapshot.processes {
+        groups.entry((process.tgid, process.comm.to_text())).or_default().push(process);
+    }
+    let told_apart = groups.into_iter().filter_map(|((tgid, comm), mut images)| {
+        let youngest = images.iter().map(|image| image.started_boottime).max()?;
+        images.retain(|image| image.started_boottime == youngest);
+        images.sort_by_key(|image| (image.first_seen, image.id));
+        let first_seen = images.first()?.first_seen;
+        Some(Series {
+            pid: tgid.to_string().into(),
+            comm: comm.into(),
+            process: merged(&images)?,
+            created: Some(observation.clock.unix_seconds(first_seen)),
+        })
+    });
+    let folded = observation.folded.as_ref().map(|process| Series {
+        pid: OTHER.into(),
+        comm: OTHER.into(),
+        process: Cow::Borrowed(process),
+        created: Some(observation.clock.unix_seconds(observation.since)),
+    });
+    told_apart.chain(folded).collect()
+}
+
+/// One process's accounts over all its images, the latest last.
+fn merged<'a>(images: &[&'a ProcessSnapshot]) -> Option<Cow<'a, ProcessSnapshot>> {
+    let (&latest, earlier) = images.split_last()?;
+    if earlier.is_empty() {
+        return Some(Cow::Borrowed(latest));
+    }
+    let mut sum = latest.clone();
+    for image in earlier {
+        absorb(&mut sum, image);
+    }
+    Some(Cow::Owned(sum))
+}

@@ -1,0 +1,175 @@
+//! Isolation of collectors, identity of series, and what the families add up to.
+
+use super::*;
+use crate::clock::WallClock;
+use crate::family::Sample;
+use crate::metric::{CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, Metric};
+use gpucause_abi::hist::{Histogram, slot_of};
+use gpucause_abi::op::{OpId, op_of_symbol};
+use gpucause_abi::record::{COMM_LEN, SelfCounter};
+use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
+use gpucause_abi::{Nanos, ProcId, Tgid};
+use std::time::Duration;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn comm(name: &str) -> Comm {
+    let mut raw = [0; COMM_LEN];
+    raw[..name.len()].copy_from_slice(name.as_bytes());
+    Comm(raw)
+}
+
+fn launch() -> OpId {
+    op_of_symbol("cudaLaunchKernel").unwrap()
+}
+
+fn process(id: u32, started: u64, calls: u64) -> ProcessSnapshot {
+    let slot = u16::try_from(slot_of(Nanos(10_000))).unwrap();
+    let durations =
+        Histogram { sum: Nanos(calls * 10_000), max: Nanos(10_000), slots: vec![(slot, calls)] };
+    ProcessSnapshot {
+        id: ProcId(id),
+        tgid: Tgid(42),
+        comm: comm("train"),
+        parent: None,
+        started_boottime: Nanos(started),
+        first_seen: Nanos(u64::from(id) * SECOND),
+        dispatches: true,
+        ended: None,
+        execed: false,
+        abandoned_calls: 0,
+        calls: vec![CallSnapshot { op: launch(), cold: false, durations }],
+        stalls: Vec::new(),
+        errors: Vec::new(),
+        kernels: Vec::new(),
+        offcpu: Vec::new(),
+        runqueue: Vec::new(),
+        switches: Default::default(),
+    }
+}
+
+fn observation(processes: Vec<ProcessSnapshot>) -> Observation {
+    let snapshot = Snapshot { processes, ..Snapshot::default() };
+    Observation::new(snapshot, Nanos(0), WallClock::with_origin(Duration::from_secs(1_000)))
+}
+
+fn samples(families: &[Family], metric: &Metric) -> Vec<Sample> {
+    let family = families.iter().find(|family| family.metric == metric).unwrap();
+    family.samples.clone()
+}
+
+fn call_counts(processes: Vec<ProcessSnapshot>) -> Vec<(u64, Option<f64>)> {
+    samples(&Collectors::default().gather(&observation(processes)), &CUDA_CALL_DURATION)
+        .iter()
+        .map(|sample| match &sample.value {
+            Value::Histogram(histogram) => (histogram.count(), sample.created),
+            other => panic!("{other:?} is no histogram"),
+        })
+        .collect()
+}
+
+#[test]
+fn images_of_one_process_add_up_and_begin_with_the_first() {
+    let counts = call_counts(vec![process(8, 5, 3), process(7, 5, 4)]);
+    assert_eq!(counts, [(7, Some(1_007.0))]);
+}
+
+#[test]
+fn of_processes_that_share_pid_and_name_the_youngest_is_exported() {
+    let counts = call_counts(vec![process(9, 6, 3), process(7, 5, 4), process(8, 5, 1)]);
+    assert_eq!(counts, [(3, Some(1_009.0))]);
+}
+
+#[test]
+fn names_that_look_alike_are_one_series() {
+    let (mut one, mut other) = (process(1, 5, 3), process(2, 5, 4));
+    one.comm.0[0] = 0xff;
+    other.comm.0[0] = 0xfe;
+    assert_eq!(call_counts(vec![one, other]), [(7, Some(1_001.0))]);
+}
+
+#[test]
+fn a_new_name_is_a_new_series() {
+    let mut renamed = process(2, 5, 4);
+    renamed.comm = comm("python");
+    assert_eq!(call_counts(vec![process(1, 5, 3), renamed]).len(), 2);
+}
+
+#[test]
+fn no_two_samples_of_a_family_have_the_same_labels() {
+    let mut process = process(1, 5, 3);
+    process.errors = vec![(launch(), 5_000, 1), (launch(), 6_000, 2), (launch(), 2, 3)];
+    let families = Collectors::default().gather(&observation(vec![process]));
+    for family in &families {
+        for (index, sample) in family.samples.iter().enumerate() {
+            assert_eq!(sample.labels.len(), family.metric.labels.len(), "{}", family.metric.name);
+            let twice = family.samples[..index].iter().any(|other| other.labels == sample.labels);
+            assert!(!twice, "{} {:?}", family.metric.name, sample.labels);
+        }
+    }
+    let errors = samples(&families, &CUDA_CALL_ERRORS);
+    let total: u64 = errors
+        .iter()
+        .map(|sample| if let Value::Integer(count) = sample.value { count } else { 0 })
+        .sum();
+    assert_eq!((errors.len(), total), (2, 6));
+}
+
+#[test]
+fn an_op_that_never_stalled_says_so() {
+    let families = Collectors::default().gather(&observation(vec![process(1, 5, 3)]));
+    let stalled = samples(&families, &CUDA_CALL_STALLED);
+    assert_eq!(stalled.len(), 1);
+    assert_eq!(stalled[0].value, Value::Integer(0));
+}
+
+#[test]
+fn every_metric_of_the_table_has_a_collector() {
+    let mut full = observation(vec![process(1, 5, 3)]);
+    full.snapshot.counters = SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
+    let families = Collectors::default().gather(&full);
+    for metric in crate::metric::ALL {
+        let count = families.iter().filter(|family| family.metric == *metric).count();
+        assert_eq!(count, 1, "{}", metric.name);
+    }
+}
+
+struct Broken;
+
+impl Collector for Broken {
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+
+    fn collect(&self, _input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+        Err(CollectError::Unreadable("anything"))
+    }
+}
+
+struct Panicking;
+
+impl Collector for Panicking {
+    fn name(&self) -> &'static str {
+        "panicking"
+    }
+
+    fn collect(&self, _input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+        panic!("a bug");
+    }
+}
+
+#[test]
+fn a_collector_that_fails_takes_no_other_along() {
+    let collectors =
+        Collectors::new(vec![Box::new(Broken), Box::new(Panicking), Box::new(calls::Calls)]);
+    let families = collectors.gather(&observation(vec![process(1, 5, 3)]));
+    let successes: Vec<_> = samples(&families, &SCRAPE_COLLECTOR_SUCCESS)
+        .into_iter()
+        .map(|sample| (sample.labels[0].as_str().to_owned(), sample.value))
+        .collect();
+    let expected = [("broken", 0), ("panicking", 0), ("calls", 1)]
+        .map(|(name, success)| (name.to_owned(), Value::Integer(success)));
+    assert_eq!(successes, expected);
+    assert_eq!(samples(&families, &SCRAPE_COLLECTOR_DURATION).len(), 3);
+    assert_eq!(samples(&families, &CUDA_CALL_DURATION).len(), 1);
+}

@@ -1,0 +1,181 @@
+//! The daemon between the probes and the page: what is kept of processes that ended, and what `/proc` says of them.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::{Nanos, ProcId};
+use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
+use gpucause_probes::verdict::Verdict;
+use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
+
+use crate::clock::{WallClock, monotonic_now};
+use crate::collector::Collectors;
+use crate::family::Family;
+use crate::merge::absorb;
+use crate::observation::{AttachGap, Observation, ProbeState};
+use crate::process_details::DetailsCache;
+use crate::retention::{Policy, Retention};
+use crate::server::{Readiness, ScrapeError, Source};
+
+/// How often processes that ended are looked for when nobody scrapes.
+pub const REAP_EVERY: Duration = Duration::from_secs(5);
+
+/// What is remembered from scrape to scrape.
+#[derive(Debug)]
+struct Memory {
+    details: DetailsCache,
+    retention: Retention,
+    clock: WallClock,
+    folded: Option<ProcessSnapshot>,
+}
+
+/// Running probes, and everything that a page is made of.
+#[derive(Debug)]
+pub struct Daemon {
+    probes: Probes,
+    collectors: Collectors,
+    memory: Mutex<Memory>,
+    since: Nanos,
+}
+
+impl Daemon {
+    /// Starts the probes.
+    ///
+    /// # Errors
+    /// When this kernel cannot run them, or does not permit it.
+    pub fn start(options: Options, retention: Policy) -> Result<Self, StartError> {
+        let since = monotonic_now();
+        let probes = Probes::start(options)?;
+        let memory = Memory {
+            details: DetailsCache::default(),
+            retention: Retention::new(retention),
+            clock: WallClock::now(),
+            folded: None,
+        };
+        Ok(Self { probes, collectors: Collectors::default(), memory: Mutex::new(memory), since })
+    }
+
+    /// How the probes do.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.probes.status()
+    }
+
+    /// Copies the accounts, drops those whose time is over, and adds what else is known.
+    ///
+    /// # Errors
+    /// When a kernel map cannot be read.
+    pub fn observe(&self) -> Result<Observation, ReadError> {
+        let mut memory = self.memory();
+        let mut snapshot = self.probes.snapshot()?;
+        memory.clock = memory.clock.refreshed();
+        self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)?;
+        let details = memory.details.refresh(&snapshot.processes);
+        let status = self.probes.status();
+        let mut observation = Observation::new(snapshot, self.since, memory.clock);
+        observation.details = details;
+        observation.probes = probe_states(&status);
+        observation.attach_gaps = attach_gaps(&status.libraries);
+        observation.mmap_events_lost = status.discovery.lost_events;
+        observation.processes_folded = memory.retention.folded();
+        observation.folded.clone_from(&memory.folded);
+        Ok(observation)
+    }
+
+    /// Keeps the maps from filling up with processes that ended while nobody scrapes.
+    ///
+    /// # Errors
+    /// When a kernel map cannot be read.
+    pub fn reap(&self) -> Result<(), ReadError> {
+        if self.probes.ended()?.is_empty() {
+            return Ok(());
+        }
+        let mut memory = self.memory();
+        let mut snapshot = self.probes.snapshot()?;
+        self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)
+    }
+
+    fn drop_ended(
+        &self,
+        memory: &mut Memory,
+        now: Nanos,
+        processes: &mut Vec<ProcessSnapshot>,
+    ) -> Result<(), ReadError> {
+        // A forked child that runs another program without having made a call was never part of the job.
+        let passing = |process: &ProcessSnapshot| {
+            process.execed && !process.dispatches && process.parent.is_some()
+        };
+        let mut gone: HashSet<ProcId> =
+            processes.iter().filter(|process| passing(process)).map(|process| process.id).collect();
+        processes.retain(|process| !gone.contains(&process.id));
+        let early = memory.retention.sweep(now, processes.iter().map(|p| (p.id, p.ended)));
+        let early: HashSet<ProcId> = early.into_iter().collect();
+        for process in processes.extract_if(.., |process| early.contains(&process.id)) {
+            let over = memory.retention.is_over(now, process.ended);
+            if !over {
+                match &mut memory.folded {
+                    Some(folded) => absorb(folded, &process),
+                    None => memory.folded = Some(process.clone()),
+                }
+            }
+            gone.insert(process.id);
+        }
+        self.probes.remove(&gone)
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Source for Daemon {
+    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
+        let observation = self.observe().map_err(|error| ScrapeError(Box::new(error)))?;
+        Ok(self.collectors.gather(&observation))
+    }
+
+    fn ready(&self) -> Readiness {
+        let status = self.probes.status();
+        if !status.is_ready() {
+            return Readiness::NotReady("the libraries in use are being looked for".into());
+        }
+        let broken = |verdict: &Verdict| matches!(verdict, Verdict::Broken(_));
+        let all_programs_broken = status.programs.iter().all(|program| broken(&program.verdict));
+        let no_library_attached = !status.libraries.is_empty()
+            && status.libraries.iter().all(|l| matches!(l.verdict, LibraryVerdict::Refused(_)));
+        if all_programs_broken && (status.libraries.is_empty() || no_library_attached) {
+            return Readiness::NotReady("every probe is broken; the log says why".into());
+        }
+        Readiness::Ready
+    }
+}
+
+fn probe_states(status: &Status) -> Vec<ProbeState> {
+    let host = status.programs.iter().map(|program| ProbeState {
+        probe: program.program.into(),
+        library: String::new(),
+        verdict: program.verdict.label(),
+    });
+    let libraries = status.libraries.iter().map(|library| ProbeState {
+        probe: "call".into(),
+        library: library.path.to_string_lossy().into_owned(),
+        verdict: match library.verdict {
+            LibraryVerdict::Attached if library.slow.is_empty() => "attached",
+            LibraryVerdict::Attached => "attached_slow",
+            LibraryVerdict::NoSymbols => "unsupported",
+            LibraryVerdict::Broken(_) | LibraryVerdict::Refused(_) => "broken",
+            LibraryVerdict::OverLimit => "over_limit",
+        },
+    });
+    host.chain(libraries).collect()
+}
+
+fn attach_gaps(libraries: &[LibraryStatus]) -> Vec<AttachGap> {
+    let gap = |library: &LibraryStatus| {
+        let library_path = library.path.to_string_lossy().into_owned();
+        library.max_gap.map(|gap| AttachGap { library: library_path, gap })
+    };
+    libraries.iter().filter_map(gap).collect()
+}

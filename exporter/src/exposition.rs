@@ -1,0 +1,51 @@
+//! The ways a page can be written, and the choice between them.
+
+pub mod ladder;
+pub mod negotiate;
+pub mod openmetrics;
+pub mod text;
+
+mod line;
+
+use crate::family::Family;
+use std::io;
+
+/// A format that pages can be written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus text 0.0.4.
+    Text,
+    /// OpenMetrics text 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The exact media type; Prometheus 3 refuses a page without a known one.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// Writes the page to `sink`, piece by piece.
+    ///
+    /// # Errors
+    /// Those of `sink`.
+    pub fn write(self, families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
+        match self {
+            Self::Text => text::write(families, sink),
+            Self::OpenMetrics => openmetrics::write(families, sink),
+        }
+    }
+
+    /// The page as a whole.
+    #[must_use]
+    pub fn encode(self, families: &[Family]) -> Vec<u8> {
+        let mut page = Vec::new();
+        // Writing to a Vec cannot fail.
+        let _ = self.write(families, &mut page);
+        page
+    }
+}

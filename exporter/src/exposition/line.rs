@@ -1,0 +1,204 @@
+//! What lines have in common in both text formats: escaping, numbers and label sets.
+
+use super::ladder::{LADDER, cumulate};
+use crate::family::{Family, Sample, Value};
+use crate::metric::Kind;
+use gpucause_abi::Nanos;
+use gpucause_abi::hist::Histogram;
+use std::io::{self, Write as _};
+
+/// Room for one line of a page, on average.
+const LINE_BYTES: usize = 160;
+/// How much of a page is written at a time: the whole of it may be many megabytes, and a compressor needs no more.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// The part of a page that is not written yet.
+pub(super) struct Page<'a> {
+    pub(super) buffer: Vec<u8>,
+    sink: &'a mut dyn io::Write,
+}
+
+impl<'a> Page<'a> {
+    pub(super) fn new(sink: &'a mut dyn io::Write) -> Self {
+        Self { buffer: Vec::with_capacity(CHUNK_BYTES + 64 * LINE_BYTES), sink }
+    }
+
+    /// Writes what there is once that is enough.
+    pub(super) fn flush_full(&mut self) -> io::Result<()> {
+        if self.buffer.len() < CHUNK_BYTES { Ok(()) } else { self.flush() }
+    }
+
+    /// Writes what there is.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.sink.write_all(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Writes `text` with the characters escaped that would end it or break the line.
+pub(super) fn escape(page: &mut Vec<u8>, text: &str, quotes: bool) {
+    let mut plain = 0;
+    let bytes = text.as_bytes();
+    for (index, &byte) in bytes.iter().enumerate() {
+        let escaped: &[u8] = match byte {
+            b'\\' => b"\\\\",
+            b'\n' => b"\\n",
+            b'"' if quotes => b"\\\"",
+            _ => continue,
+        };
+        page.extend_from_slice(&bytes[plain..index]);
+        page.extend_from_slice(escaped);
+        plain = index + 1;
+    }
+    page.extend_from_slice(&bytes[plain..]);
+}
+
+/// Writes a whole number.
+pub(super) fn integer(page: &mut Vec<u8>, number: u64) {
+    page.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// Writes a number so that it reads back as itself.
+pub(super) fn float(page: &mut Vec<u8>, number: f64) {
+    if number.is_nan() {
+        page.extend_from_slice(b"NaN");
+    } else if number.is_infinite() {
+        page.extend_from_slice(if number > 0.0 { b"+Inf" } else { b"-Inf" });
+    } else {
+        // Writing to a Vec cannot fail.
+        let _ = write!(page, "{number}");
+    }
+}
+
+/// Writes a time in seconds, exact to the nanosecond.
+pub(super) fn seconds(page: &mut Vec<u8>, time: Nanos) {
+    const PER_SECOND: u64 = 1_000_000_000;
+    integer(page, time.0 / PER_SECOND);
+    let mut fraction = time.0 % PER_SECOND;
+    if fraction == 0 {
+        return;
+    }
+    let mut digits = [b'0'; 9];
+    for digit in digits.iter_mut().rev() {
+        *digit += (fraction % 10) as u8;
+        fraction /= 10;
+    }
+    let end = digits.iter().rposition(|&digit| digit != b'0').map_or(0, |last| last + 1);
+    page.push(b'.');
+    page.extend_from_slice(&digits[..end]);
+}
+
+/// The label set of a sample, without braces: `a="1",b="2"`.
+pub(super) fn labels(family: &Family, sample: &Sample) -> Vec<u8> {
+    let mut set = Vec::with_capacity(LINE_BYTES);
+    for (key, value) in family.metric.labels.iter().zip(&sample.labels) {
+        if !set.is_empty() {
+            set.push(b',');
+        }
+        set.extend_from_slice(key.as_bytes());
+        set.extend_from_slice(b"=\"");
+        escape(&mut set, value.as_str(), true);
+        set.push(b'"');
+    }
+    set
+}
+
+/// Writes `name`, `suffix`, the label set if there is one, and a space.
+pub(super) fn series(page: &mut Vec<u8>, name: &str, suffix: &str, labels: &[u8]) {
+    page.extend_from_slice(name.as_bytes());
+    page.extend_from_slice(suffix.as_bytes());
+    if !labels.is_empty() {
+        page.push(b'{');
+        page.extend_from_slice(labels);
+        page.push(b'}');
+    }
+    page.push(b' ');
+}
+
+/// Writes the sample lines that both formats agree on: all but `_created`.
+pub(super) fn sample(page: &mut Vec<u8>, family: &Family, sample: &Sample, labels: &[u8]) {
+    let metric = family.metric;
+    if let Value::Histogram(histogram) = &sample.value {
+        return buckets(page, metric.name, histogram, labels);
+    }
+    let suffix = if metric.kind == Kind::Counter { "_total" } else { "" };
+    series(page, metric.name, suffix, labels);
+    match sample.value {
+        Value::Integer(number) => integer(page, number),
+        Value::Float(number) => float(page, number),
+        Value::Seconds(time) => seconds(page, time),
+        Value::Histogram(_) => {}
+    }
+    page.push(b'\n');
+}
+
+/// Writes a histogram's buckets, sum and count.
+fn buckets(page: &mut Vec<u8>, name: &str, histogram: &Histogram, labels: &[u8]) {
+    let mut prefix = Vec::with_capacity(LINE_BYTES);
+    prefix.extend_from_slice(name.as_bytes());
+    prefix.extend_from_slice(b"_bucket{");
+    prefix.extend_from_slice(labels);
+    prefix.extend_from_slice(if labels.is_empty() { b"le=\"" } else { b",le=\"" });
+    let (at_most, total) = cumulate(&histogram.slots);
+    let finite = LADDER.iter().map(|bound| bound.le).zip(at_most);
+    for (le, count) in finite.chain([("+Inf", total)]) {
+        page.extend_from_slice(&prefix);
+        page.extend_from_slice(le.as_bytes());
+        page.extend_from_slice(b"\"} ");
+        integer(page, count);
+        page.push(b'\n');
+    }
+    series(page, name, "_sum", labels);
+    seconds(page, histogram.sum);
+    page.push(b'\n');
+    series(page, name, "_count", labels);
+    integer(page, total);
+    page.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut page = Vec::new();
+        write(&mut page);
+        String::from_utf8(page).unwrap()
+    }
+
+    #[test]
+    fn only_what_would_break_a_line_is_escaped() {
+        let text = "a\"b\\c\nd\u{fffd}\u{e9}";
+        assert_eq!(written(|p| escape(p, text, true)), "a\\\"b\\\\c\\nd\u{fffd}\u{e9}");
+        assert_eq!(written(|p| escape(p, text, false)), "a\"b\\\\c\\nd\u{fffd}\u{e9}");
+    }
+
+    #[test]
+    fn floats_are_what_prometheus_parses() {
+        for (number, text) in [
+            (f64::INFINITY, "+Inf"),
+            (f64::NEG_INFINITY, "-Inf"),
+            (f64::NAN, "NaN"),
+            (0.1, "0.1"),
+            (3.0, "3"),
+            (1e-9, "0.000000001"),
+        ] {
+            assert_eq!(written(|p| float(p, number)), text);
+        }
+    }
+
+    #[test]
+    fn seconds_are_exact_beyond_the_precision_of_a_float() {
+        for (ns, text) in [
+            (0, "0"),
+            (1, "0.000000001"),
+            (1_000_000_000, "1"),
+            (1_500_000_000, "1.5"),
+            (10_000_000, "0.01"),
+            (u64::MAX, "18446744073.709551615"),
+        ] {
+            assert_eq!(written(|p| seconds(p, Nanos(ns))), text);
+        }
+    }
+}

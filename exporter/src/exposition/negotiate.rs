@@ -1,0 +1,104 @@
+//! What a scraper asks for in `Accept` and `Accept-Encoding`.
+
+use super::Format;
+
+/// A media range of an `Accept` header, or a coding of `Accept-Encoding`.
+struct Item<'a> {
+    name: &'a str,
+    parameters: Vec<(&'a str, &'a str)>,
+    quality: f32,
+}
+
+impl Item<'_> {
+    fn parameter(&self, key: &str) -> Option<&str> {
+        self.parameters.iter().find(|(k, _)| k.eq_ignore_ascii_case(key)).map(|&(_, v)| v)
+    }
+}
+
+/// Splits at `separator` outside double quotes.
+fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
+    let mut quoted = false;
+    text.split(move |c: char| {
+        quoted ^= c == '"';
+        c == separator && !quoted
+    })
+}
+
+fn items(header: &str) -> impl Iterator<Item = Item<'_>> {
+    split_unquoted(header, ',').filter_map(|item| {
+        let mut parts = split_unquoted(item, ';').map(str::trim);
+        let name = parts.next().filter(|name| !name.is_empty())?;
+        let mut quality = 1.0;
+        let mut parameters = Vec::new();
+        for (key, value) in parts.filter_map(|part| part.split_once('=')) {
+            let (key, value) = (key.trim(), value.trim().trim_matches('"'));
+            if key.eq_ignore_ascii_case("q") {
+                quality = value.parse::<f32>().ok().filter(|q| (0.0..=1.0).contains(q))?;
+            } else {
+                parameters.push((key, value));
+            }
+        }
+        Some(Item { name, parameters, quality })
+    })
+}
+
+/// How precisely a media range names a format: 3 with its version, 2 by name, 1 by `text/*`, 0 by `*/*`; `None` when it
+/// does not. Parameters that say nothing about the format, such as `escaping`, are ignored.
+fn precision(item: &Item<'_>, format: Format) -> Option<u8> {
+    let (media, version, family) = match format {
+        Format::Text => ("text/plain", "0.0.4", "text/*"),
+        Format::OpenMetrics => ("application/openmetrics-text", "1.0.0", "application/*"),
+    };
+    if item.name.eq_ignore_ascii_case(media) {
+        return match item.parameter("version") {
+            None => Some(2),
+            Some(asked) => (asked == version).then_some(3),
+        };
+    }
+    if item.name.eq_ignore_ascii_case(family) {
+        return Some(1);
+    }
+    (item.name == "*/*").then_some(0)
+}
+
+/// The format that the `Accept` header likes best. Of two liked equally it is the one named first, and text when a
+/// wildcard means both. Text is also the answer to no header and to one that names nothing we can write.
+#[must_use]
+pub fn format(accept: &str) -> Format {
+    let items: Vec<_> = items(accept).collect();
+    let mut best: Option<(f32, usize, Format)> = None;
+    for format in [Format::Text, Format::OpenMetrics] {
+        let most_precise = items
+            .iter()
+            .enumerate()
+            .filter_map(|(position, item)| Some((precision(item, format)?, position, item)))
+            .max_by_key(|&(precision, position, _)| (precision, std::cmp::Reverse(position)));
+        let Some((_, position, item)) = most_precise.filter(|(_, _, item)| item.quality > 0.0)
+        else {
+            continue;
+        };
+        let better = best.is_none_or(|(quality, place, _)| {
+            item.quality > quality || (item.quality >= quality && position < place)
+        });
+        if better {
+            best = Some((item.quality, position, format));
+        }
+    }
+    best.map_or(Format::Text, |(_, _, format)| format)
+}
+
+/// Whether the `Accept-Encoding` header allows gzip.
+#[must_use]
+pub fn gzip(accept_encoding: &str) -> bool {
+    let mut wildcard = false;
+    for item in items(accept_encoding) {
+        if item.name.eq_ignore_ascii_case("gzip") || item.name.eq_ignore_ascii_case("x-gzip") {
+            return item.quality > 0.0;
+        }
+        wildcard |= item.name == "*" && item.quality > 0.0;
+    }
+    wildcard
+}
+
+#[cfg(test)]
+mod tests;

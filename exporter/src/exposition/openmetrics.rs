@@ -1,0 +1,43 @@
+//! OpenMetrics text format 1.0.0.
+//!
+//! Info metrics are exposed as gauges, as in the text format, so that a series has the same type whichever format a
+//! scraper asks for.
+
+use super::line::{self, Page};
+use crate::family::Family;
+use crate::metric::Kind;
+use std::io;
+
+/// Writes the page to `sink`, piece by piece. Families without samples are left out.
+///
+/// # Errors
+/// Those of `sink`.
+pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
+    let mut pieces = Page::new(sink);
+    for family in families.iter().filter(|family| !family.samples.is_empty()) {
+        let page = &mut pieces.buffer;
+        let metric = family.metric;
+        let name = metric.name;
+        page.extend_from_slice(format!("# TYPE {name} {}\n", metric.kind.type_name()).as_bytes());
+        if let Some(unit) = metric.unit {
+            page.extend_from_slice(format!("# UNIT {name} {}\n", unit.name()).as_bytes());
+        }
+        page.extend_from_slice(format!("# HELP {name} ").as_bytes());
+        line::escape(page, metric.help, true);
+        page.push(b'\n');
+        let has_beginning = matches!(metric.kind, Kind::Counter | Kind::Histogram);
+        for sample in &family.samples {
+            let page = &mut pieces.buffer;
+            let labels = line::labels(family, sample);
+            line::sample(page, family, sample, &labels);
+            if let Some(created) = sample.created.filter(|_| has_beginning) {
+                line::series(page, name, "_created", &labels);
+                line::float(page, created);
+                page.push(b'\n');
+            }
+            pieces.flush_full()?;
+        }
+    }
+    pieces.buffer.extend_from_slice(b"# EOF\n");
+    pieces.flush()
+}

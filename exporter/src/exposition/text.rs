@@ -1,0 +1,26 @@
+//! Prometheus text format 0.0.4.
+
+use super::line::{self, Page};
+use crate::family::Family;
+use std::io;
+
+/// Writes the page to `sink`, piece by piece. Families without samples are left out.
+///
+/// # Errors
+/// Those of `sink`.
+pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
+    let mut pieces = Page::new(sink);
+    for family in families.iter().filter(|family| !family.samples.is_empty()) {
+        let page = &mut pieces.buffer;
+        let metric = family.metric;
+        let name = metric.query_name();
+        page.extend_from_slice(format!("# HELP {name} ").as_bytes());
+        line::escape(page, metric.help, false);
+        page.extend_from_slice(format!("\n# TYPE {name} {}\n", metric.kind.type_name()).as_bytes());
+        for sample in &family.samples {
+            line::sample(&mut pieces.buffer, family, sample, &line::labels(family, sample));
+            pieces.flush_full()?;
+        }
+    }
+    pieces.flush()
+}

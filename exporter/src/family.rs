@@ -1,0 +1,111 @@
+//! The one model of what is exported: collectors make it, encoders write it.
+//!
+//! There is no sample timestamp: an explicit one would stop Prometheus from marking a vanished series as stale.
+
+use crate::metric::Metric;
+use gpucause_abi::Nanos;
+use gpucause_abi::hist::Histogram;
+use std::sync::Arc;
+
+/// A label's value. The two cheap forms carry what nearly all labels are made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LabelValue {
+    /// Known at compile time.
+    Fixed(&'static str),
+    /// Used by many samples, such as a process's name.
+    Shared(Arc<str>),
+}
+
+impl LabelValue {
+    /// The value as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Fixed(text) => text,
+            Self::Shared(text) => text,
+        }
+    }
+}
+
+impl From<&'static str> for LabelValue {
+    fn from(text: &'static str) -> Self {
+        Self::Fixed(text)
+    }
+}
+
+impl From<&Arc<str>> for LabelValue {
+    fn from(text: &Arc<str>) -> Self {
+        Self::Shared(Arc::clone(text))
+    }
+}
+
+impl From<String> for LabelValue {
+    fn from(text: String) -> Self {
+        Self::Shared(text.into())
+    }
+}
+
+/// A sample's value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A whole number.
+    Integer(u64),
+    /// A measured number.
+    Float(f64),
+    /// A time in seconds, exact to the nanosecond.
+    Seconds(Nanos),
+    /// A distribution of times in seconds.
+    Histogram(Histogram),
+}
+
+/// One series of a family.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// One value for each of the metric's label keys, in their order.
+    pub labels: Box<[LabelValue]>,
+    /// The value.
+    pub value: Value,
+    /// When a counter or histogram began at zero, in seconds since the Unix epoch. It tells a restart from a reused PID.
+    pub created: Option<f64>,
+}
+
+/// A metric and its samples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    /// Name, help, kind and label keys.
+    pub metric: &'static Metric,
+    /// The series; no two have the same labels.
+    pub samples: Vec<Sample>,
+}
+
+impl Family {
+    /// A family without samples.
+    #[must_use]
+    pub const fn new(metric: &'static Metric) -> Self {
+        Self { metric, samples: Vec::new() }
+    }
+
+    /// Adds a sample that has no beginning, such as a gauge.
+    pub fn push<const N: usize>(&mut self, labels: [LabelValue; N], value: Value) {
+        self.push_created(labels, value, None);
+    }
+
+    /// Adds a sample that began at zero at `created`, in seconds since the Unix epoch.
+    pub fn push_created<const N: usize>(
+        &mut self,
+        labels: [LabelValue; N],
+        value: Value,
+        created: Option<f64>,
+    ) {
+        debug_assert_eq!(N, self.metric.labels.len(), "labels of {}", self.metric.name);
+        self.samples.push(Sample { labels: Box::new(labels), value, created });
+    }
+
+    /// With one sample that has no labels.
+    #[must_use]
+    pub fn single(metric: &'static Metric, value: Value, created: Option<f64>) -> Self {
+        let mut family = Self::new(metric);
+        family.push_created([], value, created);
+        family
+    }
+}

@@ -1,0 +1,23 @@
+//! gpucause: tells why a GPU is not being fed.
+//!
+//! A scrape copies the kernel's accounts into an [`observation`], [`collector`]s turn it into [`family`] values, an
+//! [`exposition`] encoder writes them, and the [`server`] hands them out.
+
+pub mod check;
+pub mod cli;
+pub mod clock;
+pub mod collector;
+pub mod daemon;
+pub mod demo;
+pub mod error_name;
+pub mod exposition;
+pub mod family;
+pub mod logging;
+pub mod merge;
+pub mod metric;
+pub mod observation;
+pub mod process_details;
+pub mod retention;
+pub mod serve;
+pub mod server;
+pub mod version;

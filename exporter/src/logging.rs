@@ -1,0 +1,69 @@
+//! The log: structured lines on standard error.
+
+mod logfmt;
+
+use clap::{Args, ValueEnum};
+use std::io;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt;
+
+/// Flags of the log.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct LogArgs {
+    /// Only log messages with this severity or above
+    #[arg(long = "log.level", value_name = "LEVEL", value_enum, default_value_t = Level::Info)]
+    pub level: Level,
+    /// Form of the log lines
+    #[arg(long = "log.format", value_name = "FORMAT", value_enum, default_value_t = Format::Logfmt)]
+    pub format: Format,
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    /// What stops the daemon.
+    Error,
+    /// What it copes with, but somebody should know.
+    Warn,
+    /// What it does.
+    Info,
+    /// How it does it.
+    Debug,
+    /// Every step.
+    Trace,
+}
+
+/// How a line is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// key=value pairs
+    Logfmt,
+    /// One JSON object a line
+    Json,
+}
+
+impl From<Level> for LevelFilter {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Error => Self::ERROR,
+            Level::Warn => Self::WARN,
+            Level::Info => Self::INFO,
+            Level::Debug => Self::DEBUG,
+            Level::Trace => Self::TRACE,
+        }
+    }
+}
+
+/// Sends all further log lines to standard error. A second call has no effect.
+pub fn init(args: LogArgs) {
+    let builder = fmt()
+        .with_max_level(LevelFilter::from(args.level))
+        // It would report a failed write to the same standard error, and panic when that fails too.
+        .log_internal_errors(false)
+        .with_writer(io::stderr);
+    // An error means that a log is set up already, and one is enough.
+    let _ = match args.format {
+        Format::Logfmt => builder.event_format(logfmt::Logfmt).try_init(),
+        Format::Json => builder.json().flatten_event(true).try_init(),
+    };
+}

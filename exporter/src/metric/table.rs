@@ -1,0 +1,123 @@
+//! Every metric there is. Nowhere else is a name, help text, unit or label key written.
+
+use super::Kind::{Counter, Gauge, Histogram, Info};
+use super::Unit::{Bytes, Seconds};
+use super::{Metric, Unit};
+
+/// Declares the rows, and [`ALL`] of them in the order of the page.
+macro_rules! metrics {
+    ($($row:ident: $kind:ident $name:literal, $unit:expr, [$($label:literal),*], $help:literal;)+) => {
+        $(
+            #[doc = $help]
+            pub static $row: Metric =
+                Metric { name: $name, help: $help, unit: $unit, kind: $kind, labels: &[$($label),*] };
+        )+
+
+        /// Every metric, in the order in which a page shows them.
+        pub static ALL: &[&Metric] = &[$(&$row),+];
+    };
+}
+
+const SECONDS: Option<Unit> = Some(Seconds);
+const BYTES: Option<Unit> = Some(Bytes);
+
+metrics! {
+    CUDA_CALL_DURATION: Histogram "gpucause_cuda_call_duration_seconds", SECONDS,
+        ["pid", "comm", "api", "op", "cold"],
+        "Time from entry to return of traced calls; cold is true for the first launch of a kernel function.";
+    CUDA_CALL_ERRORS: Counter "gpucause_cuda_call_errors", None,
+        ["pid", "comm", "api", "op", "error"],
+        "Traced calls that returned an error; not ready and in progress are none.";
+    CUDA_CALL_STALLED: Counter "gpucause_cuda_call_stalled", None,
+        ["pid", "comm", "api", "op"],
+        "Traced calls whose thread was off the CPU at any time between entry and return.";
+    CUDA_CALL_OFFCPU: Counter "gpucause_cuda_call_offcpu_seconds", SECONDS,
+        ["pid", "comm", "api", "op", "reason"],
+        "Off-CPU time between entry and return of traced calls, by reason.";
+    OFFCPU_DURATION: Histogram "gpucause_offcpu_duration_seconds", SECONDS,
+        ["pid", "comm", "role", "reason"],
+        "Stretches of off-CPU time of the process's threads, by the one reason each is charged to.";
+    RUNQUEUE_LATENCY: Histogram "gpucause_runqueue_latency_seconds", SECONDS,
+        ["pid", "comm", "role"],
+        "Time that the process's threads were runnable before they got a CPU.";
+    CONTEXT_SWITCHES: Counter "gpucause_context_switches", None,
+        ["pid", "comm", "role", "kind"],
+        "Times that the process's threads left a CPU: voluntary when blocking, involuntary when runnable.";
+    CALLS_ABANDONED: Counter "gpucause_calls_abandoned", None,
+        ["pid", "comm"],
+        "Traced calls that never returned: unwound, or cut short by exit or exec.";
+    PROCESS_INFO: Info "gpucause_process_info", None,
+        ["pid", "comm", "exe", "container_id", "cgroup", "pod", "namespace", "user", "rank", "world_size", "gpu_uuid"],
+        "What an observed process is; a label is empty where it could not be read.";
+    PROCESSES_OBSERVED: Gauge "gpucause_processes_observed", None,
+        [],
+        "Live processes under observation.";
+    PROCESSES_FOLDED: Counter "gpucause_processes_folded", None,
+        [],
+        "Exited processes dropped before their retention time because too many had exited.";
+
+    BUILD_INFO: Info "gpucause_build_info", None,
+        ["version", "revision", "rustversion", "arch"],
+        "How this daemon was built.";
+    PROBE_INFO: Info "gpucause_probe_info", None,
+        ["probe", "library", "verdict"],
+        "What became of each probe; library is empty for probes in the kernel.";
+    PROBE_HITS: Counter "gpucause_probe_hits", None,
+        ["probe"],
+        "Runs of each kernel program.";
+    MAP_ENTRIES: Gauge "gpucause_map_entries", None,
+        ["map"],
+        "Entries in each bounded kernel map.";
+    MAP_CAPACITY: Gauge "gpucause_map_capacity", None,
+        ["map"],
+        "Entries that each bounded kernel map can hold.";
+    MAP_FULL: Counter "gpucause_map_full", None,
+        ["map"],
+        "Updates that a full kernel map refused; what they would have counted is missing.";
+    CALLS_UNMATCHED_RETURNS: Counter "gpucause_calls_unmatched_returns", None,
+        [],
+        "Returns without a known entry, such as of calls that were in flight at attach.";
+    DUPLICATE_HITS: Counter "gpucause_duplicate_hits", None,
+        [],
+        "Second reports of one call through another mount of the same library; not counted as calls.";
+    CALLS_TOO_DEEP: Counter "gpucause_calls_too_deep", None,
+        [],
+        "Traced calls nested too deep to be recorded; neither counted nor timed.";
+    CLOCK_UNDERFLOW: Counter "gpucause_clock_underflow", None,
+        [],
+        "Intervals that ended before they began, by clocks of different CPUs; not recorded.";
+    LIBRARY_ATTACH_GAP: Gauge "gpucause_library_attach_gap_seconds", SECONDS,
+        ["library"],
+        "Time between a library's mapping and the attach of its probes; calls in it were not seen.";
+    MMAP_EVENTS_LOST: Counter "gpucause_mmap_events_lost", None,
+        [],
+        "Notices of newly mapped files that were lost; the periodic scan finds those libraries later.";
+    SCRAPE_COLLECTOR_DURATION: Gauge "gpucause_scrape_collector_duration_seconds", SECONDS,
+        ["collector"],
+        "Time that a collector took in this scrape.";
+    SCRAPE_COLLECTOR_SUCCESS: Gauge "gpucause_scrape_collector_success", None,
+        ["collector"],
+        "Whether a collector succeeded in this scrape.";
+
+    PROCESS_CPU: Counter "process_cpu_seconds", SECONDS,
+        [],
+        "User and system CPU time that this daemon has used.";
+    PROCESS_OPEN_FDS: Gauge "process_open_fds", None,
+        [],
+        "Open file descriptors of this daemon.";
+    PROCESS_MAX_FDS: Gauge "process_max_fds", None,
+        [],
+        "File descriptors that this daemon may open.";
+    PROCESS_VIRTUAL_MEMORY: Gauge "process_virtual_memory_bytes", BYTES,
+        [],
+        "Virtual memory of this daemon.";
+    PROCESS_RESIDENT_MEMORY: Gauge "process_resident_memory_bytes", BYTES,
+        [],
+        "Resident memory of this daemon.";
+    PROCESS_START_TIME: Gauge "process_start_time_seconds", SECONDS,
+        [],
+        "When this daemon started, since the Unix epoch.";
+    PROCESS_THREADS: Gauge "process_threads", None,
+        [],
+        "Threads of this daemon.";
+}

@@ -1,0 +1,69 @@
+//! All that one scrape knows: what collectors turn into families.
+
+use crate::clock::WallClock;
+use crate::process_details::ProcessDetails;
+use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
+use gpucause_abi::{Nanos, ProcId};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The input of every collector.
+#[derive(Debug, Clone)]
+pub struct Observation {
+    /// The copy of the kernel maps, without the processes whose retention is over.
+    pub snapshot: Snapshot,
+    /// What `/proc` says of the processes.
+    pub details: HashMap<ProcId, Arc<ProcessDetails>>,
+    /// What became of each probe.
+    pub probes: Vec<ProbeState>,
+    /// How long each library was mapped before its probes were attached.
+    pub attach_gaps: Vec<AttachGap>,
+    /// Notices of newly mapped files that were lost.
+    pub mmap_events_lost: u64,
+    /// Exited processes dropped early, by [`Retention`](crate::retention::Retention).
+    pub processes_folded: u64,
+    /// The accounts of those dropped early, added up.
+    pub folded: Option<ProcessSnapshot>,
+    /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
+    pub since: Nanos,
+    /// Tells monotonic moments as wall time.
+    pub clock: WallClock,
+}
+
+impl Observation {
+    /// Of a daemon that has seen nothing but the kernel maps.
+    #[must_use]
+    pub fn new(snapshot: Snapshot, since: Nanos, clock: WallClock) -> Self {
+        Self {
+            snapshot,
+            details: HashMap::new(),
+            probes: Vec::new(),
+            attach_gaps: Vec::new(),
+            mmap_events_lost: 0,
+            processes_folded: 0,
+            folded: None,
+            since,
+            clock,
+        }
+    }
+}
+
+/// What became of a probe.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProbeState {
+    /// Name of the probe.
+    pub probe: String,
+    /// Path of the library it is on; empty for a probe in the kernel.
+    pub library: String,
+    /// `ok`, `unsupported`, `broken` and the like: a word from a fixed set.
+    pub verdict: &'static str,
+}
+
+/// How long a library was in use before its probes were.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AttachGap {
+    /// Path of the library.
+    pub library: String,
+    /// From its mapping to the attach.
+    pub gap: Nanos,
+}

@@ -1,0 +1,121 @@
+//! What `/proc` tells of an observed process. Read while it lives, kept for as long as its accounts are.
+
+mod container;
+mod users;
+
+use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::{Nanos, ProcId, Tgid};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Facts about a process. What could not be read is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProcessDetails {
+    /// Path of the executable, in its own mount namespace.
+    pub exe: Arc<str>,
+    /// Path in the cgroup tree.
+    pub cgroup: Arc<str>,
+    /// Full id of the container.
+    pub container_id: Arc<str>,
+    /// Name of the real user in the host's user database, or the uid where it has none.
+    pub user: Arc<str>,
+}
+
+impl ProcessDetails {
+    /// Whether there is nothing left that a later attempt could find out.
+    fn is_complete(&self) -> bool {
+        !(self.exe.is_empty() || self.cgroup.is_empty() || self.user.is_empty())
+    }
+}
+
+/// The details of every process under observation.
+#[derive(Debug)]
+pub struct DetailsCache {
+    proc_root: PathBuf,
+    passwd: PathBuf,
+    entries: HashMap<ProcId, Arc<ProcessDetails>>,
+}
+
+impl Default for DetailsCache {
+    fn default() -> Self {
+        Self::at("/proc", "/etc/passwd")
+    }
+}
+
+impl DetailsCache {
+    /// That reads these files.
+    #[must_use]
+    pub fn at(proc_root: impl Into<PathBuf>, passwd: impl Into<PathBuf>) -> Self {
+        Self { proc_root: proc_root.into(), passwd: passwd.into(), entries: HashMap::new() }
+    }
+
+    /// The details of `processes`. A process is looked up until all is known, its end included; details of processes that
+    /// are not among `processes` any more are forgotten.
+    pub fn refresh(
+        &mut self,
+        processes: &[ProcessSnapshot],
+    ) -> HashMap<ProcId, Arc<ProcessDetails>> {
+        let mut entries = HashMap::with_capacity(processes.len());
+        for process in processes {
+            let known = self.entries.remove(&process.id).unwrap_or_default();
+            let details = if process.ended.is_some() || known.is_complete() {
+                known
+            } else {
+                self.read(process.tgid, process.started_boottime).map_or(known, Arc::new)
+            };
+            entries.insert(process.id, details);
+        }
+        self.entries = entries.clone();
+        entries
+    }
+
+    /// `None` when the PID is not, or no longer, that process.
+    fn read(&self, tgid: Tgid, started: Nanos) -> Option<ProcessDetails> {
+        let dir = self.proc_root.join(tgid.to_string());
+        let cgroup =
+            container::cgroup_path(&fs::read_to_string(dir.join("cgroup")).unwrap_or_default());
+        let details = ProcessDetails {
+            exe: exe(&dir).into(),
+            container_id: container::container_id(&cgroup).unwrap_or_default().into(),
+            cgroup: cgroup.into(),
+            user: self.user(&dir).unwrap_or_default().into(),
+        };
+        // Asked last: had the PID been reused before or during the reads, it would show here.
+        (start_ticks(&dir)? == ticks(started)).then_some(details)
+    }
+
+    fn user(&self, dir: &Path) -> Option<String> {
+        let status = fs::read_to_string(dir.join("status")).ok()?;
+        let uid = users::real_uid(&status)?;
+        let passwd = fs::read(&self.passwd).unwrap_or_default();
+        Some(users::name_of(uid, &passwd).unwrap_or_else(|| uid.to_string()))
+    }
+}
+
+fn exe(dir: &Path) -> String {
+    let link = fs::read_link(dir.join("exe")).unwrap_or_default();
+    let path = link.to_string_lossy();
+    path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned()
+}
+
+/// `USER_HZ`, in which `/proc` tells times on every architecture that CUDA exists for.
+const TICKS_PER_SECOND: u64 = 100;
+
+const fn ticks(boottime: Nanos) -> u64 {
+    boottime.0 / (1_000_000_000 / TICKS_PER_SECOND)
+}
+
+/// When the process started, in clock ticks since boot.
+fn start_ticks(dir: &Path) -> Option<u64> {
+    const FIELDS_FROM_STATE_TO_START: usize = 19;
+    let stat = fs::read(dir.join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name before the state may hold anything, parentheses and spaces included.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(FIELDS_FROM_STATE_TO_START)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

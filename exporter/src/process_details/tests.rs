@@ -1,0 +1,73 @@
+//! Details of this test's own process, and of what is not there.
+
+use super::*;
+use gpucause_abi::record::COMM_LEN;
+use gpucause_abi::snapshot::Comm;
+
+fn process(tgid: u32, started: Nanos, ended: Option<Nanos>) -> ProcessSnapshot {
+    ProcessSnapshot {
+        id: ProcId(1),
+        tgid: Tgid(tgid),
+        comm: Comm([0; COMM_LEN]),
+        parent: None,
+        started_boottime: started,
+        first_seen: Nanos(0),
+        dispatches: true,
+        ended,
+        execed: false,
+        abandoned_calls: 0,
+        calls: Vec::new(),
+        stalls: Vec::new(),
+        errors: Vec::new(),
+        kernels: Vec::new(),
+        offcpu: Vec::new(),
+        runqueue: Vec::new(),
+        switches: Default::default(),
+    }
+}
+
+fn own_start() -> Nanos {
+    let ticks = start_ticks(Path::new("/proc/self")).unwrap();
+    Nanos(ticks * (1_000_000_000 / TICKS_PER_SECOND) + 123)
+}
+
+#[test]
+fn a_live_process_has_all_details() {
+    let own = process(std::process::id(), own_start(), None);
+    let details = DetailsCache::default().refresh(&[own]);
+    let details = &details[&ProcId(1)];
+    assert_eq!(*details.exe, *std::env::current_exe().unwrap().to_string_lossy());
+    assert!(details.cgroup.starts_with('/'), "{details:?}");
+    assert!(!details.user.is_empty());
+}
+
+#[test]
+fn details_outlive_the_process_but_not_its_accounts() {
+    let mut cache = DetailsCache::default();
+    let live = process(std::process::id(), own_start(), None);
+    let known = cache.refresh(&[live]);
+    let ended = process(std::process::id(), own_start(), Some(Nanos(5)));
+    assert_eq!(cache.refresh(std::slice::from_ref(&ended)), known);
+    assert!(cache.refresh(&[]).is_empty());
+    assert_eq!(*cache.refresh(&[ended])[&ProcId(1)], ProcessDetails::default());
+}
+
+#[test]
+fn a_reused_pid_lends_no_details_to_the_process_before_it() {
+    let earlier = process(std::process::id(), Nanos(own_start().0 - 1_000_000_000), None);
+    let details = DetailsCache::default().refresh(&[earlier]);
+    assert_eq!(*details[&ProcId(1)], ProcessDetails::default());
+}
+
+#[test]
+fn a_process_that_is_not_there_has_empty_details() {
+    let details = DetailsCache::default().refresh(&[process(u32::MAX, Nanos(1), None)]);
+    assert_eq!(*details[&ProcId(1)], ProcessDetails::default());
+}
+
+#[test]
+fn a_user_without_a_name_is_told_by_uid() {
+    let own = process(std::process::id(), own_start(), None);
+    let details = DetailsCache::at("/proc", "/nonexistent").refresh(&[own]);
+    assert!(details[&ProcId(1)].user.parse::<u32>().is_ok());
+}

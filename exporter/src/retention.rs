@@ -1,0 +1,131 @@
+//! How long the accounts of processes that are gone stay: bookkeeping only, the maps are not touched here.
+
+use gpucause_abi::{Nanos, ProcId};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// What to keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// How long a process stays after its end.
+    pub keep_for: Duration,
+    /// How many ended processes stay at most.
+    pub max_ended: usize,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { keep_for: Duration::from_secs(300), max_ended: 256 }
+    }
+}
+
+/// Decides which processes go, and counts those that had to go early.
+#[derive(Debug, Default)]
+pub struct Retention {
+    policy: Policy,
+    folded: u64,
+    /// Counted in `folded` and not gone from the maps yet, so as to count each once.
+    going: HashSet<ProcId>,
+}
+
+impl Retention {
+    /// With nothing dropped yet.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// Processes dropped before their time was over because too many had ended.
+    #[must_use]
+    pub const fn folded(&self) -> u64 {
+        self.folded
+    }
+
+    /// Whether a process that ended then has been kept for as long as it should.
+    #[must_use]
+    pub fn is_over(&self, now: Nanos, ended: Option<Nanos>) -> bool {
+        let keep_ns = u64::try_from(self.policy.keep_for.as_nanos()).unwrap_or(u64::MAX);
+        ended.is_some_and(|ended| now.0.saturating_sub(ended.0) >= keep_ns)
+    }
+
+    /// Of all processes with the time of their end, those to drop at `now` (both on the monotonic clock): the ones whose
+    /// time is over, and of the others the oldest beyond the bound. A process that lives is never dropped.
+    pub fn sweep(
+        &mut self,
+        now: Nanos,
+        processes: impl IntoIterator<Item = (ProcId, Option<Nanos>)>,
+    ) -> Vec<ProcId> {
+        let (mut drop, mut kept) = (Vec::new(), Vec::new());
+        for (id, ended) in processes {
+            let Some(ended) = ended else { continue };
+            if self.is_over(now, Some(ended)) {
+                drop.push(id);
+            } else {
+                kept.push((ended, id));
+            }
+        }
+        kept.sort_unstable();
+        let excess = kept.len().saturating_sub(self.policy.max_ended);
+        let early: HashSet<_> = kept[..excess].iter().map(|&(_, id)| id).collect();
+        self.folded += early.difference(&self.going).count() as u64;
+        drop.extend(kept[..excess].iter().map(|&(_, id)| id));
+        self.going = early;
+        drop
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn ended(id: u32, second: u64) -> (ProcId, Option<Nanos>) {
+        (ProcId(id), Some(Nanos(second * SECOND)))
+    }
+
+    fn retention(max_ended: usize) -> Retention {
+        Retention::new(Policy { keep_for: Duration::from_secs(10), max_ended })
+    }
+
+    #[test]
+    fn a_process_goes_when_its_time_is_over() {
+        let mut retention = retention(100);
+        let processes = [(ProcId(1), None), ended(2, 5), ended(3, 6)];
+        assert_eq!(retention.sweep(Nanos(14 * SECOND), processes), []);
+        assert_eq!(retention.sweep(Nanos(15 * SECOND), processes), [ProcId(2)]);
+        assert_eq!(retention.sweep(Nanos(99 * SECOND), processes), [ProcId(2), ProcId(3)]);
+        assert_eq!(retention.folded(), 0);
+    }
+
+    #[test]
+    fn the_oldest_go_first_when_too_many_have_ended() {
+        let mut retention = retention(2);
+        let processes = [ended(1, 9), ended(2, 7), ended(3, 8), ended(4, 6), (ProcId(5), None)];
+        assert_eq!(retention.sweep(Nanos(10 * SECOND), processes), [ProcId(4), ProcId(2)]);
+        assert_eq!(retention.folded(), 2);
+    }
+
+    #[test]
+    fn a_process_that_has_not_gone_yet_is_counted_once() {
+        let mut retention = retention(1);
+        let now = Nanos(10 * SECOND);
+        retention.sweep(now, [ended(1, 1), ended(2, 2)]);
+        retention.sweep(now, [ended(1, 1), ended(2, 2)]);
+        assert_eq!(retention.folded(), 1);
+        retention.sweep(now, [ended(2, 2), ended(3, 3)]);
+        assert_eq!(retention.folded(), 2);
+    }
+
+    #[test]
+    fn an_end_after_the_snapshot_was_taken_is_not_over() {
+        assert_eq!(retention(5).sweep(Nanos(0), [ended(1, 5)]), []);
+    }
+
+    #[test]
+    fn no_retention_drops_everything_that_has_ended() {
+        let mut retention = Retention::new(Policy { keep_for: Duration::ZERO, max_ended: 5 });
+        assert_eq!(retention.sweep(Nanos(SECOND), [ended(1, 1), (ProcId(2), None)]), [ProcId(1)]);
+        assert_eq!(retention.folded(), 0);
+    }
+}

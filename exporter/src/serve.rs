@@ -1,0 +1,81 @@
+//! Running: the daemon behind the server, until a signal ends it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use sd_notify::NotifyState;
+
+use crate::daemon::{Daemon, REAP_EVERY};
+use crate::server::{Readiness, Server, Source as _, TelemetryPath, shutdown_signal};
+use crate::version;
+
+/// Threads for scrapes and reaping: as many as run at a time, and one to spare.
+const BLOCKING_THREADS: usize = 3;
+/// Between two looks whether the daemon has become ready.
+const READY_EVERY: Duration = Duration::from_millis(20);
+
+/// Serves until SIGTERM or SIGINT. The probes go when the last owner of `daemon` does.
+///
+/// # Errors
+/// When the runtime cannot be started or the sockets fail.
+pub fn until_signal(
+    server: Server,
+    daemon: &Arc<Daemon>,
+    telemetry_path: TelemetryPath,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let served = runtime.block_on(async {
+        let shutdown = shutdown_signal().context("cannot catch signals")?;
+        for address in server.addresses() {
+            tracing::info!(%address, version = version::VERSION, "listening");
+        }
+        let reaping = tokio::spawn(reap(Arc::clone(daemon)));
+        let telling = tokio::spawn(tell_ready(Arc::clone(daemon)));
+        let source = Arc::clone(daemon);
+        let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
+        notify(NotifyState::Stopping);
+        reaping.abort();
+        telling.abort();
+        served
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served
+}
+
+async fn reap(daemon: Arc<Daemon>) {
+    let mut ticks = tokio::time::interval(REAP_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let reaper = Arc::clone(&daemon);
+        match tokio::task::spawn_blocking(move || reaper.reap()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "accounts of ended processes were not dropped");
+            }
+            Err(error) => tracing::error!(%error, "dropping accounts of ended processes failed"),
+        }
+    }
+}
+
+/// Tells the service manager once the libraries in use are attached to.
+async fn tell_ready(daemon: Arc<Daemon>) {
+    while daemon.ready() != Readiness::Ready {
+        tokio::time::sleep(READY_EVERY).await;
+    }
+    let status = daemon.status();
+    tracing::info!(mode = status.mode.label(), libraries = status.libraries.len(), "ready");
+    notify(NotifyState::Ready);
+}
+
+fn notify(state: NotifyState<'_>) {
+    // Without a service manager this does nothing and succeeds.
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!(%error, "the service manager was not told");
+    }
+}

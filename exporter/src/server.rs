@@ -1,0 +1,184 @@
+//! The HTTP server: who may take up how much of it, and for how long.
+//!
+//! It is one thread. Scrapes run on blocking threads, a few at a time, so that neither a slow scrape nor a slow client
+//! holds up `/-/healthy`. A connection lives for a bounded time, since a scraper opens another one without ado.
+
+mod landing;
+mod listen;
+mod routes;
+mod signal;
+mod source;
+
+pub use listen::{BindError, ListenAddress};
+pub use routes::TelemetryPath;
+pub use signal::shutdown_signal;
+pub use source::{Readiness, ScrapeError, Source};
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use routes::Routes;
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+/// Bytes that a request's line and headers may take.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// How long to wait when no connection can be accepted, such as for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What clients may use.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Open connections; more wait to be accepted.
+    pub connections: u32,
+    /// Scrapes at a time; more wait.
+    pub scrapes: usize,
+    /// How long a scrape waits for its turn before it is refused.
+    pub scrape_wait: Duration,
+    /// Time for a request's headers to arrive, also the time that an idle connection stays open.
+    pub header_timeout: Duration,
+    /// Age at which a connection is closed after the response it is at.
+    pub connection_life: Duration,
+    /// Time for that response, and for all responses when the server stops.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 128,
+            scrapes: 2,
+            scrape_wait: Duration::from_secs(5),
+            header_timeout: Duration::from_secs(20),
+            connection_life: Duration::from_secs(120),
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A server that has its ports and waits to be told what to serve.
+#[derive(Debug)]
+pub struct Server {
+    listeners: Vec<StdListener>,
+    limits: Limits,
+}
+
+impl Server {
+    /// Takes the ports. Connections queue up until [`serve`](Self::serve).
+    ///
+    /// # Errors
+    /// When one of the addresses cannot be had.
+    pub fn bind(addresses: &[ListenAddress], limits: Limits) -> Result<Self, BindError> {
+        let listeners = addresses.iter().map(ListenAddress::bind).collect::<Result<_, _>>()?;
+        Ok(Self { listeners, limits })
+    }
+
+    /// The addresses that it listens on, with the real port where 0 was asked for.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Serves until `shutdown` is done; then the responses under way are finished, as far as the limits allow.
+    ///
+    /// # Errors
+    /// When a listener cannot be handed to the runtime.
+    pub async fn serve(
+        self,
+        source: Arc<dyn Source>,
+        telemetry_path: TelemetryPath,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let (stop, stopped) = watch::channel(false);
+        let connections = Arc::new(Semaphore::new(self.limits.connections as usize));
+        let acceptor = Acceptor {
+            routes: Arc::new(Routes::new(source, telemetry_path, self.limits)),
+            connections: Arc::clone(&connections),
+            limits: self.limits,
+            stopped,
+        };
+        for listener in self.listeners {
+            let listener = TcpListener::from_std(listener)?;
+            tokio::spawn(acceptor.clone().accept(listener));
+        }
+        drop(acceptor);
+        shutdown.await;
+        // Nobody to tell means that nothing is left to be stopped.
+        let _ = stop.send(true);
+        let grace = self.limits.drain + Duration::from_secs(1);
+        if timeout(grace, connections.acquire_many(self.limits.connections)).await.is_err() {
+            tracing::warn!("connections were still busy when the server stopped");
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+struct Acceptor {
+    routes: Arc<Routes>,
+    connections: Arc<Semaphore>,
+    limits: Limits,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Acceptor {
+    async fn accept(self, listener: TcpListener) {
+        let mut stopped = self.stopped.clone();
+        tokio::select! {
+            () = self.accept_all(listener) => {}
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+        }
+    }
+
+    async fn accept_all(&self, listener: TcpListener) {
+        // The semaphore is never closed.
+        while let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    tokio::spawn(self.clone().connection(stream, permit));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn connection(mut self, stream: TcpStream, _permit: OwnedSemaphorePermit) {
+        let routes = self.routes;
+        let service = service_fn(move |request| {
+            let routes = Arc::clone(&routes);
+            async move { Ok::<_, std::convert::Infallible>(routes.respond(&request).await) }
+        });
+        let mut connection = pin!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(self.limits.header_timeout)
+                .max_buf_size(MAX_HEAD_BYTES)
+                .serve_connection(TokioIo::new(stream), service)
+        );
+        let ended = tokio::select! {
+            result = connection.as_mut() => Ok(result),
+            () = sleep(self.limits.connection_life) => Err(()),
+            _ = self.stopped.wait_for(|stopped| *stopped) => Err(()),
+        };
+        let result = match ended {
+            Ok(result) => result,
+            Err(()) => {
+                connection.as_mut().graceful_shutdown();
+                timeout(self.limits.drain, connection).await.unwrap_or(Ok(()))
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, "a connection ended early");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Which request gets which response.
+
+use super::{Limits, Readiness, ScrapeError, Source, landing};
+use crate::exposition::{Format, negotiate};
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http_body_util::Full;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use std::str::FromStr;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
+
+/// The path that metrics are served under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TelemetryPath(String);
+
+/// Why text is no [`TelemetryPath`].
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no path for metrics; it begins with /, but not with /-/, and has no ?, # or blank"
+)]
+pub struct PathError(String);
+
+impl FromStr for TelemetryPath {
+    type Err = PathError;
+
+    fn from_str(text: &str) -> Result<Self, PathError> {
+        let forbidden = |c: char| matches!(c, '?' | '#') || c.is_whitespace() || c.is_control();
+        if !text.starts_with('/') || text.starts_with("/-/") || text.contains(forbidden) {
+            return Err(PathError(text.to_owned()));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl TelemetryPath {
+    /// The path.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+type Reply = Response<Full<Bytes>>;
+
+/// The pages, and whose turn it is to be scraped.
+pub(super) struct Routes {
+    source: Arc<dyn Source>,
+    telemetry_path: TelemetryPath,
+    scrapes: Arc<Semaphore>,
+    limits: Limits,
+}
+
+impl Routes {
+    pub(super) fn new(
+        source: Arc<dyn Source>,
+        telemetry_path: TelemetryPath,
+        limits: Limits,
+    ) -> Self {
+        Self { source, telemetry_path, scrapes: Arc::new(Semaphore::new(limits.scrapes)), limits }
+    }
+
+    /// The response. That to HEAD has the body of that to GET, which the server leaves out when it writes.
+    pub(super) async fn respond<B>(&self, request: &Request<B>) -> Reply {
+        let path = request.uri().path();
+        let known =
+            path == self.telemetry_path.as_str() || matches!(path, "/" | "/-/healthy" | "/-/ready");
+        if !known {
+            return reply(StatusCode::NOT_FOUND, TEXT, "Not found.\n");
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let refusal = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, "Only GET and HEAD.\n");
+            return with_header(refusal, header::ALLOW, "GET, HEAD");
+        }
+        match path {
+            path if path == self.telemetry_path.as_str() => self.metrics(request.headers()).await,
+            "/-/healthy" => reply(StatusCode::OK, TEXT, "Healthy.\n"),
+            "/-/ready" => match self.source.ready() {
+                Readiness::Ready => reply(StatusCode::OK, TEXT, "Ready.\n"),
+                Readiness::NotReady(reason) => {
+                    reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("Not ready: {reason}\n"))
+                }
+            },
+            _ => reply(StatusCode::OK, HTML, landing::page(&self.telemetry_path)),
+        }
+    }
+
+    async fn metrics(&self, headers: &HeaderMap) -> Reply {
+        let turn = Arc::clone(&self.scrapes).acquire_owned();
+        let Ok(Ok(permit)) = timeout(self.limits.scrape_wait, turn).await else {
+            let busy = "Too many scrapes at a time; try again.\n";
+            return reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, busy);
+        };
+        let format = negotiate::format(&joined(headers, &header::ACCEPT));
+        let gzip = negotiate::gzip(&joined(headers, &header::ACCEPT_ENCODING));
+        let source = Arc::clone(&self.source);
+        // The permit goes along: a scrape whose client has gone still takes its place until it is done.
+        let page = tokio::task::spawn_blocking(move || {
+            let page = write_page(source.as_ref(), format, gzip);
+            drop(permit);
+            page
+        });
+        let failure = match page.await {
+            Ok(Ok(body)) => {
+                let page = reply(StatusCode::OK, format.content_type(), body);
+                let page = with_header(page, header::VARY, "Accept, Accept-Encoding");
+                return if gzip {
+                    with_header(page, header::CONTENT_ENCODING, "gzip")
+                } else {
+                    page
+                };
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the scrape panicked".to_owned(),
+        };
+        tracing::error!(error = failure, "a scrape failed");
+        reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{failure}\n"))
+    }
+}
+
+fn write_page(source: &dyn Source, format: Format, gzip: bool) -> Result<Vec<u8>, ScrapeError> {
+    let families = source.scrape()?;
+    if !gzip {
+        return Ok(format.encode(&families));
+    }
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    format
+        .write(&families, &mut encoder)
+        .and_then(|()| encoder.finish())
+        .map_err(|error| ScrapeError(Box::new(error)))
+}
+
+/// All values of a header that may be given in several lines.
+fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
+    let values: Vec<_> =
+        headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+    values.join(",")
+}
+
+fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    with_header(response, header::CONTENT_TYPE, content_type)
+}
+
+fn with_header(mut response: Reply, name: HeaderName, value: &'static str) -> Reply {
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_for_metrics_is_absolute_and_leaves_the_reserved_ones_alone() {
+        for text in ["/metrics", "/", "/a/b", "/-"] {
+            assert_eq!(text.parse::<TelemetryPath>().unwrap().as_str(), text);
+        }
+        for text in ["", "metrics", "/-/healthy", "/a?b", "/a b", "/a#b", "/a\n"] {
+            let error = text.parse::<TelemetryPath>().unwrap_err().to_string();
+            assert!(error.contains("begins with /"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Where pages come from.
+
+use crate::family::Family;
+
+/// What the server asks for families. Called from several threads.
+pub trait Source: Send + Sync + 'static {
+    /// Everything there is to export now. May block.
+    ///
+    /// # Errors
+    /// When there is no page at all to give: a part that is missing is told within the page.
+    fn scrape(&self) -> Result<Vec<Family>, ScrapeError>;
+
+    /// Whether scrapes are worth making. Must not block.
+    fn ready(&self) -> Readiness;
+}
+
+/// Whether the daemon does its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// It does.
+    Ready,
+    /// It does not, for this reason.
+    NotReady(String),
+}
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot make the page: {0}")]
+pub struct ScrapeError(#[source] pub Box<dyn std::error::Error + Send + Sync>);

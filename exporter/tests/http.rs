@@ -1,0 +1,344 @@
+//! The server over real sockets: pages, refusals, and clients that misbehave.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+#![expect(clippy::panic, reason = "one of the sources has to")]
+
+#[path = "fixture/http_client.rs"]
+mod http_client;
+#[path = "fixture/snapshot.rs"]
+mod snapshot;
+
+use gpucause::exposition::Format;
+use gpucause::family::Family;
+use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
+use http_client::{DEADLINE, connect, get, read_to_end, request};
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// A server on a port of its own, until dropped.
+struct Running {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let joined = self.thread.take().unwrap().join();
+        assert!(joined.is_ok() || std::thread::panicking(), "the server panicked");
+    }
+}
+
+fn start(source: impl Source, limits: Limits) -> Running {
+    let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], limits).unwrap();
+    let address = server.addresses()[0];
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let until = async {
+            let _ = stopped.await;
+        };
+        let path = "/metrics".parse().unwrap();
+        runtime.block_on(server.serve(Arc::new(source), path, until)).unwrap();
+        runtime.shutdown_timeout(Duration::from_secs(5));
+    });
+    Running { address, stop: Some(stop), thread: Some(thread) }
+}
+
+fn serve(source: impl Source) -> Running {
+    start(source, Limits::default())
+}
+
+/// Always has the page of the fixture.
+struct Fixture;
+
+impl Source for Fixture {
+    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
+        Ok(snapshot::families())
+    }
+
+    fn ready(&self) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+/// Never has a page.
+struct Failing {
+    panics: bool,
+}
+
+impl Source for Failing {
+    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
+        if self.panics {
+            panic!("a bug");
+        }
+        Err(ScrapeError("the maps are gone".into()))
+    }
+
+    fn ready(&self) -> Readiness {
+        Readiness::NotReady("every probe is broken".to_owned())
+    }
+}
+
+/// Has a page once it is let go, and tells how many wait for that.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<(usize, bool)>, Condvar)>);
+
+impl Gate {
+    fn wait_for_scrapes(&self, count: usize) {
+        let (lock, changed) = &*self.0;
+        let state = lock.lock().unwrap();
+        let (state, _) =
+            changed.wait_timeout_while(state, DEADLINE, |state| state.0 < count).unwrap();
+        assert_eq!(state.0, count);
+    }
+
+    fn open(&self) {
+        self.0.0.lock().unwrap().1 = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl Source for Gate {
+    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
+        let (lock, changed) = &*self.0;
+        let mut state = lock.lock().unwrap();
+        state.0 += 1;
+        changed.notify_all();
+        drop(changed.wait_timeout_while(state, DEADLINE, |state| !state.1).unwrap());
+        Ok(snapshot::families())
+    }
+
+    fn ready(&self) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+#[test]
+fn the_page_comes_in_the_format_that_is_asked_for() {
+    let server = serve(Fixture);
+    for (accept, format) in [
+        ("", Format::Text),
+        ("Accept: text/plain;version=0.0.4;q=1,*/*;q=0.1\r\n", Format::Text),
+        ("Accept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n", Format::OpenMetrics),
+        (
+            "Accept: text/plain;q=0.1\r\nAccept: application/openmetrics-text\r\n",
+            Format::OpenMetrics,
+        ),
+    ] {
+        let response = request(server.address, "GET", "/metrics", accept);
+        assert_eq!(response.status, 200, "{accept}");
+        assert_eq!(response.header("content-type"), Some(format.content_type()), "{accept}");
+        assert_eq!(response.header("content-encoding"), None, "{accept}");
+        assert!(response.body == format.encode(&snapshot::families()), "{accept}");
+    }
+}
+
+#[test]
+fn a_zipped_page_is_the_same_page() {
+    let server = serve(Fixture);
+    let response = request(server.address, "GET", "/metrics?x=y", "Accept-Encoding: gzip\r\n");
+    assert_eq!(response.header("content-encoding"), Some("gzip"));
+    let mut page = Vec::new();
+    flate2::read::GzDecoder::new(response.body.as_slice()).read_to_end(&mut page).unwrap();
+    assert!(page == Format::Text.encode(&snapshot::families()));
+    let plain = request(server.address, "GET", "/metrics", "Accept-Encoding: gzip;q=0\r\n");
+    assert_eq!(plain.header("content-encoding"), None);
+}
+
+#[test]
+fn head_gets_the_headers_of_get_and_no_body() {
+    let server = serve(Fixture);
+    for path in ["/metrics", "/", "/-/healthy", "/-/ready"] {
+        let (whole, head) = (get(server.address, path), request(server.address, "HEAD", path, ""));
+        assert_eq!(head.status, 200, "{path}");
+        assert!(head.body.is_empty(), "{path}");
+        assert_eq!(head.header("content-type"), whole.header("content-type"), "{path}");
+        assert_eq!(head.header("content-length"), Some(&*whole.body.len().to_string()), "{path}");
+    }
+}
+
+#[test]
+fn unknown_paths_are_not_found() {
+    let server = serve(Fixture);
+    for path in ["/metric", "/metrics/", "//", "/index.html", "/-/", "/-/reload", "/..", "/%2e"] {
+        assert_eq!(get(server.address, path).status, 404, "{path}");
+    }
+}
+
+#[test]
+fn other_methods_are_refused_with_those_that_are_not() {
+    let server = serve(Fixture);
+    for path in ["/metrics", "/", "/-/healthy", "/-/ready"] {
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
+            let response = request(server.address, method, path, "Content-Length: 0\r\n");
+            assert_eq!(response.status, 405, "{method} {path}");
+            assert_eq!(response.header("allow"), Some("get, head"), "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn the_landing_page_links_to_the_metrics() {
+    let server = serve(Fixture);
+    let response = get(server.address, "/");
+    assert_eq!(response.header("content-type"), Some("text/html; charset=utf-8"));
+    assert!(response.text().contains("<a href=\"/metrics\">"));
+}
+
+#[test]
+fn health_and_readiness_are_told_apart() {
+    let server = serve(Failing { panics: false });
+    assert_eq!(get(server.address, "/-/healthy").status, 200);
+    let ready = get(server.address, "/-/ready");
+    assert_eq!((ready.status, ready.text()), (503, "Not ready: every probe is broken\n"));
+    assert_eq!(get(serve(Fixture).address, "/-/ready").status, 200);
+}
+
+#[test]
+fn a_scrape_that_fails_is_a_server_error_that_says_why() {
+    let server = serve(Failing { panics: false });
+    let response = get(server.address, "/metrics");
+    assert_eq!(response.status, 500);
+    assert!(response.text().contains("the maps are gone"), "{}", response.text());
+}
+
+#[test]
+fn a_scrape_that_panics_is_survived() {
+    let server = serve(Failing { panics: true });
+    for _ in 0..5 {
+        assert_eq!(get(server.address, "/metrics").status, 500);
+    }
+    assert_eq!(get(server.address, "/-/healthy").status, 200);
+}
+
+#[test]
+fn slow_headers_hold_nobody_up_and_end_in_time() {
+    let header_timeout = Duration::from_millis(500);
+    let server = start(Fixture, Limits { header_timeout, ..Limits::default() });
+    let slow: Vec<_> = (0..50)
+        .map(|_| {
+            let mut stream = connect(server.address);
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(get(server.address, "/metrics").status, 200);
+    for mut stream in slow {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(!answer.starts_with(b"HTTP/1.1 200"));
+    }
+}
+
+#[test]
+fn connections_beyond_the_cap_are_served_when_others_end() {
+    let header_timeout = Duration::from_millis(500);
+    let limits = Limits { connections: 2, header_timeout, ..Limits::default() };
+    let server = start(Fixture, limits);
+    let idle = [connect(server.address), connect(server.address)];
+    assert_eq!(get(server.address, "/-/healthy").status, 200);
+    drop(idle);
+}
+
+#[test]
+fn a_connection_is_closed_at_the_end_of_its_life() {
+    let connection_life = Duration::from_millis(200);
+    let server = start(Fixture, Limits { connection_life, ..Limits::default() });
+    let mut stream = connect(server.address);
+    stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let begin = Instant::now();
+    assert_eq!(read_to_end(stream).status, 200);
+    assert!(begin.elapsed() < Limits::default().header_timeout);
+}
+
+#[test]
+fn a_connection_can_be_used_again() {
+    let server = serve(Fixture);
+    let mut stream = connect(server.address);
+    stream.write_all(b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let both = read_to_end(stream);
+    assert_eq!(both.status, 200);
+    assert!(both.text().ends_with("\r\n\r\nHealthy.\n"), "{}", both.text());
+}
+
+#[test]
+fn long_headers_are_read_and_endless_ones_refused() {
+    let server = serve(Fixture);
+    let long = format!("Accept: {}, application/openmetrics-text\r\n", "x".repeat(10_000));
+    let response = request(server.address, "GET", "/metrics", &long);
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("content-type"), Some(Format::OpenMetrics.content_type()));
+    let mut stream = connect(server.address);
+    let endless = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(100_000));
+    // The server may hang up before all of it is sent.
+    let _ = stream.write_all(endless.as_bytes());
+    let mut answer = [0; 12];
+    if stream.read_exact(&mut answer).is_ok() {
+        assert_eq!(&answer, b"HTTP/1.1 431");
+    }
+    assert_eq!(get(server.address, "/-/healthy").status, 200);
+}
+
+#[test]
+fn rubbish_is_refused() {
+    let server = serve(Fixture);
+    for rubbish in [
+        "\x16\x03\x01\x02 \x01 hello\r\n\r\n",
+        "GET\r\n\r\n",
+        "\r\n \r\n\r\n",
+        "G\0T / HTTP/1.1\r\n\r\n",
+    ] {
+        let mut stream = connect(server.address);
+        stream.write_all(rubbish.as_bytes()).unwrap();
+        assert_eq!(read_to_end(stream).status, 400, "{rubbish:?}");
+    }
+    assert_eq!(get(server.address, "/-/healthy").status, 200);
+}
+
+#[test]
+fn scrapes_beyond_the_limit_wait_and_are_then_refused() {
+    let gate = Gate::default();
+    let limits =
+        Limits { scrapes: 1, scrape_wait: Duration::from_millis(200), ..Limits::default() };
+    let server = start(gate.clone(), limits);
+    let address = server.address;
+    let first = std::thread::spawn(move || get(address, "/metrics").status);
+    gate.wait_for_scrapes(1);
+    assert_eq!(get(address, "/metrics").status, 503);
+    assert_eq!(get(address, "/-/healthy").status, 200, "health must not wait for scrapes");
+    gate.open();
+    assert_eq!(first.join().unwrap(), 200);
+    assert_eq!(get(address, "/metrics").status, 200);
+}
+
+#[test]
+fn a_scrape_under_way_is_finished_when_the_server_stops() {
+    let gate = Gate::default();
+    let mut server = serve(gate.clone());
+    let address = server.address;
+    let scrape = std::thread::spawn(move || get(address, "/metrics"));
+    gate.wait_for_scrapes(1);
+    server.stop();
+    let deadline = Instant::now() + DEADLINE;
+    while std::net::TcpStream::connect(address).is_ok() {
+        assert!(Instant::now() < deadline, "connections are still accepted");
+        std::thread::yield_now();
+    }
+    gate.open();
+    let response = scrape.join().unwrap();
+    assert_eq!(response.status, 200);
+    assert!(response.body == Format::Text.encode(&snapshot::families()));
+}

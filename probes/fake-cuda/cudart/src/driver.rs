@@ -1,0 +1,137 @@
+//! The driver functions that the runtime calls when the script says `nest=1`.
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// One function of libcuda, or none while the script does not nest.
+pub(crate) struct Entry {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+/// Every argument as the integer register or stack slot that holds it; a callee ignores those it does not have.
+pub(crate) type Arguments = [usize; 11];
+
+type AnyFunction = extern "C-unwind" fn(
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+) -> c_int;
+
+impl Entry {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Calls the driver; 0 when the runtime stands alone.
+    #[inline(always)]
+    pub(crate) fn call<const N: usize>(&self, arguments: [usize; N]) -> c_int {
+        let address = self.address.load(Ordering::Acquire);
+        if address.is_null() { 0 } else { call_at(address, &arguments) }
+    }
+
+    /// Whether calls reach the driver.
+    #[inline(always)]
+    pub(crate) fn is_there(&self) -> bool {
+        !self.address.load(Ordering::Relaxed).is_null()
+    }
+}
+
+#[inline(never)]
+fn call_at(address: *mut c_void, given: &[usize]) -> c_int {
+    let mut a: Arguments = [0; 11];
+    for (slot, value) in a.iter_mut().zip(given) {
+        *slot = *value;
+    }
+    // SAFETY: the address is that of a libcuda function, which takes integers and pointers only and returns an int.
+    let function: AnyFunction = unsafe { std::mem::transmute(address) };
+    function(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10])
+}
+
+macro_rules! entries {
+    ($($name:ident = $symbol:literal;)+) => {
+        $(pub(crate) static $name: Entry = Entry::new($symbol);)+
+        static ENTRIES: &[&Entry] = &[$(&$name),+];
+    };
+}
+
+entries! {
+    LAUNCH = c"cuLaunchKernel";
+    COPY = c"cuMemcpy";
+    COPY_ASYNC = c"cuMemcpyAsync";
+    HOST_TO_DEVICE = c"cuMemcpyHtoD_v2";
+    HOST_TO_DEVICE_ASYNC = c"cuMemcpyHtoDAsync_v2";
+    DEVICE_TO_HOST = c"cuMemcpyDtoH_v2";
+    DEVICE_TO_HOST_ASYNC = c"cuMemcpyDtoHAsync_v2";
+    DEVICE_TO_DEVICE = c"cuMemcpyDtoD_v2";
+    DEVICE_TO_DEVICE_ASYNC = c"cuMemcpyDtoDAsync_v2";
+    SET_BYTES = c"cuMemsetD8_v2";
+    SET_BYTES_ASYNC = c"cuMemsetD8Async";
+    ALLOCATE = c"cuMemAlloc_v2";
+    ALLOCATE_ASYNC = c"cuMemAllocAsync";
+    FREE = c"cuMemFree_v2";
+    FREE_ASYNC = c"cuMemFreeAsync";
+    WAIT_CONTEXT = c"cuCtxSynchronize";
+    WAIT_STREAM = c"cuStreamSynchronize";
+    WAIT_EVENT = c"cuEventSynchronize";
+    QUERY_STREAM = c"cuStreamQuery";
+    QUERY_EVENT = c"cuEventQuery";
+    RECORD_EVENT = c"cuEventRecord";
+    LAUNCH_GRAPH = c"cuGraphLaunch";
+}
+
+/// The driver beside this library, as a path for `dlopen`.
+fn beside() -> Option<CString> {
+    let mut info = libc::Dl_info {
+        dli_fname: ptr::null(),
+        dli_fbase: ptr::null_mut(),
+        dli_sname: ptr::null(),
+        dli_saddr: ptr::null_mut(),
+    };
+    // SAFETY: any address may be asked for, and `info` is valid for writes.
+    let found = unsafe { libc::dladdr(ptr::from_ref(ENTRIES).cast(), &raw mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader keeps the name while the library is loaded.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) }.to_str().ok()?;
+    let path = Path::new(name).parent()?.join("libcuda.so.1");
+    path.exists().then(|| CString::new(path.into_os_string().into_encoded_bytes()).ok())?
+}
+
+fn open() -> Result<*mut c_void, String> {
+    let path = beside().unwrap_or_else(|| c"libcuda.so.1".to_owned());
+    // SAFETY: loads a library by a terminated path; its initialisers only read the environment.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Err(format!("{} does not load", path.to_string_lossy()));
+    }
+    Ok(handle)
+}
+
+/// Puts the driver behind the runtime, or takes it away.
+pub(crate) fn nest(on: bool) -> Result<(), String> {
+    let handle = if on { open()? } else { ptr::null_mut() };
+    for entry in ENTRIES {
+        let mut address = ptr::null_mut();
+        if on {
+            // SAFETY: the handle is open and the name is terminated.
+            address = unsafe { libc::dlsym(handle, entry.name.as_ptr()) };
+            if address.is_null() {
+                return Err(format!("libcuda.so.1 lacks {}", entry.name.to_string_lossy()));
+            }
+        }
+        entry.address.store(address, Ordering::Release);
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! A stand-in for `libnvidia-ml.so.1`: the queries that an exporter makes, answered from `GPUCAUSE_FAKE_NVML` ([`values`]).
+#![allow(unsafe_code, reason = "the library speaks C")]
+#![allow(non_snake_case, reason = "the C names")]
+
+mod values;
+
+use std::ffi::{CStr, c_char};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gpucause_fake_cuda::types::Out;
+
+use values::values;
+
+const SUCCESS: u32 = 0;
+const UNINITIALIZED: u32 = 1;
+const INVALID_ARGUMENT: u32 = 2;
+const INSUFFICIENT_SIZE: u32 = 7;
+
+static USERS: AtomicUsize = AtomicUsize::new(0);
+
+/// A GPU: its number plus one, so that null is none.
+type Device = usize;
+
+/// `nvmlUtilization_t`, in percent.
+#[repr(C)]
+struct Utilization {
+    gpu: u32,
+    memory: u32,
+}
+
+/// `nvmlMemory_t`, in bytes.
+#[repr(C)]
+struct Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlMemory_v2_t`, in bytes.
+#[repr(C)]
+struct MemoryV2 {
+    version: u32,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlPciInfo_t`.
+#[repr(C)]
+struct PciInfo {
+    legacy_bus_id: [u8; 16],
+    domain: u32,
+    bus: u32,
+    device: u32,
+    device_id: u32,
+    subsystem_id: u32,
+    bus_id: [u8; 32],
+}
+
+/// `nvmlProcessInfo_t`.
+#[repr(C)]
+struct ProcessInfo {
+    pid: u32,
+    memory: u64,
+    gpu_instance: u32,
+    compute_instance: u32,
+}
+
+fn about(device: Device, give: impl FnOnce(usize)) -> u32 {
+    if USERS.load(Ordering::Relaxed) == 0 {
+        return UNINITIALIZED;
+    }
+    match device.checked_sub(1) {
+        Some(index) if index < values().gpus() => {
+            give(index);
+            SUCCESS
+        }
+        _ => INVALID_ARGUMENT,
+    }
+}
+
+fn give_number(device: Device, key: &str, out: Out<u32>) -> u32 {
+    about(device, |index| out.give(values().number(key, index)))
+}
+
+fn text_to(out: *mut c_char, length: u32, text: &str) -> u32 {
+    let length = length as usize;
+    if out.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    if text.len() >= length {
+        return INSUFFICIENT_SIZE;
+    }
+    // SAFETY: the C interface asks for a buffer of this length.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(out.cast::<u8>(), length) };
+    for (to, from) in buffer.iter_mut().zip(text.bytes().chain([0])) {
+        *to = from;
+    }
+    SUCCESS
+}
+
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (to, from) in bytes.iter_mut().zip(text.bytes().take(N - 1)) {
+        *to = from;
+    }
+    bytes
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlInit_v2() -> u32 {
+    USERS.fetch_add(1, Ordering::Relaxed);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlShutdown() -> u32 {
+    let less = |users: usize| users.checked_sub(1);
+    match USERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+        Ok(_) => SUCCESS,
+        Err(_) => UNINITIALIZED,
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
+    const TEXTS: [&CStr; 8] = [
+        c"Success",
+        c"Uninitialized",
+        c"Invalid Argument",
+        c"Not Supported",
+        c"Insufficient Permissions",
+        c"Already Initialized",
+        c"Not Found",
+        c"Insufficient Size",
+    ];
+    TEXTS.get(code as usize).copied().unwrap_or(c"Unknown Error").as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlSystemGetDriverVersion(out: *mut c_char, length: u32) -> u32 {
+    text_to(out, length, values().text("driver"))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetCount_v2(out: Out<u32>) -> u32 {
+    if USERS.load(Ordering::Relaxed) == 0 {
+        return UNINITIALIZED;
+    }
+    out.give(u32::try_from(values().gpus()).unwrap_or(0));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, out: Out<Device>) -> u32 {
+    let device = index as usize + 1;
+    about(device, |_| out.give(device))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetIndex(device: Device, out: Out<u32>) -> u32 {
+    about(device, |index| out.give(u32::try_from(index).unwrap_or(0)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetUUID(device: Device, out: *mut c_char, length: u32) -> u32 {
+    let mut written = SUCCESS;
+    let code = about(device, |index| {
+        written = text_to(out, length, &format!("GPU-00000000-0000-4000-8000-{index:012}"));
+    });
+    code.max(written)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetName(device: Device, out: *mut c_char, length: u32) -> u32 {
+    let mut written = SUCCESS;
+    let code = about(device, |_| written = text_to(out, length, values().text("name")));
+    code.max(written)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetUtilizationRates(device: Device, out: Out<Utilization>) -> u32 {
+    about(device, |index| {
+        let of = |key| values().number(key, index);
+        out.give(Utilization { gpu: of("util"), memory: of("mem_util") });
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetMemoryInfo(device: Device, out: Out<Memory>) -> u32 {
+    about(device, |index| {
+        let of = |key| values().large(key, index);
+        let (total, used) = (of("mem_total"), of("mem_used"));
+        out.give(Memory { total, free: total.saturating_sub(used), used });
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, out: Out<MemoryV2>) -> u32 {
+    about(device, |index| {
+        let of = |key| values().large(key, index);
+        let (total, reserved, used) = (of("mem_total"), of("mem_reserved"), of("mem_used"));
+        let version = u32::try_from(size_of::<MemoryV2>()).unwrap_or(0) | 2 << 24;
+        let free = total.saturating_sub(used + reserved);
+        out.give(MemoryV2 { version, total, reserved, free, used });
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetTemperature(device: Device, _sensor: u32, out: Out<u32>) -> u32 {
+    give_number(device, "temperature", out)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetPowerUsage(device: Device, out: Out<u32>) -> u32 {
+    give_number(device, "power_mw", out)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetClockInfo(device: Device, clock: u32, out: Out<u32>) -> u32 {
+    match clock {
+        0 | 1 => give_number(device, "sm_clock", out),
+        2 => give_number(device, "mem_clock", out),
+        3 => give_number(device, "video_clock", out),
+        _ => INVALID_ARGUMENT,
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetTotalEnergyConsumption(device: Device, out: Out<u64>) -> u32 {
+    about(device, |index| out.give(values().large("energy_mj", index)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(device: Device, out: Out<u64>) -> u32 {
+    about(device, |index| out.give(values().large("throttle", index)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetCurrentClocksEventReasons(device: Device, out: Out<u64>) -> u32 {
+    about(device, |index| out.give(values().large("throttle", index)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetPciInfo_v3(device: Device, out: Out<PciInfo>) -> u32 {
+    about(device, |index| {
+        let bus = u32::try_from(index).unwrap_or(0) + 1;
+        out.give(PciInfo {
+            legacy_bus_id: padded(&format!("0000:{bus:02X}:00.0")),
+            domain: 0,
+            bus,
+            device: 0,
+            device_id: 0x2330_10de,
+            subsystem_id: 0x16c1_10de,
+            bus_id: padded(&format!("00000000:{bus:02X}:00.0")),
+        });
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetMigMode(device: Device, current: Out<u32>, pending: Out<u32>) -> u32 {
+    about(device, |index| {
+        let mode = values().number("mig", index);
+        current.give(mode);
+        pending.give(mode);
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
+    device: Device,
+    count: *mut u32,
+    out: *mut ProcessInfo,
+) -> u32 {
+    if count.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    let mut running = Vec::new();
+    let code = about(device, |index| running = values().processes(index));
+    if code != SUCCESS {
+        return code;
+    }
+    // SAFETY: the C interface asks for a readable count, and it is not null.
+    let room = unsafe { count.read() } as usize;
+    let found = u32::try_from(running.len()).unwrap_or(u32::MAX);
+    // SAFETY: the same count is writable.
+    unsafe { count.write(found) };
+    if running.len() > room || (out.is_null() && !running.is_empty()) {
+        return INSUFFICIENT_SIZE;
+    }
+    for (index, (pid, memory)) in running.into_iter().enumerate() {
+        let info = ProcessInfo { pid, memory, gpu_instance: u32::MAX, compute_instance: u32::MAX };
+        // SAFETY: the index is below the room that the caller stated.
+        let slot = unsafe { out.add(index) };
+        // SAFETY: the slot is in the caller's array.
+        unsafe { slot.write(info) };
+    }
+    SUCCESS
+}
+
+#[cfg(test)]
+mod tests;

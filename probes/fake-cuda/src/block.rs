@@ -1,0 +1,214 @@
+//! Spending time in one named way on the calling thread.
+//!
+//! What a way needs (pipes, files, helper threads) is made at its first use on a thread and kept until the thread ends.
+
+mod knock;
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::helper::Helper;
+use crate::scratch::{DirectFile, EvictedMapping};
+use crate::script::Way;
+use crate::{clock, futex};
+use knock::Knock;
+
+pub use crate::scratch::set_dir;
+
+/// Spends at least `ns` nanoseconds of wall time in one way.
+///
+/// # Errors
+///
+/// When the system refuses what the way needs: files for `io` and `page_fault`, seccomp notifications for `ioctl`.
+pub fn block(way: Way, ns: u64) -> io::Result<()> {
+    match way {
+        Way::Spin => clock::spin(ns),
+        Way::Sleep => clock::sleep(ns),
+        Way::Futex => again_until(ns, |left| futex::wait(&AtomicU32::new(0), 0, Some(left))),
+        Way::Poll => again_until(ns, poll),
+        Way::Yield => again_until(ns, |_| std::thread::yield_now()),
+        Way::Lock => with(|own| &mut own.lock, Lock::new, |lock| lock.wait(ns))?,
+        Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |pipe| pipe.wait(ns))??,
+        Way::Net => with(|own| &mut own.net, Net::new, |net| net.wait(ns))??,
+        Way::Ioctl => with(|own| &mut own.knock, Knock::new, |knock| knock.wait(ns))??,
+        Way::Io => with(|own| &mut own.direct, DirectFile::new, |file| file.read_for(ns))??,
+        Way::PageFault => {
+            with(|own| &mut own.mapping, EvictedMapping::new, |map| map.touch_for(ns))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes what a way needs on this thread, so that its first use is like the others.
+///
+/// # Errors
+///
+/// As for [`block`].
+pub fn prepare(way: Way) -> io::Result<()> {
+    match way {
+        Way::Lock => with(|own| &mut own.lock, Lock::new, |_| ()),
+        Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |_| ()),
+        Way::Net => with(|own| &mut own.net, Net::new, |_| ()),
+        Way::Ioctl => with(|own| &mut own.knock, Knock::new, |_| ()),
+        Way::Io => with(|own| &mut own.direct, DirectFile::new, |_| ()),
+        Way::PageFault => with(|own| &mut own.mapping, EvictedMapping::new, |_| ()),
+        Way::Spin | Way::Sleep | Way::Futex | Way::Poll | Way::Yield => Ok(()),
+    }
+}
+
+fn again_until(ns: u64, mut step: impl FnMut(u64)) {
+    let end = clock::monotonic_ns().saturating_add(ns);
+    loop {
+        let now = clock::monotonic_ns();
+        if now >= end {
+            return;
+        }
+        step(end - now);
+    }
+}
+
+fn poll(ns: u64) {
+    let timeout = clock::timespec(ns);
+    // SAFETY: no descriptors and no mask are passed, and the timeout is a valid time.
+    unsafe { libc::ppoll(std::ptr::null_mut(), 0, &raw const timeout, std::ptr::null()) };
+}
+
+/// What one thread's waits need.
+#[derive(Default)]
+struct Own {
+    lock: Option<Lock>,
+    pipe: Option<Pipe>,
+    net: Option<Net>,
+    knock: Option<Knock>,
+    direct: Option<DirectFile>,
+    mapping: Option<EvictedMapping>,
+}
+
+thread_local! {
+    static OWN: RefCell<Own> = RefCell::default();
+}
+
+fn with<T, R>(
+    slot: impl FnOnce(&mut Own) -> &mut Option<T>,
+    make: impl FnOnce() -> io::Result<T>,
+    wait: impl FnOnce(&mut T) -> R,
+) -> io::Result<R> {
+    OWN.with(|own| {
+        let mut own = own.try_borrow_mut().map_err(io::Error::other)?;
+        let slot = slot(&mut own);
+        let object = match slot {
+            Some(object) => object,
+            None => slot.insert(make()?),
+        };
+        Ok(wait(object))
+    })
+}
+
+/// A futex word that a helper thread clears.
+struct Lock {
+    held: Arc<AtomicU32>,
+    holder: Helper,
+}
+
+impl Lock {
+    fn new() -> io::Result<Self> {
+        let held = Arc::new(AtomicU32::new(0));
+        let word = Arc::clone(&held);
+        let holder = Helper::start("lock-holder", move || {
+            word.store(0, Ordering::Release);
+            futex::wake(&word);
+        })?;
+        Ok(Self { held, holder })
+    }
+
+    fn wait(&self, ns: u64) {
+        self.held.store(1, Ordering::Relaxed);
+        self.holder.ask(ns);
+        while self.held.load(Ordering::Acquire) == 1 {
+            futex::wait(&self.held, 1, None);
+        }
+    }
+}
+
+/// A pipe into which a helper thread writes.
+struct Pipe {
+    reader: io::PipeReader,
+    writer: Helper,
+}
+
+impl Pipe {
+    fn new() -> io::Result<Self> {
+        use std::io::Write as _;
+        let (reader, mut end) = io::pipe()?;
+        let writer = Helper::start("pipe-writer", move || {
+            let _ = end.write(&[1]);
+        })?;
+        Ok(Self { reader, writer })
+    }
+
+    fn wait(&mut self, ns: u64) -> io::Result<()> {
+        use std::io::Read as _;
+        self.writer.ask(ns);
+        self.reader.read_exact(&mut [0])
+    }
+}
+
+/// A socket to which a helper thread sends.
+struct Net {
+    socket: UnixDatagram,
+    sender: Helper,
+}
+
+impl Net {
+    fn new() -> io::Result<Self> {
+        let (socket, end) = UnixDatagram::pair()?;
+        let sender = Helper::start("net-sender", move || {
+            let _ = end.send(&[1]);
+        })?;
+        Ok(Self { socket, sender })
+    }
+
+    fn wait(&self, ns: u64) -> io::Result<()> {
+        self.sender.ask(ns);
+        loop {
+            match self.socket.recv(&mut [0]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map(|_| ()),
+            }
+        }
+    }
+}
+
+/// Takes a descriptor that a system call just returned.
+fn owned(descriptor: i32) -> io::Result<OwnedFd> {
+    if descriptor < 0 {
+        return Err(io::Error::from_raw_os_error(-descriptor));
+    }
+    // SAFETY: the descriptor is open and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_takes_the_time_asked_for() {
+        for (name, way) in Way::ALL {
+            prepare(way).unwrap_or_else(|error| panic!("{name}: {error}"));
+            for _ in 0..3 {
+                let (start, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
+                block(way, 3_000_000).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let wall = clock::monotonic_ns() - start;
+                let cpu = clock::thread_cpu_ns() - cpu;
+                assert!(wall >= 3_000_000, "{name}: {wall} ns");
+                let busy = matches!(way, Way::Spin | Way::Yield | Way::Io | Way::PageFault);
+                assert!(busy || cpu < wall / 2, "{name}: {cpu} of {wall} ns on the CPU");
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Pretended device memory: unique addresses with a size, nothing behind them.
+//!
+//! A fixed table of atomics, so that allocating takes no lock: a pointer sits in one of [`WINDOW`] slots from its hash on.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+const SLOTS: usize = 1 << 16;
+const WINDOW: usize = 64;
+/// CUDA aligns allocations to this, in bytes.
+const ALIGN: usize = 512;
+
+struct Slot {
+    address: AtomicUsize,
+    bytes: AtomicU64,
+}
+
+/// The device memory of one library. Holds about fifty thousand allocations at a time.
+pub struct Heap {
+    next: AtomicUsize,
+    live: AtomicU64,
+    slots: [Slot; SLOTS],
+}
+
+impl Heap {
+    /// An empty heap that hands out addresses from `base` on.
+    #[must_use]
+    pub const fn new(base: usize) -> Self {
+        Self {
+            next: AtomicUsize::new(base),
+            live: AtomicU64::new(0),
+            slots: [const { Slot { address: AtomicUsize::new(0), bytes: AtomicU64::new(0) } };
+                SLOTS],
+        }
+    }
+
+    fn window(&self, address: usize) -> impl Iterator<Item = &Slot> {
+        let hash = (address / ALIGN).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        (hash..hash + WINDOW).filter_map(|index| self.slots.get(index % SLOTS))
+    }
+
+    /// Takes `bytes` and returns their address; `None` when the table is full.
+    pub fn take(&self, bytes: u64) -> Option<usize> {
+        let size = usize::try_from(bytes).ok()?.max(1).checked_next_multiple_of(ALIGN)?;
+        let address = self.next.fetch_add(size, Ordering::Relaxed);
+        self.adopt(address, bytes).then_some(address)
+    }
+
+    /// Keeps the size of memory that another library gave; false when the table is full.
+    pub fn adopt(&self, address: usize, bytes: u64) -> bool {
+        for slot in self.window(address) {
+            let free =
+                slot.address.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
+            if free.is_ok() {
+                slot.bytes.store(bytes, Ordering::Relaxed);
+                self.live.fetch_add(bytes, Ordering::Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Gives memory back and returns its size; `None` for an address that is not allocated.
+    pub fn give_back(&self, address: usize) -> Option<u64> {
+        for slot in self.window(address) {
+            if slot.address.load(Ordering::Relaxed) != address {
+                continue;
+            }
+            let bytes = slot.bytes.load(Ordering::Relaxed);
+            let mine =
+                slot.address.compare_exchange(address, 0, Ordering::Relaxed, Ordering::Relaxed);
+            if mine.is_ok() {
+                self.live.fetch_sub(bytes, Ordering::Relaxed);
+                return Some(bytes);
+            }
+        }
+        None
+    }
+
+    /// Bytes allocated and not given back.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.live.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_unique_and_comes_back_once() {
+        static HEAP: Heap = Heap::new(0x1000);
+        let taken: Vec<usize> = (1..=20_000).filter_map(|bytes| HEAP.take(bytes)).collect();
+        assert_eq!(taken.len(), 20_000);
+        assert!(taken.is_sorted_by(|a, b| a < b));
+        assert_eq!(HEAP.live_bytes(), (1..=20_000).sum::<u64>());
+        for (bytes, &address) in (1..).zip(&taken) {
+            assert_eq!(HEAP.give_back(address), Some(bytes));
+            assert_eq!(HEAP.give_back(address), None);
+        }
+        assert_eq!(HEAP.live_bytes(), 0);
+    }
+
+    #[test]
+    fn adopted_memory_keeps_its_size() {
+        static HEAP: Heap = Heap::new(0x1000);
+        assert!(HEAP.adopt(0xdead_0000, 77));
+        assert_eq!(HEAP.live_bytes(), 77);
+        assert_eq!(HEAP.give_back(0xdead_0000), Some(77));
+    }
+}

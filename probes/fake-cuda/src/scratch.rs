@@ -1,0 +1,140 @@
+//! Files whose reading makes a thread wait for the disk.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::clock;
+
+const FILE_BYTES: usize = 16 << 20;
+const READ_BYTES: usize = 128 << 10;
+/// What `O_DIRECT` and page faults work in.
+const PAGE: usize = 4096;
+
+static DIR: RwLock<Option<PathBuf>> = RwLock::new(None);
+
+/// Says where later files are made; `/var/tmp` until then.
+pub fn set_dir(dir: PathBuf) {
+    if let Ok(mut current) = DIR.write() {
+        *current = Some(dir);
+    }
+}
+
+fn dir() -> PathBuf {
+    let chosen = DIR.read().ok().and_then(|dir| dir.clone());
+    chosen.unwrap_or_else(|| PathBuf::from("/var/tmp"))
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// A file without a name, filled and on disk.
+fn file(flags: i32) -> io::Result<File> {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let path = dir().join(format!(".gpucause-fake-{}-{serial}", std::process::id()));
+    let fill = || {
+        let mut file = File::create_new(&path)?;
+        let block = vec![0xa5; READ_BYTES];
+        for _ in 0..FILE_BYTES / READ_BYTES {
+            file.write_all(&block)?;
+        }
+        file.sync_all()?;
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
+        std::fs::remove_file(&path)?;
+        opened
+    };
+    fill().map_err(|error| named(&path, &error))
+}
+
+#[repr(align(4096))]
+struct Aligned([u8; READ_BYTES]);
+
+/// A file that is read past the page cache.
+pub(crate) struct DirectFile {
+    file: File,
+    buffer: Box<Aligned>,
+    offset: usize,
+}
+
+impl DirectFile {
+    pub(crate) fn new() -> io::Result<Self> {
+        let buffer = Box::new(Aligned([0; READ_BYTES]));
+        Ok(Self { file: file(libc::O_DIRECT)?, buffer, offset: 0 })
+    }
+
+    /// Reads until `ns` nanoseconds have passed.
+    pub(crate) fn read_for(&mut self, ns: u64) -> io::Result<()> {
+        let end = clock::monotonic_ns().saturating_add(ns);
+        while clock::monotonic_ns() < end {
+            let offset = libc::off_t::try_from(self.offset).map_err(io::Error::other)?;
+            let into = self.buffer.0.as_mut_ptr().cast();
+            // SAFETY: the buffer is this many bytes long and aligned as O_DIRECT wants it.
+            let read = unsafe { libc::pread(self.file.as_raw_fd(), into, READ_BYTES, offset) };
+            if read < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            self.offset = (self.offset + READ_BYTES) % FILE_BYTES;
+        }
+        Ok(())
+    }
+}
+
+/// A file mapping whose pages are evicted before they are touched.
+pub(crate) struct EvictedMapping {
+    file: File,
+    start: *mut u8,
+    next: usize,
+}
+
+impl EvictedMapping {
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = file(0)?;
+        let fd = file.as_raw_fd();
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), FILE_BYTES, libc::PROT_READ, libc::MAP_SHARED, fd, 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the advice is for the mapping just made.
+        unsafe { libc::madvise(start, FILE_BYTES, libc::MADV_RANDOM) };
+        Ok(Self { file, start: start.cast(), next: FILE_BYTES })
+    }
+
+    fn evict(&mut self) {
+        // SAFETY: the range is this object's mapping, to which no reference exists.
+        unsafe { libc::madvise(self.start.cast(), FILE_BYTES, libc::MADV_DONTNEED) };
+        // SAFETY: the descriptor is open.
+        unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        self.next = 0;
+    }
+
+    /// Touches pages until `ns` nanoseconds have passed.
+    pub(crate) fn touch_for(&mut self, ns: u64) {
+        let end = clock::monotonic_ns().saturating_add(ns);
+        while clock::monotonic_ns() < end {
+            if self.next >= FILE_BYTES {
+                self.evict();
+            }
+            // SAFETY: `next` is below the mapping's length.
+            let page = unsafe { self.start.add(self.next) };
+            // SAFETY: the mapping is readable and the file is not truncated.
+            unsafe { page.read_volatile() };
+            self.next += PAGE;
+        }
+    }
+}
+
+impl Drop for EvictedMapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is this object's mapping and is not used again.
+        unsafe { libc::munmap(self.start.cast(), FILE_BYTES) };
+    }
+}

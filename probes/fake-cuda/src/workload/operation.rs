@@ -1,0 +1,324 @@
+//! One op as the workload calls it: its address, its arguments, and what a call of it means.
+
+use anyhow::{Context as _, Result, bail};
+use gpucause_abi::op::{Api, Class, OpId, op_of_symbol};
+
+use crate::cli::{Common, CopyKind};
+use crate::libraries::Libraries;
+
+/// Integer registers and stack slots of a call. What a function does not take is ignored by it.
+pub(crate) type Slots = [usize; 14];
+
+/// What a call does to the truth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Nothing but being counted.
+    None,
+    /// Launches the kernel function in this slot.
+    Launch(usize),
+    /// Copies in this direction.
+    Copy(&'static str),
+    /// Communicates.
+    Communicate,
+    /// Takes memory; the address is stored through the first slot.
+    Allocate(Pool, u64),
+    /// Gives the memory in the first slot back.
+    Free(Pool),
+    /// Stores a result through this slot.
+    Give(usize),
+}
+
+/// Memory that is freed by the same functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pool {
+    Device,
+    Host,
+}
+
+/// A callable op.
+#[derive(Debug, Clone)]
+pub(crate) struct Operation {
+    /// The documented name.
+    pub(crate) name: &'static str,
+    /// Which library.
+    pub(crate) api: Api,
+    pub(crate) address: usize,
+    pub(crate) slots: Slots,
+    pub(crate) effect: Effect,
+    /// Bytes of a transfer.
+    pub(crate) bytes: u64,
+}
+
+/// An address that nothing is behind, as device pointers are to the host.
+const DEVICE: usize = 0x0002_0000_0000;
+
+fn kind_name(kind: CopyKind) -> &'static str {
+    match kind {
+        CopyKind::H2h => "h2h",
+        CopyKind::H2d => "h2d",
+        CopyKind::D2h => "d2h",
+        CopyKind::D2d => "d2d",
+        CopyKind::Default => "default",
+    }
+}
+
+fn slots<const N: usize>(given: [usize; N]) -> Slots {
+    let mut slots = [0; 14];
+    for (slot, value) in slots.iter_mut().zip(given) {
+        *slot = value;
+    }
+    slots
+}
+
+/// A block of words that lives as long as the process, for structures passed by address.
+fn block(words: &[usize]) -> usize {
+    Box::leak(words.to_vec().into_boxed_slice()).as_ptr() as usize
+}
+
+fn block_of(length: usize, set: &[(usize, usize)]) -> usize {
+    let mut words = vec![0; length];
+    for &(index, value) in set {
+        if let Some(word) = words.get_mut(index) {
+            *word = value;
+        }
+    }
+    block(&words)
+}
+
+/// One by one by one blocks of 256 threads, as `dim3` pairs in registers.
+const GRID: [usize; 4] = [1 | 1 << 32, 1, 256 | 1 << 32, 1];
+
+fn launch(name: &str) -> Option<(Slots, Effect)> {
+    let arguments = || block(&[0; 8]);
+    let [grid_xy, grid_z, block_xy, block_z] = GRID;
+    Some(match name {
+        "cudaLaunchKernel" | "cudaLaunchCooperativeKernel" => {
+            (slots([0, grid_xy, grid_z, block_xy, block_z, arguments()]), Effect::Launch(0))
+        }
+        "cudaLaunchKernelExC" => {
+            // grid.x, grid.y | grid.z, block.x | block.y, block.z | shared | stream | attributes
+            let config = block(&[1 | 1 << 32, 1 | 256 << 32, 1 | 1 << 32, 0, 0, 0, 0]);
+            (slots([config, 0, arguments()]), Effect::Launch(1))
+        }
+        "cuLaunchKernelEx" => {
+            let config = block(&[1 | 1 << 32, 1 | 256 << 32, 1 | 1 << 32, 0, 0, 0, 0]);
+            (slots([config, 0, arguments()]), Effect::Launch(1))
+        }
+        "cuLaunchKernel" | "cuLaunchCooperativeKernel" => {
+            (slots([0, 1, 1, 1, 256, 1, 1, 0, 0, arguments(), 0]), Effect::Launch(0))
+        }
+        "cuLaunch" | "cuLaunchGrid" | "cuLaunchGridAsync" => {
+            (slots([0, 1, 1, 0]), Effect::Launch(0))
+        }
+        _ => return None,
+    })
+}
+
+/// Copies: the arguments and the direction.
+fn copy(name: &str, common: &Common) -> Option<(Slots, Effect)> {
+    let bytes = common.copy_bytes;
+    let host = block(&[0; 8]);
+    let chosen = kind_name(common.copy_kind);
+    let kind = common.copy_kind as usize;
+    let stem = name.trim_end_matches("Async");
+    let (slots, direction) = match stem {
+        "cudaMemcpy" => (slots([DEVICE, host, bytes, kind]), chosen),
+        "cudaMemcpy2D" => (slots([DEVICE, bytes, host, bytes, bytes, 1, kind]), chosen),
+        "cudaMemcpy3D" => {
+            let parameters = block_of(20, &[(16, bytes), (17, 1), (18, 1), (19, kind)]);
+            (slots([parameters]), chosen)
+        }
+        "cudaMemcpy3DPeer" => (slots([block_of(21, &[(18, bytes), (19, 1), (20, 1)])]), "p2p"),
+        "cudaMemcpyPeer" | "cuMemcpyPeer" => (slots([DEVICE, 0, DEVICE, 1, bytes]), "p2p"),
+        "cudaMemcpyToSymbol" => (slots([DEVICE, host, bytes, 0, 1]), "h2d"),
+        "cudaMemcpyFromSymbol" => (slots([host, DEVICE, bytes, 0, 2]), "d2h"),
+        "cuMemcpyHtoD" => (slots([DEVICE, host, bytes]), "h2d"),
+        "cuMemcpyDtoH" => (slots([host, DEVICE, bytes]), "d2h"),
+        "cuMemcpyDtoD" => (slots([DEVICE, DEVICE, bytes]), "d2d"),
+        "cuMemcpy" => (slots([DEVICE, host, bytes]), "default"),
+        "cuMemcpy2D" | "cuMemcpy2DUnaligned" => {
+            let (from, to) = memory_types(common.copy_kind);
+            (slots([block_of(16, &[(2, from), (9, to), (14, bytes), (15, 1)])]), chosen)
+        }
+        "cuMemcpy3D" => {
+            let (from, to) = memory_types(common.copy_kind);
+            let lengths = [(4, from), (15, to), (22, bytes), (23, 1), (24, 1)];
+            (slots([block_of(25, &lengths)]), chosen)
+        }
+        _ => return None,
+    };
+    Some((slots, Effect::Copy(direction)))
+}
+
+/// `CUmemorytype` of source and destination.
+fn memory_types(kind: CopyKind) -> (usize, usize) {
+    match kind {
+        CopyKind::H2h => (1, 1),
+        CopyKind::H2d => (1, 2),
+        CopyKind::D2h => (2, 1),
+        CopyKind::D2d => (2, 2),
+        CopyKind::Default => (4, 4),
+    }
+}
+
+/// Allocations and frees. The first slot of an allocation is filled in at each call.
+fn memory(name: &str, bytes: usize) -> Option<(Slots, Effect)> {
+    let padded = bytes.next_multiple_of(512);
+    let device = |bytes: usize| Effect::Allocate(Pool::Device, bytes as u64);
+    Some(match name {
+        "cudaMalloc"
+        | "cudaMallocAsync"
+        | "cudaMallocFromPoolAsync"
+        | "cuMemAlloc"
+        | "cuMemAllocAsync"
+        | "cuMemAllocFromPoolAsync"
+        | "cuMemCreate" => (slots([0, bytes]), device(bytes)),
+        "cudaMallocManaged" | "cuMemAllocManaged" => (slots([0, bytes, 1]), device(bytes)),
+        "cudaMallocPitch" | "cuMemAllocPitch" => {
+            (slots([0, block(&[0]), bytes, 1, 4]), device(padded))
+        }
+        "cudaMalloc3D" => (slots([0, 0, 0, 0, 0, 0, bytes, 1, 1]), device(padded)),
+        "cudaMallocArray" => (slots([0, block(&[8, 0, 0]), bytes, 1]), device(bytes)),
+        "cuArrayCreate" => (slots([0, block(&[bytes, 1, 1 | 1 << 32])]), device(bytes)),
+        "cuArray3DCreate" => (slots([0, block(&[bytes, 1, 1, 1 | 1 << 32])]), device(bytes)),
+        "cudaMallocHost" | "cudaHostAlloc" | "cuMemAllocHost" | "cuMemHostAlloc" => {
+            (slots([0, bytes]), Effect::Allocate(Pool::Host, bytes as u64))
+        }
+        "cudaHostRegister" | "cuMemHostRegister" => (slots([block(&[0; 8]), bytes]), Effect::None),
+        "cudaFree" | "cudaFreeAsync" | "cudaFreeArray" | "cuMemFree" | "cuMemFreeAsync"
+        | "cuMemRelease" | "cuArrayDestroy" => (slots([0]), Effect::Free(Pool::Device)),
+        "cudaFreeHost" | "cuMemFreeHost" => (slots([0]), Effect::Free(Pool::Host)),
+        _ => return None,
+    })
+}
+
+fn collective(name: &str, bytes: usize) -> Option<(Slots, Effect)> {
+    const FLOAT: usize = 7;
+    let count = bytes / 4;
+    let arguments = match name {
+        "ncclAllReduce" | "ncclReduceScatter" | "ncclReduce" | "ncclBroadcast" | "ncclGather"
+        | "ncclScatter" | "ncclAllGather" | "ncclAlltoAll" => slots([DEVICE, DEVICE, count, FLOAT]),
+        "ncclBcast" | "ncclSend" | "ncclRecv" => slots([DEVICE, count, FLOAT]),
+        _ => return None,
+    };
+    Some((arguments, Effect::Communicate))
+}
+
+/// The other functions with an argument that matters: where they store a result.
+fn result(name: &str) -> (Slots, Effect) {
+    let effect = match name {
+        "cudaGraphInstantiate"
+        | "cudaGraphInstantiateWithFlags"
+        | "cudaGraphInstantiateWithParams"
+        | "cudaStreamCreateWithFlags"
+        | "cudaGetDeviceCount"
+        | "cuGraphInstantiate"
+        | "cuGraphInstantiateWithFlags"
+        | "cuGraphInstantiateWithParams"
+        | "cuCtxCreate"
+        | "cuDevicePrimaryCtxRetain"
+        | "cuModuleLoad"
+        | "cuModuleLoadData"
+        | "cuModuleLoadDataEx"
+        | "cuModuleLoadFatBinary"
+        | "cuModuleGetFunction"
+        | "cuLibraryLoadData"
+        | "cuLibraryLoadFromFile"
+        | "cuLibraryGetKernel" => Effect::Give(0),
+        "cudaStreamEndCapture" | "cuStreamEndCapture" => Effect::Give(1),
+        _ => Effect::None,
+    };
+    let name = c"kernel".as_ptr() as usize;
+    (slots([0, 0, if effect == Effect::Give(0) { name } else { 0 }]), effect)
+}
+
+impl Operation {
+    /// Looks the symbol up and decides what to pass.
+    pub(crate) fn new(symbol: &str, libraries: &Libraries, common: &Common) -> Result<Self> {
+        let op = op_of_symbol(symbol)
+            .and_then(OpId::op)
+            .with_context(|| format!("`{symbol}`: gpucause traces no such function"))?;
+        let known = match op.class {
+            Class::Launch => launch(op.name),
+            Class::Memcpy => copy(op.name, common),
+            Class::Alloc | Class::Free => memory(op.name, common.alloc_bytes),
+            Class::Nccl => collective(op.name, common.copy_bytes),
+            Class::Memset if op.name.starts_with("cudaMemset3D") => {
+                // The pitched pointer and the extent go by value on the stack.
+                let (at, bytes) = (DEVICE, common.copy_bytes);
+                Some((slots([0, 0, 0, 0, 0, 0, at, bytes, bytes, 1, bytes, 1, 1]), Effect::None))
+            }
+            Class::Memset if op.name.contains("2D") => {
+                Some((slots([DEVICE, common.copy_bytes, 0, common.copy_bytes, 1]), Effect::None))
+            }
+            Class::Memset => Some((slots([DEVICE, 0, common.copy_bytes]), Effect::None)),
+            _ => None,
+        };
+        let (slots, effect) = known.unwrap_or_else(|| result(op.name));
+        let address = libraries.function(symbol)?;
+        let bytes = common.copy_bytes as u64;
+        Ok(Self { name: op.name, api: op.api, address, slots, effect, bytes })
+    }
+}
+
+/// Ops in the order in which a thread calls them, over and over.
+#[derive(Debug, Clone)]
+pub(crate) struct Pattern {
+    /// Each op once.
+    pub(crate) operations: Vec<Operation>,
+    /// Indices into them.
+    pub(crate) order: Vec<usize>,
+}
+
+impl Pattern {
+    /// Reads `op=weight,...`; ops are spread evenly.
+    pub(crate) fn new(mix: &str, libraries: &Libraries, common: &Common) -> Result<Self> {
+        let mut operations = Vec::new();
+        let mut weights = Vec::new();
+        for item in mix.split(',') {
+            let (symbol, weight) = item.split_once('=').unwrap_or((item, "1"));
+            let weight: u32 =
+                weight.parse().ok().filter(|weight| (1..=10_000).contains(weight)).with_context(
+                    || format!("`{item}`: write op=weight, weights from 1 to 10000"),
+                )?;
+            operations.push(Operation::new(symbol.trim(), libraries, common)?);
+            weights.push(weight);
+        }
+        let order = spread(&weights);
+        if order.is_empty() {
+            bail!("`{mix}`: no op to call");
+        }
+        Ok(Self { operations, order })
+    }
+}
+
+/// Smooth weighted round robin: each index as often as its weight says, far from its own kind.
+fn spread(weights: &[u32]) -> Vec<usize> {
+    let total: i64 = weights.iter().map(|&weight| i64::from(weight)).sum();
+    let mut credit = vec![0i64; weights.len()];
+    (0..total)
+        .filter_map(|_| {
+            for (credit, &weight) in credit.iter_mut().zip(weights) {
+                *credit += i64::from(weight);
+            }
+            let chosen = (0..weights.len()).rev().max_by_key(|&index| credit[index])?;
+            credit[chosen] -= total;
+            Some(chosen)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_kept_and_ops_interleave() {
+        assert_eq!(spread(&[1]), [0]);
+        assert_eq!(spread(&[1, 1]), [0, 1]);
+        assert_eq!(spread(&[3, 1]), [0, 0, 1, 0]);
+        let order = spread(&[8, 1, 2]);
+        let count = |index| order.iter().filter(|&&chosen| chosen == index).count();
+        assert_eq!([count(0), count(1), count(2)], [8, 1, 2]);
+    }
+}

@@ -1,0 +1,60 @@
+//! A launching thread that shares its CPU with busy processes.
+
+use anyhow::Result;
+use gpucause_fake_cuda::clock;
+use serde_json::json;
+
+use super::latency::warm_up;
+use super::{Stage, join, ns, result, timed};
+use crate::cli::{Common, Contend};
+use crate::process::{Burners, pin, thread_id};
+use crate::quantiles;
+use crate::session::Threads;
+use crate::thread_stats::ThreadStats;
+
+pub(crate) fn run(common: &Common, options: &Contend) -> Result<()> {
+    let stage = Stage::set(common, &options.op)?;
+    let burners = Burners::start(options.burners, options.cpu, &options.burner_name)?;
+    let head = join(
+        result("contend", &stage.libraries),
+        json!({
+            "op": options.op,
+            "cpu": options.cpu,
+            "burners": burners.pids(),
+            "burner_name": options.burner_name,
+        }),
+    );
+    let (op, cpu, spin, length) =
+        (options.op.clone(), options.cpu, options.spin, ns(options.seconds));
+    let kernels = u64::from(common.kernels);
+    let more = json!({ "burners": burners.pids() });
+    let threads = Threads::run(common, 1, &more, move |gate| {
+        pin(cpu)?;
+        let mut caller = stage.caller();
+        let scripted = stage.libraries.is_scripted(&op)?;
+        if scripted {
+            stage.libraries.set_thread(&op, &format!("spin={spin}ns"))?;
+        }
+        gate.pass();
+        let warm_up = warm_up(&mut caller, kernels);
+        let mut durations = Vec::with_capacity(1 << 20);
+        let start = ThreadStats::now()?;
+        let end = clock::monotonic_ns() + length;
+        while clock::monotonic_ns() < end {
+            durations.push(timed(&mut caller));
+        }
+        let thread = ThreadStats::now()?.since(&start);
+        Ok(json!({
+            "tid": thread_id(),
+            "scripted": scripted,
+            "spin_ns": spin,
+            "warm_up_calls": warm_up,
+            "calls": caller.truth()["calls"],
+            "thread": thread,
+            "latency": quantiles::of(&durations),
+        }))
+    })?;
+    let report = threads.results()?.into_iter().fold(head, join);
+    drop(burners);
+    threads.finish(common, &report)
+}

@@ -1,0 +1,338 @@
+//! Leaving a call in odd ways. A callback inside the stand-in's call does the leaving.
+
+mod jump;
+
+use std::ffi::c_void;
+use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum as _;
+use gpucause_fake_cuda::futex;
+use serde_json::{Value, json};
+
+use super::{Stage, join, result};
+use crate::caller::call_bare;
+use crate::cli::{Common, Leave, Unwind};
+use crate::operation::Operation;
+use crate::process::{again, thread_id};
+use crate::session;
+
+/// What is called; a callback and a signal handler have no other way to know.
+static OPERATION: OnceLock<Operation> = OnceLock::new();
+/// What the signal handler calls.
+static QUERY: OnceLock<Operation> = OnceLock::new();
+/// Calls that are, or were, inside the callback.
+static INSIDE: AtomicU64 = AtomicU64::new(0);
+static IN_CHILD: AtomicBool = AtomicBool::new(false);
+
+fn call() {
+    if let Some(operation) = OPERATION.get() {
+        call_bare(operation);
+    }
+}
+
+/// Calls of this process: those that began, and those that came back.
+#[derive(Default)]
+struct Count {
+    entered: u64,
+    returned: u64,
+    children: Vec<Value>,
+}
+
+impl Count {
+    fn plain(&mut self, calls: u64) {
+        for _ in 0..calls {
+            call();
+        }
+        self.entered += calls;
+        self.returned += calls;
+    }
+}
+
+pub(crate) fn run(common: &Common, options: &Unwind) -> Result<()> {
+    let stage = Stage::set(common, &options.op)?;
+    stage.libraries.must_be_scripted(&options.op)?;
+    let operation = stage.pattern.operations.first().context("no op")?.clone();
+    let name = operation.name;
+    OPERATION.get_or_init(|| operation);
+    session::ready(common, &[thread_id()], &json!({}))?;
+    let mut count = Count::default();
+    let mut more = json!({});
+    match options.kind {
+        Leave::Longjmp => longjmp(&stage, options, &mut count)?,
+        Leave::Panic => panics(&stage, options, &mut count)?,
+        Leave::ThreadExit => thread_exits(&stage, options, &mut count)?,
+        Leave::Exec => return exec(&stage, common, options),
+        Leave::Kill => kill(&stage, options, &mut count)?,
+        Leave::Fork => fork_beside(&stage, options, &mut count)?,
+        Leave::ForkInside => fork_inside(&stage, options, &mut count)?,
+        Leave::Signal => {
+            signal(&stage, common, options, &mut count)?;
+            more = json!({ "handler_calls": { "cudaStreamQuery": options.count } });
+        }
+    }
+    if options.kind != Leave::Fork {
+        // Takes the callback away, so that the calls to come are ordinary.
+        stage.libraries.set(&options.op, "")?;
+    }
+    count.plain(options.calls);
+    let truth = json!({
+        "kind": options.kind.to_possible_value().map(|kind| kind.get_name().to_owned()),
+        "op": name,
+        "entered": count.entered,
+        "returned": count.returned,
+        "children": count.children,
+    });
+    session::finish(common, &join(join(result("unwind", &stage.libraries), truth), more))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn longjmp(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+    use std::cell::UnsafeCell;
+
+    thread_local! {
+        static SAVED: UnsafeCell<jump::Saved> = const { UnsafeCell::new(jump::Saved::new()) };
+    }
+    extern "C-unwind" fn leave(_: *mut c_void) {
+        let saved = SAVED.with(UnsafeCell::get);
+        // SAFETY: `protect` on this thread filled it, and the call's frames have no destructors.
+        unsafe { jump::escape(saved) }
+    }
+    extern "C" fn enter() {
+        call();
+    }
+
+    stage.libraries.on_call(&options.op, leave)?;
+    for _ in 0..options.count {
+        let saved = SAVED.with(UnsafeCell::get);
+        // SAFETY: the registers' place is this thread's and outlives the call.
+        count.returned += u64::from(unsafe { jump::protect(saved, enter) } == 0);
+        count.entered += 1;
+    }
+    Ok(())
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn longjmp(_: &Stage, _: &Unwind, _: &mut Count) -> Result<()> {
+    bail!("--kind longjmp: written for x86-64 only");
+}
+
+fn panics(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+    extern "C-unwind" fn leave(_: *mut c_void) {
+        std::panic::resume_unwind(Box::new(()));
+    }
+    stage.libraries.on_call(&options.op, leave)?;
+    for _ in 0..options.count {
+        count.returned += u64::from(std::panic::catch_unwind(call).is_ok());
+        count.entered += 1;
+    }
+    Ok(())
+}
+
+type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+// The library's declarations promise that neither function unwinds, which ending a thread does.
+unsafe extern "C-unwind" {
+    fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: Start,
+        argument: *mut c_void,
+    ) -> i32;
+    fn pthread_exit(value: *mut c_void) -> !;
+}
+
+extern "C-unwind" fn start_with_call(_: *mut c_void) -> *mut c_void {
+    call();
+    ptr::null_mut()
+}
+
+fn start_thread() -> Result<libc::pthread_t> {
+    let mut thread = 0;
+    // SAFETY: the thread's function takes nothing; its frames have no destructors.
+    let code =
+        unsafe { pthread_create(&raw mut thread, ptr::null(), start_with_call, ptr::null_mut()) };
+    if code != 0 {
+        bail!("a thread does not start: {}", io::Error::from_raw_os_error(code));
+    }
+    Ok(thread)
+}
+
+fn thread_exits(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+    extern "C-unwind" fn leave(_: *mut c_void) {
+        // SAFETY: the thread's frames have no destructors.
+        unsafe { pthread_exit(ptr::null_mut()) }
+    }
+    stage.libraries.on_call(&options.op, leave)?;
+    for _ in 0..options.count {
+        let thread = start_thread()?;
+        // SAFETY: the thread was started and not joined.
+        unsafe { libc::pthread_join(thread, ptr::null_mut()) };
+        count.entered += 1;
+    }
+    Ok(())
+}
+
+/// The first call stays in; later ones pass.
+extern "C-unwind" fn first_stays(_: *mut c_void) {
+    if INSIDE.fetch_add(1, Ordering::Release) == 0 {
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+}
+
+fn wait_until_inside() {
+    let never = std::sync::atomic::AtomicU32::new(0);
+    while INSIDE.load(Ordering::Acquire) == 0 {
+        futex::wait(&never, 0, Some(1_000_000));
+    }
+}
+
+fn exec(stage: &Stage, common: &Common, options: &Unwind) -> Result<()> {
+    stage.libraries.on_call(&options.op, first_stays)?;
+    start_thread()?;
+    wait_until_inside();
+    let before =
+        json!({ "pid": std::process::id(), "op": options.op, "entered": 1, "returned": 0 });
+    println!("exec {before}");
+    io::stdout().flush()?;
+    let calls = format!("--calls={}", options.calls);
+    let mut command = again(["calls", "--op", &options.op, &calls])?;
+    command.arg(format!("--cudart={}", stage.libraries.runtime_path()));
+    if let Some(libs) = &common.libs {
+        command.arg("--libs").arg(libs);
+    }
+    if common.hold {
+        command.arg("--hold");
+    }
+    Err(command.exec().into())
+}
+
+/// Runs `child` in a forked process and returns its PID.
+fn fork(child: impl FnOnce()) -> Result<i32> {
+    // SAFETY: the child runs only calls of the stand-ins, which need no lock, and ends with `_exit`.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error().into()),
+        0 => {
+            child();
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) }
+        }
+        pid => Ok(pid),
+    }
+}
+
+fn wait_for(pid: i32) -> Result<i32> {
+    let mut status = 0;
+    // SAFETY: `status` is valid for writes.
+    if unsafe { libc::waitpid(pid, &raw mut status, 0) } != pid {
+        return Err(io::Error::last_os_error().into());
+    }
+    Ok(status)
+}
+
+fn kill(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+    static INSIDE_PIPE: OnceLock<io::PipeWriter> = OnceLock::new();
+    extern "C-unwind" fn stay(_: *mut c_void) {
+        if let Some(mut pipe) = INSIDE_PIPE.get() {
+            let _ = pipe.write(&[1]);
+        }
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    let (mut inside, end) = io::pipe()?;
+    INSIDE_PIPE.get_or_init(|| end);
+    stage.libraries.on_call(&options.op, stay)?;
+    for _ in 0..options.count {
+        let pid = fork(call)?;
+        io::Read::read_exact(&mut inside, &mut [0])?;
+        // SAFETY: the child has not been waited for, so the PID is its own.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        wait_for(pid)?;
+        count.children.push(json!({ "pid": pid, "entered": 1, "returned": 0 }));
+    }
+    Ok(())
+}
+
+/// One call stays for good; children are forked beside it.
+fn fork_beside(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+    stage.libraries.on_call(&options.op, first_stays)?;
+    start_thread()?;
+    wait_until_inside();
+    count.entered += 1;
+    for _ in 0..options.count {
+        let pid = fork(|| (0..options.calls).for_each(|_| call()))?;
+        let status = wait_for(pid)?;
+        count.children.push(child_truth(pid, status, options.calls, 0));
+    }
+    Ok(())
+}
+
+fn child_truth(pid: i32, status: i32, calls: u64, inherited: u64) -> Value {
+    json!({ "pid": pid, "status": status, "entered": calls, "returned": calls + inherited })
+}
+
+/// The call that forks returns in the parent and in the child.
+fn fork_inside(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+    static CHILD: AtomicU64 = AtomicU64::new(0);
+    extern "C-unwind" fn split(_: *mut c_void) {
+        if IN_CHILD.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: the child makes calls of the stand-ins and ends with `_exit`.
+        match unsafe { libc::fork() } {
+            0 => IN_CHILD.store(true, Ordering::Relaxed),
+            pid => CHILD.store(u64::try_from(pid).unwrap_or(0), Ordering::Relaxed),
+        }
+    }
+    stage.libraries.on_call(&options.op, split)?;
+    for _ in 0..options.count {
+        call();
+        if IN_CHILD.load(Ordering::Relaxed) {
+            (0..options.calls).for_each(|_| call());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        count.entered += 1;
+        count.returned += 1;
+        let pid = i32::try_from(CHILD.swap(0, Ordering::Relaxed))?;
+        if pid == 0 {
+            bail!("fork inside a call failed");
+        }
+        let status = wait_for(pid)?;
+        count.children.push(child_truth(pid, status, options.calls, 1));
+    }
+    Ok(())
+}
+
+fn signal(stage: &Stage, common: &Common, options: &Unwind, count: &mut Count) -> Result<()> {
+    extern "C" fn handle(_: libc::c_int) {
+        if let Some(query) = QUERY.get() {
+            call_bare(query);
+        }
+    }
+    extern "C-unwind" fn interrupt(_: *mut c_void) {
+        // SAFETY: sends a signal that has a handler to this thread.
+        unsafe { libc::raise(libc::SIGUSR1) };
+    }
+    let query = Operation::new("cudaStreamQuery", &stage.libraries, common)?;
+    QUERY.get_or_init(|| query);
+    let handler = handle as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler calls a function of the stand-in, which needs no lock.
+    unsafe { libc::signal(libc::SIGUSR1, handler) };
+    stage.libraries.on_call(&options.op, interrupt)?;
+    for _ in 0..options.count {
+        call();
+        count.entered += 1;
+        count.returned += 1;
+    }
+    Ok(())
+}
