@@ -1,3 +1,4 @@
+# make build  the exporter, as target/release/gpucause
 # make run    start the exporter on this host, with a stand-in workload under CPU contention where no CUDA process runs
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make bench  what the probes cost, as ratios of interleaved runs

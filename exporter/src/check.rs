@@ -1,6 +1,7 @@
 //! `gpucause check`: whether the exporter can run on this host, line by line, and what to do where it cannot.
 
 mod capability;
+mod installed;
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -65,10 +66,9 @@ impl Report {
         let mut report = Self::default();
         report.kernel();
         report.features();
-        for missing in capability::report() {
-            report.lines.push(missing);
-        }
+        report.lines.extend(capability::report());
         report.programs();
+        report.lines.extend(installed::report());
         for address in listen_addresses {
             report.port(address);
         }
