@@ -1,7 +1,7 @@
 //! CUDA libraries that are installed where the loader looks, whether or not a process maps them now.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gpucause_probes::elf::read_library;
 use gpucause_probes::mapped::{Candidate, candidate};
@@ -29,11 +29,11 @@ pub(super) fn report() -> Vec<Line> {
         .collect();
     files.sort();
     files.dedup();
-    files.into_iter().map(line).collect()
+    files.iter().map(|path| line(path)).collect()
 }
 
-fn line(path: PathBuf) -> Line {
-    let read = File::open(&path).map_err(|error| error.to_string());
+fn line(path: &Path) -> Line {
+    let read = File::open(path).map_err(|error| error.to_string());
     let read = read.and_then(|file| read_library(&file).map_err(|error| error.to_string()));
     let (state, detail) = match read {
         Ok(image) if image.sites.is_empty() => {

@@ -83,10 +83,15 @@ fn maps(observation: &Observation, since: Option<f64>) -> [Family; 3] {
     let mut entries = Family::new(&MAP_ENTRIES);
     let mut capacity = Family::new(&MAP_CAPACITY);
     let mut full = Family::new(&MAP_FULL);
+    let counters = &observation.snapshot.counters;
     for usage in &observation.snapshot.maps {
         entries.push([usage.map.into()], Value::Integer(usage.entries));
         capacity.push([usage.map.into()], Value::Integer(usage.capacity));
         full.push_created([usage.map.into()], Value::Integer(usage.refused), since);
+    }
+    // Thread records are not in a map of a fixed size, but the kernel can refuse one all the same.
+    for &(_, refused) in counters.iter().filter(|&&(c, _)| c == SelfCounter::FullThreads) {
+        full.push_created(["threads".into()], Value::Integer(refused), since);
     }
     [entries, capacity, full]
 }
