@@ -66,6 +66,7 @@ static __noinline struct thread *dispatcher(void)
 	if (!thread)
 		return 0;
 	thread->role = ROLE_DISPATCHER;
+	open_account(thread);
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)
 		proc->dispatches = 1;
@@ -137,6 +138,24 @@ static __noinline bool drop_unwound(struct thread *thread, __u64 stack, __u16 li
 	return true;
 }
 
+/* The outermost call begins: the thread leaves its own code, and when it launches, the gap since the last launch ends. */
+static __noinline void enter_phase(struct thread *thread, const volatile struct op_info *info, __u64 now, __u64 offcpu)
+{
+	__u64 launched = thread->launched_ns;
+
+	change_phase(thread, info->phase, now, offcpu);
+	if (info->is_launch && launched && now >= launched)
+		hist_add(thread->proc_id, HIST_LAUNCH_GAP, 0, 0, now - launched);
+}
+
+/* The outermost call has returned. */
+static __noinline void leave_phase(struct thread *thread, const volatile struct op_info *info, __u64 now, __u64 offcpu)
+{
+	change_phase(thread, PHASE_HOST, now, offcpu);
+	if (info->is_launch)
+		thread->launched_ns = now;
+}
+
 /* Returns false when the return need not be reported. */
 static __noinline bool enter(struct pt_regs *ctx)
 {
@@ -144,7 +163,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 	__u64 stack = PT_REGS_SP(ctx);
 	struct thread *thread;
 	struct frame *frame;
-	__u64 function;
+	__u64 function, offcpu;
 	bool cold;
 
 	count_self(SELF_HIT_CALL_ENTRY);
@@ -172,10 +191,13 @@ static __noinline bool enter(struct pt_regs *ctx)
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		frame->intervals = *(volatile __u32 *)&thread->intervals;
 		__builtin_memcpy(frame->offcpu_at_entry_ns, thread->offcpu_ns, sizeof(frame->offcpu_at_entry_ns));
+		offcpu = *(volatile __u64 *)&thread->offcpu_total_ns;
 		frame->start_ns = bpf_ktime_get_ns();
 		if (*(volatile __u32 *)&thread->intervals == frame->intervals)
 			break;
 	}
+	if (!thread->depth)
+		enter_phase(thread, &op_info[cookie.op & (MAX_OPS - 1)], frame->start_ns, offcpu);
 	barrier();
 	thread->depth++;
 	return true;
@@ -259,7 +281,7 @@ static __noinline void leave(struct pt_regs *ctx)
 	__u32 code = PT_REGS_RC(ctx);
 	struct frame *frame;
 	__u32 intervals;
-	__u64 end;
+	__u64 end, offcpu;
 
 	count_self(SELF_HIT_CALL_RETURN);
 	if (!thread || !thread->proc_id) {
@@ -273,6 +295,7 @@ static __noinline void leave(struct pt_regs *ctx)
 	}
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		intervals = *(volatile __u32 *)&thread->intervals;
+		offcpu = *(volatile __u64 *)&thread->offcpu_total_ns;
 		end = bpf_ktime_get_ns();
 		if (*(volatile __u32 *)&thread->intervals == intervals)
 			break;
@@ -284,6 +307,8 @@ static __noinline void leave(struct pt_regs *ctx)
 		count_error(thread, cookie.op, code);
 	if (frame->cold && frame->function)
 		mark_loaded(thread->proc_id, frame->function);
+	if (thread->depth == 1)
+		leave_phase(thread, &op_info[cookie.op & (MAX_OPS - 1)], end, offcpu);
 	barrier();
 	thread->depth--;
 }

@@ -12,10 +12,13 @@
 #include "maps.bpf.h"
 #include "hdr.h"
 #include "hist.bpf.h"
+#include "account.bpf.h"
 #include "thread.bpf.h"
+#include "blame.bpf.h"
 
 #include "calls.bpf.c"
 #include "sched.bpf.c"
 #include "lifecycle.bpf.c"
+#include "report.bpf.c"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -65,10 +65,24 @@ struct task_struct {
 	int tgid;
 	unsigned int in_iowait : 1;
 	struct task_struct *group_leader;
+	struct task_struct *real_parent;
 	struct signal_struct *signal;
 	struct files_struct *files;
 	__u64 start_boottime;
 	char comm[16];
+};
+
+struct seq_file {
+	unsigned long count;
+};
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
 };
 
 struct linux_binprm {

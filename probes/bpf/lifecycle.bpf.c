@@ -16,6 +16,13 @@ static __always_inline void end_process(__u32 tgid, __u32 proc_id, bool execed)
 	__sync_fetch_and_add(filter_slot(tgid), -1);
 }
 
+static __noinline __u32 parent_of(__u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	return proc ? proc->parent_id : 0;
+}
+
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
 {
@@ -49,7 +56,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(process_exec, struct task_struct *task)
 {
-	__u32 tgid = task->tgid;
+	__u32 tgid = task->tgid, proc_id = 0, parent_id;
 	struct thread *thread;
 
 	count_self(SELF_HIT_LIFECYCLE);
@@ -60,8 +67,15 @@ int BPF_PROG(process_exec, struct task_struct *task)
 		return 0;
 	if (thread->depth)
 		abandon(thread, 0);
+	close_account(thread);
+	parent_id = parent_of(thread->proc_id);
 	end_process(tgid, thread->proc_id, true);
 	thread->proc_id = 0;
+	/* A worker stays one under another program: workers that are spawned rather than forked start so. */
+	if (parent_id)
+		proc_id = track_process(task, tgid, parent_id);
+	if (proc_id)
+		track_thread(task, tgid, proc_id, ROLE_WORKER);
 	return 0;
 }
 
@@ -79,6 +93,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	if (thread && thread->proc_id) {
 		if (thread->depth)
 			abandon(thread, 0);
+		close_account(thread);
 		thread->proc_id = 0;
 	}
 	if (BPF_CORE_READ(task, signal, live.counter) > 0)

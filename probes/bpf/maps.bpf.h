@@ -7,6 +7,7 @@
 const volatile struct settings settings;
 const volatile struct op_info op_info[MAX_OPS];
 const volatile __u8 syscall_reason[MAX_SYSCALLS];
+const volatile __u8 syscall_wakes[MAX_SYSCALLS];
 
 /* Tracked processes per hash of their tgid. A zero spares an untracked task every map lookup; a collision costs one. */
 __u32 tgid_filter[FILTER_SLOTS];
@@ -72,6 +73,24 @@ struct {
 	__type(value, struct kernel);
 } kernels SEC(".maps");
 
+/* Time accounts of dispatcher threads that have ended, by process. Those of live threads are in their records. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 8192);
+	__type(key, __u32);
+	__type(value, struct account);
+} accounts SEC(".maps");
+
+/* Nanoseconds that dispatchers and workers waited, by whom they waited for. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct blame_key);
+	__type(value, __u64);
+} blame SEC(".maps");
+
 /* The programs' counters about themselves. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -84,6 +103,7 @@ struct {
 static const struct hist zero_hist;
 static const struct proc zero_proc;
 static const struct stall zero_stall;
+static const struct account zero_account;
 static const __u64 zero_u64;
 
 /* The atomic add is needed although the slot is per CPU: a uprobe program can be preempted between load and store. */

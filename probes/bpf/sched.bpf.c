@@ -15,15 +15,6 @@
 /* __TASK_STOPPED | __TASK_TRACED: stopped by a signal or a debugger. */
 #define STOPPED_STATES 0xc
 
-static __always_inline long syscall_number(const struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	return (long)regs->orig_ax;
-#else
-	return regs->syscallno;
-#endif
-}
-
 static __always_inline __u32 first_argument(const struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -79,7 +70,7 @@ static __noinline __u32 blocked_reason(struct task_struct *task)
 	return reason;
 }
 
-static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preempt, __u64 now)
+static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preempt, __u64 now, struct task_struct *next)
 {
 	struct thread *thread = tracked_thread(task, tgid);
 	__u32 kind = SWITCH_VOLUNTARY;
@@ -91,10 +82,14 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	if (preempt || task->__state == 0) {
 		thread->off_reason = REASON_PREEMPTED;
 		kind = SWITCH_INVOLUNTARY;
+		if (thread->role != ROLE_HELPER)
+			name_task(thread->culprit, next, tgid);
 	} else {
 		thread->off_reason = blocked_reason(task);
 	}
 	thread->off_since_ns = now;
+	if (thread->account_since_ns)
+		account_add(thread, thread->phase, STATE_RUNNING, now);
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	kind += thread->role * SWITCHES;
@@ -102,10 +97,13 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 		__sync_fetch_and_add(&proc->ctx_switches[kind], 1);
 }
 
-static __always_inline void charge(struct thread *thread, __u32 reason, __u64 ns)
+static __noinline void charge(struct thread *thread, __u32 reason, __u64 ns)
 {
 	if (reason < REASONS)
 		thread->offcpu_ns[reason] += ns;
+	thread->offcpu_total_ns += ns;
+	if (thread->account_since_ns)
+		account_add(thread, thread->phase, STATE_OFF(reason), ns);
 	hist_add(thread->proc_id, HIST_OFFCPU, thread->role, reason, ns);
 }
 
@@ -114,10 +112,50 @@ static __always_inline void charge_queue(struct thread *thread, __u64 ns)
 	hist_add(thread->proc_id, HIST_RUNQUEUE, thread->role, 0, ns);
 }
 
-static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now)
+/* The wait for a CPU after a wakeup. Whoever leaves the CPU that the thread gets is named. */
+static __noinline void charge_runqueue(struct thread *thread, __u64 ns, struct task_struct *prev)
+{
+	charge(thread, REASON_RUNQUEUE, ns);
+	charge_queue(thread, ns);
+	if (thread->role == ROLE_HELPER)
+		return;
+	name_task(thread->culprit, prev, thread->tgid);
+	blame_add(thread->proc_id, REASON_RUNQUEUE, thread->culprit, ns);
+}
+
+static __noinline void charge_interval(struct thread *thread, __u64 now, struct task_struct *prev)
+{
+	__u64 since = thread->off_since_ns;
+	__u64 woken;
+
+	if (thread->off_reason == REASON_PREEMPTED) {
+		charge(thread, REASON_PREEMPTED, now - since);
+		charge_queue(thread, now - since);
+		if (thread->role != ROLE_HELPER)
+			blame_add(thread->proc_id, REASON_PREEMPTED, thread->culprit, now - since);
+		return;
+	}
+	/* Every wait ends with one wakeup. One from before the thread's last run was missed by the program; one from that
+	 * run, before the switch, found a thread about to block. */
+	woken = *(volatile __u64 *)&thread->woken_ns;
+	if (!woken || woken < thread->on_since_ns || woken > now)
+		woken = now;
+	else if (woken < since)
+		woken = since;
+	if (woken > since) {
+		charge(thread, thread->off_reason, woken - since);
+		if (thread->role != ROLE_HELPER) {
+			settle_waker(thread, thread->off_reason);
+			blame_add(thread->proc_id, thread->off_reason, thread->waker, woken - since);
+		}
+	}
+	charge_runqueue(thread, now - woken, prev);
+}
+
+static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, struct task_struct *prev)
 {
 	struct thread *thread = tracked_thread(task, tgid);
-	__u64 since, woken;
+	__u64 since;
 
 	if (!thread)
 		return;
@@ -125,24 +163,11 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now)
 	if (since && since > now) {
 		count_self(SELF_CLOCK_UNDERFLOW);
 	} else if (since) {
-		if (thread->off_reason == REASON_PREEMPTED) {
-			charge(thread, REASON_PREEMPTED, now - since);
-			charge_queue(thread, now - since);
-		} else {
-			/* Every wait ends with one wakeup. One from before the thread's last run was missed by the
-			 * program; one from that run, before the switch, found a thread about to block. */
-			woken = *(volatile __u64 *)&thread->woken_ns;
-			if (woken < thread->on_since_ns || woken > now)
-				woken = now;
-			else if (woken < since)
-				woken = since;
-			if (woken > since)
-				charge(thread, thread->off_reason, woken - since);
-			charge(thread, REASON_RUNQUEUE, now - woken);
-			charge_queue(thread, now - woken);
-		}
+		charge_interval(thread, now, prev);
 		thread->intervals++;
 	}
+	if (since && thread->account_since_ns)
+		account_add(thread, thread->phase, STATE_RUNNING, -now);
 	thread->off_since_ns = 0;
 	thread->on_since_ns = now;
 }
@@ -159,9 +184,9 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 		return 0;
 	now = bpf_ktime_get_ns();
 	if (leaves)
-		off_cpu(prev, prev_tgid, preempt, now);
+		off_cpu(prev, prev_tgid, preempt, now, next);
 	if (arrives)
-		on_cpu(next, next_tgid, now);
+		on_cpu(next, next_tgid, now, prev);
 	return 0;
 }
 
@@ -174,7 +199,10 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 	if (!maybe_tracked(task->tgid))
 		return 0;
 	thread = thread_of(task);
-	if (thread)
-		thread->woken_ns = bpf_ktime_get_ns();
+	if (!thread)
+		return 0;
+	if (thread->role != ROLE_HELPER)
+		note_waker(thread);
+	thread->woken_ns = bpf_ktime_get_ns();
 	return 0;
 }

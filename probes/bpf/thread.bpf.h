@@ -64,6 +64,8 @@ static __noinline struct thread *track_thread(struct task_struct *task, __u32 tg
 	thread->role = role;
 	thread->depth = 0;
 	thread->off_since_ns = 0;
+	thread->account_since_ns = 0;
+	thread->launched_ns = 0;
 	barrier();
 	thread->proc_id = proc_id;
 	return thread;

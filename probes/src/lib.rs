@@ -23,6 +23,7 @@ mod prefill;
 mod probes;
 mod reader;
 mod syscall;
+mod thread_report;
 
 pub use probes::{Probes, StartError, Status};
 pub use program::{LoadError, Options};

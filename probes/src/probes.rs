@@ -83,8 +83,9 @@ impl Probes {
     /// # Kernel
     /// 5.15 or newer with BTF; 6.6 or newer for the privileges that the systemd unit has.
     pub fn start(options: Options) -> Result<Self, StartError> {
-        let programs = Arc::new(Programs::load(options)?);
-        let reader = Reader::new(&programs.object)?;
+        let mut programs = Programs::load(options)?;
+        let reader = Reader::new(&programs.object, programs.reports.take())?;
+        let programs = Arc::new(programs);
         let mut attacher = CallProbes::new(Arc::clone(&programs))?;
         let told = Arc::new(Mutex::new(Told::default()));
         let stop = Arc::new(StopSignal::new()?);

@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use gpucause_abi::op::{OPS, Op};
-use gpucause_abi::reason_of_syscalls;
 use gpucause_abi::record::{MAX_OPS, OpInfo};
+use gpucause_abi::{reason_of_syscalls, wakes_of_syscalls};
 use libbpf_rs::{Link, Object, ObjectBuilder, OpenObject, PrintLevel};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
@@ -16,8 +16,10 @@ use crate::verdict::{ProgramStatus, Verdict};
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucause.bpf.o"));
 
 /// The programs that are attached once, for the whole host.
-const HOST_PROGRAMS: [&str; 5] =
-    ["sched_switch", "sched_waking", "process_fork", "process_exec", "process_exit"];
+const HOST_PROGRAMS: [&str; 6] =
+    ["sched_switch", "sched_waking", "process_fork", "process_exec", "process_exit", REPORTS];
+/// The one that runs when accounts are read.
+const REPORTS: &str = "report_threads";
 
 /// What return pops from the stack before a return probe runs: the return address on x86-64, nothing on arm64.
 const RETURN_POP: u32 = if cfg!(target_arch = "x86_64") { 8 } else { 0 };
@@ -68,6 +70,8 @@ pub enum LoadError {
 pub(crate) struct Programs {
     // Links go before the object that owns their programs.
     links: Vec<Link>,
+    /// That of the program that makes live threads report; for whoever reads it.
+    pub(crate) reports: Option<Link>,
     pub(crate) object: Object,
     pub(crate) mode: AttachMode,
     pub(crate) statuses: Vec<ProgramStatus>,
@@ -104,7 +108,8 @@ impl Programs {
         let loaded = load_without_refused(options, mode);
         libbpf_rs::set_print(previous);
         let (object, refused) = loaded?;
-        let mut programs = Self { links: Vec::new(), object, mode, statuses: refused };
+        let mut programs =
+            Self { links: Vec::new(), reports: None, object, mode, statuses: refused };
         programs.attach_host_programs();
         Ok(programs)
     }
@@ -118,6 +123,10 @@ impl Programs {
                 continue;
             }
             let verdict = match program.attach() {
+                Ok(link) if name == REPORTS => {
+                    self.reports = Some(link);
+                    Verdict::Attached
+                }
                 Ok(link) => {
                     self.links.push(link);
                     Verdict::Attached
@@ -261,11 +270,12 @@ fn write_rodata(open: &mut OpenObject) -> Result<(), LoadError> {
         Ok(())
     };
     put("settings", &[std::process::id().to_ne_bytes(), RETURN_POP.to_ne_bytes()].concat())?;
-    let mut ops = Vec::with_capacity(MAX_OPS * 4);
+    let mut ops = Vec::with_capacity(MAX_OPS * size_of::<OpInfo>());
     for index in 0..MAX_OPS {
         let info = OPS.get(index).map(Op::info);
-        ops.extend(info.map_or([0; 4], OpInfo::to_bytes));
+        ops.extend(info.map_or([0; size_of::<OpInfo>()], OpInfo::to_bytes));
     }
     put("op_info", &ops)?;
-    put("syscall_reason", &reason_of_syscalls(syscall_number))
+    put("syscall_reason", &reason_of_syscalls(syscall_number))?;
+    put("syscall_wakes", &wakes_of_syscalls(syscall_number))
 }

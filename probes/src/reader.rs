@@ -7,17 +7,19 @@ use std::collections::{BTreeMap, HashSet};
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
-    CHUNK_SLOTS, CallKey, ErrorKey, HistKey, HistKind, HistRecord, KernelKey, KernelRecord,
-    ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord,
+    AccountRecord, BlameKey, CHUNK_SLOTS, CallKey, ErrorKey, HistKey, HistKind, HistRecord,
+    KernelKey, KernelRecord, ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord, ThreadReport,
 };
 use gpucause_abi::snapshot::{
-    CallSnapshot, Comm, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
+    CallSnapshot, Comm, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount,
 };
 use gpucause_abi::state::{Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::{batch, prefill};
+
+mod waits;
 
 /// A kernel map could not be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +38,9 @@ pub enum ReadError {
     /// An entry has another size than its record.
     #[error("map {0} holds entries of an unexpected size")]
     Layout(&'static str),
+    /// Live threads could not be made to report.
+    #[error("live threads do not report: {0}")]
+    Reports(std::io::Error),
     /// libbpf failed.
     #[error("map {map}: {source}")]
     Libbpf {
@@ -67,6 +72,12 @@ unsafe impl Plain for StallRecord {}
 unsafe impl Plain for ProcRecord {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for HistRecord {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for BlameKey {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for AccountRecord {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for ThreadReport {}
 
 fn decode<T: Plain>(map: &'static str, bytes: &[u8]) -> Result<T, ReadError> {
     if bytes.len() < size_of::<T>() {
@@ -85,20 +96,26 @@ pub(crate) struct Reader {
     stalls: MapHandle,
     errors: MapHandle,
     kernels: MapHandle,
+    blame: MapHandle,
+    accounts: MapHandle,
     self_counters: MapHandle,
+    /// The program that makes live threads report; without it only ended threads are in the time accounts.
+    reports: Option<Link>,
 }
 
 /// Bounded maps whose fill is reported, with the counter of what each refused.
-const BOUNDED: [(&str, SelfCounter); 5] = [
+const BOUNDED: [(&str, SelfCounter); 7] = [
     ("procs", SelfCounter::FullProcs),
     ("hists", SelfCounter::FullHists),
     ("stalls", SelfCounter::FullStalls),
     ("errors", SelfCounter::FullErrors),
     ("kernels", SelfCounter::FullKernels),
+    ("blame", SelfCounter::FullBlame),
+    ("accounts", SelfCounter::FullAccounts),
 ];
 
 impl Reader {
-    pub(crate) fn new(object: &Object) -> Result<Self, ReadError> {
+    pub(crate) fn new(object: &Object, reports: Option<Link>) -> Result<Self, ReadError> {
         let map = |name: &'static str| -> Result<MapHandle, ReadError> {
             let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
             MapHandle::try_from(&map).map_err(|source| ReadError::Libbpf { map: name, source })
@@ -112,6 +129,9 @@ impl Reader {
             stalls: map("stalls")?,
             errors: map("errors")?,
             kernels: map("kernels")?,
+            blame: map("blame")?,
+            accounts: map("accounts")?,
+            reports,
             self_counters: map("self_counters")?,
         })
     }
@@ -128,6 +148,8 @@ impl Reader {
         usage.insert("stalls", self.read_stalls(&mut processes)?);
         usage.insert("errors", self.read_errors(&mut processes)?);
         usage.insert("kernels", self.read_kernels(&mut processes)?);
+        usage.insert("blame", self.read_blame(&mut processes)?);
+        usage.insert("accounts", self.read_accounts(&mut processes)?);
         let counters = self.counters()?;
         let refused =
             |counter: SelfCounter| counters.iter().find(|c| c.0 == counter).map_or(0, |c| c.1);
@@ -162,10 +184,11 @@ impl Reader {
         if ids.is_empty() {
             return Ok(());
         }
-        for name in ["hists", "stalls", "errors", "kernels"] {
+        for name in ["hists", "stalls", "errors", "kernels", "blame"] {
             self.remove_keys(name, ids)?;
         }
         for id in ids {
+            self.delete("accounts", &id.0.to_ne_bytes())?;
             self.delete("procs", &id.0.to_ne_bytes())?;
         }
         Ok(())
@@ -178,6 +201,8 @@ impl Reader {
             "stalls" => &self.stalls,
             "errors" => &self.errors,
             "kernels" => &self.kernels,
+            "blame" => &self.blame,
+            "accounts" => &self.accounts,
             _ => &self.tracked,
         }
     }
@@ -366,6 +391,7 @@ fn file_chunk(process: &mut ProcessSnapshot, key: &HistKey, chunk: &Histogram) {
             });
             process.offcpu.get_mut(at).map(|(_, _, whole)| whole)
         }
+        Some(HistKind::LaunchGap) => Some(&mut process.launch_gap),
         Some(HistKind::Runqueue) => {
             let Some(role) = role() else { return };
             let at = process.runqueue.iter().position(|&(r, _)| r == role);
@@ -402,6 +428,10 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
         stalls: Vec::new(),
         errors: Vec::new(),
         kernels: Vec::new(),
+        dispatcher_time: TimeAccount::default(),
+        dispatchers: Vec::new(),
+        launch_gap: Histogram::default(),
+        waits: Vec::new(),
         offcpu: Vec::new(),
         runqueue: Vec::new(),
         switches,

@@ -28,6 +28,10 @@ pub(crate) fn syscall_number(name: &str) -> Option<usize> {
         "io_uring_enter" => libc::SYS_io_uring_enter,
         "io_submit" => libc::SYS_io_submit,
         "io_destroy" => libc::SYS_io_destroy,
+        "exit" => libc::SYS_exit,
+        "exit_group" => libc::SYS_exit_group,
+        "close" => libc::SYS_close,
+        "shutdown" => libc::SYS_shutdown,
         "futex" => libc::SYS_futex,
         "futex_waitv" => libc::SYS_futex_waitv,
         "ioctl" => libc::SYS_ioctl,
@@ -51,6 +55,7 @@ pub(crate) fn syscall_number(name: &str) -> Option<usize> {
         "io_pgetevents" => 333,
         #[cfg(target_arch = "aarch64")]
         "io_pgetevents" => 292,
+        "futex_wake" => 454,
         "futex_wait" => 455,
         "futex_requeue" => 456,
         #[cfg(target_arch = "x86_64")]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::hist;
 use crate::op::{Api, Class};
 use crate::record::{self, HistKind, SelfCounter, c_records};
-use crate::state::{Reason, Role, Switch};
+use crate::state::{Phase, Reason, Role, Switch};
 
 /// The C header with every constant, enum and record that this crate shares with the kernel programs. Sizes and
 /// offsets are asserted in C against the Rust layout.
@@ -23,12 +23,17 @@ pub fn c_header() -> String {
         ("COMM_LEN", record::COMM_LEN),
         ("REASONS", record::REASONS),
         ("ROLES", record::ROLES),
+        ("PHASES", record::PHASES),
+        ("STATES", record::STATES),
+        ("ACCOUNT_CELLS", record::ACCOUNT_CELLS),
         ("SWITCHES", record::SWITCHES),
         ("CTX_SWITCHES", record::CTX_SWITCHES),
         ("MAX_OPS", record::MAX_OPS),
         ("MAX_LINKS", record::MAX_LINKS),
         ("MAX_SYSCALLS", record::MAX_SYSCALLS),
         ("FILTER_SLOTS", record::FILTER_SLOTS),
+        ("WAKES_FUTEX", crate::syscall::WAKES_FUTEX as usize),
+        ("WAKES_FD", crate::syscall::WAKES_FD as usize),
         ("FIRST_ARG_IS_FD", crate::syscall::FIRST_ARG_IS_FD as usize),
         ("SELF_COUNTERS", record::SELF_COUNTERS),
     ];
@@ -39,6 +44,7 @@ pub fn c_header() -> String {
     c_enum(&mut text, Class::C_PREFIX, Class::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Reason::C_PREFIX, Reason::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Role::C_PREFIX, Role::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Phase::C_PREFIX, Phase::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Switch::C_PREFIX, Switch::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, HistKind::C_PREFIX, HistKind::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, SelfCounter::C_PREFIX, SelfCounter::ALL.iter().map(|v| v.label()));
@@ -95,7 +101,11 @@ fn c_type(ty: &str) -> String {
 }
 
 fn c_records_name(rust_name: &str) -> Option<&'static str> {
-    (rust_name == "FrameRecord").then_some("frame")
+    match rust_name {
+        "FrameRecord" => Some("frame"),
+        "AccountRecord" => Some("account"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

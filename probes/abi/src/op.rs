@@ -3,7 +3,7 @@
 mod table;
 
 use crate::record::{MAX_OPS, OpInfo};
-use crate::state::shared_enum;
+use crate::state::{Phase, shared_enum};
 
 pub use table::OPS;
 
@@ -68,15 +68,39 @@ const CUDA_NOT_READY: u16 = 600;
 const NCCL_IN_PROGRESS: u16 = 7;
 
 impl Op {
+    /// Whether each call hands the GPU kernels to run: launches, and launches of whole graphs.
+    #[must_use]
+    pub fn feeds_gpu(&self) -> bool {
+        self.class == Class::Launch || matches!(self.name, "cudaGraphLaunch" | "cuGraphLaunch")
+    }
+
     /// What the kernel programs need to know of this op.
     #[must_use]
     pub fn info(&self) -> OpInfo {
         OpInfo {
             function_arg: self.function_arg,
+            phase: self.class.phase() as u8,
+            is_launch: u8::from(self.feeds_gpu()),
             pending_code: match self.api {
                 Api::Runtime | Api::Driver => CUDA_NOT_READY,
                 Api::Nccl => NCCL_IN_PROGRESS,
             },
+        }
+    }
+}
+
+impl Class {
+    /// What a thread inside such an op is doing.
+    #[must_use]
+    pub const fn phase(self) -> Phase {
+        match self {
+            Self::Launch => Phase::Launch,
+            Self::Memcpy | Self::Memset => Phase::Memcpy,
+            Self::Alloc | Self::Free => Phase::Alloc,
+            Self::Sync => Phase::Sync,
+            Self::Graph => Phase::Graph,
+            Self::Nccl => Phase::Nccl,
+            Self::Event | Self::Init => Phase::Other,
         }
     }
 }

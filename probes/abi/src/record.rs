@@ -1,6 +1,6 @@
 //! Records that live in kernel maps, and the bounds of those maps.
 
-use crate::state::{Reason, Role, Switch, shared_enum};
+use crate::state::{Phase, Reason, Role, State, Switch, shared_enum};
 
 /// Slots in one entry of the `hists` map. A histogram is kept in chunks of three powers of two, made when first used: most
 /// use two or three, and an entry then fills a 512-byte allocation, of which the kernel holds enough ready to serve
@@ -14,6 +14,12 @@ pub const COMM_LEN: usize = 16;
 pub const REASONS: usize = Reason::COUNT;
 /// Roles, as an array length.
 pub const ROLES: usize = Role::COUNT;
+/// Phases, as an array length.
+pub const PHASES: usize = Phase::COUNT;
+/// States of a time account, as an array length: running, then the off-CPU reasons.
+pub const STATES: usize = State::COUNT;
+/// Cells of a time account: [`PHASES`] x [`STATES`].
+pub const ACCOUNT_CELLS: usize = PHASES * STATES;
 /// Kinds of context switch, as an array length.
 pub const SWITCHES: usize = Switch::COUNT;
 /// Ops that the table can hold; a power of two, so that a mask keeps an index in bounds.
@@ -62,6 +68,8 @@ shared_enum! {
         Offcpu = "offcpu",
         /// Time from runnable to running: `a` is the role.
         Runqueue = "runqueue",
+        /// Time from one launch's return to the next launch's entry on the same thread.
+        LaunchGap = "launch_gap",
     }
 }
 
@@ -98,6 +106,10 @@ shared_enum! {
         FullErrors = "full_errors",
         /// `kernels` refused an entry.
         FullKernels = "full_kernels",
+        /// `accounts` refused an entry.
+        FullAccounts = "full_accounts",
+        /// `blame` refused an entry.
+        FullBlame = "full_blame",
         /// `threads` refused a record.
         FullThreads = "full_threads",
     }
@@ -127,6 +139,31 @@ records! {
     /// Launches of one kernel function. Until the first of them returns the function counts as being loaded.
     KernelRecord as "kernel" { launches: u64, loaded: u32, pad: u32 }
 
+    /// Key of `blame`: who a process waited for. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the task that had the CPU,
+    /// else the task that ended the wait.
+    BlameKey as "blame_key" { proc_id: u32, reason: u32, comm: [u8; COMM_LEN] }
+
+    /// Wall time of dispatcher threads, by phase and state. In a thread's record the stretch that has not ended is open:
+    /// its beginning was taken from the cell of running, so that adding the present moment there completes the account.
+    AccountRecord as "account" { cells_ns: [u64; ACCOUNT_CELLS] }
+
+    /// What a dispatcher thread reports of itself while it lives; its `AccountRecord` follows.
+    ThreadReport as "thread_report" {
+        now_ns: u64,
+        account_since_ns: u64,
+        off_since_ns: u64,
+        on_since_ns: u64,
+        woken_ns: u64,
+        /// When the outermost open call was entered; 0 when none is open.
+        inflight_since_ns: u64,
+        proc_id: u32,
+        tid: u32,
+        phase: u32,
+        off_reason: u32,
+        inflight_op: u32,
+        pad: u32,
+    }
+
     /// One life of a process image. `ctx_switches` is `[role][kind]`.
     ProcRecord as "proc" {
         tgid: u32,
@@ -134,6 +171,9 @@ records! {
         parent_id: u32,
         /// 1 once a thread of it has made a traced call.
         dispatches: u32,
+        /// Accounts of ended threads that began to be, and that have been, added to the process's.
+        flushes_begun: u32,
+        flushes_done: u32,
         /// 1 when the image was replaced by exec rather than exited.
         execed: u32,
         /// When the process started, on the boot-time clock.
@@ -166,8 +206,9 @@ records! {
         offcpu_at_entry_ns: [u64; REASONS],
     }
 
-    /// A tracked thread, in task storage. The call programs write `depth`, `frames` and `role`; the switch and waking
-    /// programs write the rest, so that a preempted call program and the switch that preempts it never write one field.
+    /// A tracked thread, in task storage. The call programs write `depth`, `frames`, `role`, `phase` and `launched_ns`; the
+    /// switch and waking programs write the rest, so that a preempted call program and the switch that preempts it never
+    /// write one field. `account` is the exception, and adds up in either order.
     ThreadRecord as "thread" {
         proc_id: u32,
         tgid: u32,
@@ -181,6 +222,23 @@ records! {
         woken_ns: u64,
         /// Reason to charge when it returns, if it is not a wait for a CPU.
         off_reason: u32,
+        /// Phase of the outermost open call; written by the call programs.
+        phase: u32,
+        /// When the time account was opened; 0 for threads that have none.
+        account_since_ns: u64,
+        /// When the last launch returned; 0 before the first.
+        launched_ns: u64,
+        /// Sum of `offcpu_ns`.
+        offcpu_total_ns: u64,
+        /// Who had the CPU while this thread could have run.
+        culprit: [u8; COMM_LEN],
+        /// Who woke it last with a system call that wakes others.
+        waker: [u8; COMM_LEN],
+        /// Written with additions that commute: by the call programs between phases, by the switch program between
+        /// states.
+        account: AccountRecord,
+        /// What the system call can wake that the last waker was in: `WAKES_` bits.
+        wakes: u32,
         /// Off-CPU intervals that have ended: readers retry when it moves.
         intervals: u32,
         offcpu_ns: [u64; REASONS],
@@ -199,8 +257,12 @@ records! {
     OpInfo as "op_info" {
         /// Argument that holds the kernel function being launched, counted from 1; 0 for none.
         function_arg: u8,
+        /// What a thread inside the op is doing.
+        phase: u8,
         /// Result code that means "not yet" and is no error; 0 for none.
         pending_code: u16,
+        /// 1 when each call hands the GPU kernels to run.
+        is_launch: u8,
     }
 }
 /// Context-switch counters of a process: [`ROLES`] x [`SWITCHES`].
@@ -211,6 +273,6 @@ impl OpInfo {
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
         let [low, high] = self.pending_code.to_ne_bytes();
-        [self.function_arg, 0, low, high]
+        [self.function_arg, self.phase, low, high, self.is_launch, 0]
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::hist::Histogram;
 use crate::op::OpId;
-use crate::record::{REASONS, ROLES, SWITCHES, SelfCounter};
-use crate::state::{Reason, Role, Switch};
-use crate::{Nanos, ProcId, Tgid};
+use crate::record::{PHASES, REASONS, ROLES, STATES, SWITCHES, SelfCounter};
+use crate::state::{Phase, Reason, Role, State, Switch};
+use crate::{Nanos, ProcId, Tgid, Tid};
 
 /// All accounts at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -63,6 +63,14 @@ pub struct ProcessSnapshot {
     pub errors: Vec<(OpId, u32, u64)>,
     /// Launches by kernel function handle.
     pub kernels: Vec<(u64, u64)>,
+    /// Wall time of all dispatcher threads so far, ended ones included.
+    pub dispatcher_time: TimeAccount,
+    /// The dispatcher threads that live.
+    pub dispatchers: Vec<DispatcherSnapshot>,
+    /// Time from one launch's return to the next launch's entry on the same thread.
+    pub launch_gap: Histogram,
+    /// Whom dispatchers and workers waited for.
+    pub waits: Vec<Wait>,
     /// Off-CPU intervals by role and reason.
     pub offcpu: Vec<(Role, Reason, Histogram)>,
     /// Time from runnable to running, by role.
@@ -87,6 +95,57 @@ impl ProcessSnapshot {
         }
         all
     }
+}
+
+/// Wall time by phase and state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TimeAccount(pub [[Nanos; STATES]; PHASES]);
+
+impl TimeAccount {
+    /// The time in one phase and state.
+    #[must_use]
+    pub fn at(&self, phase: Phase, state: State) -> Nanos {
+        self.0[phase as usize][state.index()]
+    }
+
+    /// The sum of all cells: wall time.
+    #[must_use]
+    pub fn total(&self) -> Nanos {
+        Nanos(self.0.iter().flatten().map(|time| time.0).sum())
+    }
+
+    /// Adds another account, cell by cell.
+    pub fn merge(&mut self, other: &Self) {
+        for (own, added) in self.0.iter_mut().flatten().zip(other.0.iter().flatten()) {
+            own.0 = own.0.saturating_add(added.0);
+        }
+    }
+}
+
+/// A live dispatcher thread.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DispatcherSnapshot {
+    /// The thread.
+    pub tid: Tid,
+    /// From its first traced call until it was looked at.
+    pub wall: Nanos,
+    /// Where that time went.
+    pub time: TimeAccount,
+    /// The outermost call it is in, and for how long.
+    pub inflight: Option<(OpId, Nanos)>,
+}
+
+/// Time that a process's dispatchers and workers waited for somebody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// Why they were off the CPU.
+    pub reason: Reason,
+    /// For preemption and the run queue, the task that had the CPU, `idle` when nobody had; else the task that ended the
+    /// wait, `kernel` when that was not a task but a timer or a device. Threads of the same process go by their own
+    /// names, other processes by those of their leaders.
+    pub on: Comm,
+    /// How long in all.
+    pub total: Nanos,
 }
 
 /// Durations of one op's calls.

@@ -81,3 +81,62 @@ shared_enum! {
         Involuntary = "involuntary",
     }
 }
+
+shared_enum! {
+    /// What a dispatcher thread is doing, whether it is on a CPU or not: the outermost call it is in.
+    Phase, "PHASE" {
+        /// Its own code, outside traced calls.
+        Host = "host",
+        /// Starting kernels.
+        Launch = "launch",
+        /// Copying or filling memory.
+        Memcpy = "memcpy",
+        /// Taking memory or giving it back.
+        Alloc = "alloc",
+        /// Waiting for the GPU.
+        Sync = "sync",
+        /// Capturing, building or launching graphs.
+        Graph = "graph",
+        /// Communicating between GPUs.
+        Nccl = "nccl",
+        /// Any other traced call.
+        Other = "other",
+    }
+}
+
+/// What a thread's wall time is spent in: on a CPU, or off it for a [`Reason`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// On a CPU.
+    Running,
+    /// Off it.
+    Off(Reason),
+}
+
+impl State {
+    /// Number of states.
+    pub const COUNT: usize = Reason::COUNT + 1;
+
+    /// Every state, by [`index`](Self::index).
+    pub fn all() -> impl Iterator<Item = Self> {
+        std::iter::once(Self::Running).chain(Reason::ALL.iter().copied().map(Self::Off))
+    }
+
+    /// The position in an account: running first, then the reasons.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Running => 0,
+            Self::Off(reason) => reason as usize + 1,
+        }
+    }
+
+    /// The label value on metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Off(reason) => reason.label(),
+        }
+    }
+}

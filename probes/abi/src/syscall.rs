@@ -6,6 +6,48 @@ use crate::state::Reason;
 /// Set in a reason when the call's first argument is the descriptor that it waits on.
 pub(crate) const FIRST_ARG_IS_FD: u8 = 0x80;
 
+/// The call wakes threads that wait on a futex.
+pub(crate) const WAKES_FUTEX: u8 = 1;
+/// The call wakes threads that wait on a descriptor.
+pub(crate) const WAKES_FD: u8 = 2;
+
+/// System calls that wake others, by what the others wait on. A thread that exits releases those that join it.
+const WAKERS: [(u8, &[&str]); 2] = [
+    (WAKES_FUTEX, &["futex", "futex_wake", "futex_requeue", "exit", "exit_group"]),
+    (
+        WAKES_FD,
+        &[
+            "write",
+            "pwrite64",
+            "writev",
+            "pwritev",
+            "pwritev2",
+            "sendto",
+            "sendmsg",
+            "sendmmsg",
+            "sendfile",
+            "splice",
+            "close",
+            "shutdown",
+            "io_uring_enter",
+        ],
+    ),
+];
+
+/// What every system-call number can wake, as `WAKES_` bits, given the number of each name on this architecture.
+#[must_use]
+pub fn wakes_of_syscalls(number_of: impl Fn(&str) -> Option<usize>) -> [u8; MAX_SYSCALLS] {
+    let mut wakes = [0; MAX_SYSCALLS];
+    for (bit, names) in WAKERS {
+        for number in names.iter().filter_map(|name| number_of(name)) {
+            if let Some(entry) = wakes.get_mut(number) {
+                *entry |= bit;
+            }
+        }
+    }
+    wakes
+}
+
 /// System calls on a descriptor that may be a file as well as a pipe or a socket.
 const ON_ANY_FD: &[&str] = &[
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev",

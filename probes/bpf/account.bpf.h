@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Where a dispatcher thread's wall time goes, by phase and state, from its first traced call on.
+ *
+ * A stretch of running time is open from the moment that was subtracted from its cell until the moment that is added to
+ * it, so the sum of all cells plus the present moment is the wall time, in whatever order the additions happen: the call
+ * programs add between phases, sched_switch adds between states, and one can come between any two instructions of the
+ * other. What such a moment may get wrong is to which phase a few nanoseconds belong, never the sum. */
+#pragma once
+
+#define STATE_RUNNING 0
+#define STATE_OFF(reason) ((reason) + 1)
+
+static __always_inline void account_add(struct thread *thread, __u32 phase, __u32 state, __u64 ns)
+{
+	__u32 cell = phase * STATES + state;
+
+	barrier_var(cell);
+	if (cell < ACCOUNT_CELLS)
+		__sync_fetch_and_add(&thread->account.cells_ns[cell], ns);
+}
+
+/* Opens the account of a thread that is on a CPU. */
+static __always_inline void open_account(struct thread *thread)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	if (thread->account_since_ns)
+		return;
+	__builtin_memset(&thread->account, 0, sizeof(thread->account));
+	thread->phase = PHASE_HOST;
+	account_add(thread, PHASE_HOST, STATE_RUNNING, -now);
+	barrier();
+	thread->account_since_ns = now;
+}
+
+/* The running thread goes from one phase to another at `now`, when its off-CPU time was `offcpu`. Off-CPU time since then was
+ * charged to the old phase; the change is moved behind it. */
+static __always_inline void change_phase(struct thread *thread, __u32 to, __u64 now, __u64 offcpu)
+{
+	__u32 from = thread->phase;
+	__u64 at = now + (*(volatile __u64 *)&thread->offcpu_total_ns - offcpu);
+
+	account_add(thread, from, STATE_RUNNING, at);
+	account_add(thread, to, STATE_RUNNING, -at);
+	barrier();
+	*(volatile __u32 *)&thread->phase = to;
+}
+
+/* Adds the account of a thread that ends to that of its process. Readers look again when the counts of begun and done
+ * flushes differ or have moved. */
+static __noinline void close_account(struct thread *thread)
+{
+	__u32 proc_id = thread->proc_id;
+	struct account *account;
+	struct proc *proc;
+
+	if (!thread->account_since_ns)
+		return;
+	account_add(thread, thread->phase, STATE_RUNNING, bpf_ktime_get_ns());
+	account = bpf_map_lookup_elem(&accounts, &proc_id);
+	if (!account) {
+		bpf_map_update_elem(&accounts, &proc_id, &zero_account, BPF_NOEXIST);
+		account = bpf_map_lookup_elem(&accounts, &proc_id);
+	}
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (!account || !proc) {
+		count_self(SELF_FULL_ACCOUNTS);
+		thread->account_since_ns = 0;
+		return;
+	}
+	__sync_fetch_and_add(&proc->flushes_begun, 1);
+	for (int cell = 0; cell < ACCOUNT_CELLS; cell++) {
+		__u64 ns = thread->account.cells_ns[cell];
+
+		if (ns)
+			__sync_fetch_and_add(&account->cells_ns[cell], ns);
+	}
+	thread->account_since_ns = 0;
+	__sync_fetch_and_add(&proc->flushes_done, 1);
+}

@@ -1,0 +1,124 @@
+//! Time accounts of dispatcher threads, ended and live, and whom threads waited for.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+
+use gpucause_abi::op::OpId;
+use gpucause_abi::record::{AccountRecord, BlameKey, ProcRecord, ThreadReport};
+use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
+use gpucause_abi::state::Reason;
+use gpucause_abi::{Nanos, Tid};
+use libbpf_rs::Iter;
+
+use super::{ReadError, Reader, decode, for_each};
+use crate::thread_report::{settle, time_account};
+
+/// A thread that ends while accounts are read is in none or twice, so they are read again; threads end one after the
+/// other, and this is how often that is put up with.
+const TRIES: usize = 5;
+
+/// Flushes begun and done, by process.
+type Flushes = BTreeMap<u32, (u32, u32)>;
+
+impl Reader {
+    /// Fills in whom threads waited for; returns the entries of the map.
+    pub(super) fn read_blame(
+        &self,
+        processes: &mut BTreeMap<u32, ProcessSnapshot>,
+    ) -> Result<u64, ReadError> {
+        let mut entries = 0;
+        for_each(&self.blame, "blame", |key, value| {
+            entries += 1;
+            let key: BlameKey = decode("blame", key)?;
+            let ns =
+                u64::from_ne_bytes(value.first_chunk().copied().ok_or(ReadError::Layout("blame"))?);
+            let reason = u8::try_from(key.reason).ok().and_then(Reason::from_raw);
+            if let (Some(process), Some(reason)) = (processes.get_mut(&key.proc_id), reason) {
+                process.waits.push(Wait { reason, on: Comm(key.comm), total: Nanos(ns) });
+            }
+            Ok(())
+        })?;
+        for process in processes.values_mut() {
+            process
+                .waits
+                .sort_unstable_by_key(|wait| (std::cmp::Reverse(wait.total), wait.reason, wait.on));
+        }
+        Ok(entries)
+    }
+
+    /// Fills in time accounts; returns the entries of the map of ended threads.
+    pub(super) fn read_accounts(
+        &self,
+        processes: &mut BTreeMap<u32, ProcessSnapshot>,
+    ) -> Result<u64, ReadError> {
+        for attempt in 1..=TRIES {
+            let before = self.flushes()?;
+            let ended = self.ended_accounts()?;
+            let live = self.live_accounts()?;
+            let settled = |(begun, done)| begun == done;
+            if attempt < TRIES
+                && (!before.values().copied().all(settled) || before != self.flushes()?)
+            {
+                continue;
+            }
+            let entries = ended.len() as u64;
+            for (id, account) in ended {
+                if let Some(process) = processes.get_mut(&id) {
+                    process.dispatcher_time.merge(&account);
+                }
+            }
+            for (id, dispatcher) in live {
+                if let Some(process) = processes.get_mut(&id) {
+                    process.dispatcher_time.merge(&dispatcher.time);
+                    process.dispatchers.push(dispatcher);
+                }
+            }
+            return Ok(entries);
+        }
+        Ok(0)
+    }
+
+    fn flushes(&self) -> Result<Flushes, ReadError> {
+        let mut flushes = Flushes::new();
+        for_each(&self.procs, "procs", |key, value| {
+            let id =
+                u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout("procs"))?);
+            let record: ProcRecord = decode("procs", value)?;
+            flushes.insert(id, (record.flushes_begun, record.flushes_done));
+            Ok(())
+        })?;
+        Ok(flushes)
+    }
+
+    fn ended_accounts(&self) -> Result<Vec<(u32, TimeAccount)>, ReadError> {
+        let mut accounts = Vec::new();
+        for_each(&self.accounts, "accounts", |key, value| {
+            let id = u32::from_ne_bytes(
+                key.first_chunk().copied().ok_or(ReadError::Layout("accounts"))?,
+            );
+            accounts.push((id, time_account(&decode::<AccountRecord>("accounts", value)?)));
+            Ok(())
+        })?;
+        Ok(accounts)
+    }
+
+    fn live_accounts(&self) -> Result<Vec<(u32, DispatcherSnapshot)>, ReadError> {
+        let Some(link) = &self.reports else { return Ok(Vec::new()) };
+        let mut bytes = Vec::new();
+        let failed = |source| ReadError::Libbpf { map: "report_threads", source };
+        Iter::new(link).map_err(failed)?.read_to_end(&mut bytes).map_err(ReadError::Reports)?;
+        let each = size_of::<ThreadReport>() + size_of::<AccountRecord>();
+        bytes.chunks_exact(each).map(dispatcher_of).collect()
+    }
+}
+
+fn dispatcher_of(bytes: &[u8]) -> Result<(u32, DispatcherSnapshot), ReadError> {
+    let report: ThreadReport = decode("report_threads", bytes)?;
+    let record: AccountRecord = decode("report_threads", &bytes[size_of::<ThreadReport>()..])?;
+    let (time, wall) = settle(&report, &record);
+    let op = u16::try_from(report.inflight_op).map(OpId).ok();
+    let inflight = op
+        .filter(|_| report.inflight_since_ns != 0)
+        .map(|op| (op, Nanos(report.now_ns.saturating_sub(report.inflight_since_ns))));
+    Ok((report.proc_id, DispatcherSnapshot { tid: Tid(report.tid), wall, time, inflight }))
+}
