@@ -21,25 +21,15 @@ fn histogram() -> Histogram {
 fn process(id: u32) -> ProcessSnapshot {
     let ops = || OpId::all().take(20);
     ProcessSnapshot {
-        id: ProcId(id),
-        tgid: Tgid(100_000 + id),
-        comm: Comm([b'p'; COMM_LEN]),
-        parent: None,
-        started_boottime: Nanos(1),
-        first_seen: Nanos(1),
         dispatches: true,
-        ended: None,
-        execed: false,
-        abandoned_calls: 0,
         calls: ops().map(|op| CallSnapshot { op, cold: false, durations: histogram() }).collect(),
         stalls: ops()
             .map(|op| StallSnapshot { op, calls: 1, offcpu: [Nanos(1_234_567); REASONS] })
             .collect(),
-        errors: Vec::new(),
-        kernels: Vec::new(),
         offcpu: Reason::ALL.iter().map(|&r| (Role::Dispatcher, r, histogram())).collect(),
         runqueue: vec![(Role::Dispatcher, histogram())],
         switches: [[1; 2]; 3],
+        ..ProcessSnapshot::new(ProcId(id), Tgid(100_000 + id), Comm([b'p'; COMM_LEN]))
     }
 }
 

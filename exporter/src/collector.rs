@@ -2,10 +2,12 @@
 
 mod calls;
 mod daemon;
+mod dispatch;
 mod offcpu;
 mod probes;
 mod processes;
 mod series;
+mod waits;
 
 use crate::family::{Family, Value};
 use crate::metric::{SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS};
@@ -60,6 +62,8 @@ impl Default for Collectors {
     fn default() -> Self {
         Self(vec![
             Box::new(calls::Calls),
+            Box::new(dispatch::Dispatch),
+            Box::new(waits::Waits),
             Box::new(offcpu::Offcpu),
             Box::new(processes::Processes),
             Box::new(probes::Probes),

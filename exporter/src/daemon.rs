@@ -1,10 +1,10 @@
 //! The daemon between the probes and the page: what is kept of processes that ended, and what `/proc` says of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
@@ -18,6 +18,7 @@ use crate::observation::{AttachGap, Observation, ProbeState};
 use crate::process_details::DetailsCache;
 use crate::retention::{Policy, Retention};
 use crate::server::{Readiness, ScrapeError, Source};
+use crate::wait_names::WaitNames;
 
 /// How often processes that ended are looked for when nobody scrapes.
 pub const REAP_EVERY: Duration = Duration::from_secs(5);
@@ -29,6 +30,9 @@ struct Memory {
     retention: Retention,
     clock: WallClock,
     folded: Option<ProcessSnapshot>,
+    wait_names: WaitNames,
+    /// Time accounts as last told, which the next must not fall behind.
+    told_times: HashMap<ProcId, TimeAccount>,
 }
 
 /// Running probes, and everything that a page is made of.
@@ -53,6 +57,8 @@ impl Daemon {
             retention: Retention::new(retention),
             clock: WallClock::now(),
             folded: None,
+            wait_names: WaitNames::default(),
+            told_times: HashMap::new(),
         };
         Ok(Self { probes, collectors: Collectors::default(), memory: Mutex::new(memory), since })
     }
@@ -72,6 +78,8 @@ impl Daemon {
         let mut snapshot = self.probes.snapshot()?;
         memory.clock = memory.clock.refreshed();
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)?;
+        keep_up(&mut memory.told_times, &mut snapshot.processes);
+        let waits = memory.wait_names.update(&snapshot.processes);
         let details = memory.details.refresh(&snapshot.processes);
         let status = self.probes.status();
         let mut observation = Observation::new(snapshot, self.since, memory.clock);
@@ -80,6 +88,8 @@ impl Daemon {
         observation.attach_gaps = attach_gaps(&status.libraries);
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.processes_folded = memory.retention.folded();
+        observation.waits = waits;
+        observation.wait_names_folded = memory.wait_names.folded();
         observation.folded.clone_from(&memory.folded);
         Ok(observation)
     }
@@ -150,6 +160,22 @@ impl Source for Daemon {
         }
         Readiness::Ready
     }
+}
+
+/// The time of a live thread is completed at each look, and a stretch caught while it changed may be told a moment short the
+/// next time. Counters must not step back, so the larger is told.
+fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnapshot]) {
+    let mut telling = HashMap::with_capacity(processes.len());
+    for process in processes.iter_mut().filter(|process| process.dispatches) {
+        if let Some(before) = told.get(&process.id) {
+            let cells = process.dispatcher_time.0.iter_mut().flatten();
+            for (time, before) in cells.zip(before.0.iter().flatten()) {
+                *time = (*time).max(*before);
+            }
+        }
+        telling.insert(process.id, process.dispatcher_time);
+    }
+    *told = telling;
 }
 
 fn probe_states(status: &Status) -> Vec<ProbeState> {

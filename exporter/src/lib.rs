@@ -20,4 +20,6 @@ pub mod process_details;
 pub mod retention;
 pub mod serve;
 pub mod server;
+pub mod top_names;
 pub mod version;
+pub mod wait_names;

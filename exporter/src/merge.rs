@@ -36,6 +36,14 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
             None => sum.kernels.push((function, launches)),
         }
     }
+    sum.dispatcher_time.merge(&image.dispatcher_time);
+    sum.launch_gap.merge(&image.launch_gap);
+    for wait in &image.waits {
+        match sum.waits.iter_mut().find(|own| (own.reason, own.on) == (wait.reason, wait.on)) {
+            Some(own) => own.total.0 += wait.total.0,
+            None => sum.waits.push(*wait),
+        }
+    }
     for (role, reason, durations) in &image.offcpu {
         let own = sum.offcpu.iter_mut().find(|own| (own.0, own.1) == (*role, *reason));
         match own {

@@ -2,6 +2,7 @@
 
 use crate::clock::WallClock;
 use crate::process_details::ProcessDetails;
+use crate::wait_names::Waits;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 use std::collections::HashMap;
@@ -24,6 +25,10 @@ pub struct Observation {
     pub processes_folded: u64,
     /// The accounts of those dropped early, added up.
     pub folded: Option<ProcessSnapshot>,
+    /// Whom the threads of each process waited for, by name.
+    pub waits: HashMap<ProcId, Waits>,
+    /// Times that a name was folded, in preemption and in blocked waits.
+    pub wait_names_folded: (u64, u64),
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
     /// Tells monotonic moments as wall time.
@@ -42,6 +47,8 @@ impl Observation {
             mmap_events_lost: 0,
             processes_folded: 0,
             folded: None,
+            waits: HashMap::new(),
+            wait_names_folded: (0, 0),
             since,
             clock,
         }

@@ -11,7 +11,7 @@ use gpucause_abi::record::{
     KernelKey, KernelRecord, ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord, ThreadReport,
 };
 use gpucause_abi::snapshot::{
-    CallSnapshot, Comm, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount,
+    CallSnapshot, Comm, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
 };
 use gpucause_abi::state::{Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
@@ -414,9 +414,6 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
         of_role.copy_from_slice(counts);
     }
     ProcessSnapshot {
-        id,
-        tgid: Tgid(record.tgid),
-        comm: Comm(record.comm),
         parent: (record.parent_id != 0).then_some(ProcId(record.parent_id)),
         started_boottime: Nanos(record.start_boot_ns),
         first_seen: Nanos(record.first_seen_ns),
@@ -424,17 +421,8 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
         ended: (record.ended_ns != 0).then_some(Nanos(record.ended_ns)),
         execed: record.execed != 0,
         abandoned_calls: record.abandoned_calls,
-        calls: Vec::new(),
-        stalls: Vec::new(),
-        errors: Vec::new(),
-        kernels: Vec::new(),
-        dispatcher_time: TimeAccount::default(),
-        dispatchers: Vec::new(),
-        launch_gap: Histogram::default(),
-        waits: Vec::new(),
-        offcpu: Vec::new(),
-        runqueue: Vec::new(),
         switches,
+        ..ProcessSnapshot::new(id, Tgid(record.tgid), Comm(record.comm))
     }
 }
 

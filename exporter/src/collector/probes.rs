@@ -71,6 +71,8 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
             | SelfCounter::FullStalls
             | SelfCounter::FullErrors
             | SelfCounter::FullKernels
+            | SelfCounter::FullAccounts
+            | SelfCounter::FullBlame
             | SelfCounter::FullThreads => continue,
         };
         others.push(Family::single(metric, value, since));

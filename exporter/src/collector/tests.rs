@@ -28,23 +28,11 @@ fn process(id: u32, started: u64, calls: u64) -> ProcessSnapshot {
     let durations =
         Histogram { sum: Nanos(calls * 10_000), max: Nanos(10_000), slots: vec![(slot, calls)] };
     ProcessSnapshot {
-        id: ProcId(id),
-        tgid: Tgid(42),
-        comm: comm("train"),
-        parent: None,
         started_boottime: Nanos(started),
         first_seen: Nanos(u64::from(id) * SECOND),
         dispatches: true,
-        ended: None,
-        execed: false,
-        abandoned_calls: 0,
         calls: vec![CallSnapshot { op: launch(), cold: false, durations }],
-        stalls: Vec::new(),
-        errors: Vec::new(),
-        kernels: Vec::new(),
-        offcpu: Vec::new(),
-        runqueue: Vec::new(),
-        switches: Default::default(),
+        ..ProcessSnapshot::new(ProcId(id), Tgid(42), comm("train"))
     }
 }
 

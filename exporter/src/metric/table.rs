@@ -34,6 +34,24 @@ metrics! {
     CUDA_CALL_OFFCPU: Counter "gpucause_cuda_call_offcpu_seconds", SECONDS,
         ["pid", "comm", "api", "op", "reason"],
         "Off-CPU time between entry and return of traced calls, by reason.";
+    INFLIGHT_CALL_AGE: Gauge "gpucause_inflight_call_age_seconds", SECONDS,
+        ["pid", "comm", "op"],
+        "Age of the oldest call of each operation that has not returned.";
+    LAUNCH_GAP: Histogram "gpucause_launch_gap_seconds", SECONDS,
+        ["pid", "comm"],
+        "Time from one launch's return to the next launch's entry on the same thread.";
+    DISPATCHER_TIME: Counter "gpucause_dispatcher_seconds", SECONDS,
+        ["pid", "comm", "phase", "state"],
+        "Wall time of the threads that make traced calls, all of it, by what they were doing and by running or off-CPU reason.";
+    PREEMPTED_BY: Counter "gpucause_preempted_by_seconds", SECONDS,
+        ["pid", "comm", "culprit"],
+        "Time that dispatcher and worker threads could have run, by who had the CPU.";
+    BLOCKED_ON: Counter "gpucause_blocked_on_seconds", SECONDS,
+        ["pid", "comm", "reason", "waker"],
+        "Time that dispatcher and worker threads were blocked, by reason and by who ended the wait.";
+    WAIT_NAMES_FOLDED: Counter "gpucause_wait_names_folded", None,
+        ["metric"],
+        "Names whose time was added to other because a process had too many; each time one is added again counts.";
     OFFCPU_DURATION: Histogram "gpucause_offcpu_duration_seconds", SECONDS,
         ["pid", "comm", "role", "reason"],
         "Stretches of off-CPU time of the process's threads, by the one reason each is charged to.";

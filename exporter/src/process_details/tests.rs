@@ -6,23 +6,9 @@ use gpucause_abi::snapshot::Comm;
 
 fn process(tgid: u32, started: Nanos, ended: Option<Nanos>) -> ProcessSnapshot {
     ProcessSnapshot {
-        id: ProcId(1),
-        tgid: Tgid(tgid),
-        comm: Comm([0; COMM_LEN]),
-        parent: None,
         started_boottime: started,
-        first_seen: Nanos(0),
-        dispatches: true,
         ended,
-        execed: false,
-        abandoned_calls: 0,
-        calls: Vec::new(),
-        stalls: Vec::new(),
-        errors: Vec::new(),
-        kernels: Vec::new(),
-        offcpu: Vec::new(),
-        runqueue: Vec::new(),
-        switches: Default::default(),
+        ..ProcessSnapshot::new(ProcId(1), Tgid(tgid), Comm([0; COMM_LEN]))
     }
 }
 

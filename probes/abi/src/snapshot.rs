@@ -80,6 +80,34 @@ pub struct ProcessSnapshot {
 }
 
 impl ProcessSnapshot {
+    /// A process that nothing has been counted of yet.
+    #[must_use]
+    pub fn new(id: ProcId, tgid: Tgid, comm: Comm) -> Self {
+        Self {
+            id,
+            tgid,
+            comm,
+            parent: None,
+            started_boottime: Nanos(0),
+            first_seen: Nanos(0),
+            dispatches: false,
+            ended: None,
+            execed: false,
+            abandoned_calls: 0,
+            calls: Vec::new(),
+            stalls: Vec::new(),
+            errors: Vec::new(),
+            kernels: Vec::new(),
+            dispatcher_time: TimeAccount::default(),
+            dispatchers: Vec::new(),
+            launch_gap: Histogram::default(),
+            waits: Vec::new(),
+            offcpu: Vec::new(),
+            runqueue: Vec::new(),
+            switches: [[0; SWITCHES]; ROLES],
+        }
+    }
+
     /// Context switches of one role and kind.
     #[must_use]
     pub fn switches(&self, role: Role, kind: Switch) -> u64 {

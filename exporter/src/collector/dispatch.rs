@@ -1,0 +1,68 @@
+//! Where dispatcher threads' time goes, what they are in now, and how long they leave the GPU without a launch.
+
+use super::{CollectError, Collector, Input, Series};
+use crate::family::{Family, Value};
+use crate::metric::{DISPATCHER_TIME, INFLIGHT_CALL_AGE, LAUNCH_GAP};
+use gpucause_abi::Nanos;
+use gpucause_abi::op::OpId;
+use gpucause_abi::state::{Phase, State};
+use std::collections::BTreeMap;
+
+pub(super) struct Dispatch;
+
+impl Collector for Dispatch {
+    fn name(&self) -> &'static str {
+        "dispatch"
+    }
+
+    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+        let mut times = Family::new(&DISPATCHER_TIME);
+        let mut ages = Family::new(&INFLIGHT_CALL_AGE);
+        let mut gaps = Family::new(&LAUNCH_GAP);
+        for series in input.series.iter().filter(|series| series.process.dispatches) {
+            add_times(&mut times, series);
+            add_ages(&mut ages, series);
+            gaps.push_created(
+                [(&series.pid).into(), (&series.comm).into()],
+                Value::Histogram(series.process.launch_gap.clone()),
+                series.created,
+            );
+        }
+        Ok(vec![ages, gaps, times])
+    }
+}
+
+/// Cells in which no time was spent have no series.
+fn add_times(family: &mut Family, series: &Series<'_>) {
+    for &phase in Phase::ALL {
+        for state in State::all() {
+            let time = series.process.dispatcher_time.at(phase, state);
+            if time > Nanos(0) {
+                family.push_created(
+                    [
+                        (&series.pid).into(),
+                        (&series.comm).into(),
+                        phase.label().into(),
+                        state.label().into(),
+                    ],
+                    Value::Seconds(time),
+                    series.created,
+                );
+            }
+        }
+    }
+}
+
+fn add_ages(family: &mut Family, series: &Series<'_>) {
+    let mut oldest: BTreeMap<OpId, Nanos> = BTreeMap::new();
+    for (op, age) in series.process.dispatchers.iter().filter_map(|dispatcher| dispatcher.inflight)
+    {
+        let entry = oldest.entry(op).or_default();
+        *entry = age.max(*entry);
+    }
+    for (op, age) in oldest {
+        let Some(op) = op.op() else { continue };
+        let labels = [(&series.pid).into(), (&series.comm).into(), op.name.into()];
+        family.push(labels, Value::Seconds(age));
+    }
+}

@@ -1,0 +1,37 @@
+//! Whom dispatcher and worker threads waited for.
+
+use super::{CollectError, Collector, Input};
+use crate::family::{Family, Value};
+use crate::metric::{BLOCKED_ON, PREEMPTED_BY, WAIT_NAMES_FOLDED};
+
+pub(super) struct Waits;
+
+impl Collector for Waits {
+    fn name(&self) -> &'static str {
+        "waits"
+    }
+
+    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+        let mut preempted = Family::new(&PREEMPTED_BY);
+        let mut blocked = Family::new(&BLOCKED_ON);
+        for series in &input.series {
+            let Some(waits) = input.observation.waits.get(&series.process.id) else { continue };
+            let (pid, comm) = (&series.pid, &series.comm);
+            for (culprit, time) in &waits.preempted_by {
+                let labels = [pid.into(), comm.into(), culprit.into()];
+                preempted.push_created(labels, Value::Seconds(*time), series.created);
+            }
+            for ((reason, waker), time) in &waits.blocked_on {
+                let labels = [pid.into(), comm.into(), reason.label().into(), waker.into()];
+                blocked.push_created(labels, Value::Seconds(*time), series.created);
+            }
+        }
+        let mut folded = Family::new(&WAIT_NAMES_FOLDED);
+        let since = Some(input.observation.clock.unix_seconds(input.observation.since));
+        let counts = input.observation.wait_names_folded;
+        for (metric, count) in [(&PREEMPTED_BY, counts.0), (&BLOCKED_ON, counts.1)] {
+            folded.push_created([metric.name.into()], Value::Integer(count), since);
+        }
+        Ok(vec![preempted, blocked, folded])
+    }
+}
