@@ -3,6 +3,7 @@
 mod calls;
 mod daemon;
 mod dispatch;
+mod memory;
 mod offcpu;
 mod probes;
 mod processes;
@@ -64,6 +65,7 @@ impl Default for Collectors {
             Box::new(calls::Calls),
             Box::new(dispatch::Dispatch),
             Box::new(waits::Waits),
+            Box::new(memory::Memory),
             Box::new(offcpu::Offcpu),
             Box::new(processes::Processes),
             Box::new(probes::Probes),

@@ -37,6 +37,23 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
         }
     }
     sum.dispatcher_time.merge(&image.dispatcher_time);
+    for (total, bytes) in sum.copied.iter_mut().zip(image.copied) {
+        *total += bytes;
+    }
+    for (kind, class, durations) in &image.copies {
+        match sum.copies.iter_mut().find(|own| (own.0, own.1) == (*kind, *class)) {
+            Some((_, _, total)) => total.merge(durations),
+            None => sum.copies.push((*kind, *class, durations.clone())),
+        }
+    }
+    sum.memory.allocated += image.memory.allocated;
+    sum.memory.freed += image.memory.freed;
+    for &(op, bytes) in &image.collectives {
+        match sum.collectives.iter_mut().find(|own| own.0 == op) {
+            Some(own) => own.1 += bytes,
+            None => sum.collectives.push((op, bytes)),
+        }
+    }
     sum.launch_gap.merge(&image.launch_gap);
     for wait in &image.waits {
         match sum.waits.iter_mut().find(|own| (own.reason, own.on) == (wait.reason, wait.on)) {

@@ -102,23 +102,6 @@ static __noinline void mark_loaded(__u32 proc_id, __u64 function)
 		kernel->loaded = 1;
 }
 
-static __always_inline __u64 launched_function(struct pt_regs *ctx, __u16 op)
-{
-	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx);
-
-	/* Both are read at fixed offsets: the verifier refuses a context pointer that clang has added an index to. */
-	barrier_var(first);
-	barrier_var(second);
-	switch (op_info[op & (MAX_OPS - 1)].function_arg) {
-	case 1:
-		return first;
-	case 2:
-		return second;
-	default:
-		return 0;
-	}
-}
-
 /* Returns false when this is the second report of a call that another mount of the same file has reported. */
 static __noinline bool drop_unwound(struct thread *thread, __u64 stack, __u16 link)
 {
@@ -161,6 +144,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
 	__u64 stack = PT_REGS_SP(ctx);
+	const volatile struct op_info *info;
 	struct thread *thread;
 	struct frame *frame;
 	__u64 function, offcpu;
@@ -179,7 +163,8 @@ static __noinline bool enter(struct pt_regs *ctx)
 		return false;
 	}
 	frame = frame_at(thread, thread->depth);
-	function = launched_function(ctx, cookie.op);
+	info = &op_info[cookie.op & (MAX_OPS - 1)];
+	function = info->function_arg ? argument(ctx, info->function_arg) : 0;
 	cold = function && is_cold(thread->proc_id, function);
 	if (!cold && thread->depth)
 		cold = frame_at(thread, thread->depth - 1)->cold;
@@ -188,6 +173,8 @@ static __noinline bool enter(struct pt_regs *ctx)
 	frame->op = cookie.op;
 	frame->link = cookie.link;
 	frame->cold = cold;
+	if (info->role && !thread->depth)
+		read_arguments(ctx, info, frame);
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		frame->intervals = *(volatile __u32 *)&thread->intervals;
 		__builtin_memcpy(frame->offcpu_at_entry_ns, thread->offcpu_ns, sizeof(frame->offcpu_at_entry_ns));
@@ -197,7 +184,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 			break;
 	}
 	if (!thread->depth)
-		enter_phase(thread, &op_info[cookie.op & (MAX_OPS - 1)], frame->start_ns, offcpu);
+		enter_phase(thread, info, frame->start_ns, offcpu);
 	barrier();
 	thread->depth++;
 	return true;
@@ -279,6 +266,7 @@ static __noinline void leave(struct pt_regs *ctx)
 	struct cookie cookie = cookie_of(ctx);
 	struct thread *thread = thread_of(bpf_get_current_task_btf());
 	__u32 code = PT_REGS_RC(ctx);
+	const volatile struct op_info *info;
 	struct frame *frame;
 	__u32 intervals;
 	__u64 end, offcpu;
@@ -303,12 +291,16 @@ static __noinline void leave(struct pt_regs *ctx)
 	if (intervals != frame->intervals)
 		count_stall(thread, frame);
 	record_call(thread, frame, end);
-	if (code && code != op_info[cookie.op & (MAX_OPS - 1)].pending_code)
+	info = &op_info[cookie.op & (MAX_OPS - 1)];
+	if (code && code != info->pending_code)
 		count_error(thread, cookie.op, code);
-	if (frame->cold && frame->function)
+	if (frame->cold && info->function_arg)
 		mark_loaded(thread->proc_id, frame->function);
-	if (thread->depth == 1)
-		leave_phase(thread, &op_info[cookie.op & (MAX_OPS - 1)], end, offcpu);
+	if (thread->depth == 1) {
+		leave_phase(thread, info, end, offcpu);
+		if (!code && info->role)
+			book_arguments(thread->proc_id, info, frame, end - frame->start_ns);
+	}
 	barrier();
 	thread->depth--;
 }

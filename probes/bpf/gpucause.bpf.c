@@ -15,6 +15,7 @@
 #include "account.bpf.h"
 #include "thread.bpf.h"
 #include "blame.bpf.h"
+#include "arguments.bpf.h"
 
 #include "calls.bpf.c"
 #include "sched.bpf.c"

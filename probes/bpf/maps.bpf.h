@@ -73,6 +73,24 @@ struct {
 	__type(value, struct kernel);
 } kernels SEC(".maps");
 
+/* Device memory in use: address -> bytes. Deleted when freed, and by user space when the process has ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 262144);
+	__type(key, struct allocation_key);
+	__type(value, __u64);
+} allocations SEC(".maps");
+
+/* Byte counts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 32768);
+	__type(key, struct bytes_key);
+	__type(value, __u64);
+} bytes SEC(".maps");
+
 /* Time accounts of dispatcher threads that have ended, by process. Those of live threads are in their records. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::op::OpId;
+use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{
-    AccountRecord, BlameKey, CHUNK_SLOTS, CallKey, ErrorKey, HistKey, HistKind, HistRecord,
-    KernelKey, KernelRecord, ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord, ThreadReport,
+    AccountRecord, AllocationKey, BlameKey, BytesKey, CHUNK_SLOTS, CallKey, ErrorKey, HistKey,
+    HistKind, HistRecord, KernelKey, KernelRecord, ProcRecord, ROLES, SWITCHES, SelfCounter,
+    StallRecord, ThreadReport,
 };
 use gpucause_abi::snapshot::{
     CallSnapshot, Comm, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
@@ -19,6 +20,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::{batch, prefill};
 
+mod byte_counts;
 mod waits;
 
 /// A kernel map could not be read or changed.
@@ -75,6 +77,10 @@ unsafe impl Plain for HistRecord {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for BlameKey {}
 // SAFETY: integers and arrays of integers.
+unsafe impl Plain for BytesKey {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for AllocationKey {}
+// SAFETY: integers and arrays of integers.
 unsafe impl Plain for AccountRecord {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for ThreadReport {}
@@ -97,6 +103,8 @@ pub(crate) struct Reader {
     errors: MapHandle,
     kernels: MapHandle,
     blame: MapHandle,
+    bytes: MapHandle,
+    allocations: MapHandle,
     accounts: MapHandle,
     self_counters: MapHandle,
     /// The program that makes live threads report; without it only ended threads are in the time accounts.
@@ -104,13 +112,15 @@ pub(crate) struct Reader {
 }
 
 /// Bounded maps whose fill is reported, with the counter of what each refused.
-const BOUNDED: [(&str, SelfCounter); 7] = [
+const BOUNDED: [(&str, SelfCounter); 9] = [
     ("procs", SelfCounter::FullProcs),
     ("hists", SelfCounter::FullHists),
     ("stalls", SelfCounter::FullStalls),
     ("errors", SelfCounter::FullErrors),
     ("kernels", SelfCounter::FullKernels),
     ("blame", SelfCounter::FullBlame),
+    ("bytes", SelfCounter::FullBytes),
+    ("allocations", SelfCounter::FullAllocations),
     ("accounts", SelfCounter::FullAccounts),
 ];
 
@@ -130,6 +140,8 @@ impl Reader {
             errors: map("errors")?,
             kernels: map("kernels")?,
             blame: map("blame")?,
+            bytes: map("bytes")?,
+            allocations: map("allocations")?,
             accounts: map("accounts")?,
             reports,
             self_counters: map("self_counters")?,
@@ -150,6 +162,8 @@ impl Reader {
         usage.insert("kernels", self.read_kernels(&mut processes)?);
         usage.insert("blame", self.read_blame(&mut processes)?);
         usage.insert("accounts", self.read_accounts(&mut processes)?);
+        usage.insert("bytes", self.read_bytes(&mut processes)?);
+        usage.insert("allocations", self.count_entries("allocations")?);
         let counters = self.counters()?;
         let refused =
             |counter: SelfCounter| counters.iter().find(|c| c.0 == counter).map_or(0, |c| c.1);
@@ -184,7 +198,7 @@ impl Reader {
         if ids.is_empty() {
             return Ok(());
         }
-        for name in ["hists", "stalls", "errors", "kernels", "blame"] {
+        for name in ["hists", "stalls", "errors", "kernels", "blame", "bytes", "allocations"] {
             self.remove_keys(name, ids)?;
         }
         for id in ids {
@@ -202,6 +216,8 @@ impl Reader {
             "errors" => &self.errors,
             "kernels" => &self.kernels,
             "blame" => &self.blame,
+            "bytes" => &self.bytes,
+            "allocations" => &self.allocations,
             "accounts" => &self.accounts,
             _ => &self.tracked,
         }
@@ -213,10 +229,10 @@ impl Reader {
         // Keys only: values of the living are not copied. A key that vanishes while it is the cursor restarts the walk,
         // which costs time but loses nothing.
         for key in map.keys() {
-            let id = if name == "kernels" {
-                decode::<KernelKey>(name, &key)?.proc_id
-            } else {
-                u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout(name))?)
+            let id = match name {
+                "kernels" => decode::<KernelKey>(name, &key)?.proc_id,
+                "allocations" => decode::<AllocationKey>(name, &key)?.proc_id,
+                _ => u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout(name))?),
             };
             if ids.contains(&ProcId(id)) {
                 doomed.push(key);
@@ -391,6 +407,15 @@ fn file_chunk(process: &mut ProcessSnapshot, key: &HistKey, chunk: &Histogram) {
             });
             process.offcpu.get_mut(at).map(|(_, _, whole)| whole)
         }
+        Some(HistKind::Copy) => {
+            let Some(kind) = u8::try_from(key.a).ok().and_then(CopyKind::from_raw) else { return };
+            let at = process.copies.iter().position(|&(k, class, _)| k == kind && class == key.b);
+            let at = at.unwrap_or_else(|| {
+                process.copies.push((kind, key.b, Histogram::default()));
+                process.copies.len() - 1
+            });
+            process.copies.get_mut(at).map(|(_, _, whole)| whole)
+        }
         Some(HistKind::LaunchGap) => Some(&mut process.launch_gap),
         Some(HistKind::Runqueue) => {
             let Some(role) = role() else { return };
@@ -422,6 +447,7 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
         execed: record.execed != 0,
         abandoned_calls: record.abandoned_calls,
         switches,
+        rank: record.rank_plus_one.checked_sub(1).map(|rank| (rank, record.world_size)),
         ..ProcessSnapshot::new(id, Tgid(record.tgid), Comm(record.comm))
     }
 }

@@ -73,6 +73,8 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
             | SelfCounter::FullKernels
             | SelfCounter::FullAccounts
             | SelfCounter::FullBlame
+            | SelfCounter::FullBytes
+            | SelfCounter::FullAllocations
             | SelfCounter::FullThreads => continue,
         };
         others.push(Family::single(metric, value, since));

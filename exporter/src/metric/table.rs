@@ -52,6 +52,24 @@ metrics! {
     WAIT_NAMES_FOLDED: Counter "gpucause_wait_names_folded", None,
         ["metric"],
         "Names whose time was added to other because a process had too many; each time one is added again counts.";
+    MEMCPY_BYTES: Counter "gpucause_memcpy_bytes", BYTES,
+        ["pid", "comm", "kind"],
+        "Bytes that successful copies moved, by direction.";
+    MEMCPY_DURATION: Histogram "gpucause_memcpy_duration_seconds", SECONDS,
+        ["pid", "comm", "kind", "size"],
+        "Time from entry to return of successful copies, by direction and by the upper bound of their size class in bytes.";
+    DEVICE_MEMORY_ALLOCATED: Counter "gpucause_device_memory_allocated_bytes", BYTES,
+        ["pid", "comm"],
+        "Device memory that the process has taken.";
+    DEVICE_MEMORY_FREED: Counter "gpucause_device_memory_freed_bytes", BYTES,
+        ["pid", "comm"],
+        "Device memory that the process has given back, at its end all of it.";
+    DEVICE_MEMORY_LIVE: Gauge "gpucause_device_memory_live_bytes", BYTES,
+        ["pid", "comm"],
+        "Device memory that the process has in use, of what it took since it was first seen.";
+    NCCL_BYTES: Counter "gpucause_nccl_bytes", BYTES,
+        ["pid", "comm", "op"],
+        "Bytes that successful collectives, sends and receives were given, by this rank's own count.";
     OFFCPU_DURATION: Histogram "gpucause_offcpu_duration_seconds", SECONDS,
         ["pid", "comm", "role", "reason"],
         "Stretches of off-CPU time of the process's threads, by the one reason each is charged to.";

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::hist;
-use crate::op::{Api, Class};
-use crate::record::{self, HistKind, SelfCounter, c_records};
+use crate::op::{Api, Class, CopyKind};
+use crate::record::{self, ArgRole, BytesKind, HistKind, SelfCounter, c_records};
 use crate::state::{Phase, Reason, Role, Switch};
 
 /// The C header with every constant, enum and record that this crate shares with the kernel programs. Sizes and
@@ -23,6 +23,7 @@ pub fn c_header() -> String {
         ("COMM_LEN", record::COMM_LEN),
         ("REASONS", record::REASONS),
         ("ROLES", record::ROLES),
+        ("SIZE_CLASSES", record::SIZE_CLASSES),
         ("PHASES", record::PHASES),
         ("STATES", record::STATES),
         ("ACCOUNT_CELLS", record::ACCOUNT_CELLS),
@@ -44,6 +45,9 @@ pub fn c_header() -> String {
     c_enum(&mut text, Class::C_PREFIX, Class::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Reason::C_PREFIX, Reason::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Role::C_PREFIX, Role::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, CopyKind::C_PREFIX, CopyKind::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, ArgRole::C_PREFIX, ArgRole::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, BytesKind::C_PREFIX, BytesKind::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Phase::C_PREFIX, Phase::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Switch::C_PREFIX, Switch::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, HistKind::C_PREFIX, HistKind::ALL.iter().map(|v| v.label()));

@@ -1,10 +1,12 @@
 //! The operations that are traced. One table drives attach, decoding and labels.
 
+mod args;
 mod table;
 
 use crate::record::{MAX_OPS, OpInfo};
 use crate::state::{Phase, shared_enum};
 
+pub use args::{Args, CopyKind, Direction};
 pub use table::OPS;
 
 /// Index into [`OPS`].
@@ -58,8 +60,8 @@ pub struct Op {
     pub api: Api,
     /// What it does.
     pub class: Class,
-    /// Argument that holds the kernel function being launched, counted from 1; 0 for none.
-    pub function_arg: u8,
+    /// What its arguments tell.
+    pub args: Args,
 }
 
 /// `cudaErrorNotReady` and `CUDA_ERROR_NOT_READY`.
@@ -77,15 +79,16 @@ impl Op {
     /// What the kernel programs need to know of this op.
     #[must_use]
     pub fn info(&self) -> OpInfo {
-        OpInfo {
-            function_arg: self.function_arg,
+        let info = OpInfo {
             phase: self.class.phase() as u8,
             is_launch: u8::from(self.feeds_gpu()),
             pending_code: match self.api {
                 Api::Runtime | Api::Driver => CUDA_NOT_READY,
                 Api::Nccl => NCCL_IN_PROGRESS,
             },
-        }
+            ..OpInfo::default()
+        };
+        self.args.fill(info)
     }
 }
 

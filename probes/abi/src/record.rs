@@ -14,6 +14,8 @@ pub const COMM_LEN: usize = 16;
 pub const REASONS: usize = Reason::COUNT;
 /// Roles, as an array length.
 pub const ROLES: usize = Role::COUNT;
+/// Size classes of copies: up to 4 KiB, 64 KiB, 1 MiB, 16 MiB, 256 MiB, and beyond.
+pub const SIZE_CLASSES: usize = 6;
 /// Phases, as an array length.
 pub const PHASES: usize = Phase::COUNT;
 /// States of a time account, as an array length: running, then the off-CPU reasons.
@@ -70,6 +72,48 @@ shared_enum! {
         Runqueue = "runqueue",
         /// Time from one launch's return to the next launch's entry on the same thread.
         LaunchGap = "launch_gap",
+        /// Durations of copies: `a` is the kind, `b` the size class.
+        Copy = "copy",
+    }
+}
+
+shared_enum! {
+    /// What an entry of the `bytes` map counts.
+    BytesKind, "BYTES" {
+        /// Copied, by kind.
+        Copied = "copied",
+        /// Device memory taken.
+        Allocated = "allocated",
+        /// Device memory given back.
+        Freed = "freed",
+        /// Sent into collectives, by op.
+        Collective = "collective",
+    }
+}
+
+shared_enum! {
+    /// How the programs are to read an op's arguments; see [`Args`](crate::op::Args).
+    ArgRole, "ARGS" {
+        /// Not at all.
+        None = "none",
+        /// `first` is the number of bytes.
+        Copy = "copy",
+        /// `first` is the width, `second` the height.
+        Copy2d = "copy_2d",
+        /// `first` is the offset of width and height.
+        CopyFields2d = "copy_fields_2d",
+        /// `first` is the offset of width, height and depth.
+        CopyFields3d = "copy_fields_3d",
+        /// `first` is the number of bytes.
+        Alloc = "alloc",
+        /// `first` is the height; the second argument points to the pitch.
+        AllocPitch = "alloc_pitch",
+        /// The first argument is the address.
+        Free = "free",
+        /// `first` is the count, `second` the data type.
+        Collective = "collective",
+        /// `first` is the number of ranks, `second` the rank.
+        Rank = "rank",
     }
 }
 
@@ -106,6 +150,10 @@ shared_enum! {
         FullErrors = "full_errors",
         /// `kernels` refused an entry.
         FullKernels = "full_kernels",
+        /// `allocations` refused an entry: the address counts as allocated, and its release is missed.
+        FullAllocations = "full_allocations",
+        /// `bytes` refused an entry.
+        FullBytes = "full_bytes",
         /// `accounts` refused an entry.
         FullAccounts = "full_accounts",
         /// `blame` refused an entry.
@@ -138,6 +186,12 @@ records! {
 
     /// Launches of one kernel function. Until the first of them returns the function counts as being loaded.
     KernelRecord as "kernel" { launches: u64, loaded: u32, pad: u32 }
+
+    /// Key of `allocations`: a device address of a process.
+    AllocationKey as "allocation_key" { address: u64, proc_id: u32, pad: u32 }
+
+    /// Key of `bytes`: what was counted, and for copies the kind, for collectives the op.
+    BytesKey as "bytes_key" { proc_id: u32, what: u16, which: u16 }
 
     /// Key of `blame`: who a process waited for. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the task that had the CPU,
     /// else the task that ended the wait.
@@ -176,6 +230,9 @@ records! {
         flushes_done: u32,
         /// 1 when the image was replaced by exec rather than exited.
         execed: u32,
+        /// Rank and number of ranks of its communicator, the rank counted from 1; 0 when it has none.
+        rank_plus_one: u32,
+        world_size: u32,
         /// When the process started, on the boot-time clock.
         start_boot_ns: u64,
         /// When it was first seen, on the monotonic clock.
@@ -196,10 +253,15 @@ records! {
         stack: u64,
         /// Kernel function being launched; 0 when the op launches none.
         function: u64,
+        /// Bytes that the arguments tell of.
+        bytes: u64,
+        /// First argument of ops that allocate or free.
+        pointer: u64,
         op: u16,
         link: u16,
         cold: u16,
-        pad: u16,
+        /// Kind of a copy.
+        kind: u16,
         /// The thread's `intervals` at entry: when it has not moved at return, the call never left the CPU.
         intervals: u32,
         pad2: u32,
@@ -263,6 +325,16 @@ records! {
         pending_code: u16,
         /// 1 when each call hands the GPU kernels to run.
         is_launch: u8,
+        /// How to read the arguments: an `ARGS_` role, and what `first` and `second` stand for in it.
+        role: u8,
+        first: u8,
+        second: u8,
+        /// Kind of a copy, when neither an argument nor a field tells; each of those 0 when it does not.
+        kind: u8,
+        kind_arg: u8,
+        kind_at: u8,
+        source_at: u8,
+        destination_at: u8,
     }
 }
 /// Context-switch counters of a process: [`ROLES`] x [`SWITCHES`].
@@ -273,6 +345,30 @@ impl OpInfo {
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
         let [low, high] = self.pending_code.to_ne_bytes();
-        [self.function_arg, self.phase, low, high, self.is_launch, 0]
+        let Self { function_arg, phase, is_launch, role, first, second, .. } = self;
+        let Self { kind, kind_arg, kind_at, source_at, destination_at, .. } = self;
+        let arguments = [role, first, second, kind, kind_arg, kind_at, source_at, destination_at];
+        let [a, b, c, d, e, f, g, h] = arguments;
+        [function_arg, phase, low, high, is_launch, a, b, c, d, e, f, g, h, 0]
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the macro derives none, as long arrays have none")]
+impl Default for OpInfo {
+    fn default() -> Self {
+        Self {
+            function_arg: 0,
+            phase: 0,
+            pending_code: 0,
+            is_launch: 0,
+            role: 0,
+            first: 0,
+            second: 0,
+            kind: 0,
+            kind_arg: 0,
+            kind_at: 0,
+            source_at: 0,
+            destination_at: 0,
+        }
     }
 }

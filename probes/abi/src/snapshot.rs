@@ -1,7 +1,7 @@
 //! What user space makes of one copy of the kernel maps.
 
 use crate::hist::Histogram;
-use crate::op::OpId;
+use crate::op::{CopyKind, OpId};
 use crate::record::{PHASES, REASONS, ROLES, STATES, SWITCHES, SelfCounter};
 use crate::state::{Phase, Reason, Role, State, Switch};
 use crate::{Nanos, ProcId, Tgid, Tid};
@@ -63,6 +63,16 @@ pub struct ProcessSnapshot {
     pub errors: Vec<(OpId, u32, u64)>,
     /// Launches by kernel function handle.
     pub kernels: Vec<(u64, u64)>,
+    /// Bytes copied, by [`CopyKind`].
+    pub copied: [u64; CopyKind::COUNT],
+    /// Durations of copies by kind and size class; see [`SIZE_CLASSES`](crate::record::SIZE_CLASSES).
+    pub copies: Vec<(CopyKind, u16, Histogram)>,
+    /// Device memory taken and given back, in bytes. What a process has when it ends is given back.
+    pub memory: MemorySnapshot,
+    /// Bytes sent into collectives, by op.
+    pub collectives: Vec<(OpId, u64)>,
+    /// Rank and number of ranks of its last communicator.
+    pub rank: Option<(u32, u32)>,
     /// Wall time of all dispatcher threads so far, ended ones included.
     pub dispatcher_time: TimeAccount,
     /// The dispatcher threads that live.
@@ -98,6 +108,11 @@ impl ProcessSnapshot {
             stalls: Vec::new(),
             errors: Vec::new(),
             kernels: Vec::new(),
+            copied: [0; CopyKind::COUNT],
+            copies: Vec::new(),
+            memory: MemorySnapshot::default(),
+            collectives: Vec::new(),
+            rank: None,
             dispatcher_time: TimeAccount::default(),
             dispatchers: Vec::new(),
             launch_gap: Histogram::default(),
@@ -122,6 +137,23 @@ impl ProcessSnapshot {
             all.merge(&call.durations);
         }
         all
+    }
+}
+
+/// Device memory of a process, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemorySnapshot {
+    /// Taken so far.
+    pub allocated: u64,
+    /// Given back so far.
+    pub freed: u64,
+}
+
+impl MemorySnapshot {
+    /// In use now.
+    #[must_use]
+    pub const fn live(&self) -> u64 {
+        self.allocated.saturating_sub(self.freed)
     }
 }
 

@@ -1,0 +1,56 @@
+//! Bytes copied, taken, given back and sent.
+
+use std::collections::BTreeMap;
+
+use gpucause_abi::op::OpId;
+use gpucause_abi::record::{BytesKey, BytesKind};
+use gpucause_abi::snapshot::ProcessSnapshot;
+
+use super::{ReadError, Reader, decode, for_each};
+
+impl Reader {
+    /// Fills in byte counts; returns the entries of the map.
+    pub(super) fn read_bytes(
+        &self,
+        processes: &mut BTreeMap<u32, ProcessSnapshot>,
+    ) -> Result<u64, ReadError> {
+        let mut entries = 0;
+        for_each(&self.bytes, "bytes", |key, value| {
+            entries += 1;
+            let key: BytesKey = decode("bytes", key)?;
+            let count =
+                u64::from_ne_bytes(value.first_chunk().copied().ok_or(ReadError::Layout("bytes"))?);
+            let Some(process) = processes.get_mut(&key.proc_id) else { return Ok(()) };
+            match u8::try_from(key.what).ok().and_then(BytesKind::from_raw) {
+                Some(BytesKind::Copied) => {
+                    if let Some(total) = process.copied.get_mut(usize::from(key.which)) {
+                        *total = count;
+                    }
+                }
+                Some(BytesKind::Allocated) => process.memory.allocated = count,
+                Some(BytesKind::Freed) => process.memory.freed = count,
+                Some(BytesKind::Collective) => process.collectives.push((OpId(key.which), count)),
+                None => {}
+            }
+            Ok(())
+        })?;
+        for process in processes.values_mut() {
+            process.collectives.sort_unstable();
+            process.copies.sort_unstable_by_key(|&(kind, class, _)| (kind, class));
+            if process.ended.is_some() {
+                process.memory.freed = process.memory.allocated;
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Entries of a map, counted by its keys.
+    pub(super) fn count_entries(&self, name: &'static str) -> Result<u64, ReadError> {
+        let mut entries = 0;
+        for_each(self.handle(name), name, |_, _| {
+            entries += 1;
+            Ok(())
+        })?;
+        Ok(entries)
+    }
+}
