@@ -139,40 +139,16 @@ static __noinline void leave_phase(struct thread *thread, const volatile struct 
 		thread->launched_ns = now;
 }
 
-/* Returns false when the return need not be reported. */
-static __noinline bool enter(struct pt_regs *ctx)
+/* Fills in the frame of a call that begins, the clock last. Returns the off-CPU time that goes with it. */
+static __noinline __u64 open_frame(struct pt_regs *ctx, struct thread *thread, struct frame *frame)
 {
-	struct cookie cookie = cookie_of(ctx);
-	__u64 stack = PT_REGS_SP(ctx);
-	const volatile struct op_info *info;
-	struct thread *thread;
-	struct frame *frame;
-	__u64 function, offcpu;
-	bool cold;
+	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
+	__u64 offcpu = 0;
 
-	count_self(SELF_HIT_CALL_ENTRY);
-	thread = dispatcher();
-	if (!thread)
-		return false;
-	if (!drop_unwound(thread, stack, cookie.link)) {
-		count_self(SELF_DUPLICATE_HIT);
-		return false;
-	}
-	if (thread->depth >= MAX_DEPTH) {
-		count_self(SELF_TOO_DEEP);
-		return false;
-	}
-	frame = frame_at(thread, thread->depth);
-	info = &op_info[cookie.op & (MAX_OPS - 1)];
-	function = info->function_arg ? argument(ctx, info->function_arg) : 0;
-	cold = function && is_cold(thread->proc_id, function);
-	if (!cold && thread->depth)
-		cold = frame_at(thread, thread->depth - 1)->cold;
-	frame->stack = stack;
-	frame->function = function;
-	frame->op = cookie.op;
-	frame->link = cookie.link;
-	frame->cold = cold;
+	frame->function = info->function_arg ? argument(ctx, info->function_arg) : 0;
+	frame->cold = frame->function && is_cold(thread->proc_id, frame->function);
+	if (!frame->cold && thread->depth)
+		frame->cold = frame_at(thread, thread->depth - 1)->cold;
 	if (info->role && !thread->depth)
 		read_arguments(ctx, info, frame);
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
@@ -183,8 +159,36 @@ static __noinline bool enter(struct pt_regs *ctx)
 		if (*(volatile __u32 *)&thread->intervals == frame->intervals)
 			break;
 	}
+	return offcpu;
+}
+
+/* Returns false when the return need not be reported. */
+static __noinline bool enter(struct pt_regs *ctx)
+{
+	struct cookie cookie = cookie_of(ctx);
+	struct thread *thread;
+	struct frame *frame;
+	__u64 offcpu;
+
+	count_self(SELF_HIT_CALL_ENTRY);
+	thread = dispatcher();
+	if (!thread)
+		return false;
+	if (!drop_unwound(thread, PT_REGS_SP(ctx), cookie.link)) {
+		count_self(SELF_DUPLICATE_HIT);
+		return false;
+	}
+	if (thread->depth >= MAX_DEPTH) {
+		count_self(SELF_TOO_DEEP);
+		return false;
+	}
+	frame = frame_at(thread, thread->depth);
+	frame->stack = PT_REGS_SP(ctx);
+	frame->op = cookie.op;
+	frame->link = cookie.link;
+	offcpu = open_frame(ctx, thread, frame);
 	if (!thread->depth)
-		enter_phase(thread, info, frame->start_ns, offcpu);
+		enter_phase(thread, &op_info[cookie.op & (MAX_OPS - 1)], frame->start_ns, offcpu);
 	barrier();
 	thread->depth++;
 	return true;

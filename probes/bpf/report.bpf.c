@@ -15,20 +15,9 @@ int report_threads(struct bpf_iter__task *ctx)
 	thread = thread_of(task);
 	if (!thread || !thread->proc_id || !thread->account_since_ns)
 		return 0;
-	report.account_since_ns = thread->account_since_ns;
-	report.off_since_ns = *(volatile __u64 *)&thread->off_since_ns;
-	report.on_since_ns = thread->on_since_ns;
-	report.woken_ns = thread->woken_ns;
-	report.proc_id = thread->proc_id;
 	report.tid = task->pid;
-	report.phase = thread->phase;
-	report.off_reason = thread->off_reason;
-	if (thread->depth) {
-		report.inflight_op = thread->frames[0].op;
-		report.inflight_since_ns = thread->frames[0].start_ns;
-	}
 	report.now_ns = bpf_ktime_get_ns();
 	bpf_seq_write(seq, &report, sizeof(report));
-	bpf_seq_write(seq, &thread->account, sizeof(thread->account));
+	bpf_seq_write(seq, thread, sizeof(*thread));
 	return 0;
 }

@@ -9,7 +9,7 @@ use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{
     AccountRecord, AllocationKey, BlameKey, BytesKey, CHUNK_SLOTS, CallKey, ErrorKey, HistKey,
     HistKind, HistRecord, KernelKey, KernelRecord, ProcRecord, ROLES, SWITCHES, SelfCounter,
-    StallRecord, ThreadReport,
+    StallRecord, ThreadRecord, ThreadReport,
 };
 use gpucause_abi::snapshot::{
     CallSnapshot, Comm, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
@@ -84,6 +84,8 @@ unsafe impl Plain for AllocationKey {}
 unsafe impl Plain for AccountRecord {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for ThreadReport {}
+// SAFETY: integers, arrays of integers, and records made of those.
+unsafe impl Plain for ThreadRecord {}
 
 fn decode<T: Plain>(map: &'static str, bytes: &[u8]) -> Result<T, ReadError> {
     if bytes.len() < size_of::<T>() {

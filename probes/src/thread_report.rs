@@ -1,12 +1,11 @@
 //! Completes the time account that a live thread reports.
 //!
-//! The report and the account are copied one after the other while the thread may go on, so they need not agree. The account
-//! tells for itself: its open cell is the one below zero, because the present moment has not been added to what was
+//! The record is copied while the thread may go on, so its parts need not agree. The account tells for itself: its open cell is the one below zero, because the present moment has not been added to what was
 //! subtracted when the stretch began; without one the thread is off the CPU. Completed, all cells add up to wall time. What
 //! is missing by then is the time that copying took, and belongs to running.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::record::{ACCOUNT_CELLS, AccountRecord, STATES, ThreadReport};
+use gpucause_abi::record::{ACCOUNT_CELLS, AccountRecord, STATES, ThreadRecord};
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Reason, State};
 
@@ -21,14 +20,14 @@ pub(crate) fn time_account(record: &AccountRecord) -> TimeAccount {
 }
 
 /// The account of a live thread up to the moment of its report, and the wall time that it adds up to.
-pub(crate) fn settle(report: &ThreadReport, record: &AccountRecord) -> (TimeAccount, Nanos) {
-    let wall = report.now_ns.saturating_sub(report.account_since_ns);
-    let phase = (report.phase as usize).min(ACCOUNT_CELLS / STATES - 1);
-    let mut cells = record.cells_ns;
+pub(crate) fn settle(now: u64, thread: &ThreadRecord) -> (TimeAccount, Nanos) {
+    let wall = now.saturating_sub(thread.account_since_ns);
+    let phase = (thread.phase as usize).min(ACCOUNT_CELLS / STATES - 1);
+    let mut cells = thread.account.cells_ns;
     let mut running = phase * STATES + State::Running.index();
     let mut is_open = false;
     for (index, cell) in cells.iter_mut().enumerate().filter(|(_, cell)| is_negative(**cell)) {
-        *cell = cell.wrapping_add(report.now_ns);
+        *cell = cell.wrapping_add(now);
         running = index;
         is_open = true;
     }
@@ -36,7 +35,7 @@ pub(crate) fn settle(report: &ThreadReport, record: &AccountRecord) -> (TimeAcco
     // then makes the sum wrong rather than right.
     if !is_open && missing(wall, &cells) > 0 {
         let mut with_unfinished = cells;
-        for (state, ns) in unfinished(report) {
+        for (state, ns) in unfinished(now, thread) {
             let cell = &mut with_unfinished[phase * STATES + state.index()];
             *cell = cell.wrapping_add(ns);
         }
@@ -58,18 +57,18 @@ fn missing(wall: u64, cells: &[u64; ACCOUNT_CELLS]) -> i64 {
 }
 
 /// The states of the stretch off the CPU that has not ended.
-fn unfinished(report: &ThreadReport) -> Vec<(State, u64)> {
-    let (now, since) = (report.now_ns, report.off_since_ns);
+fn unfinished(now: u64, thread: &ThreadRecord) -> Vec<(State, u64)> {
+    let since = thread.off_since_ns;
     if since == 0 || since > now {
         return Vec::new();
     }
     let reason =
-        u8::try_from(report.off_reason).ok().and_then(Reason::from_raw).unwrap_or(Reason::Other);
+        u8::try_from(thread.off_reason).ok().and_then(Reason::from_raw).unwrap_or(Reason::Other);
     if reason == Reason::Preempted {
         return vec![(State::Off(reason), now - since)];
     }
-    let woken = report.woken_ns;
-    if woken < report.on_since_ns || woken == 0 || woken > now {
+    let woken = thread.woken_ns;
+    if woken < thread.on_since_ns || woken == 0 || woken > now {
         return vec![(State::Off(reason), now - since)];
     }
     let woken = woken.max(since);
@@ -79,23 +78,45 @@ fn unfinished(report: &ThreadReport) -> Vec<(State, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpucause_abi::record::{COMM_LEN, FrameRecord, MAX_DEPTH, REASONS};
     use gpucause_abi::state::Phase;
     use proptest::prelude::*;
 
-    fn report(now_ns: u64) -> ThreadReport {
-        ThreadReport {
-            now_ns,
-            account_since_ns: 1_000,
+    fn thread(account: AccountRecord) -> ThreadRecord {
+        let frame = FrameRecord {
+            start_ns: 0,
+            stack: 0,
+            function: 0,
+            bytes: 0,
+            pointer: 0,
+            op: 0,
+            link: 0,
+            cold: 0,
+            kind: 0,
+            intervals: 0,
+            pad2: 0,
+            offcpu_at_entry_ns: [0; REASONS],
+        };
+        ThreadRecord {
+            proc_id: 1,
+            tgid: 1,
+            role: 0,
+            depth: 0,
             off_since_ns: 0,
             on_since_ns: 1_000,
             woken_ns: 0,
-            inflight_since_ns: 0,
-            proc_id: 1,
-            tid: 1,
-            phase: Phase::Launch as u32,
             off_reason: 0,
-            inflight_op: 0,
-            pad: 0,
+            phase: Phase::Launch as u32,
+            account_since_ns: 1_000,
+            launched_ns: 0,
+            offcpu_total_ns: 0,
+            culprit: [0; COMM_LEN],
+            waker: [0; COMM_LEN],
+            account,
+            wakes: 0,
+            intervals: 0,
+            offcpu_ns: [0; REASONS],
+            frames: [frame; MAX_DEPTH],
         }
     }
 
@@ -114,7 +135,7 @@ mod tests {
             (Phase::Host, State::Running, 500),
             (Phase::Launch, State::Running, 0u64.wrapping_sub(1_500)),
         ]);
-        let (time, wall) = settle(&report(1_700), &record);
+        let (time, wall) = settle(1_700, &thread(record));
         assert_eq!(wall, Nanos(700));
         assert_eq!(time.at(Phase::Host, State::Running), Nanos(500));
         assert_eq!(time.at(Phase::Launch, State::Running), Nanos(200));
@@ -123,13 +144,13 @@ mod tests {
     #[test]
     fn a_thread_that_was_woken_and_still_waits_is_in_the_run_queue() {
         let record = record(&[(Phase::Launch, State::Running, 100)]);
-        let report = ThreadReport {
+        let thread = ThreadRecord {
             off_since_ns: 1_100,
             woken_ns: 1_400,
             off_reason: Reason::Futex as u32,
-            ..report(1_900)
+            ..thread(record)
         };
-        let (time, _) = settle(&report, &record);
+        let (time, _) = settle(1_900, &thread);
         assert_eq!(time.at(Phase::Launch, State::Off(Reason::Futex)), Nanos(300));
         assert_eq!(time.at(Phase::Launch, State::Off(Reason::Runqueue)), Nanos(500));
         assert_eq!(time.at(Phase::Launch, State::Running), Nanos(100));
@@ -141,7 +162,7 @@ mod tests {
             (Phase::Launch, State::Running, 400),
             (Phase::Host, State::Running, 0u64.wrapping_sub(1_400)),
         ]);
-        let (time, wall) = settle(&report(1_400), &moved_on);
+        let (time, wall) = settle(1_400, &thread(moved_on));
         assert_eq!(time.total(), wall);
         assert_eq!(time.at(Phase::Launch, State::Running), Nanos(400));
         assert_eq!(time.at(Phase::Host, State::Running), Nanos(0));
@@ -154,9 +175,9 @@ mod tests {
             (Phase::Launch, State::Off(Reason::Futex), 5_000),
             (Phase::Launch, State::Running, 0u64.wrapping_sub(6_100)),
         ]);
-        let report =
-            ThreadReport { off_since_ns: 1_100, off_reason: Reason::Futex as u32, ..report(6_099) };
-        let (time, wall) = settle(&report, &back);
+        let thread =
+            ThreadRecord { off_since_ns: 1_100, off_reason: Reason::Futex as u32, ..thread(back) };
+        let (time, wall) = settle(6_099, &thread);
         assert_eq!(wall, Nanos(5_099));
         assert_eq!(time.at(Phase::Launch, State::Off(Reason::Futex)), Nanos(5_000));
         assert_eq!(time.at(Phase::Launch, State::Running), Nanos(99));
@@ -182,8 +203,8 @@ mod tests {
                     cells.push((phase, State::Running, 0u64.wrapping_sub(ns)));
                 }
             }
-            let report = ThreadReport { phase: phase as u32, ..report(now + open) };
-            let (time, wall) = settle(&report, &record(&cells));
+            let thread = ThreadRecord { phase: phase as u32, ..thread(record(&cells)) };
+            let (time, wall) = settle(now + open, &thread);
             prop_assert_eq!(time.total(), wall);
         }
     }

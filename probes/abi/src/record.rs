@@ -201,22 +201,8 @@ records! {
     /// its beginning was taken from the cell of running, so that adding the present moment there completes the account.
     AccountRecord as "account" { cells_ns: [u64; ACCOUNT_CELLS] }
 
-    /// What a dispatcher thread reports of itself while it lives; its `AccountRecord` follows.
-    ThreadReport as "thread_report" {
-        now_ns: u64,
-        account_since_ns: u64,
-        off_since_ns: u64,
-        on_since_ns: u64,
-        woken_ns: u64,
-        /// When the outermost open call was entered; 0 when none is open.
-        inflight_since_ns: u64,
-        proc_id: u32,
-        tid: u32,
-        phase: u32,
-        off_reason: u32,
-        inflight_op: u32,
-        pad: u32,
-    }
+    /// Heads the record of a live dispatcher thread when threads report.
+    ThreadReport as "thread_report" { now_ns: u64, tid: u32, pad: u32 }
 
     /// One life of a process image. `ctx_switches` is `[role][kind]`.
     ProcRecord as "proc" {

@@ -6,6 +6,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
+use gpucause_abi::Tgid;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -57,6 +58,11 @@ impl Child {
         let mut answer = BufReader::new(process.stdout.take().context("no stdout")?);
         answer.read_line(&mut String::new())?;
         Ok(Self { process, word, answer })
+    }
+
+    /// The process.
+    pub(crate) fn tgid(&self) -> Tgid {
+        Tgid(self.process.id())
     }
 
     /// Lets it work; the nanoseconds each call or switch took.

@@ -88,11 +88,13 @@ fn calls() -> Result<()> {
                 })
             })
             .context("gpucause did not attach to this program")?;
+            let pid = child.tgid();
             ours.runs.push(child.go()?);
             let counted: u64 = probes
                 .snapshot()?
                 .processes
                 .iter()
+                .filter(|process| process.tgid == pid)
                 .flat_map(|p| &p.calls)
                 .map(|c| c.durations.count())
                 .sum();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use gpucause_abi::op::OpId;
-use gpucause_abi::record::{AccountRecord, BlameKey, ProcRecord, ThreadReport};
+use gpucause_abi::record::{AccountRecord, BlameKey, ProcRecord, ThreadRecord, ThreadReport};
 use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::Reason;
 use gpucause_abi::{Nanos, Tid};
@@ -107,18 +107,17 @@ impl Reader {
         let mut bytes = Vec::new();
         let failed = |source| ReadError::Libbpf { map: "report_threads", source };
         Iter::new(link).map_err(failed)?.read_to_end(&mut bytes).map_err(ReadError::Reports)?;
-        let each = size_of::<ThreadReport>() + size_of::<AccountRecord>();
+        let each = size_of::<ThreadReport>() + size_of::<ThreadRecord>();
         bytes.chunks_exact(each).map(dispatcher_of).collect()
     }
 }
 
 fn dispatcher_of(bytes: &[u8]) -> Result<(u32, DispatcherSnapshot), ReadError> {
     let report: ThreadReport = decode("report_threads", bytes)?;
-    let record: AccountRecord = decode("report_threads", &bytes[size_of::<ThreadReport>()..])?;
-    let (time, wall) = settle(&report, &record);
-    let op = u16::try_from(report.inflight_op).map(OpId).ok();
-    let inflight = op
-        .filter(|_| report.inflight_since_ns != 0)
-        .map(|op| (op, Nanos(report.now_ns.saturating_sub(report.inflight_since_ns))));
-    Ok((report.proc_id, DispatcherSnapshot { tid: Tid(report.tid), wall, time, inflight }))
+    let thread: ThreadRecord = decode("report_threads", &bytes[size_of::<ThreadReport>()..])?;
+    let (time, wall) = settle(report.now_ns, &thread);
+    let outermost = thread.frames.first().filter(|_| thread.depth > 0);
+    let inflight = outermost
+        .map(|frame| (OpId(frame.op), Nanos(report.now_ns.saturating_sub(frame.start_ns))));
+    Ok((thread.proc_id, DispatcherSnapshot { tid: Tid(report.tid), wall, time, inflight }))
 }
