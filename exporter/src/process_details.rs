@@ -7,6 +7,7 @@ use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +22,10 @@ pub struct ProcessDetails {
     pub container_id: Arc<str>,
     /// Name of the real user in the host's user database, or the uid where it has none.
     pub user: Arc<str>,
+    /// `RANK` of its environment, as launchers of distributed jobs set it.
+    pub rank: Arc<str>,
+    /// `WORLD_SIZE` of its environment.
+    pub world_size: Arc<str>,
 }
 
 impl ProcessDetails {
@@ -76,11 +81,14 @@ impl DetailsCache {
         let dir = self.proc_root.join(tgid.to_string());
         let cgroup =
             container::cgroup_path(&fs::read_to_string(dir.join("cgroup")).unwrap_or_default());
+        let environment = environment(&dir);
         let details = ProcessDetails {
             exe: exe(&dir).into(),
             container_id: container::container_id(&cgroup).unwrap_or_default().into(),
             cgroup: cgroup.into(),
             user: self.user(&dir).unwrap_or_default().into(),
+            rank: number_in(&environment, "RANK").unwrap_or_default().into(),
+            world_size: number_in(&environment, "WORLD_SIZE").unwrap_or_default().into(),
         };
         // Asked last: had the PID been reused before or during the reads, it would show here.
         (start_ticks(&dir)? == ticks(started)).then_some(details)
@@ -92,6 +100,26 @@ impl DetailsCache {
         let passwd = fs::read(&self.passwd).unwrap_or_default();
         Some(users::name_of(uid, &passwd).unwrap_or_else(|| uid.to_string()))
     }
+}
+
+/// Bytes of the environment that are looked at; launchers set their variables long before.
+const MAX_ENVIRONMENT: u64 = 256 * 1024;
+
+fn environment(dir: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // Unreadable is as good as empty.
+    let _ = fs::File::open(dir.join("environ"))
+        .and_then(|file| file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes));
+    bytes
+}
+
+/// The value of a variable, if it is a number: nothing else of the environment leaves this module.
+fn number_in(environment: &[u8], name: &str) -> Option<String> {
+    let value = environment
+        .split(|&byte| byte == 0)
+        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    let text = std::str::from_utf8(value).ok()?;
+    text.parse::<u32>().ok().map(|number| number.to_string())
 }
 
 fn exe(dir: &Path) -> String {

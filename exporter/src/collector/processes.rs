@@ -17,6 +17,11 @@ impl Collector for Processes {
         for series in &input.series {
             let details = observation.details.get(&series.process.id).cloned().unwrap_or_default();
             let unknown = LabelValue::Fixed("");
+            // What the communicator was made with is surer than what the launcher wished for.
+            let (rank, world_size): (LabelValue, LabelValue) = match series.process.rank {
+                Some((rank, ranks)) => (rank.to_string().into(), ranks.to_string().into()),
+                None => ((&details.rank).into(), (&details.world_size).into()),
+            };
             info.push(
                 [
                     (&series.pid).into(),
@@ -27,8 +32,8 @@ impl Collector for Processes {
                     unknown.clone(),
                     unknown.clone(),
                     (&details.user).into(),
-                    unknown.clone(),
-                    unknown.clone(),
+                    rank,
+                    world_size,
                     unknown,
                 ],
                 Value::Integer(1),

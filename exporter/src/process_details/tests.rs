@@ -57,3 +57,11 @@ fn a_user_without_a_name_is_told_by_uid() {
     let details = DetailsCache::at("/proc", "/nonexistent").refresh(&[own]);
     assert!(details[&ProcId(1)].user.parse::<u32>().is_ok());
 }
+
+#[test]
+fn only_numbers_are_taken_from_the_environment() {
+    let environment = b"RANK=3\0WORLD_SIZE=secret\0LOCAL_RANK=1\0XRANK=9\0";
+    assert_eq!(number_in(environment, "RANK").as_deref(), Some("3"));
+    assert_eq!(number_in(environment, "WORLD_SIZE"), None);
+    assert_eq!(number_in(environment, "MASTER_PORT"), None);
+}
