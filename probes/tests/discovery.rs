@@ -7,8 +7,11 @@
 )]
 
 mod support {
+    pub(crate) mod built;
+    pub(crate) mod container;
     pub(crate) mod daemon;
     pub(crate) mod libraries;
+    pub(crate) mod place;
     pub(crate) mod subject;
 }
 
@@ -18,32 +21,21 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use gpucause_abi::record::SelfCounter;
-use gpucause_probes::registry::Verdict;
+use gpucause_probes::Options;
+use gpucause_probes::feature::AttachMode;
+use gpucause_probes::registry::{LibraryStatus, Verdict};
+use support::built::built;
 use support::daemon::{Daemon, SOON, eventually};
-use support::libraries::{PLAIN, build_library, built, code_at, probe_offset};
+use support::libraries::{PLAIN, build_library, code_at, probe_offset};
+use support::place::Place;
 use support::subject::{Subject, build_caller};
 
 const CALLS: u64 = 1_000;
 const LIBRARY: &str = "libcudart.so.12";
 
-/// A directory with a caller and a library.
-struct Place {
-    directory: tempfile::TempDir,
-    caller: PathBuf,
-    library: PathBuf,
-}
-
 impl Place {
     fn new() -> Self {
-        Self::with(PLAIN)
-    }
-
-    fn with(source: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let caller = build_caller(directory.path(), "caller", &[]);
-        let library = directory.path().join(LIBRARY);
-        build_library(&library, source, &[]);
-        Self { directory, caller, library }
+        Self::with(PLAIN, &[])
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -60,12 +52,28 @@ impl Place {
     fn subject(&self) -> Subject {
         Subject::start(&self.caller)
     }
+}
 
-    /// A process that has opened the library.
-    fn user(&self) -> Subject {
-        let mut subject = self.subject();
-        subject.open(&self.library);
-        subject
+impl Daemon {
+    /// The same with links of a kind that older kernels have.
+    fn start_in(mode: AttachMode) -> Self {
+        Self::start_with(Options { mode: Some(mode), ..Options::default() })
+    }
+
+    /// The library, once it has been looked at.
+    fn await_library(&self, path: &Path) -> LibraryStatus {
+        eventually(SOON, "the library", || self.library(path))
+    }
+
+    /// What the programs have counted about themselves.
+    fn counter(&self, counter: SelfCounter) -> u64 {
+        let snapshot = self.probes.snapshot().expect("readable maps");
+        snapshot
+            .counters
+            .iter()
+            .filter(|(which, _)| *which == counter)
+            .map(|(_, count)| count)
+            .sum()
     }
 }
 
@@ -116,8 +124,8 @@ fn a_library_in_another_mount_namespace_is_counted() {
     }
 }
 
-#[test]
-fn a_call_through_one_of_two_overlay_mounts_of_a_layer_is_counted_once() {
+/// Two containers with the same layer, with links of their own to the one real file.
+fn assert_counted_once_on_overlays(mode: AttachMode) {
     let place = Place::new();
     let layer = place.path("layer");
     fs::create_dir(&layer).unwrap();
@@ -127,7 +135,7 @@ fn a_call_through_one_of_two_overlay_mounts_of_a_layer_is_counted_once() {
     let scratch = place.path("scratch");
     fs::create_dir(&scratch).unwrap();
     let library = scratch.join("root").join(LIBRARY);
-    let daemon = Daemon::start();
+    let daemon = Daemon::start_in(mode);
     let mut containers = [0, 1].map(|_| {
         let mut subject = Subject::in_mount_namespace(script, &[&scratch, &layer, &place.caller]);
         subject.open(&library);
@@ -151,6 +159,17 @@ fn a_call_through_one_of_two_overlay_mounts_of_a_layer_is_counted_once() {
     }
     let made = 2 * (3 + 50) * CALLS;
     assert_eq!(daemon.counter(SelfCounter::DuplicateHit) - before, made);
+}
+
+#[test]
+fn a_call_through_one_of_two_overlay_mounts_of_a_layer_is_counted_once() {
+    assert_counted_once_on_overlays(AttachMode::Session);
+}
+
+#[test]
+fn a_call_through_one_of_two_overlay_mounts_is_counted_once_on_older_kernels_too() {
+    assert_counted_once_on_overlays(AttachMode::Multi);
+    assert_counted_once_on_overlays(AttachMode::Perf);
 }
 
 #[test]
@@ -259,7 +278,7 @@ FUNCTION(cudaMemcpy, "endbr64\nmov $9, %eax\nret")
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn every_kind_of_first_instruction_is_counted_and_slow_ones_are_told() {
-    let place = Place::with(PROLOGUES);
+    let place = Place::with(PROLOGUES, &[]);
     let mut subject = place.user();
     let daemon = Daemon::start();
     let mut slow = daemon.library(&place.library).unwrap().slow;
@@ -307,7 +326,7 @@ fn a_truncated_library_is_told_and_harms_nothing_else() {
 
 #[test]
 fn a_library_of_that_name_without_cuda_functions_is_told() {
-    let place = Place::with("int nothing(void) { return 0; }");
+    let place = Place::with("int nothing(void) { return 0; }", &[]);
     let daemon = Daemon::start();
     let _subject = place.user();
     let library = daemon.await_library(&place.library);

@@ -7,21 +7,24 @@
 )]
 
 mod support {
+    pub(crate) mod built;
     pub(crate) mod daemon;
     pub(crate) mod libraries;
+    pub(crate) mod place;
     pub(crate) mod subject;
 }
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
+use support::built::built;
 use support::daemon::{Daemon, SOON, eventually};
-use support::libraries::{PLAIN, build_library, built, code_at, probe_offset};
-use support::subject::{Subject, build_caller};
+use support::libraries::{PLAIN, code_at, probe_offset};
+use support::place::Place;
+use support::subject::Subject;
 
 /// What a process holds of eBPF: kind and number of each program, map and link.
 type Held = BTreeSet<(&'static str, u32)>;
@@ -55,31 +58,13 @@ fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-struct Place {
-    directory: tempfile::TempDir,
-    caller: PathBuf,
-    library: PathBuf,
-}
-
-impl Place {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let caller = build_caller(directory.path(), "caller", &[]);
-        let library = directory.path().join("libcudart.so.12");
-        build_library(&library, PLAIN, &["-DSHIFT=3"]);
-        Self { directory, caller, library }
-    }
-
-    fn user(&self) -> Subject {
-        let mut subject = Subject::start(&self.caller);
-        subject.open(&self.library);
-        subject
-    }
+fn place() -> Place {
+    Place::with(PLAIN, &["-DSHIFT=3"])
 }
 
 #[test]
 fn no_program_map_link_or_descriptor_outlives_the_probes() {
-    let place = Place::new();
+    let place = place();
     let mut subject = place.user();
     let (held_before, descriptors) = (held_by_us(), open_descriptors());
     let daemon = Daemon::start();
@@ -103,7 +88,7 @@ fn no_program_map_link_or_descriptor_outlives_the_probes() {
 #[test]
 fn code_in_running_processes_is_as_it_was_and_as_fast() {
     const CALLS: u64 = 20_000;
-    let place = Place::new();
+    let place = place();
     let mut subject = place.user();
     let functions = ["cudaLaunchKernel", "cudaMalloc", "cudaFree", "cudaStreamSynchronize"];
     let code = |subject: &Subject| {
@@ -152,7 +137,7 @@ fn run_workload(place: &Place) -> serde_json::Value {
 #[test]
 fn a_workload_that_is_attached_to_again_and_again_does_what_it_does_without() {
     const ATTACHES: usize = 20;
-    let place = Place::new();
+    let place = place();
     let target = built("gpucause-workload");
     let laid_out = Command::new(&target)
         .arg("lay-out")

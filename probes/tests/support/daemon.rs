@@ -6,7 +6,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gpucause_abi::op::op_of_symbol;
-use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_probes::registry::{FileId, LibraryStatus, Verdict};
 use gpucause_probes::{Options, Probes};
@@ -33,7 +32,11 @@ pub(crate) fn eventually<T>(limit: Duration, what: &str, mut look: impl FnMut() 
 impl Daemon {
     /// Started, with all libraries attached that were in use.
     pub(crate) fn start() -> Self {
-        let probes = Probes::start(Options::default()).expect("needs root and a kernel with BTF");
+        Self::start_with(Options::default())
+    }
+
+    pub(crate) fn start_with(options: Options) -> Self {
+        let probes = Probes::start(options).expect("needs root and a kernel with BTF");
         eventually(SOON, "the first scan", || probes.status().is_ready().then_some(()));
         assert!(probes.status().discovery.watching);
         Self { probes }
@@ -48,11 +51,6 @@ impl Daemon {
     pub(crate) fn library_of(&self, file: &Metadata) -> Option<LibraryStatus> {
         let id = FileId { device: file.dev(), inode: file.ino() };
         self.probes.status().libraries.into_iter().find(|library| library.file == id)
-    }
-
-    /// The library, once it has been looked at.
-    pub(crate) fn await_library(&self, path: &Path) -> LibraryStatus {
-        eventually(SOON, "the library", || self.library(path))
     }
 
     /// The library, once it has probes.
@@ -72,15 +70,5 @@ impl Daemon {
     pub(crate) fn calls(&self, pid: u32, function: &str) -> u64 {
         let op = op_of_symbol(function).expect("a traced function");
         self.accounts(pid).iter().map(|process| process.call_durations(op).count()).sum()
-    }
-
-    pub(crate) fn counter(&self, counter: SelfCounter) -> u64 {
-        let snapshot = self.probes.snapshot().expect("readable maps");
-        snapshot
-            .counters
-            .iter()
-            .filter(|(which, _)| *which == counter)
-            .map(|(_, count)| count)
-            .sum()
     }
 }

@@ -52,14 +52,6 @@ pub(crate) fn probe_offset(library: &Path, function: &str) -> u64 {
     image.sites.iter().find(|site| site.symbol == function).expect("traced").offset
 }
 
-/// What `cargo build` leaves beside the test.
-pub(crate) fn built(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("known");
-    let path = test.ancestors().nth(2).expect("a target directory").join(name);
-    assert!(path.exists(), "{} is missing: run `cargo build --workspace`", path.display());
-    path
-}
-
 /// The byte at an offset of a library: in the file, and in the code that a process has mapped.
 pub(crate) fn code_at(pid: u32, library: &Path, offset: u64) -> [u8; 2] {
     let inode = library.metadata().expect("exists").ino();
