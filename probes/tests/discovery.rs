@@ -235,7 +235,10 @@ fn a_library_overwritten_in_place_is_detached_and_attached_anew() {
     assert_counted(&daemon, &mut second);
     assert_eq!(second.call("cudaFree", CALLS).0, 3 * CALLS);
     let [in_file, in_memory] = code_at(second.pid(), &place.library, stale);
-    assert_eq!(in_file, in_memory, "the breakpoint of the old file is left at {stale:#x}");
+    assert_eq!(
+        in_file, in_memory,
+        "a leftover of the old probe at {stale:#x}; if another gpucause runs, it may be from that"
+    );
 }
 
 #[test]
