@@ -10,15 +10,19 @@
 )]
 
 mod check;
+#[path = "../fixture/exporter.rs"]
 mod exporter;
 #[path = "../fixture/http_client.rs"]
 mod http_client;
 mod kernel_objects;
 mod lifecycle;
 mod page;
+#[path = "../fixture/poll.rs"]
 mod poll;
 mod prometheus;
 mod refusals;
 mod retention;
+#[path = "../fixture/samples.rs"]
 mod samples;
+#[path = "../fixture/workload.rs"]
 mod workload;
