@@ -181,7 +181,7 @@ impl<L> Registry<L> {
         let ordinary = matches!(report.verdict, Verdict::NoSymbols | Verdict::Broken(_));
         let report = (kind == Candidate::Library || !ordinary).then_some(report);
         if let Some(Report { path, verdict, .. }) = &report {
-            tracing::warn!(?path, %verdict, "library gets no probes");
+            tracing::warn!(path = %path.display(), %verdict, "library gets no probes");
             self.generation += 1;
         }
         self.dismissed.insert(id, stamp, report, Instant::now());
@@ -215,13 +215,18 @@ impl<L> Registry<L> {
                 held.gap =
                     seen_at.and_then(|seen| Some(Nanos(monotonic_now()?.0.saturating_sub(seen.0))));
                 held.max_gap = held.max_gap.max(held.gap);
-                let (path, sites) = (&held.path, held.image.sites.len());
-                let slow = held.image.slow_sites().count();
-                tracing::info!(?path, link = link.0, sites, slow, gap = ?held.gap, "attached");
+                tracing::info!(
+                    path = %held.path.display(),
+                    link = link.0,
+                    sites = held.image.sites.len(),
+                    slow = held.image.slow_sites().count(),
+                    gap_seconds = held.gap.map(Nanos::as_secs_f64),
+                    "attached"
+                );
             }
             Err(reason) => {
                 self.counts.refused += 1;
-                tracing::warn!(path = ?held.path, %reason, "cannot attach, will try again");
+                tracing::warn!(path = %held.path.display(), %reason, "cannot attach, will try again");
             }
         }
         self.files.insert(id, held);
@@ -266,7 +271,7 @@ impl<L> Registry<L> {
             self.ids.give_back(link);
             self.counts.detached += 1;
             self.generation += 1;
-            tracing::info!(path = ?held.path, link = link.0, "detached");
+            tracing::info!(path = %held.path.display(), link = link.0, "detached");
         }
     }
 
