@@ -1,11 +1,10 @@
 # make build  the exporter, as target/release/gpucause
 # make run    start the exporter on this host, with a stand-in workload under CPU contention where no CUDA process runs
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
-# make bench  what the probes cost, as ratios of interleaved runs
+# make bench  what the probes cost, as ratios of interleaved runs, and what the daemon takes
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
 
 CARGO ?= cargo
-PROFILE ?= release
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 STAND_INS := $(addprefix -p gpucause-fake-,cuda cudart cuda-driver nccl nvml)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
@@ -32,9 +31,10 @@ test: test-tools
 
 bench: stand-ins
 	$(SUDO) $(CARGO) bench -p gpucause-probes --features bench --bench cost
+	$(SUDO) $(CARGO) bench -p gpucause --bench daemon
 
 tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
 
 test-tools: tools
-	@.ci/install clang-format:clang-format promtool:prometheus python3:python3 systemd-analyze:systemd
+	@.ci/install clang-format:clang-format promtool:prometheus python3:python3 pip3:python3-pip systemd-analyze:systemd

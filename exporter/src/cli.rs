@@ -4,7 +4,9 @@ use crate::logging;
 use crate::retention;
 use crate::server::{ListenAddress, TelemetryPath};
 use crate::version;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gpucause_probes::Options;
+use gpucause_probes::feature::AttachMode;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -65,6 +67,9 @@ pub struct ExporterArgs {
     /// Flags of the log.
     #[command(flatten)]
     pub log: logging::LogArgs,
+    /// Flags of the probes.
+    #[command(flatten)]
+    pub probe: ProbeArgs,
     /// How long the series of an exited process stay, such as 90s, 5m or 1h
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub retention: Duration,
@@ -75,6 +80,43 @@ impl ExporterArgs {
     #[must_use]
     pub fn retention_policy(&self) -> retention::Policy {
         retention::Policy { keep_for: self.retention, ..retention::Policy::default() }
+    }
+}
+
+/// Flags of the probes.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ProbeArgs {
+    /// How to attach to libraries [default: the best that the kernel has]
+    #[arg(long = "probe.mode", value_name = "MODE", value_enum)]
+    pub mode: Option<ProbeMode>,
+}
+
+/// How entry and return of a library's functions are probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProbeMode {
+    /// One uprobe.session link; kernel 6.13 or newer
+    Session,
+    /// A uprobe.multi and a uretprobe.multi link; kernel 6.6 or newer
+    Multi,
+    /// Two perf events a function; kernel 5.15 or newer, and CAP_SYS_ADMIN
+    Perf,
+}
+
+impl From<ProbeMode> for AttachMode {
+    fn from(mode: ProbeMode) -> Self {
+        match mode {
+            ProbeMode::Session => Self::Session,
+            ProbeMode::Multi => Self::Multi,
+            ProbeMode::Perf => Self::Perf,
+        }
+    }
+}
+
+impl ProbeArgs {
+    /// How to load.
+    #[must_use]
+    pub fn options(self) -> Options {
+        Options { mode: self.mode.map(AttachMode::from), ..Options::default() }
     }
 }
 

@@ -6,7 +6,6 @@ use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
 use gpucause::daemon::Daemon;
 use gpucause::server::{BindError, Limits, Server};
 use gpucause::{demo, logging, serve};
-use gpucause_probes::Options;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -55,7 +54,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
 fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     // Bound first: a port in use must be told before anything is loaded into the kernel.
     let server = Server::bind(&args.web.listen_addresses, Limits::default())?;
-    let daemon = Arc::new(Daemon::start(Options::default(), args.retention_policy())?);
+    let daemon = Arc::new(Daemon::start(args.probe.options(), args.retention_policy())?);
     serve::until_signal(server, &daemon, args.web.telemetry_path.clone())
 }
 

@@ -3,6 +3,7 @@
 //! It is one thread. Scrapes run on blocking threads, a few at a time, so that neither a slow scrape nor a slow client
 //! holds up `/-/healthy`. A connection lives for a bounded time, since a scraper opens another one without ado.
 
+mod body;
 mod landing;
 mod listen;
 mod routes;

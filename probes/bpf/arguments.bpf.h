@@ -195,7 +195,7 @@ static __always_inline __u32 size_class(__u64 amount)
 	__u32 class = 0;
 
 	for (__u64 bound = 4096; class < SIZE_CLASSES - 1 && amount > bound; bound <<= 4)
-		class++;
+		class ++;
 	return class;
 }
 

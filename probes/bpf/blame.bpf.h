@@ -21,7 +21,7 @@ static __always_inline void set_name(__u8 *name, __u64 text)
 	((__u64 *)name)[1] = 0;
 }
 
-#define NAME_IDLE 0x656c6469ULL /* "idle" */
+#define NAME_IDLE 0x656c6469ULL       /* "idle" */
 #define NAME_KERNEL 0x6c656e72656bULL /* "kernel" */
 
 static __noinline void name_task(__u8 name[COMM_LEN], struct task_struct *task, __u32 own_tgid)

@@ -1,7 +1,7 @@
 //! Finds the CUDA libraries that the host's processes map: all of them at start, each new one as it is mapped, and all
 //! of them again now and then, since events may be lost and files may change. Wants a thread of its own.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use gpucause_abi::Tgid;
@@ -138,6 +138,7 @@ impl Discovery {
 
     /// Handles the events that are there.
     pub fn follow<A: Attach>(&mut self, registry: &mut Registry<A::Links>, attacher: &mut A) {
+        registry.follow_writes(attacher);
         let Some(watch) = &mut self.watch else { return };
         let (own, status) = (self.own, &mut self.status);
         watch.drain(|event| {
@@ -187,17 +188,20 @@ impl Discovery {
                 told = now;
                 changed(registry, self.status);
             }
-            self.sleep(next_scan.min(next_recheck), stop);
+            self.sleep(next_scan.min(next_recheck), stop, registry.writes());
         }
     }
 
-    fn sleep(&self, until: Instant, stop: &StopSignal) {
+    fn sleep(&self, until: Instant, stop: &StopSignal, writes: Option<BorrowedFd<'_>>) {
         if stop.wait(GATHER) {
             return;
         }
         let timeout = until.saturating_duration_since(Instant::now());
         let failed = match &self.watch {
-            Some(watch) => watch.wait(timeout, Some(stop.as_fd())).is_err(),
+            Some(watch) => {
+                let wakers = std::iter::once(stop.as_fd()).chain(writes);
+                watch.wait(timeout, wakers).is_err()
+            }
             None => true,
         };
         if failed {

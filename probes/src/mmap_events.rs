@@ -119,12 +119,16 @@ impl MmapEvents {
         Ok(Self { rings, lost: 0 })
     }
 
-    /// Sleeps until there are events, `wake` is readable or `timeout` is over; true unless it is over.
+    /// Sleeps until there are events, one of `wakers` is readable or `timeout` is over; true unless it is over.
     ///
     /// # Errors
     /// When the process is out of memory.
-    pub fn wait(&self, timeout: Duration, wake: Option<BorrowedFd<'_>>) -> io::Result<bool> {
-        let fds: Vec<_> = self.rings.iter().map(AsFd::as_fd).chain(wake).collect();
+    pub fn wait<'a>(
+        &'a self,
+        timeout: Duration,
+        wakers: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) -> io::Result<bool> {
+        let fds: Vec<_> = self.rings.iter().map(AsFd::as_fd).chain(wakers).collect();
         poll_readable(&fds, timeout)
     }
 

@@ -273,11 +273,22 @@ impl Reader {
             entries += 1;
             let key: HistKey = decode("hists", key)?;
             if let Some(process) = processes.get_mut(&key.proc_id) {
-                file_chunk(process, &key, &chunk_of(key.chunk, value)?);
+                let record: HistRecord = decode("hists", value)?;
+                if let Some(whole) = histogram_of(process, &key) {
+                    add_chunk(whole, key.chunk, &record);
+                }
             }
             Ok(())
         })?;
         for process in processes.values_mut() {
+            let calls = process.calls.iter_mut().map(|call| &mut call.durations);
+            let offcpu = process.offcpu.iter_mut().map(|(_, _, stretches)| stretches);
+            let runqueue = process.runqueue.iter_mut().map(|(_, waits)| waits);
+            let copies = process.copies.iter_mut().map(|(_, _, copies)| copies);
+            let gaps = std::iter::once(&mut process.launch_gap);
+            for whole in calls.chain(offcpu).chain(runqueue).chain(copies).chain(gaps) {
+                whole.slots.sort_unstable_by_key(|&(slot, _)| slot);
+            }
             process.calls.sort_unstable_by_key(|call| (call.op, call.cold));
             process.offcpu.sort_unstable_by_key(|&(role, reason, _)| (role, reason));
             process.runqueue.sort_unstable_by_key(|&(role, _)| role);
@@ -379,18 +390,20 @@ fn for_each(
     outcome
 }
 
-/// One chunk, at its place among the slots of the whole.
-fn chunk_of(chunk: u16, value: &[u8]) -> Result<Histogram, ReadError> {
-    let record: HistRecord = decode("hists", value)?;
-    let before = std::iter::repeat_n(0, usize::from(chunk) * CHUNK_SLOTS);
-    let slots = before.chain(record.slots);
-    Ok(Histogram::from_slots(Nanos(record.sum_ns), Nanos(record.max_ns), slots))
+/// Adds a chunk's values. Chunks come in no order and share no slot: the slots are sorted when all are there.
+fn add_chunk(whole: &mut Histogram, chunk: u16, record: &HistRecord) {
+    whole.sum.0 = whole.sum.0.saturating_add(record.sum_ns);
+    whole.max = whole.max.max(Nanos(record.max_ns));
+    let first = chunk.saturating_mul(CHUNK_SLOTS as u16);
+    let slots = (first..).zip(record.slots);
+    whole.slots.extend(slots.filter(|&(_, count)| count > 0));
 }
 
-fn file_chunk(process: &mut ProcessSnapshot, key: &HistKey, chunk: &Histogram) {
+/// The histogram that a chunk is part of; `None` for a key from a newer source tree.
+fn histogram_of<'a>(process: &'a mut ProcessSnapshot, key: &HistKey) -> Option<&'a mut Histogram> {
     let role = || u8::try_from(key.a).ok().and_then(Role::from_raw);
-    let whole = match u8::try_from(key.kind).ok().and_then(HistKind::from_raw) {
-        Some(HistKind::Call) => {
+    match u8::try_from(key.kind).ok().and_then(HistKind::from_raw)? {
+        HistKind::Call => {
             let (op, cold) = (OpId(key.a), key.b != 0);
             let at = process.calls.iter().position(|call| call.op == op && call.cold == cold);
             let at = at.unwrap_or_else(|| {
@@ -399,9 +412,8 @@ fn file_chunk(process: &mut ProcessSnapshot, key: &HistKey, chunk: &Histogram) {
             });
             process.calls.get_mut(at).map(|call| &mut call.durations)
         }
-        Some(HistKind::Offcpu) => {
-            let reason = u8::try_from(key.b).ok().and_then(Reason::from_raw);
-            let (Some(role), Some(reason)) = (role(), reason) else { return };
+        HistKind::Offcpu => {
+            let (role, reason) = (role()?, Reason::from_raw(u8::try_from(key.b).ok()?)?);
             let at = process.offcpu.iter().position(|&(r, why, _)| r == role && why == reason);
             let at = at.unwrap_or_else(|| {
                 process.offcpu.push((role, reason, Histogram::default()));
@@ -409,8 +421,8 @@ fn file_chunk(process: &mut ProcessSnapshot, key: &HistKey, chunk: &Histogram) {
             });
             process.offcpu.get_mut(at).map(|(_, _, whole)| whole)
         }
-        Some(HistKind::Copy) => {
-            let Some(kind) = u8::try_from(key.a).ok().and_then(CopyKind::from_raw) else { return };
+        HistKind::Copy => {
+            let kind = u8::try_from(key.a).ok().and_then(CopyKind::from_raw)?;
             let at = process.copies.iter().position(|&(k, class, _)| k == kind && class == key.b);
             let at = at.unwrap_or_else(|| {
                 process.copies.push((kind, key.b, Histogram::default()));
@@ -418,9 +430,9 @@ fn file_chunk(process: &mut ProcessSnapshot, key: &HistKey, chunk: &Histogram) {
             });
             process.copies.get_mut(at).map(|(_, _, whole)| whole)
         }
-        Some(HistKind::LaunchGap) => Some(&mut process.launch_gap),
-        Some(HistKind::Runqueue) => {
-            let Some(role) = role() else { return };
+        HistKind::LaunchGap => Some(&mut process.launch_gap),
+        HistKind::Runqueue => {
+            let role = role()?;
             let at = process.runqueue.iter().position(|&(r, _)| r == role);
             let at = at.unwrap_or_else(|| {
                 process.runqueue.push((role, Histogram::default()));
@@ -428,10 +440,6 @@ fn file_chunk(process: &mut ProcessSnapshot, key: &HistKey, chunk: &Histogram) {
             });
             process.runqueue.get_mut(at).map(|(_, whole)| whole)
         }
-        None => None,
-    };
-    if let Some(whole) = whole {
-        whole.merge(chunk);
     }
 }
 

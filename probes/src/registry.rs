@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ mod dismissed;
 mod file;
 mod link_ids;
 mod status;
+mod write_watch;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,7 @@ use file::Stamp;
 pub use link_ids::LinkId;
 use link_ids::LinkIds;
 pub use status::{LibraryStatus, Limits, RegistryCounts, Verdict};
+use write_watch::{Write, WriteWatch};
 
 /// How long a file that nobody maps keeps its probes, since programs that start often would pay for each attach.
 pub const UNMAPPED_GRACE: Duration = Duration::from_secs(600);
@@ -74,6 +77,7 @@ pub struct Registry<L> {
     files: HashMap<FileId, Held<L>>,
     dismissed: Dismissed,
     ids: LinkIds,
+    writes: Option<WriteWatch>,
     counts: RegistryCounts,
     generation: u64,
 }
@@ -82,11 +86,15 @@ impl<L> Registry<L> {
     /// Knows no file yet.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
+        let writes = WriteWatch::new().inspect_err(
+            |error| tracing::warn!(%error, "libraries that are overwritten are noticed late"),
+        );
         Self {
             limits,
             files: HashMap::new(),
             dismissed: Dismissed::new(limits.remembered),
             ids: LinkIds::default(),
+            writes: writes.ok(),
             counts: RegistryCounts::default(),
             generation: 0,
         }
@@ -173,7 +181,7 @@ impl<L> Registry<L> {
         let ordinary = matches!(report.verdict, Verdict::NoSymbols | Verdict::Broken(_));
         let report = (kind == Candidate::Library || !ordinary).then_some(report);
         if let Some(Report { path, verdict, .. }) = &report {
-            tracing::warn!(?path, %verdict, "library gets no probes");
+            tracing::warn!(path = %path.display(), %verdict, "library gets no probes");
             self.generation += 1;
         }
         self.dismissed.insert(id, stamp, report, Instant::now());
@@ -188,6 +196,9 @@ impl<L> Registry<L> {
         seen_at: Option<Nanos>,
     ) {
         self.generation += 1;
+        if let Some(Err(error)) = self.writes.as_mut().map(|writes| writes.add(id, &held.file)) {
+            tracing::debug!(path = ?held.path, %error, "cannot be watched for writes");
+        }
         held.state = match self.ids.take() {
             None => Err("all link ids are in use".to_owned()),
             Some(link) => match attacher.attach(&held.file, link, &held.image.sites) {
@@ -204,16 +215,54 @@ impl<L> Registry<L> {
                 held.gap =
                     seen_at.and_then(|seen| Some(Nanos(monotonic_now()?.0.saturating_sub(seen.0))));
                 held.max_gap = held.max_gap.max(held.gap);
-                let (path, sites) = (&held.path, held.image.sites.len());
-                let slow = held.image.slow_sites().count();
-                tracing::info!(?path, link = link.0, sites, slow, gap = ?held.gap, "attached");
+                tracing::info!(
+                    path = %held.path.display(),
+                    link = link.0,
+                    sites = held.image.sites.len(),
+                    slow = held.image.slow_sites().count(),
+                    gap_seconds = held.gap.map(Nanos::as_secs_f64),
+                    "attached"
+                );
             }
             Err(reason) => {
                 self.counts.refused += 1;
-                tracing::warn!(path = ?held.path, %reason, "cannot attach, will try again");
+                tracing::warn!(path = %held.path.display(), %reason, "cannot attach, will try again");
             }
         }
         self.files.insert(id, held);
+    }
+
+    /// Detaches from files that are being written, and attaches anew to those that were.
+    pub fn follow_writes<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
+        let writes = self.writes.as_ref().map(WriteWatch::drain).unwrap_or_default();
+        for write in writes {
+            match write {
+                Write::Some(id) => {
+                    if let Some(mut held) = self.files.remove(&id) {
+                        self.detach(attacher, &mut held);
+                        self.files.insert(id, Held { stamp: Stamp::WRITTEN, ..held });
+                    }
+                }
+                Write::Done(id) => {
+                    if self.files.get(&id).is_some_and(|held| held.stamp == Stamp::WRITTEN) {
+                        self.recheck_one(attacher, id, None);
+                    }
+                }
+                Write::Missed => self.recheck(attacher),
+            }
+        }
+    }
+
+    /// Readable when there are writes to follow.
+    #[must_use]
+    pub fn writes(&self) -> Option<BorrowedFd<'_>> {
+        self.writes.as_ref().map(AsFd::as_fd)
+    }
+
+    fn unwatch(&mut self, id: FileId) {
+        if let Some(writes) = &mut self.writes {
+            writes.remove(id);
+        }
     }
 
     fn detach<A: Attach<Links = L>>(&mut self, attacher: &mut A, held: &mut Held<L>) {
@@ -222,7 +271,7 @@ impl<L> Registry<L> {
             self.ids.give_back(link);
             self.counts.detached += 1;
             self.generation += 1;
-            tracing::info!(path = ?held.path, link = link.0, "detached");
+            tracing::info!(path = %held.path.display(), link = link.0, "detached");
         }
     }
 
@@ -272,6 +321,7 @@ impl<L> Registry<L> {
             Err(error) => Verdict::Broken(error.to_string()),
         };
         self.generation += 1;
+        self.unwatch(id);
         self.dismiss(id, stamp, held.kind, Report { path: held.path, build_id: None, verdict });
     }
 
@@ -291,6 +341,7 @@ impl<L> Registry<L> {
         for id in done {
             if let Some(mut held) = self.files.remove(&id) {
                 self.detach(attacher, &mut held);
+                self.unwatch(id);
                 self.generation += 1;
             }
         }
@@ -307,8 +358,9 @@ impl<L> Registry<L> {
 
     /// Removes all probes, as before the process ends.
     pub fn detach_all<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
-        for (_, mut held) in std::mem::take(&mut self.files) {
+        for (id, mut held) in std::mem::take(&mut self.files) {
             self.detach(attacher, &mut held);
+            self.unwatch(id);
         }
     }
 

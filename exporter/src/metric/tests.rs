@@ -100,3 +100,21 @@ fn the_markdown_has_one_row_a_metric() {
         "| `gpucause_cuda_call_errors_total` | counter | `pid`, `comm`, `api`, `op`, `error` |"
     ));
 }
+
+/// `GPUCAUSE_BLESS=1 cargo test` writes the table anew.
+#[test]
+fn the_readme_has_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let readme = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = readme.split_once("<!-- metrics -->\n").unwrap();
+    let (table, after) = rest.split_once("<!-- /metrics -->\n").unwrap();
+    if std::env::var_os("GPUCAUSE_BLESS").is_some() {
+        let blessed = format!("{before}<!-- metrics -->\n{}<!-- /metrics -->\n{after}", markdown());
+        std::fs::write(path, blessed).unwrap();
+        return;
+    }
+    for (ours, expected) in table.lines().zip(markdown().lines()) {
+        assert_eq!(ours, expected);
+    }
+    assert_eq!(table.lines().count(), markdown().lines().count());
+}

@@ -1,11 +1,10 @@
 //! Which request gets which response.
 
+use super::body::Pieces;
 use super::{Limits, Readiness, ScrapeError, Source, landing};
 use crate::exposition::{Format, negotiate};
-use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http_body_util::Full;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use std::str::FromStr;
@@ -47,7 +46,7 @@ impl TelemetryPath {
     }
 }
 
-type Reply = Response<Full<Bytes>>;
+type Reply = Response<Pieces>;
 
 /// The pages, and whose turn it is to be scraped.
 pub(super) struct Routes {
@@ -124,16 +123,16 @@ impl Routes {
     }
 }
 
-fn write_page(source: &dyn Source, format: Format, gzip: bool) -> Result<Vec<u8>, ScrapeError> {
+fn write_page(source: &dyn Source, format: Format, gzip: bool) -> Result<Pieces, ScrapeError> {
     let families = source.scrape()?;
-    if !gzip {
-        return Ok(format.encode(&families));
-    }
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    format
-        .write(&families, &mut encoder)
-        .and_then(|()| encoder.finish())
-        .map_err(|error| ScrapeError(Box::new(error)))
+    let mut page = Pieces::default();
+    let written = if gzip {
+        let mut encoder = GzEncoder::new(page, Compression::fast());
+        format.write(&families, &mut encoder).and_then(|()| encoder.finish())
+    } else {
+        format.write(&families, &mut page).map(|()| page)
+    };
+    written.map_err(|error| ScrapeError(Box::new(error)))
 }
 
 /// All values of a header that may be given in several lines.
@@ -143,8 +142,8 @@ fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
     values.join(",")
 }
 
-fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
-    let mut response = Response::new(Full::new(body.into()));
+fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Pieces>) -> Reply {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     with_header(response, header::CONTENT_TYPE, content_type)
 }

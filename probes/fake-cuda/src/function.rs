@@ -1,6 +1,6 @@
 //! One exported function and what its script makes it do.
 //!
-//! An unscripted call costs one load. A script is a [`Plan`] that is never freed, so that calls need no lock: a call
+//! An unscripted call costs one load. A script is a `Plan` that is never freed, so that calls need no lock: a call
 //! may stay in an old plan for as long as it likes, and scripts are set a handful of times.
 
 use std::cell::Cell;

@@ -1,6 +1,6 @@
 //! Pretended device memory: unique addresses with a size, nothing behind them.
 //!
-//! A fixed table of atomics, so that allocating takes no lock: a pointer sits in one of [`WINDOW`] slots from its hash on.
+//! A fixed table of atomics, so that allocating takes no lock: a pointer sits in one of `WINDOW` slots from its hash on.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -9,8 +9,8 @@ pub enum Prologue {
     SingleStepped,
 }
 
-/// Bytes that decide, counting a leading `endbr64`.
-pub(super) const LONGEST: u64 = 20;
+/// Bytes that decide, counting what is skipped.
+pub(super) const LONGEST: u64 = 32;
 
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
@@ -31,10 +31,23 @@ pub(super) fn of(code: &[u8]) -> (u64, Prologue) {
     if !cfg!(target_arch = "x86_64") {
         return (0, Prologue::Emulated);
     }
-    match code.strip_prefix(&ENDBR64) {
-        // A landing pad does nothing, so that behind it is as good as on it, and far cheaper.
-        Some(rest) if !rest.is_empty() => (ENDBR64.len() as u64, on_x86_64(rest)),
+    let skipped = passive(code);
+    // Behind an instruction that leaves stack and arguments alone is as good as on it, and far cheaper.
+    match code.get(skipped..) {
+        Some(rest) if skipped > 0 && !rest.is_empty() => (skipped as u64, on_x86_64(rest)),
         _ => (0, on_x86_64(code)),
+    }
+}
+
+/// Length of what does nothing at the beginning of a function: a landing pad, and the check whether a debugger is
+/// attached with which every function of libcuda begins - a compare of a variable with a constant, which only sets flags
+/// for the conditional jump behind it.
+fn passive(code: &[u8]) -> usize {
+    let pad = if code.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
+    match &code[pad..] {
+        // cmpl $constant, offset(%rip); jcc
+        [0x81, 0x3d, _, _, _, _, _, _, _, _, 0x70..=0x7f, _, ..] => pad + 10,
+        _ => pad,
     }
 }
 
@@ -92,6 +105,18 @@ mod tests {
     fn a_landing_pad_is_skipped() {
         assert_eq!(of(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55]), (4, Prologue::Emulated));
         assert_eq!(of(&[0xf3, 0x0f, 0x1e, 0xfa, 0xc3]), (4, Prologue::SingleStepped));
+    }
+
+    #[test]
+    fn a_check_for_a_debugger_is_skipped_with_the_landing_pad_before_it() {
+        let check = [0x81, 0x3d, 1, 2, 3, 4, 5, 6, 7, 8];
+        let with = |pad: &[u8], rest: &[u8]| of(&[pad, &check, rest].concat());
+        assert_eq!(with(&[], &[0x74, 0x0c, 0xff]), (10, Prologue::Emulated));
+        assert_eq!(with(&ENDBR64, &[0x75, 0x0c, 0xff]), (14, Prologue::Emulated));
+        for rest in [&[0x48, 0x89][..], &[0x74], &[]] {
+            assert_eq!(with(&[], rest), (0, Prologue::SingleStepped));
+            assert_eq!(with(&ENDBR64, rest), (4, Prologue::SingleStepped));
+        }
     }
 
     #[test]

@@ -37,6 +37,10 @@ impl Stamp {
         }
     }
 
+    /// Of a file that is being written: equal to none that a file has.
+    pub(super) const WRITTEN: Self =
+        Self { len: u64::MAX, modified: (i64::MIN, 0), changed: (i64::MIN, 0) };
+
     /// Whether the contents were written, rather than an attribute changed.
     pub(super) fn contents_differ(&self, before: &Self) -> bool {
         (self.len, self.modified) != (before.len, before.modified)

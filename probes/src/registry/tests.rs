@@ -177,6 +177,23 @@ fn a_library_overwritten_in_place_is_detached_before_it_is_attached_anew() {
 }
 
 #[test]
+fn a_library_has_no_probes_while_it_is_written() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(&[1]));
+    host.observe(&path);
+    let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
+    // The same contents: what was written is not known before it is read.
+    writer.write_all(&cuda_library(&[1])).unwrap();
+    host.registry.follow_writes(&mut host.fake);
+    host.registry.follow_writes(&mut host.fake);
+    assert_eq!(host.log(), [ATTACH_0, "detach 0"]);
+    drop(writer);
+    host.registry.follow_writes(&mut host.fake);
+    assert_eq!(host.log(), ["attach 1 cudaMalloc cudaFree"]);
+    assert_eq!(host.registry.counts().overwritten, 1);
+}
+
+#[test]
 fn a_library_overwritten_with_something_else_loses_its_probes() {
     let mut host = Host::new(Limits::default());
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));

@@ -1,0 +1,185 @@
+//! What the daemon takes of its host, beside the bounds that it must keep: CPU time while calls are counted and nobody
+//! scrapes, and the time of a scrape and the memory with many processes under observation. Run with `make bench`.
+//!
+//! The daemon is the real program in a process of its own; the calls are those of stand-in workloads.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a benchmark that cannot run says so by a panic"
+)]
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+
+#[path = "../../tests/fixture/exporter.rs"]
+#[allow(dead_code, reason = "made for tests, which need more of it")]
+mod exporter;
+#[path = "../../tests/fixture/http_client.rs"]
+#[allow(dead_code, reason = "made for tests, which need more of it")]
+mod http_client;
+mod measure;
+#[path = "../../tests/fixture/poll.rs"]
+mod poll;
+#[path = "../../tests/fixture/samples.rs"]
+#[allow(dead_code, reason = "made for tests, which need more of it")]
+mod samples;
+#[path = "../../tests/fixture/workload.rs"]
+#[allow(dead_code, reason = "made for tests, which need more of it")]
+mod workload;
+
+use exporter::Exporter;
+use measure::{Memory, cpu_time, memory, quantile};
+use std::time::{Duration, Instant};
+use workload::{Workload, libraries};
+
+const CALLS_PER_SECOND: u64 = 100_000;
+/// Several, because other programs that start on the host are looked at, which costs too.
+const CPU_WINDOWS: u32 = 7;
+const CPU_WINDOW: Duration = Duration::from_secs(3);
+/// Part of one core.
+const CPU_BOUND: f64 = 0.002;
+
+const PROCESSES: usize = 64;
+const OPS: [&str; 20] = [
+    "cudaLaunchKernel",
+    "cudaLaunchKernelExC",
+    "cudaMemcpyAsync",
+    "cudaMemcpy",
+    "cudaMemsetAsync",
+    "cudaMalloc",
+    "cudaFree",
+    "cudaMallocAsync",
+    "cudaFreeAsync",
+    "cudaStreamSynchronize",
+    "cudaDeviceSynchronize",
+    "cudaEventRecord",
+    "cudaEventQuery",
+    "cudaEventSynchronize",
+    "cudaStreamWaitEvent",
+    "cudaGraphLaunch",
+    "cuLaunchKernel",
+    "cuMemcpyHtoDAsync",
+    "cuMemcpyDtoHAsync",
+    "ncclAllReduce",
+];
+const CALLS_EACH: u64 = 10_000;
+const SCRAPES: usize = 50;
+const SCRAPE_BOUND: Duration = Duration::from_millis(20);
+const MEMORY_BOUND_MIB: f64 = 40.0;
+const MANY_SCRAPES: usize = 1000;
+
+/// Name, and the headers that ask for it.
+const FORMATS: [(&str, &str); 4] = [
+    ("text", ""),
+    ("text, gzip", "Accept-Encoding: gzip\r\n"),
+    ("OpenMetrics", "Accept: application/openmetrics-text\r\n"),
+    ("OpenMetrics, gzip", "Accept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n"),
+];
+
+fn main() {
+    idle();
+    scraped();
+}
+
+fn idle() {
+    let exporter = Exporter::start(&[]);
+    let rate = format!("--per-second={CALLS_PER_SECOND}");
+    let seconds = (CPU_WINDOW * CPU_WINDOWS).as_secs_f64() + 2.0;
+    let length = format!("--seconds={seconds}");
+    let mut workload = Workload::start(&["rate", "--threads=2", &rate, &length]);
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
+    workload.go();
+    std::thread::sleep(Duration::from_secs(1));
+    let mut shares: Vec<f64> = (0..CPU_WINDOWS)
+        .map(|_| {
+            let (begin, before) = (Instant::now(), cpu_time(exporter.pid()));
+            std::thread::sleep(CPU_WINDOW);
+            (cpu_time(exporter.pid()) - before).div_duration_f64(begin.elapsed())
+        })
+        .collect();
+    shares.sort_by(f64::total_cmp);
+    let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+    let truth = workload.truth();
+    let calls = truth["calls"]["cudaLaunchKernel"].as_u64().unwrap();
+    let pid = workload.pid();
+    let labels = [("pid", pid.as_str()), ("op", "cudaLaunchKernel")];
+    let counted = exporter.samples().count("gpucause_cuda_call_duration_seconds_count", &labels);
+    assert_eq!(counted, calls);
+    println!("nobody scrapes, {:.0} calls/s for {seconds:.0} s", calls as f64 / seconds);
+    println!(
+        "  CPU of the daemon  {:.3} % of a core, {:.3} % in the median of {CPU_WINDOWS} windows   (must be <= {:.1} %)",
+        100.0 * mean,
+        100.0 * shares[shares.len() / 2],
+        100.0 * CPU_BOUND
+    );
+}
+
+/// Processes that have called every op, with durations that spread: each op takes a time of its own, and they all fight
+/// for the CPUs.
+fn crowd() -> Vec<Workload> {
+    let mix = OPS.map(|op| format!("{op}=1")).join(",");
+    let calls = format!("--calls={CALLS_EACH}");
+    let mut crowd: Vec<_> = (0..PROCESSES)
+        .map(|process| {
+            let spin =
+                |(index, op)| format!("{op}:spin={}ns", 500 * (1 + (index * 7 + process) % 40));
+            let script = OPS.iter().enumerate().map(spin).collect::<Vec<_>>().join(";");
+            Workload::start(&["calls", &calls, "--mix", &mix, "--script", &script])
+        })
+        .collect();
+    crowd.iter_mut().for_each(Workload::go);
+    crowd
+}
+
+fn scraped() {
+    let exporter = Exporter::start(&[]);
+    let holder = Workload::start(&["calls", "--calls=1", "--mix=cuLaunchKernel,ncclAllReduce"]);
+    for library in ["libcudart.so.12", "libcuda.so.1", "libnccl.so.2"] {
+        exporter.until_attached(&libraries().join(library));
+    }
+    let start = memory(exporter.pid());
+    let mut crowd = crowd();
+    for workload in &mut crowd {
+        workload.truth();
+    }
+    let samples = exporter.samples();
+    let series = samples.of("gpucause_cuda_call_duration_seconds_count", &[]).len();
+    let counted = samples.count("gpucause_cuda_call_duration_seconds_count", &[]);
+    let chunks = samples.count("gpucause_map_entries", &[("map", "hists")]);
+    println!(
+        "{PROCESSES} processes x {} ops: {series} call histograms of {counted} calls, {chunks} chunks, {} samples",
+        OPS.len(),
+        samples.series().len()
+    );
+    for (name, headers) in FORMATS {
+        let mut bytes = 0;
+        let mut times: Vec<_> = (0..SCRAPES)
+            .map(|_| {
+                let begin = Instant::now();
+                bytes = exporter.scrape(headers).body.len();
+                begin.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        println!(
+            "  scrape, {name:<18} {:5.1} ms median, {:5.1} ms p99   (must be <= {} ms)   {:.2} MB",
+            quantile(&times, 0.5).as_secs_f64() * 1e3,
+            quantile(&times, 0.99).as_secs_f64() * 1e3,
+            SCRAPE_BOUND.as_millis(),
+            bytes as f64 / 1e6
+        );
+    }
+    let report = |when: &str, Memory { resident, anonymous }: Memory| {
+        println!(
+            "  memory {when:<18} {resident:5.1} MiB resident, {anonymous:5.1} MiB of it anonymous   (must be <= {MEMORY_BOUND_MIB} MiB)"
+        );
+    };
+    report("at start", start);
+    report("now", memory(exporter.pid()));
+    for scrape in 0..MANY_SCRAPES {
+        let (_, headers) = FORMATS[scrape % FORMATS.len()];
+        exporter.scrape(headers);
+    }
+    report("1,000 scrapes later", memory(exporter.pid()));
+    drop((crowd, holder));
+}

@@ -1,0 +1,96 @@
+//! Start and end, of the exporter and of the processes that it observes.
+
+use crate::exporter::Exporter;
+use crate::http_client;
+use crate::kernel_objects::KernelObjects;
+use crate::poll::until;
+use crate::workload::{Workload, libraries};
+use nix::sys::signal::Signal;
+
+const COUNT: &str = "gpucause_cuda_call_duration_seconds_count";
+
+#[test]
+fn a_signal_ends_the_exporter_and_leaves_no_program_map_or_link() {
+    for (signal, format) in [(Signal::SIGTERM, "logfmt"), (Signal::SIGINT, "json")] {
+        let exporter = Exporter::start(&["--log.format", format]);
+        let mut workload = Workload::start(&["calls", "--calls=1000", "--threads=2"]);
+        exporter.until_attached(&libraries().join("libcudart.so.12"));
+        workload.work();
+        let objects = KernelObjects::of_process(exporter.pid());
+        // The host's programs and those of calls, their maps, and a link each for host programs and the library.
+        assert!(objects.programs.len() >= 6 && objects.links.len() >= 6, "{objects:?}");
+        assert!(objects.maps.len() >= 8, "{objects:?}");
+        assert_eq!(objects.left(), objects);
+        exporter.signal(signal);
+        assert_eq!(exporter.ended().code(), Some(0), "{signal}");
+        until("the kernel's last use of them", || {
+            (objects.left() == KernelObjects::default()).then_some(())
+        });
+        workload.end();
+    }
+}
+
+#[test]
+fn a_workload_does_not_notice_that_the_exporter_comes_and_goes() {
+    let mut workload = Workload::start(&[
+        "rate",
+        "--per-second=20000",
+        "--seconds=2",
+        "--threads=2",
+        "--mix=cudaLaunchKernel=3,cudaStreamSynchronize=1",
+        "--script=cudaStreamSynchronize:sleep=100us",
+    ]);
+    workload.go();
+    for _ in 0..2 {
+        let exporter = Exporter::start(&[]);
+        let pid = workload.pid();
+        until("some of its calls", || {
+            (exporter.samples().count(COUNT, &[("pid", &pid)]) > 500).then_some(())
+        });
+        exporter.signal(Signal::SIGTERM);
+        assert_eq!(exporter.ended().code(), Some(0));
+    }
+    let truth = workload.truth();
+    assert_eq!(truth["errors"], serde_json::json!({}));
+    workload.end();
+}
+
+#[test]
+fn a_process_killed_in_the_midst_of_a_call_leaves_no_duration() {
+    let exporter = Exporter::start(&[]);
+    let mut workload = Workload::start(&[
+        "calls",
+        "--calls=1",
+        "--op=cudaDeviceSynchronize",
+        "--script=cudaDeviceSynchronize:hang",
+    ]);
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
+    workload.go();
+    let pid = workload.pid();
+    until("its entry", || {
+        exporter.samples().has("gpucause_process_info", &[("pid", &pid)]).then_some(())
+    });
+    workload.kill();
+    let samples = until("the end of the call", || {
+        let samples = exporter.samples();
+        let abandoned = samples.count("gpucause_calls_abandoned_total", &[("pid", &pid)]);
+        (abandoned > 0).then_some(samples)
+    });
+    assert_eq!(samples.count("gpucause_calls_abandoned_total", &[("pid", &pid)]), 1);
+    assert!(!samples.has(COUNT, &[("pid", &pid)]));
+    // Its accounts stay for the retention time, and the exporter is as well as before.
+    assert!(samples.has("gpucause_process_info", &[("pid", &pid)]));
+    assert_eq!(http_client::get(exporter.address, "/-/healthy").status, 200);
+}
+
+#[test]
+fn the_log_says_where_it_listens_and_what_it_attached_to() {
+    let workload = Workload::start(&["idle"]);
+    let exporter = Exporter::start(&["--log.level=debug"]);
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
+    until("the word that it is ready", || exporter.log().contains("msg=ready").then_some(()));
+    let log = exporter.log();
+    assert!(log.contains("msg=listening") && log.contains("msg=attached"), "{log}");
+    assert!(!log.contains("level=error") && !log.contains("panicked"), "{log}");
+    drop(workload);
+}

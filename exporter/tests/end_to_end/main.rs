@@ -1,0 +1,28 @@
+//! The program as it is shipped, on the running kernel: it is started, scraped and stopped from outside, and its page is
+//! compared with what stand-in workloads say of themselves. Needs root, the built stand-ins, and nobody else's tests at
+//! the same time: the page tells of the whole host.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failing test may panic"
+)]
+
+mod check;
+#[path = "../fixture/exporter.rs"]
+mod exporter;
+#[path = "../fixture/http_client.rs"]
+mod http_client;
+mod kernel_objects;
+mod lifecycle;
+mod page;
+#[path = "../fixture/poll.rs"]
+mod poll;
+mod prometheus;
+mod refusals;
+mod retention;
+#[path = "../fixture/samples.rs"]
+mod samples;
+#[path = "../fixture/workload.rs"]
+mod workload;

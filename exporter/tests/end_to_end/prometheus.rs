@@ -1,0 +1,166 @@
+//! A real Prometheus scrapes the exporter while a workload calls NVIDIA's real CUDA runtime.
+
+use crate::exporter::Exporter;
+use crate::http_client;
+use crate::poll::until;
+use crate::workload::Workload;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use tempfile::TempDir;
+
+/// A Prometheus that scrapes one target every second. Killed when dropped.
+struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+    dir: TempDir,
+}
+
+impl Prometheus {
+    fn start(target: SocketAddr) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("prometheus.yml");
+        let text = format!(
+            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n- job_name: gpucause\n  \
+             static_configs: [{{targets: ['{target}']}}]\n"
+        );
+        fs::write(&config, text).unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
+            .arg(format!("--web.listen-address={free}"))
+            .stderr(File::create(dir.path().join("log")).unwrap())
+            .spawn()
+            .expect("prometheus is installed; `make test-tools` does it");
+        let prometheus = Self { child, address: free, dir };
+        until("Prometheus", || {
+            std::net::TcpStream::connect(free).ok()?;
+            (prometheus.get("/-/ready").0 == 200).then_some(())
+        });
+        prometheus
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// Status and, if it is JSON, the body.
+    fn get(&self, path: &str) -> (u16, Option<Value>) {
+        let mut stream = http_client::connect(self.address);
+        // To a client of HTTP 1.0 the body comes in one piece.
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+        let response = http_client::read_to_end(stream);
+        (response.status, serde_json::from_slice(&response.body).ok())
+    }
+
+    /// The `data` of an answer of the API.
+    fn api(&self, path: &str) -> Value {
+        let (status, answer) = self.get(path);
+        let answer = answer.unwrap_or_default();
+        assert_eq!((status, &answer["status"]), (200, &Value::from("success")), "{answer}");
+        answer["data"].clone()
+    }
+
+    /// The value of each series of an instant query, by one label.
+    fn query(&self, expression: &str, label: &str) -> Vec<(String, f64)> {
+        let encoded: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let data = self.api(&format!("/api/v1/query?query={encoded}"));
+        let series = data["result"].as_array().unwrap().iter().map(|series| {
+            let key = series["metric"][label].as_str().unwrap_or_default().to_owned();
+            (key, series["value"][1].as_str().unwrap().parse().unwrap())
+        });
+        series.collect()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("log of Prometheus:\n{}", self.log());
+        }
+    }
+}
+
+/// The first file of this name in a folder or the folders below it.
+fn find(dir: &Path, name: &str) -> Option<PathBuf> {
+    let entries: Vec<_> = fs::read_dir(dir).ok()?.map_while(Result::ok).collect();
+    let here = entries.iter().find(|entry| entry.file_name() == name).map(fs::DirEntry::path);
+    here.or_else(|| {
+        let dirs = entries.iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        dirs.map(fs::DirEntry::path).find_map(|dir| find(&dir, name))
+    })
+}
+
+/// NVIDIA's runtime library, out of its wheel.
+fn real_cudart() -> PathBuf {
+    let target = Path::new(env!("CARGO_BIN_EXE_gpucause")).ancestors().nth(2).unwrap();
+    let dir = std::env::var_os("GPUCAUSE_REAL_CUDA")
+        .map_or_else(|| target.join("real-cuda"), PathBuf::from);
+    find(&dir, "libcudart.so.12").unwrap_or_else(|| {
+        let dir = dir.display();
+        panic!(
+            "no libcudart.so.12 under {dir}; run: .ci/real-cuda {dir}, or set GPUCAUSE_REAL_CUDA"
+        )
+    })
+}
+
+#[test]
+fn prometheus_has_the_true_counts_of_calls_to_the_real_runtime() {
+    let cudart = real_cudart();
+    let exporter = Exporter::start(&[]);
+    let prometheus = Prometheus::start(exporter.address);
+    let mut workload = Workload::with(&[
+        "rate",
+        "--per-second=5000",
+        "--seconds=5",
+        "--threads=2",
+        "--mix=cudaLaunchKernel=4,cudaMemcpyAsync=2,cudaMalloc=1,cudaFree=1,cudaStreamSynchronize=1",
+        "--cudart",
+        cudart.to_str().unwrap(),
+    ]);
+    exporter.until_attached(&cudart);
+    // Prometheus takes some seconds before its first scrape.
+    until("a scrape", || (!prometheus.query("up == 1", "job").is_empty()).then_some(()));
+    let truth = workload.work();
+    let counts: Vec<(String, f64)> = {
+        let calls = truth["calls"].as_object().unwrap();
+        calls.iter().map(|(op, count)| (op.clone(), count.as_f64().unwrap())).collect()
+    };
+    assert!(counts.len() == 5 && counts.iter().all(|(_, count)| *count > 1000.0), "{counts:?}");
+    let pid = workload.pid();
+    let query = format!("sum by (op) (gpucause_cuda_call_duration_seconds_count{{pid=\"{pid}\"}})");
+    until("the counts of the last scrape", || {
+        let mut told = prometheus.query(&query, "op");
+        told.sort_by(|a, b| a.0.cmp(&b.0));
+        (told == counts).then_some(())
+    });
+    // There is no GPU driver here: every call fails, and is told to.
+    let errors = truth["errors"].as_object().unwrap();
+    let failed: u64 = errors
+        .values()
+        .flat_map(|codes| codes.as_object().unwrap().values())
+        .flat_map(Value::as_u64)
+        .sum();
+    let query = format!("sum(gpucause_cuda_call_errors_total{{pid=\"{pid}\"}}) or vector(0)");
+    assert_eq!(prometheus.query(&query, "")[0].1, failed as f64);
+    assert_eq!(prometheus.query("up", "job"), [("gpucause".to_owned(), 1.0)]);
+    assert_eq!(prometheus.query("min_over_time(up[1m])", "job")[0].1, 1.0);
+    let quantile = format!(
+        "histogram_quantile(0.5, sum by (le) (rate(gpucause_cuda_call_duration_seconds_bucket{{pid=\"{pid}\"}}[30s])))"
+    );
+    let p50 = prometheus.query(&quantile, "")[0].1;
+    assert!(p50 > 0.0 && p50 < 0.1, "the median call takes {p50} s");
+    let targets = prometheus.api("/api/v1/targets");
+    let [target] = &targets["activeTargets"].as_array().unwrap()[..] else { panic!("{targets}") };
+    assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()), "{target}");
+    let log = prometheus.log();
+    assert!(!log.contains("level=warn") && !log.contains("level=error"), "{log}");
+    workload.end();
+}

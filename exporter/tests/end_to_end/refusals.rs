@@ -1,0 +1,53 @@
+//! Hosts that the exporter cannot run on: it says what is missing, and loads nothing.
+
+use crate::exporter::gpucause;
+use std::fs::Permissions;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Output};
+
+const NOBODY: u32 = 65534;
+
+/// What a command that should end by itself said, and its exit code.
+pub(crate) fn outcome(command: &mut Command) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    (status.code(), String::from_utf8([stdout, stderr].concat()).unwrap())
+}
+
+/// What the program says when a user without any capability runs it.
+pub(crate) fn outcome_as_nobody(arguments: &[&str]) -> (Option<i32>, String) {
+    // The build folder may be where nobody has access.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = dir.path().join("gpucause");
+    std::fs::copy(env!("CARGO_BIN_EXE_gpucause"), &program).unwrap();
+    let mut command = Command::new(program);
+    outcome(command.args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/"))
+}
+
+#[test]
+fn a_taken_port_is_told_with_the_flag_that_names_another() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let arguments = ["exporter", "--web.listen-address", &address];
+    let as_root = outcome(&mut gpucause(&arguments));
+    // That nobody gets the same answer shows that the port comes before anything that is loaded.
+    for (code, output) in [as_root, outcome_as_nobody(&arguments)] {
+        assert_eq!(code, Some(1), "{output}");
+        for part in [&*address, "in use", "dcgm-exporter", "--web.listen-address"] {
+            assert!(output.contains(part), "{part} is missing in {output}");
+        }
+        assert!(!output.contains("CAP_BPF"), "{output}");
+    }
+}
+
+#[test]
+fn without_capabilities_it_says_which_to_grant() {
+    let (code, output) = outcome_as_nobody(&["exporter", "--web.listen-address=127.0.0.1:0"]);
+    assert_eq!(code, Some(1), "{output}");
+    for part in ["not permitted", "CAP_BPF", "CAP_PERFMON", "root"] {
+        assert!(output.contains(part), "{part} is missing in {output}");
+    }
+    assert!(!output.contains("panicked"), "{output}");
+}

@@ -1,0 +1,401 @@
+//! CUDA libraries are found and their calls counted exactly, whatever happens to their files. Needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failing test may panic"
+)]
+
+mod support {
+    pub(crate) mod built;
+    pub(crate) mod container;
+    pub(crate) mod daemon;
+    pub(crate) mod libraries;
+    pub(crate) mod place;
+    pub(crate) mod subject;
+}
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use gpucause_abi::record::SelfCounter;
+use gpucause_probes::Options;
+use gpucause_probes::feature::AttachMode;
+use gpucause_probes::registry::{LibraryStatus, Verdict};
+use support::built::built;
+use support::daemon::{Daemon, SOON, eventually};
+use support::libraries::{PLAIN, build_library, code_at, probe_offset};
+use support::place::Place;
+use support::subject::{Subject, build_caller};
+
+const CALLS: u64 = 1_000;
+const LIBRARY: &str = "libcudart.so.12";
+
+impl Place {
+    fn new() -> Self {
+        Self::with(PLAIN, &[])
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Other functions at other places of the file.
+    fn build_another(&self, path: &Path) {
+        let before = probe_offset(&self.library, "cudaMalloc");
+        build_library(path, PLAIN, &["-DPADDING=77", "-DSHIFT=3"]);
+        assert_ne!(probe_offset(path, "cudaMalloc"), before);
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::start(&self.caller)
+    }
+}
+
+impl Daemon {
+    /// The same with links of a kind that older kernels have.
+    fn start_in(mode: AttachMode) -> Self {
+        Self::start_with(Options { mode: Some(mode), ..Options::default() })
+    }
+
+    /// The library, once it has been looked at.
+    fn await_library(&self, path: &Path) -> LibraryStatus {
+        eventually(SOON, "the library", || self.library(path))
+    }
+
+    /// What the programs have counted about themselves.
+    fn counter(&self, counter: SelfCounter) -> u64 {
+        let snapshot = self.probes.snapshot().expect("readable maps");
+        snapshot
+            .counters
+            .iter()
+            .filter(|(which, _)| *which == counter)
+            .map(|(_, count)| count)
+            .sum()
+    }
+}
+
+/// Makes calls and checks that they are counted, once each, and on top of those before.
+fn assert_counted(daemon: &Daemon, subject: &mut Subject) {
+    for function in ["cudaLaunchKernel", "cudaMalloc", "cudaFree"] {
+        let before = daemon.calls(subject.pid(), function);
+        subject.call(function, CALLS);
+        assert_eq!(daemon.calls(subject.pid(), function) - before, CALLS, "{function}");
+    }
+}
+
+#[test]
+fn a_library_opened_after_the_start_is_counted_from_the_attach_on() {
+    let place = Place::new();
+    let mut subject = place.subject();
+    let daemon = Daemon::start();
+    subject.open(&place.library);
+    let library = daemon.await_attached(&place.library);
+    assert_counted(&daemon, &mut subject);
+    let gap = library.gap.expect("found by an event");
+    println!("attached {} us after the mapping", gap.0 / 1_000);
+    assert!(gap.0 < 1_000_000_000, "{gap:?}");
+    assert_eq!((library.sites, library.ops, library.slow), (4, 4, vec![]));
+}
+
+#[test]
+fn a_library_in_another_mount_namespace_is_counted() {
+    for before_the_daemon in [true, false] {
+        let place = Place::new();
+        let hidden = place.path("hidden");
+        fs::create_dir(&hidden).unwrap();
+        let script = "mount -t tmpfs none \"$0\"; cp \"$1\" \"$0\"; exec \"$2\"";
+        let arguments = [&hidden, &place.library, &place.caller];
+        let early = before_the_daemon.then(|| {
+            let mut subject = Subject::in_mount_namespace(script, &arguments);
+            subject.open(&hidden.join(LIBRARY));
+            subject
+        });
+        let daemon = Daemon::start();
+        let mut subject = early.unwrap_or_else(|| Subject::in_mount_namespace(script, &arguments));
+        if !before_the_daemon {
+            subject.open(&hidden.join(LIBRARY));
+        }
+        assert!(!hidden.join(LIBRARY).exists(), "the host must not see it");
+        daemon.await_attached(&subject.sees(&hidden.join(LIBRARY)));
+        assert_counted(&daemon, &mut subject);
+    }
+}
+
+/// Two containers with the same layer, with links of their own to the one real file.
+fn assert_counted_once_on_overlays(mode: AttachMode) {
+    let place = Place::new();
+    let layer = place.path("layer");
+    fs::create_dir(&layer).unwrap();
+    fs::copy(&place.library, layer.join(LIBRARY)).unwrap();
+    let script = "mount -t tmpfs none \"$0\"; mkdir \"$0/empty\" \"$0/root\"; \
+                  mount -t overlay none -o \"lowerdir=$0/empty:$1\" \"$0/root\"; exec \"$2\"";
+    let scratch = place.path("scratch");
+    fs::create_dir(&scratch).unwrap();
+    let library = scratch.join("root").join(LIBRARY);
+    let daemon = Daemon::start_in(mode);
+    let mut containers = [0, 1].map(|_| {
+        let mut subject = Subject::in_mount_namespace(script, &[&scratch, &layer, &place.caller]);
+        subject.open(&library);
+        subject
+    });
+    let files =
+        containers.each_ref().map(|subject| daemon.await_attached(&subject.sees(&library)).file);
+    assert_ne!(files[0], files[1], "two mounts, two files");
+    let before = daemon.counter(SelfCounter::DuplicateHit);
+    for subject in &mut containers {
+        assert_counted(&daemon, subject);
+    }
+    // Both at the same time.
+    for subject in &mut containers {
+        subject.send(&format!("call cudaMalloc {}", 50 * CALLS));
+    }
+    for subject in &mut containers {
+        subject.await_ok();
+        assert_eq!(daemon.calls(subject.pid(), "cudaMalloc"), 51 * CALLS);
+        assert!(daemon.accounts(subject.pid()).iter().all(|process| process.abandoned_calls == 0));
+    }
+    let made = 2 * (3 + 50) * CALLS;
+    assert_eq!(daemon.counter(SelfCounter::DuplicateHit) - before, made);
+}
+
+#[test]
+fn a_call_through_one_of_two_overlay_mounts_of_a_layer_is_counted_once() {
+    assert_counted_once_on_overlays(AttachMode::Session);
+}
+
+#[test]
+fn a_call_through_one_of_two_overlay_mounts_is_counted_once_on_older_kernels_too() {
+    assert_counted_once_on_overlays(AttachMode::Multi);
+    assert_counted_once_on_overlays(AttachMode::Perf);
+}
+
+#[test]
+fn a_library_that_is_already_deleted_is_counted() {
+    let place = Place::new();
+    let mut subject = place.user();
+    let mapped = fs::metadata(&place.library).unwrap();
+    fs::remove_file(&place.library).unwrap();
+    let daemon = Daemon::start();
+    let library = daemon.library_of(&mapped).expect("attached by the first scan");
+    assert_eq!((library.verdict, library.path), (Verdict::Attached, place.library));
+    assert_counted(&daemon, &mut subject);
+}
+
+#[test]
+fn a_library_deleted_after_the_attach_is_counted_on() {
+    let place = Place::new();
+    let mut subject = place.user();
+    let daemon = Daemon::start();
+    assert_counted(&daemon, &mut subject);
+    fs::remove_file(&place.library).unwrap();
+    assert_counted(&daemon, &mut subject);
+}
+
+#[test]
+fn a_library_replaced_by_rename_is_counted_in_old_and_new_processes() {
+    let place = Place::new();
+    let mut old = place.user();
+    let daemon = Daemon::start();
+    assert_counted(&daemon, &mut old);
+    place.build_another(&place.library);
+    let mut new = place.user();
+    daemon.await_attached(&place.library);
+    assert_counted(&daemon, &mut old);
+    assert_counted(&daemon, &mut new);
+    assert_eq!(old.call("cudaMalloc", CALLS).0, 0);
+    assert_eq!(new.call("cudaMalloc", CALLS).0, 3 * CALLS);
+    assert_eq!(daemon.probes.status().counts.overwritten, 0);
+}
+
+#[test]
+fn a_library_overwritten_in_place_is_detached_and_attached_anew() {
+    let place = Place::new();
+    let another = place.path("another");
+    place.build_another(&another);
+    let stale = probe_offset(&place.library, "cudaMalloc");
+    let daemon = Daemon::start();
+    let mut first = place.user();
+    daemon.await_attached(&place.library);
+    assert_counted(&daemon, &mut first);
+    first.kill();
+    let written = Instant::now();
+    let mut writer = fs::OpenOptions::new().write(true).open(&place.library).unwrap();
+    writer.write_all(&fs::read(&another).unwrap()).unwrap();
+    let detached = || (daemon.probes.status().counts.detached == 1).then_some(());
+    eventually(SOON, "the detach", detached);
+    println!("detached {} ms after the first write", written.elapsed().as_millis());
+    // From now on the new contents may be mapped.
+    let mut second = place.user();
+    drop(writer);
+    daemon.await_attached(&place.library);
+    assert_eq!(daemon.probes.status().counts.overwritten, 1);
+    assert_counted(&daemon, &mut second);
+    assert_eq!(second.call("cudaFree", CALLS).0, 3 * CALLS);
+    let [in_file, in_memory] = code_at(second.pid(), &place.library, stale);
+    assert_eq!(
+        in_file, in_memory,
+        "a leftover of the old probe at {stale:#x}; if another gpucause runs, it may be from that"
+    );
+}
+
+#[test]
+fn a_library_opened_and_closed_in_a_loop_is_counted() {
+    let place = Place::new();
+    let daemon = Daemon::start();
+    let mut subject = place.user();
+    daemon.await_attached(&place.library);
+    subject.tell("close");
+    subject.tell(&format!("cycle {} cudaFree 200 5", place.library.display()));
+    assert_eq!(daemon.calls(subject.pid(), "cudaFree"), 1_000);
+    assert_eq!(daemon.probes.status().counts.detached, 0);
+}
+
+#[test]
+fn a_program_with_the_runtime_linked_in_is_counted() {
+    let place = Place::new();
+    let program = build_caller(place.directory.path(), "trainer", &["-DLINKED", "-rdynamic"]);
+    let mut early = Subject::start(&program);
+    let daemon = Daemon::start();
+    assert_eq!(daemon.await_attached(&program).sites, 1);
+    let mut late = Subject::start(&program);
+    for subject in [&mut early, &mut late] {
+        subject.call("cudaLaunchKernel", CALLS);
+        assert_eq!(daemon.calls(subject.pid(), "cudaLaunchKernel"), CALLS);
+    }
+}
+
+/// A function with a landing pad, one that begins with `sub`, one with `mov`, and one with a push.
+const PROLOGUES: &str = r#"
+#define FUNCTION(name, code) __asm__(".text\n.globl " #name "\n.type " #name ",@function\n" #name ":\n" \
+	code "\n.size " #name ", .-" #name "\n");
+FUNCTION(cudaLaunchKernel, "endbr64\npush %rbp\nmov %rsp, %rbp\nmov $5, %eax\npop %rbp\nret")
+FUNCTION(cudaMalloc, "sub $8, %rsp\nmov $6, %eax\nadd $8, %rsp\nret")
+FUNCTION(cudaFree, "mov $7, %eax\nret")
+FUNCTION(cudaMemset, "push %rbx\nmov $8, %eax\npop %rbx\nret")
+FUNCTION(cudaMemcpy, "endbr64\nmov $9, %eax\nret")
+"#;
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn every_kind_of_first_instruction_is_counted_and_slow_ones_are_told() {
+    let place = Place::with(PROLOGUES, &[]);
+    let mut subject = place.user();
+    let daemon = Daemon::start();
+    let mut slow = daemon.library(&place.library).unwrap().slow;
+    slow.sort();
+    assert_eq!(slow, ["cudaFree", "cudaMalloc", "cudaMemcpy"]);
+    let functions = ["cudaLaunchKernel", "cudaMalloc", "cudaFree", "cudaMemset", "cudaMemcpy"];
+    for (function, result) in functions.into_iter().zip(5..) {
+        let (sum, ns) = subject.call(function, CALLS);
+        assert_eq!(
+            (sum, daemon.calls(subject.pid(), function)),
+            (result * CALLS, CALLS),
+            "{function}"
+        );
+        println!("{function}: {} ns a call", ns / CALLS);
+    }
+    let bytes = fs::read(&place.library).unwrap();
+    let offset = usize::try_from(probe_offset(&place.library, "cudaLaunchKernel")).unwrap();
+    assert_eq!(
+        bytes[offset - 4..=offset],
+        [0xf3, 0x0f, 0x1e, 0xfa, 0x55],
+        "behind the landing pad"
+    );
+}
+
+#[test]
+fn a_truncated_library_is_told_and_harms_nothing_else() {
+    let place = Place::new();
+    let whole = fs::read(&place.library).unwrap();
+    let broken = place.path("broken").join(LIBRARY);
+    fs::create_dir(place.path("broken")).unwrap();
+    let daemon = Daemon::start();
+    let mut good = place.user();
+    daemon.await_attached(&place.library);
+    for length in [20, 64, 4096, whole.len() - 1] {
+        // Another file each time, since one that is mapped must not change.
+        let _ = fs::remove_file(&broken);
+        fs::write(&broken, &whole[..length]).unwrap();
+        let mut bad = place.subject();
+        bad.tell(&format!("map {}", broken.display()));
+        let verdict = daemon.await_library(&broken).verdict;
+        assert!(matches!(&verdict, Verdict::Broken(why) if why.contains("cut off")), "{verdict:?}");
+        assert_counted(&daemon, &mut good);
+    }
+}
+
+#[test]
+fn a_library_of_that_name_without_cuda_functions_is_told() {
+    let place = Place::with("int nothing(void) { return 0; }", &[]);
+    let daemon = Daemon::start();
+    let _subject = place.user();
+    let library = daemon.await_library(&place.library);
+    assert_eq!((library.verdict, library.sites), (Verdict::NoSymbols, 0));
+}
+
+#[test]
+fn a_function_with_two_names_is_counted_once() {
+    let place = Place::new();
+    let library = place.path("libnccl.so.2");
+    fs::copy(built("libnccl.so"), &library).unwrap();
+    let mut subject = place.subject();
+    subject.open(&library);
+    let daemon = Daemon::start();
+    let status = daemon.await_attached(&library);
+    assert_eq!(status.sites, status.ops);
+    subject.call("ncclAllReduce", CALLS);
+    subject.call("pncclAllReduce", 2 * CALLS);
+    subject.call("ncclGetVersion", 1);
+    assert_eq!(daemon.calls(subject.pid(), "ncclAllReduce"), 3 * CALLS);
+    assert_eq!(daemon.accounts(subject.pid())[0].calls.len(), 1);
+}
+
+#[test]
+fn processes_killed_right_after_they_mapped_a_library_harm_nothing() {
+    let place = Place::new();
+    let daemon = Daemon::start();
+    for number in 0..40 {
+        let library = place.path(&number.to_string()).join(LIBRARY);
+        fs::create_dir(library.parent().unwrap()).unwrap();
+        fs::copy(&place.library, &library).unwrap();
+        let mut subject = place.subject();
+        subject.open(&library);
+        if number % 4 == 0 {
+            daemon.await_attached(&library);
+        }
+        subject.kill();
+        fs::remove_file(library).unwrap();
+    }
+    let mut subject = place.user();
+    daemon.await_attached(&place.library);
+    assert_counted(&daemon, &mut subject);
+    let counts = daemon.probes.status().counts;
+    println!("{counts:?}");
+    assert!(counts.vanished > 0, "no process was gone when it was looked at: {counts:?}");
+    assert_eq!((counts.refused, counts.unreachable), (0, 0), "{counts:?}");
+}
+
+#[test]
+fn a_process_that_dies_within_a_call_is_closed_and_others_are_counted() {
+    let place = Place::new();
+    let daemon = Daemon::start();
+    let mut subject = place.user();
+    daemon.await_attached(&place.library);
+    assert_counted(&daemon, &mut subject);
+    let entered = daemon.counter(SelfCounter::HitCallEntry);
+    subject.send("call cudaStreamSynchronize 1");
+    let is_in_call = || (daemon.counter(SelfCounter::HitCallEntry) > entered).then_some(());
+    eventually(SOON, "the call", is_in_call);
+    subject.kill();
+    let account = eventually(SOON, "the end of the process", || {
+        daemon.accounts(subject.pid()).pop().filter(|process| process.ended.is_some())
+    });
+    assert_eq!(account.abandoned_calls, 1);
+    assert_eq!(daemon.calls(subject.pid(), "cudaStreamSynchronize"), 0);
+    assert_eq!(daemon.calls(subject.pid(), "cudaFree"), CALLS);
+    let mut next = place.user();
+    assert_counted(&daemon, &mut next);
+}
