@@ -13,8 +13,8 @@ use gpucause_probes::{Options, Probes, Status};
 
 use crate::server::{Limits, ListenAddress, Server};
 
-/// Oldest kernel whose features suffice.
-const OLDEST_KERNEL: (u32, u32) = (5, 15);
+/// Oldest kernel whose features suffice. On arm64 the atomic operations that the programs use came later.
+const OLDEST_KERNEL: (u32, u32) = if cfg!(target_arch = "aarch64") { (5, 18) } else { (5, 15) };
 /// How long the libraries in use may take to be found.
 const FIND_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -66,6 +66,7 @@ impl Report {
         let mut report = Self::default();
         report.kernel();
         report.features();
+        report.pid_namespace();
         report.lines.extend(capability::report());
         report.programs();
         report.lines.extend(installed::report());
@@ -91,12 +92,28 @@ impl Report {
         let release = release.trim();
         let (state, detail) = match version_of(release) {
             Some(version) if version >= OLDEST_KERNEL => (State::Ok, release.to_owned()),
-            Some(_) => {
-                (State::Unsupported, format!("{release} is too old: 5.15 or newer is needed"))
-            }
+            Some(_) => (State::Unsupported, {
+                let (major, minor) = OLDEST_KERNEL;
+                format!("{release} is too old: {major}.{minor} or newer is needed")
+            }),
             None => (State::Unsupported, format!("cannot tell the version of {release:?}")),
         };
         self.add(state, "kernel", detail, true);
+    }
+
+    fn pid_namespace(&mut self) {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let nested = pids.is_some_and(|pids| pids.split_whitespace().count() > 1);
+        let (state, detail) = if nested {
+            (
+                State::Missing,
+                "not the host's, so processes are not found; in a container use the host's (hostPID)",
+            )
+        } else {
+            (State::Ok, "the host's")
+        };
+        self.add(state, "PID namespace", detail, true);
     }
 
     fn features(&mut self) {

@@ -21,7 +21,10 @@ use crate::server::{Readiness, ScrapeError, Source};
 use crate::wait_names::WaitNames;
 
 /// How often processes that ended are looked for when nobody scrapes.
-pub const REAP_EVERY: Duration = Duration::from_secs(5);
+pub const REAP_EVERY: Duration = Duration::from_secs(1);
+
+/// Characters of a path that a label holds.
+const MAX_LABEL_CHARS: usize = 256;
 
 /// What is remembered from scrape to scrape.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ struct Memory {
     clock: WallClock,
     folded: Option<ProcessSnapshot>,
     wait_names: WaitNames,
+    /// Processes that were on a page, and whether that was after their end, so that all of them was told.
+    told: HashMap<ProcId, bool>,
     /// Time accounts as last told, which the next must not fall behind.
     told_times: HashMap<ProcId, TimeAccount>,
 }
@@ -58,6 +63,7 @@ impl Daemon {
             clock: WallClock::now(),
             folded: None,
             wait_names: WaitNames::default(),
+            told: HashMap::new(),
             told_times: HashMap::new(),
         };
         Ok(Self { probes, collectors: Collectors::default(), memory: Mutex::new(memory), since })
@@ -78,6 +84,7 @@ impl Daemon {
         let mut snapshot = self.probes.snapshot()?;
         memory.clock = memory.clock.refreshed();
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)?;
+        memory.told = snapshot.processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
         keep_up(&mut memory.told_times, &mut snapshot.processes);
         let waits = memory.wait_names.update(&snapshot.processes);
         let details = memory.details.refresh(&snapshot.processes);
@@ -94,15 +101,17 @@ impl Daemon {
         Ok(observation)
     }
 
-    /// Keeps the maps from filling up with processes that ended while nobody scrapes.
+    /// Keeps the maps from filling up with processes that ended while nobody scrapes. Costs next to nothing while nothing
+    /// is to be dropped.
     ///
     /// # Errors
     /// When a kernel map cannot be read.
     pub fn reap(&self) -> Result<(), ReadError> {
-        if self.probes.ended()?.is_empty() {
+        let ended = self.probes.ended()?;
+        let mut memory = self.memory();
+        if !memory.retention.has_excess(monotonic_now(), &ended) {
             return Ok(());
         }
-        let mut memory = self.memory();
         let mut snapshot = self.probes.snapshot()?;
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)
     }
@@ -113,26 +122,34 @@ impl Daemon {
         now: Nanos,
         processes: &mut Vec<ProcessSnapshot>,
     ) -> Result<(), ReadError> {
-        // A forked child that runs another program without having made a call was never part of the job.
-        let passing = |process: &ProcessSnapshot| {
-            process.execed && !process.dispatches && process.parent.is_some()
-        };
-        let mut gone: HashSet<ProcId> =
-            processes.iter().filter(|process| passing(process)).map(|process| process.id).collect();
-        processes.retain(|process| !gone.contains(&process.id));
-        let early = memory.retention.sweep(now, processes.iter().map(|p| (p.id, p.ended)));
-        let early: HashSet<ProcId> = early.into_iter().collect();
-        for process in processes.extract_if(.., |process| early.contains(&process.id)) {
-            let over = memory.retention.is_over(now, process.ended);
-            if !over {
+        let ends = ends(processes);
+        let mut gone: HashSet<ProcId> = processes
+            .iter()
+            .filter(|process| is_passing(process))
+            .map(|process| process.id)
+            .collect();
+        // Those on a page before their end have more to tell on the next one: they neither go early nor are folded.
+        let partly_told =
+            |id: &ProcId, told: &HashMap<ProcId, bool>| told.get(id).is_some_and(|whole| !whole);
+        let candidates = ends.iter().filter(|(id, end)| {
+            !gone.contains(id)
+                && (memory.retention.is_over(now, **end) || !partly_told(id, &memory.told))
+        });
+        let candidates: Vec<_> = candidates.map(|(&id, &end)| (id, end)).collect();
+        let due: HashSet<ProcId> = memory.retention.sweep(now, candidates).into_iter().collect();
+        gone.extend(&due);
+        self.probes.remove(&gone)?;
+        for process in processes.extract_if(.., |process| gone.contains(&process.id)) {
+            let over = memory.retention.is_over(now, ends.get(&process.id).copied().flatten());
+            let told = memory.told.remove(&process.id).is_some();
+            if !over && !told && due.contains(&process.id) {
                 match &mut memory.folded {
                     Some(folded) => absorb(folded, &process),
-                    None => memory.folded = Some(process.clone()),
+                    None => memory.folded = Some(process),
                 }
             }
-            gone.insert(process.id);
         }
-        self.probes.remove(&gone)
+        Ok(())
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -178,6 +195,25 @@ fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnap
     *told = telling;
 }
 
+/// A forked child that ran another program without having made a call: that image was never part of the job.
+fn is_passing(process: &ProcessSnapshot) -> bool {
+    process.execed && !process.dispatches && process.parent.is_some()
+}
+
+/// When each process ended, for its retention. The images that a process had before it executed another program are
+/// added to the last one, and so are kept as long.
+fn ends(processes: &[ProcessSnapshot]) -> HashMap<ProcId, Option<Nanos>> {
+    let mut last: HashMap<_, (Nanos, Option<Nanos>)> = HashMap::new();
+    let key = |process: &ProcessSnapshot| (process.tgid, process.started_boottime);
+    for process in processes {
+        let entry = last.entry(key(process)).or_insert((process.first_seen, process.ended));
+        if process.first_seen >= entry.0 {
+            *entry = (process.first_seen, process.ended);
+        }
+    }
+    processes.iter().map(|p| (p.id, last.get(&key(p)).and_then(|entry| entry.1))).collect()
+}
+
 fn probe_states(status: &Status) -> Vec<ProbeState> {
     let host = status.programs.iter().map(|program| ProbeState {
         probe: program.program.into(),
@@ -186,7 +222,7 @@ fn probe_states(status: &Status) -> Vec<ProbeState> {
     });
     let libraries = status.libraries.iter().map(|library| ProbeState {
         probe: "call".into(),
-        library: library.path.to_string_lossy().into_owned(),
+        library: library_label(library),
         verdict: match library.verdict {
             LibraryVerdict::Attached if library.slow.is_empty() => "attached",
             LibraryVerdict::Attached => "attached_slow",
@@ -198,10 +234,14 @@ fn probe_states(status: &Status) -> Vec<ProbeState> {
     host.chain(libraries).collect()
 }
 
+/// Whoever names a file chooses what stands here: only so much of it.
+fn library_label(library: &LibraryStatus) -> String {
+    library.path.to_string_lossy().chars().take(MAX_LABEL_CHARS).collect()
+}
+
 fn attach_gaps(libraries: &[LibraryStatus]) -> Vec<AttachGap> {
     let gap = |library: &LibraryStatus| {
-        let library_path = library.path.to_string_lossy().into_owned();
-        library.max_gap.map(|gap| AttachGap { library: library_path, gap })
+        library.max_gap.map(|gap| AttachGap { library: library_label(library), gap })
     };
     libraries.iter().filter_map(gap).collect()
 }

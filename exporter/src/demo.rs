@@ -32,7 +32,12 @@ const FIND_DEADLINE: Duration = Duration::from_secs(10);
 pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let server = Server::bind(&args.web.listen_addresses, Limits::default())?;
     let url = server.addresses().first().map(|address| {
-        format!("http://localhost:{}{}", address.port(), args.web.telemetry_path.as_str())
+        let host = if address.ip().is_unspecified() {
+            format!("localhost:{}", address.port())
+        } else {
+            address.to_string()
+        };
+        format!("http://{host}{}", args.web.telemetry_path.as_str())
     });
     let daemon = Arc::new(Daemon::start(Options::default(), Policy::default())?);
     until_found(&daemon);
@@ -45,7 +50,8 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let heading = match &stand_in {
         Some(stand_in) => stand_in.explain(),
         None => format!(
-            "Observing the CUDA processes of this host ({real} libraries); --stand-in adds a workload under contention."
+            "Observing the CUDA processes of this host; libraries with probes: {real}. Lines appear as calls are made;\n\
+             --stand-in adds a workload under contention."
         ),
     };
     let mut out = io::stdout();

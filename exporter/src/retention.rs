@@ -48,6 +48,13 @@ impl Retention {
         ended.is_some_and(|ended| now.0.saturating_sub(ended.0) >= keep_ns)
     }
 
+    /// Whether a sweep over processes that ended then would drop any.
+    #[must_use]
+    pub fn has_excess(&self, now: Nanos, ended: &[(ProcId, Nanos)]) -> bool {
+        ended.len() > self.policy.max_ended
+            || ended.iter().any(|&(_, ended)| self.is_over(now, Some(ended)))
+    }
+
     /// Of all processes with the time of their end, those to drop at `now` (both on the monotonic clock): the ones whose
     /// time is over, and of the others the oldest beyond the bound. A process that lives is never dropped.
     pub fn sweep(

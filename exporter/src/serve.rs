@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 
 use crate::daemon::{Daemon, REAP_EVERY};
@@ -24,6 +25,7 @@ pub fn until_signal(
     daemon: &Arc<Daemon>,
     telemetry_path: TelemetryPath,
 ) -> anyhow::Result<()> {
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
@@ -45,6 +47,16 @@ pub fn until_signal(
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
+}
+
+/// Every attached library takes a few descriptors, and so does every connection: the usual soft limit of 1024 is kept low
+/// for programs that use `select`, which this one does not.
+fn raise_file_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
 }
 
 async fn reap(daemon: Arc<Daemon>) {

@@ -1,7 +1,7 @@
 //! The HTTP server: who may take up how much of it, and for how long.
 //!
 //! It is one thread. Scrapes run on blocking threads, a few at a time, so that neither a slow scrape nor a slow client
-//! holds up `/-/healthy`. A connection lives for a bounded time, since a scraper opens another one without ado.
+//! holds up `/-/healthy`, as long as connections are free. A connection lives for a bounded time, since a scraper opens another one without ado.
 
 mod body;
 mod landing;
@@ -54,10 +54,10 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 128,
+            connections: 512,
             scrapes: 2,
             scrape_wait: Duration::from_secs(5),
-            header_timeout: Duration::from_secs(20),
+            header_timeout: Duration::from_secs(5),
             connection_life: Duration::from_secs(120),
             drain: Duration::from_secs(5),
         }

@@ -73,7 +73,19 @@ static __noinline struct thread *dispatcher(void)
 	return thread;
 }
 
-/* Whether this launch may have to load its kernel: true for all that start before the first one has returned. */
+/* A process has a bounded part of the map, so that one cannot take it from all others. */
+static __noinline bool has_room_for_kernel(__u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	if (proc && __sync_fetch_and_add(&proc->kernels, 1) < MAX_KERNELS)
+		return true;
+	count_self(SELF_FULL_KERNELS);
+	return false;
+}
+
+/* Whether this launch may have to load its kernel: true for all that start before the first one has returned, and for
+ * kernels that cannot be remembered, as tails are judged on launches that are known to be warm. */
 static __noinline bool is_cold(__u32 proc_id, __u64 function)
 {
 	struct kernel_key key = { .function = function, .proc_id = proc_id };
@@ -82,11 +94,13 @@ static __noinline bool is_cold(__u32 proc_id, __u64 function)
 	if (!kernel) {
 		struct kernel first = {};
 
+		if (!has_room_for_kernel(proc_id))
+			return true;
 		bpf_map_update_elem(&kernels, &key, &first, BPF_NOEXIST);
 		kernel = bpf_map_lookup_elem(&kernels, &key);
 		if (!kernel) {
 			count_self(SELF_FULL_KERNELS);
-			return false;
+			return true;
 		}
 	}
 	__sync_fetch_and_add(&kernel->launches, 1);
@@ -102,8 +116,10 @@ static __noinline void mark_loaded(__u32 proc_id, __u64 function)
 		kernel->loaded = 1;
 }
 
-/* Returns false when this is the second report of a call that another mount of the same file has reported. */
-static __noinline bool drop_unwound(struct thread *thread, __u64 stack, __u16 link)
+/* Abandons calls that were unwound: those that began deeper on the stack than this one. Returns false when this is the second
+ * report of a call, through another mount of the same file. A call of another op at the same place on the stack is a tail
+ * call from the open one, which then returns together with it; if it has not, it was unwound. */
+static __noinline bool drop_unwound(struct thread *thread, __u64 stack, __u32 op, __u32 link)
 {
 	__u32 depth = depth_of(thread);
 
@@ -112,8 +128,10 @@ static __noinline bool drop_unwound(struct thread *thread, __u64 stack, __u16 li
 
 		if (top->stack > stack)
 			break;
-		if (top->stack == stack && top->link != link && !is_closed(top->link))
+		if (top->stack == stack && top->op == op && top->link != link && !is_closed(top->link))
 			return false;
+		if (top->stack == stack && top->op != op && !top->overtaken)
+			break;
 		depth--;
 	}
 	if (depth != thread->depth)
@@ -174,7 +192,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 	thread = dispatcher();
 	if (!thread)
 		return false;
-	if (!drop_unwound(thread, PT_REGS_SP(ctx), cookie.link)) {
+	if (!drop_unwound(thread, PT_REGS_SP(ctx), cookie.op, cookie.link)) {
 		count_self(SELF_DUPLICATE_HIT);
 		return false;
 	}
@@ -186,6 +204,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 	frame->stack = PT_REGS_SP(ctx);
 	frame->op = cookie.op;
 	frame->link = cookie.link;
+	frame->overtaken = 0;
 	offcpu = open_frame(ctx, thread, frame);
 	if (!thread->depth)
 		enter_phase(thread, &op_info[cookie.op & (MAX_OPS - 1)], frame->start_ns, offcpu);
@@ -206,11 +225,11 @@ static __always_inline struct frame *matching_frame(struct thread *thread, __u64
 		if (frame->stack > stack)
 			break;
 		if (frame->stack == stack) {
-			if (frame->link != cookie.link || frame->op != cookie.op)
-				break;
-			if (above)
-				abandon(thread, depth);
-			return frame;
+			if (frame->link == cookie.link && frame->op == cookie.op) {
+				if (above)
+					abandon(thread, depth);
+				return frame;
+			}
 		}
 		above++;
 		depth--;
@@ -233,7 +252,7 @@ static __noinline void count_stall(const struct thread *thread, const struct fra
 	}
 	__sync_fetch_and_add(&stall->calls, 1);
 	for (int reason = 0; reason < REASONS; reason++) {
-		__u64 ns = thread->offcpu_ns[reason] - frame->offcpu_at_entry_ns[reason];
+		__u64 ns = thread->offcpu_at_return_ns[reason] - frame->offcpu_at_entry_ns[reason];
 
 		if (ns)
 			__sync_fetch_and_add(&stall->offcpu_ns[reason], ns);
@@ -265,15 +284,41 @@ static __always_inline void record_call(struct thread *thread, struct frame *fra
 	hist_add(thread->proc_id, HIST_CALL, frame->op, frame->cold, end - frame->start_ns);
 }
 
+/* Books a call that returns now with `code`. */
+static __noinline void book_call(struct thread *thread, struct frame *frame, __u32 code)
+{
+	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
+	__u64 end = 0, offcpu = 0;
+	__u32 intervals = 0;
+
+	for (int try = 0; try < MAX_READ_TRIES; try++) {
+		intervals = *(volatile __u32 *)&thread->intervals;
+		offcpu = *(volatile __u64 *)&thread->offcpu_total_ns;
+		if (intervals != frame->intervals)
+			__builtin_memcpy(thread->offcpu_at_return_ns, thread->offcpu_ns, sizeof(thread->offcpu_ns));
+		end = bpf_ktime_get_ns();
+		if (*(volatile __u32 *)&thread->intervals == intervals)
+			break;
+	}
+	if (intervals != frame->intervals)
+		count_stall(thread, frame);
+	record_call(thread, frame, end);
+	if (code && code != info->pending_code)
+		count_error(thread, frame->op, code);
+	if (frame->cold && info->function_arg)
+		mark_loaded(thread->proc_id, frame->function);
+	if (thread->depth != 1)
+		return;
+	leave_phase(thread, info, end, offcpu);
+	if (!code && info->role)
+		book_arguments(thread->proc_id, info, frame, end - frame->start_ns);
+}
+
 static __noinline void leave(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread *thread = thread_of(bpf_get_current_task_btf());
-	__u32 code = PT_REGS_RC(ctx);
-	const volatile struct op_info *info;
-	struct frame *frame;
-	__u32 intervals;
-	__u64 end, offcpu;
+	struct frame *frame, *below;
 
 	count_self(SELF_HIT_CALL_RETURN);
 	if (!thread || !thread->proc_id) {
@@ -285,38 +330,35 @@ static __noinline void leave(struct pt_regs *ctx)
 		count_self(SELF_UNMATCHED);
 		return;
 	}
-	for (int try = 0; try < MAX_READ_TRIES; try++) {
-		intervals = *(volatile __u32 *)&thread->intervals;
-		offcpu = *(volatile __u64 *)&thread->offcpu_total_ns;
-		end = bpf_ktime_get_ns();
-		if (*(volatile __u32 *)&thread->intervals == intervals)
-			break;
-	}
-	if (intervals != frame->intervals)
-		count_stall(thread, frame);
-	record_call(thread, frame, end);
-	info = &op_info[cookie.op & (MAX_OPS - 1)];
-	if (code && code != info->pending_code)
-		count_error(thread, cookie.op, code);
-	if (frame->cold && info->function_arg)
-		mark_loaded(thread->proc_id, frame->function);
-	if (thread->depth == 1) {
-		leave_phase(thread, info, end, offcpu);
-		if (!code && info->role)
-			book_arguments(thread->proc_id, info, frame, end - frame->start_ns);
-	}
+	book_call(thread, frame, PT_REGS_RC(ctx));
 	barrier();
 	thread->depth--;
+	if (!thread->depth)
+		return;
+	/* A call that made this one by a tail call returns now as well, and never later. */
+	below = frame_at(thread, thread->depth - 1);
+	if (below->stack == frame->stack)
+		below->overtaken = 1;
 }
 
-/* The kernel's `bpf_session_is_return`, >= 6.13. */
+/* The kernel's `bpf_session_is_return`: since 6.13, and with the context as argument since 7.0. */
 extern bool bpf_session_is_return(void) __ksym __weak;
+extern bool bpf_session_is_return___with_context(void *ctx) __ksym __weak;
+
+static __always_inline bool is_return(void *ctx)
+{
+	if (bpf_ksym_exists(bpf_session_is_return___with_context))
+		return bpf_session_is_return___with_context(ctx);
+	if (bpf_ksym_exists(bpf_session_is_return))
+		return bpf_session_is_return();
+	return false;
+}
 
 /* Entry and return by one program and one link. Returning 1 from entry spares the return probe. */
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)
 {
-	if (bpf_session_is_return()) {
+	if (is_return(ctx)) {
 		leave(ctx);
 		return 0;
 	}

@@ -56,7 +56,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(process_exec, struct task_struct *task)
 {
-	__u32 tgid = task->tgid, proc_id = 0, parent_id;
+	__u32 tgid = task->tgid, proc_id = 0, old_id, parent_id;
 	struct thread *thread;
 
 	count_self(SELF_HIT_LIFECYCLE);
@@ -69,8 +69,10 @@ int BPF_PROG(process_exec, struct task_struct *task)
 		abandon(thread, 0);
 	close_account(thread);
 	parent_id = parent_of(thread->proc_id);
-	end_process(tgid, thread->proc_id, true);
-	thread->proc_id = 0;
+	old_id = thread->proc_id;
+	/* Before the accounts are closed: nothing may be added to them after. */
+	bpf_task_storage_delete(&threads, task);
+	end_process(tgid, old_id, true);
 	/* A worker stays one under another program: workers that are spawned rather than forked start so. */
 	if (parent_id)
 		proc_id = track_process(task, tgid, parent_id);

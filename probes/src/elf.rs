@@ -118,7 +118,7 @@ const MAX_PROGRAM_HEADERS: u64 = 1024;
 /// The largest string or symbol table that is searched. Executables with full debug symbols have about a tenth.
 const MAX_TABLE: u64 = 512 << 20;
 /// Traced functions in one file; libcuda has a few hundred.
-const MAX_FUNCTIONS: usize = 16_384;
+const MAX_FUNCTIONS: usize = 2_048;
 
 const HOST_MACHINE: Option<Machine> = if cfg!(target_arch = "x86_64") {
     Some(EM_X86_64)

@@ -105,9 +105,9 @@ impl Programs {
         }
         let _only = LOADING.lock();
         let previous = libbpf_rs::set_print(Some((PrintLevel::Warn, record_log)));
-        let loaded = load_without_refused(options, mode);
+        let loaded = load_best(options, mode);
         libbpf_rs::set_print(previous);
-        let (object, refused) = loaded?;
+        let (object, mode, refused) = loaded?;
         let mut programs =
             Self { links: Vec::new(), reports: None, object, mode, statuses: refused };
         programs.attach_host_programs();
@@ -143,6 +143,34 @@ impl Programs {
             self.statuses.push(ProgramStatus { program: name, verdict });
         }
     }
+}
+
+/// Loads the object with call programs of this mode or, when the kernel refuses them and the mode was not asked for, of the
+/// next best.
+fn load_best(
+    options: Options,
+    mode: AttachMode,
+) -> Result<(Object, AttachMode, Vec<ProgramStatus>), LoadError> {
+    let mut modes = AttachMode::ALL.into_iter().skip_while(|&known| known != mode);
+    loop {
+        let mode = modes.next().unwrap_or(AttachMode::Perf);
+        match load_without_refused(options, mode) {
+            Ok((object, refused)) => return Ok((object, mode, refused)),
+            Err(error)
+                if options.mode.is_none() && mode != AttachMode::Perf && call_was_refused() =>
+            {
+                tracing::warn!(mode = mode.label(), %error, "attaching in the next best way");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Whether libbpf's log blames one of the call programs.
+fn call_was_refused() -> bool {
+    LOAD_LOG.lock().is_ok_and(|log| {
+        log.iter().any(|line| line.contains("prog 'call_") && line.contains("failed to load"))
+    })
 }
 
 /// Loads the object; a host program that the kernel refuses is disabled and the rest tried again.

@@ -32,8 +32,12 @@ use link_ids::LinkIds;
 pub use status::{LibraryStatus, Limits, RegistryCounts, Verdict};
 use write_watch::{Write, WriteWatch};
 
-/// How long a file that nobody maps keeps its probes, since programs that start often would pay for each attach.
-pub const UNMAPPED_GRACE: Duration = Duration::from_secs(600);
+/// How long a file that nobody maps keeps its probes, since programs that start often would pay for each attach. Until then
+/// its mount is busy.
+pub const UNMAPPED_GRACE: Duration = Duration::from_secs(90);
+
+/// Files without probes that are told of at a time.
+const MAX_REPORTS: usize = 64;
 
 /// Puts probes on files.
 pub trait Attach {
@@ -121,7 +125,7 @@ impl<L> Registry<L> {
             }
             return Some(id);
         }
-        let room = self.files.len() < self.limits.attached;
+        let room = self.has_room(stamp.owner);
         if !self.dismissed.holds(id, stamp, now, room) {
             let path = mapping.path.clone();
             self.examine(attacher, (id, path, kind), &located, seen_at)?;
@@ -155,7 +159,7 @@ impl<L> Registry<L> {
         let stamp = Stamp::of(&file.metadata().ok()?);
         let image = match read_library(&file) {
             Ok(image) if image.sites.is_empty() => Err((Verdict::NoSymbols, image.build_id)),
-            Ok(image) if self.files.len() >= self.limits.attached => {
+            Ok(image) if !self.has_room(stamp.owner) => {
                 self.counts.over_limit += 1;
                 Err((Verdict::OverLimit, image.build_id))
             }
@@ -174,6 +178,12 @@ impl<L> Registry<L> {
             }
         }
         Some(())
+    }
+
+    /// Whether a file of this owner may get probes: nobody can take them all from the others.
+    fn has_room(&self, owner: u32) -> bool {
+        let of_owner = self.files.values().filter(|held| held.stamp.owner == owner).count();
+        self.files.len() < self.limits.attached && of_owner < self.limits.of_one_owner
     }
 
     /// Remembers that a file gets no probes. That an ordinary program has no traced functions is not worth telling.
@@ -382,7 +392,8 @@ impl<L> Registry<L> {
             gap: held.gap,
             max_gap: held.max_gap,
         });
-        held.chain(self.dismissed.reports().map(|(id, report)| report.status(id)))
+        let reports = self.dismissed.reports().take(MAX_REPORTS);
+        held.chain(reports.map(|(id, report)| report.status(id)))
     }
 
     /// What happened so far.

@@ -94,7 +94,7 @@ mod tests {
             cold: 0,
             kind: 0,
             intervals: 0,
-            pad2: 0,
+            overtaken: 0,
             offcpu_at_entry_ns: [0; REASONS],
         };
         ThreadRecord {
@@ -116,6 +116,7 @@ mod tests {
             wakes: 0,
             intervals: 0,
             offcpu_ns: [0; REASONS],
+            offcpu_at_return_ns: [0; REASONS],
             frames: [frame; MAX_DEPTH],
         }
     }

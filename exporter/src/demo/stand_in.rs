@@ -38,7 +38,7 @@ impl StandIn {
             program.display()
         );
         let workload = Command::new(&program)
-            .args(["contend", "--seconds", SECONDS, "--spin", LAUNCH])
+            .args(["contend", "--with-parent", "--seconds", SECONDS, "--spin", LAUNCH])
             .args(["--comm", TRAINER, "--burner-name", RIVAL, "--libs"])
             .arg(&dir)
             .stdin(Stdio::null())

@@ -90,7 +90,7 @@ metrics! {
         "Live processes under observation.";
     PROCESSES_FOLDED: Counter "gpucause_processes_folded", None,
         [],
-        "Exited processes dropped before their retention time because too many had exited.";
+        "Exited processes dropped before their retention time because too many had exited; what was never told of them is in other.";
 
     BUILD_INFO: Info "gpucause_build_info", None,
         ["version", "revision", "rustversion", "arch"],
@@ -109,7 +109,7 @@ metrics! {
         "Entries that each bounded kernel map can hold.";
     MAP_FULL: Counter "gpucause_map_full", None,
         ["map"],
-        "Updates that a full kernel map refused; what they would have counted is missing.";
+        "Updates that a full kernel map refused: what they would have counted is missing, or for kernels counts as cold.";
     CALLS_UNMATCHED_RETURNS: Counter "gpucause_calls_unmatched_returns", None,
         [],
         "Returns without a known entry, such as of calls that were in flight at attach.";

@@ -3,6 +3,8 @@
 use crate::exporter::Exporter;
 use crate::poll::until;
 use crate::workload::{Workload, libraries};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const COUNT: &str = "gpucause_cuda_call_duration_seconds_count";
 /// Ended processes that are told apart at most.
@@ -62,19 +64,60 @@ fn short_lived_processes_beyond_the_bound_are_added_up() {
         "--op=cudaStreamWaitEvent",
     ]);
     workload.go();
-    let mut before = 0;
-    let folded = until("all calls of all processes", || {
-        let samples = exporter.samples();
-        let all = samples.count(COUNT, &op);
-        assert!((before..=PROCESSES * CALLS).contains(&all), "{before} calls, then {all}");
-        before = all;
-        let ended = samples.count("gpucause_processes_folded_total", &[]);
-        (all == PROCESSES * CALLS && ended >= PROCESSES - TOLD_APART).then_some(samples)
-    });
     assert_eq!(workload.truth()["calls"]["cudaStreamWaitEvent"], PROCESSES * CALLS);
     let other = [&op[..], &[("pid", "other"), ("comm", "other")]].concat();
-    let gone = folded.count("gpucause_processes_folded_total", &[]);
-    assert!(folded.count(COUNT, &other) >= (PROCESSES - TOLD_APART) * CALLS);
-    assert!(folded.count(COUNT, &other) <= gone * CALLS);
-    assert!(folded.of(COUNT, &op).len() as u64 <= TOLD_APART + 1);
+    // The first page since: whatever was dropped without ever having been told is added up.
+    let page = exporter.samples();
+    assert_eq!(page.count(COUNT, &op), PROCESSES * CALLS);
+    let folded = page.count("gpucause_processes_folded_total", &[]);
+    assert!(folded >= PROCESSES - TOLD_APART, "{folded}");
+    let others = page.count(COUNT, &other);
+    assert!((1..=folded * CALLS).contains(&others), "{others} calls of {folded} processes");
+    assert!(page.of(COUNT, &op).len() as u64 <= TOLD_APART + 1);
+    // What was told under its own name is not told again.
+    assert_eq!(exporter.samples().count(COUNT, &other), others);
+}
+
+/// Makes 1000 calls, executes itself anew under the same name, makes 10 more, and stays.
+const EXECUTES_ITSELF: &str = r#"
+import ctypes, os, sys
+library = ctypes.CDLL(sys.argv[1])
+for _ in range(int(sys.argv[2])):
+    library.cudaStreamWaitEvent()
+if sys.argv[2] == "1000":
+    os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], sys.argv[1], "10"])
+sys.stdin.read()
+"#;
+
+struct Python(Child);
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn counters_of_a_process_that_executed_itself_anew_do_not_step_back() {
+    let exporter = Exporter::start(&["--retention=1s"]);
+    let _holder = Workload::start(&["idle"]);
+    let library = libraries().join("libcudart.so.12");
+    exporter.until_attached(&library);
+    let python = Command::new("python3")
+        .args(["-c", EXECUTES_ITSELF])
+        .arg(&library)
+        .arg("1000")
+        .env("PROGRAM", EXECUTES_ITSELF)
+        .stdin(Stdio::piped())
+        .spawn();
+    let python = Python(python.expect("python3 is installed"));
+    let pid = python.0.id().to_string();
+    let calls = || exporter.samples().count(COUNT, &[("pid", &pid)]);
+    until("the calls of both images", || (calls() == 1010).then_some(()));
+    let after = Instant::now() + Duration::from_secs(3);
+    until("the retention time of the old image to be over", || {
+        assert_eq!(calls(), 1010);
+        (Instant::now() >= after).then_some(())
+    });
 }

@@ -30,6 +30,8 @@ pub const MAX_OPS: usize = 256;
 pub const MAX_LINKS: usize = 4096;
 /// System-call numbers that have a reason of their own; higher numbers count as [`Reason::Other`].
 pub const MAX_SYSCALLS: usize = 512;
+/// Kernel functions that are remembered of one process.
+pub const MAX_KERNELS: usize = 16384;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
 
@@ -216,6 +218,9 @@ records! {
         flushes_done: u32,
         /// 1 when the image was replaced by exec rather than exited.
         execed: u32,
+        /// Kernel functions seen, or tried to.
+        kernels: u32,
+        pad: u32,
         /// Rank and number of ranks of its communicator, the rank counted from 1; 0 when it has none.
         rank_plus_one: u32,
         world_size: u32,
@@ -250,7 +255,8 @@ records! {
         kind: u16,
         /// The thread's `intervals` at entry: when it has not moved at return, the call never left the CPU.
         intervals: u32,
-        pad2: u32,
+        /// 1 when a tail call from this call has returned: if this one is still open then, it was unwound.
+        overtaken: u32,
         offcpu_at_entry_ns: [u64; REASONS],
     }
 
@@ -290,6 +296,8 @@ records! {
         /// Off-CPU intervals that have ended: readers retry when it moves.
         intervals: u32,
         offcpu_ns: [u64; REASONS],
+        /// `offcpu_ns` when the returning call ended; of the call programs.
+        offcpu_at_return_ns: [u64; REASONS],
         frames: [FrameRecord; MAX_DEPTH],
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Stamp {
     modified: (i64, i64),
     /// Changes with attributes too, but no copying tool can set it back.
     changed: (i64, i64),
+    /// The user it belongs to.
+    pub(super) owner: u32,
 }
 
 impl Stamp {
@@ -34,12 +36,13 @@ impl Stamp {
             len: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
+            owner: metadata.uid(),
         }
     }
 
     /// Of a file that is being written: equal to none that a file has.
     pub(super) const WRITTEN: Self =
-        Self { len: u64::MAX, modified: (i64::MIN, 0), changed: (i64::MIN, 0) };
+        Self { len: u64::MAX, modified: (i64::MIN, 0), changed: (i64::MIN, 0), owner: 0 };
 
     /// Whether the contents were written, rather than an attribute changed.
     pub(super) fn contents_differ(&self, before: &Self) -> bool {

@@ -14,13 +14,15 @@ use crate::elf::LibraryImage;
 pub struct Limits {
     /// Files with probes; each is an open file and a link.
     pub attached: usize,
+    /// Files with probes that belong to one user, root included.
+    pub of_one_owner: usize,
     /// Files remembered to have no traced functions.
     pub remembered: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { attached: 512, remembered: 4096 }
+        Self { attached: 512, of_one_owner: 256, remembered: 4096 }
     }
 }
 

@@ -40,6 +40,9 @@ pub(crate) struct Common {
     /// Write the JSON of the `ready` line to this file as well (appears complete, by rename).
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) ready_file: Option<PathBuf>,
+    /// End as soon as the process that started this one does.
+    #[arg(long, global = true)]
+    pub(crate) with_parent: bool,
     /// Name of the process (its main thread), at most 15 bytes.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) comm: Option<String>,

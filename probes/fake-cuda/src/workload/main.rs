@@ -38,6 +38,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Scenario::LayOut { to } = &arguments.scenario {
         return lay_out(to);
     }
+    if arguments.common.with_parent {
+        process::end_with_parent();
+    }
     if let Some(name) = &arguments.common.comm {
         process::set_comm(name)?;
     }

@@ -45,10 +45,15 @@ pub(crate) fn again<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<
     Ok(command)
 }
 
-/// A busy loop until killed, or until the parent is gone.
-pub(crate) fn burn(options: &Burn) -> Result<()> {
+/// Has the kernel kill this process when the thread that started it ends.
+pub(crate) fn end_with_parent() {
     // SAFETY: takes integers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// A busy loop until killed, or until the parent is gone.
+pub(crate) fn burn(options: &Burn) -> Result<()> {
+    end_with_parent();
     set_comm(&options.name)?;
     pin(options.cpu)?;
     println!("burning");
