@@ -87,6 +87,9 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	} else {
 		thread->off_reason = blocked_reason(task);
 	}
+	/* It was never seen to get the CPU that it now leaves. When it did is not known. */
+	if (thread->off_since_ns)
+		count_self(SELF_MISSED_ARRIVAL);
 	thread->off_since_ns = now;
 	if (thread->account_since_ns)
 		account_add(thread, thread->phase, STATE_RUNNING, now);

@@ -4,7 +4,7 @@ use super::{CollectError, Collector, Input};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW, DUPLICATE_HITS, LIBRARY_ATTACH_GAP,
-    MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, MMAP_EVENTS_LOST, PROBE_HITS, PROBE_INFO,
+    MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, MISSED_ARRIVALS, MMAP_EVENTS_LOST, PROBE_HITS, PROBE_INFO,
 };
 use crate::observation::Observation;
 use gpucause_abi::record::SelfCounter;
@@ -64,6 +64,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
             SelfCounter::Unmatched => &CALLS_UNMATCHED_RETURNS,
             SelfCounter::TooDeep => &CALLS_TOO_DEEP,
             SelfCounter::ClockUnderflow => &CLOCK_UNDERFLOW,
+            SelfCounter::MissedArrival => &MISSED_ARRIVALS,
             // Abandoned calls are told by process, refused updates by map.
             SelfCounter::Abandoned
             | SelfCounter::FullHists

@@ -122,6 +122,9 @@ metrics! {
     CLOCK_UNDERFLOW: Counter "gpucause_clock_underflow", None,
         [],
         "Intervals that ended before they began, by clocks of different CPUs; not recorded.";
+    MISSED_ARRIVALS: Counter "gpucause_missed_arrivals", None,
+        [],
+        "Off-CPU intervals that were not recorded because the kernel did not report their end.";
     LIBRARY_ATTACH_GAP: Gauge "gpucause_library_attach_gap_seconds", SECONDS,
         ["library"],
         "Time between a library's mapping and the attach of its probes; calls in it were not seen.";

@@ -162,6 +162,8 @@ shared_enum! {
         FullBlame = "full_blame",
         /// `threads` refused a record.
         FullThreads = "full_threads",
+        /// Off-CPU intervals that were not charged because the kernel did not report the switch that ended them.
+        MissedArrival = "missed_arrival",
     }
 }
 /// Number of self counters, as an array length.

@@ -1,0 +1,20 @@
+//! The accounts in the kernel maps against what workloads on stand-in libraries know to be true. Needs root, and the
+//! stand-ins built (`cargo build -p gpucause-fake-cuda ...`; a test says so when they are not).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failing test may panic"
+)]
+
+#[path = "../support/observe.rs"]
+mod observe;
+#[path = "../support/workload.rs"]
+mod workload;
+
+mod full_maps;
+mod latency;
+mod lossless;
+mod offcpu;
+mod storm;
+mod unwinding;

@@ -1,0 +1,160 @@
+//! Preemption at every instruction, and processes that come and go by the hundred.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use gpucause_abi::ProcId;
+use gpucause_abi::record::SelfCounter;
+use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
+use gpucause_abi::state::{Reason, Role};
+use gpucause_probes::Options;
+use libbpf_rs::{MapCore as _, MapHandle};
+
+use crate::observe::{Observed, counted, until};
+use crate::workload::{StandIns, Workload, number, op, true_calls};
+
+/// No op's calls were longer off the CPU than they took, and none stalled more often than it was called.
+fn assert_stalls_fit_into_calls(process: &ProcessSnapshot) {
+    for stall in &process.stalls {
+        let calls = process.call_durations(stall.op);
+        let off: u64 = stall.offcpu.iter().map(|ns| ns.0).sum();
+        assert!(off <= calls.sum.0, "{off} ns off the CPU in {} ns: {stall:?}", calls.sum.0);
+        assert!(stall.calls <= calls.count(), "{stall:?} of {} calls", calls.count());
+    }
+}
+
+#[test]
+fn a_storm_of_preemptions_loses_no_call_and_no_time() -> Result<()> {
+    const PROCESSES: usize = 3;
+    const THREADS: u64 = 16;
+    const CALLS: u64 = 10_000;
+    let stand_ins = StandIns::lay_out()?;
+    let arguments = format!(
+        "--wait --hold --script cudaStreamSynchronize:yield=2us;cudaEventQuery:futex=1us \
+         calls --threads {THREADS} --calls {CALLS} \
+         --mix cudaLaunchKernel=6,cudaStreamSynchronize=2,cudaEventQuery=1,cudaMemcpyAsync=1"
+    );
+    let started = || stand_ins.start(&arguments);
+    let mut storm = (0..PROCESSES).map(|_| started()).collect::<Result<Vec<Workload>>>()?;
+    // Busy loops on both ends of the range of CPUs, of ordinary priority.
+    let last = std::thread::available_parallelism()?.get() - 1;
+    let burners: Vec<Workload> = [0, last]
+        .iter()
+        .map(|cpu| stand_ins.start(&format!("contend --cpu {cpu} --seconds 60 --burners 2")))
+        .collect::<Result<_>>()?;
+    let observed = Observed::start(Options::default())?;
+    observed.wait_for_runtime(&stand_ins)?;
+    let underflow = observed.counter(SelfCounter::ClockUnderflow)?;
+    for process in &mut storm {
+        process.go()?;
+    }
+    for process in &mut storm {
+        let truth = process.result()?;
+        let seen = observed.process(process.pid())?;
+        assert_eq!(counted(&seen), true_calls(&truth), "process {}", process.pid());
+        assert_eq!(counted(&seen).values().sum::<u64>(), THREADS * CALLS);
+        assert_eq!(seen.abandoned_calls, 0);
+        assert_stalls_fit_into_calls(&seen);
+        let preempted = seen.offcpu.iter().filter(|(_, reason, _)| *reason == Reason::Preempted);
+        let preemptions: u64 = preempted.map(|(.., intervals)| intervals.count()).sum();
+        assert!(preemptions > 1000, "no storm: {preemptions} preemptions");
+        let threads = truth["threads"].as_array().context("no threads")?;
+        let wall: u64 = threads.iter().map(|thread| number(thread, "/wall_ns")).sum();
+        let waited: u64 = seen
+            .offcpu
+            .iter()
+            .filter(|(role, ..)| *role == Role::Dispatcher)
+            .map(|(.., intervals)| intervals.sum.0)
+            .sum();
+        assert!(waited <= wall + wall / 50, "{waited} ns off the CPU in {wall} ns");
+    }
+    drop(burners);
+    assert_eq!(observed.counter(SelfCounter::ClockUnderflow)?, underflow);
+    Ok(())
+}
+
+/// Processes that nobody runs any more.
+fn ended(snapshot: &Snapshot) -> HashSet<ProcId> {
+    snapshot.processes.iter().filter(|p| p.ended.is_some()).map(|p| p.id).collect()
+}
+
+/// The map that keeps live processes by their number. Only the programs use it.
+fn tracked() -> Result<MapHandle> {
+    for entry in fs::read_dir("/proc/self/fdinfo")? {
+        let info = fs::read_to_string(entry?.path()).unwrap_or_default();
+        let Some(id) = info.lines().find_map(|line| line.strip_prefix("map_id:")) else { continue };
+        let map = MapHandle::from_map_id(id.trim().parse()?)?;
+        if map.name() == "tracked" {
+            return Ok(map);
+        }
+    }
+    anyhow::bail!("this process has no map `tracked`")
+}
+
+#[test]
+fn nothing_is_left_in_any_map_of_a_thousand_forked_processes() -> Result<()> {
+    const FORKS: u64 = 1000;
+    let stand_ins = StandIns::lay_out()?;
+    let mut keeper = stand_ins.start("idle")?;
+    let observed = Observed::start(Options::default())?;
+    observed.wait_for_runtime(&stand_ins)?;
+    let truth = stand_ins.run(&format!("unwind --kind fork --count {FORKS} --calls 10"))?;
+    let snapshot = observed.snapshot()?;
+    let by_pid: BTreeMap<u64, &ProcessSnapshot> =
+        snapshot.processes.iter().map(|p| (u64::from(p.tgid.0), p)).collect();
+    for child in truth["children"].as_array().context("no children")? {
+        let seen = by_pid.get(&number(child, "/pid")).context("a child is missing")?;
+        assert_eq!(counted(seen), BTreeMap::from([(op("cudaLaunchKernel"), 10)]), "{seen:?}");
+        assert!(seen.ended.is_some(), "{seen:?}");
+    }
+    stand_ins.run("--kernels 50 --script cudaMalloc:ret=2@3 calls --threads 4 --calls 1000 --mix cudaLaunchKernel=3,cudaMalloc=1")?;
+    assert!(keeper.end()?.success());
+    // Other CUDA processes of this host have entries of their own, until they end.
+    until(
+        || {
+            observed.remove(&ended(&observed.snapshot()?))?;
+            let left = observed.snapshot()?;
+            Ok((left.processes.is_empty() && left.maps.iter().all(|map| map.entries == 0))
+                .then_some(()))
+        },
+        || format!("entries are left: {:?}", observed.snapshot().map(|left| left.maps)),
+    )?;
+    assert_eq!(tracked()?.keys().count(), 0, "processes are still tracked");
+    Ok(())
+}
+
+/// Makes the kernel give the next process the number `pid`, as it would by itself when it has come round.
+fn come_round_to(pid: u32) -> Result<()> {
+    fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())
+        .context("ns_last_pid needs CONFIG_CHECKPOINT_RESTORE")
+}
+
+#[test]
+fn a_process_that_gets_the_number_of_a_dead_one_starts_at_nothing() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let _keeper = stand_ins.start("idle")?;
+    let observed = Observed::start(Options::default())?;
+    observed.wait_for_runtime(&stand_ins)?;
+    let mut first = stand_ins.start("calls --calls 700")?;
+    first.result()?;
+    ensure!(first.end()?.success(), "the workload failed");
+    let pid = first.pid();
+    // Others may take the number first.
+    let second = until(
+        || {
+            come_round_to(pid)?;
+            let mut second = stand_ins.start("calls --calls 300")?;
+            second.result()?;
+            ensure!(second.end()?.success(), "the workload failed");
+            Ok((second.pid() == pid).then_some(second))
+        },
+        || format!("no second process {pid}"),
+    )?;
+    let images = observed.images(second.pid())?;
+    let launches: Vec<_> = images.iter().map(counted).collect();
+    let launch = |count| BTreeMap::from([(op("cudaLaunchKernel"), count)]);
+    assert_eq!(launches, [launch(700), launch(300)], "{images:?}");
+    assert!(images[0].id != images[1].id && images.iter().all(|image| !image.execed), "{images:?}");
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! The probes under test, and waiting for what they come to know.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use gpucause_abi::ProcId;
+use gpucause_abi::op::OpId;
+use gpucause_abi::record::SelfCounter;
+use gpucause_abi::snapshot::{MapUsage, ProcessSnapshot, Snapshot};
+use gpucause_probes::registry::Verdict;
+use gpucause_probes::{Options, Probes};
+
+use crate::workload::{DEADLINE, StandIns};
+
+/// Held by each test: what one loads onto the CPUs would disturb what another measures.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Running probes. They see the whole host, so every question names a process.
+pub(crate) struct Observed {
+    probes: Probes,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Observed {
+    pub(crate) fn start(options: Options) -> Result<Self> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let probes =
+            Probes::start(options).context("these tests need root and a kernel with BTF")?;
+        Ok(Self { probes, _alone: alone })
+    }
+
+    /// Waits until this stand-in library, which a process maps, has probes.
+    pub(crate) fn wait_for(&self, stand_ins: &StandIns, library: &str) -> Result<()> {
+        let path = stand_ins.dir().join(library);
+        let attached = |path: &Path| {
+            let libraries = self.probes.status().libraries;
+            libraries.iter().any(|known| known.path == path && known.verdict == Verdict::Attached)
+        };
+        until(
+            || Ok(attached(&path).then_some(())),
+            || {
+                format!(
+                    "{} has no probes; known: {:#?}",
+                    path.display(),
+                    self.probes.status().libraries
+                )
+            },
+        )
+    }
+
+    /// Waits until `libcudart.so.12` has probes.
+    pub(crate) fn wait_for_runtime(&self, stand_ins: &StandIns) -> Result<()> {
+        self.wait_for(stand_ins, "libcudart.so.12")
+    }
+
+    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+        Ok(self.probes.snapshot()?)
+    }
+
+    /// Every image that ran under this process number, oldest first.
+    pub(crate) fn images(&self, pid: u32) -> Result<Vec<ProcessSnapshot>> {
+        let mut images = self.snapshot()?.processes;
+        images.retain(|process| process.tgid.0 == pid);
+        images.sort_by_key(|process| process.first_seen);
+        Ok(images)
+    }
+
+    /// The only image that ran under this process number.
+    pub(crate) fn process(&self, pid: u32) -> Result<ProcessSnapshot> {
+        let mut images = self.images(pid)?;
+        match (images.pop(), images.is_empty()) {
+            (Some(only), true) => Ok(only),
+            (None, _) => bail!("process {pid} is not known"),
+            (Some(_), false) => bail!("process {pid} has {} images", images.len() + 1),
+        }
+    }
+
+    pub(crate) fn counter(&self, counter: SelfCounter) -> Result<u64> {
+        let counters = self.snapshot()?.counters;
+        let found = counters.into_iter().find(|&(known, _)| known == counter);
+        Ok(found.with_context(|| format!("no counter {}", counter.label()))?.1)
+    }
+
+    pub(crate) fn usage(&self, map: &str) -> Result<MapUsage> {
+        let maps = self.snapshot()?.maps;
+        maps.into_iter().find(|usage| usage.map == map).with_context(|| format!("no map {map}"))
+    }
+
+    pub(crate) fn remove(&self, ids: &HashSet<ProcId>) -> Result<()> {
+        Ok(self.probes.remove(ids)?)
+    }
+}
+
+/// Polls until there is an answer; `what` says what is missing when it does not come in time.
+pub(crate) fn until<T>(
+    mut look: impl FnMut() -> Result<Option<T>>,
+    what: impl FnOnce() -> String,
+) -> Result<T> {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        if started.elapsed() >= DEADLINE {
+            bail!("not within {DEADLINE:?}: {}", what());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How many calls of each op the histograms of a process hold, cold and warm together.
+pub(crate) fn counted(process: &ProcessSnapshot) -> BTreeMap<OpId, u64> {
+    let mut counted = BTreeMap::new();
+    for call in &process.calls {
+        *counted.entry(call.op).or_default() += call.durations.count();
+    }
+    counted
+}
