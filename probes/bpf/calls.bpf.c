@@ -192,6 +192,8 @@ static __noinline bool enter(struct pt_regs *ctx)
 	thread = dispatcher();
 	if (!thread)
 		return false;
+	if (thread->off_since_ns)
+		mend_arrival(thread);
 	if (!drop_unwound(thread, PT_REGS_SP(ctx), cookie.op, cookie.link)) {
 		count_self(SELF_DUPLICATE_HIT);
 		return false;
@@ -325,6 +327,8 @@ static __noinline void leave(struct pt_regs *ctx)
 		count_self(SELF_UNMATCHED);
 		return;
 	}
+	if (thread->off_since_ns)
+		mend_arrival(thread);
 	frame = matching_frame(thread, PT_REGS_SP(ctx) - settings.return_pop, cookie);
 	if (!frame) {
 		count_self(SELF_UNMATCHED);

@@ -90,9 +90,10 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	/* It was never seen to get the CPU that it now leaves. When it did is not known. */
 	if (thread->off_since_ns)
 		count_self(SELF_MISSED_ARRIVAL);
-	thread->off_since_ns = now;
+	/* The account was closed when it left before; what came since is told as running. */
 	if (thread->account_since_ns)
-		account_add(thread, thread->phase, STATE_RUNNING, now);
+		account_add(thread, thread->phase, STATE_RUNNING, now - thread->off_since_ns);
+	thread->off_since_ns = now;
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	kind += thread->role * SWITCHES;

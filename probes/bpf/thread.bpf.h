@@ -106,3 +106,16 @@ static __noinline void abandon(struct thread *thread, __u32 depth)
 	if (proc)
 		__sync_fetch_and_add(&proc->abandoned_calls, calls);
 }
+
+/* A thread that runs a call program is on a CPU. Where the kernel did not report that it got there, what came since it was
+ * last seen to leave is told as running, and the interval is not charged. */
+static __noinline void mend_arrival(struct thread *thread)
+{
+	__u64 since = __sync_lock_test_and_set(&thread->off_since_ns, 0);
+
+	if (!since)
+		return;
+	count_self(SELF_MISSED_ARRIVAL);
+	if (thread->account_since_ns)
+		account_add(thread, thread->phase, STATE_RUNNING, -since);
+}
