@@ -48,13 +48,13 @@ static __noinline struct thread *dispatcher(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread = thread_of(task);
-	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	struct proc *proc;
-	__u32 proc_id;
+	__u32 tgid, proc_id;
 	__u32 *known;
 
 	if (thread && thread->proc_id && thread->role == ROLE_DISPATCHER)
 		return thread;
+	tgid = bpf_get_current_pid_tgid() >> 32;
 	if (tgid == settings.own_tgid)
 		return 0;
 	known = bpf_map_lookup_elem(&tracked, &tgid);
@@ -188,7 +188,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 	struct frame *frame;
 	__u64 offcpu;
 
-	count_self(SELF_HIT_CALL_ENTRY);
+	count_self(SELF_HIT_CALL);
 	thread = dispatcher();
 	if (!thread)
 		return false;
@@ -322,7 +322,6 @@ static __noinline void leave(struct pt_regs *ctx)
 	struct thread *thread = thread_of(bpf_get_current_task_btf());
 	struct frame *frame, *below;
 
-	count_self(SELF_HIT_CALL_RETURN);
 	if (!thread || !thread->proc_id) {
 		count_self(SELF_UNMATCHED);
 		return;

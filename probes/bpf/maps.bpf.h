@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Every map and global. Bounds are defaults that the loader may change; all maps are shared between CPUs and cumulative:
+/* Every map and global. Bounds are defaults that the loader may change, and not larger than needed: a scrape walks all
+ * buckets, empty ones too; all maps are shared between CPUs and cumulative:
  * user space reads them and deletes the entries of processes that have ended. */
 #pragma once
 
@@ -27,7 +28,7 @@ struct {
 /* tgid -> process id, for live processes only: written at first call or fork, deleted at exit or exec. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
+	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, __u32);
 } tracked SEC(".maps");
@@ -35,7 +36,7 @@ struct {
 /* process id -> process. Deleted by user space some time after the process has ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
+	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, struct proc);
 } procs SEC(".maps");
@@ -44,7 +45,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 131072);
+	__uint(max_entries, 65536);
 	__type(key, struct hist_key);
 	__type(value, struct hist);
 } hists SEC(".maps");
@@ -52,7 +53,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 32768);
+	__uint(max_entries, 8192);
 	__type(key, struct call_key);
 	__type(value, struct stall);
 } stalls SEC(".maps");
@@ -60,7 +61,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 8192);
+	__uint(max_entries, 4096);
 	__type(key, struct error_key);
 	__type(value, __u64);
 } errors SEC(".maps");
@@ -68,7 +69,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 16384);
 	__type(key, struct kernel_key);
 	__type(value, struct kernel);
 } kernels SEC(".maps");
@@ -86,7 +87,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 32768);
+	__uint(max_entries, 8192);
 	__type(key, struct bytes_key);
 	__type(value, __u64);
 } bytes SEC(".maps");
@@ -95,7 +96,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 8192);
+	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, struct account);
 } accounts SEC(".maps");
@@ -104,7 +105,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 16384);
 	__type(key, struct blame_key);
 	__type(value, __u64);
 } blame SEC(".maps");

@@ -23,6 +23,8 @@ use crate::{batch, prefill};
 mod byte_counts;
 mod waits;
 
+use waits::Flushes;
+
 /// A kernel map could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -114,7 +116,7 @@ pub(crate) struct Reader {
 }
 
 /// Bounded maps whose fill is reported, with the counter of what each refused.
-const BOUNDED: [(&str, SelfCounter); 9] = [
+const BOUNDED: [(&str, SelfCounter); 8] = [
     ("procs", SelfCounter::FullProcs),
     ("hists", SelfCounter::FullHists),
     ("stalls", SelfCounter::FullStalls),
@@ -122,7 +124,6 @@ const BOUNDED: [(&str, SelfCounter); 9] = [
     ("kernels", SelfCounter::FullKernels),
     ("blame", SelfCounter::FullBlame),
     ("bytes", SelfCounter::FullBytes),
-    ("allocations", SelfCounter::FullAllocations),
     ("accounts", SelfCounter::FullAccounts),
 ];
 
@@ -156,16 +157,15 @@ impl Reader {
     /// When a map cannot be read; never for a process that comes or goes meanwhile.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, ReadError> {
         let taken_at = monotonic_now();
-        let mut processes = self.processes()?;
+        let (mut processes, flushes) = self.processes()?;
         let mut usage = BTreeMap::from([("procs", processes.len() as u64)]);
         usage.insert("hists", self.read_histograms(&mut processes)?);
         usage.insert("stalls", self.read_stalls(&mut processes)?);
         usage.insert("errors", self.read_errors(&mut processes)?);
         usage.insert("kernels", self.read_kernels(&mut processes)?);
         usage.insert("blame", self.read_blame(&mut processes)?);
-        usage.insert("accounts", self.read_accounts(&mut processes)?);
+        usage.insert("accounts", self.read_accounts(&mut processes, flushes)?);
         usage.insert("bytes", self.read_bytes(&mut processes)?);
-        usage.insert("allocations", self.count_entries("allocations")?);
         let counters = self.counters()?;
         let refused =
             |counter: SelfCounter| counters.iter().find(|c| c.0 == counter).map_or(0, |c| c.1);
@@ -187,7 +187,7 @@ impl Reader {
     /// When the map cannot be read.
     pub(crate) fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
         let mut ended: Vec<_> =
-            self.processes()?.into_values().filter_map(|p| Some((p.id, p.ended?))).collect();
+            self.processes()?.0.into_values().filter_map(|p| Some((p.id, p.ended?))).collect();
         ended.sort_unstable_by_key(|&(_, at)| at);
         Ok(ended)
     }
@@ -252,16 +252,19 @@ impl Reader {
         }
     }
 
-    fn processes(&self) -> Result<BTreeMap<u32, ProcessSnapshot>, ReadError> {
+    /// The processes without what is counted of them, and the flushes of their threads' accounts.
+    fn processes(&self) -> Result<(BTreeMap<u32, ProcessSnapshot>, Flushes), ReadError> {
         let mut processes = BTreeMap::new();
+        let mut flushes = Flushes::new();
         for_each(&self.procs, "procs", |key, value| {
             let id =
                 u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout("procs"))?);
             let record: ProcRecord = decode("procs", value)?;
+            flushes.insert(id, (record.flushes_begun, record.flushes_done));
             processes.insert(id, process_of(ProcId(id), &record));
             Ok(())
         })?;
-        Ok(processes)
+        Ok((processes, flushes))
     }
 
     fn read_histograms(

@@ -385,9 +385,9 @@ fn a_process_that_dies_within_a_call_is_closed_and_others_are_counted() {
     let mut subject = place.user();
     daemon.await_attached(&place.library);
     assert_counted(&daemon, &mut subject);
-    let entered = daemon.counter(SelfCounter::HitCallEntry);
+    let entered = daemon.counter(SelfCounter::HitCall);
     subject.send("call cudaStreamSynchronize 1");
-    let is_in_call = || (daemon.counter(SelfCounter::HitCallEntry) > entered).then_some(());
+    let is_in_call = || (daemon.counter(SelfCounter::HitCall) > entered).then_some(());
     eventually(SOON, "the call", is_in_call);
     subject.kill();
     let account = eventually(SOON, "the end of the process", || {

@@ -50,8 +50,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
     for &(counter, count) in &observation.snapshot.counters {
         let value = Value::Integer(count);
         let metric = match counter {
-            SelfCounter::HitCallEntry
-            | SelfCounter::HitCallReturn
+            SelfCounter::HitCall
             | SelfCounter::HitSwitch
             | SelfCounter::HitWaking
             | SelfCounter::HitLifecycle => {
@@ -94,9 +93,14 @@ fn maps(observation: &Observation, since: Option<f64>) -> [Family; 3] {
         capacity.push([usage.map.into()], Value::Integer(usage.capacity));
         full.push_created([usage.map.into()], Value::Integer(usage.refused), since);
     }
-    // Thread records are not in a map of a fixed size, but the kernel can refuse one all the same.
-    for &(_, refused) in counters.iter().filter(|&&(c, _)| c == SelfCounter::FullThreads) {
-        full.push_created(["threads".into()], Value::Integer(refused), since);
+    // Thread records are not in a map of a fixed size, but the kernel can refuse one all the same. Allocations are too many
+    // to be counted at each scrape.
+    for (counter, map) in
+        [(SelfCounter::FullThreads, "threads"), (SelfCounter::FullAllocations, "allocations")]
+    {
+        for &(_, refused) in counters.iter().filter(|&&(known, _)| known == counter) {
+            full.push_created([map.into()], Value::Integer(refused), since);
+        }
     }
     [entries, capacity, full]
 }

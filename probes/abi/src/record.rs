@@ -31,7 +31,7 @@ pub const MAX_LINKS: usize = 4096;
 /// System-call numbers that have a reason of their own; higher numbers count as [`Reason::Other`].
 pub const MAX_SYSCALLS: usize = 512;
 /// Kernel functions that are remembered of one process.
-pub const MAX_KERNELS: usize = 16384;
+pub const MAX_KERNELS: usize = 4096;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
 
@@ -122,10 +122,8 @@ shared_enum! {
 shared_enum! {
     /// Counters of the programs about themselves.
     SelfCounter, "SELF" {
-        /// Runs of the call-entry program.
-        HitCallEntry = "hit_call_entry",
-        /// Runs of the call-return program.
-        HitCallReturn = "hit_call_return",
+        /// Traced calls that were entered: runs of the call program, returns not counted again.
+        HitCall = "hit_call",
         /// Runs of the `sched_switch` program.
         HitSwitch = "hit_switch",
         /// Runs of the `sched_waking` program.

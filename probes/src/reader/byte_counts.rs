@@ -43,14 +43,4 @@ impl Reader {
         }
         Ok(entries)
     }
-
-    /// Entries of a map, counted by its keys.
-    pub(super) fn count_entries(&self, name: &'static str) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(self.handle(name), name, |_, _| {
-            entries += 1;
-            Ok(())
-        })?;
-        Ok(entries)
-    }
 }

@@ -18,7 +18,7 @@ use crate::thread_report::{settle, time_account};
 const TRIES: usize = 5;
 
 /// Flushes begun and done, by process.
-type Flushes = BTreeMap<u32, (u32, u32)>;
+pub(super) type Flushes = BTreeMap<u32, (u32, u32)>;
 
 impl Reader {
     /// Fills in whom threads waited for; returns the entries of the map.
@@ -50,15 +50,15 @@ impl Reader {
     pub(super) fn read_accounts(
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
+        mut before: Flushes,
     ) -> Result<u64, ReadError> {
         for attempt in 1..=TRIES {
-            let before = self.flushes()?;
             let ended = self.ended_accounts()?;
             let live = self.live_accounts()?;
             let settled = |(begun, done)| begun == done;
-            if attempt < TRIES
-                && (!before.values().copied().all(settled) || before != self.flushes()?)
-            {
+            let after = self.flushes()?;
+            if attempt < TRIES && (!before.values().copied().all(settled) || before != after) {
+                before = after;
                 continue;
             }
             let entries = ended.len() as u64;
