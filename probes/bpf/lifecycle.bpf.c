@@ -89,8 +89,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	__u32 *proc_id;
 
 	count_self(SELF_HIT_LIFECYCLE);
-	if (!maybe_tracked(tgid))
-		return 0;
+	/* Before the filter: of threads that exit at the same time, the last may have closed the process already. */
 	thread = thread_of(task);
 	if (thread && thread->proc_id) {
 		if (thread->depth)
@@ -98,6 +97,8 @@ int BPF_PROG(process_exit, struct task_struct *task)
 		close_account(thread);
 		thread->proc_id = 0;
 	}
+	if (!maybe_tracked(tgid))
+		return 0;
 	if (BPF_CORE_READ(task, signal, live.counter) > 0)
 		return 0;
 	proc_id = bpf_map_lookup_elem(&tracked, &tgid);

@@ -55,31 +55,49 @@ fn a_workload_does_not_notice_that_the_exporter_comes_and_goes() {
     workload.end();
 }
 
+/// Whether every thread sleeps in a system call other than those that wait for standard input or another thread.
+fn all_hang(pid: &str, launchers: usize) -> bool {
+    let waits = [nix::libc::SYS_futex, nix::libc::SYS_read].map(|number| number.to_string());
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map_while(Result::ok);
+    let hanging = tasks.filter(|task| {
+        let call = std::fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
+        let number = call.split_whitespace().next().unwrap_or("running");
+        number != "running" && !waits.contains(&number.to_owned())
+    });
+    hanging.count() == launchers
+}
+
 #[test]
-fn a_process_killed_in_the_midst_of_a_call_leaves_no_duration() {
+fn a_process_killed_in_the_midst_of_calls_leaves_no_duration() {
+    const THREADS: usize = 8;
     let exporter = Exporter::start(&[]);
-    let mut workload = Workload::start(&[
-        "calls",
-        "--calls=1",
-        "--op=cudaDeviceSynchronize",
-        "--script=cudaDeviceSynchronize:hang",
-    ]);
+    let mut killed = Vec::new();
+    let _holder = Workload::start(&["idle"]);
     exporter.until_attached(&libraries().join("libcudart.so.12"));
-    workload.go();
-    let pid = workload.pid();
-    until("its entry", || {
-        exporter.samples().has("gpucause_process_info", &[("pid", &pid)]).then_some(())
-    });
-    workload.kill();
-    let samples = until("the end of the call", || {
-        let samples = exporter.samples();
-        let abandoned = samples.count("gpucause_calls_abandoned_total", &[("pid", &pid)]);
-        (abandoned > 0).then_some(samples)
-    });
-    assert_eq!(samples.count("gpucause_calls_abandoned_total", &[("pid", &pid)]), 1);
-    assert!(!samples.has(COUNT, &[("pid", &pid)]));
-    // Its accounts stay for the retention time, and the exporter is as well as before.
-    assert!(samples.has("gpucause_process_info", &[("pid", &pid)]));
+    // Threads that exit at the same time, on all CPUs, in any order.
+    for _ in 0..10 {
+        let mut workload = Workload::start(&[
+            "calls",
+            "--calls=1",
+            &format!("--threads={THREADS}"),
+            "--op=cudaDeviceSynchronize",
+            "--script=cudaDeviceSynchronize:hang",
+        ]);
+        let pid = workload.pid();
+        workload.go();
+        until("all threads in a call", || all_hang(&pid, THREADS).then_some(()));
+        workload.kill();
+        killed.push(pid);
+    }
+    let samples = exporter.samples();
+    for pid in killed {
+        let of_process = [("pid", pid.as_str())];
+        let abandoned = samples.count("gpucause_calls_abandoned_total", &of_process);
+        assert_eq!(abandoned, THREADS as u64, "calls that never returned");
+        assert!(!samples.has(COUNT, &of_process));
+        // Its accounts stay for the retention time.
+        assert!(samples.has("gpucause_process_info", &of_process));
+    }
     assert_eq!(http_client::get(exporter.address, "/-/healthy").status, 200);
 }
 
