@@ -213,15 +213,23 @@ impl Blocked {
         Ok(Self { way, reason, process, stalls, truth })
     }
 
-    /// Whether this is how long the thread was off the CPU in its blocks, by its own clocks, less the waits for a CPU
-    /// that the kernel's statistics know. They count a wait from when the thread is in a run queue, which is some
-    /// microseconds after its wakeup began. That matters for page faults: there are thousands, of some 25 us each.
-    fn check_time(&self, seen: u64) -> Result<()> {
-        let blocked = number(&self.truth, "/blocked_offcpu_ns")
-            - number(&self.truth, "/thread/schedstat/wait_ns");
-        let waking = 5_000 * number(&self.truth, "/thread/voluntary_switches");
-        let range = (blocked as f64 * 0.97) as u64 - waking..=(blocked as f64 * 1.03) as u64;
-        ensure!(range.contains(&seen), "{}: blocked {seen} of {range:?} ns", self.way);
+    /// Whether the thread was off the CPU in its blocks for this long, by its own clocks, and blocked for all of it but
+    /// the waits for a CPU that the kernel's statistics know. They count a wait from when the thread is in a run queue,
+    /// not from its wakeup. That is some microseconds later, more where the CPUs are virtual and busy, and too much for
+    /// a statement about single waits of the disk: there are thousands, of some 25 us each.
+    fn check_time(&self, times: impl Fn(Reason) -> u64) -> Result<()> {
+        let off = number(&self.truth, "/blocked_offcpu_ns");
+        let blocked = off - number(&self.truth, "/thread/schedstat/wait_ns");
+        let seen = times(self.reason);
+        let all = Reason::ALL.iter().map(|&reason| times(reason)).sum::<u64>();
+        let way = self.way;
+        ensure!(all as f64 >= off as f64 * 0.97, "{way}: off the CPU {all} of {off} ns");
+        ensure!(seen as f64 <= blocked as f64 * 1.03, "{way}: blocked {seen} of {blocked} ns");
+        let on_disk = matches!(self.reason, Reason::Io | Reason::PageFault);
+        ensure!(
+            on_disk || seen as f64 >= blocked as f64 * 0.97,
+            "{way}: blocked {seen} of {blocked} ns"
+        );
         Ok(())
     }
 
@@ -238,7 +246,7 @@ impl Blocked {
     fn check_inside(&self) -> Result<()> {
         let (way, stalls) = (self.way, &self.stalls);
         self.check_share(|reason| self.overlap(reason))?;
-        self.check_time(self.overlap(self.reason))?;
+        self.check_time(|reason| self.overlap(reason))?;
         // The launch that warms up does not block, and may be preempted.
         ensure!((COUNT..=COUNT + 1).contains(&stalls.calls), "{way}: {stalls:?}");
         let within = stalls.offcpu.iter().map(|ns| ns.0).sum::<u64>();
@@ -255,9 +263,10 @@ impl Blocked {
     fn check_between(&self) -> Result<()> {
         let time = |reason| offcpu(&self.process, Role::Dispatcher, &[reason]).sum.0;
         self.check_share(time)?;
-        self.check_time(time(self.reason))?;
+        self.check_time(time)?;
+        // A call may wait for a page of its own; a single block would be ten times this.
         let inside = time_blocked(|reason| self.overlap(reason));
-        ensure!(inside == 0, "{}: {:?}", self.way, self.stalls);
+        ensure!(inside < time(self.reason) / 1000, "{}: {:?}", self.way, self.stalls);
         let launches = counted(&self.process)[&self.stalls.op];
         ensure!(launches == COUNT + 1, "{}: {launches} launches", self.way);
         Ok(())

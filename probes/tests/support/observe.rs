@@ -1,8 +1,8 @@
 //! The probes under test, and waiting for what they come to know.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -15,18 +15,23 @@ use gpucause_probes::{Options, Probes};
 
 use crate::workload::{DEADLINE, StandIns};
 
-/// Held by each test: what one loads onto the CPUs would disturb what another measures.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Held by each test, in any checkout: what one loads onto the CPUs would disturb what another measures.
+fn alone() -> Result<File> {
+    let path = std::env::temp_dir().join("gpucause-test-alone");
+    let file = File::create(&path).with_context(|| path.display().to_string())?;
+    file.lock().with_context(|| path.display().to_string())?;
+    Ok(file)
+}
 
 /// Running probes. They see the whole host, so every question names a process.
 pub(crate) struct Observed {
     probes: Probes,
-    _alone: MutexGuard<'static, ()>,
+    _alone: File,
 }
 
 impl Observed {
     pub(crate) fn start(options: Options) -> Result<Self> {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone()?;
         let probes =
             Probes::start(options).context("these tests need root and a kernel with BTF")?;
         Ok(Self { probes, _alone: alone })
