@@ -57,13 +57,18 @@ static __noinline void close_account(struct thread *thread)
 	if (!thread->account_since_ns)
 		return;
 	account_add(thread, thread->phase, STATE_RUNNING, bpf_ktime_get_ns());
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (!proc) {
+		/* User space has deleted the process already. */
+		thread->account_since_ns = 0;
+		return;
+	}
 	account = bpf_map_lookup_elem(&accounts, &proc_id);
 	if (!account) {
 		bpf_map_update_elem(&accounts, &proc_id, &zero_account, BPF_NOEXIST);
 		account = bpf_map_lookup_elem(&accounts, &proc_id);
 	}
-	proc = bpf_map_lookup_elem(&procs, &proc_id);
-	if (!account || !proc) {
+	if (!account) {
 		count_self(SELF_FULL_ACCOUNTS);
 		thread->account_since_ns = 0;
 		return;
