@@ -24,9 +24,8 @@ const fn bound(exponent: u32, le: &'static str) -> Bound {
 }
 
 /// The bounds below `+Inf`, ascending.
-pub static LADDER: [Bound; 21] = [
+pub static LADDER: [Bound; 19] = [
     bound(10, "0.000001023"),
-    bound(11, "0.000002047"),
     bound(12, "0.000004095"),
     bound(13, "0.000008191"),
     bound(14, "0.000016383"),
@@ -43,8 +42,7 @@ pub static LADDER: [Bound; 21] = [
     bound(26, "0.067108863"),
     bound(28, "0.268435455"),
     bound(30, "1.073741823"),
-    bound(32, "4.294967295"),
-    bound(34, "17.179869183"),
+    bound(33, "8.589934591"),
     bound(36, "68.719476735"),
 ];
 
