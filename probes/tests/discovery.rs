@@ -306,6 +306,30 @@ fn every_kind_of_first_instruction_is_counted_and_slow_ones_are_told() {
     );
 }
 
+/// `cudaMemset` ends by a jump to `cudaFree`, which returns for both.
+#[cfg(target_arch = "x86_64")]
+const TAIL_CALL: &str = r#"
+#define FUNCTION(NAME, CODE) \
+    asm(".globl " #NAME "\n.type " #NAME ", @function\n" #NAME ":\n" CODE "\n.size " #NAME ", . - " #NAME "\n");
+FUNCTION(cudaFree, "push %rbp\nmov $7, %eax\npop %rbp\nret")
+FUNCTION(cudaMemset, "push %rbp\npop %rbp\njmp cudaFree@PLT")
+"#;
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_call_that_ends_in_another_by_a_jump_is_counted_and_so_is_the_other() {
+    let place = Place::with(TAIL_CALL, &[]);
+    let mut subject = place.user();
+    let daemon = Daemon::start();
+    daemon.await_attached(&place.library);
+    assert_eq!(subject.call("cudaMemset", CALLS).0, 7 * CALLS);
+    assert_eq!(subject.call("cudaFree", CALLS).0, 7 * CALLS);
+    let counted = |function| daemon.calls(subject.pid(), function);
+    assert_eq!((counted("cudaMemset"), counted("cudaFree")), (CALLS, 2 * CALLS));
+    let abandoned: u64 = daemon.accounts(subject.pid()).iter().map(|p| p.abandoned_calls).sum();
+    assert_eq!(abandoned, 0);
+}
+
 #[test]
 fn a_truncated_library_is_told_and_harms_nothing_else() {
     let place = Place::new();
