@@ -11,7 +11,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::helper::Helper;
+use crate::counterpart::Helper;
 use crate::scratch::{DirectFile, EvictedMapping};
 use crate::script::Way;
 use crate::{clock, futex};

@@ -13,9 +13,9 @@
 
 pub mod block;
 pub mod clock;
+mod counterpart;
 pub mod function;
 pub mod futex;
-mod helper;
 mod layout;
 mod library;
 pub mod memory;

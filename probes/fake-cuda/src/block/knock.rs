@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
+use crate::counterpart::Helper;
 use crate::futex;
-use crate::helper::Helper;
 
 /// The system call that the filter singles out; nothing else on the helper thread makes it.
 const SIGNAL_CALL: libc::c_long = libc::SYS_getpriority;
