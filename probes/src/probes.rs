@@ -109,7 +109,8 @@ impl Probes {
         self.reader.snapshot()
     }
 
-    /// Processes that have ended, oldest first, with the moment they ended on the monotonic clock.
+    /// Processes that have ended, oldest first, with the moment they ended on the monotonic clock; not the images that made
+    /// calls before their process executed another.
     ///
     /// # Errors
     /// When the map cannot be read.

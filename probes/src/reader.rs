@@ -181,13 +181,17 @@ impl Reader {
         Ok(Snapshot { taken_at, processes: processes.into_values().collect(), counters, maps })
     }
 
-    /// Processes that have ended, oldest first, with the moment they ended.
+    /// Processes that have ended, oldest first, with the moment they ended. Images that made calls before their process
+    /// executed another are not among them: they are kept for as long as the process.
     ///
     /// # Errors
     /// When the map cannot be read.
     pub(crate) fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
+        let (processes, _) = self.processes()?;
+        let gone =
+            processes.into_values().filter(|process| !(process.execed && process.dispatches));
         let mut ended: Vec<_> =
-            self.processes()?.0.into_values().filter_map(|p| Some((p.id, p.ended?))).collect();
+            gone.filter_map(|process| Some((process.id, process.ended?))).collect();
         ended.sort_unstable_by_key(|&(_, at)| at);
         Ok(ended)
     }
