@@ -22,9 +22,14 @@ fn process(id: u32) -> ProcessSnapshot {
     let ops = || OpId::all().take(20);
     ProcessSnapshot {
         dispatches: true,
-        calls: ops().map(|op| CallSnapshot { op, cold: false, durations: histogram() }).collect(),
+        calls: ops().map(|op| CallSnapshot::unstalled(op, false, histogram())).collect(),
         stalls: ops()
-            .map(|op| StallSnapshot { op, calls: 1, offcpu: [Nanos(1_234_567); REASONS] })
+            .map(|op| StallSnapshot {
+                op,
+                cold: false,
+                calls: 1,
+                offcpu: [Nanos(1_234_567); REASONS],
+            })
             .collect(),
         offcpu: Reason::ALL.iter().map(|&r| (Role::Dispatcher, r, histogram())).collect(),
         runqueue: vec![(Role::Dispatcher, histogram())],

@@ -1,7 +1,7 @@
 //! Adding one process's accounts to another's.
 
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
+use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot, Wait};
 
 /// Adds the accounts of `image` to those of `sum`; identity, beginning and end of `sum` stay.
 pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
@@ -9,12 +9,15 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
     sum.abandoned_calls += image.abandoned_calls;
     for call in &image.calls {
         match sum.calls.iter_mut().find(|own| (own.op, own.cold) == (call.op, call.cold)) {
-            Some(CallSnapshot { durations, .. }) => durations.merge(&call.durations),
+            Some(CallSnapshot { durations, stalled, .. }) => {
+                durations.merge(&call.durations);
+                stalled.merge(&call.stalled);
+            }
             None => sum.calls.push(call.clone()),
         }
     }
     for stall in &image.stalls {
-        match sum.stalls.iter_mut().find(|own| own.op == stall.op) {
+        match sum.stalls.iter_mut().find(|own| (own.op, own.cold) == (stall.op, stall.cold)) {
             Some(own) => {
                 own.calls += stall.calls;
                 for (total, time) in own.offcpu.iter_mut().zip(stall.offcpu) {
@@ -55,12 +58,7 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
         }
     }
     sum.launch_gap.merge(&image.launch_gap);
-    for wait in &image.waits {
-        match sum.waits.iter_mut().find(|own| (own.reason, own.on) == (wait.reason, wait.on)) {
-            Some(own) => own.total.0 += wait.total.0,
-            None => sum.waits.push(*wait),
-        }
-    }
+    absorb_waits(sum, image);
     for (role, reason, durations) in &image.offcpu {
         let own = sum.offcpu.iter_mut().find(|own| (own.0, own.1) == (*role, *reason));
         match own {
@@ -77,6 +75,19 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
     for (totals, counts) in sum.switches.iter_mut().zip(image.switches) {
         for (total, count) in totals.iter_mut().zip(counts) {
             *total += count;
+        }
+    }
+}
+
+fn absorb_waits(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
+    for wait in &image.waits {
+        let key = |wait: &Wait| (wait.reason, wait.phase, wait.on);
+        match sum.waits.iter_mut().find(|own| key(own) == key(wait)) {
+            Some(own) => {
+                own.total.0 += wait.total.0;
+                own.held.0 += wait.held.0;
+            }
+            None => sum.waits.push(*wait),
         }
     }
 }

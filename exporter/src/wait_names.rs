@@ -125,7 +125,7 @@ mod tests {
     fn wait(reason: Reason, name: &str, total: u64) -> Wait {
         let mut comm = [0; COMM_LEN];
         comm[..name.len()].copy_from_slice(name.as_bytes());
-        Wait { reason, on: Comm(comm), total: Nanos(total) }
+        Wait::host(reason, Comm(comm), Nanos(total))
     }
 
     fn process(waits: Vec<Wait>) -> ProcessSnapshot {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Where a dispatcher thread's wall time goes, by phase and state, from its first traced call on.
+/* Where the wall time of a dispatcher thread goes, by phase and state, from its first traced call on; and that of the main
+ * thread of a worker, from when it is first seen.
  *
  * A stretch of running time is open from the moment that was subtracted from its cell until the moment that is added to
  * it, so the sum of all cells plus the present moment is the wall time, in whatever order the additions happen: the call
@@ -56,6 +57,10 @@ static __noinline void close_account(struct thread *thread)
 
 	if (!thread->account_since_ns)
 		return;
+	if (thread->role != ROLE_DISPATCHER) {
+		thread->account_since_ns = 0;
+		return;
+	}
 	account_add(thread, thread->phase, STATE_RUNNING, bpf_ktime_get_ns());
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (!proc) {

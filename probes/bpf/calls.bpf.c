@@ -65,6 +65,9 @@ static __noinline struct thread *dispatcher(void)
 		thread = track_thread(task, tgid, proc_id, ROLE_DISPATCHER);
 	if (!thread)
 		return 0;
+	/* What a worker did before was in an account of its own. */
+	if (thread->role == ROLE_WORKER)
+		thread->account_since_ns = 0;
 	thread->role = ROLE_DISPATCHER;
 	open_account(thread);
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
@@ -241,7 +244,7 @@ static __always_inline struct frame *matching_frame(struct thread *thread, __u64
 
 static __noinline void count_stall(const struct thread *thread, const struct frame *frame)
 {
-	struct call_key key = { .proc_id = thread->proc_id, .op = frame->op };
+	struct call_key key = { .proc_id = thread->proc_id, .op = frame->op, .cold = frame->cold };
 	struct stall *stall = bpf_map_lookup_elem(&stalls, &key);
 
 	if (!stall) {
@@ -277,13 +280,15 @@ static __noinline void count_error(const struct thread *thread, __u16 op, __u32 
 	__sync_fetch_and_add(count, 1);
 }
 
-static __always_inline void record_call(struct thread *thread, struct frame *frame, __u64 end)
+static __always_inline void record_call(struct thread *thread, struct frame *frame, __u64 end, bool stalled)
 {
+	__u16 flags = (frame->cold ? CALL_COLD : 0) | (stalled ? CALL_STALLED : 0);
+
 	if (end < frame->start_ns) {
 		count_self(SELF_CLOCK_UNDERFLOW);
 		end = frame->start_ns;
 	}
-	hist_add(thread->proc_id, HIST_CALL, frame->op, frame->cold, end - frame->start_ns);
+	hist_add(thread->proc_id, HIST_CALL, frame->op, flags, end - frame->start_ns);
 }
 
 /* Books a call that returns now with `code`. */
@@ -304,7 +309,7 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 	}
 	if (intervals != frame->intervals)
 		count_stall(thread, frame);
-	record_call(thread, frame, end);
+	record_call(thread, frame, end, intervals != frame->intervals);
 	if (code && code != info->pending_code)
 		count_error(thread, frame->op, code);
 	if (frame->cold && info->function_arg)

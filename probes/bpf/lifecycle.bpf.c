@@ -46,6 +46,8 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 		return 0;
 	/* It waits for its first CPU from now on, as if woken. */
 	now = bpf_ktime_get_ns();
+	if (thread->account_since_ns)
+		account_add(thread, PHASE_HOST, STATE_RUNNING, now);
 	thread->on_since_ns = now;
 	thread->woken_ns = now;
 	thread->off_reason = REASON_OTHER;

@@ -101,13 +101,13 @@ struct {
 	__type(value, struct account);
 } accounts SEC(".maps");
 
-/* Nanoseconds that dispatchers and workers waited, by whom they waited for. */
+/* How long dispatchers and workers waited, by whom they waited for. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 16384);
 	__type(key, struct blame_key);
-	__type(value, __u64);
+	__type(value, struct blamed);
 } blame SEC(".maps");
 
 /* The programs' counters about themselves. */
@@ -123,6 +123,7 @@ static const struct hist zero_hist;
 static const struct proc zero_proc;
 static const struct stall zero_stall;
 static const struct account zero_account;
+static const struct blamed zero_blamed;
 static const __u64 zero_u64;
 
 /* The atomic add is needed although the slot is per CPU: a uprobe program can be preempted between load and store. */

@@ -24,6 +24,51 @@ static __always_inline __u32 first_argument(const struct pt_regs *regs)
 #endif
 }
 
+#if defined(__TARGET_ARCH_x86)
+#define SYSCALL_FUTEX 202
+#else
+#define SYSCALL_FUTEX 98
+#endif
+/* Commands of futex, without the flags for private futexes and for the clock. */
+#define FUTEX_COMMAND 0x7f
+#define FUTEX_WAIT 0
+#define FUTEX_LOCK_PI 6
+#define FUTEX_LOCK_PI2 13
+/* What the word of a contended mutex of glibc holds: its "low-level lock". */
+#define MUTEX_CONTENDED 2
+
+static __always_inline __u32 second_argument(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->si;
+#else
+	return regs->user_regs.regs[1];
+#endif
+}
+
+static __always_inline __u32 third_argument(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->dx;
+#else
+	return regs->user_regs.regs[2];
+#endif
+}
+
+/* Whether a thread that blocks in futex wants a lock. Waits on condition variables look different, but some of those are
+ * for locks too, such as Python's. */
+static __noinline bool wants_lock(struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u32 command = second_argument(regs) & FUTEX_COMMAND;
+
+	if (syscall_number(regs) != SYSCALL_FUTEX)
+		return false;
+	if (command == FUTEX_LOCK_PI || command == FUTEX_LOCK_PI2)
+		return true;
+	return command == FUTEX_WAIT && third_argument(regs) == MUTEX_CONTENDED;
+}
+
 /* What a wait on descriptor `fd` is for: only files and block devices are I/O. */
 static __always_inline __u32 descriptor_reason(struct task_struct *task, __u32 fd)
 {
@@ -83,9 +128,10 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 		thread->off_reason = REASON_PREEMPTED;
 		kind = SWITCH_INVOLUNTARY;
 		if (thread->role != ROLE_HELPER)
-			name_task(thread->culprit, next, tgid);
+			name_task(&thread->culprit, next, thread);
 	} else {
 		thread->off_reason = blocked_reason(task);
+		thread->waits_for_lock = thread->off_reason == REASON_FUTEX && wants_lock(task);
 	}
 	/* It was never seen to get the CPU that it now leaves. When it did is not known. */
 	if (thread->off_since_ns)
@@ -123,8 +169,8 @@ static __noinline void charge_runqueue(struct thread *thread, __u64 ns, struct t
 	charge_queue(thread, ns);
 	if (thread->role == ROLE_HELPER)
 		return;
-	name_task(thread->culprit, prev, thread->tgid);
-	blame_add(thread->proc_id, REASON_RUNQUEUE, thread->culprit, ns);
+	name_task(&thread->culprit, prev, thread);
+	blame_add(thread, REASON_RUNQUEUE, &thread->culprit, ns, 0);
 }
 
 static __noinline void charge_interval(struct thread *thread, __u64 now, struct task_struct *prev)
@@ -136,7 +182,7 @@ static __noinline void charge_interval(struct thread *thread, __u64 now, struct 
 		charge(thread, REASON_PREEMPTED, now - since);
 		charge_queue(thread, now - since);
 		if (thread->role != ROLE_HELPER)
-			blame_add(thread->proc_id, REASON_PREEMPTED, thread->culprit, now - since);
+			blame_add(thread, REASON_PREEMPTED, &thread->culprit, now - since, 0);
 		return;
 	}
 	/* Every wait ends with one wakeup. One from before the thread's last run was missed by the program; one from that
@@ -148,11 +194,11 @@ static __noinline void charge_interval(struct thread *thread, __u64 now, struct 
 		woken = since;
 	if (woken > since) {
 		charge(thread, thread->off_reason, woken - since);
-		if (thread->role != ROLE_HELPER) {
-			settle_waker(thread, thread->off_reason);
-			blame_add(thread->proc_id, thread->off_reason, thread->waker, woken - since);
-		}
+		if (thread->role != ROLE_HELPER)
+			blame_waker(thread, thread->off_reason, since, woken);
 	}
+	if (is_idle(thread->off_reason))
+		thread->busy_since_ns = woken;
 	charge_runqueue(thread, now - woken, prev);
 }
 

@@ -66,6 +66,10 @@ static __noinline struct thread *track_thread(struct task_struct *task, __u32 tg
 	thread->off_since_ns = 0;
 	thread->account_since_ns = 0;
 	thread->launched_ns = 0;
+	thread->busy_since_ns = bpf_ktime_get_ns();
+	/* Workers feed their parent from their main thread; it has an account too, kept while it lives. */
+	if (role == ROLE_WORKER && task->pid == task->tgid)
+		open_account(thread);
 	barrier();
 	thread->proc_id = proc_id;
 	return thread;

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashSet};
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{
-    AccountRecord, AllocationKey, BlameKey, BytesKey, CHUNK_SLOTS, CallKey, ErrorKey, HistKey,
-    HistKind, HistRecord, KernelKey, KernelRecord, ProcRecord, ROLES, SWITCHES, SelfCounter,
-    StallRecord, ThreadRecord, ThreadReport,
+    AccountRecord, AllocationKey, BlameKey, BlameRecord, BytesKey, CALL_COLD, CALL_STALLED,
+    CHUNK_SLOTS, CallKey, ErrorKey, HistKey, HistKind, HistRecord, KernelKey, KernelRecord,
+    ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord, ThreadRecord, ThreadReport,
 };
 use gpucause_abi::snapshot::{
     CallSnapshot, Comm, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
@@ -78,6 +78,8 @@ unsafe impl Plain for ProcRecord {}
 unsafe impl Plain for HistRecord {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for BlameKey {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for BlameRecord {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for BytesKey {}
 // SAFETY: integers and arrays of integers.
@@ -288,13 +290,18 @@ impl Reader {
             Ok(())
         })?;
         for process in processes.values_mut() {
-            let calls = process.calls.iter_mut().map(|call| &mut call.durations);
+            let calls =
+                process.calls.iter_mut().flat_map(|call| [&mut call.durations, &mut call.stalled]);
             let offcpu = process.offcpu.iter_mut().map(|(_, _, stretches)| stretches);
             let runqueue = process.runqueue.iter_mut().map(|(_, waits)| waits);
             let copies = process.copies.iter_mut().map(|(_, _, copies)| copies);
             let gaps = std::iter::once(&mut process.launch_gap);
             for whole in calls.chain(offcpu).chain(runqueue).chain(copies).chain(gaps) {
                 whole.slots.sort_unstable_by_key(|&(slot, _)| slot);
+            }
+            for call in &mut process.calls {
+                // So far those that never left the CPU.
+                call.durations.merge(&call.stalled);
             }
             process.calls.sort_unstable_by_key(|call| (call.op, call.cold));
             process.offcpu.sort_unstable_by_key(|&(role, reason, _)| (role, reason));
@@ -312,10 +319,10 @@ impl Reader {
             entries += 1;
             let key: CallKey = decode("stalls", key)?;
             let record: StallRecord = decode("stalls", value)?;
-            let op = u16::try_from(key.op).map(OpId);
-            if let (Some(process), Ok(op)) = (processes.get_mut(&key.proc_id), op) {
+            if let Some(process) = processes.get_mut(&key.proc_id) {
                 process.stalls.push(StallSnapshot {
-                    op,
+                    op: OpId(key.op),
+                    cold: key.cold != 0,
                     calls: record.calls,
                     offcpu: record.offcpu_ns.map(Nanos),
                 });
@@ -411,13 +418,15 @@ fn histogram_of<'a>(process: &'a mut ProcessSnapshot, key: &HistKey) -> Option<&
     let role = || u8::try_from(key.a).ok().and_then(Role::from_raw);
     match u8::try_from(key.kind).ok().and_then(HistKind::from_raw)? {
         HistKind::Call => {
-            let (op, cold) = (OpId(key.a), key.b != 0);
+            let (op, cold) = (OpId(key.a), key.b & CALL_COLD != 0);
             let at = process.calls.iter().position(|call| call.op == op && call.cold == cold);
             let at = at.unwrap_or_else(|| {
-                process.calls.push(CallSnapshot { op, cold, durations: Histogram::default() });
+                let (durations, stalled) = Default::default();
+                process.calls.push(CallSnapshot { op, cold, durations, stalled });
                 process.calls.len() - 1
             });
-            process.calls.get_mut(at).map(|call| &mut call.durations)
+            let call = process.calls.get_mut(at)?;
+            Some(if key.b & CALL_STALLED == 0 { &mut call.durations } else { &mut call.stalled })
         }
         HistKind::Offcpu => {
             let (role, reason) = (role()?, Reason::from_raw(u8::try_from(key.b).ok()?)?);

@@ -78,7 +78,7 @@ fn unfinished(now: u64, thread: &ThreadRecord) -> Vec<(State, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpucause_abi::record::{COMM_LEN, FrameRecord, MAX_DEPTH, REASONS};
+    use gpucause_abi::record::{COMM_LEN, FrameRecord, MAX_DEPTH, PartyRecord, REASONS};
     use gpucause_abi::state::Phase;
     use proptest::prelude::*;
 
@@ -97,6 +97,7 @@ mod tests {
             overtaken: 0,
             offcpu_at_entry_ns: [0; REASONS],
         };
+        let nobody = PartyRecord { comm: [0; COMM_LEN], tgid: 0, relation: 0 };
         ThreadRecord {
             proc_id: 1,
             tgid: 1,
@@ -110,11 +111,15 @@ mod tests {
             account_since_ns: 1_000,
             launched_ns: 0,
             offcpu_total_ns: 0,
-            culprit: [0; COMM_LEN],
-            waker: [0; COMM_LEN],
+            culprit: nobody,
+            waker: nobody,
+            waker_busy_since_ns: 0,
+            busy_since_ns: 0,
             account,
             wakes: 0,
             intervals: 0,
+            waits_for_lock: 0,
+            pad: 0,
             offcpu_ns: [0; REASONS],
             offcpu_at_return_ns: [0; REASONS],
             frames: [frame; MAX_DEPTH],

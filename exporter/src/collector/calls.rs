@@ -6,6 +6,7 @@ use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     CALLS_ABANDONED, CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_OFFCPU, CUDA_CALL_STALLED,
 };
+use gpucause_abi::Nanos;
 use gpucause_abi::op::{Op, OpId};
 use gpucause_abi::state::Reason;
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,13 +103,15 @@ impl Families {
         let stalled = process.stalls.iter().map(|stall| stall.op);
         for id in called.chain(stalled).collect::<BTreeSet<_>>() {
             let Some(op) = id.op() else { continue };
-            let stall = process.stalls.iter().find(|stall| stall.op == id);
+            let of_op = || process.stalls.iter().filter(|stall| stall.op == id);
             self.stalled.push_created(
                 op_labels(series, op),
-                Value::Integer(stall.map_or(0, |stall| stall.calls)),
+                Value::Integer(of_op().map(|stall| stall.calls).sum()),
                 series.created,
             );
-            let times = stall.into_iter().flat_map(|stall| Reason::ALL.iter().zip(stall.offcpu));
+            let total =
+                |reason: Reason| Nanos(of_op().map(|stall| stall.offcpu[reason as usize].0).sum());
+            let times = Reason::ALL.iter().map(|&reason| (reason, total(reason)));
             for (reason, time) in times.filter(|(_, time)| time.0 > 0) {
                 self.offcpu.push_created(
                     with(op_labels(series, op), reason.label().into()),

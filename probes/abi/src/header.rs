@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::hist;
 use crate::op::{Api, Class, CopyKind};
 use crate::record::{self, ArgRole, BytesKind, HistKind, SelfCounter, c_records};
-use crate::state::{Phase, Reason, Role, Switch};
+use crate::state::{Phase, Reason, Relation, Role, Switch};
 
 /// The C header with every constant, enum and record that this crate shares with the kernel programs. Sizes and
 /// offsets are asserted in C against the Rust layout.
@@ -31,6 +31,8 @@ pub fn c_header() -> String {
         ("CTX_SWITCHES", record::CTX_SWITCHES),
         ("MAX_OPS", record::MAX_OPS),
         ("MAX_KERNELS", record::MAX_KERNELS),
+        ("CALL_COLD", record::CALL_COLD as usize),
+        ("CALL_STALLED", record::CALL_STALLED as usize),
         ("MAX_LINKS", record::MAX_LINKS),
         ("MAX_SYSCALLS", record::MAX_SYSCALLS),
         ("FILTER_SLOTS", record::FILTER_SLOTS),
@@ -45,6 +47,7 @@ pub fn c_header() -> String {
     c_enum(&mut text, Api::C_PREFIX, Api::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Class::C_PREFIX, Class::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Reason::C_PREFIX, Reason::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Relation::C_PREFIX, Relation::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Role::C_PREFIX, Role::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, CopyKind::C_PREFIX, CopyKind::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, ArgRole::C_PREFIX, ArgRole::ALL.iter().map(|v| v.label()));
@@ -109,6 +112,7 @@ fn c_records_name(rust_name: &str) -> Option<&'static str> {
     match rust_name {
         "FrameRecord" => Some("frame"),
         "AccountRecord" => Some("account"),
+        "PartyRecord" => Some("party"),
         _ => None,
     }
 }

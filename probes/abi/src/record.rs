@@ -30,6 +30,10 @@ pub const MAX_OPS: usize = 256;
 pub const MAX_LINKS: usize = 4096;
 /// System-call numbers that have a reason of their own; higher numbers count as [`Reason::Other`].
 pub const MAX_SYSCALLS: usize = 512;
+/// Bit of a [`HistKind::Call`] key: first launch of a kernel function.
+pub const CALL_COLD: u16 = 1;
+/// Bit of a [`HistKind::Call`] key: off the CPU at some time between entry and return.
+pub const CALL_STALLED: u16 = 2;
 /// Kernel functions that are remembered of one process.
 pub const MAX_KERNELS: usize = 4096;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
@@ -66,7 +70,7 @@ pub(crate) struct CRecord {
 shared_enum! {
     /// What a histogram in the `hists` map holds, and how its key's `a` and `b` are to be read.
     HistKind, "HIST" {
-        /// Durations of calls: `a` is the op, `b` is 1 for cold calls.
+        /// Durations of calls: `a` is the op, `b` has [`CALL_COLD`] and [`CALL_STALLED`].
         Call = "call",
         /// Off-CPU intervals: `a` is the role, `b` the reason.
         Offcpu = "offcpu",
@@ -174,8 +178,8 @@ records! {
     /// A chunk of a histogram. `sum` and `max` are exact and of this chunk's values; the count is the sum of the slots.
     HistRecord as "hist" { sum_ns: u64, max_ns: u64, slots: [u64; CHUNK_SLOTS] }
 
-    /// Key of `stalls`: one op of one process.
-    CallKey as "call_key" { proc_id: u32, op: u32 }
+    /// Key of `stalls`: one op of one process, cold calls apart.
+    CallKey as "call_key" { proc_id: u32, op: u16, cold: u16 }
 
     /// Off-CPU time that overlapped calls of one op.
     StallRecord as "stall" { calls: u64, offcpu_ns: [u64; REASONS] }
@@ -195,15 +199,29 @@ records! {
     /// Key of `bytes`: what was counted, and for copies the kind, for collectives the op.
     BytesKey as "bytes_key" { proc_id: u32, what: u16, which: u16 }
 
-    /// Key of `blame`: who a process waited for. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the task that had the CPU,
-    /// else the task that ended the wait.
-    BlameKey as "blame_key" { proc_id: u32, reason: u32, comm: [u8; COMM_LEN] }
+    /// Key of `blame`: who a process waited for, and in which phase. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the task
+    /// that had the CPU, else the task that ended the wait.
+    BlameKey as "blame_key" { proc_id: u32, reason: u16, phase: u16, comm: [u8; COMM_LEN] }
+
+    /// How long, and who that was. `held_ns` is the part of a futex wait in which the other was busy with what the thread
+    /// waited for: it was a wait for a lock, or the other thread of the process did not idle meanwhile.
+    BlameRecord as "blamed" {
+        total_ns: u64,
+        held_ns: u64,
+        /// The last process of that name; 0 for none.
+        tgid: u32,
+        /// A `RELATION_` of that process.
+        relation: u32,
+    }
+
+    /// Another task, as a thread that waits for it remembers it.
+    PartyRecord as "party" { comm: [u8; COMM_LEN], tgid: u32, relation: u32 }
 
     /// Wall time of dispatcher threads, by phase and state. In a thread's record the stretch that has not ended is open:
     /// its beginning was taken from the cell of running, so that adding the present moment there completes the account.
     AccountRecord as "account" { cells_ns: [u64; ACCOUNT_CELLS] }
 
-    /// Heads the record of a live dispatcher thread when threads report.
+    /// Heads the record of a live thread that has an account when threads report.
     ThreadReport as "thread_report" { now_ns: u64, tid: u32, pad: u32 }
 
     /// One life of a process image. `ctx_switches` is `[role][kind]`.
@@ -285,9 +303,13 @@ records! {
         /// Sum of `offcpu_ns`.
         offcpu_total_ns: u64,
         /// Who had the CPU while this thread could have run.
-        culprit: [u8; COMM_LEN],
+        culprit: PartyRecord,
         /// Who woke it last with a system call that wakes others.
-        waker: [u8; COMM_LEN],
+        waker: PartyRecord,
+        /// Since when the waker had been busy, when that is a thread of the same process; 0 for others.
+        waker_busy_since_ns: u64,
+        /// When the thread's last idle wait ended, or when it was first seen.
+        busy_since_ns: u64,
         /// Written with additions that commute: by the call programs between phases, by the switch program between
         /// states.
         account: AccountRecord,
@@ -295,6 +317,9 @@ records! {
         wakes: u32,
         /// Off-CPU intervals that have ended: readers retry when it moves.
         intervals: u32,
+        /// 1 when it left the CPU to wait for a lock.
+        waits_for_lock: u32,
+        pad: u32,
         offcpu_ns: [u64; REASONS],
         /// `offcpu_ns` when the returning call ended; of the call programs.
         offcpu_at_return_ns: [u64; REASONS],

@@ -3,7 +3,7 @@
 use crate::hist::Histogram;
 use crate::op::{CopyKind, OpId};
 use crate::record::{PHASES, REASONS, ROLES, STATES, SWITCHES, SelfCounter};
-use crate::state::{Phase, Reason, Role, State, Switch};
+use crate::state::{Phase, Reason, Relation, Role, State, Switch};
 use crate::{Nanos, ProcId, Tgid, Tid};
 
 /// All accounts at one moment.
@@ -77,6 +77,8 @@ pub struct ProcessSnapshot {
     pub dispatcher_time: TimeAccount,
     /// The dispatcher threads that live.
     pub dispatchers: Vec<DispatcherSnapshot>,
+    /// The main thread of a worker process while it lives and makes no traced calls: all of its time is in the host phase.
+    pub worker: Option<DispatcherSnapshot>,
     /// Time from one launch's return to the next launch's entry on the same thread.
     pub launch_gap: Histogram,
     /// Whom dispatchers and workers waited for.
@@ -115,6 +117,7 @@ impl ProcessSnapshot {
             rank: None,
             dispatcher_time: TimeAccount::default(),
             dispatchers: Vec::new(),
+            worker: None,
             launch_gap: Histogram::default(),
             waits: Vec::new(),
             offcpu: Vec::new(),
@@ -182,12 +185,12 @@ impl TimeAccount {
     }
 }
 
-/// A live dispatcher thread.
+/// A live thread that has a time account.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DispatcherSnapshot {
     /// The thread.
     pub tid: Tid,
-    /// From its first traced call until it was looked at.
+    /// From its first traced call, or for a worker from when it was first seen, until it was looked at.
     pub wall: Nanos,
     /// Where that time went.
     pub time: TimeAccount,
@@ -204,8 +207,26 @@ pub struct Wait {
     /// wait, `kernel` when that was not a task but a timer or a device. Threads of the same process go by their own
     /// names, other processes by those of their leaders.
     pub on: Comm,
+    /// What the thread was doing.
+    pub phase: Phase,
     /// How long in all.
     pub total: Nanos,
+    /// How much of a futex wait the other was busy with what was waited for: all of it when that is a lock, else as long as
+    /// a thread of the same process had not idled before it ended the wait.
+    pub held: Nanos,
+    /// The last process of that name, if it was one.
+    pub tgid: Option<Tgid>,
+    /// What that process is to this one.
+    pub relation: Relation,
+}
+
+impl Wait {
+    /// A wait in the thread's own code for no process.
+    #[must_use]
+    pub fn host(reason: Reason, on: Comm, total: Nanos) -> Self {
+        let (phase, relation, held) = (Phase::Host, Relation::None, Nanos(0));
+        Self { reason, on, phase, total, held, tgid: None, relation }
+    }
 }
 
 /// Durations of one op's calls.
@@ -217,13 +238,25 @@ pub struct CallSnapshot {
     pub cold: bool,
     /// From entry to return.
     pub durations: Histogram,
+    /// Those of them that were off the CPU at some time between.
+    pub stalled: Histogram,
 }
 
-/// Off-CPU time that overlapped one op's calls.
+impl CallSnapshot {
+    /// Calls of which none left the CPU.
+    #[must_use]
+    pub fn unstalled(op: OpId, cold: bool, durations: Histogram) -> Self {
+        Self { op, cold, durations, stalled: Histogram::default() }
+    }
+}
+
+/// Off-CPU time that overlapped one op's calls, cold ones apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StallSnapshot {
     /// The op.
     pub op: OpId,
+    /// Whether these are first launches of a kernel function.
+    pub cold: bool,
     /// Calls with any off-CPU time between entry and return.
     pub calls: u64,
     /// Overlapping off-CPU time by [`Reason`].

@@ -73,6 +73,20 @@ shared_enum! {
 }
 
 shared_enum! {
+    /// What the task that a thread waited for is to the thread's process.
+    Relation, "RELATION" {
+        /// No task: the idle loop, a timer, a device.
+        None = "none",
+        /// A thread of it.
+        Thread = "thread",
+        /// A worker process of it.
+        Worker = "worker",
+        /// Anything else.
+        Other = "other",
+    }
+}
+
+shared_enum! {
     /// How a thread left the CPU, as the kernel's own per-task switch counters see it.
     Switch, "SWITCH" {
         /// It blocked.

@@ -108,7 +108,10 @@ fn with<T, R>(
     })
 }
 
-/// A futex word that a helper thread clears.
+/// What the word of a contended mutex of glibc holds.
+const CONTENDED: u32 = 2;
+
+/// The futex word of a mutex that a helper thread holds.
 struct Lock {
     held: Arc<AtomicU32>,
     holder: Helper,
@@ -126,10 +129,10 @@ impl Lock {
     }
 
     fn wait(&self, ns: u64) {
-        self.held.store(1, Ordering::Relaxed);
+        self.held.store(CONTENDED, Ordering::Relaxed);
         self.holder.ask(ns);
-        while self.held.load(Ordering::Acquire) == 1 {
-            futex::wait(&self.held, 1, None);
+        while self.held.load(Ordering::Acquire) == CONTENDED {
+            futex::wait(&self.held, CONTENDED, None);
         }
     }
 }

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use gpucause_abi::op::OpId;
-use gpucause_abi::record::{AccountRecord, BlameKey, ProcRecord, ThreadRecord, ThreadReport};
+use gpucause_abi::record::{
+    AccountRecord, BlameKey, BlameRecord, ProcRecord, ThreadRecord, ThreadReport,
+};
 use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
-use gpucause_abi::state::Reason;
-use gpucause_abi::{Nanos, Tid};
+use gpucause_abi::state::{Phase, Reason, Relation, Role};
+use gpucause_abi::{Nanos, Tgid, Tid};
 use libbpf_rs::Iter;
 
 use super::{ReadError, Reader, decode, for_each};
@@ -30,18 +32,18 @@ impl Reader {
         for_each(&self.blame, "blame", |key, value| {
             entries += 1;
             let key: BlameKey = decode("blame", key)?;
-            let ns =
-                u64::from_ne_bytes(value.first_chunk().copied().ok_or(ReadError::Layout("blame"))?);
-            let reason = u8::try_from(key.reason).ok().and_then(Reason::from_raw);
-            if let (Some(process), Some(reason)) = (processes.get_mut(&key.proc_id), reason) {
-                process.waits.push(Wait { reason, on: Comm(key.comm), total: Nanos(ns) });
+            let record: BlameRecord = decode("blame", value)?;
+            if let (Some(process), Some(wait)) =
+                (processes.get_mut(&key.proc_id), wait_of(&key, &record))
+            {
+                process.waits.push(wait);
             }
             Ok(())
         })?;
         for process in processes.values_mut() {
-            process
-                .waits
-                .sort_unstable_by_key(|wait| (std::cmp::Reverse(wait.total), wait.reason, wait.on));
+            process.waits.sort_unstable_by_key(|wait| {
+                (std::cmp::Reverse(wait.total), wait.reason, wait.phase, wait.on)
+            });
         }
         Ok(entries)
     }
@@ -67,10 +69,13 @@ impl Reader {
                     process.dispatcher_time.merge(&account);
                 }
             }
-            for (id, dispatcher) in live {
-                if let Some(process) = processes.get_mut(&id) {
-                    process.dispatcher_time.merge(&dispatcher.time);
-                    process.dispatchers.push(dispatcher);
+            for (id, role, thread) in live {
+                let Some(process) = processes.get_mut(&id) else { continue };
+                if role == Role::Dispatcher {
+                    process.dispatcher_time.merge(&thread.time);
+                    process.dispatchers.push(thread);
+                } else {
+                    process.worker = Some(thread);
                 }
             }
             return Ok(entries);
@@ -102,22 +107,36 @@ impl Reader {
         Ok(accounts)
     }
 
-    fn live_accounts(&self) -> Result<Vec<(u32, DispatcherSnapshot)>, ReadError> {
+    fn live_accounts(&self) -> Result<Vec<(u32, Role, DispatcherSnapshot)>, ReadError> {
         let Some(link) = &self.reports else { return Ok(Vec::new()) };
         let mut bytes = Vec::new();
         let failed = |source| ReadError::Libbpf { map: "report_threads", source };
         Iter::new(link).map_err(failed)?.read_to_end(&mut bytes).map_err(ReadError::Reports)?;
         let each = size_of::<ThreadReport>() + size_of::<ThreadRecord>();
-        bytes.chunks_exact(each).map(dispatcher_of).collect()
+        bytes.chunks_exact(each).map(thread_of).collect()
     }
 }
 
-fn dispatcher_of(bytes: &[u8]) -> Result<(u32, DispatcherSnapshot), ReadError> {
+/// `None` for an entry from a newer source tree.
+fn wait_of(key: &BlameKey, record: &BlameRecord) -> Option<Wait> {
+    Some(Wait {
+        reason: Reason::from_raw(u8::try_from(key.reason).ok()?)?,
+        phase: Phase::from_raw(u8::try_from(key.phase).ok()?)?,
+        on: Comm(key.comm),
+        total: Nanos(record.total_ns),
+        held: Nanos(record.held_ns),
+        tgid: (record.tgid != 0).then_some(Tgid(record.tgid)),
+        relation: Relation::from_raw(u8::try_from(record.relation).ok()?)?,
+    })
+}
+
+fn thread_of(bytes: &[u8]) -> Result<(u32, Role, DispatcherSnapshot), ReadError> {
     let report: ThreadReport = decode("report_threads", bytes)?;
     let thread: ThreadRecord = decode("report_threads", &bytes[size_of::<ThreadReport>()..])?;
     let (time, wall) = settle(report.now_ns, &thread);
     let outermost = thread.frames.first().filter(|_| thread.depth > 0);
     let inflight = outermost
         .map(|frame| (OpId(frame.op), Nanos(report.now_ns.saturating_sub(frame.start_ns))));
-    Ok((thread.proc_id, DispatcherSnapshot { tid: Tid(report.tid), wall, time, inflight }))
+    let role = u8::try_from(thread.role).ok().and_then(Role::from_raw).unwrap_or(Role::Helper);
+    Ok((thread.proc_id, role, DispatcherSnapshot { tid: Tid(report.tid), wall, time, inflight }))
 }

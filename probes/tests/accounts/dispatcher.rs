@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
-use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_probes::Options;
 
 use crate::observe::{Observed, until};
@@ -89,6 +89,11 @@ fn who_releases_a_lock_is_named_for_the_time_it_was_waited_for() -> Result<()> {
     // The wait for the word to begin came before the first call, and is in no account.
     let (of_holder, of_all) = waited(&process, &[Reason::Futex], "lock-holder");
     ensure!(of_holder * 100 >= of_all * 95, "{of_holder} of {of_all} ns: {:?}", process.waits);
+    for wait in process.waits.iter().filter(|wait| wait.on.to_text() == "lock-holder") {
+        ensure!(wait.relation == Relation::Thread, "{wait:?}");
+        ensure!(wait.tgid == Some(process.tgid), "{wait:?}");
+        ensure!(wait.held == wait.total, "a lock is held all the time: {wait:?}");
+    }
     let blocked = number(&truth, "/blocked_offcpu_ns");
     ensure!(
         of_holder * 100 >= blocked * 90 && of_holder <= blocked,

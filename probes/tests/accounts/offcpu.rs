@@ -45,8 +45,8 @@ fn runqueue(process: &ProcessSnapshot, role: Role) -> Histogram {
 
 fn launch_stalls(process: &ProcessSnapshot) -> StallSnapshot {
     let launch = op("cudaLaunchKernel");
-    let none = StallSnapshot { op: launch, calls: 0, offcpu: [Nanos(0); REASONS] };
-    process.stalls.iter().find(|stall| stall.op == launch).cloned().unwrap_or(none)
+    let none = StallSnapshot { op: launch, cold: false, calls: 0, offcpu: [Nanos(0); REASONS] };
+    process.stalls.iter().find(|stall| stall.op == launch && !stall.cold).cloned().unwrap_or(none)
 }
 
 /// Tries again what failed when the programs were not told of every switch.
@@ -249,6 +249,10 @@ impl Blocked {
         self.check_time(|reason| self.overlap(reason))?;
         // The launch that warms up does not block, and may be preempted.
         ensure!((COUNT..=COUNT + 1).contains(&stalls.calls), "{way}: {stalls:?}");
+        let calls = self.process.calls.iter();
+        let of_launches = calls.filter(|call| call.op == stalls.op && !call.cold);
+        let stalled = of_launches.map(|call| call.stalled.count()).sum::<u64>();
+        ensure!(stalled == stalls.calls, "{way}: {stalled} durations of {stalls:?}");
         let within = stalls.offcpu.iter().map(|ns| ns.0).sum::<u64>();
         let calls = self.process.call_durations(stalls.op).sum.0;
         ensure!(within <= calls, "{way}: {within} ns off the CPU in {calls} ns of calls");
