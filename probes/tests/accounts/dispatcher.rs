@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
+use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_probes::Options;
 
@@ -89,7 +89,8 @@ fn who_releases_a_lock_is_named_for_the_time_it_was_waited_for() -> Result<()> {
     // The wait for the word to begin came before the first call, and is in no account.
     let (of_holder, of_all) = waited(&process, &[Reason::Futex], "lock-holder");
     ensure!(of_holder * 100 >= of_all * 95, "{of_holder} of {of_all} ns: {:?}", process.waits);
-    for wait in process.waits.iter().filter(|wait| wait.on.to_text() == "lock-holder") {
+    let is_lock = |wait: &&Wait| wait.reason == Reason::Futex && wait.on.to_text() == "lock-holder";
+    for wait in process.waits.iter().filter(is_lock) {
         ensure!(wait.relation == Relation::Thread, "{wait:?}");
         ensure!(wait.tgid == Some(process.tgid), "{wait:?}");
         ensure!(wait.held == wait.total, "a lock is held all the time: {wait:?}");
