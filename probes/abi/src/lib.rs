@@ -36,6 +36,23 @@ impl Nanos {
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
+
+    /// What is left of it after `other`; nothing when that is more.
+    #[must_use]
+    pub const fn less(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// This share of it, from 0 to 1.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the share is clamped, so the product is neither negative nor larger"
+    )]
+    pub fn share(self, share: f64) -> Self {
+        Self((self.0 as f64 * share.clamp(0.0, 1.0)) as u64)
+    }
 }
 
 /// One life of a process image under observation. Never reused, so that a recycled PID cannot inherit numbers.

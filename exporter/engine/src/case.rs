@@ -1,0 +1,78 @@
+//! What rules are given: every process with its windows and effects, and what is known of the host.
+
+use std::collections::HashMap;
+
+use gpucause_abi::ProcId;
+use gpucause_abi::record::REASONS;
+use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
+use gpucause_abi::state::Reason;
+
+use crate::delta::Delta;
+use crate::effect::{Measured, Phases};
+use crate::settings::Settings;
+
+/// One process under judgement.
+#[derive(Debug)]
+pub(crate) struct Subject<'a> {
+    /// As it is now.
+    pub(crate) now: &'a ProcessSnapshot,
+    /// Since the last look.
+    pub(crate) short: Delta,
+    /// Over the last looks.
+    pub(crate) long: Delta,
+    /// Launches per second as usual, once that is known.
+    pub(crate) usual_launch_rate: Option<f64>,
+    /// Share of time off the CPU as usual, by reason.
+    pub(crate) usual_offcpu: [f64; REASONS],
+    /// Live bytes of device memory over the time that a leak is judged on; empty before.
+    pub(crate) live_memory: Vec<u64>,
+    /// What was found to be wrong with it.
+    pub(crate) effects: Vec<Measured>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Scene<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) subjects: Vec<Subject<'a>>,
+    /// Share of the window in which each GPU ran below its clock for a reason other than idleness, by UUID.
+    pub(crate) throttled: &'a HashMap<String, f64>,
+    /// CPU-limit throttling of the process's cgroup in the short window, in nanoseconds.
+    pub(crate) cgroup_throttled: HashMap<ProcId, u64>,
+}
+
+impl Scene<'_> {
+    /// Worker processes of a process.
+    pub(crate) fn workers_of(&self, parent: ProcId) -> impl Iterator<Item = &Subject<'_>> {
+        self.subjects.iter().filter(move |subject| subject.now.parent == Some(parent))
+    }
+}
+
+impl Subject<'_> {
+    /// Whether a thread of it feeds a GPU.
+    pub(crate) fn dispatches(&self) -> bool {
+        self.now.dispatches
+    }
+
+    /// Waits that have part in an effect, most time first.
+    pub(crate) fn waits(&self, effect: &Measured, reasons: &[Reason]) -> Vec<Wait> {
+        total_by_name(&effect.delta(self).waits, effect.phases, reasons)
+    }
+}
+
+/// Waits for these reasons in these phases, added up by name, most time first.
+pub(crate) fn total_by_name(waits: &[Wait], phases: Phases, reasons: &[Reason]) -> Vec<Wait> {
+    let mut totals: Vec<Wait> = Vec::new();
+    let wanted = waits.iter().filter(|w| reasons.contains(&w.reason) && phases.contain(w.phase));
+    for wait in wanted {
+        match totals.iter_mut().find(|own| own.on == wait.on && own.relation == wait.relation) {
+            Some(own) => {
+                own.total.0 += wait.total.0;
+                own.held.0 += wait.held.0;
+            }
+            None => totals.push(*wait),
+        }
+    }
+    totals.sort_unstable_by_key(|wait| std::cmp::Reverse(wait.total));
+    totals
+}

@@ -1,0 +1,214 @@
+//! What a chain is, as `/api/v1/chains`, `explain` and the metrics show it.
+
+use std::fmt;
+
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Serialize, Serializer};
+
+/// Declares an enum whose variants have a label each, the same on metrics, in JSON and in the configuration.
+macro_rules! labelled {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $label:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum $name { $($(#[$vmeta])* #[serde(rename = $label)] $variant),+ }
+
+        impl $name {
+            /// Every variant.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The label value.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$variant => $label),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.label())
+            }
+        }
+    };
+}
+
+labelled! {
+    /// What went wrong on the host.
+    Cause {
+        /// Another task had the CPU.
+        CpuPreemption = "cpu_preemption",
+        /// The thread was woken and got no CPU.
+        RunqueueWait = "runqueue_wait",
+        /// Another thread held a lock.
+        LockWait = "lock_wait",
+        /// The thread waited for a disk.
+        BlockIo = "block_io",
+        /// The thread waited for pages, or gave memory back for others.
+        PageFault = "page_fault",
+        /// The workers that prepare data did not keep up.
+        DataloaderStarvation = "dataloader_starvation",
+        /// The program waits for the GPU after nearly every launch.
+        ImplicitSync = "implicit_sync",
+        /// Device memory is taken and given back all the time.
+        AllocatorChurn = "allocator_churn",
+        /// Device memory grows without end.
+        MemoryLeak = "memory_leak",
+        /// CUDA graphs are captured and built again and again.
+        GraphRecapture = "graph_recapture",
+        /// Another rank comes late to collectives.
+        NcclLateRank = "nccl_late_rank",
+        /// The GPU runs below its clock.
+        ClockThrottling = "clock_throttling",
+        /// The kernel killed a process for memory.
+        OomKill = "oom_kill",
+        /// The cgroup's CPU limit stopped the thread.
+        NoisyCgroup = "noisy_cgroup",
+        /// Kernels are launched for the first time and loaded for that.
+        ColdStart = "cold_start",
+        /// The copies are large.
+        LargeCopy = "large_copy",
+        /// None of the above explains enough of it.
+        Unexplained = "unexplained",
+    }
+}
+
+labelled! {
+    /// What the GPU was kept waiting by.
+    Effect {
+        /// A launch in a hundred takes far longer than the others.
+        LaunchTail = "launch_tail",
+        /// Fewer launches than before.
+        LaunchRateDrop = "launch_rate_drop",
+        /// The thread is off the CPU between launches.
+        LaunchGap = "launch_gap",
+        /// Copies take far longer than others, or most of the time.
+        CopyTail = "copy_tail",
+        /// Taking device memory takes its time.
+        AllocTail = "alloc_tail",
+        /// Nearly every launch is waited for.
+        SyncStorm = "sync_storm",
+        /// A call does not return.
+        Hang = "hang",
+        /// Device memory in use only grows.
+        MemoryGrowth = "memory_growth",
+        /// A process was ended from outside.
+        ProcessKilled = "process_killed",
+    }
+}
+
+labelled! {
+    /// How much of the GPU-feeding time was lost; see [`Severities`](crate::settings::Severities).
+    Severity {
+        /// Worth knowing.
+        Low = "low",
+        /// Worth a ticket.
+        Medium = "medium",
+        /// Worth waking somebody.
+        High = "high",
+        /// More time was lost than was left.
+        Critical = "critical",
+    }
+}
+
+/// The thread that feeds the GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Victim {
+    /// Its process.
+    pub pid: u32,
+    /// The thread; that of the process's leader when the effect is the whole process's.
+    pub tid: u32,
+    /// Name of the process.
+    pub comm: String,
+}
+
+/// Who is to blame.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Culprit {
+    /// Its process.
+    pub pid: u32,
+    /// Its name: of a thread of the victim's own process, the thread's.
+    pub comm: String,
+}
+
+/// One arrow of a chain.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Step {
+    /// Who or what acts.
+    pub from: String,
+    /// On whom or what.
+    pub to: String,
+    /// By what.
+    pub mechanism: String,
+    /// For how long, in seconds, in the last window that showed it.
+    pub seconds: f64,
+}
+
+/// Named numbers, in the order in which they are told. Names end in their unit.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Evidence(pub Vec<(&'static str, f64)>);
+
+impl Evidence {
+    /// Adds a number. A name has one value: the last.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: f64) -> Self {
+        match self.0.iter_mut().find(|(known, _)| *known == name) {
+            Some(entry) => entry.1 = value,
+            None => self.0.push((name, value)),
+        }
+        self
+    }
+
+    /// Adds another's numbers.
+    #[must_use]
+    pub fn and(self, other: &Self) -> Self {
+        other.0.iter().fold(self, |all, &(name, value)| all.with(name, value))
+    }
+
+    /// The number of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(known, _)| *known == name).map(|&(_, value)| value)
+    }
+}
+
+impl Serialize for Evidence {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+/// One finding, from when it was first to when it was last seen.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Chain {
+    /// Names the chain, on metrics, in answers and in alerts.
+    pub id: String,
+    /// The cause.
+    pub cause: Cause,
+    /// The effect.
+    pub effect: Effect,
+    /// The worst that it was.
+    pub severity: Severity,
+    /// Who suffered.
+    pub victim: Victim,
+    /// Who is to blame, when that is somebody.
+    pub culprit: Option<Culprit>,
+    /// Share of the effect that the cause explains, 0 to 1, in the last window that showed it.
+    pub explained: f64,
+    /// GPU-feeding time lost, in seconds, in all.
+    pub lost_seconds: f64,
+    /// The numbers behind it, in the last window that showed it.
+    pub evidence: Evidence,
+    /// From the culprit to the effect.
+    pub path: Vec<Step>,
+    /// What happened, in words.
+    pub sentence: String,
+    /// What to try.
+    pub fix: String,
+    /// When it was first seen, in seconds since the Unix epoch.
+    pub first_seen: f64,
+    /// When it was last seen, in seconds since the Unix epoch.
+    pub last_seen: f64,
+}

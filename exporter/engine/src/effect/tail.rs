@@ -1,0 +1,107 @@
+//! Calls that take far longer than the others of their kind.
+//!
+//! Excess is what calls took beyond the median, added up over all that were slow. Off-CPU time explains the excess of calls
+//! that were off the CPU and of no others: these are counted apart in the kernel. First launches of a kernel are left out.
+
+use gpucause_abi::Nanos;
+use gpucause_abi::hist::{Histogram, slot_lower, slot_upper};
+use gpucause_abi::op::Class;
+use gpucause_abi::record::REASONS;
+
+use super::{Measured, Phases, ratio};
+use crate::case::Subject;
+use crate::chain::{Effect, Evidence};
+use crate::delta::{CallDelta, Delta};
+use crate::settings::Settings;
+
+/// How many times the median a call takes at least that counts as slow.
+const SLOW: u64 = 4;
+
+/// Tails of launches, copies and allocations; of each the op with the largest excess.
+pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measured> {
+    let classes = [
+        (Class::Launch, Effect::LaunchTail),
+        (Class::Memcpy, Effect::CopyTail),
+        (Class::Alloc, Effect::AllocTail),
+    ];
+    classes
+        .into_iter()
+        .filter_map(|(class, effect)| {
+            let short = worst(&subject.short, class, effect, settings, false);
+            short.or_else(|| worst(&subject.long, class, effect, settings, true))
+        })
+        .collect()
+}
+
+fn worst(
+    delta: &Delta,
+    class: Class,
+    effect: Effect,
+    settings: &Settings,
+    long: bool,
+) -> Option<Measured> {
+    let of_class = delta
+        .calls
+        .iter()
+        .filter(|call| !call.cold && call.op.op().is_some_and(|op| op.class == class));
+    let tails = of_class.filter_map(|call| tail(call, effect, settings));
+    let mut worst = tails.max_by_key(|tail| tail.excess)?;
+    worst.phases = Phases::Only(class.phase());
+    worst.long = long;
+    Some(worst)
+}
+
+fn tail(call: &CallDelta, effect: Effect, settings: &Settings) -> Option<Measured> {
+    let calls = call.durations.count();
+    if calls < settings.min_calls {
+        return None;
+    }
+    let (p50, p99) = (call.durations.quantile(0.5)?, call.durations.quantile(0.99)?);
+    let spread = ratio(p99, p50);
+    if spread < settings.min_spread || p99.as_secs_f64() < settings.min_launch_p99_seconds {
+        return None;
+    }
+    let slow_from = Nanos(p50.0.saturating_mul(SLOW));
+    let (all_count, all) = beyond(&call.durations, p50, slow_from);
+    let (_, stalled) = beyond(&call.stalled, p50, slow_from);
+    Some(Measured {
+        effect,
+        excess: all,
+        offcpu: within(call.offcpu, stalled.min(all)),
+        phases: Phases::Feeding,
+        tid: None,
+        long: false,
+        evidence: Evidence::default()
+            .with("p50_seconds", p50.as_secs_f64())
+            .with("p99_seconds", p99.as_secs_f64())
+            .with("spread", spread)
+            .with("calls", calls as f64)
+            .with("slow_calls", all_count as f64)
+            .with("excess_seconds", all.as_secs_f64()),
+    })
+}
+
+/// Calls of at least `slow_from`, and what they took beyond `usual`, by the middle of their slots and not more than the sum
+/// allows.
+fn beyond(durations: &Histogram, usual: Nanos, slow_from: Nanos) -> (u64, Nanos) {
+    let (mut count, mut excess) = (0u64, 0u64);
+    for &(slot, calls) in &durations.slots {
+        let (low, high) = (slot_lower(usize::from(slot)), slot_upper(usize::from(slot)));
+        if low >= slow_from {
+            count += calls;
+            let middle = low.0.midpoint(high.0.min(durations.max.0.max(low.0)));
+            excess = excess.saturating_add(calls.saturating_mul(middle.saturating_sub(usual.0)));
+        }
+    }
+    (count, Nanos(excess.min(durations.sum.0)))
+}
+
+/// Off-CPU time scaled down to what the calls took that were off the CPU and slow: the rest was in calls that were not.
+fn within(offcpu: [Nanos; REASONS], excess: Nanos) -> [Nanos; REASONS] {
+    let all: u64 = offcpu.iter().map(|time| time.0).sum();
+    if all <= excess.0 {
+        return offcpu;
+    }
+    let part = |time: Nanos| u128::from(time.0) * u128::from(excess.0) / u128::from(all.max(1));
+    offcpu.map(|time| Nanos(u64::try_from(part(time)).unwrap_or(u64::MAX)))
+}

@@ -1,0 +1,245 @@
+//! Chains over time: a finding seen again extends its chain, and does not make another.
+
+use std::collections::HashMap;
+
+use gpucause_abi::{Nanos, ProcId};
+
+use crate::case::Scene;
+use crate::chain::{Cause, Chain, Effect, Severity, Victim};
+use crate::finding::Finding;
+use crate::settings::Settings;
+
+/// What makes two findings the same chain. A hang is another matter than what slowed the process before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Key {
+    process: ProcId,
+    cause: Cause,
+    hang: bool,
+}
+
+/// Counts of chains, as told on metrics: a chain counts once for each severity that it reaches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChainCount {
+    /// The victim.
+    pub process: ProcId,
+    /// The cause.
+    pub cause: Cause,
+    /// The effect.
+    pub effect: Effect,
+    /// The severity.
+    pub severity: Severity,
+    /// How many.
+    pub count: u64,
+    /// The last of them.
+    pub last_id: String,
+}
+
+/// GPU-feeding time lost, as told on metrics.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stall {
+    /// The victim.
+    pub process: ProcId,
+    /// The cause.
+    pub cause: Cause,
+    /// Time lost so far.
+    pub lost: Nanos,
+    /// The last chain that added to it.
+    pub last_id: String,
+}
+
+/// A chain and what is needed to go on with it.
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    chain: Chain,
+    last_seen: Nanos,
+}
+
+/// A finding that has been seen once.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    look: u64,
+    lost: Nanos,
+}
+
+/// Every chain that is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    entries: Vec<Entry>,
+    pending: HashMap<Key, Pending>,
+    counts: Vec<ChainCount>,
+    stalls: Vec<Stall>,
+}
+
+impl Ledger {
+    /// Chains, the worst first: by severity, then by time lost.
+    pub(crate) fn chains(&self) -> Vec<&Chain> {
+        let mut chains: Vec<_> = self.entries.iter().map(|entry| &entry.chain).collect();
+        chains.sort_by(|a, b| {
+            let lost = b.lost_seconds.total_cmp(&a.lost_seconds);
+            b.severity.cmp(&a.severity).then(lost).then_with(|| a.id.cmp(&b.id))
+        });
+        chains
+    }
+
+    pub(crate) fn counts(&self) -> &[ChainCount] {
+        &self.counts
+    }
+
+    pub(crate) fn stalls(&self) -> &[Stall] {
+        &self.stalls
+    }
+
+    /// Takes what was found at a look. A small loss must be seen at two looks in a row to become a chain.
+    pub(crate) fn take(
+        &mut self,
+        scene: &Scene<'_>,
+        finding: Finding,
+        (look, now, unix): (u64, Nanos, f64),
+    ) {
+        let settings = scene.settings;
+        let Some(subject) = scene.subjects.get(finding.subject) else { return };
+        let hang = finding.effect == Effect::Hang;
+        let key = Key { process: subject.now.id, cause: finding.cause, hang };
+        let severity = settings.severities.of(finding.lost_share);
+        let is_open = |entry: &&mut Entry| {
+            entry.key == key
+                && now.less(entry.last_seen).as_secs_f64() <= settings.keep_open_seconds
+        };
+        if let Some(entry) = self.entries.iter_mut().find(is_open) {
+            entry.extend(&finding, severity, now, unix);
+            let (chain, raised) = (entry.chain.clone(), entry.chain.severity == severity);
+            self.add_stall(key, finding.lost, &chain.id);
+            if raised {
+                self.count(key.process, &chain);
+            }
+            return;
+        }
+        let mut lost = finding.lost;
+        if severity < Severity::High {
+            match self.pending.get(&key) {
+                Some(before) if before.look + 1 == look => lost.0 += before.lost.0,
+                _ => {
+                    self.pending.insert(key, Pending { look, lost });
+                    return;
+                }
+            }
+        }
+        self.pending.remove(&key);
+        let victim = Victim {
+            pid: subject.now.tgid.0,
+            tid: finding.tid.map_or(subject.now.tgid.0, |tid| tid.0),
+            comm: subject.now.comm.to_text(),
+        };
+        let chain = chain_of(finding, victim, severity, lost, unix);
+        self.add_stall(key, lost, &chain.id);
+        self.count(key.process, &chain);
+        self.entries.push(Entry { key, chain, last_seen: now });
+    }
+
+    /// Whether a chain of the process was seen at this moment.
+    pub(crate) fn saw(&self, process: ProcId, now: Nanos) -> bool {
+        self.entries.iter().any(|entry| entry.key.process == process && entry.last_seen == now)
+    }
+
+    /// Forgets findings that were not seen again, chains above the limit, and the counts of processes that are gone.
+    pub(crate) fn tidy(&mut self, look: u64, settings: &Settings, lives: impl Fn(ProcId) -> bool) {
+        self.pending.retain(|_, pending| pending.look == look);
+        let excess = self.entries.len().saturating_sub(settings.max_chains);
+        if excess > 0 {
+            self.entries.sort_by_key(|entry| entry.last_seen);
+            self.entries.drain(..excess);
+        }
+        self.counts.retain(|count| lives(count.process));
+        self.stalls.retain(|stall| lives(stall.process));
+    }
+
+    fn count(&mut self, process: ProcId, chain: &Chain) {
+        let same = |count: &&mut ChainCount| {
+            (count.process, count.cause, count.effect, count.severity)
+                == (process, chain.cause, chain.effect, chain.severity)
+        };
+        match self.counts.iter_mut().find(same) {
+            Some(count) if count.last_id == chain.id => {}
+            Some(count) => {
+                count.count += 1;
+                count.last_id.clone_from(&chain.id);
+            }
+            None => self.counts.push(ChainCount {
+                process,
+                cause: chain.cause,
+                effect: chain.effect,
+                severity: chain.severity,
+                count: 1,
+                last_id: chain.id.clone(),
+            }),
+        }
+    }
+
+    fn add_stall(&mut self, key: Key, lost: Nanos, id: &str) {
+        let same = |stall: &&mut Stall| (stall.process, stall.cause) == (key.process, key.cause);
+        match self.stalls.iter_mut().find(same) {
+            Some(stall) => {
+                stall.lost.0 = stall.lost.0.saturating_add(lost.0);
+                id.clone_into(&mut stall.last_id);
+            }
+            None => {
+                let (process, cause) = (key.process, key.cause);
+                self.stalls.push(Stall { process, cause, lost, last_id: id.to_owned() });
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Seen again. The effect stays what the chain began with; the numbers are those of the worst window, the rest those
+    /// of the last.
+    fn extend(&mut self, finding: &Finding, severity: Severity, now: Nanos, unix: f64) {
+        let chain = &mut self.chain;
+        self.last_seen = now;
+        chain.last_seen = chain.last_seen.max(unix);
+        chain.lost_seconds += finding.lost.as_secs_f64();
+        chain.severity = chain.severity.max(severity);
+        if finding.effect == chain.effect {
+            chain.explained = finding.explained;
+            chain.evidence = finding.evidence.clone();
+            chain.path.clone_from(&finding.path);
+            chain.sentence.clone_from(&finding.sentence);
+            chain.fix.clone_from(&finding.fix);
+            if finding.culprit.is_some() {
+                chain.culprit.clone_from(&finding.culprit);
+            }
+        }
+    }
+}
+
+fn chain_of(finding: Finding, victim: Victim, severity: Severity, lost: Nanos, unix: f64) -> Chain {
+    Chain {
+        id: id_of(&finding, &victim, unix),
+        cause: finding.cause,
+        effect: finding.effect,
+        severity,
+        victim,
+        culprit: finding.culprit,
+        explained: finding.explained,
+        lost_seconds: lost.as_secs_f64(),
+        evidence: finding.evidence,
+        path: finding.path,
+        sentence: finding.sentence,
+        fix: finding.fix,
+        first_seen: unix,
+        last_seen: unix,
+    }
+}
+
+/// When, whom, why: two chains of one process and cause are at least a look apart.
+fn id_of(finding: &Finding, victim: &Victim, unix: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "seconds since the epoch; what is before it or beyond the type is clamped"
+    )]
+    let deciseconds = (unix * 10.0) as u64;
+    let hang = if finding.effect == Effect::Hang { "-hang" } else { "" };
+    format!("{deciseconds:x}-{}-{}{hang}", victim.pid, finding.cause)
+}

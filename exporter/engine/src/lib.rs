@@ -1,0 +1,22 @@
+//! Causal chains: culprit, mechanism, victim thread, effect. Two successive snapshots in, chains out; no clock, no file, no
+//! kernel is asked.
+//!
+//! A cause is named only for the share of an effect that was measured on the victim's own thread: off-CPU time that lies
+//! inside the slow calls, or between launches, by the one reason that the kernel accounts it to. What no rule explains is
+//! reported as unexplained.
+
+pub mod chain;
+mod effect;
+pub mod settings;
+
+mod case;
+mod delta;
+mod engine;
+mod finding;
+mod history;
+mod ledger;
+mod rules;
+mod tell;
+
+pub use engine::{ChainCount, Engine, Moment, Stall};
+pub use rules::{Declaration, Window, declarations};

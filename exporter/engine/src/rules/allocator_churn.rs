@@ -1,0 +1,94 @@
+//! Device memory is taken and given back all the time. Each such call may wait for the GPU.
+
+use gpucause_abi::Nanos;
+use gpucause_abi::op::Class;
+use gpucause_abi::state::{Phase, Reason, State};
+
+use super::{Declaration, Rule, Window};
+use crate::case::Scene;
+use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::delta::ThreadDelta;
+use crate::effect::ratio;
+use crate::finding::{Finding, name_of};
+use crate::tell::tell;
+
+/// Calls a second from which on it is churn.
+const RATE: f64 = 20.0;
+
+pub(super) struct AllocatorChurn;
+
+/// Time in calls that take or give back, without what was lost in them to other causes.
+fn own(thread: &ThreadDelta) -> Nanos {
+    let foreign = [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault];
+    let foreign: u64 = foreign.iter().map(|&r| thread.time.at(Phase::Alloc, State::Off(r)).0).sum();
+    thread.in_phase(Phase::Alloc).less(Nanos(foreign))
+}
+
+impl Rule for AllocatorChurn {
+    fn declaration(&self) -> Declaration {
+        Declaration {
+            cause: Cause::AllocatorChurn,
+            reads: &[
+                "gpucause_cuda_call_duration_seconds",
+                "gpucause_dispatcher_seconds_total",
+                "gpucause_cuda_call_errors_total",
+            ],
+            window: Window::Looks,
+            needs: "20 calls a second that take or give back device memory, over several looks, of the share of severity low",
+        }
+    }
+
+    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
+        let subject = scene.subjects.get(index)?;
+        let (delta, settings) = (&subject.short, scene.settings);
+        let rule = settings.rule(Cause::AllocatorChurn);
+        let calls = |delta: &crate::delta::Delta| {
+            delta.count(Class::Alloc, |_| true) + delta.count(Class::Free, |_| true)
+        };
+        let rate = calls(delta) as f64 / delta.wall.as_secs_f64().max(1e-9);
+        let freed = delta.count(Class::Free, |_| true);
+        let thread = delta.victim(own)?;
+        let (lost, lost_share) = (own(thread), ratio(own(thread), thread.wall));
+        let explained = ratio(lost, thread.in_phase(Phase::Alloc));
+        let least = rule.min_lost_share.unwrap_or(settings.severities.low);
+        // A program that starts takes memory, and gives none back.
+        if rate < RATE || freed * 4 < calls(delta) || lost_share < least {
+            return None;
+        }
+        if explained < rule.explained_share.unwrap_or(settings.explained_share) {
+            return None;
+        }
+        let evidence = Evidence::default()
+            .with("allocations", delta.count(Class::Alloc, |_| true) as f64)
+            .with("frees", freed as f64)
+            .with("calls_per_second", rate)
+            .with("allocated_bytes", delta.allocated as f64)
+            .with("live_bytes", subject.now.memory.live() as f64)
+            .with("lost_share", lost_share)
+            .with("explained_share", explained);
+        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+        let sentence = "{comm} takes and gives back device memory {calls_per_second|count} times a second \
+                        ({allocations|count} allocations and {frees|count} frees of late, {allocated_bytes|bytes}), which \
+                        costs {lost_share|percent} of its time.";
+        Some(Finding {
+            cause: Cause::AllocatorChurn,
+            effect: Effect::AllocTail,
+            subject: index,
+            tid: Some(thread.tid),
+            culprit: None,
+            explained,
+            lost,
+            lost_share,
+            path: vec![Step {
+                from: victim,
+                to: Effect::AllocTail.label().into(),
+                mechanism: "takes and gives back device memory".into(),
+                seconds: lost.as_secs_f64(),
+            }],
+            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            fix: "Use a caching or pooled allocator (cudaMallocAsync, PyTorch's without PYTORCH_NO_CUDA_MEMORY_CACHING), allocate before the loop, and leave empty_cache out of it."
+                .into(),
+            evidence,
+        })
+    }
+}

@@ -1,0 +1,85 @@
+//! Kernels are launched for the first time, and loaded for that, long after the program has started.
+
+use gpucause_abi::Nanos;
+use gpucause_abi::op::Class;
+use gpucause_abi::state::Phase;
+
+use super::{Declaration, Rule, Window};
+use crate::case::Scene;
+use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::delta::{CallDelta, Delta};
+use crate::effect::ratio;
+use crate::finding::{Finding, name_of};
+use crate::tell::tell;
+
+/// First launches that are needed, over the last looks: a single one is no pattern.
+const MIN_COLD: u64 = 3;
+
+pub(super) struct ColdStart;
+
+/// First launches, and the time they took, as the layer saw them that saw most.
+fn cold(delta: &Delta) -> (u64, Nanos) {
+    let launches = delta.calls.iter().filter(|call| call.cold);
+    let launches = launches.filter(|c| c.op.op().is_some_and(|op| op.class == Class::Launch));
+    let of = |call: &CallDelta| (call.durations.count(), call.durations.sum);
+    launches.map(of).max_by_key(|&(_, time)| time).unwrap_or_default()
+}
+
+impl Rule for ColdStart {
+    fn declaration(&self) -> Declaration {
+        Declaration {
+            cause: Cause::ColdStart,
+            reads: &["gpucause_cuda_call_duration_seconds"],
+            window: Window::Looks,
+            needs: "three first launches of late, and first launches take time of the share of severity medium",
+        }
+    }
+
+    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
+        let subject = scene.subjects.get(index)?;
+        let settings = scene.settings;
+        let rule = settings.rule(Cause::ColdStart);
+        let ((launches, lost), (of_late, _)) = (cold(&subject.short), cold(&subject.long));
+        let thread = subject.short.victim(|thread| thread.in_phase(Phase::Launch))?;
+        let lost_share = ratio(lost, thread.wall).min(1.0);
+        let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
+        if launches == 0 || of_late < MIN_COLD || lost_share < least {
+            return None;
+        }
+        let explained = ratio(lost, thread.in_phase(Phase::Launch)).min(1.0);
+        if explained < rule.explained_share.unwrap_or(settings.explained_share) {
+            return None;
+        }
+        let evidence = Evidence::default()
+            .with("first_launches", launches as f64)
+            .with("first_launches_seconds", lost.as_secs_f64())
+            .with("first_launch_mean_seconds", lost.as_secs_f64() / launches as f64)
+            .with("kernels", subject.now.kernels.len() as f64)
+            .with("lost_share", lost_share)
+            .with("explained_share", explained);
+        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+        let sentence = "{comm} launched {first_launches|count} kernels for the first time, which took \
+                        {first_launches_seconds|seconds}, {first_launch_mean_seconds|seconds} each: a first launch loads the \
+                        kernel. That is {explained_share|percent} of its time in launches.";
+        Some(Finding {
+            cause: Cause::ColdStart,
+            effect: Effect::LaunchTail,
+            subject: index,
+            tid: Some(thread.tid),
+            culprit: None,
+            explained,
+            lost,
+            lost_share,
+            path: vec![Step {
+                from: victim,
+                to: Effect::LaunchTail.label().into(),
+                mechanism: "loads kernels at their first launch".into(),
+                seconds: lost.as_secs_f64(),
+            }],
+            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            fix: "Warm up before serving: run each shape once, or set CUDA_MODULE_LOADING=EAGER; keep compiled kernels in a cache across restarts."
+                .into(),
+            evidence,
+        })
+    }
+}

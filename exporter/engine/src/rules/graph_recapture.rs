@@ -1,0 +1,94 @@
+//! CUDA graphs are captured and built again and again, rather than built once and launched.
+
+use super::{Declaration, Rule, Window};
+use crate::case::Scene;
+use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::effect::ratio;
+use crate::finding::{Finding, name_of};
+use crate::tell::tell;
+use gpucause_abi::op::Class;
+use gpucause_abi::state::Phase;
+
+/// Graphs built a second from which on it counts.
+const RATE: f64 = 1.0;
+
+pub(super) struct GraphRecapture;
+
+fn builds(name: &str) -> bool {
+    name.contains("GraphInstantiate") || name.ends_with("StreamBeginCapture")
+}
+
+fn is_build_time(name: &str) -> bool {
+    builds(name) || name.ends_with("StreamEndCapture") || name.contains("GraphExecUpdate")
+}
+
+impl Rule for GraphRecapture {
+    fn declaration(&self) -> Declaration {
+        Declaration {
+            cause: Cause::GraphRecapture,
+            reads: &["gpucause_cuda_call_duration_seconds", "gpucause_dispatcher_seconds_total"],
+            window: Window::Looks,
+            needs: "one graph built a second, over several looks, in time of the share of severity low",
+        }
+    }
+
+    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
+        let subject = scene.subjects.get(index)?;
+        let (delta, settings) = (&subject.short, scene.settings);
+        let rule = settings.rule(Cause::GraphRecapture);
+        let built = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));
+        let captured = delta.count(Class::Graph, |name| name.ends_with("StreamBeginCapture"));
+        let launched = delta.count(Class::Graph, |name| name.ends_with("GraphLaunch"));
+        let lost = delta.time_in(Class::Graph, is_build_time);
+        let thread = delta.victim(|thread| thread.in_phase(Phase::Graph))?;
+        let lost_share = ratio(lost, thread.wall).min(1.0);
+        let rate = built as f64 / delta.wall.as_secs_f64().max(1e-9);
+        // A graph that pays off is launched more often than built.
+        let wasteful = launched < built.saturating_mul(4);
+        if rate < RATE
+            || !wasteful
+            || lost_share < rule.min_lost_share.unwrap_or(settings.severities.low)
+        {
+            return None;
+        }
+        // Seen once it is a program that starts.
+        let before = subject.long.count(Class::Graph, |name| name.contains("GraphInstantiate"));
+        if before <= built {
+            return None;
+        }
+        let explained = ratio(lost, thread.in_phase(Phase::Graph)).min(1.0);
+        if explained < rule.explained_share.unwrap_or(settings.explained_share) {
+            return None;
+        }
+        let evidence = Evidence::default()
+            .with("graphs_built", built as f64)
+            .with("captures", captured as f64)
+            .with("graph_launches", launched as f64)
+            .with("building_seconds", lost.as_secs_f64())
+            .with("lost_share", lost_share)
+            .with("explained_share", explained);
+        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+        let sentence = "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} launches of graphs, which \
+                        took {building_seconds|seconds} and {lost_share|percent} of its time.";
+        Some(Finding {
+            cause: Cause::GraphRecapture,
+            effect: Effect::LaunchGap,
+            subject: index,
+            tid: Some(thread.tid),
+            culprit: None,
+            explained,
+            lost,
+            lost_share,
+            path: vec![Step {
+                from: victim,
+                to: Effect::LaunchGap.label().into(),
+                mechanism: "captures and builds graphs".into(),
+                seconds: lost.as_secs_f64(),
+            }],
+            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            fix: "Keep shapes and addresses fixed so that one graph fits all steps: pad inputs, mark dynamic dimensions, or keep one graph for each shape."
+                .into(),
+            evidence,
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! The program waits for the GPU after nearly every launch: it synchronises, or copies a result to the host. The GPU then
+//! idles while the host prepares the next launch.
+
+use gpucause_abi::Nanos;
+use gpucause_abi::op::{Class, CopyKind};
+use gpucause_abi::state::{Phase, State};
+
+use super::{Declaration, Rule, Window};
+use crate::case::{Scene, Subject};
+use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::delta::ThreadDelta;
+use crate::effect::ratio;
+use crate::finding::{Finding, name_of};
+use crate::tell::tell;
+
+/// Waits for each launch from which on it is a storm.
+const STORM: f64 = 0.5;
+
+pub(super) struct ImplicitSync;
+
+/// Copies to the host that return when they are done.
+fn blocking_copies(subject: &Subject<'_>) -> u64 {
+    let blocking = |name: &str| !name.ends_with("Async");
+    let to_host = subject.short.copies.iter().filter(|(kind, _, _)| *kind == CopyKind::D2h);
+    let to_host: u64 = to_host.map(|(_, _, durations)| durations.count()).sum();
+    to_host.min(subject.short.count(Class::Memcpy, blocking))
+}
+
+/// Time in which the GPU has nothing: what the thread does between one wait and the next.
+fn idle(thread: &ThreadDelta) -> Nanos {
+    let phases = [Phase::Host, Phase::Launch, Phase::Other];
+    Nanos(phases.iter().map(|&phase| thread.time.at(phase, State::Running).0).sum())
+}
+
+impl Rule for ImplicitSync {
+    fn declaration(&self) -> Declaration {
+        Declaration {
+            cause: Cause::ImplicitSync,
+            reads: &[
+                "gpucause_cuda_call_duration_seconds",
+                "gpucause_memcpy_duration_seconds",
+                "gpucause_dispatcher_seconds_total",
+            ],
+            window: Window::Looks,
+            needs: "at least one wait for the GPU for every two launches, and host work between them of the share of \
+                    severity medium",
+        }
+    }
+
+    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
+        let subject = scene.subjects.get(index)?;
+        let (delta, settings) = (&subject.short, scene.settings);
+        let (syncs, copies) = (delta.count(Class::Sync, |_| true), blocking_copies(subject));
+        let launches = delta.launches();
+        let per_launch = (syncs + copies) as f64 / launches.max(1) as f64;
+        let thread = delta.victim(idle)?;
+        let (lost, lost_share) = (idle(thread), ratio(idle(thread), thread.wall));
+        let rule = settings.rule(Cause::ImplicitSync);
+        let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
+        if launches < settings.min_calls || per_launch < STORM || lost_share < least {
+            return None;
+        }
+        // What else the thread waited for is not for lack of launches in flight.
+        let waited = thread.in_phase(Phase::Sync).0 + thread.in_phase(Phase::Memcpy).0;
+        let explained = ratio(Nanos(lost.0 + waited), thread.wall);
+        if explained < rule.explained_share.unwrap_or(settings.explained_share) {
+            return None;
+        }
+        let evidence = Evidence::default()
+            .with("launches", launches as f64)
+            .with("syncs", syncs as f64)
+            .with("blocking_copies_to_host", copies as f64)
+            .with("waits_per_launch", per_launch)
+            .with("gpu_idle_seconds", lost.as_secs_f64())
+            .with("lost_share", lost_share)
+            .with("explained_share", explained);
+        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+        let sentence = "{comm} waits for the GPU {waits_per_launch|times} for each launch ({syncs|count} synchronisations \
+                        and {blocking_copies_to_host|count} copies to the host for {launches|count} launches): the GPU has \
+                        nothing to do for {lost_share|percent} of the time.";
+        Some(Finding {
+            cause: Cause::ImplicitSync,
+            effect: Effect::SyncStorm,
+            subject: index,
+            tid: Some(thread.tid),
+            culprit: None,
+            explained,
+            lost,
+            lost_share,
+            path: vec![Step {
+                from: victim,
+                to: Effect::SyncStorm.label().into(),
+                mechanism: "waits after each launch".into(),
+                seconds: lost.as_secs_f64(),
+            }],
+            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            fix: "Look for .item(), .cpu(), print of tensors and torch.cuda.synchronize in the loop; keep results on the GPU and copy them rarely, from pinned memory, without blocking."
+                .into(),
+            evidence,
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! Copies are slow because they are large: within a size class they take what such copies take.
+
+use gpucause_abi::Nanos;
+use gpucause_abi::hist::Histogram;
+use gpucause_abi::state::{Phase, Reason, State};
+
+use super::{Declaration, Rule, Window};
+use crate::case::Scene;
+use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::delta::{Delta, ThreadDelta};
+use crate::effect::ratio;
+use crate::finding::{Finding, name_of};
+use crate::tell::tell;
+
+/// Copies above 1 MiB: from class 3 on.
+const LARGE: u16 = 3;
+
+pub(super) struct LargeCopy;
+
+/// Copies of the large classes, and of all.
+fn copies(delta: &Delta) -> (Histogram, Histogram) {
+    let (mut large, mut all) = (Histogram::default(), Histogram::default());
+    for (_, class, durations) in &delta.copies {
+        all.merge(durations);
+        if *class >= LARGE {
+            large.merge(durations);
+        }
+    }
+    (large, all)
+}
+
+/// Time in copies, without what was lost in them to the scheduler, a disk or a lock.
+fn own(thread: &ThreadDelta) -> Nanos {
+    let foreign =
+        [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault, Reason::Futex];
+    let foreign: u64 =
+        foreign.iter().map(|&r| thread.time.at(Phase::Memcpy, State::Off(r)).0).sum();
+    thread.in_phase(Phase::Memcpy).less(Nanos(foreign))
+}
+
+impl Rule for LargeCopy {
+    fn declaration(&self) -> Declaration {
+        Declaration {
+            cause: Cause::LargeCopy,
+            reads: &[
+                "gpucause_memcpy_duration_seconds",
+                "gpucause_memcpy_bytes_total",
+                "gpucause_dispatcher_seconds_total",
+            ],
+            window: Window::Looks,
+            needs: "copies above 1 MiB explain the time in copies, which is of the share of severity medium",
+        }
+    }
+
+    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
+        let subject = scene.subjects.get(index)?;
+        let settings = scene.settings;
+        let rule = settings.rule(Cause::LargeCopy);
+        let (large, all) = copies(&subject.short);
+        let thread = subject.short.victim(own)?;
+        let lost_share = ratio(own(thread), thread.wall);
+        let explained = ratio(large.sum, all.sum).min(1.0);
+        let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
+        if large.count() == 0 || lost_share < least {
+            return None;
+        }
+        if explained < rule.explained_share.unwrap_or(settings.explained_share) {
+            return None;
+        }
+        let lost = own(thread).share(explained);
+        let evidence = Evidence::default()
+            .with("large_copies", large.count() as f64)
+            .with("copies", all.count() as f64)
+            .with("large_copies_seconds", large.sum.as_secs_f64())
+            .with("large_copy_mean_seconds", large.sum.as_secs_f64() / large.count().max(1) as f64)
+            .with("lost_share", lost_share)
+            .with("explained_share", explained);
+        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+        let sentence = "{comm} spends {lost_share|percent} of its time in copies: {large_copies|count} of {copies|count} were \
+                        above the size of small ones and took {large_copy_mean_seconds|seconds} each, \
+                        {explained_share|percent} of all that time. They are slow because they are large.";
+        Some(Finding {
+            cause: Cause::LargeCopy,
+            effect: Effect::CopyTail,
+            subject: index,
+            tid: Some(thread.tid),
+            culprit: None,
+            explained,
+            lost,
+            lost_share,
+            path: vec![Step {
+                from: victim,
+                to: Effect::CopyTail.label().into(),
+                mechanism: "copies large blocks".into(),
+                seconds: lost.as_secs_f64(),
+            }],
+            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            fix: "Copy less: keep data on the GPU, use smaller types; copy asynchronously from pinned memory on a stream of its own, while kernels run."
+                .into(),
+            evidence,
+        })
+    }
+}

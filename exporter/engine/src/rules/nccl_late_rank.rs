@@ -1,0 +1,113 @@
+//! One rank of a job comes late to the collectives, and the others of this host wait for it.
+//!
+//! Seen on one host only when it runs several ranks. The ranks that wait spend their time in collectives and in waiting for
+//! the GPU; the late one does not, and what it did instead is in its own account.
+
+use gpucause_abi::Nanos;
+use gpucause_abi::state::Phase;
+
+use super::{Declaration, Rule, Window};
+use crate::case::{Scene, Subject};
+use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
+use crate::delta::ThreadDelta;
+use crate::effect::ratio;
+use crate::finding::{Finding, name_of};
+use crate::tell::tell;
+
+pub(super) struct NcclLateRank;
+
+fn waiting(thread: &ThreadDelta) -> Nanos {
+    Nanos(thread.in_phase(Phase::Nccl).0 + thread.in_phase(Phase::Sync).0)
+}
+
+/// Share of its time that a rank's thread waits for others, and the thread.
+fn wait_of<'a>(subject: &'a Subject<'_>) -> Option<(f64, &'a ThreadDelta)> {
+    let in_collectives = subject.short.threads.iter().filter(|t| t.in_phase(Phase::Nccl).0 > 0);
+    let thread = in_collectives.max_by_key(|thread| thread.in_phase(Phase::Nccl))?;
+    Some((ratio(waiting(thread), thread.wall), thread))
+}
+
+impl Rule for NcclLateRank {
+    fn declaration(&self) -> Declaration {
+        Declaration {
+            cause: Cause::NcclLateRank,
+            reads: &["gpucause_dispatcher_seconds_total", "gpucause_process_info"],
+            window: Window::Looks,
+            needs: "all other ranks of the job on this host wait in collectives for longer than this one, by the share of \
+                    severity medium, and the late rank's own time explains it",
+        }
+    }
+
+    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
+        let victim = scene.subjects.get(index)?;
+        let (_, world) = victim.now.rank.filter(|&(_, world)| world > 1)?;
+        let settings = scene.settings;
+        let same_job = |subject: &&Subject<'_>| {
+            subject.now.rank.is_some_and(|(_, ranks)| ranks == world) && subject.now.ended.is_none()
+        };
+        let mut ranks: Vec<_> = scene
+            .subjects
+            .iter()
+            .filter(same_job)
+            .filter_map(|subject| wait_of(subject).map(|(share, thread)| (share, subject, thread)))
+            .collect();
+        ranks.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let [(late_share, late, late_thread), rest @ ..] = ranks.as_slice() else { return None };
+        // The next quickest waits for nobody but the late one.
+        let (next_share, ..) = rest.first()?;
+        let (own_share, _, own_thread) =
+            rest.iter().find(|(_, subject, _)| subject.now.id == victim.now.id)?;
+        let lost_share = own_share - late_share;
+        let rule = settings.rule(Cause::NcclLateRank);
+        let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
+        if next_share - late_share < least || lost_share < least {
+            return None;
+        }
+        let late_busy = Nanos(late_thread.wall.less(waiting(late_thread)).0);
+        let lost = own_thread.wall.share(lost_share);
+        let explained = ratio(late_busy.min(lost), lost);
+        if explained < rule.explained_share.unwrap_or(settings.explained_share) {
+            return None;
+        }
+        let (late_rank, _) = late.now.rank?;
+        let (rank, _) = victim.now.rank?;
+        let evidence = Evidence::default()
+            .with("rank", f64::from(rank))
+            .with("late_rank", f64::from(late_rank))
+            .with("world_size", f64::from(world))
+            .with("waiting_share", *own_share)
+            .with("late_rank_waiting_share", *late_share)
+            .with("late_rank_busy_seconds", late_busy.as_secs_f64())
+            .with("lost_share", lost_share)
+            .with("explained_share", explained);
+        let (comm, name) = (victim.now.comm.to_text(), name_of(victim));
+        let culprit = Culprit { pid: late.now.tgid.0, comm: late.now.comm.to_text() };
+        let sentence = "Rank {late_rank|count} comes late to the collectives: rank {rank|count} of {comm} waits \
+                        {waiting_share|percent} of its time in them, the late one {late_rank_waiting_share|percent}.";
+        let step = |from: String, to: String, mechanism: &str, time: Nanos| Step {
+            from,
+            to,
+            mechanism: mechanism.into(),
+            seconds: time.as_secs_f64(),
+        };
+        let effect = Effect::LaunchRateDrop;
+        Some(Finding {
+            cause: Cause::NcclLateRank,
+            effect,
+            subject: index,
+            tid: Some(own_thread.tid),
+            path: vec![
+                step(culprit.comm.clone(), name.clone(), "comes late to collectives", late_busy),
+                step(name, effect.label().into(), "waits in collectives", lost),
+            ],
+            culprit: Some(culprit),
+            explained,
+            lost,
+            lost_share,
+            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            fix: "Look at the late rank's own chains and time account; if it has none, compare its input sizes, its GPU's clocks and its CPUs with those of the others."
+                .into(),
+            evidence,
+        })
+    }
+}

@@ -1,0 +1,33 @@
+//! The victim was woken and waited for a CPU.
+
+use gpucause_abi::state::Reason;
+
+use super::cpu_preemption::{finding, without_cpu};
+use super::{Declaration, Rule, Window};
+use crate::case::Scene;
+use crate::chain::Cause;
+use crate::finding::Finding;
+
+pub(super) struct RunqueueWait;
+
+impl Rule for RunqueueWait {
+    fn declaration(&self) -> Declaration {
+        Declaration {
+            cause: Cause::RunqueueWait,
+            reads: &[
+                "gpucause_cuda_call_offcpu_seconds_total",
+                "gpucause_dispatcher_seconds_total",
+                "gpucause_preempted_by_seconds_total",
+            ],
+            window: Window::Looks,
+            needs: "time preempted or queued behind others, most of it queued, explains the effect",
+        }
+    }
+
+    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
+        let subject = scene.subjects.get(index)?;
+        let share = without_cpu(scene, subject, Cause::RunqueueWait)?;
+        let queued = share.effect.offcpu(&[Reason::Runqueue]);
+        (queued.0 * 2 > share.time.0).then(|| finding(Cause::RunqueueWait, scene, index, &share))
+    }
+}

@@ -1,0 +1,69 @@
+//! A tail that no cause explains enough of. Saying so keeps people from guessing.
+
+use gpucause_abi::Nanos;
+use gpucause_abi::state::Reason;
+
+use super::{Declaration, Rule, Window};
+use crate::case::Scene;
+use crate::chain::{Cause, Effect, Step};
+use crate::effect::ratio;
+use crate::finding::{Finding, name_of};
+use crate::tell::tell;
+
+pub(super) struct Unexplained;
+
+impl Rule for Unexplained {
+    fn declaration(&self) -> Declaration {
+        Declaration {
+            cause: Cause::Unexplained,
+            reads: &[
+                "gpucause_cuda_call_duration_seconds",
+                "gpucause_cuda_call_offcpu_seconds_total",
+            ],
+            window: Window::Looks,
+            needs: "a tail of launches of the share of severity low, and no other finding on the process",
+        }
+    }
+
+    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
+        let subject = scene.subjects.get(index)?;
+        let tail = subject.effects.iter().find(|e| e.effect == Effect::LaunchTail)?;
+        let delta = tail.delta(subject);
+        let thread = delta.victim(|thread| thread.in_phase(gpucause_abi::state::Phase::Launch))?;
+        let lost_share = ratio(tail.excess, thread.wall).min(1.0);
+        let rule = scene.settings.rule(Cause::Unexplained);
+        if lost_share < rule.min_lost_share.unwrap_or(scene.settings.severities.low) {
+            return None;
+        }
+        let off: u64 = Reason::ALL.iter().map(|&reason| tail.offcpu(&[reason]).0).sum();
+        let evidence = tail
+            .evidence
+            .clone()
+            .with("lost_share", lost_share)
+            .with("off_cpu_share_of_excess", tail.explained_by(Nanos(off)));
+        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+        let sentence = "{slow_calls|count} of {calls|count} launches of {comm} were slow, {p99_seconds|seconds} and more in \
+                        the slowest hundredth where {p50_seconds|seconds} is usual, and nothing that is measured explains \
+                        it: the thread was off the CPU for {off_cpu_share_of_excess|percent} of the excess.";
+        Some(Finding {
+            cause: Cause::Unexplained,
+            effect: Effect::LaunchTail,
+            subject: index,
+            tid: Some(thread.tid),
+            culprit: None,
+            explained: 0.0,
+            lost: Nanos(0),
+            lost_share,
+            path: vec![Step {
+                from: victim,
+                to: Effect::LaunchTail.label().into(),
+                mechanism: "not known".into(),
+                seconds: tail.excess.as_secs_f64(),
+            }],
+            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            fix: "Take stacks of the slow calls (gpucause record); a full launch queue looks like this too: the GPU is then the bottleneck."
+                .into(),
+            evidence,
+        })
+    }
+}

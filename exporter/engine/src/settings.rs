@@ -1,0 +1,169 @@
+//! What a user may set: which processes, which ops, from when on something is worth a chain.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::chain::{Cause, Severity};
+
+/// Settings of the engine. Every field has a default.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Share of an effect that a cause must explain to be named, 0 to 1.
+    pub explained_share: f64,
+    /// Calls that a tail is judged on at least.
+    pub min_calls: u64,
+    /// p99 over p50 from which on there is a tail.
+    pub min_spread: f64,
+    /// p99 of launches from which on there is a tail, in seconds.
+    pub min_launch_p99_seconds: f64,
+    /// Share of its own past rate by which launches must have dropped.
+    pub min_rate_drop: f64,
+    /// Age of a call from which on it hangs, in seconds.
+    pub hang_seconds: f64,
+    /// The same for calls that wait for the GPU.
+    pub hang_in_sync_seconds: f64,
+    /// How long device memory must grow to count as a leak, in seconds.
+    pub leak_seconds: f64,
+    /// Growth from which on it counts, in bytes.
+    pub leak_bytes: u64,
+    /// How long a chain stays open after it was last seen, in seconds: seen again within, it is the same chain.
+    pub keep_open_seconds: f64,
+    /// Chains that are kept, the oldest go first.
+    pub max_chains: usize,
+    /// Lost share from which on a chain has each severity.
+    pub severities: Severities,
+    /// Settings of single rules, by cause.
+    pub rules: BTreeMap<Cause, RuleSettings>,
+}
+
+/// Settings of one rule.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuleSettings {
+    /// Whether it is asked.
+    pub enabled: bool,
+    /// Share of the effect that it must explain, 0 to 1, when other than that of all.
+    pub explained_share: Option<f64>,
+    /// Lost share from which on it raises a chain, 0 to 1, when other than that of severity low.
+    pub min_lost_share: Option<f64>,
+}
+
+impl Default for RuleSettings {
+    fn default() -> Self {
+        Self { enabled: true, explained_share: None, min_lost_share: None }
+    }
+}
+
+/// The share of the victim thread's time that was lost, from which on a chain has each severity, 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Severities {
+    /// Less than this raises no chain.
+    pub low: f64,
+    /// From here on medium.
+    pub medium: f64,
+    /// From here on high.
+    pub high: f64,
+    /// From here on critical.
+    pub critical: f64,
+}
+
+impl Default for Severities {
+    fn default() -> Self {
+        Self { low: 0.01, medium: 0.1, high: 0.25, critical: 0.5 }
+    }
+}
+
+impl Severities {
+    /// The severity of a lost share that is at least [`low`](Self::low).
+    #[must_use]
+    pub fn of(&self, lost_share: f64) -> Severity {
+        match lost_share {
+            share if share >= self.critical => Severity::Critical,
+            share if share >= self.high => Severity::High,
+            share if share >= self.medium => Severity::Medium,
+            _ => Severity::Low,
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            explained_share: 0.5,
+            min_calls: 100,
+            min_spread: 5.0,
+            min_launch_p99_seconds: 100e-6,
+            min_rate_drop: 0.2,
+            hang_seconds: 10.0,
+            hang_in_sync_seconds: 60.0,
+            leak_seconds: 60.0,
+            leak_bytes: 64 << 20,
+            keep_open_seconds: 60.0,
+            max_chains: 1_000,
+            severities: Severities::default(),
+            rules: BTreeMap::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// Settings of the rule for a cause.
+    #[must_use]
+    pub fn rule(&self, cause: Cause) -> RuleSettings {
+        self.rules.get(&cause).copied().unwrap_or_default()
+    }
+
+    /// What is wrong with these settings: key, value and the accepted form of each.
+    #[must_use]
+    pub fn complaints(&self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let mut share = |key: &str, value: f64| {
+            if !(0.0..=1.0).contains(&value) {
+                complaints.push(format!("{key} is {value}, and must be from 0 to 1"));
+            }
+        };
+        share("explained_share", self.explained_share);
+        share("min_rate_drop", self.min_rate_drop);
+        share("severities.low", self.severities.low);
+        share("severities.medium", self.severities.medium);
+        share("severities.high", self.severities.high);
+        share("severities.critical", self.severities.critical);
+        for (cause, rule) in &self.rules {
+            if let Some(value) = rule.explained_share {
+                share(&format!("rules.{cause}.explained_share"), value);
+            }
+            if let Some(value) = rule.min_lost_share {
+                share(&format!("rules.{cause}.min_lost_share"), value);
+            }
+        }
+        let seconds = [
+            ("min_launch_p99_seconds", self.min_launch_p99_seconds),
+            ("hang_seconds", self.hang_seconds),
+            ("hang_in_sync_seconds", self.hang_in_sync_seconds),
+            ("leak_seconds", self.leak_seconds),
+            ("keep_open_seconds", self.keep_open_seconds),
+        ];
+        for (key, value) in seconds {
+            if !(value > 0.0 && value < 1e6) {
+                complaints
+                    .push(format!("{key} is {value}, and must be a number of seconds above 0"));
+            }
+        }
+        if self.min_spread.is_nan() || self.min_spread < 1.0 {
+            complaints.push(format!("min_spread is {}, and must be at least 1", self.min_spread));
+        }
+        if self.max_chains == 0 {
+            complaints.push("max_chains is 0, and must be at least 1".into());
+        }
+        let Severities { low, medium, high, critical } = self.severities;
+        if !(low <= medium && medium <= high && high <= critical) {
+            complaints.push(format!(
+                "severities are low {low}, medium {medium}, high {high}, critical {critical}, and must not descend"
+            ));
+        }
+        complaints
+    }
+}

@@ -1,0 +1,93 @@
+//! Sentences whose numbers come from the evidence and from nowhere else.
+
+use crate::chain::Evidence;
+
+/// Fills a template. `{name}` stands for a name, `{number|form}` for a number of the evidence, told as `seconds`, `percent`,
+/// `count`, `times` or `bytes`. Sentences and clauses that ask for a number which is not there are left out: clauses are set
+/// apart by `[` and `]`.
+pub(crate) fn tell(template: &str, evidence: &Evidence, names: &[(&str, &str)]) -> String {
+    let mut told = String::new();
+    let mut rest = template;
+    while let Some(open) = rest.find('[') {
+        let (before, from) = rest.split_at(open);
+        told.push_str(&fill(before, evidence, names).unwrap_or_default());
+        let end = from.find(']').unwrap_or(from.len());
+        told.push_str(&fill(&from[1..end], evidence, names).unwrap_or_default());
+        rest = from.get(end + 1..).unwrap_or_default();
+    }
+    told.push_str(&fill(rest, evidence, names).unwrap_or_default());
+    told
+}
+
+fn fill(text: &str, evidence: &Evidence, names: &[(&str, &str)]) -> Option<String> {
+    let mut told = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        told.push_str(before);
+        let (field, remainder) = after.split_once('}')?;
+        match field.split_once('|') {
+            Some((name, form)) => told.push_str(&number(evidence.get(name)?, form)),
+            None => told.push_str(names.iter().find(|(name, _)| *name == field)?.1),
+        }
+        rest = remainder;
+    }
+    told.push_str(rest);
+    Some(told)
+}
+
+/// A number as people say it.
+pub(crate) fn number(value: f64, form: &str) -> String {
+    match form {
+        "percent" => format!("{} %", digits(value * 100.0)),
+        "times" => format!("{} times", digits(value)),
+        "bytes" => bytes(value),
+        "seconds" => seconds(value),
+        _ => format!("{value:.0}"),
+    }
+}
+
+fn digits(value: f64) -> String {
+    if value >= 10.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+fn seconds(value: f64) -> String {
+    let (scaled, unit) = match value {
+        v if v >= 1.0 || v <= 0.0 => (v, "s"),
+        v if v >= 1e-3 => (v * 1e3, "ms"),
+        v if v >= 1e-6 => (v * 1e6, "us"),
+        v => (v * 1e9, "ns"),
+    };
+    format!("{} {unit}", digits(scaled))
+}
+
+fn bytes(value: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut scaled, mut unit) = (value, 0);
+    while scaled >= 1024.0 && unit + 1 < units.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    format!("{} {}", digits(scaled), units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_told_in_their_unit() {
+        let told = [(0.0000123, "12 us"), (2.5, "2.5 s"), (0.0041, "4.1 ms"), (0.0, "0.0 s")];
+        for (value, text) in told {
+            assert_eq!(number(value, "seconds"), text);
+        }
+        assert_eq!(number(0.123, "percent"), "12 %");
+        assert_eq!(number(3e9, "bytes"), "2.8 GiB");
+    }
+
+    #[test]
+    fn a_clause_without_its_number_is_left_out() {
+        let evidence = Evidence::default().with("a_seconds", 1.5);
+        let template = "{who} lost {a_seconds|seconds}[ and {b|count} calls][ in {c}].";
+        assert_eq!(tell(template, &evidence, &[("who", "x[y]")]), "x[y] lost 1.5 s.");
+    }
+}
