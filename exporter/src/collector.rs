@@ -1,6 +1,7 @@
 //! Turns an observation into families: one collector a group of metrics, none of which can break another.
 
 mod calls;
+mod chains;
 mod daemon;
 mod dispatch;
 mod memory;
@@ -67,6 +68,7 @@ impl Default for Collectors {
             Box::new(waits::Waits),
             Box::new(memory::Memory),
             Box::new(offcpu::Offcpu),
+            Box::new(chains::Chains),
             Box::new(processes::Processes),
             Box::new(probes::Probes),
             Box::new(daemon::Daemon::default()),

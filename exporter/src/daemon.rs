@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
+use gpucause_engine::chain::Chain;
+use gpucause_engine::settings::Settings;
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
+use crate::chains::{Chains, Findings};
 use crate::clock::{WallClock, monotonic_now};
 use crate::collector::Collectors;
 use crate::family::Family;
@@ -45,6 +48,7 @@ struct Memory {
 pub struct Daemon {
     probes: Probes,
     collectors: Collectors,
+    chains: Chains,
     memory: Mutex<Memory>,
     since: Nanos,
 }
@@ -66,7 +70,9 @@ impl Daemon {
             told: HashMap::new(),
             told_times: HashMap::new(),
         };
-        Ok(Self { probes, collectors: Collectors::default(), memory: Mutex::new(memory), since })
+        let chains = Chains::new(Settings::default());
+        let memory = Mutex::new(memory);
+        Ok(Self { probes, collectors: Collectors::default(), chains, memory, since })
     }
 
     /// How the probes do.
@@ -98,7 +104,33 @@ impl Daemon {
         observation.waits = waits;
         observation.wait_names_folded = memory.wait_names.folded();
         observation.folded.clone_from(&memory.folded);
+        observation.findings = self.chains.findings();
         Ok(observation)
+    }
+
+    /// Looks for causal chains. To be called every [`LOOK_EVERY`](crate::chains::LOOK_EVERY). Costs next to nothing while
+    /// no process is observed.
+    ///
+    /// # Errors
+    /// When a kernel map cannot be read.
+    pub fn look(&self) -> Result<(), ReadError> {
+        if !self.probes.observes_any()? {
+            return Ok(());
+        }
+        let snapshot = self.probes.snapshot()?;
+        let clock = {
+            let mut memory = self.memory();
+            memory.clock = memory.clock.refreshed();
+            memory.clock
+        };
+        self.chains.look(snapshot, clock);
+        Ok(())
+    }
+
+    /// The chains that were found so far.
+    #[must_use]
+    pub fn findings(&self) -> Findings {
+        self.chains.findings()
     }
 
     /// Keeps the maps from filling up with processes that ended while nobody scrapes. Costs next to nothing while nothing
@@ -161,6 +193,10 @@ impl Source for Daemon {
     fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
         let observation = self.observe().map_err(|error| ScrapeError(Box::new(error)))?;
         Ok(self.collectors.gather(&observation))
+    }
+
+    fn chains(&self) -> Vec<Chain> {
+        self.findings().chains
     }
 
     fn ready(&self) -> Readiness {

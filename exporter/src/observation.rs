@@ -1,5 +1,6 @@
 //! All that one scrape knows: what collectors turn into families.
 
+use crate::chains::Findings;
 use crate::clock::WallClock;
 use crate::process_details::ProcessDetails;
 use crate::wait_names::Waits;
@@ -29,6 +30,8 @@ pub struct Observation {
     pub waits: HashMap<ProcId, Waits>,
     /// Times that a name was folded, in preemption and in blocked waits.
     pub wait_names_folded: (u64, u64),
+    /// What was found so far.
+    pub findings: Findings,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
     /// Tells monotonic moments as wall time.
@@ -49,6 +52,7 @@ impl Observation {
             folded: None,
             waits: HashMap::new(),
             wait_names_folded: (0, 0),
+            findings: Findings::default(),
             since,
             clock,
         }

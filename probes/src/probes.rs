@@ -109,6 +109,14 @@ impl Probes {
         self.reader.snapshot()
     }
 
+    /// Whether any process is or was observed.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn observes_any(&self) -> Result<bool, ReadError> {
+        self.reader.observes_any()
+    }
+
     /// Processes that have ended, oldest first, with the moment they ended on the monotonic clock; not the images that made
     /// calls before their process executed another.
     ///

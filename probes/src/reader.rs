@@ -183,6 +183,14 @@ impl Reader {
         Ok(Snapshot { taken_at, processes: processes.into_values().collect(), counters, maps })
     }
 
+    /// Whether there is any process in the accounts.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn observes_any(&self) -> Result<bool, ReadError> {
+        Ok(!self.processes()?.0.is_empty())
+    }
+
     /// Processes that have ended, oldest first, with the moment they ended. Images that made calls before their process
     /// executed another are not among them: they are kept for as long as the process.
     ///

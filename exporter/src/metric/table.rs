@@ -82,6 +82,12 @@ metrics! {
     CALLS_ABANDONED: Counter "gpucause_calls_abandoned", None,
         ["pid", "comm"],
         "Traced calls that never returned: unwound, or cut short by exit or exec.";
+    CAUSAL_CHAINS: Counter "gpucause_causal_chains", None,
+        ["pid", "comm", "cause", "effect", "severity"],
+        "Causal chains found, each counted once for every severity it reaches; the exemplar names the last.";
+    STALL_SECONDS: Counter "gpucause_stall_seconds", SECONDS,
+        ["pid", "comm", "cause"],
+        "GPU-feeding time that the process lost to causes that were proven on its own threads.";
     PROCESS_INFO: Info "gpucause_process_info", None,
         ["pid", "comm", "exe", "container_id", "cgroup", "pod", "namespace", "user", "rank", "world_size", "gpu_uuid"],
         "What an observed process is; a label is empty where it could not be read.";
