@@ -138,7 +138,7 @@ fn advice() -> &'static str {
     if Uid::effective().is_root() {
         "cannot observe this host; `gpucause check` tells what is missing"
     } else {
-        "cannot observe this host as an ordinary user: run `sudo gpucause top`; `gpucause check` tells what is missing"
+        "only root can observe this host: `sudo gpucause top`"
     }
 }
 

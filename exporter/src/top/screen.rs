@@ -13,7 +13,7 @@ use ratatui::widgets::{Paragraph, Wrap};
 use super::column::{self, Column};
 use super::host::Host;
 use super::model::{Part, Row, View};
-use super::quantity::{bytes, duration, fit};
+use super::quantity::{bytes, duration, fit, width};
 use super::state::State;
 
 /// What does not change while it is shown.
@@ -71,7 +71,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
     }
     let foot_lines = foot(scene, frame.area().width);
     let foot_height = u16::try_from(foot_lines.len()).unwrap_or(u16::MAX);
-    let heading = u16::try_from(scene.look.heading.len()).unwrap_or(u16::MAX);
+    let heading = Paragraph::new(scene.look.heading.join("\n")).wrap(Wrap { trim: false });
+    let heading_height = height_of(&scene.look.heading, frame.area().width);
     let rows = u16::try_from(scene.view.rows.len()).unwrap_or(u16::MAX);
     let detail = if scene.state.detail && !scene.view.rows.is_empty() {
         Constraint::Min(LEAST_DETAIL)
@@ -83,14 +84,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
         _ => Constraint::Min(2),
     };
     let parts = [
-        Constraint::Max(heading),
+        Constraint::Max(heading_height),
         Constraint::Length(1),
         table,
         detail,
         Constraint::Length(foot_height),
     ];
     let [above, title, table, detail, foot_area] = Layout::vertical(parts).areas(frame.area());
-    frame.render_widget(Paragraph::new(scene.look.heading.join("\n")), above);
+    frame.render_widget(heading, above);
     frame.render_widget(title_line(scene), title);
     draw_table(frame, table, scene);
     if let Some(row) = selected(scene)
@@ -99,6 +100,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
         detail::draw(frame, detail, row, scene.view.elapsed.unwrap_or_default());
     }
     frame.render_widget(Paragraph::new(foot_lines), foot_area);
+}
+
+/// Lines that these take at this width; words that are not broken may take one more.
+fn height_of(lines: &[String], cells: u16) -> u16 {
+    let cells = usize::from(cells.max(1));
+    let height = lines.iter().map(|line| width(line).div_ceil(cells).max(1)).sum::<usize>();
+    u16::try_from(height).unwrap_or(u16::MAX)
 }
 
 fn selected<'a>(scene: &Scene<'a>) -> Option<&'a Row> {

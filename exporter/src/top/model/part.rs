@@ -20,7 +20,7 @@ pub(crate) enum Part {
     Futex,
     Io,
     PageFault,
-    /// Blocked on anything else.
+    /// Blocked on anything else, such as a worker's pipe or a client's next request: starved or idle, nobody can tell.
     Blocked,
 }
 
@@ -32,14 +32,14 @@ impl Part {
         Self::Launch,
         Self::Calls,
         Self::Gpu,
+        Self::Blocked,
         Self::Preempted,
         Self::Futex,
         Self::Io,
         Self::PageFault,
-        Self::Blocked,
     ];
 
-    /// What it looks like where there are no colours: small while it runs, capital where time is lost.
+    /// What it looks like where there are no colours: capital where time is lost.
     pub(crate) const fn letter(self) -> char {
         match self {
             Self::Host => 'h',
@@ -50,7 +50,7 @@ impl Part {
             Self::Futex => 'F',
             Self::Io => 'I',
             Self::PageFault => 'M',
-            Self::Blocked => 'B',
+            Self::Blocked => 'b',
         }
     }
 
@@ -65,13 +65,13 @@ impl Part {
             Self::Futex => "futex",
             Self::Io => "io",
             Self::PageFault => "page fault",
-            Self::Blocked => "blocked",
+            Self::Blocked => "blocked otherwise",
         }
     }
 
     /// Whether the GPU was fed by nobody meanwhile, for no reason of its own.
     pub(crate) const fn is_lost(self) -> bool {
-        !matches!(self, Self::Host | Self::Launch | Self::Calls | Self::Gpu)
+        matches!(self, Self::Preempted | Self::Futex | Self::Io | Self::PageFault)
     }
 
     pub(crate) const fn of(phase: Phase, state: State) -> Self {

@@ -169,6 +169,22 @@ fn a_culprit_is_blamed_for_lost_time_only() {
 }
 
 #[test]
+fn whoever_blocks_it_otherwise_is_told_where_nobody_costs_it_time() {
+    let idle = |futex| ProcessSnapshot {
+        dispatcher_time: account(&[
+            (Phase::Host, State::Off(Reason::Net), 900),
+            (Phase::Host, State::Off(Reason::Futex), futex),
+        ]),
+        waits: vec![wait(Reason::Net, "client", 900), wait(Reason::Futex, "holder", futex)],
+        ..process(1, "server")
+    };
+    let rows = |futex| between(vec![], 1, vec![idle(futex)]);
+    assert_eq!(rows(0)[0].shares.lost(), Some(0.0));
+    assert_eq!(rows(0)[0].culprit.clone().unwrap().0.name, "client");
+    assert_eq!(rows(100)[0].culprit.clone().unwrap().0.name, "holder");
+}
+
+#[test]
 fn an_interval_without_length_or_without_calls_has_rows_of_nothing() {
     for seconds in [0, 5] {
         let rows = between(vec![starved(1)], seconds, vec![starved(1)]);
@@ -254,13 +270,13 @@ fn launches_of_graphs_count_and_are_judged_where_there_are_no_others() {
 }
 
 #[test]
-fn every_phase_and_state_is_in_one_part_and_sync_is_lost_only_without_a_cpu() {
+fn time_is_lost_without_a_cpu_anywhere_and_behind_locks_disks_and_pages_outside_of_sync() {
     for &phase in Phase::ALL {
         for state in State::all() {
-            let no_cpu = matches!(state, State::Off(Reason::Preempted | Reason::Runqueue));
             let lost = match state {
-                State::Running => false,
-                State::Off(_) => no_cpu || phase != Phase::Sync,
+                State::Off(Reason::Preempted | Reason::Runqueue) => true,
+                State::Off(Reason::Futex | Reason::Io | Reason::PageFault) => phase != Phase::Sync,
+                _ => false,
             };
             assert_eq!(Part::of(phase, state).is_lost(), lost, "{phase:?} {state:?}");
         }

@@ -60,7 +60,7 @@ pub(super) fn between(
     waits.into_iter().partition(|wait| wait.reason == Reason::Preempted)
 }
 
-/// Who explains most of the lost time, and the share of all time. A wait counts as far as time was lost for its reason: one
+/// Who explains most of the lost time, or where next to none is lost of the time blocked otherwise, and the share of all time. A wait counts as far as time was lost for its reason: one
 /// for the GPU itself, or of a worker process, does no harm.
 pub(super) fn worst(
     shares: &Shares,
@@ -68,7 +68,9 @@ pub(super) fn worst(
     blocked_on: &[Wait],
 ) -> Option<(Wait, f64)> {
     let harm = |wait: &Wait| wait.time.min(shares.of(Part::blocked(wait.reason)));
-    let worst = preempted_by.iter().chain(blocked_on).max_by_key(|wait| harm(wait))?;
     let total = shares.total().0;
+    let costs = |wait: &Wait| Part::blocked(wait.reason).is_lost() && harm(wait).0 >= total / 100;
+    let worst =
+        preempted_by.iter().chain(blocked_on).max_by_key(|wait| (costs(wait), harm(wait)))?;
     (harm(worst).0 > 0 && total > 0).then(|| (worst.clone(), harm(worst).0 as f64 / total as f64))
 }

@@ -12,9 +12,10 @@ P50, P99  of warm launches; the first launch of a kernel loads it, and counts as
 SPREAD    P99 / P50: near 1 when launches are steady, large when some are held up
 LOST      share of the launching threads' time in which they could not feed the GPU
 WHERE TIME WENT
-          all time of the launching threads. Small letters: on a CPU. Dots: in a call that
-          waits for the GPU, which is healthy. Capitals: lost. P could have run but had no
-          CPU; F futex, I disk, M page fault, B blocked otherwise, outside of such calls
+          all time of the launching threads. h, l, c: on a CPU. Dots: in a call that waits
+          for the GPU, which is healthy. b: blocked on a pipe, a socket, a timer or the
+          driver, so starved or idle. Capitals: lost. P could have run but had no CPU;
+          F futex, I disk, M page fault, outside of calls that wait for the GPU
 CULPRIT   who took the CPU, or ended the wait, for the largest part of the time lost;
           kernel: a timer or a device; idle: nobody had the CPU
 GPU MEMORY  taken and not given back since the process was first seen

@@ -78,7 +78,7 @@ fn details_tell_calls_culprits_and_gaps_of_the_selected_process() {
 
 #[test]
 fn the_help_takes_the_screen() {
-    let screen = screen((100, 26), view(), &[Wish::Help]);
+    let screen = screen((100, 28), view(), &[Wish::Help]);
     assert!(screen.starts_with("gpucause top:") && screen.contains("Esc closes"), "{screen}");
     assert!(!screen.contains("4242"));
 }
