@@ -21,6 +21,7 @@ pub mod process_details;
 pub mod retention;
 pub mod serve;
 pub mod server;
+pub mod top;
 pub mod top_names;
 pub mod version;
 pub mod wait_names;

@@ -24,6 +24,8 @@ pub struct ProcessDetails {
     pub user: Arc<str>,
     /// `RANK` of its environment, as launchers of distributed jobs set it.
     pub rank: Arc<str>,
+    /// `LOCAL_RANK` of its environment: the rank among the processes of this host, mostly the number of the GPU too.
+    pub local_rank: Arc<str>,
     /// `WORLD_SIZE` of its environment.
     pub world_size: Arc<str>,
 }
@@ -88,6 +90,7 @@ impl DetailsCache {
             cgroup: cgroup.into(),
             user: self.user(&dir).unwrap_or_default().into(),
             rank: number_in(&environment, "RANK").unwrap_or_default().into(),
+            local_rank: number_in(&environment, "LOCAL_RANK").unwrap_or_default().into(),
             world_size: number_in(&environment, "WORLD_SIZE").unwrap_or_default().into(),
         };
         // Asked last: had the PID been reused before or during the reads, it would show here.

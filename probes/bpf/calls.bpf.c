@@ -171,7 +171,7 @@ static __noinline __u64 open_frame(struct pt_regs *ctx, struct thread *thread, s
 	if (!frame->cold && thread->depth)
 		frame->cold = frame_at(thread, thread->depth - 1)->cold;
 	if (info->role && !thread->depth)
-		read_arguments(ctx, info, frame);
+		read_arguments(ctx, info, frame, thread->proc_id);
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		frame->intervals = *(volatile __u32 *)&thread->intervals;
 		__builtin_memcpy(frame->offcpu_at_entry_ns, thread->offcpu_ns, sizeof(frame->offcpu_at_entry_ns));
@@ -317,8 +317,8 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 	if (thread->depth != 1)
 		return;
 	leave_phase(thread, info, end, offcpu);
-	if (!code && info->role)
-		book_arguments(thread->proc_id, info, frame, end - frame->start_ns);
+	if (info->role)
+		book_arguments(thread->proc_id, info, frame, end - frame->start_ns, code);
 }
 
 static __noinline void leave(struct pt_regs *ctx)

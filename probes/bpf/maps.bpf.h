@@ -74,7 +74,7 @@ struct {
 	__type(value, struct kernel);
 } kernels SEC(".maps");
 
-/* Device memory in use: address -> bytes. Deleted when freed, and by user space when the process has ended. */
+/* Device memory in use: address, array or handle -> bytes. Deleted when freed, and by user space when the process has ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

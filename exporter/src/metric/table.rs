@@ -66,7 +66,7 @@ metrics! {
         "Device memory that the process has given back, at its end all of it.";
     DEVICE_MEMORY_LIVE: Gauge "gpucause_device_memory_live_bytes", BYTES,
         ["pid", "comm"],
-        "Device memory that the process has in use, of what it took since it was first seen.";
+        "Device memory in use, of what the process took since it was first seen; what a device reset frees stays in it until given out again.";
     NCCL_BYTES: Counter "gpucause_nccl_bytes", BYTES,
         ["pid", "comm", "op"],
         "Bytes that successful collectives, sends and receives were given, by this rank's own count.";
@@ -89,7 +89,7 @@ metrics! {
         ["pid", "comm", "cause"],
         "GPU-feeding time that the process lost to causes that were proven on its own threads.";
     PROCESS_INFO: Info "gpucause_process_info", None,
-        ["pid", "comm", "exe", "container_id", "cgroup", "pod", "namespace", "user", "rank", "world_size", "gpu_uuid"],
+        ["pid", "comm", "exe", "container_id", "cgroup", "pod", "namespace", "user", "rank", "local_rank", "world_size", "gpu_uuid"],
         "What an observed process is; a label is empty where it could not be read.";
     PROCESSES_OBSERVED: Gauge "gpucause_processes_observed", None,
         [],

@@ -24,5 +24,6 @@ mod refusals;
 mod retention;
 #[path = "../fixture/samples.rs"]
 mod samples;
+mod top;
 #[path = "../fixture/workload.rs"]
 mod workload;

@@ -114,6 +114,14 @@ shared_enum! {
         Alloc = "alloc",
         /// `first` is the height; the second argument points to the pitch.
         AllocPitch = "alloc_pitch",
+        /// `first` is the `cudaExtent`; the first argument points to a `cudaPitchedPtr`.
+        AllocExtent = "alloc_extent",
+        /// `first` is the width, `second` the height; the second argument points to a `cudaChannelFormatDesc`.
+        AllocArray = "alloc_array",
+        /// `first` is the `cudaExtent`; the second argument points to a `cudaChannelFormatDesc`.
+        AllocArrayExtent = "alloc_array_extent",
+        /// `first` is the number of lengths in the descriptor that the second argument points to.
+        AllocArrayDescribed = "alloc_array_described",
         /// The first argument is the address.
         Free = "free",
         /// `first` is the count, `second` the data type.

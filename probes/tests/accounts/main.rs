@@ -12,6 +12,7 @@ mod observe;
 #[path = "../support/workload.rs"]
 mod workload;
 
+mod allocations;
 mod dispatcher;
 mod full_maps;
 mod latency;

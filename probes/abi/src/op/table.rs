@@ -1,7 +1,8 @@
 //! The table itself: one row an op, in the order of [`Api`] and [`Class`].
 
 use super::Args::{
-    Alloc, AllocPitch, Collective, Copy, Copy2d, CopyFields2d, CopyFields3d, Free, Launch, Rank,
+    Alloc, AllocArray, AllocArrayDescribed, AllocArrayExtent, AllocExtent, AllocPitch, Collective,
+    Copy, Copy2d, CopyFields2d, CopyFields3d, Free, Launch, Rank,
 };
 use super::CopyKind::{D2d, D2h, Default, H2d, P2p};
 use super::Direction::{Arg, Field, Fixed, MemoryTypes};
@@ -53,15 +54,16 @@ pub const OPS: &[Op] = &[
     with(Api::Runtime, Class::Alloc, "cudaMallocAsync", Alloc(2)),
     with(Api::Runtime, Class::Alloc, "cudaMallocManaged", Alloc(2)),
     with(Api::Runtime, Class::Alloc, "cudaMallocPitch", AllocPitch(4)),
-    op(Api::Runtime, Class::Alloc, "cudaMalloc3D"),
-    op(Api::Runtime, Class::Alloc, "cudaMallocArray"),
+    with(Api::Runtime, Class::Alloc, "cudaMalloc3D", AllocExtent(2)),
+    with(Api::Runtime, Class::Alloc, "cudaMallocArray", AllocArray(3, 4)),
+    with(Api::Runtime, Class::Alloc, "cudaMalloc3DArray", AllocArrayExtent(3)),
     with(Api::Runtime, Class::Alloc, "cudaMallocFromPoolAsync", Alloc(2)),
     op(Api::Runtime, Class::Alloc, "cudaMallocHost"),
     op(Api::Runtime, Class::Alloc, "cudaHostAlloc"),
     op(Api::Runtime, Class::Alloc, "cudaHostRegister"),
     with(Api::Runtime, Class::Free, "cudaFree", Free),
     with(Api::Runtime, Class::Free, "cudaFreeAsync", Free),
-    op(Api::Runtime, Class::Free, "cudaFreeArray"),
+    with(Api::Runtime, Class::Free, "cudaFreeArray", Free),
     op(Api::Runtime, Class::Free, "cudaFreeHost"),
     op(Api::Runtime, Class::Free, "cudaHostUnregister"),
     op(Api::Runtime, Class::Sync, "cudaStreamSynchronize"),
@@ -139,15 +141,15 @@ pub const OPS: &[Op] = &[
     op(Api::Driver, Class::Alloc, "cuMemHostRegister"),
     with(Api::Driver, Class::Alloc, "cuMemCreate", Alloc(2)),
     op(Api::Driver, Class::Alloc, "cuMemMap"),
-    op(Api::Driver, Class::Alloc, "cuArrayCreate"),
-    op(Api::Driver, Class::Alloc, "cuArray3DCreate"),
+    with(Api::Driver, Class::Alloc, "cuArrayCreate", AllocArrayDescribed(2)),
+    with(Api::Driver, Class::Alloc, "cuArray3DCreate", AllocArrayDescribed(3)),
     with(Api::Driver, Class::Free, "cuMemFree", Free),
     with(Api::Driver, Class::Free, "cuMemFreeAsync", Free),
     op(Api::Driver, Class::Free, "cuMemFreeHost"),
     op(Api::Driver, Class::Free, "cuMemHostUnregister"),
     with(Api::Driver, Class::Free, "cuMemRelease", Free),
     op(Api::Driver, Class::Free, "cuMemUnmap"),
-    op(Api::Driver, Class::Free, "cuArrayDestroy"),
+    with(Api::Driver, Class::Free, "cuArrayDestroy", Free),
     op(Api::Driver, Class::Sync, "cuStreamSynchronize"),
     op(Api::Driver, Class::Sync, "cuCtxSynchronize"),
     op(Api::Driver, Class::Sync, "cuEventSynchronize"),

@@ -64,7 +64,7 @@ exports! {
         |function| handle(function, out);
     [cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy cudaGraphUpload cudaGraphUpload_ptsz
      cudaStreamBeginCapture cudaStreamBeginCapture_ptsz cudaStreamDestroy cudaEventDestroy
-     cudaSetDevice cudaDeviceReset cudaInitDevice cudaProfilerStart cudaProfilerStop]
+     cudaSetDevice cudaInitDevice cudaProfilerStart cudaProfilerStop]
         () |function| finish(function.plain(), || 0);
     [cudaGetDeviceCount] (out: Out<c_int>) |function| number(function, out, 1);
     [cudaGetDevice] (out: Out<c_int>) |function| number(function, out, 0);

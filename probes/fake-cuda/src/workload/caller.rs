@@ -149,7 +149,7 @@ impl Caller {
             Effect::Free(pool) => {
                 slots[0] = self.live[pool as usize].last().map_or(0, |live| live.0);
             }
-            Effect::None | Effect::Copy(_) | Effect::Communicate => {}
+            Effect::None | Effect::Copy(_) | Effect::Communicate | Effect::Reset => {}
         }
         let code = call(address, &slots);
         self.calls[index] += 1;
@@ -197,6 +197,10 @@ impl Caller {
                 {
                     self.freed += bytes;
                 }
+            }
+            Effect::Reset => {
+                let lost = self.live[Pool::Device as usize].drain(..);
+                self.freed += lost.map(|(_, bytes)| bytes).sum::<u64>();
             }
             Effect::None | Effect::Launch(_) | Effect::Give(_) => {}
         }

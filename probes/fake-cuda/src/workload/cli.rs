@@ -59,6 +59,12 @@ pub(crate) struct Common {
     /// Bytes of each allocation.
     #[arg(long, global = true, default_value_t = 1 << 20, value_name = "BYTES")]
     pub(crate) alloc_bytes: usize,
+    /// Rows of each allocation that has some: pitched memory and arrays.
+    #[arg(long, global = true, default_value_t = 1, value_name = "ROWS")]
+    pub(crate) alloc_rows: usize,
+    /// Slices of each allocation that has three dimensions.
+    #[arg(long, global = true, default_value_t = 1, value_name = "SLICES")]
+    pub(crate) alloc_slices: usize,
 }
 
 /// `cudaMemcpyKind`, in its order.
