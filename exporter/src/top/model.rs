@@ -209,7 +209,7 @@ impl Launches {
 
 fn ops(calls: &Calls, now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> Vec<OpRow> {
     let stalled = |process: &ProcessSnapshot, id| {
-        process.stalls.iter().find(|stall| stall.op == id).map_or(0, |stall| stall.calls)
+        process.stalls.iter().filter(|stall| stall.op == id).map(|stall| stall.calls).sum::<u64>()
     };
     let mut by_op: BTreeMap<OpId, [Histogram; 2]> = BTreeMap::new();
     for (&(id, cold), durations) in calls {
