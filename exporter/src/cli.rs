@@ -7,6 +7,7 @@ use crate::top::Show;
 use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpucause_abi::Tgid;
+use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ pub enum Command {
     Exporter(ExporterArgs),
     /// Tell whether the exporter can run on this host, and what to do where it cannot
     Check(CheckArgs),
+    /// Tell why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and what to try
+    Explain(ExplainArgs),
     /// Serve and show live what is observed; without a CUDA process here, of a stand-in workload under real CPU contention
     Demo(DemoArgs),
     /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
@@ -88,6 +91,23 @@ pub struct CheckArgs {
     /// Address that the exporter would listen on; may be repeated
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = ":9400")]
     pub listen_addresses: Vec<ListenAddress>,
+}
+
+/// Flags of `gpucause explain`.
+#[derive(Debug, Clone, Args)]
+pub struct ExplainArgs {
+    /// The node, where gpucause exporter runs
+    #[arg(long, value_name = "URL", default_value = "http://localhost:9400")]
+    pub url: NodeUrl,
+    /// Only what was seen in this time, such as 5m or 1h30m
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    pub since: Duration,
+    /// Add a table of what each process lost
+    #[arg(long)]
+    pub per_process: bool,
+    /// Print JSON, with all numbers
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Flags of `gpucause demo`.

@@ -11,6 +11,7 @@ pub mod collector;
 pub mod daemon;
 pub mod demo;
 pub mod error_name;
+pub mod explain;
 pub mod exposition;
 pub mod family;
 pub mod logging;

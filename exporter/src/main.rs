@@ -6,7 +6,7 @@ use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
 use gpucause::daemon::Daemon;
 use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::server::{BindError, Limits, Server};
-use gpucause::{demo, logging, serve, top};
+use gpucause::{demo, explain, logging, serve, top};
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
             exporter(&args)
         }
         Command::Check(args) => return check(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Demo(args) => {
             let result = demo::run(&args);
             // While it shows a live view it keeps the log off the screen.
