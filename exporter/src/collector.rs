@@ -3,6 +3,7 @@
 mod calls;
 mod daemon;
 mod dispatch;
+mod host;
 mod memory;
 mod offcpu;
 mod probes;
@@ -67,6 +68,7 @@ impl Default for Collectors {
             Box::new(waits::Waits),
             Box::new(memory::Memory),
             Box::new(offcpu::Offcpu),
+            Box::new(host::Host),
             Box::new(processes::Processes),
             Box::new(probes::Probes),
             Box::new(daemon::Daemon::default()),

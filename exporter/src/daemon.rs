@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gpucause_abi::record::FAULTS;
 use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
@@ -18,6 +19,7 @@ use crate::observation::{AttachGap, Observation, ProbeState};
 use crate::process_details::DetailsCache;
 use crate::retention::{Policy, Retention};
 use crate::server::{Readiness, ScrapeError, Source};
+use crate::throttling::Throttling;
 use crate::wait_names::WaitNames;
 
 /// How often processes that ended are looked for when nobody scrapes.
@@ -34,10 +36,12 @@ struct Memory {
     clock: WallClock,
     folded: Option<ProcessSnapshot>,
     wait_names: WaitNames,
+    throttling: Throttling,
     /// Processes that were on a page, and whether that was after their end, so that all of them was told.
     told: HashMap<ProcId, bool>,
-    /// Time accounts as last told, which the next must not fall behind.
+    /// Time accounts and page faults as last told, which the next must not fall behind.
     told_times: HashMap<ProcId, TimeAccount>,
+    told_faults: HashMap<ProcId, [u64; FAULTS]>,
 }
 
 /// Running probes, and everything that a page is made of.
@@ -63,8 +67,10 @@ impl Daemon {
             clock: WallClock::now(),
             folded: None,
             wait_names: WaitNames::default(),
+            throttling: Throttling::default(),
             told: HashMap::new(),
             told_times: HashMap::new(),
+            told_faults: HashMap::new(),
         };
         Ok(Self { probes, collectors: Collectors::default(), memory: Mutex::new(memory), since })
     }
@@ -86,8 +92,10 @@ impl Daemon {
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)?;
         memory.told = snapshot.processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
         keep_up(&mut memory.told_times, &mut snapshot.processes);
+        keep_faults_up(&mut memory.told_faults, &mut snapshot.processes);
         let waits = memory.wait_names.update(&snapshot.processes);
         let details = memory.details.refresh(&snapshot.processes);
+        let throttled = memory.throttling.refresh(&snapshot.processes);
         let status = self.probes.status();
         let mut observation = Observation::new(snapshot, self.since, memory.clock);
         observation.details = details;
@@ -96,6 +104,7 @@ impl Daemon {
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.processes_folded = memory.retention.folded();
         observation.waits = waits;
+        observation.throttled = throttled;
         observation.wait_names_folded = memory.wait_names.folded();
         observation.folded.clone_from(&memory.folded);
         Ok(observation)
@@ -191,6 +200,20 @@ fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnap
             }
         }
         telling.insert(process.id, process.dispatcher_time);
+    }
+    *told = telling;
+}
+
+/// A thread that ends while the others report is in the sum of its process a moment late.
+fn keep_faults_up(told: &mut HashMap<ProcId, [u64; FAULTS]>, processes: &mut [ProcessSnapshot]) {
+    let mut telling = HashMap::with_capacity(processes.len());
+    for process in processes {
+        let before = told.get(&process.id).copied().unwrap_or_default();
+        let Some(faults) = &mut process.host.page_faults else { continue };
+        for (count, before) in faults.iter_mut().zip(before) {
+            *count = (*count).max(before);
+        }
+        telling.insert(process.id, *faults);
     }
     *told = telling;
 }

@@ -20,6 +20,7 @@ pub mod process_details;
 pub mod retention;
 pub mod serve;
 pub mod server;
+pub mod throttling;
 pub mod top_names;
 pub mod version;
 pub mod wait_names;

@@ -2,6 +2,7 @@
 
 use crate::clock::WallClock;
 use crate::process_details::ProcessDetails;
+use crate::throttling::Throttled;
 use crate::wait_names::Waits;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
@@ -29,6 +30,8 @@ pub struct Observation {
     pub waits: HashMap<ProcId, Waits>,
     /// Times that a name was folded, in preemption and in blocked waits.
     pub wait_names_folded: (u64, u64),
+    /// For how long the processes were out of CPU quota, where that is known.
+    pub throttled: HashMap<ProcId, Throttled>,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
     /// Tells monotonic moments as wall time.
@@ -49,6 +52,7 @@ impl Observation {
             folded: None,
             waits: HashMap::new(),
             wait_names_folded: (0, 0),
+            throttled: HashMap::new(),
             since,
             clock,
         }
