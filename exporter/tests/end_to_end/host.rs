@@ -37,14 +37,15 @@ fn the_page_tells_what_a_process_asked_of_the_host_and_for_how_long_it_was_held_
         exporter.samples().has(throttled, &labels).then_some(())
     });
     let before = throttled_seconds(&cgroup);
-    workload.truth();
+    let fetched = workload.truth()["fetched_bytes"].as_u64().unwrap();
     let page = exporter.samples();
     let (told, truth) = (page.sum(throttled, &labels), throttled_seconds(&cgroup) - before);
     assert!(truth > 0.5 && told <= throttled_seconds(&cgroup), "{told} s of {truth} s");
     assert!((told - truth).abs() < 0.3, "{told} s told, {truth} s passed");
     assert!(page.sum("gpucause_cgroup_throttled_periods_total", &labels) >= 5.0);
     let read = [("pid", pid.as_str()), ("operation", "read")];
-    assert_eq!(page.count("gpucause_block_io_bytes_total", &read), 1_048_576);
+    assert!(fetched >= 1_048_576);
+    assert_eq!(page.count("gpucause_block_io_bytes_total", &read), fetched);
     assert!(page.sum("gpucause_block_io_seconds_total", &read) > 0.0);
     assert!(page.count("gpucause_page_alloc_bytes_total", &labels) >= 4_194_304);
     let minor = [("pid", pid.as_str()), ("kind", "minor")];

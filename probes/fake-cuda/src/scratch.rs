@@ -12,6 +12,7 @@ use crate::clock;
 
 const FILE_BYTES: usize = 16 << 20;
 const READ_BYTES: usize = 128 << 10;
+const DIRTY_BYTES: usize = 2 << 20;
 /// What `O_DIRECT` and page faults work in.
 const PAGE: usize = 4096;
 
@@ -33,19 +34,22 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// A file without a name, filled and on disk.
-fn file(flags: i32) -> io::Result<File> {
+/// A file without a name, filled with so many bytes and on disk. Written in steps, so that little of it is dirty at a time.
+fn file(flags: i32, bytes: usize) -> io::Result<File> {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     let path = dir().join(format!(".gpucause-fake-{}-{serial}", std::process::id()));
     let fill = || {
         let mut file = File::create_new(&path)?;
         let block = vec![0xa5; READ_BYTES];
-        for _ in 0..FILE_BYTES / READ_BYTES {
+        for written in (0..bytes).step_by(READ_BYTES) {
             file.write_all(&block)?;
+            if written % DIRTY_BYTES == 0 {
+                file.sync_data()?;
+            }
         }
         file.sync_all()?;
-        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path);
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
         std::fs::remove_file(&path)?;
         opened
     };
@@ -71,7 +75,7 @@ impl DirectFile {
     /// When the folder cannot be written to.
     pub fn new() -> io::Result<Self> {
         let buffer = Box::new(Aligned([0; READ_BYTES]));
-        Ok(Self { file: file(libc::O_DIRECT)?, buffer, offset: 0 })
+        Ok(Self { file: file(libc::O_DIRECT, FILE_BYTES)?, buffer, offset: 0 })
     }
 
     /// Reads until `ns` nanoseconds have passed.
@@ -105,12 +109,7 @@ impl DirectFile {
 ///
 /// When the folder cannot be written to.
 pub fn write_through_the_cache(bytes: usize) -> io::Result<()> {
-    let mut file = file(0)?;
-    let block = vec![0x5a; READ_BYTES];
-    for _ in 0..bytes / READ_BYTES {
-        file.write_all(&block)?;
-    }
-    file.sync_all()
+    file(0, bytes).map(drop)
 }
 
 /// Takes so many bytes of memory in small pages, touches each once, and gives them back.
@@ -148,7 +147,7 @@ pub(crate) struct EvictedMapping {
 
 impl EvictedMapping {
     pub(crate) fn new() -> io::Result<Self> {
-        let file = file(0)?;
+        let file = file(0, FILE_BYTES)?;
         let fd = file.as_raw_fd();
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
         let start = unsafe {

@@ -103,8 +103,8 @@ fn freeing_memory_for_a_cgroup_at_its_limit_takes_the_time_of_who_is_in_it() -> 
     let stand_ins = StandIns::lay_out()?;
     let observed = Observed::start(Options::default())?;
     observed.expect_programs(&["memcg_begin", "memcg_end", "reclaim_begin", "reclaim_end"])?;
-    let cgroup = with_memory(12 * MIB)?;
-    let arguments = format!("host --write {}", 24 * MIB);
+    let cgroup = with_memory(16 * MIB)?;
+    let arguments = format!("host --write {}", 32 * MIB);
     let mut limited = ready(&observed, &stand_ins, &arguments)?;
     let mut free = ready(&observed, &stand_ins, &arguments)?;
     cgroup.add(limited.pid())?;

@@ -21,10 +21,13 @@ pub(crate) fn run(common: &Common, options: &Host) -> Result<()> {
     let mut file = (options.read > 0).then(DirectFile::new).transpose()?;
     let listener = options.accept.map(TcpListener::bind).transpose()?;
     let mut caller = stage.caller();
+    // Once before it counts, so that the code of it has been fetched.
+    fetched()?;
     session::ready(common, &[thread_id()], &json!({}))?;
     if !options.no_call {
         caller.step();
     }
+    let fetched_before = fetched()?;
     let start = clock::monotonic_ns();
     let mut read_bytes = 0;
     while let Some(file) = file.as_mut().filter(|_| read_bytes < options.read) {
@@ -49,6 +52,7 @@ pub(crate) fn run(common: &Common, options: &Host) -> Result<()> {
     }
     let truth = json!({
         "read_bytes": read_bytes,
+        "fetched_bytes": fetched()? - fetched_before,
         "read_ns": read_ns,
         "write_ns": write_ns,
         "touched_bytes": options.touch,
@@ -56,6 +60,13 @@ pub(crate) fn run(common: &Common, options: &Host) -> Result<()> {
     });
     let report = join(join(result("host", &stage.libraries), truth), faults());
     session::finish(common, &report)
+}
+
+/// Bytes that this process had fetched from disks so far, its own code included.
+fn fetched() -> Result<u64> {
+    let io = std::fs::read_to_string("/proc/self/io")?;
+    let bytes = io.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok());
+    bytes.context("/proc/self/io does not tell what was read")
 }
 
 /// Page faults of this process so far.
