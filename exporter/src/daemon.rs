@@ -204,16 +204,24 @@ fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnap
     *told = telling;
 }
 
-/// A thread that ends while the others report is in the sum of its process a moment late.
+/// A thread that ends while the others report is in the sum of its process a moment late, and a process that ends then has no
+/// sum.
 fn keep_faults_up(told: &mut HashMap<ProcId, [u64; FAULTS]>, processes: &mut [ProcessSnapshot]) {
     let mut telling = HashMap::with_capacity(processes.len());
     for process in processes {
-        let before = told.get(&process.id).copied().unwrap_or_default();
-        let Some(faults) = &mut process.host.page_faults else { continue };
-        for (count, before) in faults.iter_mut().zip(before) {
-            *count = (*count).max(before);
-        }
-        telling.insert(process.id, *faults);
+        let before = told.get(&process.id).copied();
+        let faults = match (process.host.page_faults, before) {
+            (Some(mut faults), Some(before)) => {
+                for (count, before) in faults.iter_mut().zip(before) {
+                    *count = (*count).max(before);
+                }
+                faults
+            }
+            (Some(faults), None) | (None, Some(faults)) => faults,
+            (None, None) => continue,
+        };
+        process.host.page_faults = Some(faults);
+        telling.insert(process.id, faults);
     }
     *told = telling;
 }
@@ -267,4 +275,29 @@ fn attach_gaps(libraries: &[LibraryStatus]) -> Vec<AttachGap> {
         library.max_gap.map(|gap| AttachGap { library: library_label(library), gap })
     };
     libraries.iter().filter_map(gap).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_abi::Tgid;
+    use gpucause_abi::record::COMM_LEN;
+    use gpucause_abi::snapshot::Comm;
+
+    #[test]
+    fn page_faults_never_step_back_nor_vanish_while_a_process_is_told_of() {
+        let mut told = HashMap::new();
+        let mut look = |id: u32, faults: Option<[u64; FAULTS]>| {
+            let mut process = ProcessSnapshot::new(ProcId(id), Tgid(1), Comm([0; COMM_LEN]));
+            process.host.page_faults = faults;
+            let mut processes = [process];
+            keep_faults_up(&mut told, &mut processes);
+            let [process] = processes;
+            process.host.page_faults
+        };
+        assert_eq!(look(1, Some([10, 1])), Some([10, 1]));
+        assert_eq!(look(1, Some([8, 2])), Some([10, 2]));
+        assert_eq!(look(1, None), Some([10, 2]));
+        assert_eq!(look(2, None), None);
+    }
 }
