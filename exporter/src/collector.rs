@@ -4,6 +4,7 @@ mod calls;
 mod chains;
 mod daemon;
 mod dispatch;
+mod host;
 mod memory;
 mod offcpu;
 mod probes;
@@ -68,6 +69,7 @@ impl Default for Collectors {
             Box::new(waits::Waits),
             Box::new(memory::Memory),
             Box::new(offcpu::Offcpu),
+            Box::new(host::Host),
             Box::new(chains::Chains),
             Box::new(processes::Processes),
             Box::new(probes::Probes),

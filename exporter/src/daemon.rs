@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gpucause_abi::record::FAULTS;
 use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
@@ -21,6 +22,7 @@ use crate::observation::{AttachGap, Observation, ProbeState};
 use crate::process_details::DetailsCache;
 use crate::retention::{Policy, Retention};
 use crate::server::{Readiness, ScrapeError, Source};
+use crate::throttling::Throttling;
 use crate::wait_names::WaitNames;
 
 /// How often processes that ended are looked for when nobody scrapes.
@@ -37,10 +39,12 @@ struct Memory {
     clock: WallClock,
     folded: Option<ProcessSnapshot>,
     wait_names: WaitNames,
+    throttling: Throttling,
     /// Processes that were on a page, and whether that was after their end, so that all of them was told.
     told: HashMap<ProcId, bool>,
-    /// Time accounts as last told, which the next must not fall behind.
+    /// Time accounts and page faults as last told, which the next must not fall behind.
     told_times: HashMap<ProcId, TimeAccount>,
+    told_faults: HashMap<ProcId, [u64; FAULTS]>,
 }
 
 /// Running probes, and everything that a page is made of.
@@ -67,8 +71,10 @@ impl Daemon {
             clock: WallClock::now(),
             folded: None,
             wait_names: WaitNames::default(),
+            throttling: Throttling::default(),
             told: HashMap::new(),
             told_times: HashMap::new(),
+            told_faults: HashMap::new(),
         };
         let chains = Chains::new(Settings::default());
         let memory = Mutex::new(memory);
@@ -92,8 +98,10 @@ impl Daemon {
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)?;
         memory.told = snapshot.processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
         keep_up(&mut memory.told_times, &mut snapshot.processes);
+        keep_faults_up(&mut memory.told_faults, &mut snapshot.processes);
         let waits = memory.wait_names.update(&snapshot.processes);
         let details = memory.details.refresh(&snapshot.processes);
+        let throttled = memory.throttling.refresh(&snapshot.processes);
         let status = self.probes.status();
         let mut observation = Observation::new(snapshot, self.since, memory.clock);
         observation.details = details;
@@ -102,6 +110,7 @@ impl Daemon {
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.processes_folded = memory.retention.folded();
         observation.waits = waits;
+        observation.throttled = throttled;
         observation.wait_names_folded = memory.wait_names.folded();
         observation.folded.clone_from(&memory.folded);
         observation.findings = self.chains.findings();
@@ -231,6 +240,28 @@ fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnap
     *told = telling;
 }
 
+/// A thread that ends while the others report is in the sum of its process a moment late, and a process that ends then has no
+/// sum.
+fn keep_faults_up(told: &mut HashMap<ProcId, [u64; FAULTS]>, processes: &mut [ProcessSnapshot]) {
+    let mut telling = HashMap::with_capacity(processes.len());
+    for process in processes {
+        let before = told.get(&process.id).copied();
+        let faults = match (process.host.page_faults, before) {
+            (Some(mut faults), Some(before)) => {
+                for (count, before) in faults.iter_mut().zip(before) {
+                    *count = (*count).max(before);
+                }
+                faults
+            }
+            (Some(faults), None) | (None, Some(faults)) => faults,
+            (None, None) => continue,
+        };
+        process.host.page_faults = Some(faults);
+        telling.insert(process.id, faults);
+    }
+    *told = telling;
+}
+
 /// A forked child that ran another program without having made a call: that image was never part of the job.
 fn is_passing(process: &ProcessSnapshot) -> bool {
     process.execed && !process.dispatches && process.parent.is_some()
@@ -280,4 +311,29 @@ fn attach_gaps(libraries: &[LibraryStatus]) -> Vec<AttachGap> {
         library.max_gap.map(|gap| AttachGap { library: library_label(library), gap })
     };
     libraries.iter().filter_map(gap).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_abi::Tgid;
+    use gpucause_abi::record::COMM_LEN;
+    use gpucause_abi::snapshot::Comm;
+
+    #[test]
+    fn page_faults_never_step_back_nor_vanish_while_a_process_is_told_of() {
+        let mut told = HashMap::new();
+        let mut look = |id: u32, faults: Option<[u64; FAULTS]>| {
+            let mut process = ProcessSnapshot::new(ProcId(id), Tgid(1), Comm([0; COMM_LEN]));
+            process.host.page_faults = faults;
+            let mut processes = [process];
+            keep_faults_up(&mut told, &mut processes);
+            let [process] = processes;
+            process.host.page_faults
+        };
+        assert_eq!(look(1, Some([10, 1])), Some([10, 1]));
+        assert_eq!(look(1, Some([8, 2])), Some([10, 2]));
+        assert_eq!(look(1, None), Some([10, 2]));
+        assert_eq!(look(2, None), None);
+    }
 }

@@ -22,6 +22,7 @@ pub mod process_details;
 pub mod retention;
 pub mod serve;
 pub mod server;
+pub mod throttling;
 pub mod top;
 pub mod top_names;
 pub mod version;

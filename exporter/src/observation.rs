@@ -3,6 +3,7 @@
 use crate::chains::Findings;
 use crate::clock::WallClock;
 use crate::process_details::ProcessDetails;
+use crate::throttling::Throttled;
 use crate::wait_names::Waits;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
@@ -32,6 +33,8 @@ pub struct Observation {
     pub wait_names_folded: (u64, u64),
     /// What was found so far.
     pub findings: Findings,
+    /// For how long the processes were out of CPU quota, where that is known.
+    pub throttled: HashMap<ProcId, Throttled>,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
     /// Tells monotonic moments as wall time.
@@ -53,6 +56,7 @@ impl Observation {
             waits: HashMap::new(),
             wait_names_folded: (0, 0),
             findings: Findings::default(),
+            throttled: HashMap::new(),
             since,
             clock,
         }

@@ -94,7 +94,7 @@ impl DetailsCache {
             world_size: number_in(&environment, "WORLD_SIZE").unwrap_or_default().into(),
         };
         // Asked last: had the PID been reused before or during the reads, it would show here.
-        (start_ticks(&dir)? == ticks(started)).then_some(details)
+        is_that_process(&dir, started).then_some(details)
     }
 
     fn user(&self, dir: &Path) -> Option<String> {
@@ -136,6 +136,11 @@ const TICKS_PER_SECOND: u64 = 100;
 
 const fn ticks(boottime: Nanos) -> u64 {
     boottime.0 / (1_000_000_000 / TICKS_PER_SECOND)
+}
+
+/// Whether a folder of `/proc` is that of the process that started then, on the boot-time clock.
+pub(crate) fn is_that_process(dir: &Path, started: Nanos) -> bool {
+    start_ticks(dir) == Some(ticks(started))
 }
 
 /// When the process started, in clock ticks since boot.

@@ -71,8 +71,10 @@ static __noinline struct thread *dispatcher(void)
 	thread->role = ROLE_DISPATCHER;
 	open_account(thread);
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
-	if (proc)
+	if (proc && !proc->dispatches) {
 		proc->dispatches = 1;
+		__sync_fetch_and_add(&new_dispatchers, 1);
+	}
 	return thread;
 }
 

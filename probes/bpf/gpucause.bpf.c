@@ -20,6 +20,10 @@
 #include "calls.bpf.c"
 #include "sched.bpf.c"
 #include "lifecycle.bpf.c"
+#include "adopt.bpf.c"
+#include "block.bpf.c"
+#include "memory.bpf.c"
+#include "network.bpf.c"
 #include "report.bpf.c"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -84,7 +84,8 @@ impl Probes {
     /// 5.15 or newer with BTF; 6.6 or newer for the privileges that the systemd unit has.
     pub fn start(options: Options) -> Result<Self, StartError> {
         let mut programs = Programs::load(options)?;
-        let reader = Reader::new(&programs.object, programs.reports.take())?;
+        let (reports, adopts) = (programs.reports.take(), programs.adopts.take());
+        let reader = Reader::new(&programs.object, reports, adopts)?;
         let programs = Arc::new(programs);
         let mut attacher = CallProbes::new(Arc::clone(&programs))?;
         let told = Arc::new(Mutex::new(Told::default()));

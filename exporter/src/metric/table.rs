@@ -79,6 +79,36 @@ metrics! {
     CONTEXT_SWITCHES: Counter "gpucause_context_switches", None,
         ["pid", "comm", "role", "kind"],
         "Times that the process's threads left a CPU: voluntary when blocking, involuntary when runnable.";
+    BLOCK_IO_TIME: Counter "gpucause_block_io_seconds", SECONDS,
+        ["pid", "comm", "device", "operation"],
+        "Time from submission to completion of the block I/O requests of the process's threads, summed over requests.";
+    BLOCK_IO_BYTES: Counter "gpucause_block_io_bytes", BYTES,
+        ["pid", "comm", "device", "operation"],
+        "Bytes of those requests that succeeded.";
+    BLOCK_IO_REQUESTS: Counter "gpucause_block_io_requests", None,
+        ["pid", "comm", "device", "operation"],
+        "Those requests, failed ones included.";
+    PAGE_FAULTS: Counter "gpucause_page_faults", None,
+        ["pid", "comm", "kind"],
+        "Page faults of the process since it began: minor ones were served from memory, major ones from a disk.";
+    PAGE_ALLOC_BYTES: Counter "gpucause_page_alloc_bytes", BYTES,
+        ["pid", "comm"],
+        "Pages that the process's threads took from the kernel, for themselves, the page cache or kernel memory.";
+    DIRECT_RECLAIM: Counter "gpucause_direct_reclaim_seconds", SECONDS,
+        ["pid", "comm"],
+        "Time that the process's threads spent freeing memory, of the host or of their cgroup, before they got theirs.";
+    OOM_KILLS: Counter "gpucause_oom_kills", None,
+        ["pid", "comm"],
+        "Times that the kernel chose the process to be killed for lack of memory.";
+    TCP_RETRANSMITS: Counter "gpucause_tcp_retransmits", None,
+        ["pid", "comm"],
+        "Times that a segment of a socket that the process connected, or was the last to receive from, was sent again.";
+    CGROUP_THROTTLED_TIME: Counter "gpucause_cgroup_throttled_seconds", SECONDS,
+        ["pid", "comm"],
+        "Time, summed over CPUs, for which the process's cgroup and those above it were out of CPU quota since the process was first scraped.";
+    CGROUP_THROTTLED_PERIODS: Counter "gpucause_cgroup_throttled_periods", None,
+        ["pid", "comm"],
+        "Quota periods in which they ran out of it.";
     CALLS_ABANDONED: Counter "gpucause_calls_abandoned", None,
         ["pid", "comm"],
         "Traced calls that never returned: unwound, or cut short by exit or exec.";

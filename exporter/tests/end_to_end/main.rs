@@ -9,9 +9,12 @@
     reason = "a failing test may panic"
 )]
 
+#[path = "../../../probes/tests/support/cgroup.rs"]
+mod cgroup;
 mod check;
 #[path = "../fixture/exporter.rs"]
 mod exporter;
+mod host;
 #[path = "../fixture/http_client.rs"]
 mod http_client;
 mod kernel_objects;

@@ -1,6 +1,6 @@
 //! Records that live in kernel maps, and the bounds of those maps.
 
-use crate::state::{Phase, Reason, Role, State, Switch, shared_enum};
+use crate::state::{BlockOperation, Fault, Phase, Reason, Role, State, Switch, shared_enum};
 
 /// Slots in one entry of the `hists` map. A histogram is kept in chunks of three powers of two, made when first used: most
 /// use two or three, and an entry then fills a 512-byte allocation, of which the kernel holds enough ready to serve
@@ -10,6 +10,8 @@ pub const CHUNK_SLOTS: usize = 48;
 pub const MAX_DEPTH: usize = 8;
 /// `TASK_COMM_LEN` of the kernel.
 pub const COMM_LEN: usize = 16;
+/// What is kept of a disk's name, longer than any in use.
+pub const DEVICE_LEN: usize = 16;
 /// Off-CPU reasons, as an array length.
 pub const REASONS: usize = Reason::COUNT;
 /// Roles, as an array length.
@@ -24,6 +26,10 @@ pub const STATES: usize = State::COUNT;
 pub const ACCOUNT_CELLS: usize = PHASES * STATES;
 /// Kinds of context switch, as an array length.
 pub const SWITCHES: usize = Switch::COUNT;
+/// Kinds of page fault, as an array length.
+pub const FAULTS: usize = Fault::COUNT;
+/// Kinds of block I/O, as an array length.
+pub const BLOCK_OPERATIONS: usize = BlockOperation::COUNT;
 /// Ops that the table can hold; a power of two, so that a mask keeps an index in bounds.
 pub const MAX_OPS: usize = 256;
 /// Library links that can be told apart at one time.
@@ -142,6 +148,14 @@ shared_enum! {
         HitWaking = "hit_waking",
         /// Runs of the process lifecycle programs.
         HitLifecycle = "hit_lifecycle",
+        /// Runs of the block I/O programs.
+        HitBlock = "hit_block",
+        /// Runs of the reclaim and out-of-memory programs.
+        HitMemory = "hit_memory",
+        /// Runs of the page allocation program.
+        HitPageAlloc = "hit_page_alloc",
+        /// Runs of the TCP programs.
+        HitNetwork = "hit_network",
         /// Second reports of one call through another mount of the same file; not counted as calls.
         DuplicateHit = "duplicate_hit",
         /// Calls that never returned: unwound by longjmp or an exception, or cut short by exit or exec.
@@ -170,6 +184,12 @@ shared_enum! {
         FullAccounts = "full_accounts",
         /// `blame` refused an entry.
         FullBlame = "full_blame",
+        /// `block_io` refused an entry.
+        FullBlockIo = "full_block_io",
+        /// `block_requests` refused an entry: the request is not counted.
+        FullBlockRequests = "full_block_requests",
+        /// `sockets` refused a record: retransmissions of the socket are not counted.
+        FullSockets = "full_sockets",
         /// `threads` refused a record.
         FullThreads = "full_threads",
         /// Off-CPU intervals that were not charged because the kernel did not report the switch that ended them.
@@ -207,6 +227,12 @@ records! {
     /// Key of `bytes`: what was counted, and for copies the kind, for collectives the op.
     BytesKey as "bytes_key" { proc_id: u32, what: u16, which: u16 }
 
+    /// Key of `block_io`: one disk, and a [`BlockOperation`].
+    BlockKey as "block_key" { proc_id: u32, operation: u32, device: [u8; DEVICE_LEN] }
+
+    /// Block I/O that has completed. Times of requests that were in flight together add up.
+    BlockRecord as "block_total" { ns: u64, bytes: u64, requests: u64 }
+
     /// Key of `blame`: who a process waited for, and in which phase. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the task
     /// that had the CPU, else the task that ended the wait.
     BlameKey as "blame_key" { proc_id: u32, reason: u16, phase: u16, comm: [u8; COMM_LEN] }
@@ -229,8 +255,18 @@ records! {
     /// its beginning was taken from the cell of running, so that adding the present moment there completes the account.
     AccountRecord as "account" { cells_ns: [u64; ACCOUNT_CELLS] }
 
-    /// Heads the record of a live thread that has an account when threads report.
-    ThreadReport as "thread_report" { now_ns: u64, tid: u32, pad: u32 }
+    /// What a live thread of a tracked process reports: its page faults, a leader's with those of threads that have ended.
+    /// The record of a
+    /// thread that has an account follows.
+    ThreadReport as "thread_report" {
+        now_ns: u64,
+        tid: u32,
+        proc_id: u32,
+        faults: [u64; FAULTS],
+        /// 1 when a [`ThreadRecord`] follows.
+        has_record: u32,
+        pad: u32,
+    }
 
     /// One life of a process image. `ctx_switches` is `[role][kind]`.
     ProcRecord as "proc" {
@@ -260,6 +296,15 @@ records! {
         /// Calls that were open when their thread exited, exec'ed, or unwound past them.
         abandoned_calls: u64,
         ctx_switches: [u64; CTX_SWITCHES],
+        /// Page faults of the process's threads that have ended, under earlier images too.
+        faults_ended: [u64; FAULTS],
+        /// Time that threads spent freeing memory before they got theirs.
+        reclaim_ns: u64,
+        page_alloc_bytes: u64,
+        tcp_retransmits: u64,
+        /// 1 when the kernel killed it for lack of memory.
+        oom_killed: u32,
+        pad_end: u32,
         comm: [u8; COMM_LEN],
     }
 
@@ -308,6 +353,8 @@ records! {
         account_since_ns: u64,
         /// When the last launch returned; 0 before the first.
         launched_ns: u64,
+        /// When it began to free memory; 0 when it does not. Written by the reclaim programs.
+        reclaim_since_ns: u64,
         /// Sum of `offcpu_ns`.
         offcpu_total_ns: u64,
         /// Who had the CPU while this thread could have run.
@@ -340,6 +387,12 @@ records! {
         own_tgid: u32,
         /// Stack pointer at return minus stack pointer at entry: what the return instruction pops.
         return_pop: u32,
+        /// Bytes of a page.
+        page_bytes: u32,
+        /// 1 when `tcp_retransmit_skb` tells whether the retransmission failed.
+        retransmit_tells_error: u32,
+        /// 1 when `mark_victim` tells the task, 0 when only its number.
+        victim_is_task: u32,
     }
 
     /// What the programs need to know about an op.
@@ -366,6 +419,21 @@ records! {
 }
 /// Context-switch counters of a process: [`ROLES`] x [`SWITCHES`].
 pub const CTX_SWITCHES: usize = ROLES * SWITCHES;
+
+impl Settings {
+    /// The record as it lies in memory.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
+        let Self { own_tgid, return_pop, page_bytes, retransmit_tells_error, victim_is_task } =
+            self;
+        let words = [own_tgid, return_pop, page_bytes, retransmit_tells_error, victim_is_task];
+        let mut bytes = [0; size_of::<Self>()];
+        for (to, word) in bytes.chunks_exact_mut(size_of::<u32>()).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}
 
 impl OpInfo {
     /// The record as it lies in memory, padding zeroed.

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -95,6 +96,10 @@ pub(crate) enum Scenario {
     Spawn(Spawn),
     /// Leave calls in odd ways.
     Unwind(Unwind),
+    /// Take from the host: disk, memory, network, CPU.
+    Host(Host),
+    /// Fork child processes before the first call.
+    Workers(Workers),
     /// Map the runtime library, make no call, stay until standard input closes.
     Idle,
     /// Copy the stand-in libraries from beside this program to a directory, under the names that programs open.
@@ -312,6 +317,44 @@ pub(crate) struct Unwind {
     /// The op to call.
     #[arg(long, default_value = "cudaLaunchKernel")]
     pub(crate) op: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Host {
+    /// Make no call first.
+    #[arg(long)]
+    pub(crate) no_call: bool,
+    /// Read this much past the page cache, a multiple of 128 KiB.
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    pub(crate) read: u64,
+    /// Write this much through the page cache.
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    pub(crate) write: usize,
+    /// Touch this much new memory.
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    pub(crate) touch: usize,
+    /// Use this much time on the CPU.
+    #[arg(long, value_parser = time, default_value = "0ns")]
+    pub(crate) spin: u64,
+    /// Connect to an address where nobody answers.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) connect: Option<SocketAddr>,
+    /// Accept a connection here, read from it, and write into it.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) accept: Option<SocketAddr>,
+    /// Segments to be sent again before the connection is given up.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) retransmits: u32,
+    /// Where files are made; needs a disk under it.
+    #[arg(long, default_value = "/var/tmp")]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Workers {
+    /// Child processes.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) count: usize,
 }
 
 #[derive(Debug, Args)]
