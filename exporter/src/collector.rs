@@ -3,6 +3,7 @@
 mod calls;
 mod daemon;
 mod dispatch;
+mod kernels;
 mod memory;
 mod offcpu;
 mod probes;
@@ -65,6 +66,7 @@ impl Default for Collectors {
             Box::new(calls::Calls),
             Box::new(dispatch::Dispatch),
             Box::new(waits::Waits),
+            Box::new(kernels::Kernels),
             Box::new(memory::Memory),
             Box::new(offcpu::Offcpu),
             Box::new(processes::Processes),

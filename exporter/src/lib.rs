@@ -12,6 +12,7 @@ pub mod demo;
 pub mod error_name;
 pub mod exposition;
 pub mod family;
+pub mod kernel_names;
 pub mod logging;
 pub mod merge;
 pub mod metric;

@@ -1,6 +1,7 @@
 //! All that one scrape knows: what collectors turn into families.
 
 use crate::clock::WallClock;
+use crate::kernel_names::KernelLaunches;
 use crate::process_details::ProcessDetails;
 use crate::wait_names::Waits;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
@@ -29,6 +30,10 @@ pub struct Observation {
     pub waits: HashMap<ProcId, Waits>,
     /// Times that a name was folded, in preemption and in blocked waits.
     pub wait_names_folded: (u64, u64),
+    /// Launches of each process, by kernel.
+    pub kernels: HashMap<ProcId, KernelLaunches>,
+    /// Times that a kernel's launches were added to others.
+    pub kernel_names_folded: u64,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
     /// Tells monotonic moments as wall time.
@@ -49,6 +54,8 @@ impl Observation {
             folded: None,
             waits: HashMap::new(),
             wait_names_folded: (0, 0),
+            kernels: HashMap::new(),
+            kernel_names_folded: 0,
             since,
             clock,
         }

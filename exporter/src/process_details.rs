@@ -135,6 +135,11 @@ const fn ticks(boottime: Nanos) -> u64 {
     boottime.0 / (1_000_000_000 / TICKS_PER_SECOND)
 }
 
+/// Whether a PID is, at this moment, that of the process that started then.
+pub(crate) fn is_running(tgid: Tgid, started: Nanos) -> bool {
+    start_ticks(&Path::new("/proc").join(tgid.to_string())) == Some(ticks(started))
+}
+
 /// When the process started, in clock ticks since boot.
 fn start_ticks(dir: &Path) -> Option<u64> {
     const FIELDS_FROM_STATE_TO_START: usize = 19;

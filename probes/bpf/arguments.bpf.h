@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /* What the arguments of a call tell: bytes copied, taken, given back and sent, and ranks. Read at entry, booked at return, for
- * outermost calls that succeed: what the driver does for the runtime is not counted twice. */
+ * outermost calls that succeed: what the driver does for the runtime is not counted twice. The names of kernels are an
+ * exception, see has_arguments. */
 #pragma once
 
 /* Integer arguments that are passed in registers. */
@@ -140,6 +141,10 @@ static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct
 		break;
 	case ARGS_RANK:
 		frame->bytes = argument(ctx, info->first) << 32 | (__u32)argument(ctx, info->second);
+		break;
+	case ARGS_KERNEL_NAME:
+	case ARGS_KERNEL_ALIAS:
+		frame->bytes = argument(ctx, info->first);
 		break;
 	default:
 		break;

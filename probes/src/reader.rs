@@ -8,8 +8,8 @@ use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{
     AccountRecord, AllocationKey, BlameKey, BytesKey, CHUNK_SLOTS, CallKey, ErrorKey, HistKey,
-    HistKind, HistRecord, KernelKey, KernelRecord, ProcRecord, ROLES, SWITCHES, SelfCounter,
-    StallRecord, ThreadRecord, ThreadReport,
+    HistKind, HistRecord, KernelHistRecord, KernelKey, KernelNameRecord, KernelRecord, ProcRecord,
+    ROLES, SWITCHES, SelfCounter, StallRecord, ThreadRecord, ThreadReport,
 };
 use gpucause_abi::snapshot::{
     CallSnapshot, Comm, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
@@ -21,8 +21,10 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use crate::{batch, prefill};
 
 mod byte_counts;
+mod kernels;
 mod waits;
 
+use kernels::Timers;
 use waits::Flushes;
 
 /// A kernel map could not be read or changed.
@@ -71,6 +73,10 @@ unsafe impl Plain for KernelKey {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for KernelRecord {}
 // SAFETY: integers and arrays of integers.
+unsafe impl Plain for KernelNameRecord {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for KernelHistRecord {}
+// SAFETY: integers and arrays of integers.
 unsafe impl Plain for StallRecord {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for ProcRecord {}
@@ -106,6 +112,8 @@ pub(crate) struct Reader {
     stalls: MapHandle,
     errors: MapHandle,
     kernels: MapHandle,
+    kernel_names: MapHandle,
+    timers: Timers,
     blame: MapHandle,
     bytes: MapHandle,
     allocations: MapHandle,
@@ -116,23 +124,30 @@ pub(crate) struct Reader {
 }
 
 /// Bounded maps whose fill is reported, with the counter of what each refused.
-const BOUNDED: [(&str, SelfCounter); 8] = [
+const BOUNDED: [(&str, SelfCounter); 9] = [
     ("procs", SelfCounter::FullProcs),
     ("hists", SelfCounter::FullHists),
     ("stalls", SelfCounter::FullStalls),
     ("errors", SelfCounter::FullErrors),
     ("kernels", SelfCounter::FullKernels),
+    ("kernel_names", SelfCounter::FullKernelNames),
     ("blame", SelfCounter::FullBlame),
     ("bytes", SelfCounter::FullBytes),
     ("accounts", SelfCounter::FullAccounts),
 ];
 
+/// Maps whose keys tell the process.
+const PER_PROCESS: [&str; 8] =
+    ["hists", "stalls", "errors", "kernels", "kernel_names", "blame", "bytes", "allocations"];
+
+fn map_of(object: &Object, name: &'static str) -> Result<MapHandle, ReadError> {
+    let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
+    MapHandle::try_from(&map).map_err(|source| ReadError::Libbpf { map: name, source })
+}
+
 impl Reader {
     pub(crate) fn new(object: &Object, reports: Option<Link>) -> Result<Self, ReadError> {
-        let map = |name: &'static str| -> Result<MapHandle, ReadError> {
-            let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
-            MapHandle::try_from(&map).map_err(|source| ReadError::Libbpf { map: name, source })
-        };
+        let map = |name| map_of(object, name);
         let hists = map("hists")?;
         prefill::fill(&hists);
         Ok(Self {
@@ -142,6 +157,8 @@ impl Reader {
             stalls: map("stalls")?,
             errors: map("errors")?,
             kernels: map("kernels")?,
+            kernel_names: map("kernel_names")?,
+            timers: Timers::new(object)?,
             blame: map("blame")?,
             bytes: map("bytes")?,
             allocations: map("allocations")?,
@@ -163,12 +180,21 @@ impl Reader {
         usage.insert("stalls", self.read_stalls(&mut processes)?);
         usage.insert("errors", self.read_errors(&mut processes)?);
         usage.insert("kernels", self.read_kernels(&mut processes)?);
+        usage.insert("kernel_names", self.names_given()?);
+        self.timers.read(&mut processes)?;
         usage.insert("blame", self.read_blame(&mut processes)?);
         usage.insert("accounts", self.read_accounts(&mut processes, flushes)?);
         usage.insert("bytes", self.read_bytes(&mut processes)?);
         let counters = self.counters()?;
         let refused =
             |counter: SelfCounter| counters.iter().find(|c| c.0 == counter).map_or(0, |c| c.1);
+        let (timed, untimed) = self.timers.usage();
+        let timers = MapUsage {
+            map: "kernel_hists",
+            entries: timed,
+            capacity: self.timers.capacity(),
+            refused: untimed,
+        };
         let maps = BOUNDED
             .iter()
             .map(|&(map, counter)| MapUsage {
@@ -177,6 +203,7 @@ impl Reader {
                 capacity: u64::from(self.handle(map).max_entries()),
                 refused: refused(counter),
             })
+            .chain([timers])
             .collect();
         Ok(Snapshot { taken_at, processes: processes.into_values().collect(), counters, maps })
     }
@@ -204,9 +231,10 @@ impl Reader {
         if ids.is_empty() {
             return Ok(());
         }
-        for name in ["hists", "stalls", "errors", "kernels", "blame", "bytes", "allocations"] {
+        for name in PER_PROCESS {
             self.remove_keys(name, ids)?;
         }
+        self.timers.release(ids);
         for id in ids {
             self.delete("accounts", &id.0.to_ne_bytes())?;
             self.delete("procs", &id.0.to_ne_bytes())?;
@@ -221,6 +249,7 @@ impl Reader {
             "stalls" => &self.stalls,
             "errors" => &self.errors,
             "kernels" => &self.kernels,
+            "kernel_names" => &self.kernel_names,
             "blame" => &self.blame,
             "bytes" => &self.bytes,
             "allocations" => &self.allocations,
@@ -236,7 +265,7 @@ impl Reader {
         // which costs time but loses nothing.
         for key in map.keys() {
             let id = match name {
-                "kernels" => decode::<KernelKey>(name, &key)?.proc_id,
+                "kernels" | "kernel_names" => decode::<KernelKey>(name, &key)?.proc_id,
                 "allocations" => decode::<AllocationKey>(name, &key)?.proc_id,
                 _ => u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout(name))?),
             };
@@ -338,23 +367,6 @@ impl Reader {
             );
             if let Some(process) = processes.get_mut(&key.proc_id) {
                 process.errors.push((OpId(key.op), key.code, count));
-            }
-            Ok(())
-        })?;
-        Ok(entries)
-    }
-
-    fn read_kernels(
-        &self,
-        processes: &mut BTreeMap<u32, ProcessSnapshot>,
-    ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.kernels, "kernels", |key, value| {
-            entries += 1;
-            let key: KernelKey = decode("kernels", key)?;
-            let record: KernelRecord = decode("kernels", value)?;
-            if let Some(process) = processes.get_mut(&key.proc_id) {
-                process.kernels.push((key.function, record.launches));
             }
             Ok(())
         })?;
@@ -463,6 +475,7 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
         ended: (record.ended_ns != 0).then_some(Nanos(record.ended_ns)),
         execed: record.execed != 0,
         abandoned_calls: record.abandoned_calls,
+        other_launches: record.other_launches,
         switches,
         rank: record.rank_plus_one.checked_sub(1).map(|rank| (rank, record.world_size)),
         ..ProcessSnapshot::new(id, Tgid(record.tgid), Comm(record.comm))

@@ -52,6 +52,15 @@ metrics! {
     WAIT_NAMES_FOLDED: Counter "gpucause_wait_names_folded", None,
         ["metric"],
         "Names whose time was added to other because a process had too many; each time one is added again counts.";
+    KERNEL_LAUNCHES: Counter "gpucause_kernel_launches", None,
+        ["pid", "comm", "kernel"],
+        "Launches by kernel: the most launched of a process by name, those without a name as unknown, the rest as other.";
+    KERNEL_LAUNCH_DURATION: Histogram "gpucause_kernel_launch_duration_seconds", SECONDS,
+        ["pid", "comm", "kernel"],
+        "Time from entry to return of warm launches of the first kernels of a process to become its most launched, from the moment that each did.";
+    KERNEL_NAMES_FOLDED: Counter "gpucause_kernel_names_folded", None,
+        [],
+        "Kernels whose launches were added to other because a process had too many; each time one is added again counts.";
     MEMCPY_BYTES: Counter "gpucause_memcpy_bytes", BYTES,
         ["pid", "comm", "kind"],
         "Bytes that successful copies moved, by direction.";
