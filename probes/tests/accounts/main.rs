@@ -14,6 +14,7 @@ mod workload;
 
 mod dispatcher;
 mod full_maps;
+mod kernels;
 mod latency;
 mod lossless;
 mod offcpu;
