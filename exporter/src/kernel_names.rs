@@ -246,7 +246,7 @@ impl Told {
             match follow(process.id, handle, told.clone(), source) {
                 Ok(text) => {
                     let name = readable(&text);
-                    self.handles.insert(handle, Known { told, name, unanswered: false });
+                    self.know(handle, Known { told, name, unanswered: false });
                 }
                 Err(address) => functions.push((handle, address, told)),
             }
@@ -260,8 +260,16 @@ impl Told {
             let symbol = names.get(&address);
             let name = symbol.and_then(|symbol| symbol.as_deref().and_then(readable));
             let unanswered = symbol.is_none();
-            self.handles.insert(handle, Known { told, name, unanswered });
+            self.know(handle, Known { told, name, unanswered });
         }
+    }
+
+    /// A handle that is another kernel's by now is no longer timed as that of the old one.
+    fn know(&mut self, handle: u64, known: Known) {
+        if self.timed.get(&handle).is_some_and(|name| Some(name) != known.name.as_ref()) {
+            self.timed.remove(&handle);
+        }
+        self.handles.insert(handle, known);
     }
 
     /// Chooses the names that are told apart. One that is already is given up only for one with more than twice its launches,

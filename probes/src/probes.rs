@@ -134,8 +134,8 @@ impl Probes {
         self.reader.handle_name(id, handle)
     }
 
-    /// Has the warm launches of a kernel function timed apart from now on, until the process is removed. False when there
-    /// is no room for it, or the kernel refused the program that does it.
+    /// Has the warm launches of a kernel function timed apart from now on, anew if they were, until the process is
+    /// removed. False when there is no room for it, or the kernel refused the program that does it.
     ///
     /// # Errors
     /// When a map or the program cannot be reached.

@@ -31,7 +31,7 @@ impl DemangleWrite for Bounded {
 /// lose their parameters. `None` for a name that is empty, or one that stands for something else.
 pub(super) fn readable(symbol: &[u8]) -> Option<Arc<str>> {
     // The last underscore belongs to the mangled name of the kernel as well: __device_stub__Z3addPf.
-    let mangled = symbol.strip_prefix(STUB[..STUB.len() - 1].as_bytes()).unwrap_or(symbol);
+    let mangled = symbol.strip_prefix(&STUB.as_bytes()[..STUB.len() - 1]).unwrap_or(symbol);
     let name = demangled(mangled).unwrap_or_else(|| String::from_utf8_lossy(symbol).into_owned());
     let name = name.replacen(STUB, "", 1);
     let clean = |c: char| if c.is_control() { '?' } else { c };

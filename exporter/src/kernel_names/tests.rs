@@ -145,6 +145,21 @@ fn the_most_launched_kernels_with_names_are_timed_while_the_process_lives() {
 }
 
 #[test]
+fn a_handle_that_is_given_out_again_is_timed_anew() {
+    let (mut names, mut table) = (KernelNames::default(), Table::default());
+    table.tell(1001, "old");
+    let mut process = process(&[(1001, HOT)]);
+    look(&mut names, &mut table, &process);
+    names.timed(ProcId(1), 1001, "old".into());
+    table.tell(1001, "new");
+    process.kernels[0].1 += 1;
+    process.launch_times = vec![(1001, Histogram::default())];
+    let launches = look(&mut names, &mut table, &process);
+    assert_eq!(launches.times, [], "what was timed was the old kernel");
+    assert_eq!(names.untimed(&[process]), [(ProcId(1), 1001, "new".into())]);
+}
+
+#[test]
 fn no_more_kernels_are_timed_than_names_are_told() {
     let (mut names, mut table) = (KernelNames::default(), Table::default());
     let many: Vec<_> = (1..=30).map(|n| (n, HOT + n)).collect();

@@ -118,7 +118,7 @@ metrics! {
         "Entries that each bounded kernel map can hold.";
     MAP_FULL: Counter "gpucause_map_full", None,
         ["map"],
-        "Updates that a full kernel map refused: what they would have counted is missing, or for kernels counts as cold.";
+        "Updates that a full kernel map refused: what they would have counted is missing; for kernels it counts as cold and as other, for kernel_hists each process counts once.";
     CALLS_UNMATCHED_RETURNS: Counter "gpucause_calls_unmatched_returns", None,
         [],
         "Returns without a known entry, such as of calls that were in flight at attach.";

@@ -15,6 +15,7 @@ mod exporter;
 #[path = "../fixture/http_client.rs"]
 mod http_client;
 mod kernel_objects;
+mod kernels;
 mod lifecycle;
 mod page;
 #[path = "../fixture/poll.rs"]

@@ -13,12 +13,13 @@ use object::elf::{
 
 use super::source::Source;
 use super::{
-    ElfError, MAX_TABLE, SYMBOL, SYMBOLS_AT_ONCE, file_header, limit, program_headers,
-    section_headers,
+    ElfError, SYMBOL, SYMBOLS_AT_ONCE, file_header, limit, program_headers, section_headers,
 };
 
 /// Longest name that is read, in bytes. Kernels made of templates have some hundred.
 const LONGEST: u64 = 4096;
+/// The largest symbol table that is searched, in bytes: nearly three million symbols.
+const MAX_TABLE: u64 = 64 << 20;
 /// Symbols of one address that are looked at.
 const MAX_ALIASES: usize = 8;
 

@@ -18,6 +18,9 @@ use super::{ReadError, Reader, decode, for_each, map_of};
 const PROGRAM: &str = "time_kernel";
 const HISTS: &str = "kernel_hists";
 
+/// Entries of one process. Beyond what user space chooses there is room for handles that become another kernel's.
+const MAX_OF_PROCESS: usize = 16;
+
 /// Which entries of `kernel_hists` are given to which kernel functions.
 #[derive(Debug)]
 pub(super) struct Timers {
@@ -60,15 +63,15 @@ impl Timers {
         KERNEL_HISTS as u64
     }
 
-    /// Has a function's warm launches timed from now on; false when there is no room.
+    /// Has a function's warm launches timed from now on, anew if they were; false when there is no room.
     pub(super) fn start(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
         let Some(program) = &self.program else { return Ok(false) };
         let mut given = self.given();
-        if given.owners.contains(&Some((id, function))) {
-            return Ok(true);
-        }
-        let free = given.owners.iter().position(Option::is_none);
+        let owned = given.owners.iter().position(|owner| *owner == Some((id, function)));
+        let of_process = given.owners.iter().flatten().filter(|owner| owner.0 == id).count();
+        let free = owned.or_else(|| given.owners.iter().position(Option::is_none));
         let entry = match free {
+            _ if owned.is_none() && of_process >= MAX_OF_PROCESS => return Ok(false),
             Some(entry) => entry,
             None if given.owners.len() < KERNEL_HISTS => {
                 given.owners.push(None);
@@ -189,8 +192,8 @@ impl Reader {
         Ok((end > 0).then(|| HandleName::Text(record.text[..end].into())))
     }
 
-    /// Has the warm launches of a kernel function timed apart from now on, for as long as the process is known. False when
-    /// there is no room for it.
+    /// Has the warm launches of a kernel function timed apart from now on, anew if they were, for as long as the process is
+    /// known. False when there is no room for it.
     ///
     /// # Errors
     /// When a map or the program that does it cannot be reached.
