@@ -254,14 +254,19 @@ static __noinline void count_error(const struct thread *thread, __u16 op, __u32 
 }
 
 /* Returns how long the call took. */
-static __always_inline __u64 record_call(struct thread *thread, struct frame *frame, __u64 end)
+static __always_inline __u64 record_call(struct thread *thread, struct frame *frame, bool is_launch, __u64 end)
 {
+	__u64 ns = end - frame->start_ns;
+	__u32 slot;
+
 	if (end < frame->start_ns) {
 		count_self(SELF_CLOCK_UNDERFLOW);
-		end = frame->start_ns;
+		ns = 0;
 	}
-	hist_add(thread->proc_id, HIST_CALL, frame->op, frame->cold, end - frame->start_ns);
-	return end - frame->start_ns;
+	slot = hist_add(thread->proc_id, HIST_CALL, frame->op, frame->cold, ns);
+	if (is_launch && !frame->cold && frame->kind)
+		kernel_hist_add(frame->kind, slot, ns);
+	return ns;
 }
 
 /* Books a call that returns now with `code`. */
@@ -270,6 +275,7 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
 	__u64 end = 0, offcpu = 0, ns;
 	__u32 intervals = 0;
+	bool is_launch;
 
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		intervals = *(volatile __u32 *)&thread->intervals;
@@ -282,11 +288,12 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 	}
 	if (intervals != frame->intervals)
 		count_stall(thread, frame);
-	ns = record_call(thread, frame, end);
+	is_launch = info->function_arg && frame->function;
+	ns = record_call(thread, frame, is_launch, end);
 	if (code && code != info->pending_code)
 		count_error(thread, frame->op, code);
-	if (info->function_arg && frame->function)
-		book_launch(thread->proc_id, frame, ns);
+	if (is_launch && frame->cold)
+		mark_loaded(thread->proc_id, frame->function);
 	if (!code && info->role >= ARGS_KERNEL_NAME)
 		book_kernel_name(thread->proc_id, info, frame);
 	if (thread->depth != 1)

@@ -54,15 +54,6 @@ static __noinline void mark_loaded(__u32 proc_id, __u64 function)
 		kernel->loaded = 1;
 }
 
-/* A launch has returned after `ns`. */
-static __always_inline void book_launch(__u32 proc_id, const struct frame *frame, __u64 ns)
-{
-	if (frame->cold)
-		mark_loaded(proc_id, frame->function);
-	else if (frame->kind)
-		kernel_hist_add(frame->kind, ns);
-}
-
 static __noinline bool has_room_for_kernel_name(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
