@@ -5,6 +5,7 @@ mod chains;
 mod daemon;
 mod dispatch;
 mod host;
+mod kernels;
 mod memory;
 mod offcpu;
 mod probes;
@@ -67,6 +68,7 @@ impl Default for Collectors {
             Box::new(calls::Calls),
             Box::new(dispatch::Dispatch),
             Box::new(waits::Waits),
+            Box::new(kernels::Kernels),
             Box::new(memory::Memory),
             Box::new(offcpu::Offcpu),
             Box::new(host::Host),

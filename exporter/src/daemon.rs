@@ -1,14 +1,15 @@
 //! The daemon between the probes and the page: what is kept of processes that ended, and what `/proc` says of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpucause_abi::record::FAULTS;
-use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
+use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
+use gpucause_probes::host_functions::{FunctionName, HostFunctions};
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
@@ -17,9 +18,10 @@ use crate::chains::{Chains, Findings};
 use crate::clock::{WallClock, monotonic_now};
 use crate::collector::Collectors;
 use crate::family::Family;
+use crate::kernel_names::{KernelNames, NameSource};
 use crate::merge::absorb;
 use crate::observation::{AttachGap, Observation, ProbeState};
-use crate::process_details::DetailsCache;
+use crate::process_details::{DetailsCache, is_running};
 use crate::retention::{Policy, Retention};
 use crate::server::{Readiness, ScrapeError, Source};
 use crate::throttling::Throttling;
@@ -40,6 +42,8 @@ struct Memory {
     folded: Option<ProcessSnapshot>,
     wait_names: WaitNames,
     throttling: Throttling,
+    kernel_names: KernelNames,
+    functions: HostFunctions,
     /// Processes that were on a page, and whether that was after their end, so that all of them was told.
     told: HashMap<ProcId, bool>,
     /// Time accounts and page faults as last told, which the next must not fall behind.
@@ -72,6 +76,8 @@ impl Daemon {
             folded: None,
             wait_names: WaitNames::default(),
             throttling: Throttling::default(),
+            kernel_names: KernelNames::default(),
+            functions: HostFunctions::default(),
             told: HashMap::new(),
             told_times: HashMap::new(),
             told_faults: HashMap::new(),
@@ -99,6 +105,8 @@ impl Daemon {
         memory.told = snapshot.processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
         keep_up(&mut memory.told_times, &mut snapshot.processes);
         keep_faults_up(&mut memory.told_faults, &mut snapshot.processes);
+        self.name_kernels(&mut memory, &snapshot.processes)?;
+        let kernels = memory.kernel_names.launches(&snapshot.processes);
         let waits = memory.wait_names.update(&snapshot.processes);
         let details = memory.details.refresh(&snapshot.processes);
         let throttled = memory.throttling.refresh(&snapshot.processes);
@@ -112,6 +120,8 @@ impl Daemon {
         observation.waits = waits;
         observation.throttled = throttled;
         observation.wait_names_folded = memory.wait_names.folded();
+        observation.kernels = kernels;
+        observation.kernel_names_folded = memory.kernel_names.folded();
         observation.folded.clone_from(&memory.folded);
         observation.findings = self.chains.findings();
         Ok(observation)
@@ -142,19 +152,37 @@ impl Daemon {
         self.chains.findings()
     }
 
-    /// Keeps the maps from filling up with processes that ended while nobody scrapes. Costs next to nothing while nothing
-    /// is to be dropped.
+    /// What must not wait until somebody scrapes: kernels are named while their process lives, and the maps are kept from
+    /// filling up with processes that ended. Costs next to nothing while nothing is launched and nothing to be dropped.
     ///
     /// # Errors
     /// When a kernel map cannot be read.
     pub fn reap(&self) -> Result<(), ReadError> {
-        let ended = self.probes.ended()?;
         let mut memory = self.memory();
+        let launches = self.probes.launches()?;
+        self.name_kernels(&mut memory, &launches)?;
+        let ended = self.probes.ended()?;
         if !memory.retention.has_excess(monotonic_now(), &ended) {
             return Ok(());
         }
         let mut snapshot = self.probes.snapshot()?;
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)
+    }
+
+    /// Finds out what is launched, and has the launches of the hottest kernels timed.
+    fn name_kernels(
+        &self,
+        memory: &mut Memory,
+        processes: &[ProcessSnapshot],
+    ) -> Result<(), ReadError> {
+        let mut names = Names { probes: &self.probes, functions: &mut memory.functions };
+        memory.kernel_names.update(processes, &mut names);
+        for (id, handle, name) in memory.kernel_names.untimed(processes) {
+            if self.probes.time_kernel(id, handle)? {
+                memory.kernel_names.timed(id, handle, name);
+            }
+        }
+        Ok(())
     }
 
     fn drop_ended(
@@ -195,6 +223,37 @@ impl Daemon {
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Names from the kernel maps and from the files of processes.
+struct Names<'a> {
+    probes: &'a Probes,
+    functions: &'a mut HostFunctions,
+}
+
+impl NameSource for Names<'_> {
+    fn handle_name(&mut self, id: ProcId, handle: u64) -> Option<HandleName> {
+        self.probes.handle_name(id, handle).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a kernel stays without name");
+            None
+        })
+    }
+
+    fn function_names(
+        &mut self,
+        process: &ProcessSnapshot,
+        addresses: &[u64],
+    ) -> BTreeMap<u64, FunctionName> {
+        if process.ended.is_some() {
+            return BTreeMap::new();
+        }
+        let names = self.functions.names(process.tgid, addresses).unwrap_or_else(|error| {
+            tracing::debug!(pid = process.tgid.0, %error, "kernels stay without name");
+            BTreeMap::new()
+        });
+        // Asked last: had the PID been reused before or during the reads, it would show here.
+        if is_running(process.tgid, process.started_boottime) { names } else { BTreeMap::new() }
     }
 }
 

@@ -14,6 +14,7 @@ pub mod error_name;
 pub mod explain;
 pub mod exposition;
 pub mod family;
+pub mod kernel_names;
 pub mod logging;
 pub mod merge;
 pub mod metric;

@@ -39,6 +39,7 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
             None => sum.kernels.push((function, launches)),
         }
     }
+    sum.other_launches += image.other_launches;
     sum.dispatcher_time.merge(&image.dispatcher_time);
     for (total, bytes) in sum.copied.iter_mut().zip(image.copied) {
         *total += bytes;

@@ -2,6 +2,7 @@
 
 use crate::chains::Findings;
 use crate::clock::WallClock;
+use crate::kernel_names::KernelLaunches;
 use crate::process_details::ProcessDetails;
 use crate::throttling::Throttled;
 use crate::wait_names::Waits;
@@ -35,6 +36,10 @@ pub struct Observation {
     pub findings: Findings,
     /// For how long the processes were out of CPU quota, where that is known.
     pub throttled: HashMap<ProcId, Throttled>,
+    /// Launches of each process, by kernel.
+    pub kernels: HashMap<ProcId, KernelLaunches>,
+    /// Times that a kernel's launches were added to others.
+    pub kernel_names_folded: u64,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
     /// Tells monotonic moments as wall time.
@@ -57,6 +62,8 @@ impl Observation {
             wait_names_folded: (0, 0),
             findings: Findings::default(),
             throttled: HashMap::new(),
+            kernels: HashMap::new(),
+            kernel_names_folded: 0,
             since,
             clock,
         }

@@ -143,6 +143,11 @@ pub(crate) fn is_that_process(dir: &Path, started: Nanos) -> bool {
     start_ticks(dir) == Some(ticks(started))
 }
 
+/// Whether a PID is, at this moment, that of the process that started then.
+pub(crate) fn is_running(tgid: Tgid, started: Nanos) -> bool {
+    start_ticks(&Path::new("/proc").join(tgid.to_string())) == Some(ticks(started))
+}
+
 /// When the process started, in clock ticks since boot.
 fn start_ticks(dir: &Path) -> Option<u64> {
     const FIELDS_FROM_STATE_TO_START: usize = 19;

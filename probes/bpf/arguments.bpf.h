@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /* What the arguments of a call tell: bytes copied, taken, given back and sent, and ranks. Read at entry, booked at return, for
- * outermost calls that succeed: what the driver does for the runtime is not counted twice.
+ * outermost calls that succeed: what the driver does for the runtime is not counted twice. The names of kernels are an
+ * exception, see has_arguments.
  *
  * Device memory is known by what the call that took it gave out: an address, an array, a handle. One map holds them all:
  * arrays and handles are addresses of the driver's own records in host memory, where no device address can lie. */
@@ -252,6 +253,10 @@ static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct
 		break;
 	case ARGS_RANK:
 		frame->bytes = argument(ctx, info->first) << 32 | (__u32)argument(ctx, info->second);
+		break;
+	case ARGS_KERNEL_NAME:
+	case ARGS_KERNEL_ALIAS:
+		frame->bytes = argument(ctx, info->first);
 		break;
 	default:
 		break;

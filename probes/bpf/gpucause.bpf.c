@@ -16,6 +16,7 @@
 #include "thread.bpf.h"
 #include "blame.bpf.h"
 #include "arguments.bpf.h"
+#include "kernels.bpf.h"
 
 #include "calls.bpf.c"
 #include "sched.bpf.c"

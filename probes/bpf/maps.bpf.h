@@ -76,6 +76,23 @@ struct {
 	__type(value, struct kernel);
 } kernels SEC(".maps");
 
+/* Handle -> name, for handles that processes asked the driver or the runtime for; 256 bytes each. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 8192);
+	__type(key, struct kernel_key);
+	__type(value, struct kernel_name);
+} kernel_names SEC(".maps");
+
+/* Times of the launches of kernels that user space has chosen, 4.3 KiB each. User space zeroes entries that it gives anew. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, KERNEL_HISTS);
+	__type(key, __u32);
+	__type(value, struct kernel_hist);
+} kernel_hists SEC(".maps");
+
 /* Device memory in use: address, array or handle -> bytes. Deleted when freed, and by user space when the process has ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -159,6 +176,7 @@ static const struct stall zero_stall;
 static const struct account zero_account;
 static const struct blamed zero_blamed;
 static const struct block_total zero_block_total;
+static const struct kernel_name zero_kernel_name;
 static const __u64 zero_u64;
 
 /* The atomic add is needed although the slot is per CPU: a uprobe program can be preempted between load and store. */

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use gpucause_abi::snapshot::Snapshot;
+use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::attach::CallProbes;
@@ -125,6 +125,31 @@ impl Probes {
     /// When the map cannot be read.
     pub fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
         self.reader.ended()
+    }
+
+    /// Every process with its launches by kernel function and nothing else that is counted: cheaper than a snapshot.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn launches(&self) -> Result<Vec<ProcessSnapshot>, ReadError> {
+        self.reader.launches()
+    }
+
+    /// What a process was told when it asked for the handle of a kernel; `None` for other handles.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn handle_name(&self, id: ProcId, handle: u64) -> Result<Option<HandleName>, ReadError> {
+        self.reader.handle_name(id, handle)
+    }
+
+    /// Has the warm launches of a kernel function timed apart from now on, anew if they were, until the process is
+    /// removed. False when there is no room for it, or the kernel refused the program that does it.
+    ///
+    /// # Errors
+    /// When a map or the program cannot be reached.
+    pub fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
+        self.reader.time_kernel(id, function)
     }
 
     /// Deletes every account of processes that have ended.

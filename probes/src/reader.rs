@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashSet};
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
     AccountRecord, AllocationKey, BlameKey, BlameRecord, BlockKey, BlockRecord, BytesKey, CallKey,
-    ErrorKey, HistKey, HistRecord, KernelKey, KernelRecord, ProcRecord, ROLES, SWITCHES,
-    SelfCounter, StallRecord, ThreadRecord, ThreadReport,
+    ErrorKey, HistKey, HistRecord, KernelHistRecord, KernelKey, KernelNameRecord, KernelRecord,
+    ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord, ThreadRecord, ThreadReport,
 };
 use gpucause_abi::snapshot::{Comm, HostUse, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
@@ -20,9 +20,11 @@ mod adoption;
 mod byte_counts;
 mod histograms;
 mod host_use;
+mod kernels;
 mod waits;
 
 use adoption::Adoption;
+use kernels::Timers;
 use waits::Flushes;
 
 /// A kernel map could not be read or changed.
@@ -71,6 +73,10 @@ unsafe impl Plain for KernelKey {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for KernelRecord {}
 // SAFETY: integers and arrays of integers.
+unsafe impl Plain for KernelNameRecord {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for KernelHistRecord {}
+// SAFETY: integers and arrays of integers.
 unsafe impl Plain for StallRecord {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for ProcRecord {}
@@ -112,6 +118,8 @@ pub(crate) struct Reader {
     stalls: MapHandle,
     errors: MapHandle,
     kernels: MapHandle,
+    kernel_names: MapHandle,
+    timers: Timers,
     blame: MapHandle,
     bytes: MapHandle,
     allocations: MapHandle,
@@ -124,17 +132,36 @@ pub(crate) struct Reader {
 }
 
 /// Bounded maps whose fill is reported, with the counter of what each refused.
-const BOUNDED: [(&str, SelfCounter); 9] = [
+const BOUNDED: [(&str, SelfCounter); 10] = [
     ("procs", SelfCounter::FullProcs),
     ("hists", SelfCounter::FullHists),
     ("stalls", SelfCounter::FullStalls),
     ("errors", SelfCounter::FullErrors),
     ("kernels", SelfCounter::FullKernels),
+    ("kernel_names", SelfCounter::FullKernelNames),
     ("blame", SelfCounter::FullBlame),
     ("bytes", SelfCounter::FullBytes),
     ("accounts", SelfCounter::FullAccounts),
     ("block_io", SelfCounter::FullBlockIo),
 ];
+
+/// Maps whose keys tell the process.
+const PER_PROCESS: [&str; 9] = [
+    "hists",
+    "stalls",
+    "errors",
+    "kernels",
+    "kernel_names",
+    "blame",
+    "bytes",
+    "block_io",
+    "allocations",
+];
+
+fn map_of(object: &Object, name: &'static str) -> Result<MapHandle, ReadError> {
+    let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
+    MapHandle::try_from(&map).map_err(|source| ReadError::Libbpf { map: name, source })
+}
 
 impl Reader {
     /// With the programs that make live threads report, and that track children older than the tracking.
@@ -153,6 +180,8 @@ impl Reader {
             stalls: map("stalls")?,
             errors: map("errors")?,
             kernels: map("kernels")?,
+            kernel_names: map("kernel_names")?,
+            timers: Timers::new(object)?,
             blame: map("blame")?,
             bytes: map("bytes")?,
             allocations: map("allocations")?,
@@ -177,6 +206,8 @@ impl Reader {
         usage.insert("stalls", self.read_stalls(&mut processes)?);
         usage.insert("errors", self.read_errors(&mut processes)?);
         usage.insert("kernels", self.read_kernels(&mut processes)?);
+        usage.insert("kernel_names", self.names_given()?);
+        self.timers.read(&mut processes)?;
         usage.insert("blame", self.read_blame(&mut processes)?);
         usage.insert("accounts", self.read_accounts(&mut processes, flushes)?);
         usage.insert("bytes", self.read_bytes(&mut processes)?);
@@ -185,6 +216,13 @@ impl Reader {
         let counters = self.counters()?;
         let refused =
             |counter: SelfCounter| counters.iter().find(|c| c.0 == counter).map_or(0, |c| c.1);
+        let (timed, untimed) = self.timers.usage();
+        let timers = MapUsage {
+            map: "kernel_hists",
+            entries: timed,
+            capacity: self.timers.capacity(),
+            refused: untimed,
+        };
         let maps = BOUNDED
             .iter()
             .map(|&(map, counter)| MapUsage {
@@ -193,6 +231,7 @@ impl Reader {
                 capacity: u64::from(self.handle(map).max_entries()),
                 refused: refused(counter),
             })
+            .chain([timers])
             .collect();
         Ok(Snapshot { taken_at, processes: processes.into_values().collect(), counters, maps })
     }
@@ -230,11 +269,10 @@ impl Reader {
         if ids.is_empty() {
             return Ok(());
         }
-        for name in
-            ["hists", "stalls", "errors", "kernels", "blame", "bytes", "block_io", "allocations"]
-        {
+        for name in PER_PROCESS {
             self.remove_keys(name, ids)?;
         }
+        self.timers.release(ids);
         for id in ids {
             self.delete("accounts", &id.0.to_ne_bytes())?;
             self.delete("procs", &id.0.to_ne_bytes())?;
@@ -249,6 +287,7 @@ impl Reader {
             "stalls" => &self.stalls,
             "errors" => &self.errors,
             "kernels" => &self.kernels,
+            "kernel_names" => &self.kernel_names,
             "blame" => &self.blame,
             "bytes" => &self.bytes,
             "allocations" => &self.allocations,
@@ -265,7 +304,7 @@ impl Reader {
         // which costs time but loses nothing.
         for key in map.keys() {
             let id = match name {
-                "kernels" => decode::<KernelKey>(name, &key)?.proc_id,
+                "kernels" | "kernel_names" => decode::<KernelKey>(name, &key)?.proc_id,
                 "allocations" => decode::<AllocationKey>(name, &key)?.proc_id,
                 _ => u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout(name))?),
             };
@@ -341,23 +380,6 @@ impl Reader {
         Ok(entries)
     }
 
-    fn read_kernels(
-        &self,
-        processes: &mut BTreeMap<u32, ProcessSnapshot>,
-    ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.kernels, "kernels", |key, value| {
-            entries += 1;
-            let key: KernelKey = decode("kernels", key)?;
-            let record: KernelRecord = decode("kernels", value)?;
-            if let Some(process) = processes.get_mut(&key.proc_id) {
-                process.kernels.push((key.function, record.launches));
-            }
-            Ok(())
-        })?;
-        Ok(entries)
-    }
-
     fn counters(&self) -> Result<Vec<(SelfCounter, u64)>, ReadError> {
         let map = "self_counters";
         SelfCounter::ALL
@@ -377,11 +399,6 @@ impl Reader {
             })
             .collect()
     }
-}
-
-fn map_of(object: &Object, name: &'static str) -> Result<MapHandle, ReadError> {
-    let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
-    MapHandle::try_from(&map).map_err(|source| ReadError::Libbpf { map: name, source })
 }
 
 fn for_each(
@@ -412,6 +429,7 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
         ended: (record.ended_ns != 0).then_some(Nanos(record.ended_ns)),
         execed: record.execed != 0,
         abandoned_calls: record.abandoned_calls,
+        other_launches: record.other_launches,
         switches,
         host: HostUse {
             page_faults: host_use::ended_faults(record),

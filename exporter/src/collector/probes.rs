@@ -75,6 +75,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
             | SelfCounter::FullStalls
             | SelfCounter::FullErrors
             | SelfCounter::FullKernels
+            | SelfCounter::FullKernelNames
             | SelfCounter::FullAccounts
             | SelfCounter::FullBlame
             | SelfCounter::FullBytes

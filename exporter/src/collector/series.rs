@@ -19,7 +19,7 @@ pub struct Series<'a> {
     pub pid: Arc<str>,
     /// The `comm` label.
     pub comm: Arc<str>,
-    /// Every image of the process that adds to the accounts.
+    /// Every image of the process, the latest last; none of those that are not told apart.
     pub images: Vec<ProcId>,
     /// The accounts; identity and end are those of the latest image.
     pub process: Cow<'a, ProcessSnapshot>,

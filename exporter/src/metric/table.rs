@@ -52,6 +52,15 @@ metrics! {
     WAIT_NAMES_FOLDED: Counter "gpucause_wait_names_folded", None,
         ["metric"],
         "Names whose time was added to other because a process had too many; each time one is added again counts.";
+    KERNEL_LAUNCHES: Counter "gpucause_kernel_launches", None,
+        ["pid", "comm", "kernel"],
+        "Launches by kernel: the most launched of a process by name, those without a name as unknown, the rest as other.";
+    KERNEL_LAUNCH_DURATION: Histogram "gpucause_kernel_launch_duration_seconds", SECONDS,
+        ["pid", "comm", "kernel"],
+        "Time from entry to return of warm launches of the first kernels of a process to become its most launched, from the moment that each did.";
+    KERNEL_NAMES_FOLDED: Counter "gpucause_kernel_names_folded", None,
+        [],
+        "Kernels whose launches were added to other because a process had too many; each time one is added again counts.";
     MEMCPY_BYTES: Counter "gpucause_memcpy_bytes", BYTES,
         ["pid", "comm", "kind"],
         "Bytes that successful copies moved, by direction.";
@@ -145,7 +154,7 @@ metrics! {
         "Entries that each bounded kernel map can hold.";
     MAP_FULL: Counter "gpucause_map_full", None,
         ["map"],
-        "Updates that a full kernel map refused: what they would have counted is missing, or for kernels counts as cold.";
+        "Updates that a full kernel map refused: what they would have counted is missing; for kernels it counts as cold and as other, for kernel_hists each process counts once.";
     CALLS_UNMATCHED_RETURNS: Counter "gpucause_calls_unmatched_returns", None,
         [],
         "Returns without a known entry, such as of calls that were in flight at attach.";

@@ -18,6 +18,7 @@ mod host;
 #[path = "../fixture/http_client.rs"]
 mod http_client;
 mod kernel_objects;
+mod kernels;
 mod lifecycle;
 mod page;
 #[path = "../fixture/poll.rs"]

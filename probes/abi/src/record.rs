@@ -1,5 +1,6 @@
 //! Records that live in kernel maps, and the bounds of those maps.
 
+use crate::hist::SLOTS;
 use crate::state::{BlockOperation, Fault, Phase, Reason, Role, State, Switch, shared_enum};
 
 /// Slots in one entry of the `hists` map. A histogram is kept in chunks of three powers of two, made when first used: most
@@ -42,6 +43,12 @@ pub const CALL_COLD: u16 = 1;
 pub const CALL_STALLED: u16 = 2;
 /// Kernel functions that are remembered of one process.
 pub const MAX_KERNELS: usize = 4096;
+/// Handles of one process whose kernel names are remembered.
+pub const MAX_KERNEL_NAMES: usize = 2048;
+/// Bytes that are kept of a kernel's name, with the byte that ends it.
+pub const KERNEL_NAME_LEN: usize = 248;
+/// Kernel functions of all processes whose launches are timed apart.
+pub const KERNEL_HISTS: usize = 512;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
 
@@ -134,6 +141,10 @@ shared_enum! {
         Collective = "collective",
         /// `first` is the number of ranks, `second` the rank.
         Rank = "rank",
+        /// The first argument points to where the handle of a kernel goes, `first` is the kernel's name.
+        KernelName = "kernel_name",
+        /// The first argument points to where a handle goes, `first` is another handle of the same kernel.
+        KernelAlias = "kernel_alias",
     }
 }
 
@@ -176,6 +187,8 @@ shared_enum! {
         FullErrors = "full_errors",
         /// `kernels` refused an entry.
         FullKernels = "full_kernels",
+        /// `kernel_names` refused an entry, or a process has too many.
+        FullKernelNames = "full_kernel_names",
         /// `allocations` refused an entry: the address counts as allocated, and its release is missed.
         FullAllocations = "full_allocations",
         /// `bytes` refused an entry.
@@ -218,8 +231,15 @@ records! {
     /// Key of `kernels`: a kernel function of a process, by its handle.
     KernelKey as "kernel_key" { function: u64, proc_id: u32, pad: u32 }
 
-    /// Launches of one kernel function. Until the first of them returns the function counts as being loaded.
-    KernelRecord as "kernel" { launches: u64, loaded: u32, pad: u32 }
+    /// Launches of one kernel function. Until the first of them returns the function counts as being loaded. `timed` is the
+    /// entry of `kernel_hists` that times its warm launches, counted from 1; 0 for none.
+    KernelRecord as "kernel" { launches: u64, loaded: u32, timed: u32 }
+
+    /// What a handle that the driver or the runtime gave out stands for: another handle of the process, or else a name.
+    KernelNameRecord as "kernel_name" { stands_for: u64, text: [u8; KERNEL_NAME_LEN] }
+
+    /// A whole histogram: times of one kernel function's warm launches.
+    KernelHistRecord as "kernel_hist" { sum_ns: u64, max_ns: u64, slots: [u64; SLOTS] }
 
     /// Key of `allocations`: a device address of a process.
     AllocationKey as "allocation_key" { address: u64, proc_id: u32, pad: u32 }
@@ -280,9 +300,10 @@ records! {
         flushes_done: u32,
         /// 1 when the image was replaced by exec rather than exited.
         execed: u32,
-        /// Kernel functions seen, or tried to.
+        /// Kernel functions that have a record, or were refused one.
         kernels: u32,
-        pad: u32,
+        /// Handles that a name is known of, or was refused.
+        kernel_names: u32,
         /// Rank and number of ranks of its communicator, the rank counted from 1; 0 when it has none.
         rank_plus_one: u32,
         world_size: u32,
@@ -295,6 +316,8 @@ records! {
         cgroup_id: u64,
         /// Calls that were open when their thread exited, exec'ed, or unwound past them.
         abandoned_calls: u64,
+        /// Launches of kernel functions that have no record, for want of room.
+        other_launches: u64,
         ctx_switches: [u64; CTX_SWITCHES],
         /// Page faults of the process's threads that have ended, under earlier images too.
         faults_ended: [u64; FAULTS],
@@ -322,7 +345,7 @@ records! {
         op: u16,
         link: u16,
         cold: u16,
-        /// Kind of a copy.
+        /// Kind of a copy; of a launch, the `timed` of its kernel function.
         kind: u16,
         /// The thread's `intervals` at entry: when it has not moved at return, the call never left the CPU.
         intervals: u32,

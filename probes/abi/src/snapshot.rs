@@ -61,8 +61,12 @@ pub struct ProcessSnapshot {
     pub stalls: Vec<StallSnapshot>,
     /// Error results: op, code, count.
     pub errors: Vec<(OpId, u32, u64)>,
-    /// Launches by kernel function handle.
+    /// Launches by kernel function handle. A launch by the driver on behalf of the runtime counts as the runtime's alone.
     pub kernels: Vec<(u64, u64)>,
+    /// Launches of kernel functions that there was no room to tell apart.
+    pub other_launches: u64,
+    /// Durations of warm launches by kernel function handle, of those that are timed and since they are.
+    pub launch_times: Vec<(u64, Histogram)>,
     /// Bytes copied, by [`CopyKind`].
     pub copied: [u64; CopyKind::COUNT],
     /// Durations of copies by kind and size class; see [`SIZE_CLASSES`](crate::record::SIZE_CLASSES).
@@ -153,6 +157,8 @@ impl ProcessSnapshot {
             stalls: Vec::new(),
             errors: Vec::new(),
             kernels: Vec::new(),
+            other_launches: 0,
+            launch_times: Vec::new(),
             copied: [0; CopyKind::COUNT],
             copies: Vec::new(),
             memory: MemorySnapshot::default(),
@@ -176,6 +182,12 @@ impl ProcessSnapshot {
         self.switches[role as usize][kind as usize]
     }
 
+    /// Launches of all kernel functions.
+    #[must_use]
+    pub fn launches(&self) -> u64 {
+        self.kernels.iter().map(|&(_, launches)| launches).sum::<u64>() + self.other_launches
+    }
+
     /// Durations of an op's calls, cold and warm together.
     #[must_use]
     pub fn call_durations(&self, op: OpId) -> Histogram {
@@ -185,6 +197,16 @@ impl ProcessSnapshot {
         }
         all
     }
+}
+
+/// What a process was told when it asked for the handle of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HandleName {
+    /// The kernel's name in its module: whatever bytes the process passed, at most
+    /// [`KERNEL_NAME_LEN`](crate::record::KERNEL_NAME_LEN).
+    Text(Box<[u8]>),
+    /// The kernel has this other handle, or is called through this function of the host.
+    SameAs(u64),
 }
 
 /// Device memory of a process, in bytes.

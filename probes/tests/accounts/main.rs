@@ -22,6 +22,7 @@ mod full_maps;
 mod host_disk;
 mod host_memory;
 mod host_network;
+mod kernels;
 mod latency;
 mod lossless;
 mod offcpu;

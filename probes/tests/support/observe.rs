@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use gpucause_abi::ProcId;
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::SelfCounter;
-use gpucause_abi::snapshot::{MapUsage, ProcessSnapshot, Snapshot};
+use gpucause_abi::snapshot::{HandleName, MapUsage, ProcessSnapshot, Snapshot};
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::verdict::{ProgramStatus, Verdict as ProgramVerdict};
 use gpucause_probes::{Options, Probes};
@@ -110,6 +110,14 @@ impl Observed {
     pub(crate) fn usage(&self, map: &str) -> Result<MapUsage> {
         let maps = self.snapshot()?.maps;
         maps.into_iter().find(|usage| usage.map == map).with_context(|| format!("no map {map}"))
+    }
+
+    pub(crate) fn handle_name(&self, id: ProcId, handle: u64) -> Result<Option<HandleName>> {
+        Ok(self.probes.handle_name(id, handle)?)
+    }
+
+    pub(crate) fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool> {
+        Ok(self.probes.time_kernel(id, function)?)
     }
 
     pub(crate) fn remove(&self, ids: &HashSet<ProcId>) -> Result<()> {

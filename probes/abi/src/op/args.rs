@@ -72,6 +72,10 @@ pub enum Args {
     Collective(u8, u8),
     /// Two arguments are the number of ranks and this rank.
     Rank(u8, u8),
+    /// The first argument points to where the handle of a kernel goes, another is the kernel's name.
+    KernelName(u8),
+    /// The first argument points to where a handle goes, another is a handle of the same kernel.
+    KernelAlias(u8),
 }
 
 impl Args {
@@ -103,6 +107,8 @@ impl Args {
             Self::Free => (ArgRole::Free, 0, 0, None),
             Self::Collective(count, datatype) => (ArgRole::Collective, count, datatype, None),
             Self::Rank(ranks, rank) => (ArgRole::Rank, ranks, rank, None),
+            Self::KernelName(name) => (ArgRole::KernelName, name, 0, None),
+            Self::KernelAlias(handle) => (ArgRole::KernelAlias, handle, 0, None),
         };
         let info = OpInfo { role: role as u8, first, second, ..info };
         match direction {

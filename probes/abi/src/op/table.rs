@@ -2,7 +2,7 @@
 
 use super::Args::{
     Alloc, AllocArray, AllocArrayDescribed, AllocArrayExtent, AllocExtent, AllocPitch, Collective,
-    Copy, Copy2d, CopyFields2d, CopyFields3d, Free, Launch, Rank,
+    Copy, Copy2d, CopyFields2d, CopyFields3d, Free, KernelAlias, KernelName, Launch, Rank,
 };
 use super::CopyKind::{D2d, D2h, Default, H2d, P2p};
 use super::Direction::{Arg, Field, Fixed, MemoryTypes};
@@ -90,6 +90,9 @@ pub const OPS: &[Op] = &[
     op(Api::Runtime, Class::Init, "cudaGetDeviceCount"),
     op(Api::Runtime, Class::Init, "cudaStreamCreateWithFlags"),
     op(Api::Runtime, Class::Init, "cudaStreamDestroy"),
+    with(Api::Runtime, Class::Init, "cudaLibraryGetKernel", KernelName(3)),
+    with(Api::Runtime, Class::Init, "cudaGetKernel", KernelAlias(2)),
+    with(Api::Runtime, Class::Init, "cudaGetFuncBySymbol", KernelAlias(2)),
     with(Api::Driver, Class::Launch, "cuLaunchKernel", Launch(1)),
     with(Api::Driver, Class::Launch, "cuLaunchKernelEx", Launch(2)),
     with(Api::Driver, Class::Launch, "cuLaunchCooperativeKernel", Launch(1)),
@@ -177,11 +180,12 @@ pub const OPS: &[Op] = &[
     op(Api::Driver, Class::Init, "cuModuleLoadDataEx"),
     op(Api::Driver, Class::Init, "cuModuleLoadFatBinary"),
     op(Api::Driver, Class::Init, "cuModuleUnload"),
-    op(Api::Driver, Class::Init, "cuModuleGetFunction"),
+    with(Api::Driver, Class::Init, "cuModuleGetFunction", KernelName(3)),
     op(Api::Driver, Class::Init, "cuLibraryLoadData"),
     op(Api::Driver, Class::Init, "cuLibraryLoadFromFile"),
     op(Api::Driver, Class::Init, "cuLibraryUnload"),
-    op(Api::Driver, Class::Init, "cuLibraryGetKernel"),
+    with(Api::Driver, Class::Init, "cuLibraryGetKernel", KernelName(3)),
+    with(Api::Driver, Class::Init, "cuKernelGetFunction", KernelAlias(2)),
     with(Api::Nccl, Class::Nccl, "ncclAllReduce", Collective(3, 4)),
     with(Api::Nccl, Class::Nccl, "ncclBroadcast", Collective(3, 4)),
     with(Api::Nccl, Class::Nccl, "ncclBcast", Collective(2, 3)),

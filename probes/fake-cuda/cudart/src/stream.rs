@@ -66,6 +66,10 @@ exports! {
      cudaStreamBeginCapture cudaStreamBeginCapture_ptsz cudaStreamDestroy cudaEventDestroy
      cudaSetDevice cudaInitDevice cudaProfilerStart cudaProfilerStop]
         () |function| finish(function.plain(), || 0);
+    [cudaLibraryGetKernel] (out: Out<usize>, _library: Ptr, _name: Ptr)
+        |function| handle(function, out);
+    [cudaGetKernel cudaGetFuncBySymbol] (out: Out<usize>, _host: Ptr)
+        |function| handle(function, out);
     [cudaGetDeviceCount] (out: Out<c_int>) |function| number(function, out, 1);
     [cudaGetDevice] (out: Out<c_int>) |function| number(function, out, 0);
     [cudaRuntimeGetVersion cudaDriverGetVersion] (out: Out<c_int>)

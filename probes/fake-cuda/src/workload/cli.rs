@@ -49,8 +49,11 @@ pub(crate) struct Common {
     pub(crate) comm: Option<String>,
     /// Kernel functions that launches go through in turn. The first eight have symbols in this program, later ones are bare
     /// addresses.
-    #[arg(long, global = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, global = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) kernels: u32,
+    /// How handles for launches by the driver are got.
+    #[arg(long, global = true, value_enum, default_value_t = Handles::Module)]
+    pub(crate) handles: Handles,
     /// Bytes of each copy and collective.
     #[arg(long, global = true, default_value_t = 4096, value_name = "BYTES")]
     pub(crate) copy_bytes: usize,
@@ -66,6 +69,19 @@ pub(crate) struct Common {
     /// Slices of each allocation that has three dimensions.
     #[arg(long, global = true, default_value_t = 1, value_name = "SLICES")]
     pub(crate) alloc_slices: usize,
+}
+
+/// What is asked for a kernel's handle.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Handles {
+    /// `cuModuleGetFunction`, by name.
+    Module,
+    /// `cuLibraryGetKernel`, by name.
+    Library,
+    /// `cuLibraryGetKernel` by name, and `cuKernelGetFunction` for the function of that kernel.
+    Kernel,
+    /// `cudaGetFuncBySymbol`, by the function of the host.
+    Symbol,
 }
 
 /// `cudaMemcpyKind`, in its order.

@@ -252,7 +252,11 @@ fn result(name: &str) -> (Slots, Effect) {
         | "cuModuleGetFunction"
         | "cuLibraryLoadData"
         | "cuLibraryLoadFromFile"
-        | "cuLibraryGetKernel" => Effect::Give(0),
+        | "cuLibraryGetKernel"
+        | "cuKernelGetFunction"
+        | "cudaLibraryGetKernel"
+        | "cudaGetKernel"
+        | "cudaGetFuncBySymbol" => Effect::Give(0),
         "cudaStreamEndCapture" | "cuStreamEndCapture" => Effect::Give(1),
         _ => Effect::None,
     };
