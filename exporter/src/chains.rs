@@ -1,14 +1,17 @@
 //! The engine in the daemon: looks at the accounts from time to time, and tells what it found.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::Snapshot;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, Engine, Moment, Stall};
 
 use crate::clock::WallClock;
+use crate::throttling::Throttled;
 
 /// Between two looks. A chain is told within two of them, and each costs a copy of the accounts.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -34,11 +37,19 @@ impl Chains {
     }
 
     /// Looks at the accounts; tells chains that are new in the log.
-    pub(crate) fn look(&self, snapshot: Snapshot, clock: WallClock) {
+    pub(crate) fn look(
+        &self,
+        snapshot: Snapshot,
+        clock: WallClock,
+        throttled: HashMap<ProcId, Throttled>,
+    ) {
         let unix_seconds = clock.unix_seconds(snapshot.taken_at);
         let mut engine = self.engine();
         let known: Vec<String> = engine.chains().iter().map(|chain| chain.id.clone()).collect();
-        engine.look(Moment::new(Arc::new(snapshot), unix_seconds));
+        let mut moment = Moment::new(Arc::new(snapshot), unix_seconds);
+        moment.throttled_cgroups =
+            throttled.into_iter().map(|(id, throttled)| (id, throttled.time)).collect();
+        engine.look(moment);
         for chain in engine.chains().into_iter().filter(|chain| !known.contains(&chain.id)) {
             tracing::warn!(
                 chain_id = chain.id,

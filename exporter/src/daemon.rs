@@ -137,12 +137,12 @@ impl Daemon {
             return Ok(());
         }
         let snapshot = self.probes.snapshot()?;
-        let clock = {
+        let (clock, throttled) = {
             let mut memory = self.memory();
             memory.clock = memory.clock.refreshed();
-            memory.clock
+            (memory.clock, memory.throttling.refresh(&snapshot.processes))
         };
-        self.chains.look(snapshot, clock);
+        self.chains.look(snapshot, clock, throttled);
         Ok(())
     }
 
