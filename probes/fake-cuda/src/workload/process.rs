@@ -56,6 +56,8 @@ pub(crate) fn burn(options: &Burn) -> Result<()> {
     end_with_parent();
     set_comm(&options.name)?;
     pin(options.cpu)?;
+    // SAFETY: takes an integer.
+    unsafe { libc::nice(options.nice) };
     println!("burning");
     loop {
         std::hint::spin_loop();
@@ -66,11 +68,11 @@ pub(crate) fn burn(options: &Burn) -> Result<()> {
 pub(crate) struct Burners(Vec<Child>);
 
 impl Burners {
-    pub(crate) fn start(count: usize, cpu: usize, name: &str) -> Result<Self> {
+    pub(crate) fn start(count: usize, cpu: usize, name: &str, nice: i32) -> Result<Self> {
         let mut burners = Self(Vec::new());
-        let cpu = cpu.to_string();
+        let (cpu, nice) = (cpu.to_string(), nice.to_string());
         for _ in 0..count {
-            let mut child = again(["burn", "--cpu", &cpu, "--name", name])?
+            let mut child = again(["burn", "--cpu", &cpu, "--name", name, "--nice", &nice])?
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .spawn()?;

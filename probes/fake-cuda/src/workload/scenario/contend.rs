@@ -14,7 +14,7 @@ use crate::thread_stats::ThreadStats;
 
 pub(crate) fn run(common: &Common, options: &Contend) -> Result<()> {
     let stage = Stage::set(common, &options.op)?;
-    let burners = Burners::start(options.burners, options.cpu, &options.burner_name)?;
+    let burners = Burners::start(options.burners, options.cpu, &options.burner_name, 0)?;
     let head = join(
         result("contend", &stage.libraries),
         json!({
