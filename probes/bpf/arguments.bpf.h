@@ -209,7 +209,7 @@ static __noinline void book_rank(__u32 proc_id, __u64 ranks_and_rank)
 	proc->rank_plus_one = (__u32)ranks_and_rank + 1;
 }
 
-/* The outermost call has returned with success after `ns`. */
+/* The outermost call has returned after `ns` and has not failed. */
 static __noinline void book_arguments(__u32 proc_id, const volatile struct op_info *info, struct frame *frame, __u64 ns)
 {
 	switch (info->role) {

@@ -23,6 +23,7 @@ static __always_inline void set_name(__u8 *name, __u64 text)
 
 #define NAME_IDLE 0x656c6469ULL       /* "idle" */
 #define NAME_KERNEL 0x6c656e72656bULL /* "kernel" */
+#define NAME_OTHER 0x726568746fULL    /* "other" */
 
 static __noinline void name_task(__u8 name[COMM_LEN], struct task_struct *task, __u32 own_tgid)
 {
@@ -70,6 +71,14 @@ static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 		set_name(thread->waker, NAME_KERNEL);
 }
 
+/* A process has a bounded part of the map: programs that give each of their threads a name of its own would fill it. */
+static __noinline bool has_room_for_name(__u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	return proc && proc->names < MAX_NAMES && __sync_fetch_and_add(&proc->names, 1) < MAX_NAMES;
+}
+
 static __noinline void blame_add(__u32 proc_id, __u32 reason, const __u8 name[COMM_LEN], __u64 ns)
 {
 	struct blame_key key = { .proc_id = proc_id, .reason = reason };
@@ -77,6 +86,10 @@ static __noinline void blame_add(__u32 proc_id, __u32 reason, const __u8 name[CO
 
 	__builtin_memcpy(key.comm, name, COMM_LEN);
 	total = bpf_map_lookup_elem(&blame, &key);
+	if (!total && !has_room_for_name(proc_id)) {
+		set_name(key.comm, NAME_OTHER);
+		total = bpf_map_lookup_elem(&blame, &key);
+	}
 	if (!total) {
 		bpf_map_update_elem(&blame, &key, &zero_u64, BPF_NOEXIST);
 		total = bpf_map_lookup_elem(&blame, &key);

@@ -293,6 +293,9 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 	__u64 end = 0, offcpu = 0;
 	__u32 intervals = 0;
 
+	/* What goes on after the call, as NCCL says of communicators that do not block, is no failure. */
+	if (code == info->pending_code)
+		code = 0;
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		intervals = *(volatile __u32 *)&thread->intervals;
 		offcpu = *(volatile __u64 *)&thread->offcpu_total_ns;
@@ -305,7 +308,7 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 	if (intervals != frame->intervals)
 		count_stall(thread, frame);
 	record_call(thread, frame, end);
-	if (code && code != info->pending_code)
+	if (code)
 		count_error(thread, frame->op, code);
 	if (frame->cold && info->function_arg)
 		mark_loaded(thread->proc_id, frame->function);

@@ -31,6 +31,7 @@ pub fn c_header() -> String {
         ("CTX_SWITCHES", record::CTX_SWITCHES),
         ("MAX_OPS", record::MAX_OPS),
         ("MAX_KERNELS", record::MAX_KERNELS),
+        ("MAX_NAMES", record::MAX_NAMES),
         ("MAX_LINKS", record::MAX_LINKS),
         ("MAX_SYSCALLS", record::MAX_SYSCALLS),
         ("FILTER_SLOTS", record::FILTER_SLOTS),

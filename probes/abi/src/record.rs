@@ -32,6 +32,8 @@ pub const MAX_LINKS: usize = 4096;
 pub const MAX_SYSCALLS: usize = 512;
 /// Kernel functions that are remembered of one process.
 pub const MAX_KERNELS: usize = 4096;
+/// Entries of `blame` for each process, `other` not counted.
+pub const MAX_NAMES: usize = 256;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
 
@@ -220,7 +222,8 @@ records! {
         execed: u32,
         /// Kernel functions seen, or tried to.
         kernels: u32,
-        pad: u32,
+        /// Entries of `blame`, and names that found no room there.
+        names: u32,
         /// Rank and number of ranks of its communicator, the rank counted from 1; 0 when it has none.
         rank_plus_one: u32,
         world_size: u32,
