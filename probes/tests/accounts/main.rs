@@ -12,10 +12,19 @@ mod observe;
 #[path = "../support/workload.rs"]
 mod workload;
 
+mod bytes;
+mod causes;
+mod collectives;
 mod dispatcher;
+mod disturbance;
+mod driver_only;
 mod full_maps;
+mod graphs;
+mod in_flight;
 mod latency;
 mod lossless;
 mod offcpu;
+mod shares;
 mod storm;
+mod threads;
 mod unwinding;
