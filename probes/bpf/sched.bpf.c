@@ -82,8 +82,10 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	if (preempt || task->__state == 0) {
 		thread->off_reason = REASON_PREEMPTED;
 		kind = SWITCH_INVOLUNTARY;
-		if (thread->role != ROLE_HELPER)
+		if (thread->role != ROLE_HELPER) {
 			name_task(thread->culprit, next, tgid);
+			await_cpu(thread, task->pid, now);
+		}
 	} else {
 		thread->off_reason = blocked_reason(task);
 	}
@@ -127,7 +129,7 @@ static __noinline void charge_runqueue(struct thread *thread, __u64 ns, struct t
 	blame_add(thread->proc_id, REASON_RUNQUEUE, thread->culprit, ns);
 }
 
-static __noinline void charge_interval(struct thread *thread, __u64 now, struct task_struct *prev)
+static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 now, struct task_struct *prev)
 {
 	__u64 since = thread->off_since_ns;
 	__u64 woken;
@@ -136,7 +138,7 @@ static __noinline void charge_interval(struct thread *thread, __u64 now, struct 
 		charge(thread, REASON_PREEMPTED, now - since);
 		charge_queue(thread, now - since);
 		if (thread->role != ROLE_HELPER)
-			blame_add(thread->proc_id, REASON_PREEMPTED, thread->culprit, now - since);
+			settle_preemption(thread, pid, now, now - since);
 		return;
 	}
 	/* Every wait ends with one wakeup. One from before the thread's last run was missed by the program; one from that
@@ -167,7 +169,7 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, s
 	if (since && since > now) {
 		count_self(SELF_CLOCK_UNDERFLOW);
 	} else if (since) {
-		charge_interval(thread, now, prev);
+		charge_interval(thread, task->pid, now, prev);
 		thread->intervals++;
 	}
 	if (since && thread->account_since_ns)
@@ -179,14 +181,17 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, s
 SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	__u64 now;
+	struct cpu_victims *victims = victims_on(bpf_get_smp_processor_id());
 	__u32 prev_tgid = prev->tgid, next_tgid = next->tgid;
+	__u64 now;
 	bool leaves = maybe_tracked(prev_tgid), arrives = maybe_tracked(next_tgid);
 
 	count_self(SELF_HIT_SWITCH);
-	if (!leaves && !arrives)
+	if (!leaves && !arrives && !(victims && victims->waiting))
 		return 0;
 	now = bpf_ktime_get_ns();
+	if (victims && victims->waiting)
+		charge_stint(victims, prev, now);
 	if (leaves)
 		off_cpu(prev, prev_tgid, preempt, now, next);
 	if (arrives)

@@ -66,6 +66,7 @@ static __noinline struct thread *track_thread(struct task_struct *task, __u32 tg
 	thread->off_since_ns = 0;
 	thread->account_since_ns = 0;
 	thread->launched_ns = 0;
+	thread->slot = 0;
 	barrier();
 	thread->proc_id = proc_id;
 	return thread;

@@ -113,6 +113,8 @@ mod tests {
             culprit: [0; COMM_LEN],
             waker: [0; COMM_LEN],
             account,
+            slot: 0,
+            slot_cpu: 0,
             wakes: 0,
             intervals: 0,
             offcpu_ns: [0; REASONS],

@@ -32,6 +32,8 @@ pub fn c_header() -> String {
         ("MAX_OPS", record::MAX_OPS),
         ("MAX_KERNELS", record::MAX_KERNELS),
         ("MAX_NAMES", record::MAX_NAMES),
+        ("MAX_CPUS", record::MAX_CPUS),
+        ("MAX_VICTIMS", record::MAX_VICTIMS),
         ("MAX_LINKS", record::MAX_LINKS),
         ("MAX_SYSCALLS", record::MAX_SYSCALLS),
         ("FILTER_SLOTS", record::FILTER_SLOTS),

@@ -34,6 +34,10 @@ pub const MAX_SYSCALLS: usize = 512;
 pub const MAX_KERNELS: usize = 4096;
 /// Entries of `blame` for each process, `other` not counted.
 pub const MAX_NAMES: usize = 256;
+/// CPUs on which waits are split by who has the CPU; a power of two.
+pub const MAX_CPUS: usize = 1024;
+/// Preempted threads of one CPU whose waits are split.
+pub const MAX_VICTIMS: usize = 4;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
 
@@ -285,6 +289,9 @@ records! {
         account_since_ns: u64,
         /// When the last launch returned; 0 before the first.
         launched_ns: u64,
+        /// Where its wait for a CPU is split by who has it: one of that CPU's slots, counted from 1; 0 for none.
+        slot: u32,
+        slot_cpu: u32,
         /// Sum of `offcpu_ns`.
         offcpu_total_ns: u64,
         /// Who had the CPU while this thread could have run.
