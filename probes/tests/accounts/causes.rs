@@ -6,7 +6,7 @@ use gpucause_probes::Options;
 
 use crate::disturbance::undisturbed;
 use crate::observe::Observed;
-use crate::shares::{Measured, waited};
+use crate::shares::{Measured, check_culprit, started, waited};
 use crate::workload::{StandIns, number};
 
 /// At least 95 % of the time that was waited for these reasons was waited for `name`.
@@ -50,7 +50,7 @@ fn a_preemptor_a_lock_and_a_disk_get_what_each_took() -> Result<()> {
         )?;
         measured.check_shares()?;
         check_preempted(&measured)?;
-        check_name(&measured, &[Reason::Preempted], "noisy-neighb")?;
+        check_culprit(&measured.process, &measured.truth()["threads"][0], "noisy-neighb")?;
         check_name(&measured, &[Reason::Futex], "lock-holder")
     })
 }
@@ -86,4 +86,26 @@ fn every_way_to_block_gets_its_own_share() -> Result<()> {
         check_name(&measured, &[Reason::Net], "net-sender")?;
         check_name(&measured, &[Reason::Poll], "pipe-writer")
     })
+}
+
+#[test]
+fn who_takes_the_cpu_for_a_moment_is_not_blamed_for_what_runs_after_it() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let observed = Observed::start(Options::default())?;
+    let mut brief = stand_ins.start(
+        "--wait --comm brief split --seconds 4 --round 3ms --cpu 1 --shares host=3,sleep=97",
+    )?;
+    let mut victim = started(
+        &observed,
+        &stand_ins,
+        "contend --seconds 3 --spin 20us --cpu 1 --burner-name noisy-neighb",
+    )?;
+    brief.go()?;
+    victim.result()?;
+    let had = number(&brief.result()?["threads"][0], "/thread/cpu_ns");
+    let process = observed.process(victim.pid())?;
+    let (blamed, _) = waited(&process, &[Reason::Preempted], "brief");
+    ensure!(blamed > 0, "it never came between: {:?}", process.waits);
+    ensure!(blamed <= had + had / 50, "blamed for {blamed} ns, but {had} ns on the CPU");
+    Ok(())
 }

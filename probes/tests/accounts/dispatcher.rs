@@ -8,7 +8,7 @@ use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_probes::Options;
 
 use crate::observe::{Observed, until};
-use crate::shares::{Measured, started, waited};
+use crate::shares::{Measured, check_culprit, started, waited};
 use crate::workload::{StandIns, Workload, number};
 
 /// How often a measurement is made that others on the CPUs can disturb.
@@ -115,9 +115,7 @@ fn who_takes_the_cpu_is_named_for_the_time_it_was_taken() -> Result<()> {
         )?;
         let truth = workload.result()?;
         let process = observed.process(workload.pid())?;
-        let reasons = [Reason::Preempted, Reason::Runqueue];
-        let (of_culprit, of_all) = waited(&process, &reasons, "noisy-neighb");
-        ensure!(of_culprit * 100 >= of_all * 95, "{of_culprit} of {of_all}: {:?}", process.waits);
+        check_culprit(&process, &truth, "noisy-neighb")?;
         let preempted = off(&process.dispatcher_time, Reason::Preempted);
         let wall = number(&truth, "/thread/wall_ns");
         let share = number(&truth, "/thread/offcpu_ns").abs_diff(preempted);

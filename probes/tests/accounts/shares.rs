@@ -52,6 +52,25 @@ pub(crate) fn waited(process: &ProcessSnapshot, reasons: &[Reason], name: &str) 
     times
 }
 
+/// Time that others than the thread and its busy neighbour had the CPU that the two share, and that is never idle, by the
+/// kernel's statistics of both.
+fn taken_by_others(thread: &Value) -> u64 {
+    let own = number(thread, "/thread/cpu_ns") + number(thread, "/burners_run_ns");
+    number(thread, "/thread/wall_ns").saturating_sub(own)
+}
+
+/// At least 95 % of the time for which a thread was preempted is its neighbour's, but for what others truly had.
+pub(crate) fn check_culprit(process: &ProcessSnapshot, thread: &Value, name: &str) -> Result<()> {
+    let (of_name, of_all) = waited(process, &[Reason::Preempted], name);
+    let others = taken_by_others(thread);
+    ensure!(
+        (of_name + others) * 100 >= of_all * 95,
+        "{name}: {of_name} of {of_all} ns, {others} ns taken by others: {:?}",
+        process.waits
+    );
+    Ok(())
+}
+
 fn threads(truth: &Value) -> Result<&Vec<Value>> {
     truth["threads"].as_array().context("a result without threads")
 }
@@ -103,7 +122,12 @@ fn true_account(thread: &Value, until: u64) -> Result<TimeAccount> {
     let (end, first) = (number(thread, "/thread/end_ns"), number(thread, "/first_call_ns"));
     let queued = number(thread, "/thread/schedstat/wait_ns").saturating_sub(shares_queued);
     add(&mut account, Phase::Host, QUEUED, queued);
-    add(&mut account, Phase::Host, State::Running, end - first - shares_wall - queued);
+    add(
+        &mut account,
+        Phase::Host,
+        State::Running,
+        (end - first).saturating_sub(shares_wall + queued),
+    );
     // Then it waits with the others for the end.
     add(&mut account, Phase::Host, State::Off(Reason::Futex), until.saturating_sub(end));
     Ok(account)

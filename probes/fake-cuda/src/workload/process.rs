@@ -94,6 +94,18 @@ impl Burners {
     }
 }
 
+/// Nanoseconds that these processes, of one thread each, have had a CPU.
+pub(crate) fn run_ns(pids: &[u32]) -> Result<u64> {
+    let mut sum = 0;
+    for pid in pids {
+        let path = format!("/proc/{pid}/schedstat");
+        let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+        let run = text.split_whitespace().next().with_context(|| format!("{path} is empty"))?;
+        sum += run.parse::<u64>().with_context(|| path.clone())?;
+    }
+    Ok(sum)
+}
+
 impl Drop for Burners {
     fn drop(&mut self) {
         for child in &mut self.0 {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Stage, join, ns, result};
 use crate::caller::{Caller, sum};
 use crate::cli::{Common, Split};
-use crate::process::{Burners, pin, thread_id};
+use crate::process::{Burners, pin, run_ns, thread_id};
 use crate::session::Threads;
 use crate::thread_stats::{RunQueue, ThreadStats};
 
@@ -76,13 +76,25 @@ struct Spent {
 }
 
 impl Spent {
+    /// What has passed until now, on clocks that were read without a wait for the CPU between them.
+    fn now(queue: &RunQueue) -> Result<Self> {
+        loop {
+            let queued_ns = queue.waited_ns()?;
+            let now =
+                Self { wall_ns: clock::monotonic_ns(), cpu_ns: clock::thread_cpu_ns(), queued_ns };
+            if queue.waited_ns()? == queued_ns {
+                return Ok(now);
+            }
+        }
+    }
+
     fn measure(&mut self, queue: &RunQueue, act: impl FnOnce() -> Result<()>) -> Result<()> {
-        let (wall, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
-        let queued = queue.waited_ns()?;
+        let start = Self::now(queue)?;
         act()?;
-        self.queued_ns += queue.waited_ns()? - queued;
-        self.cpu_ns += clock::thread_cpu_ns() - cpu;
-        self.wall_ns += clock::monotonic_ns() - wall;
+        let end = Self::now(queue)?;
+        self.queued_ns += end.queued_ns - start.queued_ns;
+        self.cpu_ns += end.cpu_ns - start.cpu_ns;
+        self.wall_ns += end.wall_ns - start.wall_ns;
         Ok(())
     }
 }
@@ -131,6 +143,7 @@ pub(crate) fn run(common: &Common, options: &Split) -> Result<()> {
     let (cpu, name) = (options.cpu, &options.burner_name);
     let burners = Burners::start(options.burners, cpu.unwrap_or(0), name, options.burner_nice)?;
     let more = json!({ "burners": burners.pids() });
+    let rivals = burners.pids();
     let head = join(
         result("split", &stage.libraries),
         json!({ "shares": options.shares, "round_ns": options.round, "burners": burners.pids() }),
@@ -150,12 +163,13 @@ pub(crate) fn run(common: &Common, options: &Split) -> Result<()> {
             caller.step_of(LAUNCH);
         });
         let mut spent = BTreeMap::new();
-        let start = ThreadStats::now()?;
+        let (start, burnt) = (ThreadStats::now()?, run_ns(&rivals)?);
         let end = clock::monotonic_ns() + length;
         while clock::monotonic_ns() < end {
             one_round(&stage, (&mut caller, &queue), &shares, &mut spent)?;
         }
         let thread = ThreadStats::now()?.since(&start);
+        let burnt = run_ns(&rivals)? - burnt;
         let spent: BTreeMap<String, Value> = spent
             .into_iter()
             .map(|(name, s)| {
@@ -168,6 +182,7 @@ pub(crate) fn run(common: &Common, options: &Split) -> Result<()> {
             "name": format!("launcher-{}", gate.index),
             "first_call_ns": first_call,
             "spent": spent,
+            "burners_run_ns": burnt,
             "thread": thread,
             "calls": caller.truth()["calls"],
         }))
