@@ -17,9 +17,9 @@ pub(crate) struct Subject<'a> {
     /// As it is now.
     pub(crate) now: &'a ProcessSnapshot,
     /// Since the last look.
-    pub(crate) short: Delta,
+    pub(crate) short: Delta<'a>,
     /// Over the last looks.
-    pub(crate) long: Delta,
+    pub(crate) long: Delta<'a>,
     /// Launches per second as usual, once that is known.
     pub(crate) usual_launch_rate: Option<f64>,
     /// Share of time off the CPU as usual, by reason.
@@ -58,7 +58,7 @@ impl Subject<'_> {
 
     /// Waits that have part in an effect, most time first.
     pub(crate) fn waits(&self, effect: &Measured, reasons: &[Reason]) -> Vec<Wait> {
-        total_by_name(&effect.delta(self).waits, effect.phases, reasons)
+        total_by_name(effect.delta(self).waits(), effect.phases, reasons)
     }
 }
 

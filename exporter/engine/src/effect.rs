@@ -35,7 +35,7 @@ pub(crate) struct Measured {
 /// Off-CPU time of a thread, by reason, without futex waits in which other threads of the process worked for the GPU: one
 /// that waits for them, as the main thread of PyTorch does for those of autograd, loses nothing by it.
 fn own_waits(
-    delta: &Delta,
+    delta: &Delta<'_>,
     thread: &ThreadDelta,
     time: impl Fn(Reason) -> Nanos,
 ) -> [Nanos; REASONS] {
@@ -82,7 +82,7 @@ impl Measured {
     }
 
     /// The accounts of the window that it was measured in.
-    pub(crate) fn delta<'a>(&self, subject: &'a Subject<'_>) -> &'a Delta {
+    pub(crate) fn delta<'a>(&self, subject: &'a Subject<'a>) -> &'a Delta<'a> {
         if self.long { &subject.long } else { &subject.short }
     }
 }

@@ -139,7 +139,7 @@ impl<'a> Earlier<'a> {
 
     /// What the process did since. One that is not in the earlier accounts, and yet older than they are, has nothing to be
     /// compared with.
-    fn delta(&self, now: Nanos, process: &ProcessSnapshot) -> Delta {
+    fn delta(&self, now: Nanos, process: &'a ProcessSnapshot) -> Delta<'a> {
         let earlier = self.processes.get(&process.id).copied();
         let is_new = process.first_seen.0.saturating_add(COPYING.0) >= self.at.0;
         if earlier.is_none() && !is_new {
@@ -154,7 +154,7 @@ impl<'a> Earlier<'a> {
 fn scene<'a>(
     settings: &'a Settings,
     histories: &HashMap<ProcId, History>,
-    past: &[Moment],
+    past: &'a [Moment],
     moment: &'a Moment,
 ) -> Scene<'a> {
     let now = &moment.snapshot;
@@ -164,10 +164,10 @@ fn scene<'a>(
     let fresh = |process: &&ProcessSnapshot| process.ended.is_none_or(|ended| ended > last);
     let subjects = now.processes.iter().filter(fresh).map(|process| {
         let history = histories.get(&process.id);
-        let delta = |earlier: Option<&Earlier<'_>>| {
+        let delta = |earlier: Option<&Earlier<'a>>| {
             earlier.map(|earlier| earlier.delta(now.taken_at, process)).unwrap_or_default()
         };
-        let knows = |earlier: &&Earlier<'_>| earlier.processes.contains_key(&process.id);
+        let knows = |earlier: &&Earlier<'a>| earlier.processes.contains_key(&process.id);
         let mut subject = Subject {
             now: process,
             short: delta(past.last()),

@@ -32,7 +32,7 @@ struct Pace {
 /// A window as it is remembered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look<'a> {
-    pub(crate) delta: &'a Delta,
+    pub(crate) delta: &'a Delta<'a>,
     /// Device memory in use at its end, in bytes.
     pub(crate) live: u64,
     /// Whether no chain was seen.
@@ -130,13 +130,13 @@ impl History {
 }
 
 /// Whether the process did nothing in the window that it does to be quicker later.
-fn is_quiet(delta: &Delta, live_before: u64, live: u64, settings: &Settings) -> bool {
+fn is_quiet(delta: &Delta<'_>, live_before: u64, live: u64, settings: &Settings) -> bool {
     let in_first_launches = total(
         delta
             .calls
             .iter()
             .filter(|call| call.cold && call.op.op().is_some_and(|op| op.class == Class::Launch))
-            .map(|call| call.durations.sum),
+            .map(|call| call.sum),
     );
     let builds = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));
     let grown = live.saturating_sub(live_before);

@@ -137,12 +137,13 @@ impl Histogram {
             while rest.next_if(|&&(earlier, _)| earlier < slot).is_some() {}
             rest.next_if(|&&(earlier, _)| earlier == slot).map_or(0, |&(_, n)| n)
         };
-        let slots: Vec<_> = self
-            .slots
-            .iter()
-            .map(|&(slot, n)| (slot, n.saturating_sub(before(slot))))
-            .filter(|&(_, n)| n > 0)
-            .collect();
+        let mut slots = Vec::with_capacity(self.slots.len());
+        slots.extend(
+            self.slots
+                .iter()
+                .map(|&(slot, n)| (slot, n.saturating_sub(before(slot))))
+                .filter(|&(_, n)| n > 0),
+        );
         let max =
             slots.last().map_or(Nanos(0), |&(slot, _)| slot_upper(usize::from(slot)).min(self.max));
         Self { sum: Nanos(self.sum.0.saturating_sub(earlier.sum.0)), max, slots }

@@ -30,7 +30,7 @@ pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measure
     gaps.filter_map(|thread| gap(delta, thread, settings)).collect()
 }
 
-fn gap(delta: &Delta, thread: &ThreadDelta, settings: &Settings) -> Option<Measured> {
+fn gap(delta: &Delta<'_>, thread: &ThreadDelta, settings: &Settings) -> Option<Measured> {
     let offcpu = own_waits(delta, thread, |reason| between_launches(thread, reason));
     let excess = total(offcpu.into_iter());
     if ratio(excess, thread.wall) < settings.severities.low {
@@ -39,9 +39,8 @@ fn gap(delta: &Delta, thread: &ThreadDelta, settings: &Settings) -> Option<Measu
     let mut evidence = Evidence::default()
         .with("calls", delta.launches() as f64)
         .with("off_cpu_between_launches_seconds", excess.as_secs_f64());
-    if let (Some(p50), Some(p99)) =
-        (delta.launch_gap.quantile(0.5), delta.launch_gap.quantile(0.99))
-    {
+    let gaps = delta.launch_gap();
+    if let (Some(p50), Some(p99)) = (gaps.quantile(0.5), gaps.quantile(0.99)) {
         evidence = evidence
             .with("gap_p50_seconds", p50.as_secs_f64())
             .with("gap_p99_seconds", p99.as_secs_f64());

@@ -35,10 +35,11 @@ pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measure
         .collect()
 }
 
-/// The worst tail of a window; of a longer one when one of its slow calls is in the `latest`.
+/// The worst tail of a window; of a longer one among the ops that had calls in the `latest`, a slow one too, but too few to
+/// judge them on.
 fn worst(
-    delta: &Delta,
-    latest: Option<&Delta>,
+    delta: &Delta<'_>,
+    latest: Option<&Delta<'_>>,
     class: Class,
     effect: Effect,
     settings: &Settings,
@@ -47,7 +48,17 @@ fn worst(
         .calls
         .iter()
         .filter(|call| !call.cold && call.op.op().is_some_and(|op| op.class == class));
-    let tails = of_class.filter_map(|call| tail(call, latest, effect, settings));
+    let tails = of_class.filter_map(|call| {
+        let same = |now: &&CallDelta<'_>| (now.op, now.cold) == (call.op, call.cold);
+        let of_late = match latest {
+            None => None,
+            Some(latest) => {
+                let few = |now: &&CallDelta<'_>| now.count() < settings.min_calls;
+                Some(latest.calls.iter().find(same).filter(few)?)
+            }
+        };
+        tail(call, of_late, effect, settings)
+    });
     let mut worst = tails.max_by_key(|tail| tail.excess)?;
     worst.phases = Phases::Only(class.phase());
     worst.long = latest.is_some();
@@ -55,30 +66,27 @@ fn worst(
 }
 
 fn tail(
-    call: &CallDelta,
-    latest: Option<&Delta>,
+    call: &CallDelta<'_>,
+    of_late: Option<&CallDelta<'_>>,
     effect: Effect,
     settings: &Settings,
 ) -> Option<Measured> {
-    let calls = call.durations.count();
+    let durations = call.durations();
+    let calls = call.count();
     if calls < settings.min_calls {
         return None;
     }
-    let (p50, p99) = (call.durations.quantile(0.5)?, call.durations.quantile(0.99)?);
+    let (p50, p99) = (durations.quantile(0.5)?, durations.quantile(0.99)?);
     let spread = ratio(p99, p50);
     if spread < settings.min_spread || p99.as_secs_f64() < settings.min_launch_p99_seconds {
         return None;
     }
     let slow_from = Nanos(p50.0.saturating_mul(SLOW));
-    let same = |now: &&CallDelta| (now.op, now.cold) == (call.op, call.cold);
-    let slow_of_late = |latest: &Delta| {
-        latest.calls.iter().find(same).is_some_and(|c| c.durations.max >= slow_from)
-    };
-    if !latest.is_none_or(slow_of_late) {
+    if of_late.is_some_and(|now| now.durations().max < slow_from) {
         return None;
     }
-    let (all_count, all) = beyond(&call.durations, p50, slow_from);
-    let (_, stalled) = beyond(&call.stalled, p50, slow_from);
+    let (all_count, all) = beyond(durations, p50, slow_from);
+    let (_, stalled) = beyond(call.stalled(), p50, slow_from);
     Some(Measured {
         effect,
         excess: all,
@@ -113,14 +121,14 @@ fn beyond(durations: &Histogram, usual: Nanos, slow_from: Nanos) -> (u64, Nanos)
 
 /// Off-CPU time of the calls that were slow: not more than their excess, and without what the others that were off the CPU
 /// took beyond a call that was not.
-fn in_slow_calls(call: &CallDelta, slow_from: Nanos, excess: Nanos) -> [Nanos; REASONS] {
-    let unstalled = call.durations.since(&call.stalled).quantile(0.5);
-    let shortest = call.stalled.slots.first().map_or(0, |&(slot, _)| usize::from(slot));
+fn in_slow_calls(call: &CallDelta<'_>, slow_from: Nanos, excess: Nanos) -> [Nanos; REASONS] {
+    let unstalled = call.durations().since(call.stalled()).quantile(0.5);
+    let shortest = call.stalled().slots.first().map_or(0, |&(slot, _)| usize::from(slot));
     let usual = slot_lower(unstalled.map_or(shortest, slot_of));
-    let fast = call.stalled.slots.iter().map(|&(slot, calls)| (usize::from(slot), calls));
+    let fast = call.stalled().slots.iter().map(|&(slot, calls)| (usize::from(slot), calls));
     let fast = fast.filter(|&(slot, _)| slot_lower(slot) < slow_from);
     let in_fast = total(fast.map(|(slot, calls)| {
-        let upper = slot_upper(slot).min(call.stalled.max);
+        let upper = slot_upper(slot).min(call.stalled().max);
         Nanos(upper.less(usual).0.saturating_mul(calls))
     }));
     let all = total(call.offcpu.into_iter());

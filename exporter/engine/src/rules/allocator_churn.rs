@@ -42,11 +42,12 @@ impl Rule for AllocatorChurn {
         let subject = scene.subjects.get(index)?;
         let (delta, settings) = (&subject.short, scene.settings);
         let rule = settings.rule(Cause::AllocatorChurn);
-        let calls = |delta: &crate::delta::Delta| {
+        let calls = |delta: &crate::delta::Delta<'_>| {
             delta.count(Class::Alloc, |_| true).saturating_add(delta.count(Class::Free, |_| true))
         };
-        let per_second =
-            |delta: &crate::delta::Delta| calls(delta) as f64 / delta.wall.as_secs_f64().max(1e-9);
+        let per_second = |delta: &crate::delta::Delta<'_>| {
+            calls(delta) as f64 / delta.wall.as_secs_f64().max(1e-9)
+        };
         let rate = per_second(delta);
         let freed = delta.count(Class::Free, |_| true);
         let thread = delta.victim(own)?;

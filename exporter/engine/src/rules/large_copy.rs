@@ -20,12 +20,12 @@ const LARGE_FROM: f64 = 1024.0 * 1024.0;
 pub(super) struct LargeCopy;
 
 /// Copies of the large classes, and of all.
-fn copies(delta: &Delta) -> (Histogram, Histogram) {
+fn copies(delta: &Delta<'_>) -> (Histogram, Histogram) {
     let (mut large, mut all) = (Histogram::default(), Histogram::default());
-    for (_, class, durations) in &delta.copies {
-        all.merge(durations);
-        if *class >= LARGE {
-            large.merge(durations);
+    for (_, class, durations) in delta.copies() {
+        all.merge(&durations);
+        if class >= LARGE {
+            large.merge(&durations);
         }
     }
     (large, all)
