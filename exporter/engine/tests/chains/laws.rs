@@ -16,6 +16,7 @@ use proptest::collection::vec as some;
 use proptest::prelude::*;
 
 use crate::process::comm;
+use crate::sentences::told_numbers_are_evidence;
 
 /// Anything, with a liking for what is near nothing, near a window and near the end.
 fn amount() -> impl Strategy<Value = u64> {
@@ -137,7 +138,9 @@ fn look(engine: &mut Engine, at: u64, processes: Vec<ProcessSnapshot>) {
     let snapshot = Snapshot { taken_at: Nanos(at), processes, ..Snapshot::default() };
     let mut moment = Moment::new(Arc::new(snapshot), at as f64 / 1e9);
     moment.throttled_gpus = HashMap::from([("g".to_owned(), f64::NAN), ("h".to_owned(), 7.0)]);
-    moment.throttled_cgroups = ids.into_iter().map(|id| (id, Nanos(at))).collect();
+    // A limit explains what preemption would: not for all of them.
+    let limited = ids.into_iter().filter(|id| id.0 == 1);
+    moment.throttled_cgroups = limited.map(|id| (id, Nanos(at))).collect();
     engine.look(moment);
 }
 
@@ -149,6 +152,7 @@ fn chains_are_sane(engine: &Engine, wall: f64) {
         assert!((0.0..=1.0).contains(&chain.explained), "{chain:?}");
         assert!((0.0..=wall * 1.000_001).contains(&chain.lost_seconds), "{wall} {chain:?}");
         assert!(chain.first_seen <= chain.last_seen, "{chain:?}");
+        told_numbers_are_evidence(chain);
     }
 }
 

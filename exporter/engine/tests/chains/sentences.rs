@@ -33,13 +33,17 @@ fn numbers(text: &str) -> Vec<String> {
 fn nameless(chain: &Chain) -> String {
     let culprit = chain.culprit.iter().map(|culprit| culprit.comm.clone());
     let path = chain.path.iter().flat_map(|step| [step.from.clone(), step.to.clone()]);
-    let names = culprit.chain(path).chain([chain.victim.comm.clone()]);
+    // A hang names the call: "cuMemcpy2D does not return".
+    let calls = chain.path.iter().filter_map(|step| step.mechanism.split(' ').next());
+    let calls = calls.filter(|name| name.starts_with("cu") || name.starts_with("nccl"));
+    let names =
+        culprit.chain(path).chain(calls.map(str::to_owned)).chain([chain.victim.comm.clone()]);
     names
         .filter(|name| !name.is_empty())
         .fold(chain.sentence.clone(), |told, n| told.replace(&n, ""))
 }
 
-fn told_numbers_are_evidence(chain: &Chain) {
+pub(crate) fn told_numbers_are_evidence(chain: &Chain) {
     let known: HashSet<String> =
         chain.evidence.0.iter().flat_map(|&(_, value)| forms(value)).collect();
     for number in numbers(&nameless(chain)) {
