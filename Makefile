@@ -1,7 +1,7 @@
 # make build  the exporter, as target/release/gpucause
 # make run    start the exporter on this host, with a stand-in workload under CPU contention where no CUDA process runs
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
-# make bench  what the probes cost, as ratios of interleaved runs, and what the daemon takes
+# make bench  what the probes cost, as ratios of interleaved runs, and what the daemon and a look for causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
 
 CARGO ?= cargo
@@ -32,6 +32,7 @@ test: test-tools
 bench: stand-ins
 	$(SUDO) $(CARGO) bench -p gpucause-probes --features bench --bench cost
 	$(SUDO) $(CARGO) bench -p gpucause --bench daemon
+	$(CARGO) bench -p gpucause-engine --bench look
 
 tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
