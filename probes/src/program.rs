@@ -2,13 +2,13 @@
 
 use std::sync::Mutex;
 
-use gpucause_abi::op::{OPS, Op};
-use gpucause_abi::record::{MAX_OPS, OpInfo};
+use gpucause_abi::op::LaunchOps;
 use gpucause_abi::{reason_of_syscalls, wakes_of_syscalls};
 use libbpf_rs::{Link, Object, ObjectBuilder, OpenObject, PrintLevel};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
 use crate::feature::{AttachMode, FeatureError, Features};
+use crate::op_table;
 use crate::syscall::syscall_number;
 use crate::verdict::{ProgramStatus, Verdict};
 
@@ -33,6 +33,8 @@ pub struct Options {
     pub max_chunks: Option<u32>,
     /// Bound on processes observed at a time, with those that ended and have not been deleted.
     pub max_processes: Option<u32>,
+    /// Ops that count as launches at first: see [`Probes::set_launch_ops`](crate::Probes::set_launch_ops).
+    pub launch_ops: LaunchOps,
 }
 
 /// The programs could not be loaded.
@@ -259,6 +261,7 @@ fn configure(
             map.set_max_entries(entries).map_err(|source| refusal("configured", source))?;
         }
     }
+    op_table::write(open, &options.launch_ops)?;
     write_rodata(open)
 }
 
@@ -298,12 +301,6 @@ fn write_rodata(open: &mut OpenObject) -> Result<(), LoadError> {
         Ok(())
     };
     put("settings", &[std::process::id().to_ne_bytes(), RETURN_POP.to_ne_bytes()].concat())?;
-    let mut ops = Vec::with_capacity(MAX_OPS * size_of::<OpInfo>());
-    for index in 0..MAX_OPS {
-        let info = OPS.get(index).map(Op::info);
-        ops.extend(info.map_or([0; size_of::<OpInfo>()], OpInfo::to_bytes));
-    }
-    put("op_info", &ops)?;
     put("syscall_reason", &reason_of_syscalls(syscall_number))?;
     put("syscall_wakes", &wakes_of_syscalls(syscall_number))
 }
