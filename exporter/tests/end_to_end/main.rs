@@ -10,6 +10,7 @@
 )]
 
 mod check;
+mod configuration;
 #[path = "../fixture/exporter.rs"]
 mod exporter;
 #[path = "../fixture/http_client.rs"]
