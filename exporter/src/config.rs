@@ -31,7 +31,7 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// From when on something is worth a causal chain.
+    /// From when on something is worth a causal chain. Has [`launch_ops`](Self::launch_ops) too.
     pub chains: Settings,
     /// The ops that count as launches.
     pub launch_ops: OpNames,
@@ -137,9 +137,10 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, Vec<Complaint>> {
         let document = outline::read(text)
             .map_err(|error| vec![Complaint { place: error.place, problem: error.problem }])?;
-        let config = Self::deserialize(&document).map_err(|refusal| {
+        let mut config = Self::deserialize(&document).map_err(|refusal| {
             vec![Complaint { place: refusal.place, problem: refusal.to_string() }]
         })?;
+        config.chains.launch_ops = config.launch_ops.0;
         let complaints = config.complaints();
         if complaints.is_empty() {
             return Ok(config);

@@ -1,7 +1,7 @@
 //! What happened to one process between two snapshots. Counters that went back, as after a restart, count as nothing.
 
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::op::{Api, Class, CopyKind, OpId};
+use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, OpId};
 use gpucause_abi::record::REASONS;
 use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, State};
@@ -132,18 +132,16 @@ impl Delta {
     /// Number of calls of a class, as the layer saw them that saw most: the runtime calls the driver, and both may be
     /// observed.
     pub(crate) fn count(&self, class: Class, wanted: impl Fn(&str) -> bool) -> u64 {
-        let of_api = |api: Api| {
-            self.calls
-                .iter()
-                .filter(|call| {
-                    call.op
-                        .op()
-                        .is_some_and(|op| op.api == api && op.class == class && wanted(op.name))
-                })
-                .map(|call| call.durations.count())
-                .sum::<u64>()
+        self.count_ops(class, |id| id.op().is_some_and(|op| wanted(op.name)))
+    }
+
+    fn count_ops(&self, class: Class, wanted: impl Fn(OpId) -> bool) -> u64 {
+        let of = |api: Api| {
+            let is_of = |id: OpId| id.op().is_some_and(|op| op.api == api && op.class == class);
+            let calls = self.calls.iter().filter(|call| is_of(call.op) && wanted(call.op));
+            calls.map(|call| call.durations.count()).sum::<u64>()
         };
-        Api::ALL.iter().map(|&api| of_api(api)).max().unwrap_or(0)
+        Api::ALL.iter().map(|&api| of(api)).max().unwrap_or(0)
     }
 
     /// Time in calls of a class, as the layer saw it that saw most.
@@ -163,9 +161,8 @@ impl Delta {
     }
 
     /// Kernels and graphs handed to the GPU.
-    pub(crate) fn launches(&self) -> u64 {
-        let graphs = |name: &str| matches!(name, "cudaGraphLaunch" | "cuGraphLaunch");
-        self.count(Class::Launch, |_| true) + self.count(Class::Graph, graphs)
+    pub(crate) fn launches(&self, ops: &LaunchOps) -> u64 {
+        Class::ALL.iter().map(|&class| self.count_ops(class, |id| ops.contains(id))).sum()
     }
 
     /// The feeding thread that has most of what is asked for.

@@ -86,7 +86,8 @@ impl Engine {
             let id = subject.now.id;
             let mut history = self.histories.remove(&id).unwrap_or_default();
             let healthy = !self.ledger.saw(id, now);
-            history.remember(now, &subject.short, subject.now.memory.live(), healthy);
+            let live = subject.now.memory.live();
+            history.remember(now, &subject.short, &self.settings.launch_ops, (live, healthy));
             histories.insert(id, history);
         }
         let known: Vec<_> = scene.subjects.iter().map(|subject| subject.now.id).collect();

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use gpucause_abi::Nanos;
+use gpucause_abi::op::LaunchOps;
 use gpucause_abi::record::REASONS;
 use gpucause_abi::state::{Reason, State};
 
@@ -60,7 +61,13 @@ impl History {
     }
 
     /// Remembers a window. Windows in which a chain was seen are no measure of what is usual.
-    pub(crate) fn remember(&mut self, now: Nanos, delta: &Delta, live: u64, healthy: bool) {
+    pub(crate) fn remember(
+        &mut self,
+        now: Nanos,
+        delta: &Delta,
+        ops: &LaunchOps,
+        (live, healthy): (u64, bool),
+    ) {
         push(&mut self.live, (now, live), LOOKS);
         if !healthy || delta.wall.0 == 0 {
             return;
@@ -72,7 +79,7 @@ impl History {
                 *share = ratio(time, thread.wall);
             }
         }
-        let launches_per_second = delta.launches() as f64 / delta.wall.as_secs_f64();
+        let launches_per_second = delta.launches(ops) as f64 / delta.wall.as_secs_f64();
         push(&mut self.paces, Pace { launches_per_second, offcpu }, PACES);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use gpucause_abi::op::LaunchOps;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::{Cause, Severity};
@@ -38,6 +39,9 @@ pub struct Settings {
     pub max_chains: usize,
     /// Lost share from which on a chain has each severity.
     pub severities: Severities,
+    /// Ops that count as launches. Named elsewhere in files, since the kernel programs go by them too.
+    #[serde(skip)]
+    pub launch_ops: LaunchOps,
     /// Settings of single rules, by cause.
     pub rules: BTreeMap<Cause, RuleSettings>,
 }
@@ -108,6 +112,7 @@ impl Default for Settings {
             keep_open_seconds: 60.0,
             max_chains: 1_000,
             severities: Severities::default(),
+            launch_ops: LaunchOps::default(),
             rules: BTreeMap::new(),
         }
     }

@@ -81,7 +81,7 @@ pub struct Reloader {
 }
 
 fn seen(found: &Found) -> Result<String, String> {
-    found.as_ref().map(Clone::clone).map_err(ToString::to_string)
+    found.clone().map_err(|error| error.to_string())
 }
 
 impl Reloader {

@@ -92,6 +92,7 @@ fn what_is_said_is_taken() {
     .unwrap();
     assert_eq!(config.retention.0, Duration::from_secs(5400));
     let ops: Vec<_> = ["cudaLaunchKernel", "cuMemcpyAsync"].map(op_of_symbol).into();
+    assert_eq!(config.chains.launch_ops, config.launch_ops.0);
     assert_eq!(config.launch_ops.0.iter().map(Some).collect::<Vec<_>>(), ops);
     assert!(config.processes.include[0].comm.as_ref().unwrap().matches("3"));
     assert_eq!(config.limits, Limits { wait_names: 3, ..Limits::default() });
@@ -99,126 +100,123 @@ fn what_is_said_is_taken() {
     assert!(!config.chains.rule(Cause::CpuPreemption).enabled);
 }
 
+/// Texts, and what is said of them.
+const REFUSALS: &[(&str, &str)] = &[
+    ("foo", "line 1: the configuration is \"foo\", and must be a section: keys with values"),
+    ("[1]", "line 1: the configuration is a list, and must be a section: keys with values"),
+    (
+        "\nretention: soon",
+        "line 2: retention is \"soon\", and must be a duration: numbers with units ms, s, m, h or d, such as 90s or 1h30m",
+    ),
+    (
+        "retention: 300",
+        "line 1: retention is \"300\", and must be a duration: numbers with units ms, s, m, h or d, such as 90s or 1h30m",
+    ),
+    ("retention:", "line 1: retention is empty, and must be text"),
+    ("retention: [5m]", "line 1: retention is a list, and must be text"),
+    (
+        "retension: 5m",
+        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits",
+    ),
+    (
+        "limits:\n  wait_names: ten",
+        "line 2: limits.wait_names is \"ten\", and must be a whole number from 0 up",
+    ),
+    (
+        "limits:\n  wait_names: -1",
+        "line 2: limits.wait_names is -1, and must be a whole number from 0 up",
+    ),
+    (
+        "limits:\n  wait_names: 1.5",
+        "line 2: limits.wait_names is 1.5, and must be a whole number from 0 up",
+    ),
+    ("limits:\n  wait_names: 0", "line 2: limits.wait_names is 0, and must be from 1 to 100"),
+    (
+        "limits: {exited_processes: 5000}",
+        "line 1: limits.exited_processes is 5000, and must be from 0 to 2048",
+    ),
+    ("limits: {scrapes: 0}", "line 1: limits.scrapes is 0, and must be from 1 to 16"),
+    ("limits: {connections: 0}", "line 1: limits.connections is 0, and must be from 1 to 65536"),
+    ("limits: 5", "line 1: limits is 5, and must be a section: keys with values"),
+    ("limits: [a]", "line 1: limits is a list, and must be a section: keys with values"),
+    (
+        "launch_ops: cudaLaunchKernel",
+        "line 1: launch_ops is \"cudaLaunchKernel\", and must be a list, as in [a, b]",
+    ),
+    (
+        "launch_ops:\n- cudaLaunchKernel\n- cudaLaunchkernal",
+        "line 3: launch_ops[1] is \"cudaLaunchkernal\", and must be the name of an operation as in the op label, such as cudaLaunchKernel; did you mean cudaLaunchKernel?",
+    ),
+    (
+        "launch_ops: [cuMemcpyAsync_ptsz]",
+        "line 1: launch_ops[0] is \"cuMemcpyAsync_ptsz\", and must be the name of an operation as in the op label, such as cudaLaunchKernel; did you mean cuMemcpyAsync?",
+    ),
+    ("launch_ops: []", "line 1: launch_ops is empty, and must have at least one operation"),
+    (
+        "launch_ops: [x]",
+        "line 1: launch_ops[0] is \"x\", and must be the name of an operation as in the op label, such as cudaLaunchKernel",
+    ),
+    (
+        "processes:\n  include:\n    - comm: 'a('",
+        "line 3: processes.include[0].comm is \"a(\", and must be a regular expression: unclosed group",
+    ),
+    (
+        "processes:\n  exclude:\n    - comm: 'a{1000}{1000}'",
+        "line 3: processes.exclude[0].comm is \"a{1000}{1000}\", and must be a regular expression: it is too large",
+    ),
+    (
+        "processes: {include: [{}]}",
+        "line 1: processes.include[0] is empty, and must have at least one of comm, exe, cgroup and user",
+    ),
+    (
+        "processes: {include: [python]}",
+        "line 1: processes.include[0] is \"python\", and must be a section: keys with values",
+    ),
+    (
+        "processes: {exclude: [{pid: 1}]}",
+        "line 1: processes.exclude[0] has no key pid; it has comm, exe, cgroup, user",
+    ),
+    (
+        "chains:\n  explained_share: two",
+        "line 2: chains.explained_share is \"two\", and must be a number",
+    ),
+    (
+        "chains:\n  explained_share: 2",
+        "line 2: chains.explained_share is 2, and must be from 0 to 1",
+    ),
+    (
+        "chains:\n  explained_share: .nan",
+        "line 2: chains.explained_share is NaN, and must be from 0 to 1",
+    ),
+    (
+        "chains: {hang_seconds: 0}",
+        "line 1: chains.hang_seconds is 0, and must be a number of seconds above 0 and below a million",
+    ),
+    ("chains: {min_spread: 0.5}", "line 1: chains.min_spread is 0.5, and must be at least 1"),
+    ("chains: {max_chains: 0}", "line 1: chains.max_chains is 0, and must be from 1 to 100000"),
+    (
+        "chains:\n  severities: {low: 0.3}",
+        "line 2: chains.severities are low 0.3, medium 0.1, high 0.25 and critical 0.5, and must not descend",
+    ),
+    (
+        "chains:\n  rules:\n    cpu_preemption:\n      enabled: yes",
+        "line 4: chains.rules.cpu_preemption.enabled is \"yes\", and must be true or false",
+    ),
+    (
+        "chains:\n  rules:\n    cpu_preemption:\n      min_lost_share: 3",
+        "line 4: chains.rules.cpu_preemption.min_lost_share is 3, and must be from 0 to 1",
+    ),
+    ("a: 1\na: 2", "line 2: a is there twice, and must be there once"),
+    ("a: 1\n---\na: 2", "line 3: a second document begins; a configuration is one document"),
+    ("a: b: c", "line 1: not valid YAML: mapping values are not allowed in this context"),
+    ("<<: {a: 1}", "line 1: not valid YAML: YAML merge keys are not allowed by configured policy"),
+    ("{", "line 1: not valid YAML: unclosed bracket '{'"),
+];
+
 #[test]
 fn every_refusal_names_line_key_value_and_accepted_form() {
-    for (text, expected) in [
-        ("foo", "line 1: the configuration is \"foo\", and must be a section: keys with values"),
-        ("[1]", "line 1: the configuration is a list, and must be a section: keys with values"),
-        (
-            "\nretention: soon",
-            "line 2: retention is \"soon\", and must be a duration: numbers with units ms, s, m, h or d, such as 90s or 1h30m",
-        ),
-        (
-            "retention: 300",
-            "line 1: retention is \"300\", and must be a duration: numbers with units ms, s, m, h or d, such as 90s or 1h30m",
-        ),
-        ("retention:", "line 1: retention is empty, and must be text"),
-        ("retention: [5m]", "line 1: retention is a list, and must be text"),
-        (
-            "retension: 5m",
-            "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits",
-        ),
-        (
-            "limits:\n  wait_names: ten",
-            "line 2: limits.wait_names is \"ten\", and must be a whole number from 0 up",
-        ),
-        (
-            "limits:\n  wait_names: -1",
-            "line 2: limits.wait_names is -1, and must be a whole number from 0 up",
-        ),
-        (
-            "limits:\n  wait_names: 1.5",
-            "line 2: limits.wait_names is 1.5, and must be a whole number from 0 up",
-        ),
-        ("limits:\n  wait_names: 0", "line 2: limits.wait_names is 0, and must be from 1 to 100"),
-        (
-            "limits: {exited_processes: 5000}",
-            "line 1: limits.exited_processes is 5000, and must be from 0 to 2048",
-        ),
-        ("limits: {scrapes: 0}", "line 1: limits.scrapes is 0, and must be from 1 to 16"),
-        (
-            "limits: {connections: 0}",
-            "line 1: limits.connections is 0, and must be from 1 to 65536",
-        ),
-        ("limits: 5", "line 1: limits is 5, and must be a section: keys with values"),
-        ("limits: [a]", "line 1: limits is a list, and must be a section: keys with values"),
-        (
-            "launch_ops: cudaLaunchKernel",
-            "line 1: launch_ops is \"cudaLaunchKernel\", and must be a list, as in [a, b]",
-        ),
-        (
-            "launch_ops:\n- cudaLaunchKernel\n- cudaLaunchkernal",
-            "line 3: launch_ops[1] is \"cudaLaunchkernal\", and must be the name of an operation as in the op label, such as cudaLaunchKernel; did you mean cudaLaunchKernel?",
-        ),
-        (
-            "launch_ops: [cuMemcpyAsync_ptsz]",
-            "line 1: launch_ops[0] is \"cuMemcpyAsync_ptsz\", and must be the name of an operation as in the op label, such as cudaLaunchKernel; did you mean cuMemcpyAsync?",
-        ),
-        ("launch_ops: []", "line 1: launch_ops is empty, and must have at least one operation"),
-        (
-            "launch_ops: [x]",
-            "line 1: launch_ops[0] is \"x\", and must be the name of an operation as in the op label, such as cudaLaunchKernel",
-        ),
-        (
-            "processes:\n  include:\n    - comm: 'a('",
-            "line 3: processes.include[0].comm is \"a(\", and must be a regular expression: unclosed group",
-        ),
-        (
-            "processes:\n  exclude:\n    - comm: 'a{1000}{1000}'",
-            "line 3: processes.exclude[0].comm is \"a{1000}{1000}\", and must be a regular expression: it is too large",
-        ),
-        (
-            "processes: {include: [{}]}",
-            "line 1: processes.include[0] is empty, and must have at least one of comm, exe, cgroup and user",
-        ),
-        (
-            "processes: {include: [python]}",
-            "line 1: processes.include[0] is \"python\", and must be a section: keys with values",
-        ),
-        (
-            "processes: {exclude: [{pid: 1}]}",
-            "line 1: processes.exclude[0] has no key pid; it has comm, exe, cgroup, user",
-        ),
-        (
-            "chains:\n  explained_share: two",
-            "line 2: chains.explained_share is \"two\", and must be a number",
-        ),
-        (
-            "chains:\n  explained_share: 2",
-            "line 2: chains.explained_share is 2, and must be from 0 to 1",
-        ),
-        (
-            "chains:\n  explained_share: .nan",
-            "line 2: chains.explained_share is NaN, and must be from 0 to 1",
-        ),
-        (
-            "chains: {hang_seconds: 0}",
-            "line 1: chains.hang_seconds is 0, and must be a number of seconds above 0 and below a million",
-        ),
-        ("chains: {min_spread: 0.5}", "line 1: chains.min_spread is 0.5, and must be at least 1"),
-        ("chains: {max_chains: 0}", "line 1: chains.max_chains is 0, and must be from 1 to 100000"),
-        (
-            "chains:\n  severities: {low: 0.3}",
-            "line 2: chains.severities are low 0.3, medium 0.1, high 0.25 and critical 0.5, and must not descend",
-        ),
-        (
-            "chains:\n  rules:\n    cpu_preemption:\n      enabled: yes",
-            "line 4: chains.rules.cpu_preemption.enabled is \"yes\", and must be true or false",
-        ),
-        (
-            "chains:\n  rules:\n    cpu_preemption:\n      min_lost_share: 3",
-            "line 4: chains.rules.cpu_preemption.min_lost_share is 3, and must be from 0 to 1",
-        ),
-        ("a: 1\na: 2", "line 2: a is there twice, and must be there once"),
-        ("a: 1\n---\na: 2", "line 3: a second document begins; a configuration is one document"),
-        ("a: b: c", "line 1: not valid YAML: mapping values are not allowed in this context"),
-        (
-            "<<: {a: 1}",
-            "line 1: not valid YAML: YAML merge keys are not allowed by configured policy",
-        ),
-        ("{", "line 1: not valid YAML: unclosed bracket '{'"),
-    ] {
-        assert_eq!(problems(text), [expected], "{text:?}");
+    for (text, expected) in REFUSALS {
+        assert_eq!(problems(text), [*expected], "{text:?}");
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Option<Meas
         return None;
     }
     let mut evidence = Evidence::default()
-        .with("calls", delta.launches() as f64)
+        .with("calls", delta.launches(&settings.launch_ops) as f64)
         .with("off_cpu_between_launches_seconds", excess.as_secs_f64());
     if let (Some(p50), Some(p99)) =
         (delta.launch_gap.quantile(0.5), delta.launch_gap.quantile(0.99))

@@ -5,7 +5,7 @@
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{Histogram, slot_lower, slot_upper};
-use gpucause_abi::op::Class;
+use gpucause_abi::op::{Class, OpId};
 use gpucause_abi::record::REASONS;
 
 use super::{Measured, Phases, ratio};
@@ -19,34 +19,35 @@ const SLOW: u64 = 4;
 
 /// Tails of launches, copies and allocations; of each the op with the largest excess.
 pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measured> {
-    let classes = [
-        (Class::Launch, Effect::LaunchTail),
-        (Class::Memcpy, Effect::CopyTail),
-        (Class::Alloc, Effect::AllocTail),
-    ];
-    classes
+    [Effect::LaunchTail, Effect::CopyTail, Effect::AllocTail]
         .into_iter()
-        .filter_map(|(class, effect)| {
-            let short = worst(&subject.short, class, effect, settings, false);
-            short.or_else(|| worst(&subject.long, class, effect, settings, true))
+        .filter_map(|effect| {
+            let short = worst(&subject.short, effect, settings, false);
+            short.or_else(|| worst(&subject.long, effect, settings, true))
         })
         .collect()
 }
 
-fn worst(
-    delta: &Delta,
-    class: Class,
-    effect: Effect,
-    settings: &Settings,
-    long: bool,
-) -> Option<Measured> {
-    let of_class = delta
-        .calls
-        .iter()
-        .filter(|call| !call.cold && call.op.op().is_some_and(|op| op.class == class));
-    let tails = of_class.filter_map(|call| tail(call, effect, settings));
+/// What a tail of this op is, if it is any. Launches of graphs take as long as the graphs are large, so that a spread among
+/// them means nothing.
+fn effect_of(id: OpId, class: Class, settings: &Settings) -> Option<Effect> {
+    match class {
+        Class::Graph => None,
+        _ if settings.launch_ops.contains(id) => Some(Effect::LaunchTail),
+        Class::Memcpy => Some(Effect::CopyTail),
+        Class::Alloc => Some(Effect::AllocTail),
+        _ => None,
+    }
+}
+
+fn worst(delta: &Delta, effect: Effect, settings: &Settings, long: bool) -> Option<Measured> {
+    let tails = delta.calls.iter().filter(|call| !call.cold).filter_map(|call| {
+        let class = call.op.op()?.class;
+        let of_effect = effect_of(call.op, class, settings) == Some(effect);
+        let phases = Phases::Only(class.phase());
+        of_effect.then(|| tail(call, effect, settings))?.map(|tail| Measured { phases, ..tail })
+    });
     let mut worst = tails.max_by_key(|tail| tail.excess)?;
-    worst.phases = Phases::Only(class.phase());
     worst.long = long;
     Some(worst)
 }
@@ -104,4 +105,43 @@ fn within(offcpu: [Nanos; REASONS], excess: Nanos) -> [Nanos; REASONS] {
     }
     let part = |time: Nanos| u128::from(time.0) * u128::from(excess.0) / u128::from(all.max(1));
     offcpu.map(|time| Nanos(u64::try_from(part(time)).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_abi::hist::slot_of;
+    use gpucause_abi::op::{LaunchOps, op_of_symbol};
+    use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot};
+    use gpucause_abi::{ProcId, Tgid};
+
+    /// The effect of calls of this op of which a few take far longer than the others.
+    fn effect(op: &str, settings: &Settings) -> Option<Effect> {
+        let slot = |ns| u16::try_from(slot_of(Nanos(ns))).unwrap();
+        let slots = vec![(slot(10_000), 900), (slot(5_000_000), 100)];
+        let durations = Histogram { sum: Nanos(510_000_000), max: Nanos(5_000_000), slots };
+        let process = ProcessSnapshot {
+            calls: vec![CallSnapshot::unstalled(op_of_symbol(op).unwrap(), false, durations)],
+            ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'x'; 16]))
+        };
+        let delta = Delta::between(None, &process, Nanos(2_000_000_000));
+        let effects = [Effect::LaunchTail, Effect::CopyTail, Effect::AllocTail];
+        let found: Vec<_> =
+            effects.into_iter().filter_map(|e| worst(&delta, e, settings, false)).collect();
+        assert!(found.len() <= 1, "{found:?}");
+        found.first().map(|measured| measured.effect)
+    }
+
+    #[test]
+    fn the_settings_say_which_ops_have_launch_tails() {
+        let usual = Settings::default();
+        assert_eq!(effect("cudaLaunchKernel", &usual), Some(Effect::LaunchTail));
+        assert_eq!(effect("cudaMemcpyAsync", &usual), Some(Effect::CopyTail));
+        assert_eq!(effect("cudaGraphLaunch", &usual), None);
+        let launch_ops: LaunchOps =
+            [op_of_symbol("cudaMemcpyAsync").unwrap()].into_iter().collect();
+        let settings = Settings { launch_ops, ..Settings::default() };
+        assert_eq!(effect("cudaMemcpyAsync", &settings), Some(Effect::LaunchTail));
+        assert_eq!(effect("cudaLaunchKernel", &settings), None);
+    }
 }

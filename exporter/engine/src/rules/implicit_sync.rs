@@ -51,7 +51,7 @@ impl Rule for ImplicitSync {
         let subject = scene.subjects.get(index)?;
         let (delta, settings) = (&subject.short, scene.settings);
         let (syncs, copies) = (delta.count(Class::Sync, |_| true), blocking_copies(subject));
-        let launches = delta.launches();
+        let launches = delta.launches(&settings.launch_ops);
         let per_launch = (syncs + copies) as f64 / launches.max(1) as f64;
         let thread = delta.victim(idle)?;
         let (lost, lost_share) = (idle(thread), ratio(idle(thread), thread.wall));
