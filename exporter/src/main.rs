@@ -6,9 +6,10 @@ use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
 use gpucause::config::reload::ConfigSource;
 use gpucause::config::{self, ConfigError};
 use gpucause::daemon::Daemon;
+use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, Server};
-use gpucause::{demo, logging};
+use gpucause::{demo, explain, logging, top};
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ const RUN_TIME: u8 = 1;
 const USAGE: u8 = 64;
 /// The configuration is wrong; `EX_CONFIG` of sysexits.
 const CONFIG: u8 = 78;
+
+/// What somebody who looks at a view wants to know.
+const TOP_LOG: LogArgs = LogArgs { level: Level::Warn, format: Format::Logfmt };
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -38,9 +42,20 @@ fn main() -> ExitCode {
             exporter(&args)
         }
         Command::Check(args) => return check(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Demo(args) => {
+            let result = demo::run(&args);
+            // While it shows a live view it keeps the log off the screen.
             logging::init(args.log);
-            demo::run(&args)
+            result
+        }
+        Command::Top(args) => {
+            if !args.show().is_live() {
+                logging::init(TOP_LOG);
+            }
+            let result = top::run(&args);
+            logging::init(TOP_LOG);
+            result
         }
     };
     match result {

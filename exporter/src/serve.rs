@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 
+use crate::chains::LOOK_EVERY;
 use crate::config::reload::{ConfigSource, Reloader};
 use crate::daemon::{Daemon, REAP_EVERY};
 use crate::server::{
@@ -62,11 +63,13 @@ pub fn until_signal(
             None => None,
         };
         let reaping = tokio::spawn(reap(Arc::clone(daemon)));
+        let looking = tokio::spawn(look(Arc::clone(daemon)));
         let telling = tokio::spawn(tell_ready(Arc::clone(daemon)));
         let source = Arc::clone(daemon);
         let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
         notify(NotifyState::Stopping);
         reaping.abort();
+        looking.abort();
         telling.abort();
         if let Some(reloading) = reloading {
             reloading.abort();
@@ -99,6 +102,20 @@ async fn reap(daemon: Arc<Daemon>) {
                 tracing::warn!(%error, "accounts of ended processes were not dropped");
             }
             Err(error) => tracing::error!(%error, "dropping accounts of ended processes failed"),
+        }
+    }
+}
+
+async fn look(daemon: Arc<Daemon>) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let looker = Arc::clone(&daemon);
+        match tokio::task::spawn_blocking(move || looker.look()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "causal chains were not looked for"),
+            Err(error) => tracing::error!(%error, "looking for causal chains failed"),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! It is one thread. Scrapes run on blocking threads, a few at a time, so that neither a slow scrape nor a slow client
 //! holds up `/-/healthy`, as long as connections are free. A connection lives for a bounded time, since a scraper opens another one without ado.
 
+mod access;
+mod api;
 mod body;
 mod gate;
 mod landing;
@@ -19,6 +21,7 @@ pub use routes::TelemetryPath;
 pub use signal::shutdown_signal;
 pub use source::{Readiness, ScrapeError, Source};
 
+use access::Peer;
 use gate::Gate;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -166,8 +169,8 @@ impl Acceptor {
         loop {
             let permit = self.connections.enter().await;
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    tokio::spawn(self.clone().connection(stream, permit));
+                Ok((stream, peer)) => {
+                    tokio::spawn(self.clone().connection(stream, Peer(peer.ip()), permit));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -177,11 +180,11 @@ impl Acceptor {
         }
     }
 
-    async fn connection(mut self, stream: TcpStream, _permit: OwnedSemaphorePermit) {
+    async fn connection(mut self, stream: TcpStream, peer: Peer, _permit: OwnedSemaphorePermit) {
         let routes = self.routes;
         let service = service_fn(move |request| {
             let routes = Arc::clone(&routes);
-            async move { Ok::<_, std::convert::Infallible>(routes.respond(&request).await) }
+            async move { Ok::<_, std::convert::Infallible>(routes.respond(&request, peer).await) }
         });
         let mut connection = pin!(
             http1::Builder::new()

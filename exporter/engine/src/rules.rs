@@ -14,6 +14,7 @@ mod lock_wait;
 mod memory_leak;
 mod nccl_late_rank;
 mod noisy_cgroup;
+mod oom_kill;
 mod page_fault;
 mod runqueue_wait;
 mod share;
@@ -71,6 +72,7 @@ pub(crate) const RULES: &[&dyn Rule] = &[
     &graph_recapture::GraphRecapture,
     &nccl_late_rank::NcclLateRank,
     &clock_throttling::ClockThrottling,
+    &oom_kill::OomKill,
     &cold_start::ColdStart,
     &large_copy::LargeCopy,
 ];
@@ -81,4 +83,17 @@ pub(crate) const LAST_RESORT: &dyn Rule = &unexplained::Unexplained;
 /// What every rule reads and needs.
 pub fn declarations() -> impl Iterator<Item = Declaration> {
     RULES.iter().chain([&LAST_RESORT]).map(|rule| rule.declaration())
+}
+
+/// The causes as a Markdown table, for the README.
+#[must_use]
+pub fn markdown() -> String {
+    let mut page = String::from("| cause | named when | read from |\n|---|---|---|\n");
+    let mut rules: Vec<_> = declarations().collect();
+    rules.sort_by_key(|rule| rule.cause);
+    for rule in rules {
+        let reads: Vec<_> = rule.reads.iter().map(|name| format!("`{name}`")).collect();
+        page += &format!("| `{}` | {} | {} |\n", rule.cause, rule.needs, reads.join(", "));
+    }
+    page
 }
