@@ -36,6 +36,11 @@ impl Chains {
         Self(Mutex::new(Engine::new(settings)))
     }
 
+    /// Goes by other settings from now on; what was found stays.
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        self.engine().set_settings(settings);
+    }
+
     /// Looks at the accounts; tells chains that are new in the log.
     pub(crate) fn look(
         &self,

@@ -4,6 +4,7 @@ mod capability;
 mod installed;
 
 use std::fmt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gpucause_probes::feature::{AttachMode, Features};
@@ -11,6 +12,7 @@ use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, Status};
 
+use crate::config;
 use crate::server::{Limits, ListenAddress, Server};
 
 /// Oldest kernel whose features suffice. On arm64 the atomic operations that the programs use came later.
@@ -62,8 +64,11 @@ pub struct Report {
 impl Report {
     /// Checks this host.
     #[must_use]
-    pub fn of_this_host(listen_addresses: &[ListenAddress]) -> Self {
+    pub fn of_this_host(listen_addresses: &[ListenAddress], config: Option<&Path>) -> Self {
         let mut report = Self::default();
+        if let Some(path) = config {
+            report.config(path);
+        }
         report.kernel();
         report.features();
         report.pid_namespace();
@@ -85,6 +90,17 @@ impl Report {
     fn add(&mut self, state: State, subject: &str, detail: impl Into<String>, blocks: bool) {
         let line = Line { state, subject: subject.into(), detail: detail.into(), blocks };
         self.lines.push(line);
+    }
+
+    fn config(&mut self, path: &Path) {
+        match config::load(path) {
+            Ok(_) => self.add(State::Ok, "configuration", path.to_string_lossy(), true),
+            Err(error) => {
+                for line in error.to_string().lines() {
+                    self.add(State::Missing, "configuration", line, true);
+                }
+            }
+        }
     }
 
     fn kernel(&mut self) {

@@ -1,7 +1,8 @@
 //! The command line.
 
+use crate::config::reload::{ConfigSource, Overrides};
+use crate::duration;
 use crate::logging;
-use crate::retention;
 use crate::server::{ListenAddress, TelemetryPath};
 use crate::top::Show;
 use crate::version;
@@ -78,7 +79,7 @@ impl TopArgs {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = duration(text)?;
+    let interval = duration::parse(text)?;
     if interval < LEAST_INTERVAL {
         return Err(format!("{text:?} is too short; write {LEAST_INTERVAL:?} or more"));
     }
@@ -91,6 +92,9 @@ pub struct CheckArgs {
     /// Address that the exporter would listen on; may be repeated
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = ":9400")]
     pub listen_addresses: Vec<ListenAddress>,
+    /// Configuration file that the exporter would read
+    #[arg(long = "config", alias = "config.file", value_name = "PATH")]
+    pub config: Option<PathBuf>,
 }
 
 /// Flags of `gpucause explain`.
@@ -100,7 +104,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "URL", default_value = "http://localhost:9400")]
     pub url: NodeUrl,
     /// Only what was seen in this time, such as 5m or 1h30m
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
     pub since: Duration,
     /// Add a table of what each process lost
     #[arg(long)]
@@ -126,7 +130,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "DIR")]
     pub stand_in_dir: Option<PathBuf>,
     /// End after this time, such as 30s, rather than on Ctrl-C
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub duration: Option<Duration>,
 }
 
@@ -142,16 +146,40 @@ pub struct ExporterArgs {
     /// Flags of the probes.
     #[command(flatten)]
     pub probe: ProbeArgs,
-    /// How long the series of an exited process stay, such as 90s, 5m or 1h
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
-    pub retention: Duration,
+    /// Flags of the configuration file.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// How long the series of an exited process stay, such as 90s, 5m or 1h; wins over the configuration file [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub retention: Option<Duration>,
+    /// Reload the configuration on POST to /-/reload
+    #[arg(long = "web.enable-lifecycle")]
+    pub lifecycle: bool,
+}
+
+/// Flags of the configuration file.
+#[derive(Debug, Clone, Args)]
+pub struct ConfigArgs {
+    /// Configuration file, in YAML; taken again whenever it changes, and on SIGHUP
+    #[arg(long = "config.file", value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// Start with the defaults while the configuration file does not exist
+    #[arg(long = "config.optional", requires = "file")]
+    pub optional: bool,
+    /// Tell what is wrong with the configuration file, or that it is ok, and exit: 0 when it is, 78 when not
+    #[arg(long = "config.check", requires = "file")]
+    pub check: bool,
 }
 
 impl ExporterArgs {
-    /// What to keep of exited processes.
+    /// Where the configuration comes from.
     #[must_use]
-    pub fn retention_policy(&self) -> retention::Policy {
-        retention::Policy { keep_for: self.retention, ..retention::Policy::default() }
+    pub fn config_source(&self) -> ConfigSource {
+        ConfigSource {
+            file: self.config.file.clone(),
+            optional: self.config.optional,
+            overrides: Overrides { retention: self.retention },
+        }
     }
 }
 
@@ -203,41 +231,10 @@ pub struct WebArgs {
     pub telemetry_path: TelemetryPath,
 }
 
-/// A span such as `90s`, `5m` or `1h30m`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let form = || {
-        format!(
-            "{text:?} is no duration; write numbers with units ms, s, m, h or d, such as 90s or 1h30m"
-        )
-    };
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut total = Duration::ZERO;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(form)?;
-        let number: u64 = rest[..digits].parse().map_err(|_| form())?;
-        rest = &rest[digits..];
-        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let unit_ms: u64 = match &rest[..letters] {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return Err(form()),
-        };
-        rest = &rest[letters..];
-        let span = Duration::from_millis(number.checked_mul(unit_ms).ok_or_else(form)?);
-        total = total.checked_add(span).ok_or_else(form)?;
-    }
-    if text.is_empty() { Err(form()) } else { Ok(total) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use clap::CommandFactory as _;
 
     fn exporter(arguments: &[&str]) -> Result<ExporterArgs, clap::Error> {
@@ -258,7 +255,18 @@ mod tests {
         let args = exporter(&[]).unwrap();
         assert_eq!(args.web.listen_addresses, [":9400".parse().unwrap()]);
         assert_eq!(args.web.telemetry_path.as_str(), "/metrics");
-        assert_eq!(args.retention_policy(), retention::Policy::default());
+        assert_eq!(args.config_source().load().unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_configuration_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "retention: 1h\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        let of_file = exporter(&["--config.file", path]).unwrap().config_source().load().unwrap();
+        assert_eq!(of_file.retention.0, Duration::from_secs(3600));
+        let flags = exporter(&["--config.file", path, "--retention=7s"]).unwrap();
+        assert_eq!(flags.config_source().load().unwrap().retention.0, Duration::from_secs(7));
     }
 
     #[test]
@@ -286,33 +294,5 @@ mod tests {
         let args =
             exporter(&["--web.listen-address=127.0.0.1:1", "--web.listen-address", "[::1]:2"]);
         assert_eq!(args.unwrap().web.listen_addresses.len(), 2);
-    }
-
-    #[test]
-    fn durations_are_read_with_their_units() {
-        for (text, seconds) in [
-            ("0", 0.0),
-            ("90s", 90.0),
-            ("5m", 300.0),
-            ("1h30m", 5400.0),
-            ("250ms", 0.25),
-            ("1d", 86400.0),
-        ] {
-            assert_eq!(duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
-        }
-        for text in [
-            "",
-            "5",
-            "m",
-            "5x",
-            "-5m",
-            "5m3",
-            "1.5h",
-            "99999999999999999999s",
-            "18446744073709551615d",
-            "5\u{b5}s",
-        ] {
-            assert!(duration(text).unwrap_err().contains("no duration"), "{text}");
-        }
     }
 }

@@ -16,7 +16,6 @@ use nix::unistd::Pid;
 use crate::cli::DemoArgs;
 use crate::daemon::Daemon;
 use crate::logging;
-use crate::retention::Policy;
 use crate::serve;
 use crate::server::{Limits, Server};
 use crate::top::{self, Show};
@@ -45,7 +44,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
         };
         format!("http://{host}{}", args.web.telemetry_path.as_str())
     });
-    let daemon = Arc::new(Daemon::start(Options::default(), Policy::default())?);
+    let daemon = Arc::new(Daemon::start(Options::default(), Arc::default())?);
     until_found(&daemon);
     let real = daemon.status().libraries.iter().filter(|l| l.verdict == Verdict::Attached).count();
     let stand_in = if real == 0 || args.stand_in {
@@ -81,7 +80,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if let Some(after) = args.duration {
         end_after(after);
     }
-    let served = serve::until_signal(server, &daemon, args.web.telemetry_path.clone());
+    let served = serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), None);
     end(stop);
     if printer.join().is_err() {
         tracing::error!("the table failed");

@@ -6,18 +6,23 @@
 mod access;
 mod api;
 mod body;
+mod gate;
 mod landing;
+mod lifecycle;
 mod listen;
 mod routes;
 mod signal;
 mod source;
 
+pub use gate::Gates;
+pub use lifecycle::{ReloadHandle, ReloadRequest, ReloadRequests, reload_channel};
 pub use listen::{BindError, ListenAddress};
 pub use routes::TelemetryPath;
 pub use signal::shutdown_signal;
 pub use source::{Readiness, ScrapeError, Source};
 
 use access::Peer;
+use gate::Gate;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -29,7 +34,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{sleep, timeout};
 
 /// Bytes that a request's line and headers may take.
@@ -43,7 +48,7 @@ pub struct Limits {
     /// Open connections; more wait to be accepted.
     pub connections: u32,
     /// Scrapes at a time; more wait.
-    pub scrapes: usize,
+    pub scrapes: u32,
     /// How long a scrape waits for its turn before it is refused.
     pub scrape_wait: Duration,
     /// Time for a request's headers to arrive, also the time that an idle connection stays open.
@@ -72,6 +77,8 @@ impl Default for Limits {
 pub struct Server {
     listeners: Vec<StdListener>,
     limits: Limits,
+    gates: Gates,
+    reload: Option<ReloadHandle>,
 }
 
 impl Server {
@@ -81,7 +88,23 @@ impl Server {
     /// When one of the addresses cannot be had.
     pub fn bind(addresses: &[ListenAddress], limits: Limits) -> Result<Self, BindError> {
         let listeners = addresses.iter().map(ListenAddress::bind).collect::<Result<_, _>>()?;
-        Ok(Self { listeners, limits })
+        let gates = Gates {
+            connections: Gate::new(limits.connections),
+            scrapes: Gate::new(limits.scrapes),
+        };
+        Ok(Self { listeners, limits, gates, reload: None })
+    }
+
+    /// Lets clients ask for reloads.
+    #[must_use]
+    pub fn with_reload(self, handle: ReloadHandle) -> Self {
+        Self { reload: Some(handle), ..self }
+    }
+
+    /// What can be set while it serves.
+    #[must_use]
+    pub fn gates(&self) -> Gates {
+        self.gates.clone()
     }
 
     /// The addresses that it listens on, with the real port where 0 was asked for.
@@ -101,10 +124,11 @@ impl Server {
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
         let (stop, stopped) = watch::channel(false);
-        let connections = Arc::new(Semaphore::new(self.limits.connections as usize));
+        let Gates { connections, scrapes } = self.gates;
+        let wait = self.limits.scrape_wait;
         let acceptor = Acceptor {
-            routes: Arc::new(Routes::new(source, telemetry_path, self.limits)),
-            connections: Arc::clone(&connections),
+            routes: Arc::new(Routes::new(source, telemetry_path, (scrapes, wait), self.reload)),
+            connections: connections.clone(),
             limits: self.limits,
             stopped,
         };
@@ -117,7 +141,7 @@ impl Server {
         // Nobody to tell means that nothing is left to be stopped.
         let _ = stop.send(true);
         let grace = self.limits.drain + Duration::from_secs(1);
-        if timeout(grace, connections.acquire_many(self.limits.connections)).await.is_err() {
+        if timeout(grace, connections.emptied()).await.is_err() {
             tracing::warn!("connections were still busy when the server stopped");
         }
         Ok(())
@@ -127,7 +151,7 @@ impl Server {
 #[derive(Clone)]
 struct Acceptor {
     routes: Arc<Routes>,
-    connections: Arc<Semaphore>,
+    connections: Gate,
     limits: Limits,
     stopped: watch::Receiver<bool>,
 }
@@ -142,8 +166,8 @@ impl Acceptor {
     }
 
     async fn accept_all(&self, listener: TcpListener) {
-        // The semaphore is never closed.
-        while let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await {
+        loop {
+            let permit = self.connections.enter().await;
             match listener.accept().await {
                 Ok((stream, peer)) => {
                     tokio::spawn(self.clone().connection(stream, Peer(peer.ip()), permit));

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::op::{Api, Class, CopyKind};
+use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, OpId};
 use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
 
@@ -103,15 +103,14 @@ impl<'a> Delta<'a> {
     /// Number of calls of a class, as the layer saw them that saw most: the runtime calls the driver, and both may be
     /// observed.
     pub(crate) fn count(&self, class: Class, wanted: impl Fn(&str) -> bool) -> u64 {
+        self.count_ops(class, |id| id.op().is_some_and(|op| wanted(op.name)))
+    }
+
+    fn count_ops(&self, class: Class, wanted: impl Fn(OpId) -> bool) -> u64 {
         let of_api = |api: Api| {
-            self.calls
-                .iter()
-                .filter(|call| {
-                    call.op
-                        .op()
-                        .is_some_and(|op| op.api == api && op.class == class && wanted(op.name))
-                })
-                .fold(0, |all: u64, call| all.saturating_add(call.count()))
+            let is_of = |id: OpId| id.op().is_some_and(|op| op.api == api && op.class == class);
+            let calls = self.calls.iter().filter(|call| is_of(call.op) && wanted(call.op));
+            calls.fold(0, |all: u64, call| all.saturating_add(call.count()))
         };
         Api::ALL.iter().map(|&api| of_api(api)).max().unwrap_or(0)
     }
@@ -132,9 +131,9 @@ impl<'a> Delta<'a> {
     }
 
     /// Kernels and graphs handed to the GPU.
-    pub(crate) fn launches(&self) -> u64 {
-        let graphs = |name: &str| matches!(name, "cudaGraphLaunch" | "cuGraphLaunch");
-        self.count(Class::Launch, |_| true).saturating_add(self.count(Class::Graph, graphs))
+    pub(crate) fn launches(&self, ops: &LaunchOps) -> u64 {
+        let of_class = |&class| self.count_ops(class, |id| ops.contains(id));
+        Class::ALL.iter().map(of_class).fold(0, u64::saturating_add)
     }
 
     /// The threads that hand work to the GPU; when none does, the one that has done so most.

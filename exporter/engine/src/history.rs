@@ -93,7 +93,7 @@ impl History {
         let Look { delta, live, healthy, settings } = *look;
         let before = std::mem::replace(&mut self.last_live, live);
         let quiet = is_quiet(delta, before, live, settings);
-        self.warm_up(now, quiet, delta.launches() > 0, settings);
+        self.warm_up(now, quiet, delta.launches(&settings.launch_ops) > 0, settings);
         let apart = Nanos(leak_span(settings).0 / (LOOKS as u64 / 2));
         if self.live.back().is_none_or(|&(last, _)| now.less(last) >= apart) {
             push(&mut self.live, (now, live), LOOKS);
@@ -108,7 +108,8 @@ impl History {
                 *share = ratio(time, thread.wall);
             }
         }
-        let launches_per_second = delta.launches() as f64 / delta.wall.as_secs_f64();
+        let launches_per_second =
+            delta.launches(&settings.launch_ops) as f64 / delta.wall.as_secs_f64();
         push(&mut self.paces, Pace { launches_per_second, offcpu }, PACES);
     }
 

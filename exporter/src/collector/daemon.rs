@@ -3,7 +3,9 @@
 use super::{CollectError, Collector, Input};
 use crate::clock;
 use crate::family::{Family, Value};
-use crate::metric::{self, BUILD_INFO, Kind, Metric, PROCESS_CPU};
+use crate::metric::{
+    self, BUILD_INFO, CONFIG_SUCCESSFUL, CONFIG_TAKEN_AT, Kind, Metric, PROCESS_CPU,
+};
 use crate::version;
 use prometheus::core::Collector as _;
 use prometheus::process_collector::ProcessCollector;
@@ -23,7 +25,7 @@ impl Collector for Daemon {
         "daemon"
     }
 
-    fn collect(&self, _input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
         let mut build = Family::new(&BUILD_INFO);
         build.push(
             [
@@ -34,7 +36,13 @@ impl Collector for Daemon {
             ],
             Value::Integer(1),
         );
-        let mut families = vec![build];
+        let config = input.observation.config;
+        let mut families = vec![
+            Family::single(&CONFIG_SUCCESSFUL, Value::Integer(config.successful.into()), None),
+            Family::single(&CONFIG_TAKEN_AT, Value::Float(config.taken_at), None),
+            build,
+        ];
+        let own = families.len();
         for collected in self.0.collect() {
             let Some(metric) = row(collected.name()) else { continue };
             let Some(sample) = collected.get_metric().first() else { continue };
@@ -45,7 +53,7 @@ impl Collector for Daemon {
             };
             families.push(Family::single(metric, value, None));
         }
-        if families.len() == 1 {
+        if families.len() == own {
             return Err(CollectError::Unreadable("/proc/self"));
         }
         let start = families.iter().find(|family| family.metric == &metric::PROCESS_START_TIME);

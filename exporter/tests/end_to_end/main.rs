@@ -12,6 +12,7 @@
 #[path = "../../../probes/tests/support/cgroup.rs"]
 mod cgroup;
 mod check;
+mod configuration;
 #[path = "../fixture/exporter.rs"]
 mod exporter;
 mod host;

@@ -437,7 +437,7 @@ records! {
         phase: u8,
         /// Result code that means "not yet" and is no error; 0 for none.
         pending_code: u16,
-        /// 1 when each call hands the GPU kernels to run.
+        /// 1 when calls count as launches: see [`LaunchOps`](crate::op::LaunchOps).
         is_launch: u8,
         /// How to read the arguments: an `ARGS_` role, and what `first` and `second` stand for in it.
         role: u8,

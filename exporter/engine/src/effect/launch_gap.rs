@@ -37,7 +37,7 @@ fn gap(delta: &Delta<'_>, thread: &ThreadDelta, settings: &Settings) -> Option<M
         return None;
     }
     let mut evidence = Evidence::default()
-        .with("calls", delta.launches() as f64)
+        .with("calls", delta.launches(&settings.launch_ops) as f64)
         .with("off_cpu_between_launches_seconds", excess.as_secs_f64());
     let gaps = delta.launch_gap();
     if let (Some(p50), Some(p99)) = (gaps.quantile(0.5), gaps.quantile(0.99)) {

@@ -14,7 +14,7 @@ use crate::settings::Settings;
 pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Option<Measured> {
     let usual = subject.usual_launch_rate?;
     let delta = &subject.short;
-    let rate = delta.launches() as f64 / delta.wall.as_secs_f64().max(1e-9);
+    let rate = delta.launches(&settings.launch_ops) as f64 / delta.wall.as_secs_f64().max(1e-9);
     let drop = 1.0 - rate / usual.max(1e-9);
     if drop < settings.min_rate_drop {
         return None;

@@ -6,7 +6,7 @@
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{Histogram, slot_lower, slot_of, slot_upper};
-use gpucause_abi::op::Class;
+use gpucause_abi::op::{Class, OpId};
 use gpucause_abi::record::REASONS;
 
 use super::{Measured, Phases, ratio, total};
@@ -20,19 +20,26 @@ const SLOW: u64 = 4;
 
 /// Tails of launches, copies and allocations; of each the op with the largest excess.
 pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measured> {
-    let classes = [
-        (Class::Launch, Effect::LaunchTail),
-        (Class::Memcpy, Effect::CopyTail),
-        (Class::Alloc, Effect::AllocTail),
-    ];
-    classes
+    [Effect::LaunchTail, Effect::CopyTail, Effect::AllocTail]
         .into_iter()
-        .filter_map(|(class, effect)| {
-            let short = worst(&subject.short, None, class, effect, settings);
+        .filter_map(|effect| {
+            let short = worst(&subject.short, None, effect, settings);
             let latest = Some(&subject.short);
-            short.or_else(|| worst(&subject.long, latest, class, effect, settings))
+            short.or_else(|| worst(&subject.long, latest, effect, settings))
         })
         .collect()
+}
+
+/// What a tail of this op is, if it is any. Launches of graphs take as long as the graphs are large, so that a spread among
+/// them means nothing.
+fn effect_of(id: OpId, class: Class, settings: &Settings) -> Option<Effect> {
+    match class {
+        Class::Graph => None,
+        _ if settings.launch_ops.contains(id) => Some(Effect::LaunchTail),
+        Class::Memcpy => Some(Effect::CopyTail),
+        Class::Alloc => Some(Effect::AllocTail),
+        _ => None,
+    }
 }
 
 /// The worst tail of a window; of a longer one among the ops that had calls in the `latest`, a slow one too, but too few to
@@ -40,15 +47,14 @@ pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measure
 fn worst(
     delta: &Delta<'_>,
     latest: Option<&Delta<'_>>,
-    class: Class,
     effect: Effect,
     settings: &Settings,
 ) -> Option<Measured> {
-    let of_class = delta
-        .calls
-        .iter()
-        .filter(|call| !call.cold && call.op.op().is_some_and(|op| op.class == class));
-    let tails = of_class.filter_map(|call| {
+    let tails = delta.calls.iter().filter(|call| !call.cold).filter_map(|call| {
+        let class = call.op.op()?.class;
+        if effect_of(call.op, class, settings) != Some(effect) {
+            return None;
+        }
         let same = |now: &&CallDelta<'_>| (now.op, now.cold) == (call.op, call.cold);
         let of_late = match latest {
             None => None,
@@ -57,10 +63,10 @@ fn worst(
                 Some(latest.calls.iter().find(same).filter(few)?)
             }
         };
-        tail(call, of_late, effect, settings)
+        let phases = Phases::Only(class.phase());
+        tail(call, of_late, effect, settings).map(|tail| Measured { phases, ..tail })
     });
     let mut worst = tails.max_by_key(|tail| tail.excess)?;
-    worst.phases = Phases::Only(class.phase());
     worst.long = latest.is_some();
     Some(worst)
 }
@@ -135,4 +141,43 @@ fn in_slow_calls(call: &CallDelta<'_>, slow_from: Nanos, excess: Nanos) -> [Nano
     let part = all.less(in_fast).min(excess);
     let scaled = |time: Nanos| u128::from(time.0) * u128::from(part.0) / u128::from(all.0.max(1));
     call.offcpu.map(|time| Nanos(u64::try_from(scaled(time)).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_abi::hist::slot_of;
+    use gpucause_abi::op::{LaunchOps, op_of_symbol};
+    use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot};
+    use gpucause_abi::{ProcId, Tgid};
+
+    /// The effect of calls of this op of which a few take far longer than the others.
+    fn effect(op: &str, settings: &Settings) -> Option<Effect> {
+        let slot = |ns| u16::try_from(slot_of(Nanos(ns))).unwrap();
+        let slots = vec![(slot(10_000), 900), (slot(5_000_000), 100)];
+        let durations = Histogram { sum: Nanos(510_000_000), max: Nanos(5_000_000), slots };
+        let process = ProcessSnapshot {
+            calls: vec![CallSnapshot::unstalled(op_of_symbol(op).unwrap(), false, durations)],
+            ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'x'; 16]))
+        };
+        let delta = Delta::between(None, &process, Nanos(2_000_000_000));
+        let effects = [Effect::LaunchTail, Effect::CopyTail, Effect::AllocTail];
+        let found: Vec<_> =
+            effects.into_iter().filter_map(|e| worst(&delta, None, e, settings)).collect();
+        assert!(found.len() <= 1, "{found:?}");
+        found.first().map(|measured| measured.effect)
+    }
+
+    #[test]
+    fn the_settings_say_which_ops_have_launch_tails() {
+        let usual = Settings::default();
+        assert_eq!(effect("cudaLaunchKernel", &usual), Some(Effect::LaunchTail));
+        assert_eq!(effect("cudaMemcpyAsync", &usual), Some(Effect::CopyTail));
+        assert_eq!(effect("cudaGraphLaunch", &usual), None);
+        let launch_ops: LaunchOps =
+            [op_of_symbol("cudaMemcpyAsync").unwrap()].into_iter().collect();
+        let settings = Settings { launch_ops, ..Settings::default() };
+        assert_eq!(effect("cudaMemcpyAsync", &settings), Some(Effect::LaunchTail));
+        assert_eq!(effect("cudaLaunchKernel", &settings), None);
+    }
 }

@@ -63,7 +63,10 @@ impl Rule for LargeCopy {
         let explained = ratio(large.sum, all.sum).min(1.0);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
         // Copies hold nothing up in a program that only loads or stores.
-        if large.count() == 0 || subject.short.launches() == 0 || lost_share < least {
+        if large.count() == 0
+            || subject.short.launches(&settings.launch_ops) == 0
+            || lost_share < least
+        {
             return None;
         }
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
