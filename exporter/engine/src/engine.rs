@@ -9,7 +9,7 @@ use gpucause_abi::{Nanos, ProcId};
 use crate::case::{Scene, Subject};
 use crate::chain::{Chain, Effect};
 use crate::delta::Delta;
-use crate::effect::measure;
+use crate::effect::{measure, ratio, total};
 use crate::finding::Finding;
 use crate::history::{History, Look, leak_span};
 use crate::ledger::Ledger;
@@ -63,8 +63,12 @@ impl Engine {
         Self { settings, ..Self::default() }
     }
 
-    /// Goes on with other settings; chains stay.
+    /// Goes on with other settings; chains stay. What was usual is found out anew when other ops count as launches: the rate
+    /// of some cannot have dropped from that of others.
     pub fn set_settings(&mut self, settings: Settings) {
+        if settings.launch_ops != self.settings.launch_ops {
+            self.histories.values_mut().for_each(History::forget_pace);
+        }
         self.settings = settings;
     }
 
@@ -80,7 +84,9 @@ impl Engine {
         }
         self.looks += 1;
         let scene = scene(&self.settings, &self.histories, self.past.make_contiguous(), &moment);
-        for finding in findings(&scene) {
+        let mut findings = findings(&scene);
+        lose_no_more_than_there_was(&scene, &mut findings);
+        for finding in findings {
             self.ledger.take(&scene, finding, (self.looks, now, moment.unix_seconds));
         }
         let mut histories = HashMap::with_capacity(scene.subjects.len());
@@ -195,6 +201,23 @@ fn scene<'a>(
         subjects: subjects.collect(),
         throttled: &moment.throttled_gpus,
         cgroup_throttled: throttled.collect(),
+    }
+}
+
+/// A moment can be lost to several causes, as when a call hangs on a lock that also keeps launches apart. All causes of a
+/// process together get the time that there was, each its part.
+fn lose_no_more_than_there_was(scene: &Scene<'_>, findings: &mut [Finding]) {
+    for (index, subject) in scene.subjects.iter().enumerate() {
+        let wall = subject.short.wall;
+        let own = || findings.iter().filter(|finding| finding.subject == index);
+        let all = total(own().map(|finding| finding.lost.min(wall)));
+        let part = if all > wall { ratio(wall, all) } else { 1.0 };
+        for finding in findings.iter_mut().filter(|finding| finding.subject == index) {
+            finding.lost = finding.lost.min(wall);
+            if part < 1.0 {
+                finding.lost = finding.lost.share(part);
+            }
+        }
     }
 }
 

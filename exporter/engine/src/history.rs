@@ -82,6 +82,11 @@ impl History {
         }
     }
 
+    /// Forgets what was usual.
+    pub(crate) fn forget_pace(&mut self) {
+        self.paces.clear();
+    }
+
     /// Whether the process has warmed up.
     pub(crate) fn settled(&self) -> bool {
         self.settled

@@ -34,7 +34,7 @@ pub struct ChainCount {
     pub last_id: String,
 }
 
-/// GPU-feeding time lost, as told on metrics.
+/// GPU-feeding time lost, as told on metrics: over all causes of a process, not more than its wall time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stall {
     /// The victim.
@@ -105,7 +105,6 @@ impl Ledger {
         let key = Key { process: subject.now.id, cause: finding.cause, hang };
         let severity = settings.severities.of(finding.lost_share);
         finding.explained = finding.explained.clamp(0.0, 1.0);
-        finding.lost = finding.lost.min(subject.short.wall);
         let is_open = |entry: &&mut Entry| {
             entry.key == key
                 && now.less(entry.last_seen).as_secs_f64() <= settings.keep_open_seconds

@@ -6,7 +6,7 @@ use gpucause_abi::{Nanos, Tid};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Effect, Evidence};
 use crate::delta::ThreadDelta;
-use crate::effect::{Measured, Phases, ratio};
+use crate::effect::{Measured, Phases, ratio, total};
 
 /// An effect, and the time that explains enough of it.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub(super) struct Share<'a> {
     pub(super) tid: Tid,
     /// What it lost since the last look.
     pub(super) lost: Nanos,
-    /// Which share of its time that was, in the window of the effect.
+    /// Which share of the window of the effect that was: a thread that lived for a moment has not lost much.
     pub(super) lost_share: f64,
 }
 
@@ -43,9 +43,12 @@ pub(super) fn best<'a>(
         let (delta, lost_of) = (effect.delta(subject), |thread: &_| lost_of(effect, thread));
         let thread = match effect.tid {
             Some(tid) => delta.threads.iter().find(|thread| thread.tid == tid)?,
-            None => delta.victim(lost_of)?,
+            // Of several threads that lose time, the one that loses it in such calls.
+            None => delta
+                .victim(|thread| lost_of(thread).min(off_cpu(thread, effect.phases)))
+                .or_else(|| delta.victim(lost_of))?,
         };
-        let lost_share = ratio(lost_of(thread), thread.wall).min(1.0);
+        let lost_share = ratio(lost_of(thread), delta.wall).min(1.0);
         let now = subject.short.threads.iter().find(|own| own.tid == thread.tid);
         let lost = now.map_or(Nanos(0), lost_of);
         Some(Share { effect, time, explained, tid: thread.tid, lost, lost_share })
@@ -57,6 +60,12 @@ pub(super) fn best<'a>(
     let is_tail =
         |effect| matches!(effect, Effect::LaunchTail | Effect::CopyTail | Effect::AllocTail);
     shares.filter(enough).max_by_key(|share| (is_tail(share.effect.effect), share.effect.excess))
+}
+
+/// Off-CPU time of a thread in some phases.
+fn off_cpu(thread: &ThreadDelta, phases: Phases) -> Nanos {
+    let time = |&reason| thread.in_state(State::Off(reason), |phase| phases.contain(phase));
+    total(Reason::ALL.iter().map(time))
 }
 
 /// What a thread loses by being off the CPU for these reasons: all but what it waits for the GPU. A thread that the GPU has

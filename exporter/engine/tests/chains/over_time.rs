@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use gpucause_abi::state::Reason;
-use gpucause_engine::chain::{Cause, Severity};
+use gpucause_abi::op::op_of_symbol;
+use gpucause_abi::state::{Phase, Reason, Relation, State};
+use gpucause_engine::chain::{Cause, Effect, Severity};
 use gpucause_engine::settings::{RuleSettings, Settings};
 
 use crate::host::{Host, WINDOW, lost};
-use crate::process::{KERNEL, MS, Process};
+use crate::process::{KERNEL, MS, Process, Whom};
 use crate::stories::{HOG, steady, trained};
 
 fn reads_for(train: &mut Process, ns: u64) {
@@ -83,7 +84,6 @@ fn a_rule_that_is_switched_off_says_nothing_even_of_hangs() {
     host.run(8, steady);
     for window in 1..8 {
         host.run(1, |train| {
-            use gpucause_abi::state::{Phase, State};
             train.on(100).rests(Phase::Launch, State::Off(Reason::Io));
             train.in_call(Some(("cudaLaunchKernel", window * WINDOW)));
         });
@@ -157,4 +157,51 @@ fn a_process_that_was_not_seen_for_a_while_is_not_charged_for_all_its_life() {
     host.processes.push(away);
     host.run(6, steady);
     assert_eq!(host.only(Cause::BlockIo).lost_seconds, before);
+}
+
+#[test]
+fn causes_of_one_process_share_the_time_that_there_was() {
+    let mut host = trained();
+    for window in 1..12 {
+        host.run(1, |train| {
+            let holder = Whom("holder", 100, Relation::Thread);
+            train.on(100).rests(Phase::Launch, State::Off(Reason::Futex));
+            train.blame(Phase::Launch, Reason::Futex, holder, WINDOW, WINDOW);
+            train.in_call(Some(("cudaLaunchKernel", window * WINDOW)));
+        });
+    }
+    let causes: Vec<_> = host.chains().iter().map(|chain| (chain.cause, chain.effect)).collect();
+    assert!(causes.len() > 1, "a hang and what it does to the rate: {causes:?}");
+    let lost: u64 = host.engine.stalls().iter().map(|stall| stall.lost.0).sum();
+    assert!((10 * WINDOW..=11 * WINDOW).contains(&lost), "{lost} ns");
+}
+
+#[test]
+fn a_thread_that_lived_for_a_moment_lost_a_moment() {
+    let mut host = trained();
+    host.run(1, |train| {
+        train.on(101).launches(100, 20_000).waits(Reason::Preempted, HOG, 3 * MS, 0);
+        train.began_late(WINDOW - 5 * MS);
+        steady(train);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn other_ops_that_count_as_launches_are_no_drop_of_the_rate() {
+    let both = |process: &mut Process| {
+        steady(process);
+        process.calls("cudaMemcpyAsync", 100, 5_000, &[]);
+        process.waits(Reason::Io, KERNEL, 15 * MS, 0);
+    };
+    let mut host = trained();
+    host.run(8, both);
+    let launch_ops = [op_of_symbol("cudaMemcpyAsync").unwrap()].into_iter().collect();
+    host.engine.set_settings(Settings { launch_ops, ..Settings::default() });
+    host.run(4, |process| {
+        both(process);
+        process.waits(Reason::Io, KERNEL, 1_000 * MS, 0);
+    });
+    let effects: Vec<_> = host.chains().iter().map(|chain| chain.effect).collect();
+    assert!(!effects.contains(&Effect::LaunchRateDrop), "{effects:?}");
 }
