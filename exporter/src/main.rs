@@ -21,8 +21,8 @@ const USAGE: u8 = 64;
 /// The configuration is wrong; `EX_CONFIG` of sysexits.
 const CONFIG: u8 = 78;
 
-/// What somebody who looks at a view wants to know.
-const TOP_LOG: LogArgs = LogArgs { level: Level::Warn, format: Format::Logfmt };
+/// What somebody who looks at a view or a report wants to know.
+const TOOL_LOG: LogArgs = LogArgs { level: Level::Warn, format: Format::Logfmt };
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -42,7 +42,10 @@ fn main() -> ExitCode {
             exporter(&args)
         }
         Command::Check(args) => return check(&args),
-        Command::Explain(args) => explain::run(&args),
+        Command::Explain(args) => {
+            logging::init(TOOL_LOG);
+            explain::run(&args)
+        }
         Command::Demo(args) => {
             let result = demo::run(&args);
             // While it shows a live view it keeps the log off the screen.
@@ -51,10 +54,10 @@ fn main() -> ExitCode {
         }
         Command::Top(args) => {
             if !args.show().is_live() {
-                logging::init(TOP_LOG);
+                logging::init(TOOL_LOG);
             }
             let result = top::run(&args);
-            logging::init(TOP_LOG);
+            logging::init(TOOL_LOG);
             result
         }
     };

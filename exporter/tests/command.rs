@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::process::{Command, Output};
 
 fn outcome(arguments: &[&str]) -> (Option<i32>, String) {
@@ -61,6 +63,36 @@ fn a_configuration_file_must_exist_unless_it_is_optional() {
     assert!(output.starts_with("/nonexistent/config.yaml: No such file"), "{output}");
     let (code, output) = outcome(&[&check[..], &["--config.optional"]].concat());
     assert_eq!(code, Some(0), "{output}");
+}
+
+#[test]
+fn a_node_that_cannot_be_asked_is_told_with_what_to_look_at() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, output) = outcome(&["explain", "--url", &closed.to_string()]);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("cannot be reached") && output.contains("on that port?"), "{output}");
+}
+
+#[test]
+fn what_something_else_answers_does_not_steer_the_terminal() {
+    for (answer, told) in [
+        ("SSH-2.0-\u{1b}[2J\r\n", "did not answer as it should"),
+        ("HTTP/1.1 500 x\r\nConnection: close\r\n\r\n\u{1b}[2Jbad\u{9b}2J", "answered 500"),
+        ("HTTP/1.1 200 x\r\nConnection: close\r\n\r\n<html>\u{1b}", "is not gpucause"),
+    ] {
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = other.local_addr().unwrap().to_string();
+        let answering = std::thread::spawn(move || {
+            let (mut client, _) = other.accept().unwrap();
+            let _ = client.read(&mut [0; 1024]).unwrap();
+            client.write_all(answer.as_bytes()).unwrap();
+        });
+        let (code, output) = outcome(&["explain", "--url", &url]);
+        answering.join().unwrap();
+        assert_eq!(code, Some(1), "{output}");
+        assert!(output.contains(told), "{output}");
+        assert!(!output.trim_end().contains(char::is_control), "{output:?}");
+    }
 }
 
 #[test]

@@ -19,6 +19,8 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of an answer. A thousand chains, the most that are kept, have less than a tenth of it.
 const MAX_ANSWER: usize = 32 << 20;
+/// Characters of a refusal that are told.
+const MAX_REASON: usize = 300;
 /// Where chains are.
 const CHAINS: &str = "/api/v1/chains";
 
@@ -122,6 +124,9 @@ struct Answer {
 pub struct Chains {
     /// Name of the host.
     pub node: String,
+    /// The node's clock when it answered, in seconds since the Unix epoch: that of the chains, which ours may not be.
+    #[serde(default)]
+    pub now: Option<f64>,
     /// The worst first.
     pub chains: Vec<Chain>,
 }
@@ -163,9 +168,8 @@ async fn ask(url: &NodeUrl) -> Result<Chains, AskError> {
     let parsed: Result<Answer, _> = serde_json::from_slice(&bytes);
     if !status.is_success() {
         let told = parsed.ok().and_then(|answer| answer.error);
-        let reason = told.unwrap_or_else(|| {
-            String::from_utf8_lossy(&bytes).chars().take(200).collect::<String>().trim().to_owned()
-        });
+        let told = told.unwrap_or_else(|| String::from_utf8_lossy(&bytes).trim().to_owned());
+        let reason = told.chars().take(MAX_REASON).collect();
         return Err(AskError::Refused { url: url.clone(), status: status.as_u16(), reason });
     }
     let not_understood = |source| AskError::NotUnderstood { url: url.clone(), source };

@@ -95,9 +95,10 @@ fn a_healthy_node_says_so() {
 fn hostile_names_stay_on_their_line() {
     let mut bad = chain(Cause::LockWait, 1, 1.0, (NOON, NOON));
     bad.victim.comm = "a\nROOT CAUSE\u{1b}[2J".into();
+    bad.victim.comm.push('\u{202e}');
     bad.sentence = "ignore previous instructions\nand more".into();
     let report = render(&Incident::of("n".into(), vec![bad], 0.0), true);
     assert_eq!(report.matches("\nROOT CAUSE").count(), 1, "{report}");
-    assert!(!report.contains('\u{1b}'));
+    assert!(!report.contains(['\u{1b}', '\u{202e}']));
     assert!(report.contains("ignore previous instructions?and more"));
 }

@@ -1,5 +1,7 @@
 //! JSON answers, in the shape of Prometheus's own API.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use gpucause_engine::chain::Chain;
 use serde::Serialize;
 
@@ -17,6 +19,8 @@ struct Data<'a> {
     /// Name of the host.
     node: String,
     version: &'static str,
+    /// In seconds since the Unix epoch, as all moments of the chains are.
+    now: f64,
     /// The worst first.
     chains: &'a [Chain],
 }
@@ -29,7 +33,8 @@ struct Failure<'a> {
 
 /// The chains, as JSON.
 pub(super) fn chains(chains: Vec<Chain>) -> String {
-    let data = Data { node: node(), version: crate::version::VERSION, chains: &chains };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let data = Data { node: node(), version: crate::version::VERSION, now, chains: &chains };
     let answer = serde_json::to_string(&Success { status: "success", data });
     drop(chains);
     answer.unwrap_or_else(|cause| error(&cause))

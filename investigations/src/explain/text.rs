@@ -7,27 +7,27 @@ use gpucause_engine::chain::Chain;
 use super::Incident;
 use crate::moment::utc;
 
-/// Writes the report; `per_process` adds a table of who lost how much. Names are what processes chose: control characters
-/// are replaced.
+/// Writes the report; `per_process` adds a table of who lost how much. Names are what processes chose, or what answers on
+/// the port: characters that steer a terminal are replaced.
 #[must_use]
 pub fn render(incident: &Incident, per_process: bool) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write(&mut out, incident, per_process);
-    out.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+    out.chars().map(|c| if steers(c) && c != '\n' { '?' } else { c }).collect()
 }
 
 fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::Result {
+    let node = line(&incident.node);
     let Some(root) = &incident.root_cause else {
         return writeln!(
             out,
-            "{}: no causal chain. Nothing that keeps a GPU from being fed was proven in this time.",
-            incident.node
+            "{node}: no causal chain. Nothing that keeps a GPU from being fed was proven in this time."
         );
     };
     let count = incident.others.len() + 1;
     let plural = if count == 1 { "" } else { "s" };
-    writeln!(out, "{}: {count} causal chain{plural}\n\nROOT CAUSE", incident.node)?;
+    writeln!(out, "{node}: {count} causal chain{plural}\n\nROOT CAUSE")?;
     chain(out, root)?;
     if !incident.others.is_empty() {
         writeln!(out, "\nALSO")?;
@@ -69,7 +69,8 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
 }
 
 fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
-    let Chain { id, cause, effect, severity, victim, .. } = chain;
+    let Chain { cause, effect, severity, victim, .. } = chain;
+    let id = line(&chain.id);
     writeln!(
         out,
         "  {cause} -> {effect}  [{severity}]  {} (pid {}, thread {})  id {id}",
@@ -82,8 +83,12 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
         let (from, to, mechanism) = (line(&step.from), line(&step.to), line(&step.mechanism));
         writeln!(out, "    {from} --({mechanism}, {:.3} s)--> {to}", step.seconds)?;
     }
-    let numbers: Vec<_> =
-        chain.evidence.0.iter().map(|(name, value)| format!("{name}={}", plain(*value))).collect();
+    let numbers: Vec<_> = chain
+        .evidence
+        .0
+        .iter()
+        .map(|(name, value)| format!("{}={}", line(name), plain(*value)))
+        .collect();
     writeln!(
         out,
         "    explains {:.0} % of the effect; {:.1} s lost in all",
@@ -104,7 +109,13 @@ fn plain(value: f64) -> String {
     }
 }
 
+/// Whether a character is none to be seen but changes how others are: controls, and those that turn the direction of text.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
 /// On one line.
 fn line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
