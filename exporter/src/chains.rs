@@ -1,6 +1,6 @@
 //! The engine in the daemon: looks at the accounts from time to time, and tells what it found.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,13 +49,11 @@ impl Chains {
         throttled: HashMap<ProcId, Throttled>,
     ) {
         let unix_seconds = clock.unix_seconds(snapshot.taken_at);
-        let mut engine = self.engine();
-        let known: Vec<String> = engine.chains().iter().map(|chain| chain.id.clone()).collect();
         let mut moment = Moment::new(Arc::new(snapshot), unix_seconds);
         moment.throttled_cgroups =
             throttled.into_iter().map(|(id, throttled)| (id, throttled.time)).collect();
-        engine.look(moment);
-        for chain in engine.chains().into_iter().filter(|chain| !known.contains(&chain.id)) {
+        // Told when the engine is free again: a log that nobody reads must not hold up scrapes.
+        for chain in self.new_chains(moment) {
             tracing::warn!(
                 chain_id = chain.id,
                 cause = chain.cause.label(),
@@ -66,6 +64,19 @@ impl Chains {
                 chain.sentence
             );
         }
+    }
+
+    fn new_chains(&self, moment: Moment) -> Vec<Chain> {
+        let mut engine = self.engine();
+        let known: HashSet<String> = engine.chains().iter().map(|chain| chain.id.clone()).collect();
+        engine.look(moment);
+        let new = engine.chains().into_iter().filter(|chain| !known.contains(&chain.id));
+        new.cloned().collect()
+    }
+
+    /// The chains alone.
+    pub(crate) fn chains(&self) -> Vec<Chain> {
+        self.engine().chains().into_iter().cloned().collect()
     }
 
     pub(crate) fn findings(&self) -> Findings {

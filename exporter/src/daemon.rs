@@ -13,7 +13,7 @@ use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
-use crate::chains::{Chains, Findings};
+use crate::chains::Chains;
 use crate::clock::{WallClock, monotonic_now};
 use crate::collector::Collectors;
 use crate::config::Config;
@@ -198,12 +198,6 @@ impl Daemon {
         Ok(())
     }
 
-    /// The chains that were found so far.
-    #[must_use]
-    pub fn findings(&self) -> Findings {
-        self.chains.findings()
-    }
-
     /// What must not wait until somebody scrapes: kernels are named while their process lives, and the maps are kept from
     /// filling up with processes that ended. Costs next to nothing while nothing is launched and nothing to be dropped.
     ///
@@ -317,7 +311,7 @@ impl Source for Daemon {
     }
 
     fn chains(&self) -> Vec<Chain> {
-        self.findings().chains
+        self.chains.chains()
     }
 
     fn ready(&self) -> Readiness {

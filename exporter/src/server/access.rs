@@ -28,7 +28,9 @@ impl Peer {
             return Err(Refusal::OtherHost);
         }
         let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        if headers.contains_key(ORIGIN) || !is_own_name(host) {
+        // Browsers send no Origin with what a page embeds, but say that it is another's.
+        let embedded = headers.get("sec-fetch-site").is_some_and(|site| site != "none");
+        if headers.contains_key(ORIGIN) || embedded || !is_own_name(host) {
             return Err(Refusal::WebPage);
         }
         Ok(())
@@ -83,5 +85,10 @@ mod tests {
         assert_eq!(asked("127.0.0.1", "evil.example:9400", None), refused);
         assert_eq!(asked("127.0.0.1", "localhost:9400", Some("http://evil.example")), refused);
         assert_eq!(asked("127.0.0.1", "", None), refused);
+        let mut embedded = HeaderMap::new();
+        embedded.insert(HOST, HeaderValue::from_static("localhost:9400"));
+        embedded.insert("sec-fetch-site", HeaderValue::from_static("cross-site"));
+        let peer = Peer(std::net::Ipv4Addr::LOCALHOST.into());
+        assert_eq!(peer.may_read_chains(&embedded), refused);
     }
 }

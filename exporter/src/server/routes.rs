@@ -89,7 +89,7 @@ impl Routes {
         match path {
             path if path == self.telemetry_path.as_str() => self.metrics(request.headers()).await,
             api::CHAINS => match peer.may_read_chains(request.headers()) {
-                Ok(()) => reply(StatusCode::OK, JSON, api::chains(self.source.chains())),
+                Ok(()) => self.chains().await,
                 Err(refusal) => reply(StatusCode::FORBIDDEN, JSON, api::error(&refusal)),
             },
             "/-/healthy" => reply(StatusCode::OK, TEXT, "Healthy.\n"),
@@ -100,6 +100,16 @@ impl Routes {
                 }
             },
             _ => reply(StatusCode::OK, HTML, landing::page(&self.telemetry_path)),
+        }
+    }
+
+    /// Off the thread that serves: the chains may be many, and in use by a look.
+    async fn chains(&self) -> Reply {
+        let source = Arc::clone(&self.source);
+        let answer = tokio::task::spawn_blocking(move || api::chains(source.chains()));
+        match answer.await {
+            Ok(answer) => reply(StatusCode::OK, JSON, answer),
+            Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, JSON, api::error(&error)),
         }
     }
 
