@@ -11,6 +11,7 @@
 
 #[path = "../../../probes/tests/support/cgroup.rs"]
 mod cgroup;
+mod chains;
 mod check;
 mod configuration;
 #[path = "../fixture/exporter.rs"]

@@ -1,0 +1,77 @@
+//! Causal chains as they leave the host: by the API, the metrics page, and `gpucause explain`.
+
+use crate::exporter::{Exporter, gpucause};
+use crate::http_client;
+use crate::poll::until;
+use crate::workload::{Workload, libraries};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// From the launch on which a process first loses its CPU to the chain: a look to begin with, three until it is warm, one
+/// that finds it.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const CULPRIT: &str = "cpu-hog";
+
+/// The chain of this process at the API, of this cause.
+fn chain_of(exporter: &Exporter, pid: &str, cause: &str) -> Option<Value> {
+    let response = http_client::get(exporter.address, "/api/v1/chains");
+    assert_eq!(response.status, 200);
+    let answer: Value = serde_json::from_slice(&response.body).unwrap();
+    let chains = answer["data"]["chains"].as_array().unwrap().clone();
+    let is_it =
+        |chain: &Value| chain["victim"]["pid"].to_string() == pid && chain["cause"] == cause;
+    chains.into_iter().find(is_it)
+}
+
+#[test]
+fn a_process_that_takes_the_cpu_from_launches_is_named_everywhere_under_one_id() {
+    let exporter = Exporter::start(&[]);
+    let mut keeper = Workload::start(&["calls", "--calls=1"]);
+    keeper.work();
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
+    let mut workload = Workload::start(&[
+        "contend",
+        "--seconds=20",
+        "--spin=100us",
+        "--burners=3",
+        "--burner-name",
+        CULPRIT,
+    ]);
+    let pid = workload.pid();
+    workload.go();
+    let begin = Instant::now();
+    let chain = until("a chain that names the culprit", || {
+        let chain = chain_of(&exporter, &pid, "cpu_preemption")?;
+        (chain["culprit"]["comm"] == CULPRIT).then_some(chain)
+    });
+    assert!(begin.elapsed() <= TOLD_WITHIN, "{:?}: {chain}", begin.elapsed());
+    let id = chain["id"].as_str().unwrap();
+    assert!(chain["explained"].as_f64().unwrap() >= 0.5, "{chain}");
+    assert!(chain["sentence"].as_str().unwrap().contains(CULPRIT), "{chain}");
+
+    let labels = [("pid", &*pid), ("cause", "cpu_preemption")];
+    let samples = exporter.samples();
+    assert!(samples.count("gpucause_causal_chains_total", &labels) >= 1);
+    let lost = samples.sum("gpucause_stall_seconds_total", &labels);
+    assert!(lost >= chain["lost_seconds"].as_f64().unwrap() - 1e-6, "{lost} {chain}");
+
+    let page = exporter.scrape("Accept: application/openmetrics-text;version=1.0.0\r\n");
+    let exemplar = format!("# {{chain_id=\"{id}\"}}");
+    for name in ["gpucause_causal_chains_total", "gpucause_stall_seconds_total"] {
+        let told = |line: &str| line.starts_with(name) && line.contains(&exemplar);
+        assert!(page.text().lines().any(told), "{name} has no exemplar {exemplar}");
+    }
+
+    let url = exporter.address.to_string();
+    let explain =
+        |more: &str| gpucause(&["explain", "--since=5m", more, "--url", &url]).output().unwrap();
+    let report = explain("--json");
+    assert!(report.status.success(), "{report:?}");
+    let incident: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let others = incident["others"].as_array().unwrap().iter();
+    let told = others.chain([&incident["root_cause"]]).find(|chain| chain["id"] == id);
+    assert_eq!(told.expect("the chain is in the report")["culprit"]["comm"], CULPRIT);
+    let text = String::from_utf8(explain("--per-process").stdout).unwrap();
+    assert!(text.contains(id) && text.contains(CULPRIT) && text.contains(&pid), "{text}");
+    workload.kill();
+}
