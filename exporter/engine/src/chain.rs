@@ -76,7 +76,7 @@ labelled! {
 labelled! {
     /// What the GPU was kept waiting by.
     Effect {
-        /// A launch in a hundred takes far longer than the others.
+        /// A launch in a hundred takes far longer than the others, or fewer do and cost much time off the CPU.
         LaunchTail = "launch_tail",
         /// Fewer launches than before.
         LaunchRateDrop = "launch_rate_drop",

@@ -64,7 +64,7 @@ fn worst(
             }
         };
         let phases = Phases::Only(class.phase());
-        tail(call, of_late, effect, settings).map(|tail| Measured { phases, ..tail })
+        tail(delta, call, of_late, effect, settings).map(|tail| Measured { phases, ..tail })
     });
     let mut worst = tails.max_by_key(|tail| tail.excess)?;
     worst.long = latest.is_some();
@@ -72,6 +72,7 @@ fn worst(
 }
 
 fn tail(
+    delta: &Delta<'_>,
     call: &CallDelta<'_>,
     of_late: Option<&CallDelta<'_>>,
     effect: Effect,
@@ -84,30 +85,43 @@ fn tail(
     }
     let (p50, p99) = (durations.quantile(0.5)?, durations.quantile(0.99)?);
     let spread = ratio(p99, p50);
-    if spread < settings.min_spread || p99.as_secs_f64() < settings.min_launch_p99_seconds {
-        return None;
-    }
     let slow_from = Nanos(p50.0.saturating_mul(SLOW));
     if of_late.is_some_and(|now| now.durations().max < slow_from) {
         return None;
     }
     let (all_count, all) = beyond(durations, p50, slow_from);
     let (_, stalled) = beyond(call.stalled(), p50, slow_from);
+    let offcpu = in_slow_calls(call, slow_from, stalled.min(all));
+    let mut evidence = Evidence::default().with("p50_seconds", p50.as_secs_f64());
+    if spread >= settings.min_spread && p99.as_secs_f64() >= settings.min_launch_p99_seconds {
+        evidence = evidence.with("p99_seconds", p99.as_secs_f64()).with("spread", spread);
+    } else if effect != Effect::LaunchTail || !is_rare_and_heavy(delta, all, &offcpu, settings) {
+        return None;
+    }
     Some(Measured {
         effect,
         excess: all,
-        offcpu: in_slow_calls(call, slow_from, stalled.min(all)),
+        offcpu,
         phases: Phases::Feeding,
         tid: None,
         long: false,
-        evidence: Evidence::default()
-            .with("p50_seconds", p50.as_secs_f64())
-            .with("p99_seconds", p99.as_secs_f64())
-            .with("spread", spread)
+        evidence: evidence
             .with("calls", calls as f64)
             .with("slow_calls", all_count as f64)
             .with("excess_seconds", all.as_secs_f64()),
     })
+}
+
+/// Whether slow calls are fewer than one in a hundred and yet cost the share of severity medium, off the CPU. A launch of a
+/// few microseconds is rarely in the midst when a time slice ends, but then waits for thousands of its kind.
+fn is_rare_and_heavy(
+    delta: &Delta<'_>,
+    excess: Nanos,
+    offcpu: &[Nanos; REASONS],
+    settings: &Settings,
+) -> bool {
+    ratio(excess, delta.wall) >= settings.severities.medium
+        && ratio(total(offcpu.iter().copied()), excess) >= settings.explained_share
 }
 
 /// Calls of at least `slow_from`, and what they took beyond `usual`, by the middle of their slots and not more than the sum

@@ -74,10 +74,12 @@ pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Sha
          {explained_share|percent} of the time that is missing, and lost {lost_share|percent} of its time.\
          [ {calls} take {p50_seconds|seconds} as a rule and {p99_seconds|seconds} in the slowest hundredth.]"
     } else {
-        "{comm} was {what} by many tasks, for {explained_share|percent} of the time that is missing, and lost \
+        "{comm} was {what} by many tasks[ ({first} had the CPU for {culprit_share|percent} of that)], for \
+         {explained_share|percent} of the time that is missing, and lost \
          {lost_share|percent} of its time."
     };
-    let names = [("culprit", &*name), ("comm", &*comm), ("what", what), ("calls", calls)];
+    let mut names = vec![("culprit", &*name), ("comm", &*comm), ("what", what), ("calls", calls)];
+    names.extend(worst.map(|_| ("first", &*name)));
     let from = named.map_or_else(|| "other tasks".to_owned(), |wait| wait.on.to_text());
     Finding {
         cause,

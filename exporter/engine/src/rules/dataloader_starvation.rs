@@ -146,10 +146,12 @@ impl Rule for DataloaderStarvation {
         let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
         let mechanism = workers.mechanism();
         let sentence = "{comm} waited for data for {lost_share|percent} of its time: its {workers|count} workers were busy \
-                        {workers_busy_share|percent} of theirs, most of it {what}. That is {explained_share|percent} of the \
+                        {workers_busy_share|percent} of theirs, above all {what}. That is {explained_share|percent} of the \
                         time that is missing.";
         let names = [("comm", &*comm), ("what", mechanism)];
-        let from = workers.busiest.as_ref().map_or("workers", |worker| &worker.comm).to_owned();
+        // A worker that was forked often has its parent's name.
+        let told = |worker: &Culprit| format!("{} ({})", worker.comm, worker.pid);
+        let from = workers.busiest.as_ref().map_or_else(|| "workers".into(), told);
         Some(Finding {
             cause,
             effect: share.effect.effect,

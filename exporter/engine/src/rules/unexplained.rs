@@ -6,7 +6,7 @@ use gpucause_abi::state::Reason;
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Step};
-use crate::effect::{ratio, total};
+use crate::effect::{Measured, ratio, total};
 use crate::finding::{Finding, name_of};
 use crate::tell::tell;
 
@@ -27,7 +27,10 @@ impl Rule for Unexplained {
 
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
-        let tail = subject.effects.iter().find(|e| e.effect == Effect::LaunchTail)?;
+        // What is rarer than one in a hundred is a tail only when the time off the CPU is known to be its cause.
+        let in_a_hundred = |e: &&Measured| e.evidence.get("p99_seconds").is_some();
+        let is_tail = |e: &&Measured| e.effect == Effect::LaunchTail && in_a_hundred(e);
+        let tail = subject.effects.iter().find(is_tail)?;
         let delta = tail.delta(subject);
         let thread = delta.victim(|thread| thread.in_phase(gpucause_abi::state::Phase::Launch))?;
         // The tail is of all threads that launch.

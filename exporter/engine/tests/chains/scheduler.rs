@@ -65,7 +65,9 @@ fn many_small_culprits_are_not_one() {
             train.waits(Reason::Preempted, whom, 200 * MS, 0);
         }
     });
-    assert_eq!(host.only(Cause::CpuPreemption).culprit, None);
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!(chain.culprit, None);
+    assert!(chain.sentence.contains("had the CPU for 33 % of that"), "{}", chain.sentence);
 }
 
 #[test]
@@ -232,4 +234,28 @@ fn a_chain_is_of_the_thread_that_suffers() {
     let chain = host.only(Cause::CpuPreemption);
     assert_eq!(chain.victim.tid, 102);
     lost(chain, u64::from(TROUBLE) * 700 * MS);
+}
+
+#[test]
+fn quick_launches_that_rarely_lose_the_cpu_for_long_are_a_tail_all_the_same() {
+    let mut host = trained();
+    host.run(2, |train| {
+        steady(train);
+        train.calls("cudaLaunchKernel", 10, 5 * US, &[(Reason::Preempted, 60 * MS)]);
+        train.blame(Phase::Launch, Reason::Preempted, HOG, 600 * MS, 0);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::High));
+    assert!(chain.culprit.is_some() && !chain.sentence.contains("slowest"), "{chain:#?}");
+    lost(chain, 1_200 * MS);
+}
+
+#[test]
+fn rare_long_launches_on_the_cpu_are_nobodys() {
+    let mut host = trained();
+    host.run(4, |train| {
+        steady(train);
+        train.launches(10, 60 * MS);
+    });
+    host.is_silent();
 }
