@@ -21,7 +21,8 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let answer = runtime.block_on(node::chains(&args.url))?;
     let here = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let since = answer.now.unwrap_or_else(here) - args.since.as_secs_f64();
-    let incident = Incident::of(answer.node, answer.chains, since);
+    let watched_since = answer.watched_since;
+    let incident = Incident { watched_since, ..Incident::of(answer.node, answer.chains, since) };
     let mut report = if args.json {
         serde_json::to_string_pretty(&incident).context("the report is not JSON")?
     } else {

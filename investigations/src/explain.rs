@@ -12,6 +12,8 @@ pub use text::render;
 pub struct Incident {
     /// Name of the host.
     pub node: String,
+    /// Since when the node was watched, in seconds since the Unix epoch, when it tells.
+    pub watched_since: Option<f64>,
     /// The worst chain whose cause is known; the worst of all when none is.
     pub root_cause: Option<Chain>,
     /// The others, the worst first.
@@ -61,7 +63,7 @@ impl Incident {
         let known = others.iter().position(|chain| chain.cause != Cause::Unexplained);
         let root = known.or(if others.is_empty() { None } else { Some(0) });
         let root_cause = root.map(|at| others.remove(at));
-        Self { node, root_cause, others, timeline, processes }
+        Self { node, watched_since: None, root_cause, others, timeline, processes }
     }
 }
 

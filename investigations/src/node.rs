@@ -127,6 +127,9 @@ pub struct Chains {
     /// The node's clock when it answered, in seconds since the Unix epoch: that of the chains, which ours may not be.
     #[serde(default)]
     pub now: Option<f64>,
+    /// Since when the node looks for chains, in seconds since the Unix epoch by its clock.
+    #[serde(default)]
+    pub watched_since: Option<f64>,
     /// The worst first.
     pub chains: Vec<Chain>,
 }

@@ -84,11 +84,15 @@ fn the_report_names_cause_path_evidence_and_fix() {
 
 #[test]
 fn a_healthy_node_says_so() {
-    let report = render(&Incident::of("node1".into(), Vec::new(), 0.0), true);
+    let mut incident = Incident::of("node1".into(), Vec::new(), 0.0);
+    let report = render(&incident, true);
     assert_eq!(
         report,
         "node1: no causal chain. Nothing that keeps a GPU from being fed was proven in this time.\n"
     );
+    incident.watched_since = Some(NOON);
+    let report = render(&incident, true);
+    assert!(report.ends_with("The node is watched since 2023-11-15 12:00:00 UTC.\n"), "{report}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! JSON answers, in the shape of Prometheus's own API.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpucause_engine::chain::Chain;
 use serde::Serialize;
@@ -21,6 +21,8 @@ struct Data<'a> {
     version: &'static str,
     /// In seconds since the Unix epoch, as all moments of the chains are.
     now: f64,
+    /// Since when chains are looked for, likewise: of what was before nothing is known.
+    watched_since: f64,
     /// The worst first.
     chains: &'a [Chain],
 }
@@ -31,10 +33,11 @@ struct Failure<'a> {
     error: &'a str,
 }
 
-/// The chains, as JSON.
-pub(super) fn chains(chains: Vec<Chain>) -> String {
+/// The chains, as JSON, of a server that runs for this time.
+pub(super) fn chains(chains: Vec<Chain>, up: Duration) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let data = Data { node: node(), version: crate::version::VERSION, now, chains: &chains };
+    let (version, watched_since) = (crate::version::VERSION, now - up.as_secs_f64());
+    let data = Data { node: node(), version, now, watched_since, chains: &chains };
     let answer = serde_json::to_string(&Success { status: "success", data });
     drop(chains);
     answer.unwrap_or_else(|cause| error(&cause))

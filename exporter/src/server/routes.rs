@@ -12,7 +12,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -59,6 +59,7 @@ pub(super) struct Routes {
     scrapes: Gate,
     scrape_wait: Duration,
     reload: Option<ReloadHandle>,
+    started: Instant,
 }
 
 impl Routes {
@@ -68,7 +69,8 @@ impl Routes {
         (scrapes, scrape_wait): (Gate, Duration),
         reload: Option<ReloadHandle>,
     ) -> Self {
-        Self { source, telemetry_path, scrapes, scrape_wait, reload }
+        let started = Instant::now();
+        Self { source, telemetry_path, scrapes, scrape_wait, reload, started }
     }
 
     /// The response. That to HEAD has the body of that to GET, which the server leaves out when it writes.
@@ -106,7 +108,8 @@ impl Routes {
     /// Off the thread that serves: the chains may be many, and in use by a look.
     async fn chains(&self) -> Reply {
         let source = Arc::clone(&self.source);
-        let answer = tokio::task::spawn_blocking(move || api::chains(source.chains()));
+        let up = self.started.elapsed();
+        let answer = tokio::task::spawn_blocking(move || api::chains(source.chains(), up));
         match answer.await {
             Ok(answer) => reply(StatusCode::OK, JSON, answer),
             Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, JSON, api::error(&error)),

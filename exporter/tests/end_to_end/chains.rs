@@ -7,8 +7,7 @@ use crate::workload::{Workload, libraries};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// From the launch on which a process first loses its CPU to the chain: a look to begin with, three until it is warm, one
-/// that finds it.
+/// From the first launch to the chain: three looks until the process is warm, the one that finds it, and what they take.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 const CULPRIT: &str = "cpu-hog";
 
@@ -18,8 +17,9 @@ fn chain_of(exporter: &Exporter, pid: &str, cause: &str) -> Option<Value> {
     assert_eq!(response.status, 200);
     let answer: Value = serde_json::from_slice(&response.body).unwrap();
     let chains = answer["data"]["chains"].as_array().unwrap().clone();
-    let is_it =
-        |chain: &Value| chain["victim"]["pid"].to_string() == pid && chain["cause"] == cause;
+    let is_it = |chain: &Value| {
+        chain["victim"]["pid"].as_u64() == pid.parse().ok() && chain["cause"] == cause
+    };
     chains.into_iter().find(is_it)
 }
 

@@ -20,10 +20,14 @@ pub fn render(incident: &Incident, per_process: bool) -> String {
 fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::Result {
     let node = line(&incident.node);
     let Some(root) = &incident.root_cause else {
-        return writeln!(
+        writeln!(
             out,
             "{node}: no causal chain. Nothing that keeps a GPU from being fed was proven in this time."
-        );
+        )?;
+        return match incident.watched_since {
+            Some(since) => writeln!(out, "The node is watched since {} UTC.", utc(since, true)),
+            None => Ok(()),
+        };
     };
     let count = incident.others.len() + 1;
     let plural = if count == 1 { "" } else { "s" };
