@@ -7,6 +7,7 @@ use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Step};
 use crate::delta::NO_CPU;
+use crate::effect::ratio;
 use crate::finding::{Finding, name_of};
 use crate::tell::tell;
 
@@ -33,20 +34,31 @@ impl Rule for NoisyCgroup {
         if throttled.0 == 0 || throttled.0.saturating_mul(2) < share.lost.0 {
             return None;
         }
-        let evidence = share.evidence().with("throttled_seconds", throttled.as_secs_f64());
+        // Of the time without a CPU, the limit is to blame for no more than it stopped anybody for.
+        let part = if throttled < share.lost { ratio(throttled, share.lost) } else { 1.0 };
+        let explained = share.explained * part;
+        let needed = scene.settings.rule(cause).explained_share;
+        if explained < needed.unwrap_or(scene.settings.explained_share) {
+            return None;
+        }
+        let lost_share = share.lost_share * part;
+        let evidence = share
+            .evidence()
+            .with("explained_share", explained)
+            .with("lost_share", lost_share)
+            .with("throttled_seconds", throttled.as_secs_f64());
         let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
         let sentence = "The CPU limit of the cgroup of {comm} stopped it: the cgroup was throttled for \
-                        {throttled_seconds|seconds}, and having no CPU explains {explained_share|percent} of the time that \
-                        is missing.";
+                        {throttled_seconds|seconds}, which explains {explained_share|percent} of the time that is missing.";
         Some(Finding {
             cause,
             effect: share.effect.effect,
             subject: index,
             tid: Some(share.tid),
             culprit: None,
-            explained: share.explained,
-            lost: share.lost,
-            lost_share: share.lost_share,
+            explained,
+            lost: share.lost.min(throttled),
+            lost_share,
             path: vec![
                 Step {
                     from: "CPU limit of the cgroup".into(),

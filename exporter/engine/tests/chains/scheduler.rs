@@ -56,6 +56,23 @@ fn a_limit_that_stopped_others_of_the_cgroup_leaves_the_preemption() {
 }
 
 #[test]
+fn a_limit_that_explains_only_part_of_the_time_without_a_cpu_is_charged_for_that_part() {
+    let mut host = trained();
+    host.throttled_cgroups = vec![(gpucause_abi::ProcId(1), 0)];
+    host.run(1, steady);
+    for _ in 0..3 {
+        host.throttled_cgroups[0].1 += 800 * MS;
+        host.run(1, |train| {
+            steady(train);
+            train.off(Phase::Host, Reason::Preempted, 1_000 * MS);
+        });
+    }
+    let chain = host.only(Cause::NoisyCgroup);
+    assert!((chain.explained - 0.8).abs() < 0.05, "{}", chain.explained);
+    lost(chain, 3 * 800 * MS);
+}
+
+#[test]
 fn many_small_culprits_are_not_one() {
     let mut host = trained();
     host.run(2, |train| {
