@@ -2,7 +2,7 @@
 
 use crate::logging;
 use crate::retention;
-use crate::server::{ListenAddress, TelemetryPath};
+use crate::server::{Limits, ListenAddress, LiveWebConfig, Server, TelemetryPath};
 use crate::top::Show;
 use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -11,6 +11,7 @@ use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the user typed.
@@ -91,6 +92,9 @@ pub struct CheckArgs {
     /// Address that the exporter would listen on; may be repeated
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = ":9400")]
     pub listen_addresses: Vec<ListenAddress>,
+    /// Web configuration file that the exporter would read
+    #[arg(long = "web.config.file", value_name = "PATH")]
+    pub web_config: Option<PathBuf>,
 }
 
 /// Flags of `gpucause explain`.
@@ -201,6 +205,22 @@ pub struct WebArgs {
     /// Path under which metrics are served
     #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics")]
     pub telemetry_path: TelemetryPath,
+    /// File with TLS, client certificates and users, in the format of Prometheus's exporter-toolkit; taken again when it, or a file that it names, changes
+    #[arg(long = "web.config.file", value_name = "PATH")]
+    pub config: Option<PathBuf>,
+}
+
+impl WebArgs {
+    /// A server with its ports.
+    ///
+    /// # Errors
+    /// When the web configuration cannot be used, or a port cannot be had.
+    pub fn server(&self, limits: Limits) -> anyhow::Result<Server> {
+        // A path that is empty is how exporter-toolkit writes none.
+        let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
+        let access = file.map(LiveWebConfig::load).transpose()?.unwrap_or_default();
+        Ok(Server::bind(&self.listen_addresses, limits)?.with_access(Arc::new(access)))
+    }
 }
 
 /// A span such as `90s`, `5m` or `1h30m`.

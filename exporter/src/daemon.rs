@@ -1,7 +1,7 @@
 //! The daemon between the probes and the page: what is kept of processes that ended, and what `/proc` says of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gpucause_abi::record::FAULTS;
@@ -23,7 +23,7 @@ use crate::merge::absorb;
 use crate::observation::{AttachGap, Observation, ProbeState};
 use crate::process_details::{DetailsCache, is_running};
 use crate::retention::{Policy, Retention};
-use crate::server::{Readiness, ScrapeError, Source};
+use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::throttling::Throttling;
 use crate::wait_names::WaitNames;
 
@@ -59,6 +59,8 @@ pub struct Daemon {
     chains: Chains,
     memory: Mutex<Memory>,
     since: Nanos,
+    /// How the page's readers are let in.
+    access: OnceLock<Arc<LiveWebConfig>>,
 }
 
 impl Daemon {
@@ -84,7 +86,13 @@ impl Daemon {
         };
         let chains = Chains::new(Settings::default());
         let memory = Mutex::new(memory);
-        Ok(Self { probes, collectors: Collectors::default(), chains, memory, since })
+        let collectors = Collectors::default();
+        Ok(Self { probes, collectors, chains, memory, since, access: OnceLock::new() })
+    }
+
+    /// Has the page tell how its readers are let in. The first call counts.
+    pub fn tell_of(&self, access: &Arc<LiveWebConfig>) {
+        self.access.get_or_init(|| Arc::clone(access));
     }
 
     /// How the probes do.
@@ -124,6 +132,7 @@ impl Daemon {
         observation.kernel_names_folded = memory.kernel_names.folded();
         observation.folded.clone_from(&memory.folded);
         observation.findings = self.chains.findings();
+        observation.web_config = self.access.get().and_then(|access| access.reload_state());
         Ok(observation)
     }
 

@@ -18,7 +18,7 @@ use crate::daemon::Daemon;
 use crate::logging;
 use crate::retention::Policy;
 use crate::serve;
-use crate::server::{Limits, Server};
+use crate::server::Limits;
 use crate::top::{self, Show};
 use stand_in::StandIn;
 
@@ -36,14 +36,15 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if !show.is_live() || !io::stderr().is_terminal() {
         logging::init(args.log);
     }
-    let server = Server::bind(&args.web.listen_addresses, Limits::default())?;
+    let server = args.web.server(Limits::default())?;
+    let scheme = if server.access().current().is_plain() { "http" } else { "https" };
     let url = server.addresses().first().map(|address| {
         let host = if address.ip().is_unspecified() {
             format!("localhost:{}", address.port())
         } else {
             address.to_string()
         };
-        format!("http://{host}{}", args.web.telemetry_path.as_str())
+        format!("{scheme}://{host}{}", args.web.telemetry_path.as_str())
     });
     let daemon = Arc::new(Daemon::start(Options::default(), Policy::default())?);
     until_found(&daemon);

@@ -8,6 +8,7 @@ pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod collector;
+pub mod config;
 pub mod daemon;
 pub mod demo;
 pub mod error_name;

@@ -5,7 +5,7 @@ use gpucause::check::Report;
 use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
 use gpucause::daemon::Daemon;
 use gpucause::logging::{Format, Level, LogArgs};
-use gpucause::server::{BindError, Limits, Server};
+use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::{demo, explain, logging, serve, top};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -62,20 +62,27 @@ fn main() -> ExitCode {
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    let configuration = error.downcast_ref::<BindError>().is_some_and(BindError::is_configuration);
+    let configuration = error.downcast_ref::<BindError>().is_some_and(BindError::is_configuration)
+        || error.is::<WebConfigError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
 }
 
 fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     // Bound first: a port in use must be told before anything is loaded into the kernel.
-    let server = Server::bind(&args.web.listen_addresses, Limits::default())?;
+    let server = args.web.server(Limits::default())?;
     let daemon = Arc::new(Daemon::start(args.probe.options(), args.retention_policy())?);
     serve::until_signal(server, &daemon, args.web.telemetry_path.clone())
 }
 
 fn check(args: &CheckArgs) -> ExitCode {
-    let report = Report::of_this_host(&args.listen_addresses);
+    let report = Report::of_this_host(&args.listen_addresses, args.web_config.as_deref());
     // With standard output gone there is nobody to tell; the exit code tells all the same.
     let _ = write!(std::io::stdout(), "{report}");
-    if report.can_run() { ExitCode::SUCCESS } else { ExitCode::from(RUN_TIME) }
+    if report.can_run() {
+        ExitCode::SUCCESS
+    } else if report.misconfigured() {
+        ExitCode::from(CONFIG)
+    } else {
+        ExitCode::from(RUN_TIME)
+    }
 }

@@ -12,8 +12,8 @@ use crate::daemon::{Daemon, REAP_EVERY};
 use crate::server::{Readiness, Server, Source as _, TelemetryPath, shutdown_signal};
 use crate::version;
 
-/// Threads for scrapes, reaping and looking: as many as run at a time, and one to spare.
-const BLOCKING_THREADS: usize = 4;
+/// Threads for scrapes, reaping, looking, passwords and the web configuration: as many as run at a time, and one to spare.
+const BLOCKING_THREADS: usize = 7;
 /// Between two looks whether the daemon has become ready.
 const READY_EVERY: Duration = Duration::from_millis(20);
 
@@ -37,6 +37,7 @@ pub fn until_signal(
         for address in server.addresses() {
             tracing::info!(%address, version = version::VERSION, "listening");
         }
+        daemon.tell_of(server.access());
         let reaping = tokio::spawn(reap(Arc::clone(daemon)));
         let looking = tokio::spawn(look(Arc::clone(daemon)));
         let telling = tokio::spawn(tell_ready(Arc::clone(daemon)));

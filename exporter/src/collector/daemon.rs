@@ -3,7 +3,10 @@
 use super::{CollectError, Collector, Input};
 use crate::clock;
 use crate::family::{Family, Value};
-use crate::metric::{self, BUILD_INFO, Kind, Metric, PROCESS_CPU};
+use crate::metric::{
+    self, BUILD_INFO, Kind, Metric, PROCESS_CPU, WEB_CONFIG_LAST_RELOAD_SUCCESSFUL,
+    WEB_CONFIG_RELOAD_FAILURES,
+};
 use crate::version;
 use prometheus::core::Collector as _;
 use prometheus::process_collector::ProcessCollector;
@@ -23,7 +26,7 @@ impl Collector for Daemon {
         "daemon"
     }
 
-    fn collect(&self, _input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
         let mut build = Family::new(&BUILD_INFO);
         build.push(
             [
@@ -35,6 +38,13 @@ impl Collector for Daemon {
             Value::Integer(1),
         );
         let mut families = vec![build];
+        if let Some(state) = input.observation.web_config {
+            let failures = Value::Integer(state.failures);
+            families.push(Family::single(&WEB_CONFIG_RELOAD_FAILURES, failures, None));
+            let succeeded = Value::Integer(state.last_succeeded.into());
+            families.push(Family::single(&WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, succeeded, None));
+        }
+        let before = families.len();
         for collected in self.0.collect() {
             let Some(metric) = row(collected.name()) else { continue };
             let Some(sample) = collected.get_metric().first() else { continue };
@@ -45,7 +55,7 @@ impl Collector for Daemon {
             };
             families.push(Family::single(metric, value, None));
         }
-        if families.len() == 1 {
+        if families.len() == before {
             return Err(CollectError::Unreadable("/proc/self"));
         }
         let start = families.iter().find(|family| family.metric == &metric::PROCESS_START_TIME);

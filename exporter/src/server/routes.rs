@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-const TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
@@ -149,7 +149,11 @@ fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
     values.join(",")
 }
 
-fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Pieces>) -> Reply {
+pub(super) fn reply(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Pieces>,
+) -> Reply {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     with_header(response, header::CONTENT_TYPE, content_type)

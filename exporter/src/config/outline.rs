@@ -1,0 +1,204 @@
+//! A YAML document as a tree that knows where each part stands. The only code that knows which crate reads YAML.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Location, MergeKeyPolicy, NonFiniteFloatPolicy, Spanned};
+
+/// Where something stands: line and column, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    /// Line.
+    pub line: u64,
+    /// Column, in characters.
+    pub column: u64,
+}
+
+impl From<Location> for Place {
+    fn from(location: Location) -> Self {
+        Self { line: location.line(), column: location.column() }
+    }
+}
+
+/// A value, and where it stands.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) value: Value,
+}
+
+/// A value.
+#[derive(Debug)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    /// With the text it was read from.
+    Number(Number, String),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Number {
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+}
+
+/// The key of a mapping's entry.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) place: Place,
+    pub(super) text: String,
+}
+
+/// Text that is no YAML document, or not one that a configuration can be.
+#[derive(Debug)]
+pub(super) struct SyntaxError {
+    pub(super) place: Option<Place>,
+    pub(super) problem: String,
+}
+
+/// Reads a document. One without content is null.
+pub(super) fn read(text: &str) -> Result<Node, SyntaxError> {
+    let options = serde_saphyr::options! {
+        strict_booleans: true,
+        with_snippet: false,
+        merge_keys: MergeKeyPolicy::Error,
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+    };
+    let tree: Spanned<Tree> =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(&error))?;
+    Ok(tree.value.at(tree.referenced, text))
+}
+
+fn syntax_error(error: &serde_saphyr::Error) -> SyntaxError {
+    let place = error.location().map(Place::from);
+    let problem = match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("{key} is there twice, and must be there once")
+        }
+        serde_saphyr::Error::MultipleDocuments { .. } => {
+            "a second document begins; a configuration is one document".to_owned()
+        }
+        other => {
+            let said = other.to_string();
+            // The place is told in the same way for all errors.
+            let said = said.rsplit_once(" at line ").map_or(&*said, |(said, _)| said);
+            format!("not valid YAML: {said}")
+        }
+    };
+    SyntaxError { place, problem }
+}
+
+/// What the YAML crate fills in; it hands out places beside values.
+#[derive(Debug)]
+enum Tree {
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(String),
+    List(Vec<Spanned<Tree>>),
+    Map(Vec<(Spanned<String>, Spanned<Tree>)>),
+}
+
+impl Tree {
+    fn at(self, location: Location, source: &str) -> Node {
+        let value = match self {
+            Self::Null => Value::Null,
+            Self::Bool(value) => Value::Bool(value),
+            Self::Number(number) => Value::Number(number, number.text(location, source)),
+            Self::Text(text) => Value::Text(text),
+            Self::List(items) => {
+                Value::List(items.into_iter().map(|i| i.value.at(i.referenced, source)).collect())
+            }
+            Self::Map(entries) => {
+                let entry = |(key, node): (Spanned<String>, Spanned<Self>)| {
+                    let place = key.referenced.into();
+                    (Key { place, text: key.value }, node.value.at(node.referenced, source))
+                };
+                Value::Map(entries.into_iter().map(entry).collect())
+            }
+        };
+        Node { place: location.into(), value }
+    }
+}
+
+impl Number {
+    /// As it was written, where that is known.
+    fn text(self, location: Location, source: &str) -> String {
+        let span = location.span();
+        let written = span.byte_offset().zip(span.byte_len()).and_then(|(offset, length)| {
+            let begin = usize::try_from(offset).ok()?;
+            source.get(begin..begin.checked_add(usize::try_from(length).ok()?)?)
+        });
+        match (written, self) {
+            (Some(text), _) if !text.is_empty() => text.to_owned(),
+            (_, Self::Unsigned(number)) => number.to_string(),
+            (_, Self::Signed(number)) => number.to_string(),
+            (_, Self::Float(number)) => number.to_string(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor)
+    }
+}
+
+struct TreeVisitor;
+
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Tree::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+        Ok(Tree::Number(Number::Unsigned(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Tree, E> {
+        Ok(Tree::Number(Number::Signed(value)))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Tree, E> {
+        Ok(Tree::Number(Number::Float(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+        Ok(Tree::Text(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Tree, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element()? {
+            items.push(item);
+        }
+        Ok(Tree::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Tree, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = access.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Tree::Map(entries))
+    }
+}
