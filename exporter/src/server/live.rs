@@ -43,9 +43,8 @@ impl LiveWebConfig {
     /// # Errors
     /// When it, or one that it names, cannot be read or says something wrong.
     pub fn load(path: &Path) -> Result<Self, WebConfigError> {
-        // Seen before it is read: what changes in between is then another look's change.
-        let first = WebConfig::read(path);
-        let seen = seen(&first.files);
+        // Seen before they are read, so that a change after that is a look's.
+        let seen = seen(&WebConfig::read(path).files);
         let reading = WebConfig::read(path);
         let config = reading.outcome?;
         if config.is_plain() && !config.users.is_empty() {
@@ -96,20 +95,21 @@ impl LiveWebConfig {
     fn look(&self, last: Option<&Seen>) -> Option<Seen> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let now = seen(&files.0);
-        if now != files.1 && last == Some(&now) {
-            let path = self.path.as_deref()?;
-            let reading = WebConfig::read(path);
-            self.take(path, reading.outcome);
-            // The other files that a file names that cannot be read are as good as unchanged.
-            if reading.files != files.0 && reading.files.len() > 1 {
-                files.0 = reading.files;
-                files.1 = seen(&files.0);
-            } else {
-                files.1 = now;
-            }
-            return Some(files.1.clone());
+        if now == files.1 || last != Some(&now) {
+            return Some(now);
         }
-        Some(now)
+        let path = self.path.as_deref()?;
+        let mut reading = WebConfig::read(path);
+        files.1 = now;
+        // A file that cannot be understood names no others: those it named before may be what is to be put right.
+        if reading.files.len() > 1 && reading.files != files.0 {
+            files.1 = seen(&reading.files);
+            files.0 = reading.files;
+            // Seen before they are read, so that a change after that is another look's.
+            reading = WebConfig::read(path);
+        }
+        self.take(path, reading.outcome);
+        Some(files.1.clone())
     }
 
     fn take(&self, path: &Path, outcome: Result<WebConfig, WebConfigError>) {

@@ -75,6 +75,22 @@ fn the_example_of_exporter_toolkit_is_taken() {
 }
 
 #[test]
+fn the_example_of_the_readme_is_taken() {
+    let readme = include_str!("../../../../README.md");
+    let (_, rest) = readme.split_once("```yaml\ntls_server_config:").unwrap();
+    let (example, _) = rest.split_once("```").unwrap();
+    let folder = folder();
+    for (from, to) in [("crt.pem", "tls.crt"), ("key.pem", "tls.key"), ("ca.pem", "ca.crt")] {
+        fs::copy(folder.path().join(from), folder.path().join(to)).unwrap();
+    }
+    let config = load(&folder, &format!("tls_server_config:{example}")).unwrap();
+    assert_eq!(
+        config.to_string(),
+        "TLS 1.2 and 1.3, client certificates required and verified, 1 user"
+    );
+}
+
+#[test]
 fn an_empty_file_asks_for_nothing() {
     for text in [
         "",
