@@ -3,6 +3,7 @@
 pub(crate) mod block;
 pub(crate) mod calls;
 pub(crate) mod contend;
+pub(crate) mod fault;
 pub(crate) mod idle;
 pub(crate) mod latency;
 pub(crate) mod rate;
