@@ -3,8 +3,11 @@
 use crate::logging;
 use crate::retention;
 use crate::server::{ListenAddress, TelemetryPath};
+use crate::top::Show;
 use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gpucause_abi::Tgid;
+use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use std::path::PathBuf;
@@ -26,8 +29,60 @@ pub enum Command {
     Exporter(ExporterArgs),
     /// Tell whether the exporter can run on this host, and what to do where it cannot
     Check(CheckArgs),
+    /// Tell why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and what to try
+    Explain(ExplainArgs),
     /// Serve and show live what is observed; without a CUDA process here, of a stand-in workload under real CPU contention
     Demo(DemoArgs),
+    /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
+    Top(TopArgs),
+}
+
+/// The shortest interval of `top`: shorter ones would tell little, and cost much.
+const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Flags of `gpucause top`.
+#[derive(Debug, Clone, Args)]
+pub struct TopArgs {
+    /// Length of the interval that is shown, such as 500ms or 2s
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
+    pub interval: Duration,
+    /// Print one interval as plain text and end
+    #[arg(long, conflicts_with = "count")]
+    pub once: bool,
+    /// Print a table an interval as plain text; the default where standard output is no terminal
+    #[arg(short, long)]
+    pub batch: bool,
+    /// End after so many intervals
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub count: Option<u32>,
+    /// Show this process only
+    #[arg(short, long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// Flags of the probes.
+    #[command(flatten)]
+    pub probe: ProbeArgs,
+}
+
+impl TopArgs {
+    /// How the view is shown.
+    #[must_use]
+    pub fn show(&self) -> Show {
+        Show {
+            interval: self.interval,
+            count: if self.once { Some(1) } else { self.count },
+            only: self.pid.map(Tgid),
+            plain: self.batch || self.once,
+            heading: Vec::new(),
+        }
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if interval < LEAST_INTERVAL {
+        return Err(format!("{text:?} is too short; write {LEAST_INTERVAL:?} or more"));
+    }
+    Ok(interval)
 }
 
 /// Flags of `gpucause check`.
@@ -36,6 +91,23 @@ pub struct CheckArgs {
     /// Address that the exporter would listen on; may be repeated
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = ":9400")]
     pub listen_addresses: Vec<ListenAddress>,
+}
+
+/// Flags of `gpucause explain`.
+#[derive(Debug, Clone, Args)]
+pub struct ExplainArgs {
+    /// The node, where gpucause exporter runs
+    #[arg(long, value_name = "URL", default_value = "http://localhost:9400")]
+    pub url: NodeUrl,
+    /// Only what was seen in this time, such as 5m or 1h30m
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    pub since: Duration,
+    /// Add a table of what each process lost
+    #[arg(long)]
+    pub per_process: bool,
+    /// Print JSON, with all numbers
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Flags of `gpucause demo`.
@@ -187,6 +259,26 @@ mod tests {
         assert_eq!(args.web.listen_addresses, [":9400".parse().unwrap()]);
         assert_eq!(args.web.telemetry_path.as_str(), "/metrics");
         assert_eq!(args.retention_policy(), retention::Policy::default());
+    }
+
+    #[test]
+    fn an_interval_of_top_is_long_enough_to_tell_something() {
+        let top = |arguments: &[&'static str]| {
+            let words = ["gpucause", "top"].into_iter().chain(arguments.iter().copied());
+            Cli::try_parse_from(words).map(|cli| match cli.command {
+                Command::Top(args) => args.show(),
+                other => panic!("{other:?}"),
+            })
+        };
+        let once = top(&["--once", "--pid", "42"]).unwrap();
+        assert_eq!((once.count, once.only, once.plain), (Some(1), Some(Tgid(42)), true));
+        let plain = top(&["-b", "-n", "3", "--interval", "500ms"]).unwrap();
+        assert_eq!((plain.count, plain.interval), (Some(3), Duration::from_millis(500)));
+        for wrong in
+            [&["--interval", "0"][..], &["--interval=50ms"], &["-n", "0"], &["--once", "-n2"]]
+        {
+            assert!(top(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Turns an observation into families: one collector a group of metrics, none of which can break another.
 
 mod calls;
+mod chains;
 mod daemon;
 mod dispatch;
+mod host;
+mod kernels;
 mod memory;
 mod offcpu;
 mod probes;
@@ -65,8 +68,11 @@ impl Default for Collectors {
             Box::new(calls::Calls),
             Box::new(dispatch::Dispatch),
             Box::new(waits::Waits),
+            Box::new(kernels::Kernels),
             Box::new(memory::Memory),
             Box::new(offcpu::Offcpu),
+            Box::new(host::Host),
+            Box::new(chains::Chains),
             Box::new(processes::Processes),
             Box::new(probes::Probes),
             Box::new(daemon::Daemon::default()),

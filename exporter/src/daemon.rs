@@ -1,23 +1,30 @@
 //! The daemon between the probes and the page: what is kept of processes that ended, and what `/proc` says of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
+use gpucause_abi::record::FAULTS;
+use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
+use gpucause_engine::chain::Chain;
+use gpucause_engine::settings::Settings;
+use gpucause_probes::host_functions::{FunctionName, HostFunctions};
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
+use crate::chains::{Chains, Findings};
 use crate::clock::{WallClock, monotonic_now};
 use crate::collector::Collectors;
 use crate::family::Family;
+use crate::kernel_names::{KernelNames, NameSource};
 use crate::merge::absorb;
 use crate::observation::{AttachGap, Observation, ProbeState};
-use crate::process_details::DetailsCache;
+use crate::process_details::{DetailsCache, is_running};
 use crate::retention::{Policy, Retention};
 use crate::server::{Readiness, ScrapeError, Source};
+use crate::throttling::Throttling;
 use crate::wait_names::WaitNames;
 
 /// How often processes that ended are looked for when nobody scrapes.
@@ -34,10 +41,14 @@ struct Memory {
     clock: WallClock,
     folded: Option<ProcessSnapshot>,
     wait_names: WaitNames,
+    throttling: Throttling,
+    kernel_names: KernelNames,
+    functions: HostFunctions,
     /// Processes that were on a page, and whether that was after their end, so that all of them was told.
     told: HashMap<ProcId, bool>,
-    /// Time accounts as last told, which the next must not fall behind.
+    /// Time accounts and page faults as last told, which the next must not fall behind.
     told_times: HashMap<ProcId, TimeAccount>,
+    told_faults: HashMap<ProcId, [u64; FAULTS]>,
 }
 
 /// Running probes, and everything that a page is made of.
@@ -45,6 +56,7 @@ struct Memory {
 pub struct Daemon {
     probes: Probes,
     collectors: Collectors,
+    chains: Chains,
     memory: Mutex<Memory>,
     since: Nanos,
 }
@@ -63,10 +75,16 @@ impl Daemon {
             clock: WallClock::now(),
             folded: None,
             wait_names: WaitNames::default(),
+            throttling: Throttling::default(),
+            kernel_names: KernelNames::default(),
+            functions: HostFunctions::default(),
             told: HashMap::new(),
             told_times: HashMap::new(),
+            told_faults: HashMap::new(),
         };
-        Ok(Self { probes, collectors: Collectors::default(), memory: Mutex::new(memory), since })
+        let chains = Chains::new(Settings::default());
+        let memory = Mutex::new(memory);
+        Ok(Self { probes, collectors: Collectors::default(), chains, memory, since })
     }
 
     /// How the probes do.
@@ -86,8 +104,12 @@ impl Daemon {
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)?;
         memory.told = snapshot.processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
         keep_up(&mut memory.told_times, &mut snapshot.processes);
+        keep_faults_up(&mut memory.told_faults, &mut snapshot.processes);
+        self.name_kernels(&mut memory, &snapshot.processes)?;
+        let kernels = memory.kernel_names.launches(&snapshot.processes);
         let waits = memory.wait_names.update(&snapshot.processes);
         let details = memory.details.refresh(&snapshot.processes);
+        let throttled = memory.throttling.refresh(&snapshot.processes);
         let status = self.probes.status();
         let mut observation = Observation::new(snapshot, self.since, memory.clock);
         observation.details = details;
@@ -96,24 +118,71 @@ impl Daemon {
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.processes_folded = memory.retention.folded();
         observation.waits = waits;
+        observation.throttled = throttled;
         observation.wait_names_folded = memory.wait_names.folded();
+        observation.kernels = kernels;
+        observation.kernel_names_folded = memory.kernel_names.folded();
         observation.folded.clone_from(&memory.folded);
+        observation.findings = self.chains.findings();
         Ok(observation)
     }
 
-    /// Keeps the maps from filling up with processes that ended while nobody scrapes. Costs next to nothing while nothing
-    /// is to be dropped.
+    /// Looks for causal chains. To be called every [`LOOK_EVERY`](crate::chains::LOOK_EVERY). Costs next to nothing while
+    /// no process is observed.
+    ///
+    /// # Errors
+    /// When a kernel map cannot be read.
+    pub fn look(&self) -> Result<(), ReadError> {
+        if !self.probes.observes_any()? {
+            return Ok(());
+        }
+        let snapshot = self.probes.snapshot()?;
+        let (clock, throttled) = {
+            let mut memory = self.memory();
+            memory.clock = memory.clock.refreshed();
+            (memory.clock, memory.throttling.refresh(&snapshot.processes))
+        };
+        self.chains.look(snapshot, clock, throttled);
+        Ok(())
+    }
+
+    /// The chains that were found so far.
+    #[must_use]
+    pub fn findings(&self) -> Findings {
+        self.chains.findings()
+    }
+
+    /// What must not wait until somebody scrapes: kernels are named while their process lives, and the maps are kept from
+    /// filling up with processes that ended. Costs next to nothing while nothing is launched and nothing to be dropped.
     ///
     /// # Errors
     /// When a kernel map cannot be read.
     pub fn reap(&self) -> Result<(), ReadError> {
-        let ended = self.probes.ended()?;
         let mut memory = self.memory();
+        let launches = self.probes.launches()?;
+        self.name_kernels(&mut memory, &launches)?;
+        let ended = self.probes.ended()?;
         if !memory.retention.has_excess(monotonic_now(), &ended) {
             return Ok(());
         }
         let mut snapshot = self.probes.snapshot()?;
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)
+    }
+
+    /// Finds out what is launched, and has the launches of the hottest kernels timed.
+    fn name_kernels(
+        &self,
+        memory: &mut Memory,
+        processes: &[ProcessSnapshot],
+    ) -> Result<(), ReadError> {
+        let mut names = Names { probes: &self.probes, functions: &mut memory.functions };
+        memory.kernel_names.update(processes, &mut names);
+        for (id, handle, name) in memory.kernel_names.untimed(processes) {
+            if self.probes.time_kernel(id, handle)? {
+                memory.kernel_names.timed(id, handle, name);
+            }
+        }
+        Ok(())
     }
 
     fn drop_ended(
@@ -157,10 +226,45 @@ impl Daemon {
     }
 }
 
+/// Names from the kernel maps and from the files of processes.
+struct Names<'a> {
+    probes: &'a Probes,
+    functions: &'a mut HostFunctions,
+}
+
+impl NameSource for Names<'_> {
+    fn handle_name(&mut self, id: ProcId, handle: u64) -> Option<HandleName> {
+        self.probes.handle_name(id, handle).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a kernel stays without name");
+            None
+        })
+    }
+
+    fn function_names(
+        &mut self,
+        process: &ProcessSnapshot,
+        addresses: &[u64],
+    ) -> BTreeMap<u64, FunctionName> {
+        if process.ended.is_some() {
+            return BTreeMap::new();
+        }
+        let names = self.functions.names(process.tgid, addresses).unwrap_or_else(|error| {
+            tracing::debug!(pid = process.tgid.0, %error, "kernels stay without name");
+            BTreeMap::new()
+        });
+        // Asked last: had the PID been reused before or during the reads, it would show here.
+        if is_running(process.tgid, process.started_boottime) { names } else { BTreeMap::new() }
+    }
+}
+
 impl Source for Daemon {
     fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
         let observation = self.observe().map_err(|error| ScrapeError(Box::new(error)))?;
         Ok(self.collectors.gather(&observation))
+    }
+
+    fn chains(&self) -> Vec<Chain> {
+        self.findings().chains
     }
 
     fn ready(&self) -> Readiness {
@@ -191,6 +295,28 @@ fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnap
             }
         }
         telling.insert(process.id, process.dispatcher_time);
+    }
+    *told = telling;
+}
+
+/// A thread that ends while the others report is in the sum of its process a moment late, and a process that ends then has no
+/// sum.
+fn keep_faults_up(told: &mut HashMap<ProcId, [u64; FAULTS]>, processes: &mut [ProcessSnapshot]) {
+    let mut telling = HashMap::with_capacity(processes.len());
+    for process in processes {
+        let before = told.get(&process.id).copied();
+        let faults = match (process.host.page_faults, before) {
+            (Some(mut faults), Some(before)) => {
+                for (count, before) in faults.iter_mut().zip(before) {
+                    *count = (*count).max(before);
+                }
+                faults
+            }
+            (Some(faults), None) | (None, Some(faults)) => faults,
+            (None, None) => continue,
+        };
+        process.host.page_faults = Some(faults);
+        telling.insert(process.id, faults);
     }
     *told = telling;
 }
@@ -244,4 +370,29 @@ fn attach_gaps(libraries: &[LibraryStatus]) -> Vec<AttachGap> {
         library.max_gap.map(|gap| AttachGap { library: library_label(library), gap })
     };
     libraries.iter().filter_map(gap).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_abi::Tgid;
+    use gpucause_abi::record::COMM_LEN;
+    use gpucause_abi::snapshot::Comm;
+
+    #[test]
+    fn page_faults_never_step_back_nor_vanish_while_a_process_is_told_of() {
+        let mut told = HashMap::new();
+        let mut look = |id: u32, faults: Option<[u64; FAULTS]>| {
+            let mut process = ProcessSnapshot::new(ProcId(id), Tgid(1), Comm([0; COMM_LEN]));
+            process.host.page_faults = faults;
+            let mut processes = [process];
+            keep_faults_up(&mut told, &mut processes);
+            let [process] = processes;
+            process.host.page_faults
+        };
+        assert_eq!(look(1, Some([10, 1])), Some([10, 1]));
+        assert_eq!(look(1, Some([8, 2])), Some([10, 2]));
+        assert_eq!(look(1, None), Some([10, 2]));
+        assert_eq!(look(2, None), None);
+    }
 }

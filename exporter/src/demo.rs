@@ -1,35 +1,41 @@
-//! `gpucause demo`: the exporter and a live table of what it observes. Where no CUDA process runs, a stand-in workload plays
+//! `gpucause demo`: the exporter and the view of `gpucause top` of what it observes. Where no CUDA process runs, a stand-in workload plays
 //! one: its GPU libraries are simulated; its processes, their fight for a CPU, the probes and every number are real.
 
 mod stand_in;
-mod table;
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use gpucause_probes::Options;
 use gpucause_probes::registry::Verdict;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::cli::DemoArgs;
 use crate::daemon::Daemon;
+use crate::logging;
 use crate::retention::Policy;
 use crate::serve;
 use crate::server::{Limits, Server};
+use crate::top::{self, Show};
 use stand_in::StandIn;
-use table::Table;
 
-/// Between two states of the table.
+/// Length of the intervals that are shown.
 const REFRESH: Duration = Duration::from_secs(2);
 /// How long the libraries in use may take to be found.
 const FIND_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Runs until a signal or the end of `--duration`.
+/// Runs until a signal, the key that quits, or the end of `--duration`. Sets the log up unless it would be written over the view.
 ///
 /// # Errors
 /// When the port is taken, the programs cannot be loaded, or the stand-in workload is wanted and not there.
 pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
+    let mut show = Show { interval: REFRESH, ..Show::default() };
+    if !show.is_live() || !io::stderr().is_terminal() {
+        logging::init(args.log);
+    }
     let server = Server::bind(&args.web.listen_addresses, Limits::default())?;
     let url = server.addresses().first().map(|address| {
         let host = if address.ip().is_unspecified() {
@@ -54,12 +60,23 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
              --stand-in adds a workload under contention."
         ),
     };
-    let mut out = io::stdout();
-    writeln!(out, "{heading}\nMetrics: {}   (Ctrl-C ends)\n", url.unwrap_or_default())?;
+    let heading = format!("{heading}\nMetrics: {}   (Ctrl-C ends)\n", url.unwrap_or_default());
+    if show.is_live() {
+        show.heading = heading.lines().chain([""]).map(String::from).collect();
+    } else {
+        writeln!(io::stdout(), "{heading}")?;
+    }
     let (stop, stopped) = channel::<()>();
     let printer = {
         let daemon = Arc::clone(&daemon);
-        std::thread::spawn(move || print_until(&daemon, &stopped))
+        std::thread::spawn(move || {
+            // Standard output may be gone while the exporter is still wanted; a view that is quit ends all.
+            match top::show(&daemon, &show, &stopped) {
+                Ok(()) if show.is_live() => end_process(),
+                Ok(()) => {}
+                Err(error) => tracing::error!("{error:#}"),
+            }
+        })
     };
     if let Some(after) = args.duration {
         end_after(after);
@@ -89,20 +106,12 @@ fn until_found(daemon: &Daemon) {
 fn end_after(after: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(after);
-        if let Err(error) = nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM) {
-            tracing::error!(%error, "cannot end the demo");
-        }
+        end_process();
     });
 }
 
-fn print_until(daemon: &Daemon, stopped: &std::sync::mpsc::Receiver<()>) {
-    let mut table = Table::default();
-    while stopped.recv_timeout(REFRESH) == Err(RecvTimeoutError::Timeout) {
-        let text = match daemon.observe() {
-            Ok(observation) => table.next(&observation.snapshot),
-            Err(error) => format!("{error}\n"),
-        };
-        // Standard output may be gone while the exporter is still wanted.
-        let _ = io::stdout().write_all(text.as_bytes());
+fn end_process() {
+    if let Err(error) = kill(Pid::this(), Signal::SIGTERM) {
+        tracing::error!(%error, "cannot end the demo");
     }
 }

@@ -58,6 +58,19 @@ pub enum Value {
     Histogram(Histogram),
 }
 
+/// What a counter's last increase came from, for OpenMetrics.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exemplar {
+    /// Its one label.
+    pub key: &'static str,
+    /// The label's value. With the key at most 128 characters.
+    pub value: Arc<str>,
+    /// By how much it raised the counter.
+    pub amount: f64,
+    /// When, in seconds since the Unix epoch.
+    pub at: f64,
+}
+
 /// One series of a family.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
@@ -67,6 +80,8 @@ pub struct Sample {
     pub value: Value,
     /// When a counter or histogram began at zero, in seconds since the Unix epoch. It tells a restart from a reused PID.
     pub created: Option<f64>,
+    /// What the last increase came from.
+    pub exemplar: Option<Exemplar>,
 }
 
 /// A metric and its samples.
@@ -98,7 +113,14 @@ impl Family {
         created: Option<f64>,
     ) {
         debug_assert_eq!(N, self.metric.labels.len(), "labels of {}", self.metric.name);
-        self.samples.push(Sample { labels: Box::new(labels), value, created });
+        self.samples.push(Sample { labels: Box::new(labels), value, created, exemplar: None });
+    }
+
+    /// Tells what the sample that was added last came from.
+    pub fn set_exemplar(&mut self, exemplar: Option<Exemplar>) {
+        if let Some(last) = self.samples.last_mut() {
+            last.exemplar = exemplar;
+        }
     }
 
     /// With one sample that has no labels.

@@ -3,6 +3,7 @@
 //! A scrape copies the kernel's accounts into an [`observation`], [`collector`]s turn it into [`family`] values, an
 //! [`exposition`] encoder writes them, and the [`server`] hands them out.
 
+pub mod chains;
 pub mod check;
 pub mod cli;
 pub mod clock;
@@ -10,8 +11,10 @@ pub mod collector;
 pub mod daemon;
 pub mod demo;
 pub mod error_name;
+pub mod explain;
 pub mod exposition;
 pub mod family;
+pub mod kernel_names;
 pub mod logging;
 pub mod merge;
 pub mod metric;
@@ -20,6 +23,8 @@ pub mod process_details;
 pub mod retention;
 pub mod serve;
 pub mod server;
+pub mod throttling;
+pub mod top;
 pub mod top_names;
 pub mod version;
 pub mod wait_names;

@@ -4,8 +4,9 @@ use clap::Parser as _;
 use gpucause::check::Report;
 use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
 use gpucause::daemon::Daemon;
+use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::server::{BindError, Limits, Server};
-use gpucause::{demo, logging, serve};
+use gpucause::{demo, explain, logging, serve, top};
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,6 +17,9 @@ const RUN_TIME: u8 = 1;
 const USAGE: u8 = 64;
 /// The configuration is wrong; `EX_CONFIG` of sysexits.
 const CONFIG: u8 = 78;
+
+/// What somebody who looks at a view wants to know.
+const TOP_LOG: LogArgs = LogArgs { level: Level::Warn, format: Format::Logfmt };
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -32,9 +36,20 @@ fn main() -> ExitCode {
             exporter(&args)
         }
         Command::Check(args) => return check(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Demo(args) => {
+            let result = demo::run(&args);
+            // While it shows a live view it keeps the log off the screen.
             logging::init(args.log);
-            demo::run(&args)
+            result
+        }
+        Command::Top(args) => {
+            if !args.show().is_live() {
+                logging::init(TOP_LOG);
+            }
+            let result = top::run(&args);
+            logging::init(TOP_LOG);
+            result
         }
     };
     match result {

@@ -1,7 +1,7 @@
 //! Adding one process's accounts to another's.
 
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot, Wait};
+use gpucause_abi::snapshot::{CallSnapshot, HostUse, ProcessSnapshot, Wait};
 
 /// Adds the accounts of `image` to those of `sum`; identity, beginning and end of `sum` stay.
 pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
@@ -39,6 +39,7 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
             None => sum.kernels.push((function, launches)),
         }
     }
+    sum.other_launches += image.other_launches;
     sum.dispatcher_time.merge(&image.dispatcher_time);
     for (total, bytes) in sum.copied.iter_mut().zip(image.copied) {
         *total += bytes;
@@ -77,6 +78,34 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
             *total += count;
         }
     }
+    absorb_host(&mut sum.host, &image.host);
+}
+
+fn absorb_host(sum: &mut HostUse, image: &HostUse) {
+    for io in &image.block_io {
+        let own = sum
+            .block_io
+            .iter_mut()
+            .find(|own| (own.device, own.operation) == (io.device, io.operation));
+        match own {
+            Some(own) => {
+                own.time.0 += io.time.0;
+                own.bytes += io.bytes;
+                own.requests += io.requests;
+            }
+            None => sum.block_io.push(*io),
+        }
+    }
+    if let Some(faults) = image.page_faults {
+        let own = sum.page_faults.get_or_insert_default();
+        for (total, count) in own.iter_mut().zip(faults) {
+            *total += count;
+        }
+    }
+    sum.page_alloc_bytes += image.page_alloc_bytes;
+    sum.direct_reclaim.0 += image.direct_reclaim.0;
+    sum.tcp_retransmits += image.tcp_retransmits;
+    sum.oom_kills += image.oom_kills;
 }
 
 fn absorb_waits(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
@@ -89,5 +118,43 @@ fn absorb_waits(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
             }
             None => sum.waits.push(*wait),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_abi::record::{COMM_LEN, DEVICE_LEN};
+    use gpucause_abi::snapshot::{BlockIo, Comm, DeviceName};
+    use gpucause_abi::state::BlockOperation;
+    use gpucause_abi::{Nanos, ProcId, Tgid};
+
+    fn image(device: u8, amount: u64) -> ProcessSnapshot {
+        let mut image = ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([0; COMM_LEN]));
+        image.host = HostUse {
+            block_io: vec![BlockIo {
+                device: DeviceName([device; DEVICE_LEN]),
+                operation: BlockOperation::Read,
+                time: Nanos(amount),
+                bytes: amount,
+                requests: amount,
+            }],
+            page_faults: Some([amount, amount]),
+            page_alloc_bytes: amount,
+            direct_reclaim: Nanos(amount),
+            tcp_retransmits: amount,
+            oom_kills: amount,
+        };
+        image
+    }
+
+    #[test]
+    fn what_images_asked_of_the_host_adds_up() {
+        let mut sum = image(1, 2);
+        absorb(&mut sum, &image(1, 3));
+        assert_eq!(sum, image(1, 5));
+        absorb(&mut sum, &image(2, 1));
+        let amounts: Vec<u64> = sum.host.block_io.iter().map(|io| io.bytes).collect();
+        assert_eq!((amounts, sum.host.oom_kills), (vec![5, 1], 6));
     }
 }

@@ -1,7 +1,10 @@
 //! All that one scrape knows: what collectors turn into families.
 
+use crate::chains::Findings;
 use crate::clock::WallClock;
+use crate::kernel_names::KernelLaunches;
 use crate::process_details::ProcessDetails;
+use crate::throttling::Throttled;
 use crate::wait_names::Waits;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
@@ -29,6 +32,14 @@ pub struct Observation {
     pub waits: HashMap<ProcId, Waits>,
     /// Times that a name was folded, in preemption and in blocked waits.
     pub wait_names_folded: (u64, u64),
+    /// What was found so far.
+    pub findings: Findings,
+    /// For how long the processes were out of CPU quota, where that is known.
+    pub throttled: HashMap<ProcId, Throttled>,
+    /// Launches of each process, by kernel.
+    pub kernels: HashMap<ProcId, KernelLaunches>,
+    /// Times that a kernel's launches were added to others.
+    pub kernel_names_folded: u64,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
     /// Tells monotonic moments as wall time.
@@ -49,6 +60,10 @@ impl Observation {
             folded: None,
             waits: HashMap::new(),
             wait_names_folded: (0, 0),
+            findings: Findings::default(),
+            throttled: HashMap::new(),
+            kernels: HashMap::new(),
+            kernel_names_folded: 0,
             since,
             clock,
         }

@@ -24,6 +24,8 @@ pub struct ProcessDetails {
     pub user: Arc<str>,
     /// `RANK` of its environment, as launchers of distributed jobs set it.
     pub rank: Arc<str>,
+    /// `LOCAL_RANK` of its environment: the rank among the processes of this host, mostly the number of the GPU too.
+    pub local_rank: Arc<str>,
     /// `WORLD_SIZE` of its environment.
     pub world_size: Arc<str>,
 }
@@ -88,10 +90,11 @@ impl DetailsCache {
             cgroup: cgroup.into(),
             user: self.user(&dir).unwrap_or_default().into(),
             rank: number_in(&environment, "RANK").unwrap_or_default().into(),
+            local_rank: number_in(&environment, "LOCAL_RANK").unwrap_or_default().into(),
             world_size: number_in(&environment, "WORLD_SIZE").unwrap_or_default().into(),
         };
         // Asked last: had the PID been reused before or during the reads, it would show here.
-        (start_ticks(&dir)? == ticks(started)).then_some(details)
+        is_that_process(&dir, started).then_some(details)
     }
 
     fn user(&self, dir: &Path) -> Option<String> {
@@ -133,6 +136,16 @@ const TICKS_PER_SECOND: u64 = 100;
 
 const fn ticks(boottime: Nanos) -> u64 {
     boottime.0 / (1_000_000_000 / TICKS_PER_SECOND)
+}
+
+/// Whether a folder of `/proc` is that of the process that started then, on the boot-time clock.
+pub(crate) fn is_that_process(dir: &Path, started: Nanos) -> bool {
+    start_ticks(dir) == Some(ticks(started))
+}
+
+/// Whether a PID is, at this moment, that of the process that started then.
+pub(crate) fn is_running(tgid: Tgid, started: Nanos) -> bool {
+    start_ticks(&Path::new("/proc").join(tgid.to_string())) == Some(ticks(started))
 }
 
 /// When the process started, in clock ticks since boot.

@@ -7,12 +7,13 @@ use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 
+use crate::chains::LOOK_EVERY;
 use crate::daemon::{Daemon, REAP_EVERY};
 use crate::server::{Readiness, Server, Source as _, TelemetryPath, shutdown_signal};
 use crate::version;
 
-/// Threads for scrapes and reaping: as many as run at a time, and one to spare.
-const BLOCKING_THREADS: usize = 3;
+/// Threads for scrapes, reaping and looking: as many as run at a time, and one to spare.
+const BLOCKING_THREADS: usize = 4;
 /// Between two looks whether the daemon has become ready.
 const READY_EVERY: Duration = Duration::from_millis(20);
 
@@ -37,11 +38,13 @@ pub fn until_signal(
             tracing::info!(%address, version = version::VERSION, "listening");
         }
         let reaping = tokio::spawn(reap(Arc::clone(daemon)));
+        let looking = tokio::spawn(look(Arc::clone(daemon)));
         let telling = tokio::spawn(tell_ready(Arc::clone(daemon)));
         let source = Arc::clone(daemon);
         let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
         notify(NotifyState::Stopping);
         reaping.abort();
+        looking.abort();
         telling.abort();
         served
     });
@@ -71,6 +74,20 @@ async fn reap(daemon: Arc<Daemon>) {
                 tracing::warn!(%error, "accounts of ended processes were not dropped");
             }
             Err(error) => tracing::error!(%error, "dropping accounts of ended processes failed"),
+        }
+    }
+}
+
+async fn look(daemon: Arc<Daemon>) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let looker = Arc::clone(&daemon);
+        match tokio::task::spawn_blocking(move || looker.look()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "causal chains were not looked for"),
+            Err(error) => tracing::error!(%error, "looking for causal chains failed"),
         }
     }
 }

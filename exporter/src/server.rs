@@ -3,6 +3,8 @@
 //! It is one thread. Scrapes run on blocking threads, a few at a time, so that neither a slow scrape nor a slow client
 //! holds up `/-/healthy`, as long as connections are free. A connection lives for a bounded time, since a scraper opens another one without ado.
 
+mod access;
+mod api;
 mod body;
 mod landing;
 mod listen;
@@ -15,6 +17,7 @@ pub use routes::TelemetryPath;
 pub use signal::shutdown_signal;
 pub use source::{Readiness, ScrapeError, Source};
 
+use access::Peer;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -142,8 +145,8 @@ impl Acceptor {
         // The semaphore is never closed.
         while let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await {
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    tokio::spawn(self.clone().connection(stream, permit));
+                Ok((stream, peer)) => {
+                    tokio::spawn(self.clone().connection(stream, Peer(peer.ip()), permit));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -153,11 +156,11 @@ impl Acceptor {
         }
     }
 
-    async fn connection(mut self, stream: TcpStream, _permit: OwnedSemaphorePermit) {
+    async fn connection(mut self, stream: TcpStream, peer: Peer, _permit: OwnedSemaphorePermit) {
         let routes = self.routes;
         let service = service_fn(move |request| {
             let routes = Arc::clone(&routes);
-            async move { Ok::<_, std::convert::Infallible>(routes.respond(&request).await) }
+            async move { Ok::<_, std::convert::Infallible>(routes.respond(&request, peer).await) }
         });
         let mut connection = pin!(
             http1::Builder::new()

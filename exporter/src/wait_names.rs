@@ -108,7 +108,7 @@ fn add_other(names: &mut Vec<(Arc<str>, Nanos)>, time: Nanos) {
 }
 
 /// Kernel threads of one kind go by one name, without the CPU and number that follow a slash.
-fn task_name(comm: &str) -> &str {
+pub(crate) fn task_name(comm: &str) -> &str {
     match comm.split_once('/') {
         Some((kind, rest)) if rest.starts_with(|c: char| c.is_ascii_digit() || c == 'u') => kind,
         _ => comm,

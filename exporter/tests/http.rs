@@ -11,6 +11,7 @@ mod snapshot;
 use gpucause::exposition::Format;
 use gpucause::family::Family;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
+use gpucause_engine::chain::Chain;
 use http_client::{DEADLINE, connect, get, read_to_end, request};
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
@@ -68,6 +69,10 @@ impl Source for Fixture {
         Ok(snapshot::families())
     }
 
+    fn chains(&self) -> Vec<Chain> {
+        vec![snapshot::chain()]
+    }
+
     fn ready(&self) -> Readiness {
         Readiness::Ready
     }
@@ -84,6 +89,10 @@ impl Source for Failing {
             panic!("a bug");
         }
         Err(ScrapeError("the maps are gone".into()))
+    }
+
+    fn chains(&self) -> Vec<Chain> {
+        vec![snapshot::chain()]
     }
 
     fn ready(&self) -> Readiness {
@@ -118,6 +127,10 @@ impl Source for Gate {
         changed.notify_all();
         drop(changed.wait_timeout_while(state, DEADLINE, |state| !state.1).unwrap());
         Ok(snapshot::families())
+    }
+
+    fn chains(&self) -> Vec<Chain> {
+        vec![snapshot::chain()]
     }
 
     fn ready(&self) -> Readiness {
@@ -341,4 +354,27 @@ fn a_scrape_under_way_is_finished_when_the_server_stops() {
     let response = scrape.join().unwrap();
     assert_eq!(response.status, 200);
     assert!(response.body == Format::Text.encode(&snapshot::families()));
+}
+
+#[test]
+fn chains_are_told_to_programs_of_this_host() {
+    let server = serve(Fixture);
+    let response = get(server.address, "/api/v1/chains");
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("content-type"), Some("application/json"));
+    let answer: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
+    assert_eq!(answer["status"], "success");
+    let chains: Vec<Chain> = serde_json::from_value(answer["data"]["chains"].clone()).unwrap();
+    assert_eq!(chains, [snapshot::chain()], "a chain reads back as itself");
+}
+
+#[test]
+fn chains_are_not_told_to_web_pages() {
+    let server = serve(Fixture);
+    let asked = "Origin: http://evil.example\r\n";
+    let response = request(server.address, "GET", "/api/v1/chains", asked);
+    assert_eq!(response.status, 403);
+    let answer: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
+    assert_eq!(answer["status"], "error");
+    assert!(answer["error"].as_str().unwrap().contains("not told to web pages"), "{answer}");
 }

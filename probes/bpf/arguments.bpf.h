@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /* What the arguments of a call tell: bytes copied, taken, given back and sent, and ranks. Read at entry, booked at return, for
- * outermost calls that succeed: what the driver does for the runtime is not counted twice. */
+ * outermost calls that succeed: what the driver does for the runtime is not counted twice. The names of kernels are an
+ * exception, see has_arguments.
+ *
+ * Device memory is known by what the call that took it gave out: an address, an array, a handle. One map holds them all:
+ * arrays and handles are addresses of the driver's own records in host memory, where no device address can lie. */
 #pragma once
 
 /* Integer arguments that are passed in registers. */
@@ -67,6 +71,18 @@ static __noinline __u64 argument(struct pt_regs *ctx, __u32 position)
 	return user_word(PT_REGS_SP(ctx) + STACK_ARGUMENTS_AT + 8 * (position - REGISTER_ARGUMENTS - 1));
 }
 
+/* The address of a structure of more than two words that is passed by value, at a position among the arguments: it lies on
+ * the stack on x86, before any other such argument, and is passed by address elsewhere. */
+static __always_inline __u64 structure(struct pt_regs *ctx, __u32 position)
+{
+#if defined(__TARGET_ARCH_x86)
+	(void)position;
+	return PT_REGS_SP(ctx) + STACK_ARGUMENTS_AT;
+#else
+	return argument(ctx, position);
+#endif
+}
+
 static __always_inline __u32 kind_of_memory(__u32 source, __u32 destination)
 {
 	if (source == MEMORY_UNIFIED || destination == MEMORY_UNIFIED)
@@ -109,7 +125,95 @@ static __always_inline __u32 datatype_bytes(__u32 datatype)
 	}
 }
 
-static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct op_info *info, struct frame *frame)
+/* A length of an array; those that it does not have are 0. */
+static __always_inline __u64 length_at(__u64 address)
+{
+	__u64 length = user_word(address);
+
+	return length ? length : 1;
+}
+
+/* Bits of an element by its cudaChannelFormatDesc, which begins with those of its four channels. */
+static __noinline __u32 element_bits(__u64 format)
+{
+	return user_int(format) + user_int(format + 4) + user_int(format + 8) + user_int(format + 12);
+}
+
+/* Bytes of a channel by its CUarray_format; formats that are compressed in blocks count as one byte. */
+static __always_inline __u32 channel_bytes(__u32 format)
+{
+	switch (format) {
+	case 0x03: /* uint32 */
+	case 0x0a: /* int32 */
+	case 0x20: /* float */
+		return 4;
+	case 0x02: /* uint16 */
+	case 0x09: /* int16 */
+	case 0x10: /* half */
+	case 0xc3: /* unorm16, of 1, 2 and 4 channels */
+	case 0xc4:
+	case 0xc5:
+	case 0xc9: /* snorm16 */
+	case 0xca:
+	case 0xcb:
+		return 2;
+	default:
+		return 1;
+	}
+}
+
+/* Bytes of an array by its CUDA_ARRAY_DESCRIPTOR or CUDA_ARRAY3D_DESCRIPTOR. */
+static __noinline __u64 described_bytes(__u64 descriptor, __u32 lengths)
+{
+	__u64 element = descriptor + 8 * lengths;
+	__u64 cells = user_word(descriptor) * length_at(descriptor + 8);
+
+	if (lengths > 2)
+		cells *= length_at(descriptor + 16);
+	return cells * channel_bytes(user_int(element)) * user_int(element + 4);
+}
+
+/* Takes an allocation out of the map and returns its bytes. Done before it is freed: once it is, another thread may be given
+ * the address, and book that, before this one has returned. */
+static __noinline __u64 withdraw(__u32 proc_id, __u64 address)
+{
+	struct allocation_key key = { .address = address, .proc_id = proc_id };
+	__u64 *amount = bpf_map_lookup_elem(&allocations, &key);
+	__u64 withdrawn;
+
+	/* Allocated before the daemon came, or not device memory. */
+	if (!amount)
+		return 0;
+	withdrawn = *amount;
+	return bpf_map_delete_elem(&allocations, &key) ? 0 : withdrawn;
+}
+
+/* Bytes that an allocation asks for; with a pitch, the rows of it. */
+static __noinline __u64 asked_bytes(struct pt_regs *ctx, const volatile struct op_info *info)
+{
+	__u64 box, cells;
+
+	switch (info->role) {
+	case ARGS_ALLOC_EXTENT:
+		box = structure(ctx, info->first);
+		return user_word(box + 8) * user_word(box + 16);
+	case ARGS_ALLOC_ARRAY:
+		cells = argument(ctx, info->second);
+		cells = argument(ctx, info->first) * (cells ? cells : 1);
+		return cells * element_bits(argument(ctx, 2)) / 8;
+	case ARGS_ALLOC_ARRAY_EXTENT:
+		box = structure(ctx, info->first);
+		cells = user_word(box) * length_at(box + 8) * length_at(box + 16);
+		return cells * element_bits(argument(ctx, 2)) / 8;
+	case ARGS_ALLOC_ARRAY_DESCRIBED:
+		return described_bytes(argument(ctx, 2), info->first);
+	default:
+		return argument(ctx, info->first);
+	}
+}
+
+static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct op_info *info, struct frame *frame,
+				      __u32 proc_id)
 {
 	__u64 pointer = argument(ctx, 1);
 
@@ -117,7 +221,6 @@ static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct
 	frame->bytes = 0;
 	switch (info->role) {
 	case ARGS_COPY:
-	case ARGS_ALLOC:
 		frame->bytes = argument(ctx, info->first);
 		break;
 	case ARGS_COPY_2D:
@@ -130,16 +233,30 @@ static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct
 		frame->bytes = user_word(pointer + info->first) * user_word(pointer + info->first + 8) *
 			       user_word(pointer + info->first + 16);
 		break;
+	case ARGS_ALLOC:
+	case ARGS_ALLOC_ARRAY:
+	case ARGS_ALLOC_ARRAY_EXTENT:
+	case ARGS_ALLOC_ARRAY_DESCRIBED:
+		frame->bytes = asked_bytes(ctx, info);
+		break;
 	case ARGS_ALLOC_PITCH:
+	case ARGS_ALLOC_EXTENT:
 		/* The pitch is known at return; until then its address is kept where it will be multiplied. */
-		frame->bytes = argument(ctx, info->first);
-		frame->function = argument(ctx, 2);
+		frame->bytes = asked_bytes(ctx, info);
+		frame->function = info->role == ARGS_ALLOC_PITCH ? argument(ctx, 2) : pointer + 8;
+		break;
+	case ARGS_FREE:
+		frame->bytes = withdraw(proc_id, pointer);
 		break;
 	case ARGS_COLLECTIVE:
 		frame->bytes = argument(ctx, info->first) * datatype_bytes(argument(ctx, info->second));
 		break;
 	case ARGS_RANK:
 		frame->bytes = argument(ctx, info->first) << 32 | (__u32)argument(ctx, info->second);
+		break;
+	case ARGS_KERNEL_NAME:
+	case ARGS_KERNEL_ALIAS:
+		frame->bytes = argument(ctx, info->first);
 		break;
 	default:
 		break;
@@ -167,26 +284,31 @@ static __noinline void bytes_add(__u32 proc_id, __u16 what, __u16 which, __u64 a
 static __noinline void book_allocation(__u32 proc_id, __u64 address, __u64 amount)
 {
 	struct allocation_key key = { .address = address, .proc_id = proc_id };
+	__u64 *before;
 
 	if (!address)
 		return;
+	before = bpf_map_lookup_elem(&allocations, &key);
+	/* What is given out again is free: it went with its context, or with a call that was not seen. */
+	if (before)
+		bytes_add(proc_id, BYTES_FREED, 0, *before);
 	bytes_add(proc_id, BYTES_ALLOCATED, 0, amount);
 	if (bpf_map_update_elem(&allocations, &key, &amount, BPF_ANY))
 		count_self(SELF_FULL_ALLOCATIONS);
 }
 
-static __noinline void book_release(__u32 proc_id, __u64 address)
+/* A call that frees has returned: what it was to free is gone, or still there. */
+static __noinline void book_release(__u32 proc_id, struct frame *frame, __u32 code)
 {
-	struct allocation_key key = { .address = address, .proc_id = proc_id };
-	__u64 *amount = bpf_map_lookup_elem(&allocations, &key);
-	__u64 freed;
+	struct allocation_key key = { .address = frame->pointer, .proc_id = proc_id };
+	__u64 amount = frame->bytes;
 
-	/* Allocated before the daemon came, or not device memory. */
 	if (!amount)
 		return;
-	freed = *amount;
-	if (bpf_map_delete_elem(&allocations, &key) == 0)
-		bytes_add(proc_id, BYTES_FREED, 0, freed);
+	if (!code)
+		bytes_add(proc_id, BYTES_FREED, 0, amount);
+	else if (bpf_map_update_elem(&allocations, &key, &amount, BPF_NOEXIST))
+		count_self(SELF_FULL_ALLOCATIONS);
 }
 
 /* Copies of up to 4 KiB are of class 0, and each class is up to 16 times as large as the one before. */
@@ -209,9 +331,14 @@ static __noinline void book_rank(__u32 proc_id, __u64 ranks_and_rank)
 	proc->rank_plus_one = (__u32)ranks_and_rank + 1;
 }
 
-/* The outermost call has returned with success after `ns`. */
-static __noinline void book_arguments(__u32 proc_id, const volatile struct op_info *info, struct frame *frame, __u64 ns)
+/* The outermost call has returned with `code` after `ns`. */
+static __noinline void book_arguments(__u32 proc_id, const volatile struct op_info *info, struct frame *frame, __u64 ns,
+				      __u32 code)
 {
+	if (info->role == ARGS_FREE)
+		book_release(proc_id, frame, code);
+	if (code)
+		return;
 	switch (info->role) {
 	case ARGS_COPY:
 	case ARGS_COPY_2D:
@@ -221,13 +348,14 @@ static __noinline void book_arguments(__u32 proc_id, const volatile struct op_in
 		hist_add(proc_id, HIST_COPY, frame->kind, size_class(frame->bytes), ns);
 		break;
 	case ARGS_ALLOC:
+	case ARGS_ALLOC_ARRAY:
+	case ARGS_ALLOC_ARRAY_EXTENT:
+	case ARGS_ALLOC_ARRAY_DESCRIBED:
 		book_allocation(proc_id, user_word(frame->pointer), frame->bytes);
 		break;
 	case ARGS_ALLOC_PITCH:
+	case ARGS_ALLOC_EXTENT:
 		book_allocation(proc_id, user_word(frame->pointer), user_word(frame->function) * frame->bytes);
-		break;
-	case ARGS_FREE:
-		book_release(proc_id, frame->pointer);
 		break;
 	case ARGS_COLLECTIVE:
 		bytes_add(proc_id, BYTES_COLLECTIVE, frame->op, frame->bytes);

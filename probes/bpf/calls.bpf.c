@@ -71,52 +71,11 @@ static __noinline struct thread *dispatcher(void)
 	thread->role = ROLE_DISPATCHER;
 	open_account(thread);
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
-	if (proc)
+	if (proc && !proc->dispatches) {
 		proc->dispatches = 1;
-	return thread;
-}
-
-/* A process has a bounded part of the map, so that one cannot take it from all others. */
-static __noinline bool has_room_for_kernel(__u32 proc_id)
-{
-	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
-
-	if (proc && __sync_fetch_and_add(&proc->kernels, 1) < MAX_KERNELS)
-		return true;
-	count_self(SELF_FULL_KERNELS);
-	return false;
-}
-
-/* Whether this launch may have to load its kernel: true for all that start before the first one has returned, and for
- * kernels that cannot be remembered, as tails are judged on launches that are known to be warm. */
-static __noinline bool is_cold(__u32 proc_id, __u64 function)
-{
-	struct kernel_key key = { .function = function, .proc_id = proc_id };
-	struct kernel *kernel = bpf_map_lookup_elem(&kernels, &key);
-
-	if (!kernel) {
-		struct kernel first = {};
-
-		if (!has_room_for_kernel(proc_id))
-			return true;
-		bpf_map_update_elem(&kernels, &key, &first, BPF_NOEXIST);
-		kernel = bpf_map_lookup_elem(&kernels, &key);
-		if (!kernel) {
-			count_self(SELF_FULL_KERNELS);
-			return true;
-		}
+		__sync_fetch_and_add(&new_dispatchers, 1);
 	}
-	__sync_fetch_and_add(&kernel->launches, 1);
-	return !kernel->loaded;
-}
-
-static __noinline void mark_loaded(__u32 proc_id, __u64 function)
-{
-	struct kernel_key key = { .function = function, .proc_id = proc_id };
-	struct kernel *kernel = bpf_map_lookup_elem(&kernels, &key);
-
-	if (kernel)
-		kernel->loaded = 1;
+	return thread;
 }
 
 /* Abandons calls that were unwound: those that began deeper on the stack than this one. Returns false when this is the second
@@ -160,18 +119,37 @@ static __noinline void leave_phase(struct thread *thread, const volatile struct 
 		thread->launched_ns = now;
 }
 
+/* Whether the call that begins is part of a launch: the driver's part in one of the runtime. */
+static __always_inline bool is_in_launch(struct thread *thread)
+{
+	return thread->depth && op_info[frame_at(thread, thread->depth - 1)->op & (MAX_OPS - 1)].function_arg;
+}
+
+/* Whether the arguments of a call that begins are read: those of outermost calls, and the names of kernels that NCCL asks
+ * for, as it launches them itself. What the runtime asks the driver for would fill the map for nothing. */
+static __noinline bool has_arguments(struct thread *thread, struct frame *frame, const volatile struct op_info *info)
+{
+	const struct frame *below;
+
+	if (!thread->depth)
+		return true;
+	frame->pointer = 0;
+	below = frame_at(thread, thread->depth - 1);
+	return info->role >= ARGS_KERNEL_NAME && op_info[below->op & (MAX_OPS - 1)].phase == PHASE_NCCL;
+}
+
 /* Fills in the frame of a call that begins, the clock last. Returns the off-CPU time that goes with it. */
 static __noinline __u64 open_frame(struct pt_regs *ctx, struct thread *thread, struct frame *frame)
 {
 	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
 	__u64 offcpu = 0;
 
-	frame->function = info->function_arg ? argument(ctx, info->function_arg) : 0;
-	frame->cold = frame->function && is_cold(thread->proc_id, frame->function);
+	frame->function = info->function_arg && !is_in_launch(thread) ? argument(ctx, info->function_arg) : 0;
+	frame->cold = frame->function && is_cold(thread->proc_id, frame);
 	if (!frame->cold && thread->depth)
 		frame->cold = frame_at(thread, thread->depth - 1)->cold;
-	if (info->role && !thread->depth)
-		read_arguments(ctx, info, frame);
+	if (info->role && has_arguments(thread, frame, info))
+		read_arguments(ctx, info, frame, thread->proc_id);
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		frame->intervals = *(volatile __u32 *)&thread->intervals;
 		__builtin_memcpy(frame->offcpu_at_entry_ns, thread->offcpu_ns, sizeof(frame->offcpu_at_entry_ns));
@@ -280,23 +258,31 @@ static __noinline void count_error(const struct thread *thread, __u16 op, __u32 
 	__sync_fetch_and_add(count, 1);
 }
 
-static __always_inline void record_call(struct thread *thread, struct frame *frame, __u64 end, bool stalled)
+/* Returns how long the call took. */
+static __always_inline __u64 record_call(struct thread *thread, struct frame *frame, bool is_launch, bool stalled,
+					 __u64 end)
 {
 	__u16 flags = (frame->cold ? CALL_COLD : 0) | (stalled ? CALL_STALLED : 0);
+	__u64 ns = end - frame->start_ns;
+	__u32 slot;
 
 	if (end < frame->start_ns) {
 		count_self(SELF_CLOCK_UNDERFLOW);
-		end = frame->start_ns;
+		ns = 0;
 	}
-	hist_add(thread->proc_id, HIST_CALL, frame->op, flags, end - frame->start_ns);
+	slot = hist_add(thread->proc_id, HIST_CALL, frame->op, flags, ns);
+	if (is_launch && !frame->cold && frame->kind)
+		kernel_hist_add(frame->kind, slot, ns);
+	return ns;
 }
 
 /* Books a call that returns now with `code`. */
 static __noinline void book_call(struct thread *thread, struct frame *frame, __u32 code)
 {
 	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
-	__u64 end = 0, offcpu = 0;
+	__u64 end = 0, offcpu = 0, ns;
 	__u32 intervals = 0;
+	bool is_launch;
 
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		intervals = *(volatile __u32 *)&thread->intervals;
@@ -309,16 +295,19 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 	}
 	if (intervals != frame->intervals)
 		count_stall(thread, frame);
-	record_call(thread, frame, end, intervals != frame->intervals);
+	is_launch = info->function_arg && frame->function;
+	ns = record_call(thread, frame, is_launch, intervals != frame->intervals, end);
 	if (code && code != info->pending_code)
 		count_error(thread, frame->op, code);
-	if (frame->cold && info->function_arg)
+	if (is_launch && frame->cold)
 		mark_loaded(thread->proc_id, frame->function);
+	if (!code && info->role >= ARGS_KERNEL_NAME)
+		book_kernel_name(thread->proc_id, info, frame);
 	if (thread->depth != 1)
 		return;
 	leave_phase(thread, info, end, offcpu);
-	if (!code && info->role)
-		book_arguments(thread->proc_id, info, frame, end - frame->start_ns);
+	if (info->role)
+		book_arguments(thread->proc_id, info, frame, ns, code);
 }
 
 static __noinline void leave(struct pt_regs *ctx)

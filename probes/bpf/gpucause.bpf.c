@@ -16,10 +16,15 @@
 #include "thread.bpf.h"
 #include "blame.bpf.h"
 #include "arguments.bpf.h"
+#include "kernels.bpf.h"
 
 #include "calls.bpf.c"
 #include "sched.bpf.c"
 #include "lifecycle.bpf.c"
+#include "adopt.bpf.c"
+#include "block.bpf.c"
+#include "memory.bpf.c"
+#include "network.bpf.c"
 #include "report.bpf.c"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -17,24 +17,44 @@ static __always_inline struct hist *hist_of(const struct hist_key *key)
 	return hist;
 }
 
-/* `a` and `b` as HistKind says. */
-static __noinline void hist_add(__u32 proc_id, __u16 kind, __u16 a, __u16 b, __u64 ns)
+static __always_inline void raise(__u64 *maximum, __u64 ns)
 {
-	__u32 slot = hdr_slot(ns);
-	struct hist_key key = { .proc_id = proc_id, .kind = kind, .a = a, .b = b, .chunk = slot / CHUNK_SLOTS };
+	for (int i = 0; i < MAX_UPDATE_TRIES; i++) {
+		__u64 max = *(volatile __u64 *)maximum;
+
+		if (ns <= max || __sync_val_compare_and_swap(maximum, max, ns) == max)
+			break;
+	}
+}
+
+/* `a` and `b` as HistKind says. Returns the slot of the whole histogram. */
+static __noinline __u32 hist_add(__u32 proc_id, __u16 kind, __u16 a, __u16 b, __u64 ns)
+{
+	__u32 whole = hdr_slot(ns), slot;
+	struct hist_key key = { .proc_id = proc_id, .kind = kind, .a = a, .b = b, .chunk = whole / CHUNK_SLOTS };
 	struct hist *hist = hist_of(&key);
 
-	slot -= key.chunk * CHUNK_SLOTS;
+	slot = whole - key.chunk * CHUNK_SLOTS;
 	/* Always in bounds, which the verifier cannot see and clang would not let it. */
 	barrier_var(slot);
 	if (!hist || slot >= CHUNK_SLOTS)
+		return whole;
+	__sync_fetch_and_add(&hist->slots[slot], 1);
+	__sync_fetch_and_add(&hist->sum_ns, ns);
+	raise(&hist->max_ns, ns);
+	return whole;
+}
+
+/* The same in the whole histogram of a kernel; `timed` counts from 1. */
+static __noinline void kernel_hist_add(__u32 timed, __u32 slot, __u64 ns)
+{
+	__u32 index = timed - 1;
+	struct kernel_hist *hist = bpf_map_lookup_elem(&kernel_hists, &index);
+
+	barrier_var(slot);
+	if (!hist || slot >= SLOTS)
 		return;
 	__sync_fetch_and_add(&hist->slots[slot], 1);
 	__sync_fetch_and_add(&hist->sum_ns, ns);
-	for (int i = 0; i < MAX_UPDATE_TRIES; i++) {
-		__u64 max = *(volatile __u64 *)&hist->max_ns;
-
-		if (ns <= max || __sync_val_compare_and_swap(&hist->max_ns, max, ns) == max)
-			break;
-	}
+	raise(&hist->max_ns, ns);
 }

@@ -23,12 +23,14 @@ enum {
 	BPF_NOEXIST = 1,
 	BPF_F_NO_PREALLOC = 1,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+	BPF_SK_STORAGE_GET_F_CREATE = 1,
 };
 
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_SK_STORAGE = 24,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
 
@@ -40,6 +42,8 @@ struct atomic_int {
 
 struct signal_struct {
 	struct atomic_int live;
+	unsigned long min_flt;
+	unsigned long maj_flt;
 };
 
 struct inode {
@@ -69,7 +73,37 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct files_struct *files;
 	__u64 start_boottime;
+	unsigned long min_flt;
+	unsigned long maj_flt;
 	char comm[16];
+};
+
+struct page;
+struct sk_buff;
+
+struct gendisk {
+	char disk_name[32];
+};
+
+struct request_queue {
+	struct gendisk *disk;
+};
+
+struct request {
+	struct request_queue *q;
+	unsigned int cmd_flags;
+	unsigned int __data_len;
+};
+
+struct bpf_local_storage;
+
+struct socket_lock {
+	int owned;
+};
+
+struct sock {
+	struct socket_lock sk_lock;
+	struct bpf_local_storage *sk_bpf_storage;
 };
 
 struct seq_file {

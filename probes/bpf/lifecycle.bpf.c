@@ -16,6 +16,17 @@ static __always_inline void end_process(__u32 tgid, __u32 proc_id, bool execed)
 	__sync_fetch_and_add(filter_slot(tgid), -1);
 }
 
+/* Adds the page faults of a thread that leaves the process. */
+static __noinline void keep_faults(struct task_struct *task, __u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	if (!proc)
+		return;
+	__sync_fetch_and_add(&proc->faults_ended[FAULT_MINOR], BPF_CORE_READ(task, min_flt));
+	__sync_fetch_and_add(&proc->faults_ended[FAULT_MAJOR], BPF_CORE_READ(task, maj_flt));
+}
+
 static __noinline __u32 parent_of(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
@@ -72,6 +83,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 	close_account(thread);
 	parent_id = parent_of(thread->proc_id);
 	old_id = thread->proc_id;
+	keep_faults(task, old_id);
 	/* Before the accounts are closed: nothing may be added to them after. */
 	bpf_task_storage_delete(&threads, task);
 	end_process(tgid, old_id, true);
@@ -87,6 +99,7 @@ SEC("tp_btf/sched_process_exit")
 int BPF_PROG(process_exit, struct task_struct *task)
 {
 	__u32 tgid = task->tgid;
+	bool has_faults = true;
 	struct thread *thread;
 	__u32 *proc_id;
 
@@ -97,14 +110,19 @@ int BPF_PROG(process_exit, struct task_struct *task)
 		if (thread->depth)
 			abandon(thread, 0);
 		close_account(thread);
+		keep_faults(task, thread->proc_id);
 		thread->proc_id = 0;
+		has_faults = false;
 	}
 	if (!maybe_tracked(tgid))
 		return 0;
-	if (BPF_CORE_READ(task, signal, live.counter) > 0)
-		return 0;
 	proc_id = bpf_map_lookup_elem(&tracked, &tgid);
-	if (proc_id)
+	if (!proc_id)
+		return 0;
+	/* It was never seen to get a CPU. */
+	if (has_faults)
+		keep_faults(task, *proc_id);
+	if (BPF_CORE_READ(task, signal, live.counter) <= 0)
 		end_process(tgid, *proc_id, false);
 	return 0;
 }

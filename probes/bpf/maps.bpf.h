@@ -14,6 +14,8 @@ const volatile __u8 syscall_wakes[MAX_SYSCALLS];
 __u32 tgid_filter[FILTER_SLOTS];
 /* Last process id given out. */
 __u32 last_proc_id;
+/* Processes that have become dispatchers: when it moves, there may be children to adopt. Read by user space. */
+__u32 new_dispatchers SEC(".data.adopt");
 /* 1 for links that were closed: frames they opened can no longer be returned from. Written by user space. */
 __u8 closed_links[MAX_LINKS] SEC(".data.links");
 
@@ -74,7 +76,24 @@ struct {
 	__type(value, struct kernel);
 } kernels SEC(".maps");
 
-/* Device memory in use: address -> bytes. Deleted when freed, and by user space when the process has ended. */
+/* Handle -> name, for handles that processes asked the driver or the runtime for; 256 bytes each. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 8192);
+	__type(key, struct kernel_key);
+	__type(value, struct kernel_name);
+} kernel_names SEC(".maps");
+
+/* Times of the launches of kernels that user space has chosen, 4.3 KiB each. User space zeroes entries that it gives anew. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, KERNEL_HISTS);
+	__type(key, __u32);
+	__type(value, struct kernel_hist);
+} kernel_hists SEC(".maps");
+
+/* Device memory in use: address, array or handle -> bytes. Deleted when freed, and by user space when the process has ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -110,6 +129,38 @@ struct {
 	__type(value, struct blamed);
 } blame SEC(".maps");
 
+/* Completed block I/O. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 8192);
+	__type(key, struct block_key);
+	__type(value, struct block_total);
+} block_io SEC(".maps");
+
+struct block_request {
+	__u64 since_ns;
+	struct block_key key;
+};
+
+/* Requests of tracked processes that are in flight, by address. One that never completes, because it was merged into
+ * another, stays until its address is used again: as many as the host has requests. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct block_request);
+} block_requests SEC(".maps");
+
+/* Process id of the last tracked process that connected a socket or received from it. Freed by the kernel with the socket. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
 /* The programs' counters about themselves. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -124,6 +175,8 @@ static const struct proc zero_proc;
 static const struct stall zero_stall;
 static const struct account zero_account;
 static const struct blamed zero_blamed;
+static const struct block_total zero_block_total;
+static const struct kernel_name zero_kernel_name;
 static const __u64 zero_u64;
 
 /* The atomic add is needed although the slot is per CPU: a uprobe program can be preempted between load and store. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* What live dispatcher threads report when user space asks: their time account with the stretch that has not ended, and
- * the call they are in. A record may change while it is copied; user space settles what does not add up. */
+/* What live threads of tracked processes report when user space asks: their page faults and, those that have one, their time
+ * account with the stretch that has not ended and the call they are in. A record may change while it is copied; user space settles
+ * what does not add up. */
 
 SEC("iter/task")
 int report_threads(struct bpf_iter__task *ctx)
@@ -9,15 +10,32 @@ int report_threads(struct bpf_iter__task *ctx)
 	struct task_struct *task = ctx->task;
 	struct thread_report report = {};
 	struct thread *thread;
+	__u32 tgid;
+	__u32 *proc_id;
 
 	if (!task || !maybe_tracked(task->tgid))
 		return 0;
-	thread = thread_of(task);
-	if (!thread || !thread->proc_id || !thread->account_since_ns)
+	tgid = task->tgid;
+	proc_id = bpf_map_lookup_elem(&tracked, &tgid);
+	if (!proc_id)
 		return 0;
+	report.proc_id = *proc_id;
 	report.tid = task->pid;
+	report.faults[FAULT_MINOR] = task->min_flt;
+	report.faults[FAULT_MAJOR] = task->maj_flt;
+	/* A leader stays until all other threads have ended, and each is added here when it does. */
+	if (task->pid == task->tgid) {
+		report.faults[FAULT_MINOR] += task->signal->min_flt;
+		report.faults[FAULT_MAJOR] += task->signal->maj_flt;
+	}
+	thread = thread_of(task);
+	if (thread && thread->proc_id && thread->account_since_ns) {
+		report.has_record = 1;
+		report.proc_id = thread->proc_id;
+	}
 	report.now_ns = bpf_ktime_get_ns();
 	bpf_seq_write(seq, &report, sizeof(report));
-	bpf_seq_write(seq, thread, sizeof(*thread));
+	if (thread && report.has_record)
+		bpf_seq_write(seq, thread, sizeof(*thread));
 	return 0;
 }

@@ -31,6 +31,8 @@ static __noinline __u32 track_process(struct task_struct *leader, __u32 tgid, __
 	proc->parent_id = parent_id;
 	proc->start_boot_ns = BPF_CORE_READ(leader, start_boottime);
 	proc->first_seen_ns = bpf_ktime_get_ns();
+	proc->faults_ended[FAULT_MINOR] = BPF_CORE_READ(leader, signal, min_flt);
+	proc->faults_ended[FAULT_MAJOR] = BPF_CORE_READ(leader, signal, maj_flt);
 	BPF_CORE_READ_INTO(&proc->comm, leader, comm);
 	if (bpf_map_update_elem(&tracked, &tgid, &id, BPF_NOEXIST) == 0) {
 		__sync_fetch_and_add(filter_slot(tgid), 1);
@@ -44,6 +46,18 @@ static __noinline __u32 track_process(struct task_struct *leader, __u32 tgid, __
 		return 0;
 	}
 	return *winner;
+}
+
+/* The process of the running task, or 0 when it is not tracked. */
+static __always_inline __u32 current_proc_id(void)
+{
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	__u32 *proc_id;
+
+	if (!maybe_tracked(tgid))
+		return 0;
+	proc_id = bpf_map_lookup_elem(&tracked, &tgid);
+	return proc_id ? *proc_id : 0;
 }
 
 static __always_inline struct thread *thread_of(struct task_struct *task)
@@ -66,6 +80,7 @@ static __noinline struct thread *track_thread(struct task_struct *task, __u32 tg
 	thread->off_since_ns = 0;
 	thread->account_since_ns = 0;
 	thread->launched_ns = 0;
+	thread->reclaim_since_ns = 0;
 	thread->busy_since_ns = bpf_ktime_get_ns();
 	/* Workers feed their parent from their main thread; it has an account too, kept while it lives. */
 	if (role == ROLE_WORKER && task->pid == task->tgid)

@@ -19,6 +19,7 @@ mod names;
 mod note;
 mod prologue;
 mod source;
+mod symbols_at;
 
 #[cfg(test)]
 pub(crate) mod specimen;
@@ -28,6 +29,7 @@ mod tests;
 use names::{TracedName, traced_names};
 pub use prologue::Prologue;
 use source::Source;
+pub use symbols_at::symbols_at;
 
 /// Why a file cannot be probed. The messages leave the path to the caller, who knows which of its names to show.
 #[derive(Debug, Error)]

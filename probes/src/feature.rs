@@ -1,9 +1,10 @@
 //! What the running kernel can do, read from its BTF. Nothing is loaded or attached to find out.
 
+use std::collections::HashMap;
 use std::path::Path;
 
-use libbpf_rs::btf::types::{Enum, Func};
-use libbpf_rs::btf::{Btf, BtfKind};
+use libbpf_rs::btf::types::{Enum, Func, FuncProto, Ptr, Typedef};
+use libbpf_rs::btf::{Btf, BtfKind, ReferencesType as _};
 
 /// Where the kernel publishes its types.
 pub const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
@@ -63,20 +64,20 @@ impl Features {
     /// # Errors
     /// When the kernel publishes none or it cannot be parsed.
     pub fn detect() -> Result<Self, FeatureError> {
-        if !Path::new(BTF_PATH).exists() {
-            return Err(FeatureError::NoBtf);
-        }
-        let btf = Btf::from_vmlinux()?;
+        Ok(Self::of(&kernel_types()?))
+    }
+
+    pub(crate) fn of(btf: &Btf<'_>) -> Self {
         let has_attach_type = |name: &str| {
             btf.type_by_kind::<Enum<'_>>().any(|e| {
                 e.kind() == BtfKind::Enum && e.iter().any(|m| m.name.is_some_and(|n| n == name))
             })
         };
-        Ok(Self {
+        Self {
             session: btf.type_by_name::<Func<'_>>("bpf_session_is_return").is_some()
                 && has_attach_type("BPF_TRACE_UPROBE_SESSION"),
             multi: has_attach_type("BPF_TRACE_UPROBE_MULTI"),
-        })
+        }
     }
 
     /// The best way to attach on this kernel.
@@ -89,5 +90,58 @@ impl Features {
         } else {
             AttachMode::Perf
         }
+    }
+}
+
+/// The kernel's own types.
+pub(crate) fn kernel_types() -> Result<Btf<'static>, FeatureError> {
+    if !Path::new(BTF_PATH).exists() {
+        return Err(FeatureError::NoBtf);
+    }
+    Ok(Btf::from_vmlinux()?)
+}
+
+/// What the kernel's BTF calls the type of a tracepoint's handlers.
+const TRACEPOINT_TYPE: &str = "btf_trace_";
+
+/// The kernel's tracepoints, with the number of arguments that each tells.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tracepoints(HashMap<String, usize>);
+
+impl Tracepoints {
+    pub(crate) fn of(btf: &Btf<'_>) -> Self {
+        let tracepoint = |typedef: Typedef<'_>| {
+            let name = typedef.name()?.to_str()?.strip_prefix(TRACEPOINT_TYPE)?.to_owned();
+            let handler: Ptr<'_> = btf.type_by_id(typedef.referenced_type_id())?;
+            let prototype: FuncProto<'_> = btf.type_by_id(handler.referenced_type_id())?;
+            // The first parameter is the handler's own.
+            Some((name, prototype.len().saturating_sub(1)))
+        };
+        Self(btf.type_by_kind::<Typedef<'_>>().filter_map(tracepoint).collect())
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    pub(crate) fn arguments(&self, name: &str) -> usize {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn named<const N: usize>(tracepoints: [(&str, usize); N]) -> Self {
+        Self(tracepoints.into_iter().map(|(name, count)| (name.to_owned(), count)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_the_running_kernels_tracepoints_are_counted() {
+        let tracepoints = Tracepoints::of(&kernel_types().unwrap());
+        assert!(tracepoints.has("sched_process_exit") && !tracepoints.has("no_such"));
+        assert!(tracepoints.arguments("sched_process_fork") == 2);
     }
 }

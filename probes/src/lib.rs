@@ -10,6 +10,7 @@
 pub mod discovery;
 pub mod elf;
 pub mod feature;
+pub mod host_functions;
 pub mod mapped;
 pub mod mmap_events;
 pub mod program;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use gpucause_abi::snapshot::Snapshot;
+use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::attach::CallProbes;
@@ -84,7 +84,8 @@ impl Probes {
     /// 5.15 or newer with BTF; 6.6 or newer for the privileges that the systemd unit has.
     pub fn start(options: Options) -> Result<Self, StartError> {
         let mut programs = Programs::load(options)?;
-        let reader = Reader::new(&programs.object, programs.reports.take())?;
+        let (reports, adopts) = (programs.reports.take(), programs.adopts.take());
+        let reader = Reader::new(&programs.object, reports, adopts)?;
         let programs = Arc::new(programs);
         let mut attacher = CallProbes::new(Arc::clone(&programs))?;
         let told = Arc::new(Mutex::new(Told::default()));
@@ -109,6 +110,14 @@ impl Probes {
         self.reader.snapshot()
     }
 
+    /// Whether any process is or was observed.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn observes_any(&self) -> Result<bool, ReadError> {
+        self.reader.observes_any()
+    }
+
     /// Processes that have ended, oldest first, with the moment they ended on the monotonic clock; not the images that made
     /// calls before their process executed another.
     ///
@@ -116,6 +125,31 @@ impl Probes {
     /// When the map cannot be read.
     pub fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
         self.reader.ended()
+    }
+
+    /// Every process with its launches by kernel function and nothing else that is counted: cheaper than a snapshot.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn launches(&self) -> Result<Vec<ProcessSnapshot>, ReadError> {
+        self.reader.launches()
+    }
+
+    /// What a process was told when it asked for the handle of a kernel; `None` for other handles.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn handle_name(&self, id: ProcId, handle: u64) -> Result<Option<HandleName>, ReadError> {
+        self.reader.handle_name(id, handle)
+    }
+
+    /// Has the warm launches of a kernel function timed apart from now on, anew if they were, until the process is
+    /// removed. False when there is no room for it, or the kernel refused the program that does it.
+    ///
+    /// # Errors
+    /// When a map or the program cannot be reached.
+    pub fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
+        self.reader.time_kernel(id, function)
     }
 
     /// Deletes every account of processes that have ended.

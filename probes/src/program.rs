@@ -3,23 +3,25 @@
 use std::sync::Mutex;
 
 use gpucause_abi::op::{OPS, Op};
-use gpucause_abi::record::{MAX_OPS, OpInfo};
+use gpucause_abi::record::{MAX_OPS, OpInfo, Settings};
 use gpucause_abi::{reason_of_syscalls, wakes_of_syscalls};
 use libbpf_rs::{Link, Object, ObjectBuilder, OpenObject, PrintLevel};
+use nix::unistd::{SysconfVar, sysconf};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
-use crate::feature::{AttachMode, FeatureError, Features};
+use crate::feature::{AttachMode, FeatureError, Features, Tracepoints, kernel_types};
 use crate::syscall::syscall_number;
 use crate::verdict::{ProgramStatus, Verdict};
+
+mod host;
+
+use host::{ADOPTS, HOST_PROGRAMS, REPORTS};
 
 /// The compiled programs.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucause.bpf.o"));
 
-/// The programs that are attached once, for the whole host.
-const HOST_PROGRAMS: [&str; 6] =
-    ["sched_switch", "sched_waking", "process_fork", "process_exec", "process_exit", REPORTS];
-/// The one that runs when accounts are read.
-const REPORTS: &str = "report_threads";
+/// One that is attached to nothing.
+const RUN_BY_US: &str = "time_kernel";
 
 /// What return pops from the stack before a return probe runs: the return address on x86-64, nothing on arm64.
 const RETURN_POP: u32 = if cfg!(target_arch = "x86_64") { 8 } else { 0 };
@@ -72,6 +74,8 @@ pub(crate) struct Programs {
     links: Vec<Link>,
     /// That of the program that makes live threads report; for whoever reads it.
     pub(crate) reports: Option<Link>,
+    /// That of the program that tracks children older than the tracking; likewise.
+    pub(crate) adopts: Option<Link>,
     pub(crate) object: Object,
     pub(crate) mode: AttachMode,
     pub(crate) statuses: Vec<ProgramStatus>,
@@ -93,7 +97,9 @@ impl Programs {
     /// Loads everything, and attaches the host-wide programs. One that the kernel refuses is left out and reported;
     /// the call programs are needed.
     pub(crate) fn load(options: Options) -> Result<Self, LoadError> {
-        let features = Features::detect()?;
+        let types = kernel_types()?;
+        let (features, tracepoints) = (Features::of(&types), Tracepoints::of(&types));
+        drop(types);
         let mode = options.mode.unwrap_or_else(|| features.best_mode());
         let known = match mode {
             AttachMode::Session => features.session,
@@ -105,18 +111,20 @@ impl Programs {
         }
         let _only = LOADING.lock();
         let previous = libbpf_rs::set_print(Some((PrintLevel::Warn, record_log)));
-        let loaded = load_best(options, mode);
+        let loaded = load_best(options, mode, &tracepoints);
         libbpf_rs::set_print(previous);
-        let (object, mode, refused) = loaded?;
-        let mut programs =
-            Self { links: Vec::new(), reports: None, object, mode, statuses: refused };
-        programs.attach_host_programs();
+        let (object, mode, statuses) = loaded?;
+        let links = Vec::new();
+        let mut programs = Self { links, reports: None, adopts: None, object, mode, statuses };
+        programs.attach_host_programs(&tracepoints);
         Ok(programs)
     }
 
-    fn attach_host_programs(&mut self) {
+    fn attach_host_programs(&mut self, tracepoints: &Tracepoints) {
         for program in self.object.progs_mut() {
-            let Some(name) = HOST_PROGRAMS.into_iter().find(|&name| program.name() == name) else {
+            let known = HOST_PROGRAMS.into_iter().find(|&(name, _)| program.name() == name);
+            let Some((name, _)) = known.filter(|&(name, _)| !host::is_replaced(name, tracepoints))
+            else {
                 continue;
             };
             if self.statuses.iter().any(|status| status.program == name) {
@@ -125,6 +133,10 @@ impl Programs {
             let verdict = match program.attach() {
                 Ok(link) if name == REPORTS => {
                     self.reports = Some(link);
+                    Verdict::Attached
+                }
+                Ok(link) if name == ADOPTS => {
+                    self.adopts = Some(link);
                     Verdict::Attached
                 }
                 Ok(link) => {
@@ -150,12 +162,13 @@ impl Programs {
 fn load_best(
     options: Options,
     mode: AttachMode,
+    tracepoints: &Tracepoints,
 ) -> Result<(Object, AttachMode, Vec<ProgramStatus>), LoadError> {
     let mut modes = AttachMode::ALL.into_iter().skip_while(|&known| known != mode);
     loop {
         let mode = modes.next().unwrap_or(AttachMode::Perf);
-        match load_without_refused(options, mode) {
-            Ok((object, refused)) => return Ok((object, mode, refused)),
+        match load_without_refused(options, mode, tracepoints) {
+            Ok((object, statuses)) => return Ok((object, mode, statuses)),
             Err(error)
                 if options.mode.is_none() && mode != AttachMode::Perf && call_was_refused() =>
             {
@@ -173,12 +186,14 @@ fn call_was_refused() -> bool {
     })
 }
 
-/// Loads the object; a host program that the kernel refuses is disabled and the rest tried again.
+/// Loads the object; a host program that the kernel cannot have is left out, and one that it refuses is disabled and the
+/// rest tried again. Returns what became of those.
 fn load_without_refused(
     options: Options,
     mode: AttachMode,
+    tracepoints: &Tracepoints,
 ) -> Result<(Object, Vec<ProgramStatus>), LoadError> {
-    let mut refused: Vec<ProgramStatus> = Vec::new();
+    let mut refused = host::unsupported(tracepoints);
     loop {
         if let Ok(mut log) = LOAD_LOG.lock() {
             log.clear();
@@ -187,7 +202,12 @@ fn load_without_refused(
             .name("gpucause")
             .and_then(|builder| builder.open_memory(OBJECT))
             .map_err(|source| refusal("opened", source))?;
-        configure(&mut open, options, mode, &refused)?;
+        let is_wanted = |program: &str| {
+            refused.iter().all(|status| status.program != program)
+                && !host::is_replaced(program, tracepoints)
+        };
+        configure(&mut open, options, mode, is_wanted)?;
+        write_rodata(&mut open, tracepoints)?;
         let source = match open.load() {
             Ok(object) => return Ok((object, refused)),
             Err(source) => source,
@@ -217,7 +237,7 @@ fn load_without_refused(
 /// The host program that libbpf's log blames, as in `prog 'sched_switch': failed to load: -EINVAL`.
 fn refused_program() -> Option<&'static str> {
     let log = LOAD_LOG.lock().ok()?;
-    HOST_PROGRAMS.into_iter().find(|name| {
+    HOST_PROGRAMS.into_iter().map(|(name, _)| name).chain([RUN_BY_US]).find(|name| {
         log.iter().any(|line| line.contains(&format!("prog '{name}': failed to load")))
     })
 }
@@ -237,7 +257,7 @@ fn configure(
     open: &mut OpenObject,
     options: Options,
     mode: AttachMode,
-    refused: &[ProgramStatus],
+    is_wanted: impl Fn(&str) -> bool,
 ) -> Result<(), LoadError> {
     for mut program in open.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
@@ -245,7 +265,7 @@ fn configure(
             "call_session" => mode == AttachMode::Session,
             "call_enter_multi" | "call_leave_multi" => mode == AttachMode::Multi,
             "call_enter_perf" | "call_leave_perf" => mode == AttachMode::Perf,
-            _ => refused.iter().all(|status| status.program != name),
+            program => is_wanted(program),
         };
         program.set_autoload(wanted);
     }
@@ -259,7 +279,7 @@ fn configure(
             map.set_max_entries(entries).map_err(|source| refusal("configured", source))?;
         }
     }
-    write_rodata(open)
+    Ok(())
 }
 
 /// Where each read-only global lies in its section, and how long it is.
@@ -277,8 +297,21 @@ fn rodata_layout() -> Result<Vec<(String, usize, usize)>, LoadError> {
     Ok(variables.collect())
 }
 
+/// Facts about this process and this kernel.
+fn settings(tracepoints: &Tracepoints) -> Settings {
+    let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    Settings {
+        own_tgid: std::process::id(),
+        return_pop: RETURN_POP,
+        page_bytes: page_bytes.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(4096),
+        // Both told one argument less before they told these facts.
+        retransmit_tells_error: (tracepoints.arguments("tcp_retransmit_skb") > 2).into(),
+        victim_is_task: (tracepoints.arguments("mark_victim") > 1).into(),
+    }
+}
+
 /// Fills the read-only globals.
-fn write_rodata(open: &mut OpenObject) -> Result<(), LoadError> {
+fn write_rodata(open: &mut OpenObject, tracepoints: &Tracepoints) -> Result<(), LoadError> {
     let variables = rodata_layout()?;
     let mut map = open
         .maps_mut()
@@ -297,7 +330,7 @@ fn write_rodata(open: &mut OpenObject) -> Result<(), LoadError> {
         target.copy_from_slice(bytes);
         Ok(())
     };
-    put("settings", &[std::process::id().to_ne_bytes(), RETURN_POP.to_ne_bytes()].concat())?;
+    put("settings", &settings(tracepoints).to_bytes())?;
     let mut ops = Vec::with_capacity(MAX_OPS * size_of::<OpInfo>());
     for index in 0..MAX_OPS {
         let info = OPS.get(index).map(Op::info);

@@ -4,25 +4,27 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use gpucause_abi::hist::Histogram;
-use gpucause_abi::op::{CopyKind, OpId};
+use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
-    AccountRecord, AllocationKey, BlameKey, BlameRecord, BytesKey, CALL_COLD, CALL_STALLED,
-    CHUNK_SLOTS, CallKey, ErrorKey, HistKey, HistKind, HistRecord, KernelKey, KernelRecord,
+    AccountRecord, AllocationKey, BlameKey, BlameRecord, BlockKey, BlockRecord, BytesKey, CallKey,
+    ErrorKey, HistKey, HistRecord, KernelHistRecord, KernelKey, KernelNameRecord, KernelRecord,
     ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord, ThreadRecord, ThreadReport,
 };
-use gpucause_abi::snapshot::{
-    CallSnapshot, Comm, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
-};
-use gpucause_abi::state::{Reason, Role};
+use gpucause_abi::snapshot::{Comm, HostUse, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::{batch, prefill};
 
+mod adoption;
 mod byte_counts;
+mod histograms;
+mod host_use;
+mod kernels;
 mod waits;
 
+use adoption::Adoption;
+use kernels::Timers;
 use waits::Flushes;
 
 /// A kernel map could not be read or changed.
@@ -71,6 +73,10 @@ unsafe impl Plain for KernelKey {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for KernelRecord {}
 // SAFETY: integers and arrays of integers.
+unsafe impl Plain for KernelNameRecord {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for KernelHistRecord {}
+// SAFETY: integers and arrays of integers.
 unsafe impl Plain for StallRecord {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for ProcRecord {}
@@ -80,6 +86,10 @@ unsafe impl Plain for HistRecord {}
 unsafe impl Plain for BlameKey {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for BlameRecord {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for BlockKey {}
+// SAFETY: integers and arrays of integers.
+unsafe impl Plain for BlockRecord {}
 // SAFETY: integers and arrays of integers.
 unsafe impl Plain for BytesKey {}
 // SAFETY: integers and arrays of integers.
@@ -108,33 +118,59 @@ pub(crate) struct Reader {
     stalls: MapHandle,
     errors: MapHandle,
     kernels: MapHandle,
+    kernel_names: MapHandle,
+    timers: Timers,
     blame: MapHandle,
     bytes: MapHandle,
     allocations: MapHandle,
     accounts: MapHandle,
+    block_io: MapHandle,
     self_counters: MapHandle,
     /// The program that makes live threads report; without it only ended threads are in the time accounts.
     reports: Option<Link>,
+    adoption: Adoption,
 }
 
 /// Bounded maps whose fill is reported, with the counter of what each refused.
-const BOUNDED: [(&str, SelfCounter); 8] = [
+const BOUNDED: [(&str, SelfCounter); 10] = [
     ("procs", SelfCounter::FullProcs),
     ("hists", SelfCounter::FullHists),
     ("stalls", SelfCounter::FullStalls),
     ("errors", SelfCounter::FullErrors),
     ("kernels", SelfCounter::FullKernels),
+    ("kernel_names", SelfCounter::FullKernelNames),
     ("blame", SelfCounter::FullBlame),
     ("bytes", SelfCounter::FullBytes),
     ("accounts", SelfCounter::FullAccounts),
+    ("block_io", SelfCounter::FullBlockIo),
 ];
 
+/// Maps whose keys tell the process.
+const PER_PROCESS: [&str; 9] = [
+    "hists",
+    "stalls",
+    "errors",
+    "kernels",
+    "kernel_names",
+    "blame",
+    "bytes",
+    "block_io",
+    "allocations",
+];
+
+fn map_of(object: &Object, name: &'static str) -> Result<MapHandle, ReadError> {
+    let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
+    MapHandle::try_from(&map).map_err(|source| ReadError::Libbpf { map: name, source })
+}
+
 impl Reader {
-    pub(crate) fn new(object: &Object, reports: Option<Link>) -> Result<Self, ReadError> {
-        let map = |name: &'static str| -> Result<MapHandle, ReadError> {
-            let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
-            MapHandle::try_from(&map).map_err(|source| ReadError::Libbpf { map: name, source })
-        };
+    /// With the programs that make live threads report, and that track children older than the tracking.
+    pub(crate) fn new(
+        object: &Object,
+        reports: Option<Link>,
+        adopts: Option<Link>,
+    ) -> Result<Self, ReadError> {
+        let map = |name: &'static str| map_of(object, name);
         let hists = map("hists")?;
         prefill::fill(&hists);
         Ok(Self {
@@ -144,11 +180,15 @@ impl Reader {
             stalls: map("stalls")?,
             errors: map("errors")?,
             kernels: map("kernels")?,
+            kernel_names: map("kernel_names")?,
+            timers: Timers::new(object)?,
             blame: map("blame")?,
             bytes: map("bytes")?,
             allocations: map("allocations")?,
             accounts: map("accounts")?,
+            block_io: map("block_io")?,
             reports,
+            adoption: Adoption::new(map(adoption::MAP)?, adopts),
             self_counters: map("self_counters")?,
         })
     }
@@ -158,6 +198,7 @@ impl Reader {
     /// # Errors
     /// When a map cannot be read; never for a process that comes or goes meanwhile.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, ReadError> {
+        self.adoption.run_if_due()?;
         let taken_at = monotonic_now();
         let (mut processes, flushes) = self.processes()?;
         let mut usage = BTreeMap::from([("procs", processes.len() as u64)]);
@@ -165,12 +206,23 @@ impl Reader {
         usage.insert("stalls", self.read_stalls(&mut processes)?);
         usage.insert("errors", self.read_errors(&mut processes)?);
         usage.insert("kernels", self.read_kernels(&mut processes)?);
+        usage.insert("kernel_names", self.names_given()?);
+        self.timers.read(&mut processes)?;
         usage.insert("blame", self.read_blame(&mut processes)?);
         usage.insert("accounts", self.read_accounts(&mut processes, flushes)?);
         usage.insert("bytes", self.read_bytes(&mut processes)?);
+        usage.insert("block_io", self.read_block_io(&mut processes)?);
+        host_use::split_faults(&mut processes);
         let counters = self.counters()?;
         let refused =
             |counter: SelfCounter| counters.iter().find(|c| c.0 == counter).map_or(0, |c| c.1);
+        let (timed, untimed) = self.timers.usage();
+        let timers = MapUsage {
+            map: "kernel_hists",
+            entries: timed,
+            capacity: self.timers.capacity(),
+            refused: untimed,
+        };
         let maps = BOUNDED
             .iter()
             .map(|&(map, counter)| MapUsage {
@@ -179,16 +231,27 @@ impl Reader {
                 capacity: u64::from(self.handle(map).max_entries()),
                 refused: refused(counter),
             })
+            .chain([timers])
             .collect();
         Ok(Snapshot { taken_at, processes: processes.into_values().collect(), counters, maps })
     }
 
-    /// Processes that have ended, oldest first, with the moment they ended. Images that made calls before their process
+    /// Whether there is any process in the accounts.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn observes_any(&self) -> Result<bool, ReadError> {
+        Ok(!self.processes()?.0.is_empty())
+    }
+
+    /// Processes that have ended, oldest first, with the moment they ended; children that are older than the tracking of their
+    /// parents are tracked by the way. Images that made calls before their process
     /// executed another are not among them: they are kept for as long as the process.
     ///
     /// # Errors
     /// When the map cannot be read.
     pub(crate) fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
+        self.adoption.run_if_due()?;
         let (processes, _) = self.processes()?;
         let gone =
             processes.into_values().filter(|process| !(process.execed && process.dispatches));
@@ -206,9 +269,10 @@ impl Reader {
         if ids.is_empty() {
             return Ok(());
         }
-        for name in ["hists", "stalls", "errors", "kernels", "blame", "bytes", "allocations"] {
+        for name in PER_PROCESS {
             self.remove_keys(name, ids)?;
         }
+        self.timers.release(ids);
         for id in ids {
             self.delete("accounts", &id.0.to_ne_bytes())?;
             self.delete("procs", &id.0.to_ne_bytes())?;
@@ -223,10 +287,12 @@ impl Reader {
             "stalls" => &self.stalls,
             "errors" => &self.errors,
             "kernels" => &self.kernels,
+            "kernel_names" => &self.kernel_names,
             "blame" => &self.blame,
             "bytes" => &self.bytes,
             "allocations" => &self.allocations,
             "accounts" => &self.accounts,
+            "block_io" => &self.block_io,
             _ => &self.tracked,
         }
     }
@@ -238,7 +304,7 @@ impl Reader {
         // which costs time but loses nothing.
         for key in map.keys() {
             let id = match name {
-                "kernels" => decode::<KernelKey>(name, &key)?.proc_id,
+                "kernels" | "kernel_names" => decode::<KernelKey>(name, &key)?.proc_id,
                 "allocations" => decode::<AllocationKey>(name, &key)?.proc_id,
                 _ => u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout(name))?),
             };
@@ -271,43 +337,6 @@ impl Reader {
             Ok(())
         })?;
         Ok((processes, flushes))
-    }
-
-    fn read_histograms(
-        &self,
-        processes: &mut BTreeMap<u32, ProcessSnapshot>,
-    ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.hists, "hists", |key, value| {
-            entries += 1;
-            let key: HistKey = decode("hists", key)?;
-            if let Some(process) = processes.get_mut(&key.proc_id) {
-                let record: HistRecord = decode("hists", value)?;
-                if let Some(whole) = histogram_of(process, &key) {
-                    add_chunk(whole, key.chunk, &record);
-                }
-            }
-            Ok(())
-        })?;
-        for process in processes.values_mut() {
-            let calls =
-                process.calls.iter_mut().flat_map(|call| [&mut call.durations, &mut call.stalled]);
-            let offcpu = process.offcpu.iter_mut().map(|(_, _, stretches)| stretches);
-            let runqueue = process.runqueue.iter_mut().map(|(_, waits)| waits);
-            let copies = process.copies.iter_mut().map(|(_, _, copies)| copies);
-            let gaps = std::iter::once(&mut process.launch_gap);
-            for whole in calls.chain(offcpu).chain(runqueue).chain(copies).chain(gaps) {
-                whole.slots.sort_unstable_by_key(|&(slot, _)| slot);
-            }
-            for call in &mut process.calls {
-                // So far those that never left the CPU.
-                call.durations.merge(&call.stalled);
-            }
-            process.calls.sort_unstable_by_key(|call| (call.op, call.cold));
-            process.offcpu.sort_unstable_by_key(|&(role, reason, _)| (role, reason));
-            process.runqueue.sort_unstable_by_key(|&(role, _)| role);
-        }
-        Ok(entries)
     }
 
     fn read_stalls(
@@ -351,23 +380,6 @@ impl Reader {
         Ok(entries)
     }
 
-    fn read_kernels(
-        &self,
-        processes: &mut BTreeMap<u32, ProcessSnapshot>,
-    ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.kernels, "kernels", |key, value| {
-            entries += 1;
-            let key: KernelKey = decode("kernels", key)?;
-            let record: KernelRecord = decode("kernels", value)?;
-            if let Some(process) = processes.get_mut(&key.proc_id) {
-                process.kernels.push((key.function, record.launches));
-            }
-            Ok(())
-        })?;
-        Ok(entries)
-    }
-
     fn counters(&self) -> Result<Vec<(SelfCounter, u64)>, ReadError> {
         let map = "self_counters";
         SelfCounter::ALL
@@ -404,61 +416,6 @@ fn for_each(
     outcome
 }
 
-/// Adds a chunk's values. Chunks come in no order and share no slot: the slots are sorted when all are there.
-fn add_chunk(whole: &mut Histogram, chunk: u16, record: &HistRecord) {
-    whole.sum.0 = whole.sum.0.saturating_add(record.sum_ns);
-    whole.max = whole.max.max(Nanos(record.max_ns));
-    let first = chunk.saturating_mul(CHUNK_SLOTS as u16);
-    let slots = (first..).zip(record.slots);
-    whole.slots.extend(slots.filter(|&(_, count)| count > 0));
-}
-
-/// The histogram that a chunk is part of; `None` for a key from a newer source tree.
-fn histogram_of<'a>(process: &'a mut ProcessSnapshot, key: &HistKey) -> Option<&'a mut Histogram> {
-    let role = || u8::try_from(key.a).ok().and_then(Role::from_raw);
-    match u8::try_from(key.kind).ok().and_then(HistKind::from_raw)? {
-        HistKind::Call => {
-            let (op, cold) = (OpId(key.a), key.b & CALL_COLD != 0);
-            let at = process.calls.iter().position(|call| call.op == op && call.cold == cold);
-            let at = at.unwrap_or_else(|| {
-                let (durations, stalled) = Default::default();
-                process.calls.push(CallSnapshot { op, cold, durations, stalled });
-                process.calls.len() - 1
-            });
-            let call = process.calls.get_mut(at)?;
-            Some(if key.b & CALL_STALLED == 0 { &mut call.durations } else { &mut call.stalled })
-        }
-        HistKind::Offcpu => {
-            let (role, reason) = (role()?, Reason::from_raw(u8::try_from(key.b).ok()?)?);
-            let at = process.offcpu.iter().position(|&(r, why, _)| r == role && why == reason);
-            let at = at.unwrap_or_else(|| {
-                process.offcpu.push((role, reason, Histogram::default()));
-                process.offcpu.len() - 1
-            });
-            process.offcpu.get_mut(at).map(|(_, _, whole)| whole)
-        }
-        HistKind::Copy => {
-            let kind = u8::try_from(key.a).ok().and_then(CopyKind::from_raw)?;
-            let at = process.copies.iter().position(|&(k, class, _)| k == kind && class == key.b);
-            let at = at.unwrap_or_else(|| {
-                process.copies.push((kind, key.b, Histogram::default()));
-                process.copies.len() - 1
-            });
-            process.copies.get_mut(at).map(|(_, _, whole)| whole)
-        }
-        HistKind::LaunchGap => Some(&mut process.launch_gap),
-        HistKind::Runqueue => {
-            let role = role()?;
-            let at = process.runqueue.iter().position(|&(r, _)| r == role);
-            let at = at.unwrap_or_else(|| {
-                process.runqueue.push((role, Histogram::default()));
-                process.runqueue.len() - 1
-            });
-            process.runqueue.get_mut(at).map(|(_, whole)| whole)
-        }
-    }
-}
-
 fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
     let mut switches = [[0; SWITCHES]; ROLES];
     for (of_role, counts) in switches.iter_mut().zip(record.ctx_switches.chunks_exact(SWITCHES)) {
@@ -472,7 +429,16 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
         ended: (record.ended_ns != 0).then_some(Nanos(record.ended_ns)),
         execed: record.execed != 0,
         abandoned_calls: record.abandoned_calls,
+        other_launches: record.other_launches,
         switches,
+        host: HostUse {
+            page_faults: host_use::ended_faults(record),
+            page_alloc_bytes: record.page_alloc_bytes,
+            direct_reclaim: Nanos(record.reclaim_ns),
+            tcp_retransmits: record.tcp_retransmits,
+            oom_kills: record.oom_killed.into(),
+            ..HostUse::default()
+        },
         rank: record.rank_plus_one.checked_sub(1).map(|rank| (rank, record.world_size)),
         ..ProcessSnapshot::new(id, Tgid(record.tgid), Comm(record.comm))
     }

@@ -110,6 +110,7 @@ mod tests {
             phase: Phase::Launch as u32,
             account_since_ns: 1_000,
             launched_ns: 0,
+            reclaim_since_ns: 0,
             offcpu_total_ns: 0,
             culprit: nobody,
             waker: nobody,

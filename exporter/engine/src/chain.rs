@@ -1,9 +1,11 @@
 //! What a chain is, as `/api/v1/chains`, `explain` and the metrics show it.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap as _;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Declares an enum whose variants have a label each, the same on metrics, in JSON and in the configuration.
 macro_rules! labelled {
@@ -110,7 +112,7 @@ labelled! {
 }
 
 /// The thread that feeds the GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Victim {
     /// Its process.
     pub pid: u32,
@@ -121,7 +123,7 @@ pub struct Victim {
 }
 
 /// Who is to blame.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Culprit {
     /// Its process.
     pub pid: u32,
@@ -130,7 +132,7 @@ pub struct Culprit {
 }
 
 /// One arrow of a chain.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// Who or what acts.
     pub from: String,
@@ -144,12 +146,16 @@ pub struct Step {
 
 /// Named numbers, in the order in which they are told. Names end in their unit.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Evidence(pub Vec<(&'static str, f64)>);
+pub struct Evidence(pub Vec<(Cow<'static, str>, f64)>);
 
 impl Evidence {
     /// Adds a number. A name has one value: the last.
     #[must_use]
-    pub fn with(mut self, name: &'static str, value: f64) -> Self {
+    pub fn with(self, name: &'static str, value: f64) -> Self {
+        self.set(Cow::Borrowed(name), value)
+    }
+
+    fn set(mut self, name: Cow<'static, str>, value: f64) -> Self {
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             Some(entry) => entry.1 = value,
             None => self.0.push((name, value)),
@@ -160,13 +166,13 @@ impl Evidence {
     /// Adds another's numbers.
     #[must_use]
     pub fn and(self, other: &Self) -> Self {
-        other.0.iter().fold(self, |all, &(name, value)| all.with(name, value))
+        other.0.iter().fold(self, |all, (name, value)| all.set(name.clone(), *value))
     }
 
     /// The number of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.iter().find(|(known, _)| *known == name).map(|&(_, value)| value)
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 }
 
@@ -180,8 +186,30 @@ impl Serialize for Evidence {
     }
 }
 
+impl<'de> Deserialize<'de> for Evidence {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Numbers;
+        impl<'de> Visitor<'de> for Numbers {
+            type Value = Evidence;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of names to numbers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Evidence, A::Error> {
+                let mut evidence = Evidence::default();
+                while let Some((name, value)) = map.next_entry::<String, f64>()? {
+                    evidence = evidence.set(Cow::Owned(name), value);
+                }
+                Ok(evidence)
+            }
+        }
+        deserializer.deserialize_map(Numbers)
+    }
+}
+
 /// One finding, from when it was first to when it was last seen.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chain {
     /// Names the chain, on metrics, in answers and in alerts.
     pub id: String,

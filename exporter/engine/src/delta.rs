@@ -20,6 +20,8 @@ pub(crate) struct Delta {
     pub(crate) allocated: u64,
     /// Bytes given back.
     pub(crate) freed: u64,
+    /// Times that the kernel chose the process to be killed for lack of memory.
+    pub(crate) oom_kills: u64,
     /// From launch to launch.
     pub(crate) launch_gap: Histogram,
     /// Whom dispatchers and workers waited for.
@@ -122,6 +124,7 @@ impl Delta {
                 .allocated
                 .saturating_sub(before.map_or(0, |b| b.memory.allocated)),
             freed: now.memory.freed.saturating_sub(before.map_or(0, |b| b.memory.freed)),
+            oom_kills: now.host.oom_kills.saturating_sub(before.map_or(0, |b| b.host.oom_kills)),
             launch_gap: now.launch_gap.since(before.map_or(&empty, |before| &before.launch_gap)),
             waits: waits_since(before, now),
             threads: now.dispatchers.iter().map(of_thread).collect(),

@@ -45,6 +45,8 @@ pub struct Stall {
     pub lost: Nanos,
     /// The last chain that added to it.
     pub last_id: String,
+    /// How much that was.
+    pub last_lost: Nanos,
 }
 
 /// A chain and what is needed to go on with it.
@@ -182,10 +184,12 @@ impl Ledger {
             Some(stall) => {
                 stall.lost.0 = stall.lost.0.saturating_add(lost.0);
                 id.clone_into(&mut stall.last_id);
+                stall.last_lost = lost;
             }
             None => {
                 let (process, cause) = (key.process, key.cause);
-                self.stalls.push(Stall { process, cause, lost, last_id: id.to_owned() });
+                let last_id = id.to_owned();
+                self.stalls.push(Stall { process, cause, lost, last_id, last_lost: lost });
             }
         }
     }

@@ -14,6 +14,7 @@ mod lock_wait;
 mod memory_leak;
 mod nccl_late_rank;
 mod noisy_cgroup;
+mod oom_kill;
 mod page_fault;
 mod runqueue_wait;
 mod share;
@@ -71,6 +72,7 @@ pub(crate) const RULES: &[&dyn Rule] = &[
     &graph_recapture::GraphRecapture,
     &nccl_late_rank::NcclLateRank,
     &clock_throttling::ClockThrottling,
+    &oom_kill::OomKill,
     &cold_start::ColdStart,
     &large_copy::LargeCopy,
 ];

@@ -53,7 +53,11 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
             SelfCounter::HitCall
             | SelfCounter::HitSwitch
             | SelfCounter::HitWaking
-            | SelfCounter::HitLifecycle => {
+            | SelfCounter::HitLifecycle
+            | SelfCounter::HitBlock
+            | SelfCounter::HitMemory
+            | SelfCounter::HitPageAlloc
+            | SelfCounter::HitNetwork => {
                 let label = counter.label();
                 let probe = label.strip_prefix("hit_").unwrap_or(label);
                 hits.push_created([LabelValue::Fixed(probe)], value, since);
@@ -71,10 +75,14 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
             | SelfCounter::FullStalls
             | SelfCounter::FullErrors
             | SelfCounter::FullKernels
+            | SelfCounter::FullKernelNames
             | SelfCounter::FullAccounts
             | SelfCounter::FullBlame
             | SelfCounter::FullBytes
             | SelfCounter::FullAllocations
+            | SelfCounter::FullBlockIo
+            | SelfCounter::FullBlockRequests
+            | SelfCounter::FullSockets
             | SelfCounter::FullThreads => continue,
         };
         others.push(Family::single(metric, value, since));
@@ -93,11 +101,14 @@ fn maps(observation: &Observation, since: Option<f64>) -> [Family; 3] {
         capacity.push([usage.map.into()], Value::Integer(usage.capacity));
         full.push_created([usage.map.into()], Value::Integer(usage.refused), since);
     }
-    // Thread records are not in a map of a fixed size, but the kernel can refuse one all the same. Allocations are too many
-    // to be counted at each scrape.
-    for (counter, map) in
-        [(SelfCounter::FullThreads, "threads"), (SelfCounter::FullAllocations, "allocations")]
-    {
+    // Records of threads and sockets are not in a map of a fixed size, but the kernel can refuse one all the same. Allocations
+    // are too many to be counted at each scrape, and requests come and go.
+    for (counter, map) in [
+        (SelfCounter::FullThreads, "threads"),
+        (SelfCounter::FullSockets, "sockets"),
+        (SelfCounter::FullAllocations, "allocations"),
+        (SelfCounter::FullBlockRequests, "block_requests"),
+    ] {
         for &(_, refused) in counters.iter().filter(|&&(known, _)| known == counter) {
             full.push_created([map.into()], Value::Integer(refused), since);
         }

@@ -33,6 +33,7 @@ impl Collector for Processes {
                     unknown.clone(),
                     (&details.user).into(),
                     rank,
+                    (&details.local_rank).into(),
                     world_size,
                     unknown,
                 ],

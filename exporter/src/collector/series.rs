@@ -6,8 +6,8 @@
 
 use crate::merge::absorb;
 use crate::observation::Observation;
-use gpucause_abi::Tgid;
 use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::{ProcId, Tgid};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +19,8 @@ pub struct Series<'a> {
     pub pid: Arc<str>,
     /// The `comm` label.
     pub comm: Arc<str>,
+    /// Every image of the process, the latest last; none of those that are not told apart.
+    pub images: Vec<ProcId>,
     /// The accounts; identity and end are those of the latest image.
     pub process: Cow<'a, ProcessSnapshot>,
     /// When the accounts began, in seconds since the Unix epoch.
@@ -42,6 +44,7 @@ pub(super) fn group(observation: &Observation) -> Vec<Series<'_>> {
         Some(Series {
             pid: tgid.to_string().into(),
             comm: comm.into(),
+            images: images.iter().map(|image| image.id).collect(),
             process: merged(&images)?,
             created: Some(observation.clock.unix_seconds(first_seen)),
         })
@@ -49,6 +52,7 @@ pub(super) fn group(observation: &Observation) -> Vec<Series<'_>> {
     let folded = observation.folded.as_ref().map(|process| Series {
         pid: OTHER.into(),
         comm: OTHER.into(),
+        images: Vec::new(),
         process: Cow::Borrowed(process),
         created: Some(observation.clock.unix_seconds(observation.since)),
     });

@@ -3,7 +3,10 @@
 use super::*;
 use crate::clock::WallClock;
 use crate::family::Sample;
-use crate::metric::{CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, Metric};
+use crate::kernel_names::KernelLaunches;
+use crate::metric::{
+    CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, KERNEL_LAUNCHES, Metric,
+};
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::{OpId, op_of_symbol};
 use gpucause_abi::record::{COMM_LEN, SelfCounter};
@@ -160,4 +163,36 @@ fn a_collector_that_fails_takes_no_other_along() {
     assert_eq!(successes, expected);
     assert_eq!(samples(&families, &SCRAPE_COLLECTOR_DURATION).len(), 3);
     assert_eq!(samples(&families, &CUDA_CALL_DURATION).len(), 1);
+}
+
+fn launches(observation: &Observation) -> Vec<(String, u64)> {
+    let families = Collectors::default().gather(observation);
+    let of = |sample: Sample| match sample.value {
+        Value::Integer(count) => (sample.labels[2].as_str().to_owned(), count),
+        other => panic!("{other:?} is no count"),
+    };
+    samples(&families, &KERNEL_LAUNCHES).into_iter().map(of).collect()
+}
+
+#[test]
+fn launches_of_all_images_of_a_process_add_up_by_name() {
+    let mut observation = observation(vec![process(1, 5, 0), process(2, 5, 0)]);
+    let image = |name: &str, other| KernelLaunches {
+        by_name: vec![("gemm".into(), 5), (name.into(), 1)],
+        other,
+        total: 6 + other,
+        ..KernelLaunches::default()
+    };
+    observation.kernels = [(ProcId(1), image("a", 2)), (ProcId(2), image("b", 0))].into();
+    let expected = [("gemm", 10), ("a", 1), ("b", 1), ("other", 2)];
+    assert_eq!(launches(&observation), expected.map(|(name, count)| (name.to_owned(), count)));
+}
+
+#[test]
+fn launches_of_processes_that_are_not_told_apart_are_others() {
+    let mut observation = observation(Vec::new());
+    let mut folded = process(1, 5, 0);
+    (folded.kernels, folded.other_launches) = (vec![(0x10, 3), (0x20, 4)], 2);
+    observation.folded = Some(folded);
+    assert_eq!(launches(&observation), [("other".to_owned(), 9)]);
 }

@@ -4,9 +4,12 @@
 //! scraper asks for.
 
 use super::line::{self, Page};
-use crate::family::Family;
+use crate::family::{Exemplar, Family};
 use crate::metric::Kind;
 use std::io;
+
+/// Characters that an exemplar's label may have, key and value together: a page with more is refused as a whole.
+const MAX_EXEMPLAR_CHARS: usize = 128;
 
 /// Writes the page to `sink`, piece by piece. Families without samples are left out.
 ///
@@ -30,6 +33,9 @@ pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
             let page = &mut pieces.buffer;
             let labels = line::labels(family, sample);
             line::sample(page, family, sample, &labels);
+            if let Some(exemplar) = &sample.exemplar {
+                add_exemplar(page, exemplar);
+            }
             if let Some(created) = sample.created.filter(|_| has_beginning) {
                 line::series(page, name, "_created", &labels);
                 line::float(page, created);
@@ -40,4 +46,23 @@ pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
     }
     pieces.buffer.extend_from_slice(b"# EOF\n");
     pieces.flush()
+}
+
+/// Adds an exemplar to the line that was just written.
+fn add_exemplar(page: &mut Vec<u8>, exemplar: &Exemplar) {
+    let Exemplar { key, value, amount, at } = exemplar;
+    if key.len() + value.chars().count() > MAX_EXEMPLAR_CHARS {
+        return;
+    }
+    // The line is not over yet.
+    page.pop();
+    page.extend_from_slice(b" # {");
+    page.extend_from_slice(key.as_bytes());
+    page.extend_from_slice(b"=\"");
+    line::escape(page, value, true);
+    page.extend_from_slice(b"\"} ");
+    line::float(page, *amount);
+    page.push(b' ');
+    line::float(page, *at);
+    page.push(b'\n');
 }

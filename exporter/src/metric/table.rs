@@ -52,6 +52,15 @@ metrics! {
     WAIT_NAMES_FOLDED: Counter "gpucause_wait_names_folded", None,
         ["metric"],
         "Names whose time was added to other because a process had too many; each time one is added again counts.";
+    KERNEL_LAUNCHES: Counter "gpucause_kernel_launches", None,
+        ["pid", "comm", "kernel"],
+        "Launches by kernel: the most launched of a process by name, those without a name as unknown, the rest as other.";
+    KERNEL_LAUNCH_DURATION: Histogram "gpucause_kernel_launch_duration_seconds", SECONDS,
+        ["pid", "comm", "kernel"],
+        "Time from entry to return of warm launches of the first kernels of a process to become its most launched, from the moment that each did.";
+    KERNEL_NAMES_FOLDED: Counter "gpucause_kernel_names_folded", None,
+        [],
+        "Kernels whose launches were added to other because a process had too many; each time one is added again counts.";
     MEMCPY_BYTES: Counter "gpucause_memcpy_bytes", BYTES,
         ["pid", "comm", "kind"],
         "Bytes that successful copies moved, by direction.";
@@ -66,7 +75,7 @@ metrics! {
         "Device memory that the process has given back, at its end all of it.";
     DEVICE_MEMORY_LIVE: Gauge "gpucause_device_memory_live_bytes", BYTES,
         ["pid", "comm"],
-        "Device memory that the process has in use, of what it took since it was first seen.";
+        "Device memory in use, of what the process took since it was first seen; what a device reset frees stays in it until given out again.";
     NCCL_BYTES: Counter "gpucause_nccl_bytes", BYTES,
         ["pid", "comm", "op"],
         "Bytes that successful collectives, sends and receives were given, by this rank's own count.";
@@ -79,11 +88,47 @@ metrics! {
     CONTEXT_SWITCHES: Counter "gpucause_context_switches", None,
         ["pid", "comm", "role", "kind"],
         "Times that the process's threads left a CPU: voluntary when blocking, involuntary when runnable.";
+    BLOCK_IO_TIME: Counter "gpucause_block_io_seconds", SECONDS,
+        ["pid", "comm", "device", "operation"],
+        "Time from submission to completion of the block I/O requests of the process's threads, summed over requests.";
+    BLOCK_IO_BYTES: Counter "gpucause_block_io_bytes", BYTES,
+        ["pid", "comm", "device", "operation"],
+        "Bytes of those requests that succeeded.";
+    BLOCK_IO_REQUESTS: Counter "gpucause_block_io_requests", None,
+        ["pid", "comm", "device", "operation"],
+        "Those requests, failed ones included.";
+    PAGE_FAULTS: Counter "gpucause_page_faults", None,
+        ["pid", "comm", "kind"],
+        "Page faults of the process since it began: minor ones were served from memory, major ones from a disk.";
+    PAGE_ALLOC_BYTES: Counter "gpucause_page_alloc_bytes", BYTES,
+        ["pid", "comm"],
+        "Pages that the process's threads took from the kernel, for themselves, the page cache or kernel memory.";
+    DIRECT_RECLAIM: Counter "gpucause_direct_reclaim_seconds", SECONDS,
+        ["pid", "comm"],
+        "Time that the process's threads spent freeing memory, of the host or of their cgroup, before they got theirs.";
+    OOM_KILLS: Counter "gpucause_oom_kills", None,
+        ["pid", "comm"],
+        "Times that the kernel chose the process to be killed for lack of memory.";
+    TCP_RETRANSMITS: Counter "gpucause_tcp_retransmits", None,
+        ["pid", "comm"],
+        "Times that a segment of a socket that the process connected, or was the last to receive from, was sent again.";
+    CGROUP_THROTTLED_TIME: Counter "gpucause_cgroup_throttled_seconds", SECONDS,
+        ["pid", "comm"],
+        "Time, summed over CPUs, for which the process's cgroup and those above it were out of CPU quota since the process was first scraped.";
+    CGROUP_THROTTLED_PERIODS: Counter "gpucause_cgroup_throttled_periods", None,
+        ["pid", "comm"],
+        "Quota periods in which they ran out of it.";
     CALLS_ABANDONED: Counter "gpucause_calls_abandoned", None,
         ["pid", "comm"],
         "Traced calls that never returned: unwound, or cut short by exit or exec.";
+    CAUSAL_CHAINS: Counter "gpucause_causal_chains", None,
+        ["pid", "comm", "cause", "effect", "severity"],
+        "Causal chains found, each counted once for every severity it reaches; the exemplar names the last.";
+    STALL_SECONDS: Counter "gpucause_stall_seconds", SECONDS,
+        ["pid", "comm", "cause"],
+        "GPU-feeding time that the process lost to causes that were proven on its own threads.";
     PROCESS_INFO: Info "gpucause_process_info", None,
-        ["pid", "comm", "exe", "container_id", "cgroup", "pod", "namespace", "user", "rank", "world_size", "gpu_uuid"],
+        ["pid", "comm", "exe", "container_id", "cgroup", "pod", "namespace", "user", "rank", "local_rank", "world_size", "gpu_uuid"],
         "What an observed process is; a label is empty where it could not be read.";
     PROCESSES_OBSERVED: Gauge "gpucause_processes_observed", None,
         [],
@@ -109,7 +154,7 @@ metrics! {
         "Entries that each bounded kernel map can hold.";
     MAP_FULL: Counter "gpucause_map_full", None,
         ["map"],
-        "Updates that a full kernel map refused: what they would have counted is missing, or for kernels counts as cold.";
+        "Updates that a full kernel map refused: what they would have counted is missing; for kernels it counts as cold and as other, for kernel_hists each process counts once.";
     CALLS_UNMATCHED_RETURNS: Counter "gpucause_calls_unmatched_returns", None,
         [],
         "Returns without a known entry, such as of calls that were in flight at attach.";

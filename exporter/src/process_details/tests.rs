@@ -62,6 +62,28 @@ fn a_user_without_a_name_is_told_by_uid() {
 fn only_numbers_are_taken_from_the_environment() {
     let environment = b"RANK=3\0WORLD_SIZE=secret\0LOCAL_RANK=1\0XRANK=9\0";
     assert_eq!(number_in(environment, "RANK").as_deref(), Some("3"));
+    assert_eq!(number_in(environment, "LOCAL_RANK").as_deref(), Some("1"));
     assert_eq!(number_in(environment, "WORLD_SIZE"), None);
     assert_eq!(number_in(environment, "MASTER_PORT"), None);
+}
+
+/// A `/proc` with one process, in a folder of the test's own.
+fn proc_with(environment: &[u8]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("42");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("environ"), environment).unwrap();
+    let zeros = "0 ".repeat(18);
+    fs::write(dir.join("stat"), format!("42 (torch (run) S {zeros}700 0")).unwrap();
+    root
+}
+
+#[test]
+fn ranks_are_those_that_the_launcher_set() {
+    let root = proc_with(b"PATH=/bin\0RANK=11\0LOCAL_RANK=3\0WORLD_SIZE=16\0");
+    let started = Nanos(700 * (1_000_000_000 / TICKS_PER_SECOND));
+    let process = process(42, started, None);
+    let details = DetailsCache::at(root.path(), "/nonexistent").refresh(&[process]);
+    let ProcessDetails { rank, local_rank, world_size, .. } = &*details[&ProcId(1)];
+    assert_eq!((&**rank, &**local_rank, &**world_size), ("11", "3", "16"));
 }

@@ -11,6 +11,7 @@ pub(super) fn page(telemetry_path: &TelemetryPath) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>gpucause</title></head>\n<body>\n\
          <h1>gpucause</h1>\n<p>Tells why a GPU is not being fed. Version {version}.</p>\n<ul>\n\
          <li><a href=\"{path}\">Metrics</a></li>\n\
+         <li><a href=\"/api/v1/chains\">Causal chains</a> (from this host)</li>\n\
          <li><a href=\"/-/healthy\">Health</a></li>\n\
          <li><a href=\"/-/ready\">Readiness</a></li>\n</ul>\n</body>\n</html>\n"
     )

@@ -1,5 +1,7 @@
 //! Which request gets which response.
 
+use super::access::Peer;
+use super::api;
 use super::body::Pieces;
 use super::{Limits, Readiness, ScrapeError, Source, landing};
 use crate::exposition::{Format, negotiate};
@@ -13,6 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
 /// The path that metrics are served under.
@@ -66,10 +69,10 @@ impl Routes {
     }
 
     /// The response. That to HEAD has the body of that to GET, which the server leaves out when it writes.
-    pub(super) async fn respond<B>(&self, request: &Request<B>) -> Reply {
+    pub(super) async fn respond<B>(&self, request: &Request<B>, peer: Peer) -> Reply {
         let path = request.uri().path();
-        let known =
-            path == self.telemetry_path.as_str() || matches!(path, "/" | "/-/healthy" | "/-/ready");
+        let known = path == self.telemetry_path.as_str()
+            || matches!(path, "/" | "/-/healthy" | "/-/ready" | api::CHAINS);
         if !known {
             return reply(StatusCode::NOT_FOUND, TEXT, "Not found.\n");
         }
@@ -79,6 +82,10 @@ impl Routes {
         }
         match path {
             path if path == self.telemetry_path.as_str() => self.metrics(request.headers()).await,
+            api::CHAINS => match peer.may_read_chains(request.headers()) {
+                Ok(()) => reply(StatusCode::OK, JSON, api::chains(self.source.chains())),
+                Err(refusal) => reply(StatusCode::FORBIDDEN, JSON, api::error(&refusal)),
+            },
             "/-/healthy" => reply(StatusCode::OK, TEXT, "Healthy.\n"),
             "/-/ready" => match self.source.ready() {
                 Readiness::Ready => reply(StatusCode::OK, TEXT, "Ready.\n"),

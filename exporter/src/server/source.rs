@@ -1,6 +1,7 @@
 //! Where pages come from.
 
 use crate::family::Family;
+use gpucause_engine::chain::Chain;
 
 /// What the server asks for families. Called from several threads.
 pub trait Source: Send + Sync + 'static {
@@ -9,6 +10,9 @@ pub trait Source: Send + Sync + 'static {
     /// # Errors
     /// When there is no page at all to give: a part that is missing is told within the page.
     fn scrape(&self) -> Result<Vec<Family>, ScrapeError>;
+
+    /// The causal chains that were found, the worst first. Must not block for long.
+    fn chains(&self) -> Vec<Chain>;
 
     /// Whether scrapes are worth making. Must not block.
     fn ready(&self) -> Readiness;

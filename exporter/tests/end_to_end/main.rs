@@ -9,12 +9,16 @@
     reason = "a failing test may panic"
 )]
 
+#[path = "../../../probes/tests/support/cgroup.rs"]
+mod cgroup;
 mod check;
 #[path = "../fixture/exporter.rs"]
 mod exporter;
+mod host;
 #[path = "../fixture/http_client.rs"]
 mod http_client;
 mod kernel_objects;
+mod kernels;
 mod lifecycle;
 mod page;
 #[path = "../fixture/poll.rs"]
@@ -24,5 +28,6 @@ mod refusals;
 mod retention;
 #[path = "../fixture/samples.rs"]
 mod samples;
+mod top;
 #[path = "../fixture/workload.rs"]
 mod workload;

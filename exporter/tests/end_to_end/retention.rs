@@ -18,12 +18,12 @@ fn the_series_and_map_entries_of_an_ended_process_go_after_the_retention_time() 
         "--calls=2000",
         "--threads=2",
         "--kernels=3",
-        "--mix=cudaLaunchKernel=2,cudaMemcpyAsync=1",
+        "--mix=cudaLaunchKernel=2,cudaMemcpyAsync=1,cudaLibraryGetKernel=1",
         "--script=cudaMemcpyAsync:ret=2@7",
     ]);
     exporter.until_attached(&libraries().join("libcudart.so.12"));
     let entries = |map| exporter.samples().count("gpucause_map_entries", &[("map", map)]);
-    let maps = ["procs", "hists", "stalls", "errors", "kernels"];
+    let maps = ["procs", "hists", "stalls", "errors", "kernels", "kernel_names", "kernel_hists"];
     let baseline = maps.map(entries);
     workload.work();
     let pid = workload.pid();

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::hist;
 use crate::op::{Api, Class, CopyKind};
 use crate::record::{self, ArgRole, BytesKind, HistKind, SelfCounter, c_records};
-use crate::state::{Phase, Reason, Relation, Role, Switch};
+use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, Switch};
 
 /// The C header with every constant, enum and record that this crate shares with the kernel programs. Sizes and
 /// offsets are asserted in C against the Rust layout.
@@ -21,6 +21,7 @@ pub fn c_header() -> String {
         ("CHUNK_SLOTS", record::CHUNK_SLOTS),
         ("MAX_DEPTH", record::MAX_DEPTH),
         ("COMM_LEN", record::COMM_LEN),
+        ("DEVICE_LEN", record::DEVICE_LEN),
         ("REASONS", record::REASONS),
         ("ROLES", record::ROLES),
         ("SIZE_CLASSES", record::SIZE_CLASSES),
@@ -28,11 +29,16 @@ pub fn c_header() -> String {
         ("STATES", record::STATES),
         ("ACCOUNT_CELLS", record::ACCOUNT_CELLS),
         ("SWITCHES", record::SWITCHES),
+        ("FAULTS", record::FAULTS),
+        ("BLOCK_OPERATIONS", record::BLOCK_OPERATIONS),
         ("CTX_SWITCHES", record::CTX_SWITCHES),
         ("MAX_OPS", record::MAX_OPS),
         ("MAX_KERNELS", record::MAX_KERNELS),
         ("CALL_COLD", record::CALL_COLD as usize),
         ("CALL_STALLED", record::CALL_STALLED as usize),
+        ("MAX_KERNEL_NAMES", record::MAX_KERNEL_NAMES),
+        ("KERNEL_NAME_LEN", record::KERNEL_NAME_LEN),
+        ("KERNEL_HISTS", record::KERNEL_HISTS),
         ("MAX_LINKS", record::MAX_LINKS),
         ("MAX_SYSCALLS", record::MAX_SYSCALLS),
         ("FILTER_SLOTS", record::FILTER_SLOTS),
@@ -54,6 +60,8 @@ pub fn c_header() -> String {
     c_enum(&mut text, BytesKind::C_PREFIX, BytesKind::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Phase::C_PREFIX, Phase::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, Switch::C_PREFIX, Switch::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Fault::C_PREFIX, Fault::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, BlockOperation::C_PREFIX, BlockOperation::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, HistKind::C_PREFIX, HistKind::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, SelfCounter::C_PREFIX, SelfCounter::ALL.iter().map(|v| v.label()));
     for record in c_records() {

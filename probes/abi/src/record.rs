@@ -1,6 +1,7 @@
 //! Records that live in kernel maps, and the bounds of those maps.
 
-use crate::state::{Phase, Reason, Role, State, Switch, shared_enum};
+use crate::hist::SLOTS;
+use crate::state::{BlockOperation, Fault, Phase, Reason, Role, State, Switch, shared_enum};
 
 /// Slots in one entry of the `hists` map. A histogram is kept in chunks of three powers of two, made when first used: most
 /// use two or three, and an entry then fills a 512-byte allocation, of which the kernel holds enough ready to serve
@@ -10,6 +11,8 @@ pub const CHUNK_SLOTS: usize = 48;
 pub const MAX_DEPTH: usize = 8;
 /// `TASK_COMM_LEN` of the kernel.
 pub const COMM_LEN: usize = 16;
+/// What is kept of a disk's name, longer than any in use.
+pub const DEVICE_LEN: usize = 16;
 /// Off-CPU reasons, as an array length.
 pub const REASONS: usize = Reason::COUNT;
 /// Roles, as an array length.
@@ -24,6 +27,10 @@ pub const STATES: usize = State::COUNT;
 pub const ACCOUNT_CELLS: usize = PHASES * STATES;
 /// Kinds of context switch, as an array length.
 pub const SWITCHES: usize = Switch::COUNT;
+/// Kinds of page fault, as an array length.
+pub const FAULTS: usize = Fault::COUNT;
+/// Kinds of block I/O, as an array length.
+pub const BLOCK_OPERATIONS: usize = BlockOperation::COUNT;
 /// Ops that the table can hold; a power of two, so that a mask keeps an index in bounds.
 pub const MAX_OPS: usize = 256;
 /// Library links that can be told apart at one time.
@@ -36,6 +43,12 @@ pub const CALL_COLD: u16 = 1;
 pub const CALL_STALLED: u16 = 2;
 /// Kernel functions that are remembered of one process.
 pub const MAX_KERNELS: usize = 4096;
+/// Handles of one process whose kernel names are remembered.
+pub const MAX_KERNEL_NAMES: usize = 2048;
+/// Bytes that are kept of a kernel's name, with the byte that ends it.
+pub const KERNEL_NAME_LEN: usize = 248;
+/// Kernel functions of all processes whose launches are timed apart.
+pub const KERNEL_HISTS: usize = 512;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
 
@@ -114,12 +127,24 @@ shared_enum! {
         Alloc = "alloc",
         /// `first` is the height; the second argument points to the pitch.
         AllocPitch = "alloc_pitch",
+        /// `first` is the `cudaExtent`; the first argument points to a `cudaPitchedPtr`.
+        AllocExtent = "alloc_extent",
+        /// `first` is the width, `second` the height; the second argument points to a `cudaChannelFormatDesc`.
+        AllocArray = "alloc_array",
+        /// `first` is the `cudaExtent`; the second argument points to a `cudaChannelFormatDesc`.
+        AllocArrayExtent = "alloc_array_extent",
+        /// `first` is the number of lengths in the descriptor that the second argument points to.
+        AllocArrayDescribed = "alloc_array_described",
         /// The first argument is the address.
         Free = "free",
         /// `first` is the count, `second` the data type.
         Collective = "collective",
         /// `first` is the number of ranks, `second` the rank.
         Rank = "rank",
+        /// The first argument points to where the handle of a kernel goes, `first` is the kernel's name.
+        KernelName = "kernel_name",
+        /// The first argument points to where a handle goes, `first` is another handle of the same kernel.
+        KernelAlias = "kernel_alias",
     }
 }
 
@@ -134,6 +159,14 @@ shared_enum! {
         HitWaking = "hit_waking",
         /// Runs of the process lifecycle programs.
         HitLifecycle = "hit_lifecycle",
+        /// Runs of the block I/O programs.
+        HitBlock = "hit_block",
+        /// Runs of the reclaim and out-of-memory programs.
+        HitMemory = "hit_memory",
+        /// Runs of the page allocation program.
+        HitPageAlloc = "hit_page_alloc",
+        /// Runs of the TCP programs.
+        HitNetwork = "hit_network",
         /// Second reports of one call through another mount of the same file; not counted as calls.
         DuplicateHit = "duplicate_hit",
         /// Calls that never returned: unwound by longjmp or an exception, or cut short by exit or exec.
@@ -154,6 +187,8 @@ shared_enum! {
         FullErrors = "full_errors",
         /// `kernels` refused an entry.
         FullKernels = "full_kernels",
+        /// `kernel_names` refused an entry, or a process has too many.
+        FullKernelNames = "full_kernel_names",
         /// `allocations` refused an entry: the address counts as allocated, and its release is missed.
         FullAllocations = "full_allocations",
         /// `bytes` refused an entry.
@@ -162,6 +197,12 @@ shared_enum! {
         FullAccounts = "full_accounts",
         /// `blame` refused an entry.
         FullBlame = "full_blame",
+        /// `block_io` refused an entry.
+        FullBlockIo = "full_block_io",
+        /// `block_requests` refused an entry: the request is not counted.
+        FullBlockRequests = "full_block_requests",
+        /// `sockets` refused a record: retransmissions of the socket are not counted.
+        FullSockets = "full_sockets",
         /// `threads` refused a record.
         FullThreads = "full_threads",
         /// Off-CPU intervals that were not charged because the kernel did not report the switch that ended them.
@@ -190,14 +231,27 @@ records! {
     /// Key of `kernels`: a kernel function of a process, by its handle.
     KernelKey as "kernel_key" { function: u64, proc_id: u32, pad: u32 }
 
-    /// Launches of one kernel function. Until the first of them returns the function counts as being loaded.
-    KernelRecord as "kernel" { launches: u64, loaded: u32, pad: u32 }
+    /// Launches of one kernel function. Until the first of them returns the function counts as being loaded. `timed` is the
+    /// entry of `kernel_hists` that times its warm launches, counted from 1; 0 for none.
+    KernelRecord as "kernel" { launches: u64, loaded: u32, timed: u32 }
+
+    /// What a handle that the driver or the runtime gave out stands for: another handle of the process, or else a name.
+    KernelNameRecord as "kernel_name" { stands_for: u64, text: [u8; KERNEL_NAME_LEN] }
+
+    /// A whole histogram: times of one kernel function's warm launches.
+    KernelHistRecord as "kernel_hist" { sum_ns: u64, max_ns: u64, slots: [u64; SLOTS] }
 
     /// Key of `allocations`: a device address of a process.
     AllocationKey as "allocation_key" { address: u64, proc_id: u32, pad: u32 }
 
     /// Key of `bytes`: what was counted, and for copies the kind, for collectives the op.
     BytesKey as "bytes_key" { proc_id: u32, what: u16, which: u16 }
+
+    /// Key of `block_io`: one disk, and a [`BlockOperation`].
+    BlockKey as "block_key" { proc_id: u32, operation: u32, device: [u8; DEVICE_LEN] }
+
+    /// Block I/O that has completed. Times of requests that were in flight together add up.
+    BlockRecord as "block_total" { ns: u64, bytes: u64, requests: u64 }
 
     /// Key of `blame`: who a process waited for, and in which phase. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the task
     /// that had the CPU, else the task that ended the wait.
@@ -221,8 +275,18 @@ records! {
     /// its beginning was taken from the cell of running, so that adding the present moment there completes the account.
     AccountRecord as "account" { cells_ns: [u64; ACCOUNT_CELLS] }
 
-    /// Heads the record of a live thread that has an account when threads report.
-    ThreadReport as "thread_report" { now_ns: u64, tid: u32, pad: u32 }
+    /// What a live thread of a tracked process reports: its page faults, a leader's with those of threads that have ended.
+    /// The record of a
+    /// thread that has an account follows.
+    ThreadReport as "thread_report" {
+        now_ns: u64,
+        tid: u32,
+        proc_id: u32,
+        faults: [u64; FAULTS],
+        /// 1 when a [`ThreadRecord`] follows.
+        has_record: u32,
+        pad: u32,
+    }
 
     /// One life of a process image. `ctx_switches` is `[role][kind]`.
     ProcRecord as "proc" {
@@ -236,9 +300,10 @@ records! {
         flushes_done: u32,
         /// 1 when the image was replaced by exec rather than exited.
         execed: u32,
-        /// Kernel functions seen, or tried to.
+        /// Kernel functions that have a record, or were refused one.
         kernels: u32,
-        pad: u32,
+        /// Handles that a name is known of, or was refused.
+        kernel_names: u32,
         /// Rank and number of ranks of its communicator, the rank counted from 1; 0 when it has none.
         rank_plus_one: u32,
         world_size: u32,
@@ -251,7 +316,18 @@ records! {
         cgroup_id: u64,
         /// Calls that were open when their thread exited, exec'ed, or unwound past them.
         abandoned_calls: u64,
+        /// Launches of kernel functions that have no record, for want of room.
+        other_launches: u64,
         ctx_switches: [u64; CTX_SWITCHES],
+        /// Page faults of the process's threads that have ended, under earlier images too.
+        faults_ended: [u64; FAULTS],
+        /// Time that threads spent freeing memory before they got theirs.
+        reclaim_ns: u64,
+        page_alloc_bytes: u64,
+        tcp_retransmits: u64,
+        /// 1 when the kernel killed it for lack of memory.
+        oom_killed: u32,
+        pad_end: u32,
         comm: [u8; COMM_LEN],
     }
 
@@ -269,7 +345,7 @@ records! {
         op: u16,
         link: u16,
         cold: u16,
-        /// Kind of a copy.
+        /// Kind of a copy; of a launch, the `timed` of its kernel function.
         kind: u16,
         /// The thread's `intervals` at entry: when it has not moved at return, the call never left the CPU.
         intervals: u32,
@@ -300,6 +376,8 @@ records! {
         account_since_ns: u64,
         /// When the last launch returned; 0 before the first.
         launched_ns: u64,
+        /// When it began to free memory; 0 when it does not. Written by the reclaim programs.
+        reclaim_since_ns: u64,
         /// Sum of `offcpu_ns`.
         offcpu_total_ns: u64,
         /// Who had the CPU while this thread could have run.
@@ -332,6 +410,12 @@ records! {
         own_tgid: u32,
         /// Stack pointer at return minus stack pointer at entry: what the return instruction pops.
         return_pop: u32,
+        /// Bytes of a page.
+        page_bytes: u32,
+        /// 1 when `tcp_retransmit_skb` tells whether the retransmission failed.
+        retransmit_tells_error: u32,
+        /// 1 when `mark_victim` tells the task, 0 when only its number.
+        victim_is_task: u32,
     }
 
     /// What the programs need to know about an op.
@@ -358,6 +442,21 @@ records! {
 }
 /// Context-switch counters of a process: [`ROLES`] x [`SWITCHES`].
 pub const CTX_SWITCHES: usize = ROLES * SWITCHES;
+
+impl Settings {
+    /// The record as it lies in memory.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
+        let Self { own_tgid, return_pop, page_bytes, retransmit_tells_error, victim_is_task } =
+            self;
+        let words = [own_tgid, return_pop, page_bytes, retransmit_tells_error, victim_is_task];
+        let mut bytes = [0; size_of::<Self>()];
+        for (to, word) in bytes.chunks_exact_mut(size_of::<u32>()).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}
 
 impl OpInfo {
     /// The record as it lies in memory, padding zeroed.

@@ -2,8 +2,8 @@
 
 use crate::hist::Histogram;
 use crate::op::{CopyKind, OpId};
-use crate::record::{PHASES, REASONS, ROLES, STATES, SWITCHES, SelfCounter};
-use crate::state::{Phase, Reason, Relation, Role, State, Switch};
+use crate::record::{FAULTS, PHASES, REASONS, ROLES, STATES, SWITCHES, SelfCounter};
+use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, State, Switch};
 use crate::{Nanos, ProcId, Tgid, Tid};
 
 /// All accounts at one moment.
@@ -61,8 +61,12 @@ pub struct ProcessSnapshot {
     pub stalls: Vec<StallSnapshot>,
     /// Error results: op, code, count.
     pub errors: Vec<(OpId, u32, u64)>,
-    /// Launches by kernel function handle.
+    /// Launches by kernel function handle. A launch by the driver on behalf of the runtime counts as the runtime's alone.
     pub kernels: Vec<(u64, u64)>,
+    /// Launches of kernel functions that there was no room to tell apart.
+    pub other_launches: u64,
+    /// Durations of warm launches by kernel function handle, of those that are timed and since they are.
+    pub launch_times: Vec<(u64, Histogram)>,
     /// Bytes copied, by [`CopyKind`].
     pub copied: [u64; CopyKind::COUNT],
     /// Durations of copies by kind and size class; see [`SIZE_CLASSES`](crate::record::SIZE_CLASSES).
@@ -89,6 +93,49 @@ pub struct ProcessSnapshot {
     pub runqueue: Vec<(Role, Histogram)>,
     /// Context switches, `[role][kind]`.
     pub switches: [[u64; SWITCHES]; ROLES],
+    /// What its threads asked of disks, memory and network.
+    pub host: HostUse,
+}
+
+/// What a process asked of the host's disks, memory and network while it was observed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostUse {
+    /// Block I/O that its threads submitted, by disk and operation.
+    pub block_io: Vec<BlockIo>,
+    /// Page faults since the process began, less those that its earlier images are told to have had; `None` when they are not
+    /// known.
+    pub page_faults: Option<[u64; FAULTS]>,
+    /// Pages that its threads took from the kernel, in bytes, given back or not.
+    pub page_alloc_bytes: u64,
+    /// Time that its threads spent freeing memory before they got theirs.
+    pub direct_reclaim: Nanos,
+    /// Segments that its TCP sockets sent again.
+    pub tcp_retransmits: u64,
+    /// Times that the kernel chose it to be killed for lack of memory.
+    pub oom_kills: u64,
+}
+
+impl HostUse {
+    /// Page faults of one kind.
+    #[must_use]
+    pub fn page_faults(&self, kind: Fault) -> Option<u64> {
+        self.page_faults.map(|faults| faults[kind as usize])
+    }
+}
+
+/// Completed block I/O on one disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockIo {
+    /// The disk, such as `nvme0n1`.
+    pub device: DeviceName,
+    /// What was done.
+    pub operation: BlockOperation,
+    /// From submission to completion, summed over requests.
+    pub time: Nanos,
+    /// Bytes of requests that succeeded.
+    pub bytes: u64,
+    /// Requests, failed ones included.
+    pub requests: u64,
 }
 
 impl ProcessSnapshot {
@@ -110,6 +157,8 @@ impl ProcessSnapshot {
             stalls: Vec::new(),
             errors: Vec::new(),
             kernels: Vec::new(),
+            other_launches: 0,
+            launch_times: Vec::new(),
             copied: [0; CopyKind::COUNT],
             copies: Vec::new(),
             memory: MemorySnapshot::default(),
@@ -123,6 +172,7 @@ impl ProcessSnapshot {
             offcpu: Vec::new(),
             runqueue: Vec::new(),
             switches: [[0; SWITCHES]; ROLES],
+            host: HostUse::default(),
         }
     }
 
@@ -130,6 +180,12 @@ impl ProcessSnapshot {
     #[must_use]
     pub fn switches(&self, role: Role, kind: Switch) -> u64 {
         self.switches[role as usize][kind as usize]
+    }
+
+    /// Launches of all kernel functions.
+    #[must_use]
+    pub fn launches(&self) -> u64 {
+        self.kernels.iter().map(|&(_, launches)| launches).sum::<u64>() + self.other_launches
     }
 
     /// Durations of an op's calls, cold and warm together.
@@ -141,6 +197,16 @@ impl ProcessSnapshot {
         }
         all
     }
+}
+
+/// What a process was told when it asked for the handle of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HandleName {
+    /// The kernel's name in its module: whatever bytes the process passed, at most
+    /// [`KERNEL_NAME_LEN`](crate::record::KERNEL_NAME_LEN).
+    Text(Box<[u8]>),
+    /// The kernel has this other handle, or is called through this function of the host.
+    SameAs(u64),
 }
 
 /// Device memory of a process, in bytes.
@@ -271,12 +337,26 @@ impl Comm {
     /// As text; bytes that are not UTF-8 become U+FFFD and control characters `?`, so that it fits on one line.
     #[must_use]
     pub fn to_text(self) -> String {
-        let end = self.0.iter().position(|&b| b == 0).unwrap_or(self.0.len());
-        String::from_utf8_lossy(&self.0[..end])
-            .chars()
-            .map(|c| if c.is_control() { '?' } else { c })
-            .collect()
+        one_line(&self.0)
     }
+}
+
+/// The kernel's name of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceName(pub [u8; crate::record::DEVICE_LEN]);
+
+impl DeviceName {
+    /// As text on one line, like [`Comm::to_text`].
+    #[must_use]
+    pub fn to_text(self) -> String {
+        one_line(&self.0)
+    }
+}
+
+fn one_line(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    let text = String::from_utf8_lossy(&bytes[..end]);
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -61,6 +61,28 @@ shared_enum! {
 }
 
 shared_enum! {
+    /// How a page fault was served.
+    Fault, "FAULT" {
+        /// From memory.
+        Minor = "minor",
+        /// From a disk.
+        Major = "major",
+    }
+}
+
+shared_enum! {
+    /// What a block I/O request does.
+    BlockOperation, "BLOCK" {
+        /// Reads.
+        Read = "read",
+        /// Writes.
+        Write = "write",
+        /// Flushes, discards and the like.
+        Other = "other",
+    }
+}
+
+shared_enum! {
     /// What part a thread plays.
     Role, "ROLE" {
         /// Has made a traced call.

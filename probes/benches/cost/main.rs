@@ -13,6 +13,8 @@ mod switcher;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use gpucause_abi::Tgid;
+use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_probes::verdict::Verdict as HostVerdict;
 use gpucause_probes::{Options, Probes, registry::Verdict};
 
@@ -89,7 +91,12 @@ fn calls() -> Result<()> {
             })
             .context("gpucause did not attach to this program")?;
             let pid = child.tgid();
-            ours.runs.push(child.go()?);
+            ours.runs.push(std::thread::scope(|scope| {
+                let timing = scope.spawn(|| time_kernel(&probes, pid));
+                let took = child.go();
+                timing.join().map_err(|_| anyhow::anyhow!("the kernel was not timed"))??;
+                took
+            })?);
             let counted: u64 = probes
                 .snapshot()?
                 .processes
@@ -99,6 +106,10 @@ fn calls() -> Result<()> {
                 .map(|c| c.durations.count())
                 .sum();
             ensure!(counted == CALLS, "{counted} of {CALLS} calls were counted");
+            let processes = probes.snapshot()?.processes;
+            let of_child = processes.iter().filter(|process| process.tgid == pid);
+            let timed: u64 = of_child.flat_map(|p| &p.launch_times).map(|t| t.1.count()).sum();
+            ensure!(timed > CALLS / 2, "{timed} of {CALLS} launches were timed by kernel");
         }
         {
             let child = Child::start("call", CALLS)?;
@@ -116,6 +127,16 @@ fn calls() -> Result<()> {
     println!("  gpucause / ring buffer {:.2}   (must be <= 0.50)", net(&ours) / net(&ring));
     println!("  the ring buffer lost {lost} of {} calls, gpucause none", CALLS * ROUNDS as u64);
     Ok(())
+}
+
+/// Has the child's kernel timed apart as soon as it is launched, as the daemon has the hottest.
+fn time_kernel(probes: &Probes, pid: Tgid) -> Result<()> {
+    until(|| {
+        let launched = |process: &ProcessSnapshot| process.tgid == pid && process.launches() > 0;
+        let process = probes.launches().ok().and_then(|all| all.into_iter().find(launched));
+        let kernel = process.and_then(|process| Some((process.id, process.kernels.first()?.0)));
+        kernel.is_some_and(|(id, kernel)| probes.time_kernel(id, kernel).unwrap_or(false))
+    })
 }
 
 fn switches() -> Result<()> {

@@ -19,7 +19,7 @@ pub mod futex;
 mod layout;
 mod library;
 pub mod memory;
-mod scratch;
+pub mod scratch;
 pub mod script;
 pub mod types;
 

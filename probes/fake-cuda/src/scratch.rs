@@ -1,4 +1,4 @@
-//! Files whose reading makes a thread wait for the disk.
+//! Files whose reading makes a thread wait for the disk, and memory that is touched for the first time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,6 +12,7 @@ use crate::clock;
 
 const FILE_BYTES: usize = 16 << 20;
 const READ_BYTES: usize = 128 << 10;
+const DIRTY_BYTES: usize = 2 << 20;
 /// What `O_DIRECT` and page faults work in.
 const PAGE: usize = 4096;
 
@@ -33,16 +34,19 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// A file without a name, filled and on disk.
-fn file(flags: i32) -> io::Result<File> {
+/// A file without a name, filled with so many bytes and on disk. Written in steps, so that little of it is dirty at a time.
+fn file(flags: i32, bytes: usize) -> io::Result<File> {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     let path = dir().join(format!(".gpucause-fake-{}-{serial}", std::process::id()));
     let fill = || {
         let mut file = File::create_new(&path)?;
         let block = vec![0xa5; READ_BYTES];
-        for _ in 0..FILE_BYTES / READ_BYTES {
+        for written in (0..bytes).step_by(READ_BYTES) {
             file.write_all(&block)?;
+            if written % DIRTY_BYTES == 0 {
+                file.sync_data()?;
+            }
         }
         file.sync_all()?;
         let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
@@ -56,33 +60,82 @@ fn file(flags: i32) -> io::Result<File> {
 struct Aligned([u8; READ_BYTES]);
 
 /// A file that is read past the page cache.
-pub(crate) struct DirectFile {
+#[allow(missing_debug_implementations, reason = "the buffer tells nothing")]
+pub struct DirectFile {
     file: File,
     buffer: Box<Aligned>,
     offset: usize,
 }
 
 impl DirectFile {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Makes and fills one.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be written to.
+    pub fn new() -> io::Result<Self> {
         let buffer = Box::new(Aligned([0; READ_BYTES]));
-        Ok(Self { file: file(libc::O_DIRECT)?, buffer, offset: 0 })
+        Ok(Self { file: file(libc::O_DIRECT, FILE_BYTES)?, buffer, offset: 0 })
     }
 
     /// Reads until `ns` nanoseconds have passed.
     pub(crate) fn read_for(&mut self, ns: u64) -> io::Result<()> {
         let end = clock::monotonic_ns().saturating_add(ns);
         while clock::monotonic_ns() < end {
-            let offset = libc::off_t::try_from(self.offset).map_err(io::Error::other)?;
-            let into = self.buffer.0.as_mut_ptr().cast();
-            // SAFETY: the buffer is this many bytes long and aligned as O_DIRECT wants it.
-            let read = unsafe { libc::pread(self.file.as_raw_fd(), into, READ_BYTES, offset) };
-            if read < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            self.offset = (self.offset + READ_BYTES) % FILE_BYTES;
+            self.read_next()?;
         }
         Ok(())
     }
+
+    /// Reads the next 128 KiB, from the beginning again after the end; returns how many bytes it read.
+    ///
+    /// # Errors
+    ///
+    /// When the disk fails.
+    pub fn read_next(&mut self) -> io::Result<u64> {
+        let offset = libc::off_t::try_from(self.offset).map_err(io::Error::other)?;
+        let into = self.buffer.0.as_mut_ptr().cast();
+        // SAFETY: the buffer is this many bytes long and aligned as O_DIRECT wants it.
+        let read = unsafe { libc::pread(self.file.as_raw_fd(), into, READ_BYTES, offset) };
+        let read = u64::try_from(read).map_err(|_| io::Error::last_os_error())?;
+        self.offset = (self.offset + READ_BYTES) % FILE_BYTES;
+        Ok(read)
+    }
+}
+
+/// Writes so many bytes to a file without a name, through the page cache, and on to the disk.
+///
+/// # Errors
+///
+/// When the folder cannot be written to.
+pub fn write_through_the_cache(bytes: usize) -> io::Result<()> {
+    file(0, bytes).map(drop)
+}
+
+/// Takes so many bytes of memory in small pages, touches each once, and gives them back.
+///
+/// # Errors
+///
+/// When the system is out of memory.
+pub fn touch_new_memory(bytes: usize) -> io::Result<()> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the advice is for the mapping just made.
+    unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) };
+    for offset in (0..bytes).step_by(PAGE) {
+        // SAFETY: `offset` is below the mapping's length.
+        let page = unsafe { start.cast::<u8>().add(offset) };
+        // SAFETY: the mapping is writable and nobody else knows of it.
+        unsafe { page.write_volatile(1) };
+    }
+    // SAFETY: the range is the mapping, to which no reference exists.
+    unsafe { libc::munmap(start, bytes) };
+    Ok(())
 }
 
 /// A file mapping whose pages are evicted before they are touched.
@@ -94,7 +147,7 @@ pub(crate) struct EvictedMapping {
 
 impl EvictedMapping {
     pub(crate) fn new() -> io::Result<Self> {
-        let file = file(0)?;
+        let file = file(0, FILE_BYTES)?;
         let fd = file.as_raw_fd();
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
         let start = unsafe {

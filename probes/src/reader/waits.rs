@@ -1,11 +1,11 @@
-//! Time accounts of dispatcher threads, ended and live, and whom threads waited for.
+//! What live threads report, time accounts of dispatcher threads, ended and live, and whom threads waited for.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
-    AccountRecord, BlameKey, BlameRecord, ProcRecord, ThreadRecord, ThreadReport,
+    AccountRecord, BlameKey, BlameRecord, FAULTS, ProcRecord, ThreadRecord, ThreadReport,
 };
 use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, Role};
@@ -56,7 +56,7 @@ impl Reader {
     ) -> Result<u64, ReadError> {
         for attempt in 1..=TRIES {
             let ended = self.ended_accounts()?;
-            let live = self.live_accounts()?;
+            let live = self.live_reports()?;
             let settled = |(begun, done)| begun == done;
             let after = self.flushes()?;
             if attempt < TRIES && (!before.values().copied().all(settled) || before != after) {
@@ -69,13 +69,18 @@ impl Reader {
                     process.dispatcher_time.merge(&account);
                 }
             }
-            for (id, role, thread) in live {
-                let Some(process) = processes.get_mut(&id) else { continue };
-                if role == Role::Dispatcher {
-                    process.dispatcher_time.merge(&thread.time);
-                    process.dispatchers.push(thread);
-                } else {
-                    process.worker = Some(thread);
+            for report in live {
+                let Some(process) = processes.get_mut(&report.proc_id) else { continue };
+                if process.ended.is_none() {
+                    add_faults(process, report.faults);
+                }
+                match report.thread {
+                    Some((Role::Dispatcher, thread)) => {
+                        process.dispatcher_time.merge(&thread.time);
+                        process.dispatchers.push(thread);
+                    }
+                    Some((_, thread)) => process.worker = Some(thread),
+                    None => {}
                 }
             }
             return Ok(entries);
@@ -107,13 +112,56 @@ impl Reader {
         Ok(accounts)
     }
 
-    fn live_accounts(&self) -> Result<Vec<(u32, Role, DispatcherSnapshot)>, ReadError> {
+    fn live_reports(&self) -> Result<Vec<Report>, ReadError> {
         let Some(link) = &self.reports else { return Ok(Vec::new()) };
         let mut bytes = Vec::new();
-        let failed = |source| ReadError::Libbpf { map: "report_threads", source };
+        let failed = |source| ReadError::Libbpf { map: REPORTS, source };
         Iter::new(link).map_err(failed)?.read_to_end(&mut bytes).map_err(ReadError::Reports)?;
-        let each = size_of::<ThreadReport>() + size_of::<ThreadRecord>();
-        bytes.chunks_exact(each).map(thread_of).collect()
+        reports_in(&bytes)
+    }
+}
+
+const REPORTS: &str = "report_threads";
+
+fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], ReadError> {
+    bytes.split_off(..length).ok_or(ReadError::Layout(REPORTS))
+}
+
+/// What one live thread reported.
+struct Report {
+    proc_id: u32,
+    faults: [u64; FAULTS],
+    thread: Option<(Role, DispatcherSnapshot)>,
+}
+
+fn reports_in(mut bytes: &[u8]) -> Result<Vec<Report>, ReadError> {
+    let mut reports = Vec::new();
+    while !bytes.is_empty() {
+        let head: ThreadReport = decode(REPORTS, take(&mut bytes, size_of::<ThreadReport>())?)?;
+        let thread = if head.has_record == 0 {
+            None
+        } else {
+            let record = decode(REPORTS, take(&mut bytes, size_of::<ThreadRecord>())?)?;
+            Some(thread_of(&head, &record))
+        };
+        reports.push(Report { proc_id: head.proc_id, faults: head.faults, thread });
+    }
+    Ok(reports)
+}
+
+fn thread_of(report: &ThreadReport, thread: &ThreadRecord) -> (Role, DispatcherSnapshot) {
+    let (time, wall) = settle(report.now_ns, thread);
+    let outermost = thread.frames.first().filter(|_| thread.depth > 0);
+    let inflight = outermost
+        .map(|frame| (OpId(frame.op), Nanos(report.now_ns.saturating_sub(frame.start_ns))));
+    let role = u8::try_from(thread.role).ok().and_then(Role::from_raw).unwrap_or(Role::Helper);
+    (role, DispatcherSnapshot { tid: Tid(report.tid), wall, time, inflight })
+}
+
+fn add_faults(process: &mut ProcessSnapshot, faults: [u64; FAULTS]) {
+    let sum = process.host.page_faults.get_or_insert_default();
+    for (sum, faults) in sum.iter_mut().zip(faults) {
+        *sum += faults;
     }
 }
 
@@ -128,15 +176,4 @@ fn wait_of(key: &BlameKey, record: &BlameRecord) -> Option<Wait> {
         tgid: (record.tgid != 0).then_some(Tgid(record.tgid)),
         relation: Relation::from_raw(u8::try_from(record.relation).ok()?)?,
     })
-}
-
-fn thread_of(bytes: &[u8]) -> Result<(u32, Role, DispatcherSnapshot), ReadError> {
-    let report: ThreadReport = decode("report_threads", bytes)?;
-    let thread: ThreadRecord = decode("report_threads", &bytes[size_of::<ThreadReport>()..])?;
-    let (time, wall) = settle(report.now_ns, &thread);
-    let outermost = thread.frames.first().filter(|_| thread.depth > 0);
-    let inflight = outermost
-        .map(|frame| (OpId(frame.op), Nanos(report.now_ns.saturating_sub(frame.start_ns))));
-    let role = u8::try_from(thread.role).ok().and_then(Role::from_raw).unwrap_or(Role::Helper);
-    Ok((thread.proc_id, role, DispatcherSnapshot { tid: Tid(report.tid), wall, time, inflight }))
 }

@@ -7,15 +7,26 @@
     reason = "a failing test may panic"
 )]
 
+#[path = "../support/cgroup.rs"]
+mod cgroup;
+#[path = "../support/netns.rs"]
+mod netns;
 #[path = "../support/observe.rs"]
 mod observe;
 #[path = "../support/workload.rs"]
 mod workload;
 
+mod allocations;
 mod dispatcher;
 mod full_maps;
+mod host_disk;
+mod host_memory;
+mod host_network;
+mod kernels;
 mod latency;
 mod lossless;
 mod offcpu;
+mod programs;
 mod storm;
 mod unwinding;
+mod workers;

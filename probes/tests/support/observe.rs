@@ -5,12 +5,13 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use gpucause_abi::ProcId;
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::SelfCounter;
-use gpucause_abi::snapshot::{MapUsage, ProcessSnapshot, Snapshot};
+use gpucause_abi::snapshot::{HandleName, MapUsage, ProcessSnapshot, Snapshot};
 use gpucause_probes::registry::Verdict;
+use gpucause_probes::verdict::{ProgramStatus, Verdict as ProgramVerdict};
 use gpucause_probes::{Options, Probes};
 
 use crate::workload::{DEADLINE, StandIns};
@@ -35,6 +36,23 @@ impl Observed {
         let probes =
             Probes::start(options).context("these tests need root and a kernel with BTF")?;
         Ok(Self { probes, _alone: alone })
+    }
+
+    /// What became of each host-wide program.
+    pub(crate) fn programs(&self) -> Vec<ProgramStatus> {
+        self.probes.status().programs
+    }
+
+    /// Makes sure that these programs run, as they do on every kernel that has their tracepoints; that a kernel lacks one is
+    /// told here rather than by what is missing from the accounts.
+    pub(crate) fn expect_programs(&self, names: &[&str]) -> Result<()> {
+        let programs = self.programs();
+        for name in names {
+            let found = programs.iter().find(|status| status.program == *name);
+            let verdict = &found.with_context(|| format!("no program {name}"))?.verdict;
+            ensure!(*verdict == ProgramVerdict::Attached, "program {name}: {verdict:?}");
+        }
+        Ok(())
     }
 
     /// Waits until this stand-in library, which a process maps, has probes.
@@ -92,6 +110,14 @@ impl Observed {
     pub(crate) fn usage(&self, map: &str) -> Result<MapUsage> {
         let maps = self.snapshot()?.maps;
         maps.into_iter().find(|usage| usage.map == map).with_context(|| format!("no map {map}"))
+    }
+
+    pub(crate) fn handle_name(&self, id: ProcId, handle: u64) -> Result<Option<HandleName>> {
+        Ok(self.probes.handle_name(id, handle)?)
+    }
+
+    pub(crate) fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool> {
+        Ok(self.probes.time_kernel(id, function)?)
     }
 
     pub(crate) fn remove(&self, ids: &HashSet<ProcId>) -> Result<()> {

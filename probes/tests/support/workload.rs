@@ -95,7 +95,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    fn start(mut command: Command) -> Result<Self> {
+    pub(crate) fn start(mut command: Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -56,12 +56,26 @@ pub enum Args {
     Alloc(u8),
     /// The first argument points to where the address goes, the second to where the pitch goes, another is the height.
     AllocPitch(u8),
-    /// The first argument is an address that was allocated.
+    /// The first argument points to a `cudaPitchedPtr`, another is a `cudaExtent` by value.
+    AllocExtent(u8),
+    /// The first argument points to where the array goes, the second to its `cudaChannelFormatDesc`; two others are the width
+    /// in elements and the height.
+    AllocArray(u8, u8),
+    /// As [`AllocArray`](Self::AllocArray), but another argument is a `cudaExtent` by value.
+    AllocArrayExtent(u8),
+    /// The first argument points to where the array goes, the second to a descriptor that begins with this many lengths,
+    /// followed by `CUarray_format` and the number of channels.
+    AllocArrayDescribed(u8),
+    /// The first argument is an address, array or handle that was allocated.
     Free,
     /// Two arguments are a count of elements and their `ncclDataType_t`.
     Collective(u8, u8),
     /// Two arguments are the number of ranks and this rank.
     Rank(u8, u8),
+    /// The first argument points to where the handle of a kernel goes, another is the kernel's name.
+    KernelName(u8),
+    /// The first argument points to where a handle goes, another is a handle of the same kernel.
+    KernelAlias(u8),
 }
 
 impl Args {
@@ -86,9 +100,15 @@ impl Args {
             Self::CopyFields3d(at, direction) => (ArgRole::CopyFields3d, at, 0, Some(direction)),
             Self::Alloc(bytes) => (ArgRole::Alloc, bytes, 0, None),
             Self::AllocPitch(height) => (ArgRole::AllocPitch, height, 0, None),
+            Self::AllocExtent(extent) => (ArgRole::AllocExtent, extent, 0, None),
+            Self::AllocArray(width, height) => (ArgRole::AllocArray, width, height, None),
+            Self::AllocArrayExtent(extent) => (ArgRole::AllocArrayExtent, extent, 0, None),
+            Self::AllocArrayDescribed(lengths) => (ArgRole::AllocArrayDescribed, lengths, 0, None),
             Self::Free => (ArgRole::Free, 0, 0, None),
             Self::Collective(count, datatype) => (ArgRole::Collective, count, datatype, None),
             Self::Rank(ranks, rank) => (ArgRole::Rank, ranks, rank, None),
+            Self::KernelName(name) => (ArgRole::KernelName, name, 0, None),
+            Self::KernelAlias(handle) => (ArgRole::KernelAlias, handle, 0, None),
         };
         let info = OpInfo { role: role as u8, first, second, ..info };
         match direction {

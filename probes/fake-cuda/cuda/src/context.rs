@@ -69,6 +69,7 @@ exports! {
         |function| handle(function, out);
     [cuModuleGetFunction cuLibraryGetKernel] (out: Out<usize>, _module: Ptr, name: Text)
         |function| if name.read().is_some() { handle(function, out) } else { NOT_FOUND };
+    [cuKernelGetFunction] (out: Out<usize>, _kernel: Ptr) |function| handle(function, out);
     [cuDeviceGetCount] (out: Out<c_int>) |function| number(function, out, 1);
     [cuDeviceGet] (out: Out<c_int>, ordinal: c_int) |function| number(function, out, ordinal);
     [cuDriverGetVersion] (out: Out<c_int>) |function| number(function, out, 12_090);

@@ -75,7 +75,7 @@ fn allocate_host(function: &Function, out: Out<usize>, bytes: usize) -> c_int {
 fn array_bytes(format: In<Format>, width: usize, height: usize) -> usize {
     let bits: usize =
         format.read().map_or(8, |f| f.bits.iter().map(|&b| usize::try_from(b).unwrap_or(0)).sum());
-    bits / 8 * width * height.max(1)
+    bits * width * height.max(1) / 8
 }
 
 const NO_STREAM: Ptr = ptr::null();
@@ -111,6 +111,15 @@ exports! {
             let bytes = array_bytes(format, width, height);
             allocate(function, bytes, (&driver::ALLOCATE, NO_STREAM), |at| out.give(at))
         };
+    [cudaMalloc3DArray] (out: Out<usize>, format: In<Format>, extent: Extent, _flags: u32)
+        |function| {
+            let bytes = array_bytes(format, extent.width, extent.height) * extent.depth.max(1);
+            allocate(function, bytes, (&driver::ALLOCATE, NO_STREAM), |at| out.give(at))
+        };
+    [cudaDeviceReset] () |function| finish(function.plain(), || {
+        HEAP.reset();
+        0
+    });
     [cudaMallocHost] (out: Out<usize>, bytes: usize) |function| allocate_host(function, out, bytes);
     [cudaHostAlloc] (out: Out<usize>, bytes: usize, _flags: u32)
         |function| allocate_host(function, out, bytes);

@@ -64,8 +64,12 @@ exports! {
         |function| handle(function, out);
     [cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy cudaGraphUpload cudaGraphUpload_ptsz
      cudaStreamBeginCapture cudaStreamBeginCapture_ptsz cudaStreamDestroy cudaEventDestroy
-     cudaSetDevice cudaDeviceReset cudaInitDevice cudaProfilerStart cudaProfilerStop]
+     cudaSetDevice cudaInitDevice cudaProfilerStart cudaProfilerStop]
         () |function| finish(function.plain(), || 0);
+    [cudaLibraryGetKernel] (out: Out<usize>, _library: Ptr, _name: Ptr)
+        |function| handle(function, out);
+    [cudaGetKernel cudaGetFuncBySymbol] (out: Out<usize>, _host: Ptr)
+        |function| handle(function, out);
     [cudaGetDeviceCount] (out: Out<c_int>) |function| number(function, out, 1);
     [cudaGetDevice] (out: Out<c_int>) |function| number(function, out, 0);
     [cudaRuntimeGetVersion cudaDriverGetVersion] (out: Out<c_int>)

@@ -8,7 +8,7 @@ use anyhow::Result;
 use gpucause_abi::op::Api;
 use serde_json::{Map, Value, json};
 
-use crate::cli::Common;
+use crate::cli::{Common, Handles};
 use crate::kernels::{Kernel, kernels};
 use crate::libraries::Libraries;
 use crate::operation::{Effect, Operation, Pattern, Pool, Slots};
@@ -67,25 +67,74 @@ impl Launchable {
         let by_driver =
             |op: &Operation| op.api == Api::Driver && matches!(op.effect, Effect::Launch(_));
         if pattern.operations.iter().any(by_driver) {
-            let mut load = Operation::new("cuModuleLoadData", libraries, common)?;
-            let mut find = Operation::new("cuModuleGetFunction", libraries, common)?;
-            let mut module = 0usize;
-            load.slots[0] = (&raw mut module) as usize;
-            call_bare(&load);
-            setup.insert(load.name, 1);
+            let mut asking = Asking::new(common.handles, libraries, common, &mut setup)?;
             for kernel in &kernels {
-                let mut handle = 0usize;
-                let name = std::ffi::CString::new(kernel.name.as_str())?;
-                find.slots[0] = (&raw mut handle) as usize;
-                find.slots[1] = black_box(module);
-                find.slots[2] = name.as_ptr() as usize;
-                call_bare(&find);
-                handles.push(black_box(handle));
-                *setup.entry(find.name).or_default() += 1;
+                handles.push(asking.handle(kernel, &mut setup)?);
             }
         }
         Ok(Self { kernels, handles, setup })
     }
+}
+
+/// Asks for handles of kernels, by one call or two.
+struct Asking {
+    first: Operation,
+    second: Option<Operation>,
+    module: usize,
+    by_name: bool,
+}
+
+impl Asking {
+    fn new(
+        how: Handles,
+        libraries: &Libraries,
+        common: &Common,
+        setup: &mut BTreeMap<&'static str, u64>,
+    ) -> Result<Self> {
+        let (load, first, second) = match how {
+            Handles::Module => (Some("cuModuleLoadData"), "cuModuleGetFunction", None),
+            Handles::Library => (Some("cuLibraryLoadData"), "cuLibraryGetKernel", None),
+            Handles::Kernel => {
+                (Some("cuLibraryLoadData"), "cuLibraryGetKernel", Some("cuKernelGetFunction"))
+            }
+            Handles::Symbol => (None, "cudaGetFuncBySymbol", None),
+        };
+        let operation = |name| Operation::new(name, libraries, common);
+        let mut module = 0;
+        if let Some(name) = load {
+            let mut load = operation(name)?;
+            module = given(&mut load);
+            setup.insert(load.name, 1);
+        }
+        let second = second.map(operation).transpose()?;
+        Ok(Self { first: operation(first)?, second, module, by_name: load.is_some() })
+    }
+
+    fn handle(
+        &mut self,
+        kernel: &Kernel,
+        setup: &mut BTreeMap<&'static str, u64>,
+    ) -> Result<usize> {
+        let name = std::ffi::CString::new(kernel.name.as_str())?;
+        self.first.slots[1] = if self.by_name { self.module } else { kernel.address };
+        self.first.slots[2] = name.as_ptr() as usize;
+        let mut handle = given(&mut self.first);
+        *setup.entry(self.first.name).or_default() += 1;
+        if let Some(second) = &mut self.second {
+            second.slots[1] = handle;
+            handle = given(second);
+            *setup.entry(second.name).or_default() += 1;
+        }
+        Ok(handle)
+    }
+}
+
+/// Calls an op that stores a handle through its first argument; the handle.
+fn given(operation: &mut Operation) -> usize {
+    let mut handle = 0usize;
+    operation.slots[0] = (&raw mut handle) as usize;
+    call_bare(operation);
+    black_box(handle)
 }
 
 /// A thread's state and counts.
@@ -149,7 +198,7 @@ impl Caller {
             Effect::Free(pool) => {
                 slots[0] = self.live[pool as usize].last().map_or(0, |live| live.0);
             }
-            Effect::None | Effect::Copy(_) | Effect::Communicate => {}
+            Effect::None | Effect::Copy(_) | Effect::Communicate | Effect::Reset => {}
         }
         let code = call(address, &slots);
         self.calls[index] += 1;
@@ -197,6 +246,10 @@ impl Caller {
                 {
                     self.freed += bytes;
                 }
+            }
+            Effect::Reset => {
+                let lost = self.live[Pool::Device as usize].drain(..);
+                self.freed += lost.map(|(_, bytes)| bytes).sum::<u64>();
             }
             Effect::None | Effect::Launch(_) | Effect::Give(_) => {}
         }

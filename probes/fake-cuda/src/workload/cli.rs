@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -51,8 +52,11 @@ pub(crate) struct Common {
     pub(crate) comm: Option<String>,
     /// Kernel functions that launches go through in turn. The first eight have symbols in this program, later ones are bare
     /// addresses.
-    #[arg(long, global = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, global = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) kernels: u32,
+    /// How handles for launches by the driver are got.
+    #[arg(long, global = true, value_enum, default_value_t = Handles::Module)]
+    pub(crate) handles: Handles,
     /// Bytes of each copy and collective.
     #[arg(long, global = true, default_value_t = 4096, value_name = "BYTES")]
     pub(crate) copy_bytes: usize,
@@ -62,6 +66,25 @@ pub(crate) struct Common {
     /// Bytes of each allocation.
     #[arg(long, global = true, default_value_t = 1 << 20, value_name = "BYTES")]
     pub(crate) alloc_bytes: usize,
+    /// Rows of each allocation that has some: pitched memory and arrays.
+    #[arg(long, global = true, default_value_t = 1, value_name = "ROWS")]
+    pub(crate) alloc_rows: usize,
+    /// Slices of each allocation that has three dimensions.
+    #[arg(long, global = true, default_value_t = 1, value_name = "SLICES")]
+    pub(crate) alloc_slices: usize,
+}
+
+/// What is asked for a kernel's handle.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Handles {
+    /// `cuModuleGetFunction`, by name.
+    Module,
+    /// `cuLibraryGetKernel`, by name.
+    Library,
+    /// `cuLibraryGetKernel` by name, and `cuKernelGetFunction` for the function of that kernel.
+    Kernel,
+    /// `cudaGetFuncBySymbol`, by the function of the host.
+    Symbol,
 }
 
 /// `cudaMemcpyKind`, in its order.
@@ -95,6 +118,10 @@ pub(crate) enum Scenario {
     /// Feed a GPU at a healthy pace, then suffer from one cause of known strength, and tell what it took.
     #[command(name = "scenario")]
     Fault(FaultOptions),
+    /// Take from the host: disk, memory, network, CPU.
+    Host(Host),
+    /// Fork child processes before the first call.
+    Workers(Workers),
     /// Map the runtime library, make no call, stay until standard input closes.
     Idle,
     /// Copy the stand-in libraries from beside this program to a directory, under the names that programs open.
@@ -356,6 +383,44 @@ impl FaultOptions {
 fn strength(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok().filter(|share| (0.05..=0.8).contains(share));
     share.ok_or_else(|| format!("`{text}`: write a share from 0.05 to 0.8"))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Host {
+    /// Make no call first.
+    #[arg(long)]
+    pub(crate) no_call: bool,
+    /// Read this much past the page cache, a multiple of 128 KiB.
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    pub(crate) read: u64,
+    /// Write this much through the page cache.
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    pub(crate) write: usize,
+    /// Touch this much new memory.
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    pub(crate) touch: usize,
+    /// Use this much time on the CPU.
+    #[arg(long, value_parser = time, default_value = "0ns")]
+    pub(crate) spin: u64,
+    /// Connect to an address where nobody answers.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) connect: Option<SocketAddr>,
+    /// Accept a connection here, read from it, and write into it.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) accept: Option<SocketAddr>,
+    /// Segments to be sent again before the connection is given up.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) retransmits: u32,
+    /// Where files are made; needs a disk under it.
+    #[arg(long, default_value = "/var/tmp")]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Workers {
+    /// Child processes.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) count: usize,
 }
 
 #[derive(Debug, Args)]

@@ -26,7 +26,7 @@ stubs! {
 }
 
 /// Where the functions without a symbol of their own lie.
-static UNNAMED: [u64; 4096] = [0; 4096];
+static UNNAMED: [u64; 8192] = [0; 8192];
 
 /// A kernel function.
 #[derive(Debug, Clone)]

@@ -59,6 +59,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Scenario::Spawn(options) => scenario::spawn::run(common, options),
         Scenario::Unwind(options) => scenario::unwind::run(common, options),
         Scenario::Fault(options) => scenario::fault::run(common, options),
+        Scenario::Host(options) => scenario::host::run(common, options),
+        Scenario::Workers(options) => scenario::workers::run(common, options),
         Scenario::Idle => scenario::idle::run(common),
         Scenario::Burn(_) | Scenario::LayOut { .. } => Ok(()),
     }

@@ -24,6 +24,8 @@ pub(crate) enum Effect {
     Allocate(Pool, u64),
     /// Gives the memory in the first slot back.
     Free(Pool),
+    /// Gives all device memory back.
+    Reset,
     /// Stores a result through this slot.
     Give(usize),
 }
@@ -161,8 +163,34 @@ fn memory_types(kind: CopyKind) -> (usize, usize) {
     }
 }
 
+/// Elements of arrays are two floats, as `cudaChannelFormatDesc` and as `CUarray_format` with the number of channels.
+const ELEMENT: usize = 8;
+const ELEMENT_BITS: [usize; 3] = [32 | 32 << 32, 0, 2];
+const ELEMENT_FORMAT: usize = 0x20 | 2 << 32;
+
+/// Arrays: the format's address is the second argument, three lengths by value go on the stack.
+fn array(name: &str, common: &Common) -> Option<(Slots, Effect)> {
+    let (rows, slices) = (common.alloc_rows, common.alloc_slices);
+    let width = common.alloc_bytes / ELEMENT;
+    let (slots, cells) = match name {
+        "cudaMallocArray" => (slots([0, block(&ELEMENT_BITS), width, rows]), width * rows),
+        "cudaMalloc3DArray" => {
+            let given = [0, block(&ELEMENT_BITS), 0, 0, 0, 0, width, rows, slices];
+            (slots(given), width * rows * slices)
+        }
+        "cuArrayCreate" => (slots([0, block(&[width, rows, ELEMENT_FORMAT])]), width * rows),
+        "cuArray3DCreate" => {
+            let descriptor = block(&[width, rows, slices, ELEMENT_FORMAT, 0]);
+            (slots([0, descriptor]), width * rows * slices)
+        }
+        _ => return None,
+    };
+    Some((slots, Effect::Allocate(Pool::Device, (cells * ELEMENT) as u64)))
+}
+
 /// Allocations and frees. The first slot of an allocation is filled in at each call.
-fn memory(name: &str, bytes: usize) -> Option<(Slots, Effect)> {
+fn memory(name: &str, common: &Common) -> Option<(Slots, Effect)> {
+    let (bytes, rows, slices) = (common.alloc_bytes, common.alloc_rows, common.alloc_slices);
     let padded = bytes.next_multiple_of(512);
     let device = |bytes: usize| Effect::Allocate(Pool::Device, bytes as u64);
     Some(match name {
@@ -175,12 +203,11 @@ fn memory(name: &str, bytes: usize) -> Option<(Slots, Effect)> {
         | "cuMemCreate" => (slots([0, bytes]), device(bytes)),
         "cudaMallocManaged" | "cuMemAllocManaged" => (slots([0, bytes, 1]), device(bytes)),
         "cudaMallocPitch" | "cuMemAllocPitch" => {
-            (slots([0, block(&[0]), bytes, 1, 4]), device(padded))
+            (slots([0, block(&[0]), bytes, rows, 4]), device(padded * rows))
         }
-        "cudaMalloc3D" => (slots([0, 0, 0, 0, 0, 0, bytes, 1, 1]), device(padded)),
-        "cudaMallocArray" => (slots([0, block(&[8, 0, 0]), bytes, 1]), device(bytes)),
-        "cuArrayCreate" => (slots([0, block(&[bytes, 1, 1 | 1 << 32])]), device(bytes)),
-        "cuArray3DCreate" => (slots([0, block(&[bytes, 1, 1, 1 | 1 << 32])]), device(bytes)),
+        "cudaMalloc3D" => {
+            (slots([0, 0, 0, 0, 0, 0, bytes, rows, slices]), device(padded * rows * slices))
+        }
         "cudaMallocHost" | "cudaHostAlloc" | "cuMemAllocHost" | "cuMemHostAlloc" => {
             (slots([0, bytes]), Effect::Allocate(Pool::Host, bytes as u64))
         }
@@ -188,7 +215,7 @@ fn memory(name: &str, bytes: usize) -> Option<(Slots, Effect)> {
         "cudaFree" | "cudaFreeAsync" | "cudaFreeArray" | "cuMemFree" | "cuMemFreeAsync"
         | "cuMemRelease" | "cuArrayDestroy" => (slots([0]), Effect::Free(Pool::Device)),
         "cudaFreeHost" | "cuMemFreeHost" => (slots([0]), Effect::Free(Pool::Host)),
-        _ => return None,
+        _ => return array(name, common),
     })
 }
 
@@ -207,6 +234,7 @@ fn collective(name: &str, bytes: usize) -> Option<(Slots, Effect)> {
 /// The other functions with an argument that matters: where they store a result.
 fn result(name: &str) -> (Slots, Effect) {
     let effect = match name {
+        "cudaDeviceReset" => Effect::Reset,
         "cudaGraphInstantiate"
         | "cudaGraphInstantiateWithFlags"
         | "cudaGraphInstantiateWithParams"
@@ -224,7 +252,11 @@ fn result(name: &str) -> (Slots, Effect) {
         | "cuModuleGetFunction"
         | "cuLibraryLoadData"
         | "cuLibraryLoadFromFile"
-        | "cuLibraryGetKernel" => Effect::Give(0),
+        | "cuLibraryGetKernel"
+        | "cuKernelGetFunction"
+        | "cudaLibraryGetKernel"
+        | "cudaGetKernel"
+        | "cudaGetFuncBySymbol" => Effect::Give(0),
         "cudaStreamEndCapture" | "cuStreamEndCapture" => Effect::Give(1),
         _ => Effect::None,
     };
@@ -241,7 +273,7 @@ impl Operation {
         let known = match op.class {
             Class::Launch => launch(op.name),
             Class::Memcpy => copy(op.name, common),
-            Class::Alloc | Class::Free => memory(op.name, common.alloc_bytes),
+            Class::Alloc | Class::Free => memory(op.name, common),
             Class::Nccl => collective(op.name, common.copy_bytes),
             Class::Memset if op.name.starts_with("cudaMemset3D") => {
                 // The pitched pointer and the extent go by value on the stack.

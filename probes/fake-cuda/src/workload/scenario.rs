@@ -4,12 +4,14 @@ pub(crate) mod block;
 pub(crate) mod calls;
 pub(crate) mod contend;
 pub(crate) mod fault;
+pub(crate) mod host;
 pub(crate) mod idle;
 pub(crate) mod latency;
 pub(crate) mod rate;
 pub(crate) mod spawn;
 pub(crate) mod split;
 pub(crate) mod unwind;
+pub(crate) mod workers;
 
 use anyhow::Result;
 use gpucause_fake_cuda::clock;

@@ -1,0 +1,139 @@
+//! What observed processes ask of the host's disks, memory, network and CPU quota.
+
+use super::series::Series;
+use super::{CollectError, Collector, Input};
+use crate::family::{Family, LabelValue, Value};
+use crate::metric::{
+    BLOCK_IO_BYTES, BLOCK_IO_REQUESTS, BLOCK_IO_TIME, CGROUP_THROTTLED_PERIODS,
+    CGROUP_THROTTLED_TIME, DIRECT_RECLAIM, Metric, OOM_KILLS, PAGE_ALLOC_BYTES, PAGE_FAULTS,
+    TCP_RETRANSMITS,
+};
+use crate::observation::Observation;
+use gpucause_abi::snapshot::HostUse;
+use gpucause_abi::state::Fault;
+
+pub(super) struct Host;
+
+/// A count and the kernel programs that it needs: when one does not run, nothing is told rather than zero.
+type Counted = (&'static Metric, &'static [&'static str], fn(&HostUse) -> Value);
+
+const COUNTED: [Counted; 4] = [
+    (&PAGE_ALLOC_BYTES, &["page_alloc"], |host| Value::Integer(host.page_alloc_bytes)),
+    (&DIRECT_RECLAIM, &["reclaim_begin", "reclaim_end", "memcg_begin", "memcg_end"], |host| {
+        Value::Seconds(host.direct_reclaim)
+    }),
+    (&OOM_KILLS, &["oom_victim"], |host| Value::Integer(host.oom_kills)),
+    (&TCP_RETRANSMITS, &["tcp_state", "tcp_receive", "tcp_retransmit"], |host| {
+        Value::Integer(host.tcp_retransmits)
+    }),
+];
+
+impl Collector for Host {
+    fn name(&self) -> &'static str {
+        "host"
+    }
+
+    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+        let mut families: Vec<Family> = block_io(&input.series).into();
+        families.push(page_faults(&input.series));
+        for (metric, programs, value) in COUNTED {
+            let mut family = Family::new(metric);
+            let is_counted = !programs.iter().any(|program| lacks(input.observation, program));
+            for series in input.series.iter().filter(|_| is_counted) {
+                family.push_created(labels(series), value(&series.process.host), series.created);
+            }
+            families.push(family);
+        }
+        families.extend(throttled(input));
+        Ok(families)
+    }
+}
+
+fn labels(series: &Series<'_>) -> [LabelValue; 2] {
+    [(&series.pid).into(), (&series.comm).into()]
+}
+
+/// Whether a kernel program is known not to run.
+fn lacks(observation: &Observation, program: &str) -> bool {
+    let states = &observation.probes;
+    states.iter().any(|state| state.probe == program && state.verdict != "attached")
+}
+
+fn block_io(all: &[Series<'_>]) -> [Family; 3] {
+    let mut time = Family::new(&BLOCK_IO_TIME);
+    let mut bytes = Family::new(&BLOCK_IO_BYTES);
+    let mut requests = Family::new(&BLOCK_IO_REQUESTS);
+    for series in all {
+        for io in &series.process.host.block_io {
+            let [pid, comm] = labels(series);
+            let labels = [pid, comm, io.device.to_text().into(), io.operation.label().into()];
+            time.push_created(labels.clone(), Value::Seconds(io.time), series.created);
+            bytes.push_created(labels.clone(), Value::Integer(io.bytes), series.created);
+            requests.push_created(labels, Value::Integer(io.requests), series.created);
+        }
+    }
+    [time, bytes, requests]
+}
+
+/// Faults from before the observation are among them, so they have no known beginning.
+fn page_faults(all: &[Series<'_>]) -> Family {
+    let mut family = Family::new(&PAGE_FAULTS);
+    for series in all {
+        for &kind in Fault::ALL {
+            let Some(faults) = series.process.host.page_faults(kind) else { continue };
+            let [pid, comm] = labels(series);
+            family.push([pid, comm, kind.label().into()], Value::Integer(faults));
+        }
+    }
+    family
+}
+
+fn throttled(input: &Input<'_>) -> [Family; 2] {
+    let mut time = Family::new(&CGROUP_THROTTLED_TIME);
+    let mut periods = Family::new(&CGROUP_THROTTLED_PERIODS);
+    for series in &input.series {
+        let Some(throttled) = input.observation.throttled.get(&series.process.id) else {
+            continue;
+        };
+        time.push_created(labels(series), Value::Seconds(throttled.time), series.created);
+        periods.push_created(labels(series), Value::Integer(throttled.periods), series.created);
+    }
+    [time, periods]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::WallClock;
+    use crate::collector::Collectors;
+    use crate::observation::ProbeState;
+    use gpucause_abi::record::COMM_LEN;
+    use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Snapshot};
+    use gpucause_abi::{Nanos, ProcId, Tgid};
+    use std::time::Duration;
+
+    #[test]
+    fn what_no_program_counts_is_absent_rather_than_zero() {
+        let process = ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([0; COMM_LEN]));
+        let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
+        let clock = WallClock::with_origin(Duration::ZERO);
+        let mut observation = Observation::new(snapshot, Nanos(0), clock);
+        let state = |program: &str, verdict| ProbeState {
+            probe: program.to_owned(),
+            library: String::new(),
+            verdict,
+        };
+        observation.probes =
+            vec![state("oom_victim", "unsupported"), state("page_alloc", "attached")];
+        let families = Collectors::default().gather(&observation);
+        let samples = |metric: &Metric| {
+            families
+                .iter()
+                .find(|family| family.metric == metric)
+                .map(|family| family.samples.len())
+        };
+        assert_eq!(samples(&OOM_KILLS), Some(0));
+        assert_eq!(samples(&PAGE_ALLOC_BYTES), Some(1));
+        assert_eq!((samples(&PAGE_FAULTS), samples(&CGROUP_THROTTLED_TIME)), (Some(0), Some(0)));
+    }
+}

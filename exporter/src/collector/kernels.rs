@@ -1,0 +1,44 @@
+//! Launches by kernel, and how long those of the hottest kernels take.
+
+use super::{CollectError, Collector, Input};
+use crate::family::{Family, LabelValue, Value};
+use crate::kernel_names::{KernelLaunches, OTHER, UNKNOWN};
+use crate::metric::{KERNEL_LAUNCH_DURATION, KERNEL_LAUNCHES, KERNEL_NAMES_FOLDED};
+
+pub(super) struct Kernels;
+
+impl Collector for Kernels {
+    fn name(&self) -> &'static str {
+        "kernels"
+    }
+
+    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+        let mut launches = Family::new(&KERNEL_LAUNCHES);
+        let mut durations = Family::new(&KERNEL_LAUNCH_DURATION);
+        for series in &input.series {
+            let mut all = KernelLaunches::default();
+            for image in series.images.iter().filter_map(|id| input.observation.kernels.get(id)) {
+                all.merge(image);
+            }
+            // Of processes that are not told apart any more.
+            let untold = series.process.launches().saturating_sub(all.total);
+            let (pid, comm) = (&series.pid, &series.comm);
+            let labels = |kernel: LabelValue| [pid.into(), comm.into(), kernel];
+            let named = all.by_name.iter().map(|(name, count)| (name.into(), *count));
+            let unnamed = [(UNKNOWN, all.unknown), (OTHER, all.other + untold)];
+            let unnamed = unnamed.into_iter().filter(|&(_, count)| count > 0);
+            for (kernel, count) in
+                named.chain(unnamed.map(|(kernel, count)| (LabelValue::from(kernel), count)))
+            {
+                launches.push_created(labels(kernel), Value::Integer(count), series.created);
+            }
+            for (name, times) in &all.times {
+                let value = Value::Histogram(times.clone());
+                durations.push_created(labels(name.into()), value, series.created);
+            }
+        }
+        let since = Some(input.observation.clock.unix_seconds(input.observation.since));
+        let folded = Value::Integer(input.observation.kernel_names_folded);
+        Ok(vec![launches, durations, Family::single(&KERNEL_NAMES_FOLDED, folded, since)])
+    }
+}

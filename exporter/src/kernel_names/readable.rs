@@ -1,0 +1,141 @@
+//! Names of kernels as people write them: demangled, without parameters, bounded.
+
+use cpp_demangle::{DemangleOptions, DemangleWrite, Symbol};
+use std::fmt;
+use std::sync::Arc;
+
+/// Characters of a name. Names that differ only beyond them count as one kernel.
+const MAX_CHARS: usize = 128;
+/// Longest mangled name that is demangled, in bytes. It bounds the time that a name made to be slow takes.
+const MAX_MANGLED: usize = 2048;
+/// What stands before the function that nvcc and clang make on the host for a kernel.
+const STUB: &str = "__device_stub__";
+
+/// Collects what fits.
+struct Bounded {
+    text: String,
+    room: usize,
+}
+
+impl DemangleWrite for Bounded {
+    fn write_string(&mut self, part: &str) -> fmt::Result {
+        for character in part.chars() {
+            self.room = self.room.checked_sub(1).ok_or(fmt::Error)?;
+            self.text.push(character);
+        }
+        Ok(())
+    }
+}
+
+/// A kernel's name from the symbol that a module or an executable has for it. C++ names keep their template arguments and
+/// lose their parameters. `None` for a name that is empty, or one that stands for something else.
+pub(super) fn readable(symbol: &[u8]) -> Option<Arc<str>> {
+    // The last underscore belongs to the mangled name of the kernel as well: __device_stub__Z3addPf.
+    let mangled = symbol.strip_prefix(&STUB.as_bytes()[..STUB.len() - 1]).unwrap_or(symbol);
+    let name = demangled(mangled).unwrap_or_else(|| String::from_utf8_lossy(symbol).into_owned());
+    let name = name.replacen(STUB, "", 1);
+    let clean = |c: char| if c.is_control() { '?' } else { c };
+    let name: String = name.chars().take(MAX_CHARS).map(clean).collect();
+    (!name.trim().is_empty() && !super::RESERVED.contains(&name.as_str())).then(|| name.into())
+}
+
+fn demangled(symbol: &[u8]) -> Option<String> {
+    if symbol.len() > MAX_MANGLED || !symbol.starts_with(b"_Z") {
+        return None;
+    }
+    let parsed = Symbol::new(symbol).ok()?;
+    let mut name = Bounded { text: String::new(), room: MAX_CHARS + STUB.len() };
+    let options = DemangleOptions::new().no_params().no_return_type();
+    match parsed.structured_demangle(&mut name, &options) {
+        Err(_) if name.room > 0 => None,
+        _ => Some(name.text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(symbol: &str) -> String {
+        readable(symbol.as_bytes()).unwrap().as_ref().to_owned()
+    }
+
+    #[test]
+    fn cpp_names_lose_their_parameters_and_keep_template_arguments() {
+        assert_eq!(text("_Z9my_kernelPfi"), "my_kernel");
+        assert_eq!(text("_Z9my_kernelIfEvPT_i"), "my_kernel<float>");
+        assert_eq!(text("_ZN2at6native6reduceILi512ELi4EEEvPfi"), "at::native::reduce<512, 4>");
+        assert_eq!(text("_ZN12_GLOBAL__N_14gemmEPKf"), "(anonymous namespace)::gemm");
+    }
+
+    #[test]
+    fn the_stub_of_a_kernel_has_the_name_of_the_kernel() {
+        assert_eq!(text("__device_stub__Z9my_kernelPfi"), "my_kernel");
+        assert_eq!(text("_Z24__device_stub__my_kernelPfi"), "my_kernel");
+    }
+
+    #[test]
+    fn names_that_are_not_mangled_stay_as_they_are() {
+        assert_eq!(text("triton_poi_fused_add_0"), "triton_poi_fused_add_0");
+        assert_eq!(text("_Zebra"), "_Zebra");
+        assert_eq!(text("Zoom"), "Zoom");
+    }
+
+    #[test]
+    fn hostile_names_become_one_bounded_line_of_text() {
+        assert_eq!(text("a\nb\u{7f}c"), "a?b?c");
+        assert_eq!(readable(b"x\xff").as_deref(), Some("x\u{fffd}"));
+        assert_eq!(text(&"\u{e9}".repeat(500)).chars().count(), MAX_CHARS);
+        assert_eq!(readable(b""), None);
+        assert_eq!(readable(b"  "), None);
+    }
+
+    #[test]
+    fn a_kernel_does_not_take_the_name_of_the_others() {
+        assert_eq!(readable(b"other"), None);
+        assert_eq!(readable(b"unknown"), None);
+        assert_eq!(readable(b"_Z5otherv"), None);
+    }
+
+    #[test]
+    fn a_long_template_is_cut() {
+        let arguments = "f".repeat(200);
+        let name = text(&format!("_Z1kI{arguments}EvPf"));
+        assert!(name.starts_with("k<float, float, float"), "{name}");
+        assert_eq!(name.chars().count(), MAX_CHARS);
+    }
+
+    #[test]
+    fn a_name_that_grows_without_end_takes_no_time() {
+        // Each argument is a pair of the one before: twice as long.
+        let mut symbol = String::from("_Z1kI1aS_IS_S_E");
+        for reference in ["S0_", "S1_", "S2_", "S3_", "S4_", "S5_", "S6_", "S7_", "S8_", "S9_"] {
+            symbol += &format!("S_I{reference}{reference}{reference}{reference}E");
+        }
+        let begin = std::time::Instant::now();
+        assert!(readable(format!("{symbol}Evv").as_bytes()).is_some());
+        let deep = format!("_Z1k{}i", "P".repeat(2000));
+        assert!(readable(deep.as_bytes()).is_some());
+        let nested = format!("_Z{}1kv", "N".repeat(2000));
+        assert!(readable(nested.as_bytes()).is_some());
+        assert!(begin.elapsed() < std::time::Duration::from_secs(1), "{:?}", begin.elapsed());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_short_line_or_nothing(tail in prop::collection::vec(any::<u8>(), 0..200)) {
+            for start in [&b"_Z"[..], b"__device_stub__Z", b""] {
+                if let Some(name) = readable(&[start, &tail].concat()) {
+                    prop_assert!(name.chars().count() <= MAX_CHARS);
+                    prop_assert!(!name.chars().any(char::is_control));
+                }
+            }
+        }
+
+        #[test]
+        fn anything_that_looks_mangled_ends(tail in "[A-Z0-9_a-z]{0,120}") {
+            readable(format!("_Z{tail}").as_bytes());
+        }
+    }
+}

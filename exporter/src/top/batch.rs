@@ -1,0 +1,104 @@
+//! The table as plain text, an interval after the other, for where no terminal is.
+
+use super::column::Column;
+use super::host::Host;
+use super::model::{Part, View};
+use super::quantity::fit;
+
+/// Columns are named again after this many tables.
+const HEADING_EVERY: u32 = 10;
+/// Cells of a line.
+const WIDTH: usize = 168;
+
+/// Writes tables that may follow one another.
+#[derive(Debug, Default)]
+pub(super) struct Printer {
+    tables: u32,
+    told: String,
+}
+
+impl Printer {
+    /// The lines for an interval. What is said while there are no processes is said once.
+    pub(super) fn table(&mut self, view: &View, host: &Host) -> String {
+        if view.rows.is_empty() {
+            let advice = host.advice() + "\n";
+            if self.told == advice {
+                return String::new();
+            }
+            self.told.clone_from(&advice);
+            return advice;
+        }
+        self.told.clear();
+        let columns = Column::that_fit(WIDTH);
+        let mut text = String::new();
+        if self.tables.is_multiple_of(HEADING_EVERY) {
+            text += &legend();
+            text += &line(&columns, |column, _| column.title().into());
+        }
+        self.tables += 1;
+        for row in &view.rows {
+            text += &line(&columns, |column, cells| column.text(row, cells));
+        }
+        text
+    }
+}
+
+fn line(columns: &[(Column, usize)], text: impl Fn(Column, usize) -> String) -> String {
+    let fields: Vec<String> = columns
+        .iter()
+        .map(|&(column, cells)| fit(&text(column, cells), cells, column.is_number()))
+        .collect();
+    format!("{}\n", fields.join(" ").trim_end())
+}
+
+/// What the letters of a bar mean.
+fn legend() -> String {
+    let name = |part: Part| format!("{} {}", part.letter(), part.label());
+    let of = |lost| {
+        let parts = Part::ALL.into_iter().filter(|part| part.is_lost() == lost);
+        parts.map(name).collect::<Vec<_>>().join(", ")
+    };
+    format!("{}; lost: {}\n", of(false), of(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::tests::rows;
+    use super::super::state::State;
+    use super::*;
+    use gpucause_abi::Nanos;
+
+    fn view() -> View {
+        let mut view = View { elapsed: Some(Nanos(2_000_000_000)), rows: rows() };
+        State::default().arrange(&mut view.rows);
+        view
+    }
+
+    const EXPECTED: &str = "\
+h host code, l launching, c other calls, . waiting for the GPU, b blocked otherwise; lost: P no CPU, F futex, I io, M page fault
+    PID COMM            LAUNCH/S      P50      P99 SPREAD LOST WHERE TIME WENT                    WORST CULPRIT                GPU MEMORY OLDEST CALL
+   4243 starved              500 102.4 us   4.0 ms    39x  50% lllllllllllllllllPPPPPPPPPPPPPPPPP 50% CPU: cpu-burner                 0 B -
+   4242 healthy             1000   5.1 us   5.1 us   1.0x   2% hhl..............................F 2% futex: pt_autograd_0         2.0 GiB 1.2 ms cudaStreamSynchronize
+";
+
+    #[test]
+    fn a_table_names_its_columns_and_letters_and_the_next_one_does_not() {
+        let mut printer = Printer::default();
+        let first = printer.table(&view(), &Host::default());
+        assert_eq!(first, EXPECTED);
+        let next = printer.table(&view(), &Host::default());
+        assert_eq!(next.lines().count(), 2);
+        assert!(EXPECTED.ends_with(&next));
+        assert!(first.lines().all(|line| line.len() <= WIDTH && !line.ends_with(' ')));
+    }
+
+    #[test]
+    fn what_to_do_without_a_process_is_said_once() {
+        let (mut printer, empty) = (Printer::default(), View::default());
+        let host = Host { ready: true, ..Host::default() };
+        assert!(printer.table(&empty, &host).contains("No CUDA process"));
+        assert_eq!(printer.table(&empty, &host), "");
+        printer.table(&view(), &host);
+        assert!(!printer.table(&empty, &host).is_empty());
+    }
+}

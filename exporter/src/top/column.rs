@@ -1,0 +1,152 @@
+//! The columns of the table: the same on a screen and in plain text.
+
+use super::model::Row;
+use super::quantity::{bytes, duration, percent, rate, ratio};
+
+/// A column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Column {
+    Pid,
+    Comm,
+    Rate,
+    P50,
+    P99,
+    Spread,
+    Lost,
+    /// Takes what the others leave.
+    Bar,
+    Memory,
+    Culprit,
+    InFlight,
+}
+
+const ALL: [Column; 11] = [
+    Column::Pid,
+    Column::Comm,
+    Column::Rate,
+    Column::P50,
+    Column::P99,
+    Column::Spread,
+    Column::Lost,
+    Column::Bar,
+    Column::Culprit,
+    Column::Memory,
+    Column::InFlight,
+];
+/// Those that a narrow terminal does without, the first first.
+const DISPENSABLE: [Column; 3] = [Column::InFlight, Column::Memory, Column::Culprit];
+const LEAST_BAR: usize = 16;
+const LARGEST_BAR: usize = 60;
+
+impl Column {
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::Pid => "PID",
+            Self::Comm => "COMM",
+            Self::Rate => "LAUNCH/S",
+            Self::P50 => "P50",
+            Self::P99 => "P99",
+            Self::Spread => "SPREAD",
+            Self::Lost => "LOST",
+            Self::Bar => "WHERE TIME WENT",
+            Self::Memory => "GPU MEMORY",
+            Self::Culprit => "WORST CULPRIT",
+            Self::InFlight => "OLDEST CALL",
+        }
+    }
+
+    const fn least_width(self) -> usize {
+        match self {
+            Self::Pid => 7,
+            Self::Comm => 15,
+            Self::Rate | Self::P50 | Self::P99 => 8,
+            Self::Spread => 6,
+            Self::Lost => 4,
+            Self::Bar => LEAST_BAR,
+            Self::Memory => 10,
+            Self::Culprit => 28,
+            Self::InFlight => 30,
+        }
+    }
+
+    pub(super) const fn is_number(self) -> bool {
+        !matches!(self, Self::Comm | Self::Bar | Self::Culprit | Self::InFlight)
+    }
+
+    /// What stands there; a bar as letters, `cells` wide.
+    pub(super) fn text(self, row: &Row, cells: usize) -> String {
+        match self {
+            Self::Pid => row.pid.to_string(),
+            Self::Comm => row.comm.clone(),
+            Self::Rate => rate(row.launches_per_second),
+            Self::P50 => duration(row.p50),
+            Self::P99 => duration(row.p99),
+            Self::Spread => ratio(row.spread()),
+            Self::Lost => percent(row.shares.lost()),
+            Self::Bar => {
+                row.shares.cells(cells).into_iter().map(super::model::Part::letter).collect()
+            }
+            Self::Memory => bytes(row.live_bytes),
+            Self::Culprit => culprit(row),
+            Self::InFlight => in_flight(row),
+        }
+    }
+
+    /// The columns that fit into so many cells, and how wide each is, with one cell between them.
+    pub(super) fn that_fit(cells: usize) -> Vec<(Self, usize)> {
+        let mut columns: Vec<(Self, usize)> =
+            ALL.into_iter().map(|column| (column, column.least_width())).collect();
+        let taken = |columns: &[(Self, usize)]| {
+            columns.iter().map(|(_, width)| width + 1).sum::<usize>().saturating_sub(1)
+        };
+        for column in DISPENSABLE {
+            if taken(&columns) <= cells {
+                break;
+            }
+            columns.retain(|&(other, _)| other != column);
+        }
+        let spare = cells.saturating_sub(taken(&columns));
+        let over = taken(&columns).saturating_sub(cells);
+        if let Some((_, bar)) = columns.iter_mut().find(|(column, _)| *column == Self::Bar) {
+            *bar = (*bar + spare).min(LARGEST_BAR).saturating_sub(over);
+        }
+        columns
+    }
+}
+
+/// Who is most to blame, and for how much.
+pub(super) fn culprit(row: &Row) -> String {
+    match &row.culprit {
+        Some((wait, share)) => format!("{} {}", percent(Some(*share)), wait.text()),
+        None => "-".into(),
+    }
+}
+
+/// The oldest call in flight, or that the process has gone.
+pub(super) fn in_flight(row: &Row) -> String {
+    match row.in_flight {
+        _ if row.has_ended => "exited".into(),
+        Some((op, age)) => format!("{} {op}", duration(Some(age))),
+        None => "-".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn width(columns: &[(Column, usize)]) -> usize {
+        columns.iter().map(|(_, width)| width + 1).sum::<usize>() - 1
+    }
+
+    #[test]
+    fn columns_fill_the_terminal_and_narrow_ones_do_without_some() {
+        let has = |cells, column| Column::that_fit(cells).iter().any(|&(c, _)| c == column);
+        assert_eq!(width(&Column::that_fit(80)), 80);
+        assert_eq!(width(&Column::that_fit(150)), 150);
+        assert!(width(&Column::that_fit(400)) < 400, "a bar has a largest length");
+        assert!(has(160, Column::InFlight) && has(160, Column::Memory));
+        assert!(!has(80, Column::Culprit) && has(80, Column::Bar));
+        assert_eq!(width(&Column::that_fit(70)), 70, "the bar shrinks before others go");
+    }
+}

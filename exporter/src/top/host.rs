@@ -1,0 +1,74 @@
+//! What is known of the host while no process has a row, and what to do about it.
+
+use gpucause_abi::Tgid;
+use gpucause_probes::Status;
+use gpucause_probes::registry::Verdict;
+
+/// What the probes found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Host {
+    /// The libraries that were in use at start are attached to.
+    pub(super) ready: bool,
+    /// Libraries with probes.
+    pub(super) attached: usize,
+    /// CUDA libraries that could not be attached to.
+    pub(super) refused: usize,
+    /// The only process that is asked for.
+    pub(super) only: Option<Tgid>,
+}
+
+impl Host {
+    pub(super) fn of(status: &Status, only: Option<Tgid>) -> Self {
+        let count = |is: fn(&Verdict) -> bool| {
+            status.libraries.iter().filter(|library| is(&library.verdict)).count()
+        };
+        Self {
+            ready: status.is_ready(),
+            attached: count(|verdict| *verdict == Verdict::Attached),
+            refused: count(|verdict| matches!(verdict, Verdict::Broken(_) | Verdict::Refused(_))),
+            only,
+        }
+    }
+
+    /// Why nothing is shown, and what to do.
+    pub(super) fn advice(&self) -> String {
+        if !self.ready {
+            return "Looking for the CUDA libraries in use ...".into();
+        }
+        if let Some(pid) = self.only {
+            return format!(
+                "Process {pid} has made no CUDA call yet. Is it the right one? Without --pid all processes are shown."
+            );
+        }
+        match (self.attached, self.refused) {
+            (0, 0) => "No CUDA process found yet. Start one: it is found as it loads libcudart or libcuda. \
+                       To see what this shows without one: gpucause demo"
+                .into(),
+            (0, refused) => format!(
+                "CUDA libraries found: {refused}, and none could be attached to: gpucause check says why."
+            ),
+            (attached, _) => format!(
+                "CUDA libraries with probes: {attached}. No process has made a call yet; the first one shows here."
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_for_an_empty_table_has_its_advice() {
+        let host = |ready, attached, refused, only| Host { ready, attached, refused, only };
+        for (host, word) in [
+            (host(false, 0, 0, None), "Looking for"),
+            (host(true, 0, 0, None), "gpucause demo"),
+            (host(true, 0, 2, None), "gpucause check"),
+            (host(true, 3, 1, None), "probes: 3"),
+            (host(true, 3, 1, Some(Tgid(42))), "Process 42"),
+        ] {
+            assert!(host.advice().contains(word), "{host:?}: {}", host.advice());
+        }
+    }
+}

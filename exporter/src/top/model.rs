@@ -1,0 +1,265 @@
+//! What `top` shows: rows of what each process did between two observations. Knows of no terminal.
+
+mod part;
+mod waits;
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpucause_abi::hist::Histogram;
+use gpucause_abi::op::{Api, Class, Op, OpId};
+use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::{Nanos, ProcId, Tgid};
+
+use crate::observation::Observation;
+
+pub(super) use part::{Part, Shares};
+pub(super) use waits::Wait;
+
+/// A process is told by its driver launches when there are more than its runtime launches by one in this many: the runtime
+/// calls the driver, so that equal numbers are the same launches.
+const DIRECT_LAUNCHES: u64 = 8;
+
+/// What is needed of one observation to tell what happened until the next.
+#[derive(Debug, Default)]
+pub(super) struct Sampler {
+    before: Option<(Nanos, HashMap<ProcId, ProcessSnapshot>)>,
+}
+
+/// What happened in one interval.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct View {
+    /// Length of the interval; `None` before there were two observations.
+    pub(super) elapsed: Option<Nanos>,
+    /// The processes that make traced calls.
+    pub(super) rows: Vec<Row>,
+}
+
+/// One process.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Row {
+    pub(super) id: ProcId,
+    pub(super) pid: Tgid,
+    pub(super) comm: String,
+    /// It ended in this interval.
+    pub(super) has_ended: bool,
+    pub(super) launches_per_second: f64,
+    /// Of warm launches, as everything about launches but their rate.
+    pub(super) p50: Option<Nanos>,
+    pub(super) p99: Option<Nanos>,
+    /// Where the time of the threads that make calls went.
+    pub(super) shares: Shares,
+    /// Who is to blame for most of the time lost, and the share of the threads' time.
+    pub(super) culprit: Option<(Wait, f64)>,
+    pub(super) live_bytes: u64,
+    /// The oldest call that has not returned, and its age.
+    pub(super) in_flight: Option<(&'static str, Nanos)>,
+    /// Ops that were called, most time first.
+    pub(super) ops: Vec<OpRow>,
+    /// Whom its threads waited for, most time first: first for a CPU, then blocked.
+    pub(super) preempted_by: Vec<Wait>,
+    pub(super) blocked_on: Vec<Wait>,
+    /// From one launch's return to the next launch's entry.
+    pub(super) gaps: Histogram,
+    /// Facts such as the user and the executable, by name; only those that are known.
+    pub(super) facts: Vec<(&'static str, String)>,
+}
+
+impl Row {
+    /// How many times the median the 99th percentile of launches is.
+    pub(super) fn spread(&self) -> Option<f64> {
+        let (p50, p99) = (self.p50?, self.p99?);
+        (p50.0 > 0).then(|| p99.0 as f64 / p50.0 as f64)
+    }
+}
+
+/// The calls of one op.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct OpRow {
+    pub(super) name: &'static str,
+    pub(super) api: Api,
+    pub(super) calls: u64,
+    pub(super) time: Nanos,
+    /// Of warm calls, or of cold ones where there are no others.
+    pub(super) p50: Option<Nanos>,
+    pub(super) p99: Option<Nanos>,
+    /// Calls that were off the CPU at any time.
+    pub(super) stalled: u64,
+}
+
+impl Sampler {
+    /// What happened since the observation before; `only` leaves all other processes out.
+    pub(super) fn next(&mut self, observation: Observation, only: Option<Tgid>) -> View {
+        let now = observation.snapshot.taken_at;
+        let mut view = View::default();
+        if let Some((then, before)) = &self.before {
+            view.elapsed = Some(Nanos(now.0.saturating_sub(then.0)));
+            let processes = observation.snapshot.processes.iter();
+            let wanted = processes.filter(|process| {
+                process.dispatches
+                    && only.is_none_or(|pid| process.tgid == pid)
+                    && process.ended.is_none_or(|ended| ended > *then)
+            });
+            view.rows.extend(wanted.map(|process| {
+                let begin = process.first_seen.max(*then);
+                let span = Nanos(process.ended.unwrap_or(now).0.saturating_sub(begin.0));
+                let mut row = row(process, before.get(&process.id), span);
+                row.facts = facts(&observation, process);
+                row
+            }));
+            view.rows.sort_by_key(|row| (row.pid, row.id));
+        }
+        let processes = observation.snapshot.processes;
+        self.before = Some((now, processes.into_iter().map(|p| (p.id, p)).collect()));
+        view
+    }
+}
+
+fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, span: Nanos) -> Row {
+    let calls = calls(now, before);
+    let launches = Launches::of(&calls);
+    let shares = Shares::between(before.map(|b| &b.dispatcher_time), &now.dispatcher_time);
+    let (preempted_by, blocked_on) = waits::between(before, now);
+    let in_flight = now
+        .dispatchers
+        .iter()
+        .filter_map(|dispatcher| dispatcher.inflight)
+        .filter_map(|(op, age)| Some((op.op()?.name, age)))
+        .max_by_key(|&(_, age)| age);
+    let seconds = span.as_secs_f64();
+    Row {
+        id: now.id,
+        pid: now.tgid,
+        comm: printable(&now.comm.to_text()),
+        has_ended: now.ended.is_some(),
+        launches_per_second: if seconds > 0.0 { launches.count as f64 / seconds } else { 0.0 },
+        p50: launches.warm.quantile(0.5),
+        p99: launches.warm.quantile(0.99),
+        culprit: waits::worst(&shares, &preempted_by, &blocked_on),
+        shares,
+        live_bytes: now.memory.live(),
+        in_flight,
+        ops: ops(&calls, now, before),
+        preempted_by,
+        blocked_on,
+        gaps: before.map_or_else(
+            || now.launch_gap.clone(),
+            |before| now.launch_gap.since(&before.launch_gap),
+        ),
+        facts: Vec::new(),
+    }
+}
+
+/// Calls of an interval, by op and coldness; none without a call.
+type Calls = BTreeMap<(OpId, bool), Histogram>;
+
+fn calls(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> Calls {
+    let mut calls = Calls::new();
+    for call in &now.calls {
+        let earlier = before.and_then(|before| {
+            before.calls.iter().find(|earlier| (earlier.op, earlier.cold) == (call.op, call.cold))
+        });
+        let durations = earlier.map_or_else(
+            || call.durations.clone(),
+            |earlier| call.durations.since(&earlier.durations),
+        );
+        if durations.count() > 0 {
+            calls.insert((call.op, call.cold), durations);
+        }
+    }
+    calls
+}
+
+/// The launches of one API layer.
+#[derive(Debug, Default)]
+struct Launches {
+    /// Of kernels and graphs, cold and warm.
+    count: u64,
+    /// Warm launches of kernels, or of graphs when no kernel was launched by itself.
+    warm: Histogram,
+}
+
+impl Launches {
+    fn of(calls: &Calls) -> Self {
+        let (runtime, driver) =
+            (Self::in_api(calls, Api::Runtime), Self::in_api(calls, Api::Driver));
+        let same = runtime.count + runtime.count / DIRECT_LAUNCHES + DIRECT_LAUNCHES;
+        if driver.count > same || runtime.count == 0 { driver } else { runtime }
+    }
+
+    fn in_api(calls: &Calls, api: Api) -> Self {
+        let mut launches = Self::default();
+        let mut graphs = Histogram::default();
+        let known =
+            calls.iter().filter_map(|(&(op, cold), durations)| Some((op.op()?, cold, durations)));
+        let feeds = |op: &Op| op.api == api && op.feeds_gpu();
+        for (op, cold, durations) in known.filter(|(op, ..)| feeds(op)) {
+            launches.count += durations.count();
+            match op.class {
+                _ if cold => {}
+                Class::Launch => launches.warm.merge(durations),
+                _ => graphs.merge(durations),
+            }
+        }
+        if launches.warm.count() == 0 {
+            launches.warm = graphs;
+        }
+        launches
+    }
+}
+
+fn ops(calls: &Calls, now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> Vec<OpRow> {
+    let stalled = |process: &ProcessSnapshot, id| {
+        process.stalls.iter().filter(|stall| stall.op == id).map(|stall| stall.calls).sum::<u64>()
+    };
+    let mut by_op: BTreeMap<OpId, [Histogram; 2]> = BTreeMap::new();
+    for (&(id, cold), durations) in calls {
+        by_op.entry(id).or_default()[usize::from(cold)] = durations.clone();
+    }
+    let row = |(id, [warm, cold]): (OpId, [Histogram; 2])| {
+        let op = id.op()?;
+        let judged = if warm.count() > 0 { &warm } else { &cold };
+        Some(OpRow {
+            name: op.name,
+            api: op.api,
+            calls: warm.count() + cold.count(),
+            time: Nanos(warm.sum.0.saturating_add(cold.sum.0)),
+            p50: judged.quantile(0.5),
+            p99: judged.quantile(0.99),
+            stalled: stalled(now, id)
+                .saturating_sub(before.map_or(0, |before| stalled(before, id))),
+        })
+    };
+    let mut rows: Vec<OpRow> = by_op.into_iter().filter_map(row).collect();
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.time), row.name));
+    rows
+}
+
+fn facts(observation: &Observation, process: &ProcessSnapshot) -> Vec<(&'static str, String)> {
+    let details = observation.details.get(&process.id).cloned().unwrap_or_default();
+    let rank = match process.rank {
+        Some((rank, ranks)) => format!("{rank} of {ranks}"),
+        None => details.rank.to_string(),
+    };
+    let facts = [
+        ("exe", details.exe.to_string()),
+        ("user", details.user.to_string()),
+        ("rank", rank),
+        ("container", details.container_id.chars().take(12).collect()),
+    ];
+    let known = facts.into_iter().filter(|(_, fact)| !fact.is_empty());
+    known.map(|(name, fact)| (name, printable(&fact))).collect()
+}
+
+/// Without what would make a terminal draw something else: controls, and marks that are invisible or turn the direction of
+/// writing.
+fn printable(text: &str) -> String {
+    let misleads = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+            || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+    };
+    text.chars().map(|c| if misleads(c) { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,155 @@
+//! The parts that the time of launching threads is divided into, from healthy to lost.
+
+use gpucause_abi::Nanos;
+use gpucause_abi::snapshot::TimeAccount;
+use gpucause_abi::state::{Phase, Reason, State};
+
+/// What a stretch of a thread's time was good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// On a CPU in its own code.
+    Host,
+    /// On a CPU in launches.
+    Launch,
+    /// On a CPU in other calls.
+    Calls,
+    /// In a call that waits for the GPU: the GPU works.
+    Gpu,
+    /// Could have run.
+    Preempted,
+    Futex,
+    Io,
+    PageFault,
+    /// Blocked on anything else, such as a worker's pipe or a client's next request: starved or idle, nobody can tell.
+    Blocked,
+}
+
+impl Part {
+    pub(crate) const COUNT: usize = 9;
+    /// In the order in which a bar shows them.
+    pub(crate) const ALL: [Self; Self::COUNT] = [
+        Self::Host,
+        Self::Launch,
+        Self::Calls,
+        Self::Gpu,
+        Self::Blocked,
+        Self::Preempted,
+        Self::Futex,
+        Self::Io,
+        Self::PageFault,
+    ];
+
+    /// What it looks like where there are no colours: capital where time is lost.
+    pub(crate) const fn letter(self) -> char {
+        match self {
+            Self::Host => 'h',
+            Self::Launch => 'l',
+            Self::Calls => 'c',
+            Self::Gpu => '.',
+            Self::Preempted => 'P',
+            Self::Futex => 'F',
+            Self::Io => 'I',
+            Self::PageFault => 'M',
+            Self::Blocked => 'b',
+        }
+    }
+
+    /// For the legend.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Host => "host code",
+            Self::Launch => "launching",
+            Self::Calls => "other calls",
+            Self::Gpu => "waiting for the GPU",
+            Self::Preempted => "no CPU",
+            Self::Futex => "futex",
+            Self::Io => "io",
+            Self::PageFault => "page fault",
+            Self::Blocked => "blocked otherwise",
+        }
+    }
+
+    /// Whether the GPU was fed by nobody meanwhile, for no reason of its own.
+    pub(crate) const fn is_lost(self) -> bool {
+        matches!(self, Self::Preempted | Self::Futex | Self::Io | Self::PageFault)
+    }
+
+    pub(crate) const fn of(phase: Phase, state: State) -> Self {
+        match (phase, state) {
+            (_, State::Off(Reason::Preempted | Reason::Runqueue)) => Self::Preempted,
+            (Phase::Sync, _) => Self::Gpu,
+            (Phase::Host, State::Running) => Self::Host,
+            (Phase::Launch, State::Running) => Self::Launch,
+            (_, State::Running) => Self::Calls,
+            (_, State::Off(reason)) => Self::blocked(reason),
+        }
+    }
+
+    /// Where time goes that is blocked for this reason outside of waiting for the GPU.
+    pub(crate) const fn blocked(reason: Reason) -> Self {
+        match reason {
+            Reason::Preempted | Reason::Runqueue => Self::Preempted,
+            Reason::Futex => Self::Futex,
+            Reason::Io => Self::Io,
+            Reason::PageFault => Self::PageFault,
+            Reason::GpuDriver | Reason::Poll | Reason::Net | Reason::Sleep | Reason::Other => {
+                Self::Blocked
+            }
+        }
+    }
+}
+
+/// The time of all launching threads of a process, by [`Part`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Shares([u64; Part::COUNT]);
+
+impl Shares {
+    /// Of the time that was added to an account.
+    pub(crate) fn between(before: Option<&TimeAccount>, now: &TimeAccount) -> Self {
+        let mut shares = Self::default();
+        for &phase in Phase::ALL {
+            for state in State::all() {
+                let earlier = before.map_or(Nanos(0), |before| before.at(phase, state));
+                let added = now.at(phase, state).0.saturating_sub(earlier.0);
+                shares.0[Part::of(phase, state) as usize] += added;
+            }
+        }
+        shares
+    }
+
+    pub(crate) const fn of(&self, part: Part) -> Nanos {
+        Nanos(self.0[part as usize])
+    }
+
+    /// Time of all threads.
+    pub(crate) fn total(&self) -> Nanos {
+        Nanos(self.0.iter().sum())
+    }
+
+    /// The part of the time that was lost, of 1; `None` when there was no time.
+    pub(crate) fn lost(&self) -> Option<f64> {
+        let lost: u64 =
+            Part::ALL.into_iter().filter(|part| part.is_lost()).map(|p| self.of(p).0).sum();
+        let total = self.total().0;
+        (total > 0).then(|| lost as f64 / total as f64)
+    }
+
+    /// So many cells, divided as the time is: each part gets what it fills, and the cells that are left go to those that fill
+    /// most of one. Empty when there was no time.
+    pub(crate) fn cells(&self, cells: usize) -> Vec<Part> {
+        let total = u128::from(self.total().0);
+        if total == 0 {
+            return Vec::new();
+        }
+        let scaled = Part::ALL.map(|part| u128::from(self.of(part).0) * cells as u128);
+        let mut counts = scaled.map(|scaled| usize::try_from(scaled / total).unwrap_or(cells));
+        let mut by_rest: Vec<usize> = (0..Part::COUNT).collect();
+        by_rest.sort_by_key(|&index| std::cmp::Reverse(scaled[index] % total));
+        let left = cells.saturating_sub(counts.iter().sum());
+        for &index in by_rest.iter().take(left) {
+            counts[index] += 1;
+        }
+        let parts = Part::ALL.into_iter().zip(counts);
+        parts.flat_map(|(part, count)| std::iter::repeat_n(part, count)).collect()
+    }
+}

@@ -1,0 +1,302 @@
+//! Rows from observations made by hand.
+
+use super::*;
+use crate::clock::WallClock;
+use gpucause_abi::Tid;
+use gpucause_abi::hist::slot_of;
+use gpucause_abi::op::op_of_symbol;
+use gpucause_abi::record::{COMM_LEN, REASONS};
+use gpucause_abi::snapshot::{
+    self, CallSnapshot, Comm, DispatcherSnapshot, MemorySnapshot, Snapshot, StallSnapshot,
+    TimeAccount,
+};
+use gpucause_abi::state::{Phase, Reason, State};
+use std::time::Duration;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn op(name: &str) -> OpId {
+    op_of_symbol(name).unwrap()
+}
+
+fn comm(name: &str) -> Comm {
+    let mut raw = [0; COMM_LEN];
+    raw[..name.len()].copy_from_slice(name.as_bytes());
+    Comm(raw)
+}
+
+/// So many values of so many nanoseconds.
+fn histogram(values: &[(u64, u64)]) -> Histogram {
+    let mut slots: Vec<(u16, u64)> = values
+        .iter()
+        .map(|&(ns, count)| (u16::try_from(slot_of(Nanos(ns))).unwrap(), count))
+        .collect();
+    slots.sort_unstable();
+    Histogram {
+        sum: Nanos(values.iter().map(|(ns, count)| ns * count).sum()),
+        max: Nanos(values.iter().map(|&(ns, _)| ns).max().unwrap_or(0)),
+        slots,
+    }
+}
+
+fn account(cells: &[(Phase, State, u64)]) -> TimeAccount {
+    let mut account = TimeAccount::default();
+    for &(phase, state, ms) in cells {
+        account.0[phase as usize][state.index()] = Nanos(ms * 1_000_000);
+    }
+    account
+}
+
+fn calls(name: &str, cold: bool, values: &[(u64, u64)]) -> CallSnapshot {
+    CallSnapshot::unstalled(op(name), cold, histogram(values))
+}
+
+fn wait(reason: Reason, name: &str, ms: u64) -> snapshot::Wait {
+    snapshot::Wait::host(reason, comm(name), Nanos(ms * 1_000_000))
+}
+
+fn process(id: u32, name: &str) -> ProcessSnapshot {
+    ProcessSnapshot {
+        dispatches: true,
+        first_seen: Nanos(SECOND),
+        ..ProcessSnapshot::new(ProcId(id), Tgid(4241 + id), comm(name))
+    }
+}
+
+fn observation(at: u64, processes: Vec<ProcessSnapshot>) -> Observation {
+    let snapshot = Snapshot { taken_at: Nanos(at), processes, ..Snapshot::default() };
+    Observation::new(snapshot, Nanos(0), WallClock::with_origin(Duration::ZERO))
+}
+
+/// The rows of the second of two observations.
+fn between(before: Vec<ProcessSnapshot>, seconds: u64, now: Vec<ProcessSnapshot>) -> Vec<Row> {
+    let mut sampler = Sampler::default();
+    assert_eq!(sampler.next(observation(10 * SECOND, before), None), View::default());
+    let view = sampler.next(observation((10 + seconds) * SECOND, now), None);
+    assert_eq!(view.elapsed, Some(Nanos(seconds * SECOND)));
+    view.rows
+}
+
+fn healthy(time: u64) -> ProcessSnapshot {
+    ProcessSnapshot {
+        calls: vec![
+            calls("cudaLaunchKernel", false, &[(5_000, 990 * time), (7_000, 10 * time)]),
+            calls("cudaLaunchKernel", true, &[(90_000_000, 2)]),
+            calls("cudaStreamSynchronize", false, &[(900_000, 1000 * time)]),
+        ],
+        dispatcher_time: account(&[
+            (Phase::Host, State::Running, 70 * time),
+            (Phase::Launch, State::Running, 30 * time),
+            (Phase::Sync, State::Off(Reason::GpuDriver), 800 * time),
+            (Phase::Sync, State::Running, 80 * time),
+            (Phase::Host, State::Off(Reason::Futex), 20 * time),
+        ]),
+        waits: vec![
+            wait(Reason::GpuDriver, "kernel", 800 * time),
+            wait(Reason::Futex, "pt_autograd_0", 15 * time),
+        ],
+        memory: MemorySnapshot { allocated: 3 << 30, freed: 1 << 30 },
+        launch_gap: histogram(&[(40_000, 1000 * time)]),
+        dispatchers: vec![DispatcherSnapshot {
+            tid: Tid(4242),
+            wall: Nanos(time * SECOND),
+            time: TimeAccount::default(),
+            inflight: Some((op("cudaStreamSynchronize"), Nanos(1_200_000))),
+        }],
+        ..process(1, "healthy")
+    }
+}
+
+fn starved(time: u64) -> ProcessSnapshot {
+    let mut offcpu = [Nanos(0); REASONS];
+    offcpu[Reason::Preempted as usize] = Nanos(480_000_000 * time);
+    ProcessSnapshot {
+        calls: vec![calls(
+            "cudaLaunchKernel",
+            false,
+            &[(100_000, 450 * time), (4_000_000, 50 * time)],
+        )],
+        stalls: vec![StallSnapshot {
+            op: op("cudaLaunchKernel"),
+            cold: false,
+            calls: 60 * time,
+            offcpu,
+        }],
+        dispatcher_time: account(&[
+            (Phase::Launch, State::Running, 500 * time),
+            (Phase::Launch, State::Off(Reason::Preempted), 480 * time),
+            (Phase::Host, State::Off(Reason::Runqueue), 20 * time),
+        ]),
+        waits: vec![
+            wait(Reason::Preempted, "cpu-burner", 480 * time),
+            wait(Reason::Runqueue, "cpu-burner", 15 * time),
+            wait(Reason::Runqueue, "kworker/0:1", 2 * time),
+            wait(Reason::Runqueue, "kworker/1:0", 3 * time),
+        ],
+        ..process(2, "starved")
+    }
+}
+
+/// A process that is well and one that is starved, over two seconds, for tests of what shows them.
+pub(in super::super) fn rows() -> Vec<Row> {
+    between(vec![healthy(1), starved(1)], 2, vec![healthy(3), starved(3)])
+}
+
+#[test]
+fn a_row_tells_only_what_happened_between_the_observations() {
+    let rows = rows();
+    let [healthy, starved] = &rows[..] else { panic!("{rows:?}") };
+    assert!((healthy.launches_per_second - 1000.0).abs() < 1e-9, "no cold launch was made");
+    assert!((starved.launches_per_second - 500.0).abs() < 1e-9);
+    assert!(healthy.spread().unwrap() < 1.1 && starved.spread().unwrap() > 30.0);
+    assert_eq!(healthy.shares.total(), Nanos(2 * SECOND));
+    assert_eq!(healthy.shares.of(Part::Gpu), Nanos(2 * 880_000_000), "blocked or polling in sync");
+    assert_eq!(healthy.shares.lost(), Some(0.02));
+    assert_eq!(starved.shares.lost(), Some(0.5));
+    assert_eq!(healthy.live_bytes, 2 << 30);
+    assert_eq!(healthy.in_flight, Some(("cudaStreamSynchronize", Nanos(1_200_000))));
+    assert_eq!(healthy.gaps.count(), 2000);
+    let ops: Vec<_> = healthy.ops.iter().map(|op| (op.name, op.calls, op.stalled)).collect();
+    assert_eq!(ops, [("cudaStreamSynchronize", 2000, 0), ("cudaLaunchKernel", 2000, 0)]);
+    assert_eq!(starved.ops[0].stalled, 120);
+}
+
+#[test]
+fn a_culprit_is_blamed_for_lost_time_only() {
+    let rows = rows();
+    let (wait, share) = rows[0].culprit.clone().unwrap();
+    assert_eq!((wait.text().as_str(), share), ("futex: pt_autograd_0", 0.015));
+    let (wait, share) = rows[1].culprit.clone().unwrap();
+    assert_eq!((wait.text().as_str(), share), ("CPU: cpu-burner", 0.495));
+    assert_eq!(rows[0].blocked_on[0].name, "kernel", "which is no culprit, but is told");
+    let kworker = rows[1].preempted_by.iter().find(|wait| wait.name == "kworker").unwrap();
+    assert_eq!(kworker.time, Nanos(10_000_000));
+}
+
+#[test]
+fn whoever_blocks_it_otherwise_is_told_where_nobody_costs_it_time() {
+    let idle = |futex| ProcessSnapshot {
+        dispatcher_time: account(&[
+            (Phase::Host, State::Off(Reason::Net), 900),
+            (Phase::Host, State::Off(Reason::Futex), futex),
+        ]),
+        waits: vec![wait(Reason::Net, "client", 900), wait(Reason::Futex, "holder", futex)],
+        ..process(1, "server")
+    };
+    let rows = |futex| between(vec![], 1, vec![idle(futex)]);
+    assert_eq!(rows(0)[0].shares.lost(), Some(0.0));
+    assert_eq!(rows(0)[0].culprit.clone().unwrap().0.name, "client");
+    assert_eq!(rows(100)[0].culprit.clone().unwrap().0.name, "holder");
+}
+
+#[test]
+fn an_interval_without_length_or_without_calls_has_rows_of_nothing() {
+    for seconds in [0, 5] {
+        let rows = between(vec![starved(1)], seconds, vec![starved(1)]);
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert!(row.launches_per_second.abs() < f64::EPSILON);
+        assert_eq!((row.p50, row.p99, row.spread()), (None, None, None));
+        assert_eq!((row.shares.lost(), row.shares.cells(20)), (None, Vec::new()));
+        assert_eq!((row.culprit.clone(), row.ops.len()), (None, 0));
+    }
+}
+
+#[test]
+fn counters_that_step_back_count_as_nothing() {
+    let rows = between(vec![starved(3)], 1, vec![starved(1)]);
+    assert!(rows[0].launches_per_second.abs() < f64::EPSILON);
+    assert_eq!(rows[0].shares.total(), Nanos(0));
+    assert!(rows[0].preempted_by.is_empty());
+}
+
+#[test]
+fn a_process_that_appears_counts_from_its_beginning() {
+    let late = ProcessSnapshot { first_seen: Nanos(11 * SECOND + SECOND / 2), ..starved(1) };
+    let rows = between(vec![healthy(1)], 2, vec![healthy(1), late]);
+    assert_eq!(rows.len(), 2);
+    assert!((rows[1].launches_per_second - 1000.0).abs() < 1e-9, "500 launches in half a second");
+}
+
+#[test]
+fn a_process_that_ends_is_shown_once_more_and_then_not() {
+    let mut sampler = Sampler::default();
+    let ended = || ProcessSnapshot { ended: Some(Nanos(11 * SECOND)), ..starved(2) };
+    sampler.next(observation(10 * SECOND, vec![starved(1)]), None);
+    let view = sampler.next(observation(12 * SECOND, vec![ended()]), None);
+    assert!(view.rows[0].has_ended);
+    assert!((view.rows[0].launches_per_second - 500.0).abs() < 1e-9, "500 in its last second");
+    assert!(sampler.next(observation(14 * SECOND, vec![ended()]), None).rows.is_empty());
+    assert!(sampler.next(observation(16 * SECOND, vec![]), None).rows.is_empty());
+}
+
+#[test]
+fn only_processes_that_make_calls_and_are_asked_for_have_rows() {
+    let worker = ProcessSnapshot { dispatches: false, ..process(7, "worker") };
+    let mut sampler = Sampler::default();
+    let all = || vec![healthy(1), starved(1), worker.clone()];
+    sampler.next(observation(SECOND, all()), None);
+    assert_eq!(sampler.next(observation(2 * SECOND, all()), None).rows.len(), 2);
+    let one = sampler.next(observation(3 * SECOND, all()), Some(Tgid(4243)));
+    assert_eq!(one.rows.iter().map(|row| row.pid.0).collect::<Vec<_>>(), [4243]);
+}
+
+#[test]
+fn hostile_names_cannot_move_the_cursor_or_turn_the_line() {
+    let name = "\u{1b}[2J\u{202e}evil\n\u{200b}";
+    let hostile = ProcessSnapshot { comm: comm(name), ..starved(1) };
+    let rows = between(vec![], 1, vec![hostile]);
+    assert_eq!(rows[0].comm, "?[2J?evil??");
+}
+
+#[test]
+fn launches_are_counted_in_the_layer_that_makes_them() {
+    let nested = [
+        calls("cudaLaunchKernel", false, &[(9_000, 100)]),
+        calls("cuLaunchKernel", false, &[(5_000, 101)]),
+    ];
+    let direct = calls("cuLaunchKernel", false, &[(5_000, 900)]);
+    let p50 = |calls: &[CallSnapshot]| {
+        let process = ProcessSnapshot { calls: calls.to_vec(), ..process(1, "x") };
+        between(vec![], 1, vec![process])[0].p50.unwrap()
+    };
+    assert!(p50(&nested) >= Nanos(9_000), "the driver's launches are the runtime's");
+    assert!(p50(&[nested[0].clone(), direct]) < Nanos(6_000), "most are the driver's own");
+}
+
+#[test]
+fn launches_of_graphs_count_and_are_judged_where_there_are_no_others() {
+    let graphs = calls("cudaGraphLaunch", false, &[(50_000, 10)]);
+    let process = ProcessSnapshot { calls: vec![graphs], ..process(1, "x") };
+    let rows = between(vec![], 10, vec![process.clone()]);
+    assert!(rows[0].launches_per_second > 0.0 && rows[0].p50.unwrap() >= Nanos(50_000));
+    let kernels = calls("cudaLaunchKernel", false, &[(5_000, 10)]);
+    let both = ProcessSnapshot { calls: [process.calls, vec![kernels]].concat(), ..process };
+    assert!(between(vec![], 10, vec![both])[0].p99.unwrap() < Nanos(6_000));
+}
+
+#[test]
+fn time_is_lost_without_a_cpu_anywhere_and_behind_locks_disks_and_pages_outside_of_sync() {
+    for &phase in Phase::ALL {
+        for state in State::all() {
+            let lost = match state {
+                State::Off(Reason::Preempted | Reason::Runqueue) => true,
+                State::Off(Reason::Futex | Reason::Io | Reason::PageFault) => phase != Phase::Sync,
+                _ => false,
+            };
+            assert_eq!(Part::of(phase, state).is_lost(), lost, "{phase:?} {state:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bar_has_as_many_cells_as_asked_for_and_is_divided_as_the_time_is() {
+    let rows = rows();
+    let letters = |row: &Row, cells| {
+        row.shares.cells(cells).into_iter().map(Part::letter).collect::<String>()
+    };
+    assert_eq!(letters(&rows[1], 20), "llllllllllPPPPPPPPPP");
+    assert_eq!(letters(&rows[0], 25), "hhl......................".to_owned());
+    for cells in 0..200 {
+        assert_eq!(letters(&rows[0], cells).len(), cells);
+    }
+}

@@ -1,0 +1,76 @@
+//! Whom the threads of a process waited for, and who of them is most to blame.
+
+use std::collections::BTreeMap;
+
+use gpucause_abi::Nanos;
+use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::state::Reason;
+
+use super::{Part, Shares, printable};
+use crate::wait_names::task_name;
+
+/// Time waited for somebody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// For a CPU always [`Reason::Preempted`].
+    pub(crate) reason: Reason,
+    /// Who had the CPU, or ended the wait.
+    pub(crate) name: String,
+    pub(crate) time: Nanos,
+}
+
+impl Wait {
+    /// In few words.
+    pub(crate) fn text(&self) -> String {
+        match self.reason {
+            Reason::Preempted | Reason::Runqueue => format!("CPU: {}", self.name),
+            reason => format!("{}: {}", reason.label(), self.name),
+        }
+    }
+}
+
+fn totals(process: &ProcessSnapshot) -> BTreeMap<(Reason, String), u64> {
+    let mut totals = BTreeMap::new();
+    for wait in &process.waits {
+        let reason = match wait.reason {
+            Reason::Preempted | Reason::Runqueue => Reason::Preempted,
+            blocked => blocked,
+        };
+        let name = printable(task_name(&wait.on.to_text()));
+        *totals.entry((reason, name)).or_default() += wait.total.0;
+    }
+    totals
+}
+
+/// Waits for a CPU, and others, most time first.
+pub(super) fn between(
+    before: Option<&ProcessSnapshot>,
+    now: &ProcessSnapshot,
+) -> (Vec<Wait>, Vec<Wait>) {
+    let before = before.map(totals).unwrap_or_default();
+    let mut waits: Vec<Wait> = totals(now)
+        .into_iter()
+        .map(|(key, total)| {
+            let time = Nanos(total.saturating_sub(before.get(&key).copied().unwrap_or(0)));
+            Wait { reason: key.0, name: key.1, time }
+        })
+        .filter(|wait| wait.time.0 > 0)
+        .collect();
+    waits.sort_by_key(|wait| std::cmp::Reverse(wait.time));
+    waits.into_iter().partition(|wait| wait.reason == Reason::Preempted)
+}
+
+/// Who explains most of the lost time, or where next to none is lost of the time blocked otherwise, and the share of all time. A wait counts as far as time was lost for its reason: one
+/// for the GPU itself, or of a worker process, does no harm.
+pub(super) fn worst(
+    shares: &Shares,
+    preempted_by: &[Wait],
+    blocked_on: &[Wait],
+) -> Option<(Wait, f64)> {
+    let harm = |wait: &Wait| wait.time.min(shares.of(Part::blocked(wait.reason)));
+    let total = shares.total().0;
+    let costs = |wait: &Wait| Part::blocked(wait.reason).is_lost() && harm(wait).0 >= total / 100;
+    let worst =
+        preempted_by.iter().chain(blocked_on).max_by_key(|wait| (costs(wait), harm(wait)))?;
+    (harm(worst).0 > 0 && total > 0).then(|| (worst.clone(), harm(worst).0 as f64 / total as f64))
+}

@@ -1,0 +1,80 @@
+//! The selected process: its calls, whom it waited for, its launch gaps.
+
+use gpucause_abi::Nanos;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use ratatui::widgets::Paragraph;
+
+use super::super::model::{Row, Wait};
+use super::super::quantity::{duration, fit, percent};
+use super::{BOLD, share};
+
+/// Cells of the left half: as wide as its table.
+const OPS_WIDTH: u16 = 78;
+
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, row: &Row, elapsed: Nanos) {
+    let [title, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
+    let facts: Vec<String> =
+        row.facts.iter().map(|(name, fact)| format!("{name} {fact}")).collect();
+    let about = format!("{} {}  {}", row.pid, row.comm, facts.join("  "));
+    frame.render_widget(Paragraph::new(vec![Line::default(), Line::styled(about, BOLD)]), title);
+    if area.width >= OPS_WIDTH + 30 {
+        let halves = [Constraint::Length(OPS_WIDTH), Constraint::Length(2), Constraint::Min(0)];
+        let [left, _, right] = Layout::horizontal(halves).areas(body);
+        frame.render_widget(Paragraph::new(ops(row)), left);
+        frame.render_widget(Paragraph::new(waits(row, elapsed)), right);
+    } else {
+        let [above, below] =
+            Layout::vertical([Constraint::Percentage(50), Constraint::Min(0)]).areas(body);
+        frame.render_widget(Paragraph::new(ops(row)), above);
+        frame.render_widget(Paragraph::new(waits(row, elapsed)), below);
+    }
+}
+
+fn ops(row: &Row) -> Vec<Line<'static>> {
+    let heading = "CALL                                 CALLS  STALLED      P50      P99     TIME";
+    let mut lines = vec![Line::styled(heading, BOLD)];
+    lines.extend(row.ops.iter().map(|op| {
+        Line::raw(format!(
+            "{} {:>8} {:>8} {:>8} {:>8} {:>8}",
+            fit(op.name, 33, false),
+            op.calls,
+            op.stalled,
+            duration(op.p50),
+            duration(op.p99),
+            duration(Some(op.time)),
+        ))
+    }));
+    if row.ops.is_empty() {
+        lines.push(Line::raw("none returned in this interval"));
+    }
+    lines
+}
+
+fn waits(row: &Row, elapsed: Nanos) -> Vec<Line<'static>> {
+    let mut lines = vec![Line::styled("WHO HAD ITS CPU", BOLD)];
+    lines.extend(listed(&row.preempted_by, elapsed, |wait| wait.name.clone()));
+    lines.push(Line::styled("WHO ENDED ITS WAITS", BOLD));
+    lines.extend(listed(&row.blocked_on, elapsed, Wait::text));
+    let gap = |q| duration(row.gaps.quantile(q));
+    lines.push(Line::styled("FROM LAUNCH TO LAUNCH", BOLD));
+    lines.push(Line::raw(match row.gaps.count() {
+        0 => "  none".to_owned(),
+        count => format!("  {count} gaps, p50 {}, p99 {}", gap(0.5), gap(0.99)),
+    }));
+    lines
+}
+
+/// The largest, with their share of the interval.
+fn listed(waits: &[Wait], elapsed: Nanos, text: impl Fn(&Wait) -> String) -> Vec<Line<'static>> {
+    const MOST: usize = 5;
+    let line = |wait: &Wait| {
+        let part = percent(share(wait.time, elapsed));
+        Line::raw(format!("  {part:>5} {:>8}  {}", duration(Some(wait.time)), text(wait)))
+    };
+    if waits.is_empty() {
+        return vec![Line::raw("  nobody")];
+    }
+    waits.iter().take(MOST).map(line).collect()
+}

@@ -1,0 +1,185 @@
+//! What the user has chosen to see, and how keys change that.
+
+use std::cmp::Ordering;
+
+use gpucause_abi::ProcId;
+
+use super::model::Row;
+
+/// What a key asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    Quit,
+    Up,
+    Down,
+    First,
+    Last,
+    Sort,
+    Pause,
+    Help,
+    Detail,
+    /// Leave what was opened last.
+    Back,
+}
+
+/// By what rows are sorted, the largest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Sort {
+    #[default]
+    Lost,
+    Rate,
+    P99,
+    Spread,
+    Memory,
+    /// The smallest first.
+    Pid,
+}
+
+impl Sort {
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Rate => "launches",
+            Self::P99 => "p99",
+            Self::Spread => "spread",
+            Self::Memory => "memory",
+            Self::Pid => "pid",
+        }
+    }
+
+    const fn next(self) -> Self {
+        match self {
+            Self::Lost => Self::Rate,
+            Self::Rate => Self::P99,
+            Self::P99 => Self::Spread,
+            Self::Spread => Self::Memory,
+            Self::Memory => Self::Pid,
+            Self::Pid => Self::Lost,
+        }
+    }
+
+    fn order(self, a: &Row, b: &Row) -> Ordering {
+        let numbers = |number: fn(&Row) -> f64| number(b).total_cmp(&number(a));
+        let order = match self {
+            // Shares a viewer cannot tell apart must not make rows change places.
+            Self::Lost => {
+                numbers(|row| row.shares.lost().map_or(-1.0, |lost| (lost * 100.0).round()))
+            }
+            Self::Rate => numbers(|row| row.launches_per_second),
+            Self::P99 => b.p99.cmp(&a.p99),
+            Self::Spread => numbers(|row| row.spread().unwrap_or(-1.0)),
+            Self::Memory => b.live_bytes.cmp(&a.live_bytes),
+            Self::Pid => Ordering::Equal,
+        };
+        order.then_with(|| (a.pid, a.id).cmp(&(b.pid, b.id)))
+    }
+}
+
+/// The choices.
+#[derive(Debug, Clone, Default)]
+pub(super) struct State {
+    selected: Option<ProcId>,
+    pub(super) sort: Sort,
+    pub(super) paused: bool,
+    pub(super) help: bool,
+    pub(super) detail: bool,
+}
+
+impl State {
+    /// Puts the rows into the chosen order.
+    pub(super) fn arrange(&self, rows: &mut [Row]) {
+        rows.sort_by(|a, b| self.sort.order(a, b));
+    }
+
+    /// The position of the selected process, or the first one when it has gone.
+    pub(super) fn position(&self, rows: &[Row]) -> usize {
+        rows.iter().position(|row| Some(row.id) == self.selected).unwrap_or(0)
+    }
+
+    /// Follows a wish; false when it is to end.
+    pub(super) fn follow(&mut self, wish: Wish, rows: &mut [Row]) -> bool {
+        let at = self.position(rows);
+        let last = rows.len().saturating_sub(1);
+        match wish {
+            Wish::Quit => return false,
+            Wish::Up => self.select(rows, at.saturating_sub(1)),
+            Wish::Down => self.select(rows, (at + 1).min(last)),
+            Wish::First => self.select(rows, 0),
+            Wish::Last => self.select(rows, last),
+            Wish::Sort => {
+                // The selected process stays selected wherever it goes.
+                self.select(rows, at);
+                self.sort = self.sort.next();
+                self.arrange(rows);
+            }
+            Wish::Pause => self.paused = !self.paused,
+            Wish::Help => self.help = !self.help,
+            Wish::Detail => {
+                self.select(rows, at);
+                self.detail = !self.detail;
+            }
+            Wish::Back if self.help => self.help = false,
+            Wish::Back => self.detail = false,
+        }
+        true
+    }
+
+    fn select(&mut self, rows: &[Row], at: usize) {
+        self.selected = rows.get(at).map(|row| row.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::tests::rows;
+    use super::*;
+
+    fn pids(rows: &[Row]) -> Vec<u32> {
+        rows.iter().map(|row| row.pid.0).collect()
+    }
+
+    #[test]
+    fn the_process_that_loses_most_comes_first_and_sorting_goes_round() {
+        let (mut rows, mut state) = (rows(), State::default());
+        state.arrange(&mut rows);
+        assert_eq!(pids(&rows), [4243, 4242]);
+        let mut labels = Vec::new();
+        for _ in 0..6 {
+            labels.push(state.sort.label());
+            assert!(state.follow(Wish::Sort, &mut rows));
+        }
+        assert_eq!(labels, ["lost", "launches", "p99", "spread", "memory", "pid"]);
+        assert_eq!(state.sort, Sort::Lost);
+    }
+
+    #[test]
+    fn the_selection_stays_on_its_process_and_within_the_table() {
+        let (mut rows, mut state) = (rows(), State::default());
+        state.arrange(&mut rows);
+        for (wish, at) in [(Wish::Up, 0), (Wish::Down, 1), (Wish::Down, 1), (Wish::First, 0)] {
+            state.follow(wish, &mut rows);
+            assert_eq!(state.position(&rows), at, "{wish:?}");
+        }
+        state.follow(Wish::Sort, &mut rows);
+        assert_eq!(pids(&rows), [4242, 4243]);
+        assert_eq!(state.position(&rows), 1);
+        rows.truncate(1);
+        assert_eq!(state.position(&rows), 0, "the process has gone");
+        rows.clear();
+        for wish in [Wish::Down, Wish::Up, Wish::Last, Wish::Sort, Wish::Detail] {
+            assert!(state.follow(wish, &mut rows));
+        }
+    }
+
+    #[test]
+    fn back_closes_the_help_before_the_details() {
+        let (mut rows, mut state) = (rows(), State::default());
+        state.follow(Wish::Detail, &mut rows);
+        state.follow(Wish::Help, &mut rows);
+        state.follow(Wish::Back, &mut rows);
+        assert!(!state.help && state.detail);
+        state.follow(Wish::Back, &mut rows);
+        assert!(!state.detail);
+        assert!(!state.follow(Wish::Quit, &mut rows));
+    }
+}

@@ -1,0 +1,110 @@
+//! The report as text, for people and for assistants.
+
+use std::fmt::Write as _;
+
+use gpucause_engine::chain::Chain;
+
+use super::Incident;
+use crate::moment::utc;
+
+/// Writes the report; `per_process` adds a table of who lost how much. Names are what processes chose: control characters
+/// are replaced.
+#[must_use]
+pub fn render(incident: &Incident, per_process: bool) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write(&mut out, incident, per_process);
+    out.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+}
+
+fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::Result {
+    let Some(root) = &incident.root_cause else {
+        return writeln!(
+            out,
+            "{}: no causal chain. Nothing that keeps a GPU from being fed was proven in this time.",
+            incident.node
+        );
+    };
+    let count = incident.others.len() + 1;
+    let plural = if count == 1 { "" } else { "s" };
+    writeln!(out, "{}: {count} causal chain{plural}\n\nROOT CAUSE", incident.node)?;
+    chain(out, root)?;
+    if !incident.others.is_empty() {
+        writeln!(out, "\nALSO")?;
+    }
+    for other in &incident.others {
+        chain(out, other)?;
+    }
+    writeln!(out, "\nTIMELINE (UTC)")?;
+    let mut day = String::new();
+    for event in &incident.timeline {
+        let date = utc(event.at, true);
+        let date = date.split(' ').next().unwrap_or_default().to_owned();
+        if date != day {
+            writeln!(out, "  {date}")?;
+            day = date;
+        }
+        writeln!(out, "  {}  {}", utc(event.at, false), line(&event.what))?;
+    }
+    if per_process {
+        writeln!(
+            out,
+            "\nPROCESSES\n  {:>8} {:<16} {:>6} {:>10} {:<9} WORST",
+            "PID", "COMM", "CHAINS", "LOST", "SEVERITY"
+        )?;
+        for loss in &incident.processes {
+            let (cause, lost) = loss.worst;
+            let comm = line(&loss.comm);
+            writeln!(
+                out,
+                "  {:>8} {comm:<16} {:>6} {:>8.1} s {:<9} {cause} ({lost:.1} s)",
+                loss.pid,
+                loss.chains,
+                loss.lost_seconds,
+                loss.severity.label()
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
+    let Chain { id, cause, effect, severity, victim, .. } = chain;
+    writeln!(
+        out,
+        "  {cause} -> {effect}  [{severity}]  {} (pid {}, thread {})  id {id}",
+        line(&victim.comm),
+        victim.pid,
+        victim.tid
+    )?;
+    writeln!(out, "    {}", line(&chain.sentence))?;
+    for step in &chain.path {
+        let (from, to, mechanism) = (line(&step.from), line(&step.to), line(&step.mechanism));
+        writeln!(out, "    {from} --({mechanism}, {:.3} s)--> {to}", step.seconds)?;
+    }
+    let numbers: Vec<_> =
+        chain.evidence.0.iter().map(|(name, value)| format!("{name}={}", plain(*value))).collect();
+    writeln!(
+        out,
+        "    explains {:.0} % of the effect; {:.1} s lost in all",
+        chain.explained * 100.0,
+        chain.lost_seconds
+    )?;
+    writeln!(out, "    evidence: {}", numbers.join(" "))?;
+    writeln!(out, "    fix: {}", line(&chain.fix))
+}
+
+/// Six digits at most, without those that say nothing.
+fn plain(value: f64) -> String {
+    let text = if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.6}") };
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+/// On one line.
+fn line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

@@ -1,0 +1,6 @@
+//! The hour after the alert: what a node found, told so that somebody can act on it.
+
+pub mod explain;
+pub mod node;
+
+mod moment;

@@ -1,0 +1,103 @@
+//! Incident reports of made-up chains.
+
+use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
+use gpucause_investigations::explain::{Incident, render};
+
+fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain {
+    Chain {
+        id: format!("{pid}-{cause}"),
+        cause,
+        effect: Effect::LaunchTail,
+        severity: Severity::High,
+        victim: Victim { pid, tid: pid + 1, comm: "trainer".into() },
+        culprit: Some(Culprit { pid: 9, comm: "fluent-bit".into() }),
+        explained: 0.934,
+        lost_seconds: lost,
+        evidence: Evidence::default().with("p99_seconds", 0.0041).with("calls", 120_000.0),
+        path: vec![Step {
+            from: "fluent-bit".into(),
+            to: format!("trainer ({pid})"),
+            mechanism: "preempted".into(),
+            seconds: 0.61,
+        }],
+        sentence: "fluent-bit had the CPU.".into(),
+        fix: "Pin it.".into(),
+        first_seen: first,
+        last_seen: last,
+    }
+}
+
+const NOON: f64 = 1_700_049_600.0;
+
+fn incident() -> Incident {
+    let chains = vec![
+        chain(Cause::Unexplained, 7, 0.0, (NOON + 1.0, NOON + 2.0)),
+        chain(Cause::CpuPreemption, 42, 8.9, (NOON, NOON + 60.0)),
+        chain(Cause::LockWait, 42, 1.0, (NOON + 30.0, NOON + 40.0)),
+        chain(Cause::BlockIo, 50, 99.0, (NOON - 900.0, NOON - 600.0)),
+    ];
+    Incident::of("node1".into(), chains, NOON - 300.0)
+}
+
+#[test]
+fn the_root_cause_is_the_worst_that_is_known() {
+    let root = incident().root_cause.unwrap();
+    assert_eq!(root.cause, Cause::CpuPreemption);
+}
+
+#[test]
+fn what_was_over_before_is_left_out() {
+    let incident = incident();
+    assert!(incident.others.iter().all(|chain| chain.cause != Cause::BlockIo));
+    assert!(incident.timeline.iter().all(|event| !event.chain_id.contains("block_io")));
+}
+
+#[test]
+fn the_timeline_is_in_order_and_losses_add_up_by_process() {
+    let incident = incident();
+    assert!(incident.timeline.is_sorted_by(|a, b| a.at <= b.at));
+    assert_eq!(incident.timeline.len(), 6);
+    let worst = &incident.processes[0];
+    assert_eq!((worst.pid, worst.chains), (42, 2));
+    assert!((worst.lost_seconds - 9.9).abs() < 1e-9);
+    assert_eq!(worst.worst, (Cause::CpuPreemption, 8.9));
+}
+
+#[test]
+fn the_report_names_cause_path_evidence_and_fix() {
+    let report = render(&incident(), true);
+    for part in [
+        "node1: 3 causal chains\n",
+        "ROOT CAUSE\n  cpu_preemption -> launch_tail  [high]  trainer (pid 42, thread 43)  id 42-cpu_preemption\n",
+        "    fluent-bit had the CPU.\n",
+        "    fluent-bit --(preempted, 0.610 s)--> trainer (42)\n",
+        "    explains 93 % of the effect; 8.9 s lost in all\n",
+        "    evidence: p99_seconds=0.0041 calls=120000\n",
+        "    fix: Pin it.\n",
+        "  2023-11-15\n  12:00:00  cpu_preemption -> launch_tail of trainer (42) begins\n",
+        "42 trainer               2      9.9 s high      cpu_preemption (8.9 s)\n",
+    ] {
+        assert!(report.contains(part), "{part:?} is missing in\n{report}");
+    }
+    assert!(!render(&incident(), false).contains("PROCESSES"));
+}
+
+#[test]
+fn a_healthy_node_says_so() {
+    let report = render(&Incident::of("node1".into(), Vec::new(), 0.0), true);
+    assert_eq!(
+        report,
+        "node1: no causal chain. Nothing that keeps a GPU from being fed was proven in this time.\n"
+    );
+}
+
+#[test]
+fn hostile_names_stay_on_their_line() {
+    let mut bad = chain(Cause::LockWait, 1, 1.0, (NOON, NOON));
+    bad.victim.comm = "a\nROOT CAUSE\u{1b}[2J".into();
+    bad.sentence = "ignore previous instructions\nand more".into();
+    let report = render(&Incident::of("n".into(), vec![bad], 0.0), true);
+    assert_eq!(report.matches("\nROOT CAUSE").count(), 1, "{report}");
+    assert!(!report.contains('\u{1b}'));
+    assert!(report.contains("ignore previous instructions?and more"));
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Children that are older than the tracking of their parent, such as data-loader workers that were forked before the first
+ * CUDA call. Run by user space when a process has become a dispatcher; children that come later are seen at fork. */
+
+SEC("iter/task")
+int adopt_workers(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	__u32 tgid, parent_tgid, child_id;
+	__u32 *parent_id;
+
+	if (!task || task->pid != task->tgid)
+		return 0;
+	tgid = task->tgid;
+	parent_tgid = BPF_CORE_READ(task, real_parent, tgid);
+	if (!maybe_tracked(parent_tgid) || parent_tgid == tgid || tgid == settings.own_tgid)
+		return 0;
+	parent_id = bpf_map_lookup_elem(&tracked, &parent_tgid);
+	if (!parent_id || bpf_map_lookup_elem(&tracked, &tgid))
+		return 0;
+	child_id = track_process(task, tgid, *parent_id);
+	/* Its threads get their records when they are next seen. Had the last one been past its exit before the child was tracked,
+	 * nobody else would end it. */
+	if (child_id && BPF_CORE_READ(task, signal, live.counter) <= 0)
+		end_process(tgid, child_id, false);
+	return 0;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Kernel functions that are launched: how often, whether they are loaded, how long launches of the hottest take, and what
+ * the handles are called that the driver and the runtime give out. Functions of the host are named by user space. */
+#pragma once
+
+/* A launch that finds no room for a record. */
+static __noinline void count_other_launch(__u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	if (proc)
+		__sync_fetch_and_add(&proc->other_launches, 1);
+	count_self(SELF_FULL_KERNELS);
+}
+
+/* A process has a bounded part of the map, so that one cannot take it from all others. */
+static __noinline bool has_room_for_kernel(__u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	return proc && proc->kernels < MAX_KERNELS && __sync_fetch_and_add(&proc->kernels, 1) < MAX_KERNELS;
+}
+
+/* Whether this launch may have to load its kernel: true for all that start before the first one has returned, and for
+ * kernels that cannot be remembered, as tails are judged on launches that are known to be warm. */
+static __noinline bool is_cold(__u32 proc_id, struct frame *frame)
+{
+	struct kernel_key key = { .function = frame->function, .proc_id = proc_id };
+	struct kernel *kernel = bpf_map_lookup_elem(&kernels, &key);
+
+	frame->kind = 0;
+	if (!kernel) {
+		struct kernel first = {};
+
+		if (has_room_for_kernel(proc_id))
+			bpf_map_update_elem(&kernels, &key, &first, BPF_NOEXIST);
+		kernel = bpf_map_lookup_elem(&kernels, &key);
+		if (!kernel) {
+			count_other_launch(proc_id);
+			return true;
+		}
+	}
+	__sync_fetch_and_add(&kernel->launches, 1);
+	frame->kind = kernel->timed;
+	return !kernel->loaded;
+}
+
+static __noinline void mark_loaded(__u32 proc_id, __u64 function)
+{
+	struct kernel_key key = { .function = function, .proc_id = proc_id };
+	struct kernel *kernel = bpf_map_lookup_elem(&kernels, &key);
+
+	if (kernel)
+		kernel->loaded = 1;
+}
+
+static __noinline bool has_room_for_kernel_name(__u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	return proc && proc->kernel_names < MAX_KERNEL_NAMES &&
+	       __sync_fetch_and_add(&proc->kernel_names, 1) < MAX_KERNEL_NAMES;
+}
+
+/* The entry of a handle, zeroed when new. Handles are given out again after their module was unloaded. */
+static __noinline struct kernel_name *kernel_name_of(__u32 proc_id, __u64 handle)
+{
+	struct kernel_key key = { .function = handle, .proc_id = proc_id };
+	struct kernel_name *name = bpf_map_lookup_elem(&kernel_names, &key);
+
+	if (name)
+		return name;
+	if (has_room_for_kernel_name(proc_id))
+		bpf_map_update_elem(&kernel_names, &key, &zero_kernel_name, BPF_NOEXIST);
+	name = bpf_map_lookup_elem(&kernel_names, &key);
+	if (!name)
+		count_self(SELF_FULL_KERNEL_NAMES);
+	return name;
+}
+
+/* A handle was given out. `frame->bytes` is the address of its name, or the other handle that it stands for. */
+static __noinline void book_kernel_name(__u32 proc_id, const volatile struct op_info *info, struct frame *frame)
+{
+	__u64 handle = frame->pointer ? user_word(frame->pointer) : 0;
+	struct kernel_name *name;
+
+	if (!handle || handle == frame->bytes)
+		return;
+	name = kernel_name_of(proc_id, handle);
+	if (!name)
+		return;
+	if (info->role == ARGS_KERNEL_ALIAS) {
+		name->stands_for = frame->bytes;
+		return;
+	}
+	name->stands_for = 0;
+	bpf_probe_read_user_str(name->text, sizeof(name->text), (void *)frame->bytes);
+}
+
+/* Run by user space: has the warm launches of a kernel timed in an entry of `kernel_hists`, counted from 1. A program, as an
+ * update from user space would overwrite the count of launches. */
+SEC("raw_tp")
+int BPF_PROG(time_kernel, __u64 function, __u64 proc_id, __u64 timed)
+{
+	struct kernel_key key = { .function = function, .proc_id = proc_id };
+	struct kernel *kernel = bpf_map_lookup_elem(&kernels, &key);
+
+	if (!kernel)
+		return 0;
+	kernel->timed = timed;
+	return 1;
+}

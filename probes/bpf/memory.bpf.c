@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Memory that tracked processes take from the kernel, the time they spend freeing some first, and their end for lack of it. */
+
+/* ___GFP_MOVABLE and ___GFP_DIRECT_RECLAIM: the pages of user space, and allocations that may sleep. An interrupt that came over
+ * the thread asks for neither. */
+#define GFP_OF_A_TASK (0x08 | 0x400)
+
+SEC("tp_btf/mm_page_alloc")
+int BPF_PROG(page_alloc, struct page *page, unsigned int order, unsigned int flags)
+{
+	__u64 found = 0;
+	struct proc *proc;
+	__u32 proc_id;
+
+	count_self(SELF_HIT_PAGE_ALLOC);
+	proc_id = current_proc_id();
+	if (!proc_id || !(flags & GFP_OF_A_TASK))
+		return 0;
+	/* Null when there was none. Read as a number: some kernels' verifiers take a typed pointer for non-null. */
+	bpf_probe_read_kernel(&found, sizeof(found), ctx);
+	if (!found)
+		return 0;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (proc)
+		__sync_fetch_and_add(&proc->page_alloc_bytes, (__u64)settings.page_bytes << (order & 31));
+	return 0;
+}
+
+static __always_inline struct thread *current_thread(void)
+{
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+
+	if (!maybe_tracked(tgid))
+		return 0;
+	return tracked_thread(bpf_get_current_task_btf(), tgid);
+}
+
+static __noinline int begin_reclaim(void)
+{
+	struct thread *thread;
+
+	count_self(SELF_HIT_MEMORY);
+	thread = current_thread();
+	if (thread)
+		thread->reclaim_since_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+static __noinline int end_reclaim(void)
+{
+	__u64 now, since;
+	struct thread *thread;
+	struct proc *proc;
+	__u32 proc_id;
+
+	count_self(SELF_HIT_MEMORY);
+	thread = current_thread();
+	if (!thread)
+		return 0;
+	since = thread->reclaim_since_ns;
+	thread->reclaim_since_ns = 0;
+	if (!since)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (now < since) {
+		count_self(SELF_CLOCK_UNDERFLOW);
+		return 0;
+	}
+	proc_id = thread->proc_id;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (proc)
+		__sync_fetch_and_add(&proc->reclaim_ns, now - since);
+	return 0;
+}
+
+/* The host is short of memory. */
+SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
+int BPF_PROG(reclaim_begin)
+{
+	return begin_reclaim();
+}
+
+SEC("tp_btf/mm_vmscan_direct_reclaim_end")
+int BPF_PROG(reclaim_end)
+{
+	return end_reclaim();
+}
+
+/* The memory cgroup is: over memory.high or at memory.max. */
+SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
+int BPF_PROG(memcg_begin)
+{
+	return begin_reclaim();
+}
+
+SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
+int BPF_PROG(memcg_end)
+{
+	return end_reclaim();
+}
+
+/* Threads of the victim may be marked one after the other, but the process is killed once. */
+SEC("tp_btf/mark_victim")
+int oom_victim(__u64 *ctx)
+{
+	__u32 tgid;
+	__u32 *proc_id;
+	struct proc *proc;
+
+	count_self(SELF_HIT_MEMORY);
+	if (settings.victim_is_task)
+		tgid = BPF_CORE_READ((struct task_struct *)ctx[0], tgid);
+	else
+		tgid = ctx[0];
+	if (!maybe_tracked(tgid))
+		return 0;
+	proc_id = bpf_map_lookup_elem(&tracked, &tgid);
+	if (!proc_id)
+		return 0;
+	proc = bpf_map_lookup_elem(&procs, proc_id);
+	if (proc)
+		proc->oom_killed = 1;
+	return 0;
+}

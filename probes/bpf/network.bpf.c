@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* TCP segments that tracked processes had to send again.
+ *
+ * A retransmission happens on a timer or in the receive path, where the running task is a bystander. So a socket remembers
+ * whose it is: the last process that connected it or received from it. One that was accepted and never received from, and
+ * one that was connected before the tracking and has not received since, is nobody's. */
+
+#define STATE_SYN_SENT 2
+
+/* A socket that is locked by a task is worked on by that task; interrupts leave it alone. */
+static __always_inline bool is_at_hand(const struct sock *socket)
+{
+	return socket->sk_lock.owned;
+}
+
+static __noinline void set_owner(struct sock *socket, __u32 proc_id)
+{
+	__u32 *owner = bpf_sk_storage_get(&sockets, socket, 0, 0);
+
+	if (!owner && proc_id) {
+		owner = bpf_sk_storage_get(&sockets, socket, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (!owner)
+			count_self(SELF_FULL_SOCKETS);
+	}
+	if (owner && *owner != proc_id)
+		*owner = proc_id;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(tcp_state, struct sock *socket, int from, int to)
+{
+	__u32 proc_id;
+
+	count_self(SELF_HIT_NETWORK);
+	if (to != STATE_SYN_SENT || !is_at_hand(socket))
+		return 0;
+	proc_id = current_proc_id();
+	if (proc_id)
+		set_owner(socket, proc_id);
+	return 0;
+}
+
+/* A task has received. One that is not tracked takes the socket from the process that had it before. */
+SEC("tp_btf/tcp_rcv_space_adjust")
+int BPF_PROG(tcp_receive, struct sock *socket)
+{
+	__u32 proc_id;
+
+	count_self(SELF_HIT_NETWORK);
+	proc_id = current_proc_id();
+	if (!proc_id && !socket->sk_bpf_storage)
+		return 0;
+	if (is_at_hand(socket))
+		set_owner(socket, proc_id);
+	return 0;
+}
+
+SEC("tp_btf/tcp_retransmit_skb")
+int tcp_retransmit(__u64 *ctx)
+{
+	struct sock *socket = (struct sock *)ctx[0];
+	struct proc *proc;
+	__u32 *owner;
+	__u32 proc_id;
+
+	count_self(SELF_HIT_NETWORK);
+	/* Kernels that do not tell of errors do not tell of segments that failed to be sent. */
+	if (settings.retransmit_tells_error && (int)ctx[2])
+		return 0;
+	if (!socket->sk_bpf_storage)
+		return 0;
+	owner = bpf_sk_storage_get(&sockets, socket, 0, 0);
+	if (!owner)
+		return 0;
+	proc_id = *owner;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (proc)
+		__sync_fetch_and_add(&proc->tcp_retransmits, 1);
+	return 0;
+}

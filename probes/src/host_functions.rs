@@ -1,0 +1,160 @@
+//! What functions of a process are called, by the symbols of the files that it maps them from.
+//!
+//! Not by mapping those files into this process, as symbolisers do: they belong to whoever runs on the host, and one that is
+//! cut short under a mapping ends the reader with SIGBUS.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
+use gpucause_abi::Tgid;
+
+use crate::elf::symbols_at;
+use crate::mapped::{Mapping, executable_mappings, locate_mapped};
+
+/// Functions that are remembered of all files. All are forgotten when there are more.
+const MAX_REMEMBERED: usize = 16_384;
+
+/// A file as it was when it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Version {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+}
+
+impl Version {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+/// The name of a function as its file has it, mangled; `None` when the file has no symbol there.
+pub type FunctionName = Option<Arc<[u8]>>;
+
+/// Names of functions, remembered for each file, which processes share.
+#[derive(Debug, Default)]
+pub struct HostFunctions {
+    files: HashMap<Version, HashMap<u64, FunctionName>>,
+    remembered: usize,
+}
+
+impl HostFunctions {
+    /// The names of the functions that begin at these addresses of a process. An address about which nothing could be found
+    /// out, because the process or its file is gone or out of reach, is left out.
+    ///
+    /// # Errors
+    /// When another user's process cannot be read for want of CAP_SYS_PTRACE.
+    pub fn names(
+        &mut self,
+        tgid: Tgid,
+        addresses: &[u64],
+    ) -> io::Result<BTreeMap<u64, FunctionName>> {
+        let mappings = executable_mappings(tgid)?;
+        let mut names = BTreeMap::new();
+        // None are seen of a process that has ended.
+        if mappings.is_empty() {
+            return Ok(names);
+        }
+        let mut by_mapping: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        for &address in addresses {
+            let holds = |mapping: &Mapping| (mapping.start..mapping.end).contains(&address);
+            match mappings.iter().position(holds) {
+                Some(index) => by_mapping.entry(index).or_default().push(address),
+                None => {
+                    names.insert(address, None);
+                }
+            }
+        }
+        for (index, addresses) in by_mapping {
+            if let Some(mapping) = mappings.get(index) {
+                self.in_mapping(tgid, mapping, &addresses, &mut names);
+            }
+        }
+        Ok(names)
+    }
+
+    fn in_mapping(
+        &mut self,
+        tgid: Tgid,
+        mapping: &Mapping,
+        addresses: &[u64],
+        names: &mut BTreeMap<u64, FunctionName>,
+    ) {
+        let file = match locate_mapped(tgid, mapping) {
+            Ok(file) => file,
+            Err(error) => {
+                tracing::debug!(%error, "functions of a file stay without name");
+                return;
+            }
+        };
+        let version = Version::of(file.metadata());
+        let offset = |address: u64| (address - mapping.start).saturating_add(mapping.offset);
+        let known = self.files.entry(version).or_default();
+        let mut missing: Vec<u64> = addresses.iter().map(|&address| offset(address)).collect();
+        missing.retain(|offset| !known.contains_key(offset));
+        if !missing.is_empty() {
+            let opened = match file.open() {
+                Ok(opened) => opened,
+                Err(error) => {
+                    tracing::debug!(%error, "functions of a file stay without name");
+                    return;
+                }
+            };
+            let mut found = symbols_at(&opened, &missing).unwrap_or_else(|error| {
+                tracing::debug!(path = ?mapping.path, %error, "functions of a file have no names");
+                BTreeMap::new()
+            });
+            self.remembered += missing.len();
+            known.extend(missing.into_iter().map(|at| (at, found.remove(&at).map(Arc::from))));
+        }
+        for &address in addresses {
+            names.insert(address, known.get(&offset(address)).cloned().flatten());
+        }
+        if self.remembered > MAX_REMEMBERED {
+            self.files.clear();
+            self.remembered = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[unsafe(no_mangle)]
+    extern "C" fn gpucause_test_function() -> u32 {
+        std::hint::black_box(7)
+    }
+
+    #[test]
+    fn a_function_of_a_process_has_the_name_that_its_file_gives_it() {
+        let at = gpucause_test_function as *const () as u64;
+        let data = std::ptr::from_ref(&MAX_REMEMBERED) as u64;
+        let mut functions = HostFunctions::default();
+        for _ in 0..2 {
+            let names = functions.names(Tgid(std::process::id()), &[at, at + 1, data]).unwrap();
+            assert_eq!(names[&at].as_deref(), Some(&b"gpucause_test_function"[..]));
+            assert_eq!((names[&(at + 1)].as_ref(), names[&data].as_ref()), (None, None));
+            assert_eq!(functions.remembered, 2, "each is looked for once");
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_process_that_is_gone() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert_eq!(
+            HostFunctions::default().names(Tgid(child.id()), &[0x1000]).unwrap(),
+            BTreeMap::new()
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! Tracking children that are older than the tracking of their parents.
+
+use std::io::Read as _;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libbpf_rs::{Iter, Link, MapCore as _, MapFlags, MapHandle};
+
+use super::ReadError;
+
+/// Holds the number of processes that have become dispatchers.
+pub(super) const MAP: &str = ".data.adopt";
+
+/// Looks for such children when, and only when, another process has become a dispatcher: that walks all tasks of the host.
+#[derive(Debug)]
+pub(super) struct Adoption {
+    dispatchers: MapHandle,
+    program: Option<Link>,
+    /// The number for which children have been looked for.
+    done: AtomicU32,
+}
+
+impl Adoption {
+    pub(super) fn new(dispatchers: MapHandle, program: Option<Link>) -> Self {
+        Self { dispatchers, program, done: AtomicU32::new(0) }
+    }
+
+    pub(super) fn run_if_due(&self) -> Result<(), ReadError> {
+        let Some(program) = &self.program else { return Ok(()) };
+        let failed = |source| ReadError::Libbpf { map: MAP, source };
+        let bytes = self.dispatchers.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
+        let bytes = bytes.as_ref().and_then(|bytes| bytes.first_chunk().copied());
+        let dispatchers = u32::from_ne_bytes(bytes.ok_or(ReadError::Layout(MAP))?);
+        if self.done.load(Ordering::Relaxed) == dispatchers {
+            return Ok(());
+        }
+        let walk = Iter::new(program).map_err(failed)?.read_to_end(&mut Vec::new());
+        walk.map_err(ReadError::Reports)?;
+        self.done.store(dispatchers, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! Launches by kernel function, how long those of chosen ones take, and what handles are called.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gpucause_abi::hist::Histogram;
+use gpucause_abi::record::{
+    KERNEL_HISTS, KernelHistRecord, KernelKey, KernelNameRecord, KernelRecord,
+};
+use gpucause_abi::snapshot::{HandleName, ProcessSnapshot};
+use gpucause_abi::{Nanos, ProcId};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
+
+use super::{ReadError, Reader, decode, for_each, map_of};
+
+/// The program that has a kernel timed.
+const PROGRAM: &str = "time_kernel";
+const HISTS: &str = "kernel_hists";
+
+/// Entries of one process. Beyond what user space chooses there is room for handles that become another kernel's.
+const MAX_OF_PROCESS: usize = 16;
+
+/// Which entries of `kernel_hists` are given to which kernel functions.
+#[derive(Debug)]
+pub(super) struct Timers {
+    hists: MapHandle,
+    /// Absent where the kernel refused it; then nothing is timed.
+    program: Option<OwnedFd>,
+    given: Mutex<Given>,
+}
+
+#[derive(Debug, Default)]
+struct Given {
+    /// By entry: process and function.
+    owners: Vec<Option<(ProcId, u64)>>,
+    /// Processes that were refused an entry, those that are gone among them.
+    refused: HashSet<ProcId>,
+    refused_gone: u64,
+}
+
+impl Timers {
+    pub(super) fn new(object: &Object) -> Result<Self, ReadError> {
+        let program = object.progs().find(|program| program.name() == PROGRAM);
+        let program = program.filter(|program| program.as_fd().as_raw_fd() >= 0);
+        let duplicated = program.map(|program| program.as_fd().try_clone_to_owned()).transpose();
+        let program = duplicated.map_err(|source| ReadError::Read { map: HISTS, source })?;
+        Ok(Self { hists: map_of(object, HISTS)?, program, given: Mutex::default() })
+    }
+
+    fn given(&self) -> MutexGuard<'_, Given> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Entries given, and processes that were refused one.
+    pub(super) fn usage(&self) -> (u64, u64) {
+        let given = self.given();
+        let used = given.owners.iter().flatten().count() as u64;
+        (used, given.refused_gone + given.refused.len() as u64)
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        KERNEL_HISTS as u64
+    }
+
+    /// Has a function's warm launches timed from now on, anew if they were; false when there is no room.
+    pub(super) fn start(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
+        let Some(program) = &self.program else { return Ok(false) };
+        let mut given = self.given();
+        let owned = given.owners.iter().position(|owner| *owner == Some((id, function)));
+        let of_process = given.owners.iter().flatten().filter(|owner| owner.0 == id).count();
+        let free = owned.or_else(|| given.owners.iter().position(Option::is_none));
+        let entry = match free {
+            _ if owned.is_none() && of_process >= MAX_OF_PROCESS => return Ok(false),
+            Some(entry) => entry,
+            None if given.owners.len() < KERNEL_HISTS => {
+                given.owners.push(None);
+                given.owners.len() - 1
+            }
+            None => {
+                given.refused.insert(id);
+                return Ok(false);
+            }
+        };
+        self.clear(entry)?;
+        if !run(program, [function, u64::from(id.0), entry as u64 + 1])? {
+            return Ok(false);
+        }
+        if let Some(owner) = given.owners.get_mut(entry) {
+            *owner = Some((id, function));
+        }
+        Ok(true)
+    }
+
+    /// Takes back what these processes were given; nothing of them may be launched any more.
+    pub(super) fn release(&self, ids: &HashSet<ProcId>) {
+        let mut given = self.given();
+        for owner in &mut given.owners {
+            if owner.is_some_and(|(id, _)| ids.contains(&id)) {
+                *owner = None;
+            }
+        }
+        let before = given.refused.len();
+        given.refused.retain(|id| !ids.contains(id));
+        given.refused_gone += (before - given.refused.len()) as u64;
+    }
+
+    fn clear(&self, entry: usize) -> Result<(), ReadError> {
+        let zero = [0; size_of::<KernelHistRecord>()];
+        self.hists
+            .update(&key(entry), &zero, MapFlags::ANY)
+            .map_err(|source| ReadError::Libbpf { map: HISTS, source })
+    }
+
+    /// Fills in the durations of what is timed.
+    pub(super) fn read(
+        &self,
+        processes: &mut BTreeMap<u32, ProcessSnapshot>,
+    ) -> Result<(), ReadError> {
+        for (entry, owner) in self.given().owners.iter().enumerate() {
+            let Some((id, function)) = *owner else { continue };
+            let Some(process) = processes.get_mut(&id.0) else { continue };
+            let value = self
+                .hists
+                .lookup(&key(entry), MapFlags::ANY)
+                .map_err(|source| ReadError::Libbpf { map: HISTS, source })?
+                .ok_or(ReadError::Layout(HISTS))?;
+            let record: KernelHistRecord = decode(HISTS, &value)?;
+            let durations =
+                Histogram::from_slots(Nanos(record.sum_ns), Nanos(record.max_ns), record.slots);
+            process.launch_times.push((function, durations));
+        }
+        Ok(())
+    }
+}
+
+fn key(entry: usize) -> [u8; 4] {
+    u32::try_from(entry).unwrap_or(u32::MAX).to_ne_bytes()
+}
+
+/// Runs the program; what it returned.
+fn run(program: &OwnedFd, arguments: [u64; 3]) -> Result<bool, ReadError> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+        ctx_in: arguments.as_ptr().cast(),
+        ctx_size_in: u32::try_from(size_of_val(&arguments)).unwrap_or(0),
+        ..Default::default()
+    };
+    // SAFETY: the options have their own size, and point to arguments that outlive the call.
+    let failed =
+        unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+    if failed != 0 {
+        let source = std::io::Error::from_raw_os_error(-failed);
+        return Err(ReadError::Read { map: HISTS, source });
+    }
+    Ok(options.retval == 1)
+}
+
+impl Reader {
+    /// Every process with its launches by kernel function, and nothing else counted.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub(crate) fn launches(&self) -> Result<Vec<ProcessSnapshot>, ReadError> {
+        let (mut processes, _) = self.processes()?;
+        self.read_kernels(&mut processes)?;
+        Ok(processes.into_values().collect())
+    }
+
+    /// What a process was told when it asked for this handle; `None` when it did not.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn handle_name(
+        &self,
+        id: ProcId,
+        handle: u64,
+    ) -> Result<Option<HandleName>, ReadError> {
+        let map = "kernel_names";
+        let key = [&handle.to_ne_bytes()[..], &id.0.to_ne_bytes(), &[0; 4]].concat();
+        let value = self
+            .kernel_names
+            .lookup(&key, MapFlags::ANY)
+            .map_err(|source| ReadError::Libbpf { map, source })?;
+        let Some(value) = value else { return Ok(None) };
+        let record: KernelNameRecord = decode(map, &value)?;
+        if record.stands_for != 0 {
+            return Ok(Some(HandleName::SameAs(record.stands_for)));
+        }
+        let end = record.text.iter().position(|&byte| byte == 0).unwrap_or(record.text.len());
+        // Without text when the name could not be read, or is being written right now.
+        Ok((end > 0).then(|| HandleName::Text(record.text[..end].into())))
+    }
+
+    /// Has the warm launches of a kernel function timed apart from now on, anew if they were, for as long as the process is
+    /// known. False when there is no room for it.
+    ///
+    /// # Errors
+    /// When a map or the program that does it cannot be reached.
+    pub(crate) fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
+        self.timers.start(id, function)
+    }
+
+    /// Fills in launches; returns the entries of the map.
+    pub(super) fn read_kernels(
+        &self,
+        processes: &mut BTreeMap<u32, ProcessSnapshot>,
+    ) -> Result<u64, ReadError> {
+        let mut entries = 0;
+        for_each(&self.kernels, "kernels", |key, value| {
+            entries += 1;
+            let key: KernelKey = decode("kernels", key)?;
+            let record: KernelRecord = decode("kernels", value)?;
+            if let Some(process) = processes.get_mut(&key.proc_id) {
+                process.kernels.push((key.function, record.launches));
+            }
+            Ok(())
+        })?;
+        for process in processes.values_mut() {
+            process.kernels.sort_unstable();
+        }
+        Ok(entries)
+    }
+
+    /// Entries of the map of handles' names: those that processes were given, ended ones included.
+    pub(super) fn names_given(&self) -> Result<u64, ReadError> {
+        let mut names = 0;
+        for_each(&self.procs, "procs", |_, value| {
+            let record: gpucause_abi::record::ProcRecord = decode("procs", value)?;
+            names += u64::from(record.kernel_names);
+            Ok(())
+        })?;
+        Ok(names.min(u64::from(self.kernel_names.max_entries())))
+    }
+}

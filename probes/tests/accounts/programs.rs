@@ -1,0 +1,49 @@
+//! Which kernel programs run on this kernel.
+
+use std::collections::HashSet;
+
+use anyhow::{Context as _, Result, ensure};
+use gpucause_probes::verdict::Verdict;
+use gpucause_probes::{Options, feature};
+
+use crate::observe::Observed;
+
+/// Programs that can be done without, by the tracepoint that each needs.
+const OPTIONAL: [(&str, &str); 11] = [
+    ("block_start", "block_io_start"),
+    ("block_complete", "block_rq_complete"),
+    ("page_alloc", "mm_page_alloc"),
+    ("reclaim_begin", "mm_vmscan_direct_reclaim_begin"),
+    ("reclaim_end", "mm_vmscan_direct_reclaim_end"),
+    ("memcg_begin", "mm_vmscan_memcg_reclaim_begin"),
+    ("memcg_end", "mm_vmscan_memcg_reclaim_end"),
+    ("oom_victim", "mark_victim"),
+    ("tcp_state", "inet_sock_set_state"),
+    ("tcp_receive", "tcp_rcv_space_adjust"),
+    ("tcp_retransmit", "tcp_retransmit_skb"),
+];
+
+#[test]
+fn a_program_runs_where_the_kernel_has_its_tracepoint_and_is_unsupported_where_not() -> Result<()> {
+    let types = std::fs::read(feature::BTF_PATH)?;
+    let names: HashSet<&[u8]> = types
+        .split(|&byte| byte == 0)
+        .filter_map(|name| name.strip_prefix(b"btf_trace_"))
+        .collect();
+    let has = |tracepoint: &str| names.contains(tracepoint.as_bytes());
+    let observed = Observed::start(Options::default())?;
+    let programs = observed.programs();
+    let verdict = |program: &str| programs.iter().find(|status| status.program == program);
+    for (program, tracepoint) in OPTIONAL {
+        let verdict = &verdict(program).with_context(|| format!("no program {program}"))?.verdict;
+        match verdict {
+            Verdict::Attached => ensure!(has(tracepoint), "{program} runs at nothing"),
+            Verdict::Unsupported(reason) => {
+                ensure!(!has(tracepoint) && reason.contains(tracepoint), "{program}: {reason}");
+            }
+            other => anyhow::bail!("{program}: {other:?}"),
+        }
+    }
+    ensure!(verdict("block_issue").is_none() == has("block_io_start"), "{programs:?}");
+    Ok(())
+}
