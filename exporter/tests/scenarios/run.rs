@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     pub(crate) baseline: f64,
     /// Time from then on, in seconds.
     pub(crate) seconds: f64,
-    /// Between two looks, as the daemon has it.
+    /// Between two looks: half of what the daemon has, so that a run takes half as long.
     pub(crate) look_every: Duration,
     pub(crate) settings: Settings,
 }
@@ -35,9 +35,9 @@ impl Plan {
         Self {
             name,
             strength: 0.4,
-            baseline: 4.0,
-            seconds: 8.5,
-            look_every: Duration::from_secs(2),
+            baseline: 5.5,
+            seconds: 6.5,
+            look_every: Duration::from_secs(1),
             settings: Settings::default(),
         }
     }
@@ -86,15 +86,22 @@ fn until_attached(probes: &Probes, library: &std::path::Path) {
 pub(crate) fn run(plan: &Plan) -> Outcome {
     let _alone = alone();
     let libraries = libraries();
-    let arguments = [
+    let mut arguments = vec![
         plan.name.to_owned(),
         format!("--strength={}", plan.strength),
         format!("--baseline={}", plan.baseline),
         format!("--seconds={}", plan.seconds),
     ];
+    // A thread that others must not disturb cannot be disturbed by neighbours either.
+    if !matches!(plan.name, "incident" | "cpu-contention") {
+        arguments.push("--undisturbed".into());
+    }
     let mut trainer = Trainer::start(&libraries, &arguments);
     let probes = Probes::start(Options::default()).expect("needs root and a kernel with BTF");
     until_attached(&probes, &libraries.join("libcudart.so.12"));
+    if plan.name == "nccl-straggler" {
+        until_attached(&probes, &libraries.join("libnccl.so.2"));
+    }
     let mut engine = Engine::new(plan.settings.clone());
     let mut outcome = Outcome { trainer, looks: Vec::new(), processes: Vec::new() };
     trainer = outcome.trainer;
@@ -162,7 +169,16 @@ impl Outcome {
                 }
             }
             for wait in process.waits.iter().filter(|wait| wait.total.0 > 5_000_000) {
-                let _ = writeln!(text, "  {wait:?} {}", wait.on.to_text());
+                let _ = writeln!(
+                    text,
+                    "  {:?} {:?} {:.3} held {:.3} {:?} {}",
+                    wait.reason,
+                    wait.phase,
+                    wait.total.as_secs_f64(),
+                    wait.held.as_secs_f64(),
+                    wait.relation,
+                    wait.on.to_text()
+                );
             }
         }
         text

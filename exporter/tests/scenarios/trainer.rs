@@ -48,7 +48,8 @@ pub(crate) fn libraries() -> PathBuf {
 }
 
 impl Trainer {
-    /// Starts one, and waits until its libraries are mapped. Others on the CPUs hardly ever interrupt it.
+    /// Starts one, and waits until its libraries are mapped. It and those that fight with it come before others that work on
+    /// this host.
     pub(crate) fn start(libraries: &Path, arguments: &[String]) -> Self {
         let mut child = Command::new("nice")
             .args(["-n", "-20"])

@@ -363,9 +363,18 @@ pub(crate) struct FaultOptions {
     /// The feeding thread's CPU [default: the last that it may use]
     #[arg(long)]
     pub(crate) cpu: Option<usize>,
+    /// Have the feeding thread run before all others, so that only the fault disturbs it.
+    #[arg(long)]
+    pub(crate) undisturbed: bool,
 }
 
 impl FaultOptions {
+    /// Binds the calling thread, which feeds the GPU, to a CPU.
+    pub(crate) fn settle(&self, cpu: usize) -> Result<()> {
+        process::pin(cpu)?;
+        if self.undisturbed { process::run_first() } else { Ok(()) }
+    }
+
     /// The feeding thread's CPU.
     pub(crate) fn cpu(&self) -> Result<usize> {
         let last = || process::cpus().last().copied().context("this process may use no CPU");

@@ -126,6 +126,11 @@ pub(crate) trait Fault {
         None
     }
 
+    /// Opens what other libraries are needed.
+    fn open(&mut self, _gpu: &Gpu) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes what is needed, after the first call and before the thread is bound to its CPU.
     fn prepare(&mut self, _gpu: &mut Gpu) -> Result<()> {
         Ok(())
@@ -174,7 +179,7 @@ pub(crate) fn of(common: &Common, options: &FaultOptions) -> Result<Box<dyn Faul
         Name::AllocChurn => Box::new(allocation::Churn::new(steady)),
         Name::Leak => Box::new(allocation::Leak::default()),
         Name::GraphRecapture => Box::new(graph::Recapture::new(steady)),
-        Name::NcclStraggler => Box::new(ranks::Straggler::new(common, steady)?),
+        Name::NcclStraggler => Box::new(ranks::Straggler::new(common, options, steady)?),
         Name::ColdStart => Box::new(cold::NewKernels::new(steady)),
         Name::Hang => Box::new(hang::Stuck::new("lock")),
         Name::HangIoctl => Box::new(hang::Stuck::new("ioctl")),

@@ -152,7 +152,12 @@ impl Gpu {
         self.synchronize()
     }
 
-    /// Opens a function of NCCL.
+    /// Opens NCCL.
+    pub(crate) fn open_collectives(&self) -> Result<()> {
+        self.libraries.function("ncclAllReduce").map(|_| ())
+    }
+
+    /// A function of NCCL.
     pub(crate) fn collective(&self, symbol: &str, common: &Common) -> Result<Operation> {
         Operation::new(symbol, &self.libraries, common)
     }

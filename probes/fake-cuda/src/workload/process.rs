@@ -43,6 +43,18 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
     Ok(())
 }
 
+/// Has the calling thread run before all ordinary ones; threads and processes that it starts are ordinary.
+pub(crate) fn run_first() -> Result<()> {
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameter is valid for reads.
+    let code = unsafe { libc::sched_setscheduler(0, policy, &raw const priority) };
+    if code != 0 {
+        bail!("cannot run before others: {}", std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// The kernel's number of the calling thread.
 pub(crate) fn thread_id() -> i32 {
     // SAFETY: takes nothing.

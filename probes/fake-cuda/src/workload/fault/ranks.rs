@@ -8,7 +8,7 @@ use anyhow::Result;
 use gpucause_fake_cuda::clock;
 
 use super::{Culprit, Fault};
-use crate::cli::Common;
+use crate::cli::{Common, FaultOptions};
 use crate::gpu::{Gpu, Pace, check};
 use crate::loss::Loss;
 use crate::operation::Operation;
@@ -16,7 +16,7 @@ use crate::process::{self, fork};
 use crate::shared::Shared;
 
 const NAME: &str = "trainer-rank";
-const WORLD: u32 = 3;
+const WORLD: u32 = 2;
 const LATE: u32 = WORLD - 1;
 
 /// What the wait inside a synchronisation needs to know.
@@ -65,10 +65,17 @@ impl Rank {
 }
 
 /// A rank in a process of its own.
-fn other_rank(common: &Common, shared: &'static Shared, rank: u32, late_ns: u64) -> Result<()> {
+fn other_rank(
+    (common, options): (&Common, &FaultOptions),
+    shared: &'static Shared,
+    rank: u32,
+    late_ns: u64,
+) -> Result<()> {
     process::end_with_parent();
     process::set_comm(NAME)?;
+    options.settle(options.other_cpu()?)?;
     let mut gpu = Gpu::open(common)?;
+    gpu.open_collectives()?;
     shared.prepared.fetch_add(1, Ordering::AcqRel);
     while shared.begun.load(Ordering::Acquire) == 0 {
         clock::sleep(1_000_000);
@@ -91,12 +98,11 @@ pub(super) struct Straggler {
 }
 
 impl Straggler {
-    pub(super) fn new(common: &Common, late_ns: u64) -> Result<Self> {
+    pub(super) fn new(common: &Common, options: &FaultOptions, late_ns: u64) -> Result<Self> {
         let shared = Shared::map()?;
         let mut others = Vec::new();
         for rank in 1..WORLD {
-            let own = common.clone();
-            others.push(fork(move || other_rank(&own, shared, rank, late_ns))?);
+            others.push(fork(|| other_rank((common, options), shared, rank, late_ns))?);
         }
         while shared.prepared.load(Ordering::Acquire) < WORLD - 1 {
             clock::sleep(1_000_000);
@@ -116,8 +122,12 @@ impl Fault for Straggler {
         Some(Culprit { comm: NAME.into(), pids: self.others.last().copied().into_iter().collect() })
     }
 
-    fn prepare(&mut self, gpu: &mut Gpu) -> Result<()> {
+    fn open(&mut self, gpu: &Gpu) -> Result<()> {
         process::set_comm(NAME)?;
+        gpu.open_collectives()
+    }
+
+    fn prepare(&mut self, gpu: &mut Gpu) -> Result<()> {
         self.shared.begun.store(1, Ordering::Release);
         self.own = Some(Rank::join(gpu, &self.common, self.shared, 0)?);
         Ok(())

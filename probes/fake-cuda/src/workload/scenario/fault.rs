@@ -57,8 +57,10 @@ fn truth(loss: &Loss) -> Result<Value> {
 }
 
 /// Tells the loss so far again and again.
-fn tell(loss: Loss, every_ns: u64, until: Arc<Mutex<bool>>) -> Result<()> {
+fn tell(loss: Loss, options: &FaultOptions, until: Arc<Mutex<bool>>) -> Result<()> {
+    let (every_ns, other) = (options.every, options.other_cpu());
     thread::Builder::new().name("truth".into()).spawn(move || {
+        let _ = other.and_then(pin);
         loop {
             clock::sleep(every_ns);
             // Held while telling, so that nothing follows the result.
@@ -98,6 +100,7 @@ pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
     let mut fault = fault::of(common, options)?;
     set_comm(common.comm.as_deref().unwrap_or(NAME))?;
     let mut gpu = Gpu::open(common)?;
+    fault.open(&gpu)?;
     session::ready(common, &[thread_id()], &head(options, None))?;
     if !common.wait {
         clock::sleep(FIND_NS);
@@ -109,9 +112,7 @@ pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
     if let Ok(other) = options.other_cpu() {
         helpers(other)?;
     }
-    if options.name != Name::NcclStraggler {
-        pin(options.cpu()?)?;
-    }
+    options.settle(options.cpu()?)?;
     until(ns(options.baseline), || fault.step(&mut gpu, None))?;
 
     let loss = Loss::new(fault.kind());
@@ -122,7 +123,7 @@ pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
     fault.inject(&mut gpu)?;
     let at = json!({ "at_unix": unix_seconds(), "at_ns": clock::monotonic_ns() });
     say(&json!({ "injected": join(head.clone(), at) }))?;
-    tell(loss.clone(), options.every, Arc::clone(&over))?;
+    tell(loss.clone(), options, Arc::clone(&over))?;
     let length = ns(options.seconds);
     if matches!(options.name, Name::Hang | Name::HangIoctl) {
         end_beside(loss.clone(), length, head.clone())?;
