@@ -26,6 +26,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) usual_offcpu: [f64; REASONS],
     /// Live bytes of device memory over the time that a leak is judged on; empty before.
     pub(crate) live_memory: Vec<u64>,
+    /// Whether it has warmed up.
+    pub(crate) settled: bool,
     /// What was found to be wrong with it.
     pub(crate) effects: Vec<Measured>,
 }
@@ -67,8 +69,8 @@ pub(crate) fn total_by_name(waits: &[Wait], phases: Phases, reasons: &[Reason]) 
     for wait in wanted {
         match totals.iter_mut().find(|own| own.on == wait.on && own.relation == wait.relation) {
             Some(own) => {
-                own.total.0 += wait.total.0;
-                own.held.0 += wait.held.0;
+                own.total.0 = own.total.0.saturating_add(wait.total.0);
+                own.held.0 = own.held.0.saturating_add(wait.held.0);
             }
             None => totals.push(*wait),
         }

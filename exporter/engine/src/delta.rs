@@ -1,11 +1,19 @@
 //! What happened to one process between two snapshots. Counters that went back, as after a restart, count as nothing.
 
+mod thread;
+
+use std::collections::HashMap;
+
+use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{Api, Class, CopyKind, OpId};
 use gpucause_abi::record::REASONS;
-use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
-use gpucause_abi::state::{Phase, Reason, State};
-use gpucause_abi::{Nanos, Tid};
+use gpucause_abi::snapshot::{CallSnapshot, DispatcherSnapshot, ProcessSnapshot, Wait};
+use gpucause_abi::state::Reason;
+
+use crate::effect::total;
+
+pub(crate) use thread::ThreadDelta;
 
 /// Accounts of one process over one window.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -26,7 +34,7 @@ pub(crate) struct Delta {
     pub(crate) launch_gap: Histogram,
     /// Whom dispatchers and workers waited for.
     pub(crate) waits: Vec<Wait>,
-    /// Live dispatcher threads.
+    /// Dispatcher threads, those that ended in the window as one.
     pub(crate) threads: Vec<ThreadDelta>,
     /// The main thread of a worker.
     pub(crate) worker: Option<ThreadDelta>,
@@ -45,45 +53,12 @@ pub(crate) struct CallDelta {
     pub(crate) offcpu: [Nanos; REASONS],
 }
 
-/// Time of one thread.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct ThreadDelta {
-    pub(crate) tid: Tid,
-    /// Sum of `time`.
-    pub(crate) wall: Nanos,
-    pub(crate) time: TimeAccount,
-}
-
-impl ThreadDelta {
-    /// Time in a state, over the phases that are asked for.
-    pub(crate) fn in_state(&self, state: State, wanted: impl Fn(Phase) -> bool) -> Nanos {
-        let phases = Phase::ALL.iter().filter(|&&phase| wanted(phase));
-        Nanos(phases.map(|&phase| self.time.at(phase, state).0).sum())
-    }
-
-    /// Time in a phase, running or not.
-    pub(crate) fn in_phase(&self, phase: Phase) -> Nanos {
-        Nanos(State::all().map(|state| self.time.at(phase, state).0).sum())
-    }
-
-    /// Whether it hands work to the GPU.
-    pub(crate) fn feeds(&self) -> bool {
-        self.in_phase(Phase::Launch).0 + self.in_phase(Phase::Graph).0 > 0
-    }
-}
-
-fn less(now: Nanos, before: Nanos) -> Nanos {
-    now.less(before)
-}
-
-fn thread_since(now: &DispatcherSnapshot, before: Option<&DispatcherSnapshot>) -> ThreadDelta {
-    let mut time = now.time;
-    if let Some(before) = before {
-        for (cell, earlier) in time.0.iter_mut().flatten().zip(before.time.0.iter().flatten()) {
-            *cell = less(*cell, *earlier);
-        }
-    }
-    ThreadDelta { tid: now.tid, wall: time.total(), time }
+/// The entry that belongs to one of a later list, where it was last or elsewhere.
+fn entry<T>(earlier: &[T], index: usize, same: impl Fn(&T) -> bool) -> Option<&T> {
+    earlier
+        .get(index)
+        .filter(|&item| same(item))
+        .or_else(|| earlier.iter().find(|&item| same(item)))
 }
 
 impl Delta {
@@ -93,42 +68,34 @@ impl Delta {
         now: &ProcessSnapshot,
         wall: Nanos,
     ) -> Self {
-        let empty = Histogram::default();
-        let copies = now.copies.iter().map(|(kind, class, durations)| {
-            let same = |(k, c, _): &&(CopyKind, u16, Histogram)| (k, c) == (kind, class);
-            let earlier = before.and_then(|before| before.copies.iter().find(same));
-            (*kind, *class, durations.since(earlier.map_or(&empty, |(_, _, hist)| hist)))
+        let nothing = ProcessSnapshot::new(now.id, now.tgid, now.comm);
+        let earlier = before.unwrap_or(&nothing);
+        let copies = now.copies.iter().enumerate().map(|(index, (kind, class, durations))| {
+            let same = |(k, c, _): &(CopyKind, u16, Histogram)| (k, c) == (kind, class);
+            let earlier = entry(&earlier.copies, index, same);
+            (*kind, *class, earlier.map_or_else(|| durations.clone(), |e| durations.since(&e.2)))
         });
-        let of_thread = |thread: &DispatcherSnapshot| {
-            let same = |earlier: &&DispatcherSnapshot| earlier.tid == thread.tid;
-            let earlier = before.and_then(|before| before.dispatchers.iter().find(same));
-            thread_since(thread, earlier.filter(|earlier| earlier.wall <= thread.wall))
+        let of_thread = |(index, thread): (usize, &DispatcherSnapshot)| {
+            let earlier = entry(&earlier.dispatchers, index, |earlier| earlier.tid == thread.tid);
+            thread::since(earlier, thread, wall)
         };
-        let worker = now.worker.as_ref().map(|worker| {
-            let earlier = before.and_then(|before| before.worker.as_ref());
-            thread_since(worker, earlier.filter(|earlier| earlier.tid == worker.tid))
-        });
+        let mut threads: Vec<_> =
+            now.dispatchers.iter().enumerate().filter_map(of_thread).collect();
+        threads.extend(thread::ended(before, now, &threads, wall));
+        let calls = now.calls.iter().enumerate();
+        let calls = calls.map(|(index, call)| CallDelta::of(earlier, now, index, call));
+        let worker = now.worker.as_ref();
         Self {
             wall,
-            calls: now
-                .calls
-                .iter()
-                .map(|call| call.op)
-                .zip(&now.calls)
-                .map(|(op, call)| CallDelta::of(before, now, op, call.cold))
-                .filter(|call| call.durations.count() > 0)
-                .collect(),
-            copies: copies.filter(|(_, _, durations)| durations.count() > 0).collect(),
-            allocated: now
-                .memory
-                .allocated
-                .saturating_sub(before.map_or(0, |b| b.memory.allocated)),
-            freed: now.memory.freed.saturating_sub(before.map_or(0, |b| b.memory.freed)),
-            oom_kills: now.host.oom_kills.saturating_sub(before.map_or(0, |b| b.host.oom_kills)),
-            launch_gap: now.launch_gap.since(before.map_or(&empty, |before| &before.launch_gap)),
-            waits: waits_since(before, now),
-            threads: now.dispatchers.iter().map(of_thread).collect(),
-            worker,
+            calls: calls.filter(|call| !call.durations.slots.is_empty()).collect(),
+            copies: copies.filter(|(_, _, durations)| !durations.slots.is_empty()).collect(),
+            allocated: now.memory.allocated.saturating_sub(earlier.memory.allocated),
+            freed: now.memory.freed.saturating_sub(earlier.memory.freed),
+            oom_kills: now.host.oom_kills.saturating_sub(earlier.host.oom_kills),
+            launch_gap: now.launch_gap.since(&earlier.launch_gap),
+            waits: waits_since(earlier, now),
+            threads,
+            worker: worker.and_then(|now| thread::since(earlier.worker.as_ref(), now, wall)),
         }
     }
 
@@ -143,8 +110,7 @@ impl Delta {
                         .op()
                         .is_some_and(|op| op.api == api && op.class == class && wanted(op.name))
                 })
-                .map(|call| call.durations.count())
-                .sum::<u64>()
+                .fold(0, |all: u64, call| all.saturating_add(call.durations.count()))
         };
         Api::ALL.iter().map(|&api| of_api(api)).max().unwrap_or(0)
     }
@@ -159,8 +125,7 @@ impl Delta {
                         .op()
                         .is_some_and(|op| op.api == api && op.class == class && wanted(op.name))
                 })
-                .map(|call| call.durations.sum.0)
-                .sum::<u64>()
+                .fold(0, |all: u64, call| all.saturating_add(call.durations.sum.0))
         };
         Nanos(Api::ALL.iter().map(|&api| of_api(api)).max().unwrap_or(0))
     }
@@ -168,49 +133,84 @@ impl Delta {
     /// Kernels and graphs handed to the GPU.
     pub(crate) fn launches(&self) -> u64 {
         let graphs = |name: &str| matches!(name, "cudaGraphLaunch" | "cuGraphLaunch");
-        self.count(Class::Launch, |_| true) + self.count(Class::Graph, graphs)
+        self.count(Class::Launch, |_| true).saturating_add(self.count(Class::Graph, graphs))
+    }
+
+    /// The threads that hand work to the GPU; when none does, the one that has done so most.
+    pub(crate) fn feeders(&self) -> impl Iterator<Item = &ThreadDelta> {
+        let nobody = !self.threads.iter().any(ThreadDelta::feeds);
+        let main = self.threads.iter().filter(|thread| nobody && thread.fed.0 > 0);
+        let main = main.max_by_key(|thread| thread.fed);
+        self.threads.iter().filter(|thread| thread.feeds()).chain(main)
     }
 
     /// The feeding thread that has most of what is asked for.
     pub(crate) fn victim(&self, amount: impl Fn(&ThreadDelta) -> Nanos) -> Option<&ThreadDelta> {
-        let feeding = self.threads.iter().filter(|thread| thread.feeds());
-        feeding.filter(|thread| amount(thread).0 > 0).max_by_key(|thread| amount(thread))
+        let feeders = self.feeders().map(|thread| (amount(thread), thread));
+        feeders
+            .filter(|(amount, _)| amount.0 > 0)
+            .max_by_key(|&(amount, _)| amount)
+            .map(|best| best.1)
+    }
+
+    /// The thread that has spent most time in launches.
+    pub(crate) fn main_feeder(&self) -> Option<&ThreadDelta> {
+        self.feeders().max_by_key(|thread| thread.fed)
+    }
+
+    /// Time in which other threads of the process worked for the GPU: one that waits for them loses nothing by it.
+    pub(crate) fn worked_by_others(&self, thread: &ThreadDelta) -> Nanos {
+        let others = self.threads.iter().filter(|other| other.feeds() && other.tid != thread.tid);
+        total(others.map(ThreadDelta::worked))
     }
 }
 
 impl CallDelta {
-    fn of(before: Option<&ProcessSnapshot>, now: &ProcessSnapshot, op: OpId, cold: bool) -> Self {
-        let of = |process: &ProcessSnapshot| {
-            let call = process.calls.iter().find(|call| (call.op, call.cold) == (op, cold));
+    fn of(
+        before: &ProcessSnapshot,
+        now: &ProcessSnapshot,
+        index: usize,
+        call: &CallSnapshot,
+    ) -> Self {
+        let (op, cold) = (call.op, call.cold);
+        let same = |other: &CallSnapshot| (other.op, other.cold) == (op, cold);
+        let earlier = entry(&before.calls, index, same);
+        let stall = |process: &ProcessSnapshot| {
             let stall = process.stalls.iter().find(|stall| (stall.op, stall.cold) == (op, cold));
-            let (durations, stalled) =
-                call.map(|call| (call.durations.clone(), call.stalled.clone())).unwrap_or_default();
-            (durations, stalled, stall.map_or([Nanos(0); REASONS], |stall| stall.offcpu))
+            stall.map_or([Nanos(0); REASONS], |stall| stall.offcpu)
         };
-        let (durations, stalled, offcpu) = of(now);
-        let Some(before) = before else { return Self { op, cold, durations, stalled, offcpu } };
-        let (durations_before, stalled_before, offcpu_before) = of(before);
-        let mut offcpu = offcpu;
-        for (time, earlier) in offcpu.iter_mut().zip(offcpu_before) {
-            *time = less(*time, earlier);
+        let durations = change(earlier.map(|earlier| &earlier.durations), &call.durations);
+        // Ops that were not called in the window are most of a process's.
+        if durations.slots.is_empty() {
+            let (stalled, offcpu) = Default::default();
+            return Self { op, cold, durations, stalled, offcpu };
         }
-        Self {
-            op,
-            cold,
-            durations: durations.since(&durations_before),
-            stalled: stalled.since(&stalled_before),
-            offcpu,
+        let stalled = change(earlier.map(|earlier| &earlier.stalled), &call.stalled);
+        let mut offcpu = stall(now);
+        for (time, earlier) in offcpu.iter_mut().zip(stall(before)) {
+            *time = time.less(earlier);
         }
+        Self { op, cold, durations, stalled, offcpu }
     }
 }
 
-fn waits_since(before: Option<&ProcessSnapshot>, now: &ProcessSnapshot) -> Vec<Wait> {
+/// Values that came after `before`.
+fn change(before: Option<&Histogram>, now: &Histogram) -> Histogram {
+    match before {
+        None => now.clone(),
+        Some(before) if before.sum == now.sum && before.slots == now.slots => Histogram::default(),
+        Some(before) => now.since(before),
+    }
+}
+
+fn waits_since(before: &ProcessSnapshot, now: &ProcessSnapshot) -> Vec<Wait> {
+    let key = |wait: &Wait| (wait.reason as u8, wait.phase as u8, wait.on);
+    let earlier: HashMap<_, _> = before.waits.iter().map(|wait| (key(wait), wait)).collect();
     let since = |wait: &Wait| {
-        let key = |wait: &Wait| (wait.reason, wait.phase, wait.on);
-        let earlier = before
-            .and_then(|before| before.waits.iter().find(|earlier| key(earlier) == key(wait)))
-            .map_or((Nanos(0), Nanos(0)), |earlier| (earlier.total, earlier.held));
-        Wait { total: less(wait.total, earlier.0), held: less(wait.held, earlier.1), ..*wait }
+        let (total, held) =
+            earlier.get(&key(wait)).map_or((Nanos(0), Nanos(0)), |e| (e.total, e.held));
+        let total = wait.total.less(total);
+        Wait { total, held: wait.held.less(held).min(total), ..*wait }
     };
     now.waits.iter().map(since).filter(|wait| wait.total.0 > 0).collect()
 }

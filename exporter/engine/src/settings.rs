@@ -24,6 +24,9 @@ pub struct Settings {
     pub hang_seconds: f64,
     /// The same for calls that wait for the GPU.
     pub hang_in_sync_seconds: f64,
+    /// How long a process may take to warm up, in seconds: it is judged once it launches without loading kernels, building
+    /// graphs or filling memory, and at the latest then.
+    pub warm_up_seconds: f64,
     /// How long device memory must grow to count as a leak, in seconds.
     pub leak_seconds: f64,
     /// Growth from which on it counts, in bytes.
@@ -99,7 +102,8 @@ impl Default for Settings {
             min_rate_drop: 0.2,
             hang_seconds: 10.0,
             hang_in_sync_seconds: 60.0,
-            leak_seconds: 60.0,
+            warm_up_seconds: 60.0,
+            leak_seconds: 300.0,
             leak_bytes: 64 << 20,
             keep_open_seconds: 60.0,
             max_chains: 1_000,
@@ -143,6 +147,7 @@ impl Settings {
             ("min_launch_p99_seconds", self.min_launch_p99_seconds),
             ("hang_seconds", self.hang_seconds),
             ("hang_in_sync_seconds", self.hang_in_sync_seconds),
+            ("warm_up_seconds", self.warm_up_seconds),
             ("leak_seconds", self.leak_seconds),
             ("keep_open_seconds", self.keep_open_seconds),
         ];

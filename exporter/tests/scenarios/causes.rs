@@ -81,19 +81,22 @@ fn complaints(outcome: &Outcome, expected: Expected) -> Vec<String> {
 
 /// From the look that raised the chain to the last one: what the chain gained, and what the program lost.
 fn loss_complaint(outcome: &Outcome, chain: &Chain, window: (u64, u64)) -> Option<String> {
-    let at = |ns: u64| {
+    let told_at = |ns: u64| {
         let look = outcome.looks.iter().find(|look| look.at_ns == ns)?;
         look.chains.iter().find(|own| own.id == chain.id).map(|own| own.lost_seconds)
     };
-    let told = at(window.1)? - at(window.0)?;
-    let truth =
-        outcome.trainer.lost_seconds_at(window.1)? - outcome.trainer.lost_seconds_at(window.0)?;
-    println!(
-        "    loss told {told:.3} s, measured {truth:.3} s, {:+.1} %",
-        100.0 * (told / truth - 1.0)
-    );
-    let wrong = (told / truth - 1.0).abs() > TOLERANCE;
-    wrong.then(|| format!("{told:.3} s lost by the chain, {truth:.3} s by the program"))
+    let gain = |at: &dyn Fn(u64) -> Option<f64>| Some(at(window.1)? - at(window.0)?);
+    let told = gain(&told_at);
+    let truth = gain(&|ns| outcome.trainer.lost_seconds_at(ns));
+    let (Some(told), Some(truth)) = (told, truth) else {
+        return Some(format!(
+            "no loss to compare: {told:?} by the chain, {truth:?} by the program"
+        ));
+    };
+    let error = told / truth - 1.0;
+    println!("    loss told {told:.3} s, measured {truth:.3} s, {:+.1} %", 100.0 * error);
+    (error.abs() > TOLERANCE)
+        .then(|| format!("{told:.3} s lost by the chain, {truth:.3} s by the program"))
 }
 
 fn check(plan: &Plan, expected: Expected) {

@@ -1,7 +1,6 @@
 //! The workload as a child process, and what it says of itself.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -47,19 +46,26 @@ pub(crate) fn libraries() -> PathBuf {
     dir
 }
 
+/// Gives a session more of the CPUs than all others. Without groups of sessions there is nothing to give.
+fn favour(pid: u32) {
+    let path = format!("/proc/{pid}/autogroup");
+    if Path::new(&path).exists() {
+        std::fs::write(&path, "-20").expect("needs root");
+    }
+}
+
 impl Trainer {
     /// Starts one, and waits until its libraries are mapped. It and those that fight with it come before others that work on
     /// this host.
     pub(crate) fn start(libraries: &Path, arguments: &[String]) -> Self {
-        let mut child = Command::new("nice")
-            .args(["-n", "-20"])
+        // A session of its own is a group of its own to the scheduler, and to `killpg`.
+        let mut child = Command::new("setsid")
             .arg(built("gpucause-workload"))
             .args(["scenario", "--wait", "--with-parent", "--every", "50ms", "--libs"])
             .arg(libraries)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .process_group(0)
             .spawn()
             .unwrap();
         let output = child.stdout.take().unwrap();
@@ -70,6 +76,7 @@ impl Trainer {
         });
         let ready = lines.recv_timeout(Duration::from_secs(30)).expect("it says that it is ready");
         assert!(ready.starts_with("ready "), "{ready}");
+        favour(child.id());
         Self { child, lines, injected: None, truths: Vec::new() }
     }
 

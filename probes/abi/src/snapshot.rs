@@ -240,7 +240,7 @@ impl TimeAccount {
     /// The sum of all cells: wall time.
     #[must_use]
     pub fn total(&self) -> Nanos {
-        Nanos(self.0.iter().flatten().map(|time| time.0).sum())
+        Nanos(self.0.iter().flatten().fold(0, |all, time| all.saturating_add(time.0)))
     }
 
     /// Adds another account, cell by cell.

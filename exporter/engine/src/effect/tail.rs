@@ -1,14 +1,15 @@
 //! Calls that take far longer than the others of their kind.
 //!
 //! Excess is what calls took beyond the median, added up over all that were slow. Off-CPU time explains the excess of calls
-//! that were off the CPU and of no others: these are counted apart in the kernel. First launches of a kernel are left out.
+//! that were off the CPU and of no others: these are counted apart in the kernel. What calls that were off the CPU and yet
+//! not slow can have spent so is taken off. First launches of a kernel are left out.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::{Histogram, slot_lower, slot_upper};
+use gpucause_abi::hist::{Histogram, slot_lower, slot_of, slot_upper};
 use gpucause_abi::op::Class;
 use gpucause_abi::record::REASONS;
 
-use super::{Measured, Phases, ratio};
+use super::{Measured, Phases, ratio, total};
 use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
 use crate::delta::{CallDelta, Delta};
@@ -27,31 +28,38 @@ pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measure
     classes
         .into_iter()
         .filter_map(|(class, effect)| {
-            let short = worst(&subject.short, class, effect, settings, false);
-            short.or_else(|| worst(&subject.long, class, effect, settings, true))
+            let short = worst(&subject.short, None, class, effect, settings);
+            let latest = Some(&subject.short);
+            short.or_else(|| worst(&subject.long, latest, class, effect, settings))
         })
         .collect()
 }
 
+/// The worst tail of a window; of a longer one when one of its slow calls is in the `latest`.
 fn worst(
     delta: &Delta,
+    latest: Option<&Delta>,
     class: Class,
     effect: Effect,
     settings: &Settings,
-    long: bool,
 ) -> Option<Measured> {
     let of_class = delta
         .calls
         .iter()
         .filter(|call| !call.cold && call.op.op().is_some_and(|op| op.class == class));
-    let tails = of_class.filter_map(|call| tail(call, effect, settings));
+    let tails = of_class.filter_map(|call| tail(call, latest, effect, settings));
     let mut worst = tails.max_by_key(|tail| tail.excess)?;
     worst.phases = Phases::Only(class.phase());
-    worst.long = long;
+    worst.long = latest.is_some();
     Some(worst)
 }
 
-fn tail(call: &CallDelta, effect: Effect, settings: &Settings) -> Option<Measured> {
+fn tail(
+    call: &CallDelta,
+    latest: Option<&Delta>,
+    effect: Effect,
+    settings: &Settings,
+) -> Option<Measured> {
     let calls = call.durations.count();
     if calls < settings.min_calls {
         return None;
@@ -62,12 +70,19 @@ fn tail(call: &CallDelta, effect: Effect, settings: &Settings) -> Option<Measure
         return None;
     }
     let slow_from = Nanos(p50.0.saturating_mul(SLOW));
+    let same = |now: &&CallDelta| (now.op, now.cold) == (call.op, call.cold);
+    let slow_of_late = |latest: &Delta| {
+        latest.calls.iter().find(same).is_some_and(|c| c.durations.max >= slow_from)
+    };
+    if !latest.is_none_or(slow_of_late) {
+        return None;
+    }
     let (all_count, all) = beyond(&call.durations, p50, slow_from);
     let (_, stalled) = beyond(&call.stalled, p50, slow_from);
     Some(Measured {
         effect,
         excess: all,
-        offcpu: within(call.offcpu, stalled.min(all)),
+        offcpu: in_slow_calls(call, slow_from, stalled.min(all)),
         phases: Phases::Feeding,
         tid: None,
         long: false,
@@ -88,7 +103,7 @@ fn beyond(durations: &Histogram, usual: Nanos, slow_from: Nanos) -> (u64, Nanos)
     for &(slot, calls) in &durations.slots {
         let (low, high) = (slot_lower(usize::from(slot)), slot_upper(usize::from(slot)));
         if low >= slow_from {
-            count += calls;
+            count = count.saturating_add(calls);
             let middle = low.0.midpoint(high.0.min(durations.max.0.max(low.0)));
             excess = excess.saturating_add(calls.saturating_mul(middle.saturating_sub(usual.0)));
         }
@@ -96,12 +111,20 @@ fn beyond(durations: &Histogram, usual: Nanos, slow_from: Nanos) -> (u64, Nanos)
     (count, Nanos(excess.min(durations.sum.0)))
 }
 
-/// Off-CPU time scaled down to what the calls took that were off the CPU and slow: the rest was in calls that were not.
-fn within(offcpu: [Nanos; REASONS], excess: Nanos) -> [Nanos; REASONS] {
-    let all: u64 = offcpu.iter().map(|time| time.0).sum();
-    if all <= excess.0 {
-        return offcpu;
-    }
-    let part = |time: Nanos| u128::from(time.0) * u128::from(excess.0) / u128::from(all.max(1));
-    offcpu.map(|time| Nanos(u64::try_from(part(time)).unwrap_or(u64::MAX)))
+/// Off-CPU time of the calls that were slow: not more than their excess, and without what the others that were off the CPU
+/// took beyond a call that was not.
+fn in_slow_calls(call: &CallDelta, slow_from: Nanos, excess: Nanos) -> [Nanos; REASONS] {
+    let unstalled = call.durations.since(&call.stalled).quantile(0.5);
+    let shortest = call.stalled.slots.first().map_or(0, |&(slot, _)| usize::from(slot));
+    let usual = slot_lower(unstalled.map_or(shortest, slot_of));
+    let fast = call.stalled.slots.iter().map(|&(slot, calls)| (usize::from(slot), calls));
+    let fast = fast.filter(|&(slot, _)| slot_lower(slot) < slow_from);
+    let in_fast = total(fast.map(|(slot, calls)| {
+        let upper = slot_upper(slot).min(call.stalled.max);
+        Nanos(upper.less(usual).0.saturating_mul(calls))
+    }));
+    let all = total(call.offcpu.into_iter());
+    let part = all.less(in_fast).min(excess);
+    let scaled = |time: Nanos| u128::from(time.0) * u128::from(part.0) / u128::from(all.0.max(1));
+    call.offcpu.map(|time| Nanos(u64::try_from(scaled(time)).unwrap_or(u64::MAX)))
 }
