@@ -56,26 +56,49 @@ fn truth(loss: &Loss) -> Result<Value> {
     Ok(json!({ "at_ns": at, "at_unix": unix_seconds(), "lost_seconds": seconds(lost) }))
 }
 
+/// How far the program is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Healthy,
+    Faulty,
+    Over,
+}
+
 /// Tells the loss so far again and again.
-fn tell(loss: Loss, options: &FaultOptions, until: Arc<Mutex<bool>>) -> Result<()> {
-    let (every_ns, other) = (options.every, options.other_cpu());
-    thread::Builder::new().name("truth".into()).spawn(move || {
-        let _ = other.and_then(pin);
-        loop {
-            clock::sleep(every_ns);
-            // Held while telling, so that nothing follows the result.
-            let over = until.lock().unwrap_or_else(PoisonError::into_inner);
-            let told = truth(&loss).and_then(|truth| say(&json!({ "truth": truth })));
-            if *over || told.is_err() {
-                return;
+struct Teller(Arc<Mutex<Stage>>);
+
+impl Teller {
+    /// To be made before the feeding thread comes before all others: on its CPU the new thread might never begin.
+    fn start(loss: Loss, options: &FaultOptions) -> Result<Self> {
+        let stage = Arc::new(Mutex::new(Stage::Healthy));
+        let (seen, every_ns, other) = (Arc::clone(&stage), options.every, options.other_cpu());
+        thread::Builder::new().name("truth".into()).spawn(move || {
+            let _ = other.and_then(pin);
+            loop {
+                clock::sleep(every_ns);
+                // Held while telling, so that nothing follows the result.
+                let stage = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let told = match *stage {
+                    Stage::Healthy => Ok(()),
+                    Stage::Faulty => truth(&loss).and_then(|truth| say(&json!({ "truth": truth }))),
+                    Stage::Over => return,
+                };
+                if told.is_err() {
+                    return;
+                }
             }
-        }
-    })?;
-    Ok(())
+        })?;
+        Ok(Self(stage))
+    }
+
+    fn set(&self, stage: Stage) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stage;
+    }
 }
 
 /// A call that hangs never returns to the loop: the result is told beside it, and the process ends with that.
-fn end_beside(loss: Loss, after_ns: u64, head: Value) -> Result<()> {
+fn end_beside(loss: Loss, options: &FaultOptions, head: Value) -> Result<()> {
+    let after_ns = ns(options.seconds);
     thread::Builder::new().name("end".into()).spawn(move || {
         clock::sleep(after_ns);
         let told = truth(&loss).and_then(|truth| say(&join(head, truth)));
@@ -112,25 +135,24 @@ pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
     if let Ok(other) = options.other_cpu() {
         helpers(other)?;
     }
+    let loss = Loss::new(fault.kind());
+    let teller = Teller::start(loss.clone(), options)?;
     options.settle(options.cpu()?)?;
     until(ns(options.baseline), || fault.step(&mut gpu, None))?;
 
-    let loss = Loss::new(fault.kind());
     let head = head(options, fault.culprit().as_ref());
-    let over = Arc::new(Mutex::new(false));
     let start = ThreadStats::now()?;
     loss.begin()?;
     fault.inject(&mut gpu)?;
     let at = json!({ "at_unix": unix_seconds(), "at_ns": clock::monotonic_ns() });
     say(&json!({ "injected": join(head.clone(), at) }))?;
-    tell(loss.clone(), options, Arc::clone(&over))?;
-    let length = ns(options.seconds);
+    teller.set(Stage::Faulty);
     if matches!(options.name, Name::Hang | Name::HangIoctl) {
-        end_beside(loss.clone(), length, head.clone())?;
+        end_beside(loss.clone(), options, head.clone())?;
     }
-    until(length, || fault.step(&mut gpu, Some(&loss)))?;
+    until(ns(options.seconds), || fault.step(&mut gpu, Some(&loss)))?;
     let thread = ThreadStats::now()?.since(&start);
-    *over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    teller.set(Stage::Over);
     let result = join(join(head, truth(&loss)?), json!({ "thread": thread }));
     session::finish(common, &result)
 }
