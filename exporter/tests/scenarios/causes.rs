@@ -35,6 +35,9 @@ fn complaints(outcome: &Outcome, expected: Expected) -> Vec<String> {
     let Some(injected) = &outcome.trainer.injected else {
         return vec!["nothing was injected".into()];
     };
+    if !outcome.trainer.ended.is_some_and(|status| status.success()) {
+        complaints.push(format!("the trainer ended by {:?}", outcome.trainer.ended));
+    }
     let injected_ns = injected["at_ns"].as_u64().unwrap();
     let (before, since): (Vec<_>, Vec<_>) =
         outcome.looks.iter().partition(|look| look.at_ns < injected_ns);
@@ -178,7 +181,8 @@ fn allocations_in_each_step_are_found() {
 #[test]
 fn memory_that_only_grows_is_found() {
     let settings = Settings { leak_seconds: 4.0, ..Settings::default() };
-    let plan = Plan { look_every: Duration::from_millis(400), settings, ..Plan::of("leak") };
+    let look_every = Duration::from_millis(400);
+    let plan = Plan { seconds: 6.5, look_every, settings, ..Plan::of("leak") };
     check(&plan, Expected { loses: false, within: 6.0, ..Expected::cause(Cause::MemoryLeak) });
 }
 

@@ -1,5 +1,6 @@
 //! One scenario from start to end: the trainer, the probes, the engine, and what it found at each look.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,7 +22,7 @@ const FIND_DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
     pub(crate) strength: f64,
-    /// Healthy time before the injection, in seconds.
+    /// Healthy time before the injection, in seconds: five looks, after which the program counts as warm.
     pub(crate) baseline: f64,
     /// Time from then on, in seconds.
     pub(crate) seconds: f64,
@@ -35,8 +36,8 @@ impl Plan {
         Self {
             name,
             strength: 0.4,
-            baseline: 5.5,
-            seconds: 6.5,
+            baseline: 5.0,
+            seconds: 5.5,
             look_every: Duration::from_secs(1),
             settings: Settings::default(),
         }
@@ -140,8 +141,8 @@ pub(crate) fn rounds() -> u32 {
 impl Outcome {
     /// What the run showed, for whoever must find out why it is not what was expected.
     pub(crate) fn told(&self) -> String {
-        use std::fmt::Write as _;
         let mut text = format!("injected: {:?}\n", self.trainer.injected);
+        let _ = writeln!(text, "the trainer has ended: {:?}", self.trainer.ended);
         for look in &self.looks {
             let _ = writeln!(text, "look at {:.3} s:", look.at_ns as f64 / 1e9);
             for chain in &look.chains {

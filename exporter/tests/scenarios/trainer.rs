@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ pub(crate) struct Trainer {
     /// What it said when the fault began.
     pub(crate) injected: Option<Value>,
     truths: Vec<Truth>,
+    /// How it ended, if it has.
+    pub(crate) ended: Option<ExitStatus>,
 }
 
 fn built(file: &str) -> PathBuf {
@@ -77,7 +79,7 @@ impl Trainer {
         let ready = lines.recv_timeout(Duration::from_secs(30)).expect("it says that it is ready");
         assert!(ready.starts_with("ready "), "{ready}");
         favour(child.id());
-        Self { child, lines, injected: None, truths: Vec::new() }
+        Self { child, lines, injected: None, truths: Vec::new(), ended: None }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -96,7 +98,10 @@ impl Trainer {
             match self.lines.recv_timeout(left) {
                 Ok(line) => self.take(&line),
                 Err(RecvTimeoutError::Timeout) => return true,
-                Err(RecvTimeoutError::Disconnected) => return false,
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.ended = self.child.wait().ok();
+                    return false;
+                }
             }
         }
     }
