@@ -19,4 +19,4 @@ mod rules;
 mod tell;
 
 pub use engine::{ChainCount, Engine, Moment, Stall};
-pub use rules::{Declaration, Window, declarations};
+pub use rules::{Declaration, Window, declarations, markdown};

@@ -88,3 +88,16 @@ pub(crate) const LAST_RESORT: &dyn Rule = &unexplained::Unexplained;
 pub fn declarations() -> impl Iterator<Item = Declaration> {
     RULES.iter().chain([&LAST_RESORT]).map(|rule| rule.declaration())
 }
+
+/// The causes as a Markdown table, for the README.
+#[must_use]
+pub fn markdown() -> String {
+    let mut page = String::from("| cause | named when | read from |\n|---|---|---|\n");
+    let mut rules: Vec<_> = declarations().collect();
+    rules.sort_by_key(|rule| rule.cause);
+    for rule in rules {
+        let reads: Vec<_> = rule.reads.iter().map(|name| format!("`{name}`")).collect();
+        page += &format!("| `{}` | {} | {} |\n", rule.cause, rule.needs, reads.join(", "));
+    }
+    page
+}

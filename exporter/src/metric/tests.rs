@@ -101,20 +101,36 @@ fn the_markdown_has_one_row_a_metric() {
     ));
 }
 
-/// `GPUCAUSE_BLESS=1 cargo test` writes the table anew.
-#[test]
-fn the_readme_has_the_table() {
+/// Compares the part of the README between two marks with what it should be; `GPUCAUSE_BLESS=1 cargo test` writes it anew.
+fn assert_in_readme(mark: &str, expected: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
     let readme = std::fs::read_to_string(path).unwrap();
-    let (before, rest) = readme.split_once("<!-- metrics -->\n").unwrap();
-    let (table, after) = rest.split_once("<!-- /metrics -->\n").unwrap();
+    let (open, close) = (format!("<!-- {mark} -->\n"), format!("<!-- /{mark} -->\n"));
+    let (before, rest) = readme.split_once(&open).unwrap();
+    let (part, after) = rest.split_once(&close).unwrap();
     if std::env::var_os("GPUCAUSE_BLESS").is_some() {
-        let blessed = format!("{before}<!-- metrics -->\n{}<!-- /metrics -->\n{after}", markdown());
-        std::fs::write(path, blessed).unwrap();
+        std::fs::write(path, format!("{before}{open}{expected}{close}{after}")).unwrap();
         return;
     }
-    for (ours, expected) in table.lines().zip(markdown().lines()) {
+    for (ours, expected) in part.lines().zip(expected.lines()) {
         assert_eq!(ours, expected);
     }
-    assert_eq!(table.lines().count(), markdown().lines().count());
+    assert_eq!(part.lines().count(), expected.lines().count());
+}
+
+/// Both tables in one test: blessing rewrites the file.
+#[test]
+fn the_readme_has_the_tables_of_metrics_and_causes() {
+    assert_in_readme("metrics", &markdown());
+    assert_in_readme("causes", &gpucause_engine::markdown());
+}
+
+#[test]
+fn rules_read_metrics_that_there_are() {
+    for rule in gpucause_engine::declarations() {
+        for name in rule.reads.iter().filter(|name| !name.starts_with("DCGM_")) {
+            let known = ALL.iter().any(|metric| metric.query_name() == **name);
+            assert!(known, "{}: {name}", rule.cause);
+        }
+    }
 }

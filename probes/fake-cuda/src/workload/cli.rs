@@ -32,6 +32,9 @@ pub(crate) struct Common {
     /// The runtime library itself, instead of the one in --libs.
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) cudart: Option<PathBuf>,
+    /// Do not open the runtime, as programs that use the driver only; ops are then those of libcuda and libnccl.
+    #[arg(long, global = true)]
+    pub(crate) driver_only: bool,
     /// Script of the stand-in libraries, such as `cudaLaunchKernel:spin=5us;nest=1`; overrides GPUCAUSE_FAKE.
     #[arg(long, global = true, value_name = "SCRIPT")]
     pub(crate) script: Option<String>,
@@ -72,6 +75,15 @@ pub(crate) struct Common {
     /// Slices of each allocation that has three dimensions.
     #[arg(long, global = true, default_value_t = 1, value_name = "SLICES")]
     pub(crate) alloc_slices: usize,
+    /// `ncclDataType_t` of collectives; 7 is a float.
+    #[arg(long, global = true, default_value_t = 7)]
+    pub(crate) nccl_type: usize,
+    /// Number of ranks of communicators.
+    #[arg(long, global = true, default_value_t = 1)]
+    pub(crate) ranks: usize,
+    /// This process's rank in them.
+    #[arg(long, global = true, default_value_t = 0)]
+    pub(crate) rank: usize,
 }
 
 /// What is asked for a kernel's handle.
@@ -113,6 +125,8 @@ pub(crate) enum Scenario {
     Split(Split),
     /// Start short-lived processes that make a few calls each.
     Spawn(Spawn),
+    /// Start short-lived threads that make a few calls each.
+    Churn(Churn),
     /// Leave calls in odd ways.
     Unwind(Unwind),
     /// Feed a GPU at a healthy pace, then suffer from one cause of known strength, and tell what it took.
@@ -256,7 +270,8 @@ pub(crate) struct Rate {
 #[derive(Debug, Args)]
 pub(crate) struct Split {
     /// Shares of wall time in percent. `host` spins between calls, `launch` spins inside them; the ways of `block` happen
-    /// between calls, or inside with a `call-` prefix. What is left to 100 is host.
+    /// between calls, inside launches with a `call-` prefix, or inside synchronisation with a `sync-` prefix. What is left to
+    /// 100 is host.
     #[arg(
         long,
         default_value = "host=45,launch=25,lock=15,io=10,sleep=5",
@@ -281,6 +296,9 @@ pub(crate) struct Split {
     /// Their name, at most 15 bytes.
     #[arg(long, default_value = "burner")]
     pub(crate) burner_name: String,
+    /// Their nice value: from 1 on they get less of the CPU than the threads.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..20))]
+    pub(crate) burner_nice: i32,
     /// Where the files of io and page_fault are made.
     #[arg(long, default_value = "/var/tmp")]
     pub(crate) dir: PathBuf,
@@ -298,6 +316,21 @@ pub(crate) struct Spawn {
     #[arg(long, default_value_t = 0)]
     pub(crate) per_minute: u64,
     /// Processes at a time.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) parallel: usize,
+    #[command(flatten)]
+    pub(crate) mix: Mix,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Churn {
+    /// Threads in all.
+    #[arg(long)]
+    pub(crate) threads: u64,
+    /// Calls of each thread.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) calls: u64,
+    /// Threads at a time.
     #[arg(long, default_value_t = 8)]
     pub(crate) parallel: usize,
     #[command(flatten)]
@@ -438,4 +471,6 @@ pub(crate) struct Burn {
     pub(crate) cpu: usize,
     #[arg(long)]
     pub(crate) name: String,
+    #[arg(long, default_value_t = 0)]
+    pub(crate) nice: i32,
 }

@@ -99,6 +99,8 @@ pub(crate) fn burn(options: &Burn, wait: bool) -> Result<()> {
     end_with_parent();
     set_comm(&options.name)?;
     pin(options.cpu)?;
+    // SAFETY: takes an integer.
+    unsafe { libc::nice(options.nice) };
     println!("burning");
     if wait {
         std::io::stdin().read_line(&mut String::new())?;
@@ -112,11 +114,11 @@ pub(crate) fn burn(options: &Burn, wait: bool) -> Result<()> {
 pub(crate) struct Burners(Vec<Child>);
 
 impl Burners {
-    pub(crate) fn start(count: usize, cpu: usize, name: &str) -> Result<Self> {
+    pub(crate) fn start(count: usize, cpu: usize, name: &str, nice: i32) -> Result<Self> {
         let mut burners = Self(Vec::new());
-        let cpu = cpu.to_string();
+        let (cpu, nice) = (cpu.to_string(), nice.to_string());
         for _ in 0..count {
-            let mut child = again(["burn", "--cpu", &cpu, "--name", name])?
+            let mut child = again(["burn", "--cpu", &cpu, "--name", name, "--nice", &nice])?
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .spawn()?;
@@ -136,6 +138,18 @@ impl Burners {
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.0.iter().map(Child::id).collect()
     }
+}
+
+/// Nanoseconds that these processes, of one thread each, have had a CPU.
+pub(crate) fn run_ns(pids: &[u32]) -> Result<u64> {
+    let mut sum = 0;
+    for pid in pids {
+        let path = format!("/proc/{pid}/schedstat");
+        let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+        let run = text.split_whitespace().next().with_context(|| format!("{path} is empty"))?;
+        sum += run.parse::<u64>().with_context(|| path.clone())?;
+    }
+    Ok(sum)
 }
 
 impl Drop for Burners {

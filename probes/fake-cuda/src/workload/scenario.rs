@@ -2,6 +2,7 @@
 
 pub(crate) mod block;
 pub(crate) mod calls;
+pub(crate) mod churn;
 pub(crate) mod contend;
 pub(crate) mod fault;
 pub(crate) mod host;
