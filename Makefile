@@ -1,8 +1,8 @@
 # make build  the exporter, as target/release/gpucause
-# make run    start the exporter on this host, with a stand-in workload under CPU contention where no CUDA process runs
+# make run    start the exporter on this host, with a stand-in workload that a log shipper disturbs where no CUDA process runs
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
-# make scenarios  each cause, injected for real, must be found: every scenario twenty times (over an hour)
-# make healthy  ten minutes of programs with which nothing is wrong, of which nothing may be found
+# make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
+# make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon takes
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
 
