@@ -2,7 +2,6 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -16,7 +15,6 @@ use crate::loss::Kind;
 pub(super) struct Neighbours {
     name: &'static str,
     running: Vec<Child>,
-    link: PathBuf,
 }
 
 impl Neighbours {
@@ -27,9 +25,9 @@ impl Neighbours {
         let link = dir.join(name);
         // The kernel names a process after the file that it executes.
         symlink(std::env::current_exe()?, &link).with_context(|| link.display().to_string())?;
-        let mut neighbours = Self { name, running: Vec::new(), link };
+        let mut neighbours = Self { name, running: Vec::new() };
         for _ in 0..count {
-            let mut child = Command::new(&neighbours.link)
+            let mut child = Command::new(&link)
                 .args(["burn", "--wait", "--cpu", &cpu.to_string(), "--name", name])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -42,6 +40,9 @@ impl Neighbours {
                 bail!("{name} on CPU {cpu} did not start");
             }
         }
+        // Whoever ends this process leaves nothing behind.
+        std::fs::remove_file(&link)?;
+        std::fs::remove_dir(&dir)?;
         Ok(neighbours)
     }
 
@@ -65,10 +66,6 @@ impl Drop for Neighbours {
         for child in &mut self.running {
             let _ = child.kill();
             let _ = child.wait();
-        }
-        let _ = std::fs::remove_file(&self.link);
-        if let Some(dir) = self.link.parent() {
-            let _ = std::fs::remove_dir(dir);
         }
     }
 }
