@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::config::reload::{ConfigSource, Overrides};
+use crate::demo::scenario::Scenario;
 use crate::duration;
 use crate::logging;
 use crate::server::{ListenAddress, TelemetryPath};
@@ -117,6 +118,12 @@ pub struct ExplainArgs {
 /// Flags of `gpucause demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
+    /// What the stand-in workload suffers from; each chain is printed as it forms [default: incident, where no CUDA process runs]
+    #[arg(value_enum)]
+    pub scenario: Option<Scenario>,
+    /// List the scenarios and end
+    #[arg(long)]
+    pub list: bool,
     /// Flags of the HTTP server.
     #[command(flatten)]
     pub web: WebArgs,
@@ -129,7 +136,7 @@ pub struct DemoArgs {
     /// Folder of the stand-in libraries and gpucause-workload [default: that of this program]
     #[arg(long, value_name = "DIR")]
     pub stand_in_dir: Option<PathBuf>,
-    /// End after this time, such as 30s, rather than on Ctrl-C
+    /// End after this time, such as 30s, rather than on Ctrl-C or when the scenario is told
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub duration: Option<Duration>,
 }
