@@ -12,6 +12,7 @@ use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, Status};
 
+use crate::config;
 use crate::server::{Limits, ListenAddress, Server, WebConfig};
 
 /// Oldest kernel whose features suffice. On arm64 the atomic operations that the programs use came later.
@@ -66,10 +67,17 @@ pub struct Report {
 impl Report {
     /// Checks this host.
     #[must_use]
-    pub fn of_this_host(listen_addresses: &[ListenAddress], web_config: Option<&Path>) -> Self {
+    pub fn of_this_host(
+        listen_addresses: &[ListenAddress],
+        config: Option<&Path>,
+        web_config: Option<&Path>,
+    ) -> Self {
         let mut report = Self::default();
         if let Some(path) = web_config {
             report.web_config(path);
+        }
+        if let Some(path) = config {
+            report.config(path);
         }
         report.kernel();
         report.features();
@@ -111,6 +119,17 @@ impl Report {
     fn add(&mut self, state: State, subject: &str, detail: impl Into<String>, blocks: bool) {
         let line = Line { state, subject: subject.into(), detail: detail.into(), blocks };
         self.lines.push(line);
+    }
+
+    fn config(&mut self, path: &Path) {
+        match config::load(path) {
+            Ok(_) => self.add(State::Ok, "configuration", path.to_string_lossy(), true),
+            Err(error) => {
+                for line in error.to_string().lines() {
+                    self.add(State::Missing, "configuration", line, true);
+                }
+            }
+        }
     }
 
     fn kernel(&mut self) {

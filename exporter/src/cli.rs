@@ -1,7 +1,9 @@
 //! The command line.
 
+use crate::config::reload::{ConfigSource, Overrides};
+use crate::demo::scenario::Scenario;
+use crate::duration;
 use crate::logging;
-use crate::retention;
 use crate::server::{Limits, ListenAddress, LiveWebConfig, Server, TelemetryPath};
 use crate::top::Show;
 use crate::version;
@@ -79,7 +81,7 @@ impl TopArgs {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = duration(text)?;
+    let interval = duration::parse(text)?;
     if interval < LEAST_INTERVAL {
         return Err(format!("{text:?} is too short; write {LEAST_INTERVAL:?} or more"));
     }
@@ -92,6 +94,9 @@ pub struct CheckArgs {
     /// Address that the exporter would listen on; may be repeated
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = ":9400")]
     pub listen_addresses: Vec<ListenAddress>,
+    /// Configuration file that the exporter would read
+    #[arg(long = "config", alias = "config.file", value_name = "PATH")]
+    pub config: Option<PathBuf>,
     /// Web configuration file that the exporter would read
     #[arg(long = "web.config.file", value_name = "PATH")]
     pub web_config: Option<PathBuf>,
@@ -104,7 +109,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "URL", default_value = "http://localhost:9400")]
     pub url: NodeUrl,
     /// Only what was seen in this time, such as 5m or 1h30m
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
     pub since: Duration,
     /// Add a table of what each process lost
     #[arg(long)]
@@ -117,6 +122,12 @@ pub struct ExplainArgs {
 /// Flags of `gpucause demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
+    /// What the stand-in workload suffers from; each chain is printed as it forms [default: incident, where no CUDA process runs]
+    #[arg(value_enum)]
+    pub scenario: Option<Scenario>,
+    /// List the scenarios and end
+    #[arg(long)]
+    pub list: bool,
     /// Flags of the HTTP server.
     #[command(flatten)]
     pub web: WebArgs,
@@ -129,8 +140,8 @@ pub struct DemoArgs {
     /// Folder of the stand-in libraries and gpucause-workload [default: that of this program]
     #[arg(long, value_name = "DIR")]
     pub stand_in_dir: Option<PathBuf>,
-    /// End after this time, such as 30s, rather than on Ctrl-C
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    /// End after this time, such as 30s, rather than on Ctrl-C or when the scenario is told
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub duration: Option<Duration>,
 }
 
@@ -146,16 +157,40 @@ pub struct ExporterArgs {
     /// Flags of the probes.
     #[command(flatten)]
     pub probe: ProbeArgs,
-    /// How long the series of an exited process stay, such as 90s, 5m or 1h
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
-    pub retention: Duration,
+    /// Flags of the configuration file.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// How long the series of an exited process stay, such as 90s, 5m or 1h; wins over the configuration file [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub retention: Option<Duration>,
+    /// Reload the configuration on POST to /-/reload
+    #[arg(long = "web.enable-lifecycle")]
+    pub lifecycle: bool,
+}
+
+/// Flags of the configuration file.
+#[derive(Debug, Clone, Args)]
+pub struct ConfigArgs {
+    /// Configuration file, in YAML; taken again whenever it changes, and on SIGHUP
+    #[arg(long = "config.file", value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// Start with the defaults while the configuration file does not exist
+    #[arg(long = "config.optional", requires = "file")]
+    pub optional: bool,
+    /// Tell what is wrong with the configuration file, or that it is ok, and exit: 0 when it is, 78 when not
+    #[arg(long = "config.check", requires = "file")]
+    pub check: bool,
 }
 
 impl ExporterArgs {
-    /// What to keep of exited processes.
+    /// Where the configuration comes from.
     #[must_use]
-    pub fn retention_policy(&self) -> retention::Policy {
-        retention::Policy { keep_for: self.retention, ..retention::Policy::default() }
+    pub fn config_source(&self) -> ConfigSource {
+        ConfigSource {
+            file: self.config.file.clone(),
+            optional: self.config.optional,
+            overrides: Overrides { retention: self.retention },
+        }
     }
 }
 
@@ -223,41 +258,10 @@ impl WebArgs {
     }
 }
 
-/// A span such as `90s`, `5m` or `1h30m`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let form = || {
-        format!(
-            "{text:?} is no duration; write numbers with units ms, s, m, h or d, such as 90s or 1h30m"
-        )
-    };
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut total = Duration::ZERO;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(form)?;
-        let number: u64 = rest[..digits].parse().map_err(|_| form())?;
-        rest = &rest[digits..];
-        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let unit_ms: u64 = match &rest[..letters] {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return Err(form()),
-        };
-        rest = &rest[letters..];
-        let span = Duration::from_millis(number.checked_mul(unit_ms).ok_or_else(form)?);
-        total = total.checked_add(span).ok_or_else(form)?;
-    }
-    if text.is_empty() { Err(form()) } else { Ok(total) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use clap::CommandFactory as _;
 
     fn exporter(arguments: &[&str]) -> Result<ExporterArgs, clap::Error> {
@@ -278,7 +282,18 @@ mod tests {
         let args = exporter(&[]).unwrap();
         assert_eq!(args.web.listen_addresses, [":9400".parse().unwrap()]);
         assert_eq!(args.web.telemetry_path.as_str(), "/metrics");
-        assert_eq!(args.retention_policy(), retention::Policy::default());
+        assert_eq!(args.config_source().load().unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_configuration_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "retention: 1h\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        let of_file = exporter(&["--config.file", path]).unwrap().config_source().load().unwrap();
+        assert_eq!(of_file.retention.0, Duration::from_secs(3600));
+        let flags = exporter(&["--config.file", path, "--retention=7s"]).unwrap();
+        assert_eq!(flags.config_source().load().unwrap().retention.0, Duration::from_secs(7));
     }
 
     #[test]
@@ -306,33 +321,5 @@ mod tests {
         let args =
             exporter(&["--web.listen-address=127.0.0.1:1", "--web.listen-address", "[::1]:2"]);
         assert_eq!(args.unwrap().web.listen_addresses.len(), 2);
-    }
-
-    #[test]
-    fn durations_are_read_with_their_units() {
-        for (text, seconds) in [
-            ("0", 0.0),
-            ("90s", 90.0),
-            ("5m", 300.0),
-            ("1h30m", 5400.0),
-            ("250ms", 0.25),
-            ("1d", 86400.0),
-        ] {
-            assert_eq!(duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
-        }
-        for text in [
-            "",
-            "5",
-            "m",
-            "5x",
-            "-5m",
-            "5m3",
-            "1.5h",
-            "99999999999999999999s",
-            "18446744073709551615d",
-            "5\u{b5}s",
-        ] {
-            assert!(duration(text).unwrap_err().contains("no duration"), "{text}");
-        }
     }
 }

@@ -8,7 +8,6 @@ use gpucause_abi::record::FAULTS;
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
-use gpucause_engine::settings::Settings;
 use gpucause_probes::host_functions::{FunctionName, HostFunctions};
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
@@ -17,12 +16,14 @@ use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 use crate::chains::{Chains, Findings};
 use crate::clock::{WallClock, monotonic_now};
 use crate::collector::Collectors;
+use crate::config::Config;
 use crate::family::Family;
 use crate::kernel_names::{KernelNames, NameSource};
 use crate::merge::absorb;
-use crate::observation::{AttachGap, Observation, ProbeState};
-use crate::process_details::{DetailsCache, is_running};
-use crate::retention::{Policy, Retention};
+use crate::observation::{AttachGap, ConfigState, Observation, ProbeState};
+use crate::process_details::{DetailsCache, ProcessDetails, is_running};
+use crate::retention::Retention;
+use crate::selection::Selection;
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::throttling::Throttling;
 use crate::wait_names::WaitNames;
@@ -36,6 +37,9 @@ const MAX_LABEL_CHARS: usize = 256;
 /// What is remembered from scrape to scrape.
 #[derive(Debug)]
 struct Memory {
+    config: Arc<Config>,
+    config_state: ConfigState,
+    selection: Selection,
     details: DetailsCache,
     retention: Retention,
     clock: WallClock,
@@ -49,6 +53,18 @@ struct Memory {
     /// Time accounts and page faults as last told, which the next must not fall behind.
     told_times: HashMap<ProcId, TimeAccount>,
     told_faults: HashMap<ProcId, [u64; FAULTS]>,
+}
+
+impl Memory {
+    /// Leaves out the processes that the configuration does not want; returns what is known of all, and how many that were.
+    fn select(
+        &mut self,
+        processes: &mut Vec<ProcessSnapshot>,
+    ) -> (HashMap<ProcId, Arc<ProcessDetails>>, u64) {
+        let details = self.details.refresh(processes);
+        let excluded = self.selection.apply(processes, &details);
+        (details, excluded)
+    }
 }
 
 /// Running probes, and everything that a page is made of.
@@ -68,12 +84,16 @@ impl Daemon {
     ///
     /// # Errors
     /// When this kernel cannot run them, or does not permit it.
-    pub fn start(options: Options, retention: Policy) -> Result<Self, StartError> {
+    pub fn start(options: Options, config: Arc<Config>) -> Result<Self, StartError> {
         let since = monotonic_now();
+        let options = Options { launch_ops: config.launch_ops.0, ..options };
         let probes = Probes::start(options)?;
         let memory = Memory {
+            config: Arc::default(),
+            config_state: ConfigState::default(),
+            selection: Selection::default(),
             details: DetailsCache::default(),
-            retention: Retention::new(retention),
+            retention: Retention::default(),
             clock: WallClock::now(),
             folded: None,
             wait_names: WaitNames::default(),
@@ -84,15 +104,43 @@ impl Daemon {
             told_times: HashMap::new(),
             told_faults: HashMap::new(),
         };
-        let chains = Chains::new(Settings::default());
+        let chains = Chains::new(config.chains.clone());
         let memory = Mutex::new(memory);
         let collectors = Collectors::default();
-        Ok(Self { probes, collectors, chains, memory, since, access: OnceLock::new() })
+        let daemon = Self { probes, collectors, chains, memory, since, access: OnceLock::new() };
+        daemon.configure(config);
+        Ok(daemon)
     }
 
     /// Has the page tell how its readers are let in. The first call counts.
     pub fn tell_of(&self, access: &Arc<LiveWebConfig>) {
         self.access.get_or_init(|| Arc::clone(access));
+    }
+
+    /// Goes by another configuration from now on. Waits for a scrape under way.
+    pub fn configure(&self, config: Arc<Config>) {
+        self.chains.set_settings(config.chains.clone());
+        let mut memory = self.memory();
+        if let Err(error) = self.probes.set_launch_ops(&config.launch_ops.0) {
+            tracing::warn!(%error, "the ops that count as launches stay as they were");
+        }
+        memory.retention.set_policy(config.retention_policy());
+        memory.selection.set_filter(&config.processes);
+        memory.clock = memory.clock.refreshed();
+        let taken_at = memory.clock.unix_seconds(monotonic_now());
+        memory.config_state = ConfigState { successful: true, taken_at };
+        memory.config = config;
+    }
+
+    /// A configuration was not taken: the pages tell.
+    pub fn config_refused(&self) {
+        self.memory().config_state.successful = false;
+    }
+
+    /// The configuration in effect.
+    #[must_use]
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.memory().config)
     }
 
     /// How the probes do.
@@ -110,13 +158,14 @@ impl Daemon {
         let mut snapshot = self.probes.snapshot()?;
         memory.clock = memory.clock.refreshed();
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)?;
+        let (details, excluded) = memory.select(&mut snapshot.processes);
         memory.told = snapshot.processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
         keep_up(&mut memory.told_times, &mut snapshot.processes);
         keep_faults_up(&mut memory.told_faults, &mut snapshot.processes);
         self.name_kernels(&mut memory, &snapshot.processes)?;
         let kernels = memory.kernel_names.launches(&snapshot.processes);
-        let waits = memory.wait_names.update(&snapshot.processes);
-        let details = memory.details.refresh(&snapshot.processes);
+        let wait_names = memory.config.limits.wait_names;
+        let waits = memory.wait_names.update(&snapshot.processes, wait_names);
         let throttled = memory.throttling.refresh(&snapshot.processes);
         let status = self.probes.status();
         let mut observation = Observation::new(snapshot, self.since, memory.clock);
@@ -124,6 +173,8 @@ impl Daemon {
         observation.probes = probe_states(&status);
         observation.attach_gaps = attach_gaps(&status.libraries);
         observation.mmap_events_lost = status.discovery.lost_events;
+        observation.processes_excluded = excluded;
+        observation.config = memory.config_state;
         observation.processes_folded = memory.retention.folded();
         observation.waits = waits;
         observation.throttled = throttled;
@@ -145,9 +196,10 @@ impl Daemon {
         if !self.probes.observes_any()? {
             return Ok(());
         }
-        let snapshot = self.probes.snapshot()?;
+        let mut snapshot = self.probes.snapshot()?;
         let (clock, throttled) = {
             let mut memory = self.memory();
+            memory.select(&mut snapshot.processes);
             memory.clock = memory.clock.refreshed();
             (memory.clock, memory.throttling.refresh(&snapshot.processes))
         };
@@ -220,7 +272,8 @@ impl Daemon {
         for process in processes.extract_if(.., |process| gone.contains(&process.id)) {
             let over = memory.retention.is_over(now, ends.get(&process.id).copied().flatten());
             let told = memory.told.remove(&process.id).is_some();
-            if !over && !told && due.contains(&process.id) {
+            let counts = !over && !told && due.contains(&process.id);
+            if counts && memory.selection.admits(&process, memory.details.known()) {
                 match &mut memory.folded {
                     Some(folded) => absorb(folded, &process),
                     None => memory.folded = Some(process),

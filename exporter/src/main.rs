@@ -3,10 +3,13 @@
 use clap::Parser as _;
 use gpucause::check::Report;
 use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
+use gpucause::config::reload::ConfigSource;
+use gpucause::config::{self, ConfigError};
 use gpucause::daemon::Daemon;
 use gpucause::logging::{Format, Level, LogArgs};
+use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
-use gpucause::{demo, explain, logging, serve, top};
+use gpucause::{demo, explain, logging, top};
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,6 +35,9 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Exporter(args) => {
+            if args.config.check {
+                return check_config(&args.config_source());
+            }
             logging::init(args.log);
             exporter(&args)
         }
@@ -63,26 +69,45 @@ fn main() -> ExitCode {
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let configuration = error.downcast_ref::<BindError>().is_some_and(BindError::is_configuration)
+        || error.is::<Arc<ConfigError>>()
         || error.is::<WebConfigError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
 }
 
 fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
+    let source = args.config_source();
+    let config = source.load()?;
+    let limits = Limits::default();
+    let limits =
+        Limits { scrapes: config.limits.scrapes, connections: config.limits.connections, ..limits };
     // Bound first: a port in use must be told before anything is loaded into the kernel.
-    let server = args.web.server(Limits::default())?;
-    let daemon = Arc::new(Daemon::start(args.probe.options(), args.retention_policy())?);
-    serve::until_signal(server, &daemon, args.web.telemetry_path.clone())
+    let server = args.web.server(limits)?;
+    let daemon = Arc::new(Daemon::start(args.probe.options(), Arc::new(config))?);
+    let reloads = Reloads { source, over_http: args.lifecycle };
+    serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), Some(reloads))
+}
+
+/// Says what is wrong with the configuration, or that nothing is.
+fn check_config(source: &ConfigSource) -> ExitCode {
+    let (text, code) = match source.load() {
+        Ok(_) => ("ok\n".to_owned(), ExitCode::SUCCESS),
+        Err(error) => (format!("{error}\n"), ExitCode::from(CONFIG)),
+    };
+    // With standard output gone there is nobody to tell; the exit code tells all the same.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    code
 }
 
 fn check(args: &CheckArgs) -> ExitCode {
-    let report = Report::of_this_host(&args.listen_addresses, args.web_config.as_deref());
+    let config = args.config.as_deref();
+    let report = Report::of_this_host(&args.listen_addresses, config, args.web_config.as_deref());
     // With standard output gone there is nobody to tell; the exit code tells all the same.
     let _ = write!(std::io::stdout(), "{report}");
-    if report.can_run() {
-        ExitCode::SUCCESS
-    } else if report.misconfigured() {
-        ExitCode::from(CONFIG)
-    } else {
-        ExitCode::from(RUN_TIME)
+    let misconfigured =
+        report.misconfigured() || config.is_some_and(|path| config::load(path).is_err());
+    match (report.can_run(), misconfigured) {
+        (true, _) => ExitCode::SUCCESS,
+        (false, true) => ExitCode::from(CONFIG),
+        (false, false) => ExitCode::from(RUN_TIME),
     }
 }

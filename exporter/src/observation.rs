@@ -27,6 +27,10 @@ pub struct Observation {
     pub mmap_events_lost: u64,
     /// Exited processes dropped early, by [`Retention`](crate::retention::Retention).
     pub processes_folded: u64,
+    /// Live processes that the configuration leaves out; they are not in the snapshot.
+    pub processes_excluded: u64,
+    /// How the last reload of the configuration went.
+    pub config: ConfigState,
     /// The accounts of those dropped early, added up.
     pub folded: Option<ProcessSnapshot>,
     /// Whom the threads of each process waited for, by name.
@@ -60,6 +64,8 @@ impl Observation {
             attach_gaps: Vec::new(),
             mmap_events_lost: 0,
             processes_folded: 0,
+            processes_excluded: 0,
+            config: ConfigState::default(),
             folded: None,
             waits: HashMap::new(),
             wait_names_folded: (0, 0),
@@ -92,4 +98,19 @@ pub struct AttachGap {
     pub library: String,
     /// From its mapping to the attach.
     pub gap: Nanos,
+}
+
+/// How the last reload of the configuration went.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ConfigState {
+    /// Whether what was found was taken.
+    pub successful: bool,
+    /// When a configuration was last taken, in seconds since the Unix epoch.
+    pub taken_at: f64,
+}
+
+impl Default for ConfigState {
+    fn default() -> Self {
+        Self { successful: true, taken_at: 0.0 }
+    }
 }

@@ -78,6 +78,12 @@ impl DetailsCache {
         entries
     }
 
+    /// What was found out so far.
+    #[must_use]
+    pub const fn known(&self) -> &HashMap<ProcId, Arc<ProcessDetails>> {
+        &self.entries
+    }
+
     /// `None` when the PID is not, or no longer, that process.
     fn read(&self, tgid: Tgid, started: Nanos) -> Option<ProcessDetails> {
         let dir = self.proc_root.join(tgid.to_string());

@@ -35,6 +35,11 @@ impl Retention {
         Self { policy, ..Self::default() }
     }
 
+    /// Keeps by another policy from now on.
+    pub const fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
     /// Processes dropped before their time was over because too many had ended.
     #[must_use]
     pub const fn folded(&self) -> u64 {

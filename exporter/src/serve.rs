@@ -8,23 +8,36 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 
 use crate::chains::LOOK_EVERY;
+use crate::config::reload::{ConfigSource, Reloader};
 use crate::daemon::{Daemon, REAP_EVERY};
-use crate::server::{Readiness, Server, Source as _, TelemetryPath, shutdown_signal};
+use crate::server::{
+    Readiness, Server, Source as _, TelemetryPath, reload_channel, shutdown_signal,
+};
 use crate::version;
 
-/// Threads for scrapes, reaping, looking, passwords and the web configuration: as many as run at a time, and one to spare.
-const BLOCKING_THREADS: usize = 7;
+/// Threads for scrapes, as many as the configuration can allow at a time, and for what else blocks. Idle ones end.
+const BLOCKING_THREADS: usize = 20;
 /// Between two looks whether the daemon has become ready.
 const READY_EVERY: Duration = Duration::from_millis(20);
 
-/// Serves until SIGTERM or SIGINT. The probes go when the last owner of `daemon` does.
+/// How the configuration is to be reloaded.
+#[derive(Debug)]
+pub struct Reloads {
+    /// Where it comes from.
+    pub source: ConfigSource,
+    /// Whether clients may ask for it.
+    pub over_http: bool,
+}
+
+/// Serves until SIGTERM or SIGINT. With `reloads`, SIGHUP reloads the configuration, and so does a change of its file. The probes go when the last owner of `daemon` does.
 ///
 /// # Errors
 /// When the runtime cannot be started or the sockets fail.
 pub fn until_signal(
-    server: Server,
+    mut server: Server,
     daemon: &Arc<Daemon>,
     telemetry_path: TelemetryPath,
+    reloads: Option<Reloads>,
 ) -> anyhow::Result<()> {
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -38,6 +51,18 @@ pub fn until_signal(
             tracing::info!(%address, version = version::VERSION, "listening");
         }
         daemon.tell_of(server.access());
+        let reloading = match reloads {
+            Some(Reloads { source, over_http }) => {
+                let (handle, requests) = reload_channel();
+                if over_http {
+                    server = server.with_reload(handle);
+                }
+                let reloader = Reloader::new(source, Arc::clone(daemon), server.gates())
+                    .context("cannot catch SIGHUP")?;
+                Some(tokio::spawn(reloader.run(requests)))
+            }
+            None => None,
+        };
         let reaping = tokio::spawn(reap(Arc::clone(daemon)));
         let looking = tokio::spawn(look(Arc::clone(daemon)));
         let telling = tokio::spawn(tell_ready(Arc::clone(daemon)));
@@ -47,6 +72,9 @@ pub fn until_signal(
         reaping.abort();
         looking.abort();
         telling.abort();
+        if let Some(reloading) = reloading {
+            reloading.abort();
+        }
         served
     });
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -9,7 +9,9 @@ mod body;
 mod connection;
 mod desk;
 mod door;
+mod gate;
 mod landing;
+mod lifecycle;
 mod listen;
 mod live;
 mod lobby;
@@ -19,6 +21,8 @@ mod signal;
 mod source;
 mod web_config;
 
+pub use gate::Gates;
+pub use lifecycle::{ReloadHandle, ReloadRequest, ReloadRequests, reload_channel};
 pub use listen::{BindError, ListenAddress};
 pub use live::{LiveWebConfig, ReloadState};
 pub use routes::TelemetryPath;
@@ -28,6 +32,7 @@ pub use web_config::{WebConfig, WebConfigError};
 
 use connection::Host;
 use door::Door;
+use gate::Gate;
 use lobby::Lobby;
 use routes::Routes;
 use std::future::Future;
@@ -36,7 +41,7 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 /// How long to wait when no connection can be accepted, such as for want of file descriptors.
@@ -50,7 +55,7 @@ pub struct Limits {
     /// Those of one client that are served at a time; more wait for one of them to end, or to do nothing for a while.
     pub connections_per_client: usize,
     /// Scrapes at a time; more wait.
-    pub scrapes: usize,
+    pub scrapes: u32,
     /// How long a scrape waits for its turn before it is refused.
     pub scrape_wait: Duration,
     /// Time for a request's headers to arrive, also the time that an idle connection stays open.
@@ -90,6 +95,8 @@ pub struct Server {
     listeners: Vec<StdListener>,
     limits: Limits,
     access: Arc<LiveWebConfig>,
+    gates: Gates,
+    reload: Option<ReloadHandle>,
 }
 
 impl Server {
@@ -99,7 +106,11 @@ impl Server {
     /// When one of the addresses cannot be had.
     pub fn bind(addresses: &[ListenAddress], limits: Limits) -> Result<Self, BindError> {
         let listeners = addresses.iter().map(ListenAddress::bind).collect::<Result<_, _>>()?;
-        Ok(Self { listeners, limits, access: Arc::default() })
+        let gates = Gates {
+            connections: Gate::new(limits.connections),
+            scrapes: Gate::new(limits.scrapes),
+        };
+        Ok(Self { listeners, limits, access: Arc::default(), gates, reload: None })
     }
 
     /// Lets clients in as a web configuration says.
@@ -112,6 +123,18 @@ impl Server {
     #[must_use]
     pub fn access(&self) -> &Arc<LiveWebConfig> {
         &self.access
+    }
+
+    /// Lets clients ask for reloads.
+    #[must_use]
+    pub fn with_reload(self, handle: ReloadHandle) -> Self {
+        Self { reload: Some(handle), ..self }
+    }
+
+    /// What can be set while it serves.
+    #[must_use]
+    pub fn gates(&self) -> Gates {
+        self.gates.clone()
     }
 
     /// The addresses that it listens on, with the real port where 0 was asked for.
@@ -131,16 +154,17 @@ impl Server {
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
         let (stop, stopped) = watch::channel(false);
-        let connections = Arc::new(Semaphore::new(self.limits.connections as usize));
+        let Gates { connections, scrapes } = self.gates;
+        let wait = self.limits.scrape_wait;
         let following = tokio::spawn(Arc::clone(&self.access).follow());
         let acceptor = Acceptor {
             host: Arc::new(Host {
-                routes: Routes::new(source, telemetry_path, self.limits),
+                routes: Routes::new(source, telemetry_path, (scrapes, wait), self.reload),
                 door: Door::new(self.access),
                 lobby: Arc::new(Lobby::new(self.limits.connections_per_client)),
                 limits: self.limits,
             }),
-            connections: Arc::clone(&connections),
+            connections: connections.clone(),
             stopped,
         };
         for listener in self.listeners {
@@ -153,7 +177,7 @@ impl Server {
         let _ = stop.send(true);
         following.abort();
         let grace = self.limits.drain + Duration::from_secs(1);
-        if timeout(grace, connections.acquire_many(self.limits.connections)).await.is_err() {
+        if timeout(grace, connections.emptied()).await.is_err() {
             tracing::warn!("connections were still busy when the server stopped");
         }
         Ok(())
@@ -163,7 +187,7 @@ impl Server {
 #[derive(Clone)]
 struct Acceptor {
     host: Arc<Host>,
-    connections: Arc<Semaphore>,
+    connections: Gate,
     stopped: watch::Receiver<bool>,
 }
 
@@ -178,15 +202,9 @@ impl Acceptor {
 
     async fn accept_all(&self, listener: TcpListener) {
         loop {
-            let permit = Arc::clone(&self.connections).acquire_owned();
-            let permit = match timeout(lobby::LOOK_EVERY, permit).await {
-                Ok(Ok(permit)) => permit,
-                // The semaphore is never closed.
-                Ok(Err(_)) => return,
-                Err(_) => {
-                    self.host.lobby.make_room();
-                    continue;
-                }
+            let Ok(permit) = timeout(lobby::LOOK_EVERY, self.connections.enter()).await else {
+                self.host.lobby.make_room();
+                continue;
             };
             match listener.accept().await {
                 Ok((stream, peer)) => {

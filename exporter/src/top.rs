@@ -11,6 +11,7 @@ mod screen;
 mod state;
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,6 @@ use nix::unistd::Uid;
 use crate::cli::TopArgs;
 use crate::daemon::Daemon;
 use crate::observation::Observation;
-use crate::retention::Policy;
 use crate::server::shutdown_signal;
 use batch::Printer;
 use host::Host;
@@ -79,7 +79,7 @@ impl Show {
 /// When the programs cannot be loaded or the terminal fails.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let stopped = stopped_by_signal()?;
-    let daemon = Daemon::start(args.probe.options(), Policy::default()).with_context(advice)?;
+    let daemon = Daemon::start(args.probe.options(), Arc::default()).with_context(advice)?;
     show(&daemon, &args.show(), &stopped)
 }
 

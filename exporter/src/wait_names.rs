@@ -7,8 +7,6 @@ use gpucause_abi::{Nanos, ProcId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Names told apart for each process and metric.
-const LIMIT: usize = 10;
 /// The name of all others.
 const OTHER: &str = "other";
 
@@ -37,13 +35,17 @@ pub struct WaitNames {
 }
 
 impl WaitNames {
-    /// The waits of `processes`; what was told of others is forgotten.
-    pub fn update(&mut self, processes: &[ProcessSnapshot]) -> HashMap<ProcId, Waits> {
+    /// The waits of `processes`, `limit` names told apart for each process and metric; what was told of others is forgotten.
+    pub fn update(
+        &mut self,
+        processes: &[ProcessSnapshot],
+        limit: usize,
+    ) -> HashMap<ProcId, Waits> {
         let mut before = std::mem::take(&mut self.told);
         let mut waits = HashMap::with_capacity(processes.len());
         for process in processes {
             let mut told = before.remove(&process.id).unwrap_or_default();
-            waits.insert(process.id, told.update(&process.waits));
+            waits.insert(process.id, told.update(&process.waits, limit));
             self.told.insert(process.id, told);
         }
         for gone in before.into_values() {
@@ -65,7 +67,7 @@ impl WaitNames {
 }
 
 impl Told {
-    fn update(&mut self, waits: &[Wait]) -> Waits {
+    fn update(&mut self, waits: &[Wait], limit: usize) -> Waits {
         let mut preempted: HashMap<Arc<str>, Nanos> = HashMap::new();
         let mut blocked: HashMap<Reason, HashMap<Arc<str>, Nanos>> = HashMap::new();
         for wait in waits {
@@ -76,14 +78,14 @@ impl Told {
             };
             total.0 += wait.total.0;
         }
-        let (mut preempted_by, others) = self.preempted_by.update(&preempted, LIMIT);
+        let (mut preempted_by, others) = self.preempted_by.update(&preempted, limit);
         if others > Nanos(0) {
             add_other(&mut preempted_by, others);
         }
         let mut blocked_on = Vec::new();
         for (reason, names) in blocked {
             let told = self.blocked_on.entry(reason).or_default();
-            let (mut top, others) = told.update(&names, LIMIT);
+            let (mut top, others) = told.update(&names, limit);
             if others > Nanos(0) {
                 add_other(&mut top, others);
             }
@@ -122,6 +124,8 @@ mod tests {
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::Comm;
 
+    const LIMIT: usize = 10;
+
     fn wait(reason: Reason, name: &str, total: u64) -> Wait {
         let mut comm = [0; COMM_LEN];
         comm[..name.len()].copy_from_slice(name.as_bytes());
@@ -148,7 +152,8 @@ mod tests {
             wait(Reason::Runqueue, "burner", 2),
             wait(Reason::Futex, "holder", 9),
         ];
-        let told = WaitNames::default().update(&[process(waits)]).remove(&ProcId(1)).unwrap();
+        let told =
+            WaitNames::default().update(&[process(waits)], LIMIT).remove(&ProcId(1)).unwrap();
         assert_eq!(told.preempted_by, [("burner".into(), Nanos(7))]);
         assert_eq!(told.blocked_on, [((Reason::Futex, "holder".into()), Nanos(9))]);
     }
@@ -157,11 +162,11 @@ mod tests {
     fn names_beyond_the_limit_are_told_as_other_and_counted() {
         let many = (1..=15).map(|n| wait(Reason::Preempted, &format!("t{n}"), n)).collect();
         let mut names = WaitNames::default();
-        let told = names.update(&[process(many)]).remove(&ProcId(1)).unwrap();
+        let told = names.update(&[process(many)], LIMIT).remove(&ProcId(1)).unwrap();
         assert_eq!(told.preempted_by.len(), LIMIT + 1);
         assert_eq!(told.preempted_by.last(), Some(&("other".into(), Nanos(1 + 2 + 3 + 4 + 5))));
         assert_eq!(names.folded(), (5, 0));
-        names.update(&[]);
+        names.update(&[], LIMIT);
         assert_eq!(
             names.folded(),
             (5, 0),

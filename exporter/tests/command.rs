@@ -40,12 +40,43 @@ fn wrong_command_lines_are_usage_errors() {
         &["exporter", "--web.telemetry-path=metrics"],
         &["exporter", "--retention=soon"],
         &["exporter", "--log.level=loud"],
+        &["exporter", "--config.check"],
         &["no-such-command"],
         &[],
     ] {
         let (code, output) = outcome(arguments);
         assert_eq!(code, Some(64), "{arguments:?}: {output}");
     }
+}
+
+#[test]
+fn a_configuration_file_can_be_checked_without_being_used() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let check = ["exporter", "--config.check", "--config.file", path];
+    let (code, output) = outcome(&check);
+    assert_eq!((code, &*output), (Some(0), "ok\n"), "an empty file is the defaults");
+    std::fs::write(file.path(), "limits:\n  scrapes: 0\n  wait_names: 0\n").unwrap();
+    let (code, output) = outcome(&check);
+    assert_eq!(code, Some(78));
+    let expected = format!(
+        "{path}:3: limits.wait_names is 0, and must be from 1 to 100\n\
+         {path}:2: limits.scrapes is 0, and must be from 1 to 16\n"
+    );
+    assert_eq!(output, expected);
+    let (code, output) = outcome(&["exporter", "--config.file", path]);
+    assert_eq!(code, Some(78), "{output}");
+    assert!(output.contains("limits.scrapes"), "{output}");
+}
+
+#[test]
+fn a_configuration_file_must_exist_unless_it_is_optional() {
+    let check = ["exporter", "--config.check", "--config.file=/nonexistent/config.yaml"];
+    let (code, output) = outcome(&check);
+    assert_eq!(code, Some(78));
+    assert!(output.starts_with("/nonexistent/config.yaml: No such file"), "{output}");
+    let (code, output) = outcome(&[&check[..], &["--config.optional"]].concat());
+    assert_eq!(code, Some(0), "{output}");
 }
 
 #[test]

@@ -185,9 +185,19 @@ fn head_gets_the_headers_of_get_and_no_body() {
 #[test]
 fn unknown_paths_are_not_found() {
     let server = serve(Fixture);
-    for path in ["/metric", "/metrics/", "//", "/index.html", "/-/", "/-/reload", "/..", "/%2e"] {
+    for path in ["/metric", "/metrics/", "//", "/index.html", "/-/", "/-/quit", "/..", "/%2e"] {
         assert_eq!(get(server.address, path).status, 404, "{path}");
     }
+}
+
+#[test]
+fn a_reload_is_asked_for_by_post_where_that_is_enabled() {
+    let server = serve(Fixture);
+    let response = request(server.address, "POST", "/-/reload", "");
+    assert_eq!(response.status, 403);
+    assert!(response.text().contains("--web.enable-lifecycle"), "{}", response.text());
+    let response = get(server.address, "/-/reload");
+    assert_eq!((response.status, response.header("allow")), (405, Some("post, put")));
 }
 
 #[test]

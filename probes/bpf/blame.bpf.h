@@ -26,6 +26,7 @@ static __always_inline void set_nobody(struct party *party, __u64 text)
 
 #define NAME_IDLE 0x656c6469ULL       /* "idle" */
 #define NAME_KERNEL 0x6c656e72656bULL /* "kernel" */
+#define NAME_OTHER 0x726568746fULL    /* "other" */
 
 /* What a task of another process is to the process `proc_id`. */
 static __noinline __u32 relation_of(struct task_struct *task, __u32 tgid, __u32 proc_id)
@@ -44,7 +45,8 @@ static __noinline __u32 relation_of(struct task_struct *task, __u32 tgid, __u32 
 	return proc && proc->parent_id == proc_id ? RELATION_WORKER : RELATION_OTHER;
 }
 
-static __noinline void name_task(struct party *party, struct task_struct *task, struct thread *thread)
+/* Names a task as threads of process `proc_id`, whose kernel-side number is `own_tgid`, see it. */
+static __noinline void name_task(struct party *party, struct task_struct *task, __u32 own_tgid, __u32 proc_id)
 {
 	__u32 tgid = BPF_CORE_READ(task, tgid);
 
@@ -53,12 +55,12 @@ static __noinline void name_task(struct party *party, struct task_struct *task, 
 		return;
 	}
 	party->tgid = tgid;
-	if (tgid == thread->tgid) {
+	if (tgid == own_tgid) {
 		party->relation = RELATION_THREAD;
 		bpf_probe_read_kernel(party->comm, COMM_LEN, &task->comm);
 		return;
 	}
-	party->relation = relation_of(task, tgid, thread->proc_id);
+	party->relation = relation_of(task, tgid, proc_id);
 	bpf_probe_read_kernel(party->comm, COMM_LEN, &BPF_CORE_READ(task, group_leader)->comm);
 }
 
@@ -72,7 +74,7 @@ static __noinline void note_waker(struct thread *thread)
 	thread->wakes = number >= 0 && number < MAX_SYSCALLS ? syscall_wakes[number & (MAX_SYSCALLS - 1)] : 0;
 	if (!thread->wakes)
 		return;
-	name_task(&thread->waker, waker, thread);
+	name_task(&thread->waker, waker, thread->tgid, thread->proc_id);
 	of_waker = thread->waker.relation == RELATION_THREAD ? thread_of(waker) : 0;
 	thread->waker_busy_since_ns = of_waker ? of_waker->busy_since_ns : 0;
 }
@@ -107,13 +109,29 @@ static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 		set_nobody(&thread->waker, NAME_KERNEL);
 }
 
-static __noinline void blame_add(struct thread *thread, __u32 reason, struct party *party, __u64 ns, __u64 held)
+/* A process has a bounded part of the map: programs that give each of their threads a name of its own would fill it. */
+static __noinline bool has_room_for_name(__u32 proc_id)
 {
-	struct blame_key key = { .proc_id = thread->proc_id, .reason = reason, .phase = thread->phase };
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	return proc && proc->names < MAX_NAMES && __sync_fetch_and_add(&proc->names, 1) < MAX_NAMES;
+}
+
+/* What a process's threads wait for, and what they were doing: the second argument of blame_add. */
+#define WAIT(reason, phase) ((reason) | (phase) << 16)
+
+static __noinline void blame_add(__u32 proc_id, __u32 wait, struct party *party, __u64 ns, __u64 held)
+{
+	struct blame_key key = { .proc_id = proc_id, .reason = wait, .phase = wait >> 16 };
 	struct blamed *blamed;
 
 	__builtin_memcpy(key.comm, party->comm, COMM_LEN);
 	blamed = bpf_map_lookup_elem(&blame, &key);
+	if (!blamed && !has_room_for_name(proc_id)) {
+		set_nobody(party, NAME_OTHER);
+		__builtin_memcpy(key.comm, party->comm, COMM_LEN);
+		blamed = bpf_map_lookup_elem(&blame, &key);
+	}
 	if (!blamed) {
 		bpf_map_update_elem(&blame, &key, &zero_blamed, BPF_NOEXIST);
 		blamed = bpf_map_lookup_elem(&blame, &key);
@@ -139,5 +157,5 @@ static __noinline void blame_waker(struct thread *thread, __u32 reason, __u64 si
 		held = woken - since;
 	else if (reason == REASON_FUTEX && thread->waker.relation == RELATION_THREAD && busy && busy < woken)
 		held = woken - (busy > since ? busy : since);
-	blame_add(thread, reason, &thread->waker, woken - since, held);
+	blame_add(thread->proc_id, WAIT(reason, thread->phase), &thread->waker, woken - since, held);
 }

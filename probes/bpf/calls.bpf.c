@@ -284,6 +284,9 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 	__u32 intervals = 0;
 	bool is_launch;
 
+	/* What goes on after the call, as NCCL says of communicators that do not block, is no failure. */
+	if (code == info->pending_code)
+		code = 0;
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		intervals = *(volatile __u32 *)&thread->intervals;
 		offcpu = *(volatile __u64 *)&thread->offcpu_total_ns;
@@ -297,7 +300,7 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 		count_stall(thread, frame);
 	is_launch = info->function_arg && frame->function;
 	ns = record_call(thread, frame, is_launch, intervals != frame->intervals, end);
-	if (code && code != info->pending_code)
+	if (code)
 		count_error(thread, frame->op, code);
 	if (is_launch && frame->cold)
 		mark_loaded(thread->proc_id, frame->function);

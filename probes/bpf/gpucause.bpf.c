@@ -15,6 +15,7 @@
 #include "account.bpf.h"
 #include "thread.bpf.h"
 #include "blame.bpf.h"
+#include "victims.bpf.h"
 #include "arguments.bpf.h"
 #include "kernels.bpf.h"
 

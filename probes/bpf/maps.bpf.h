@@ -6,7 +6,6 @@
 
 /* Fixed when the programs are loaded. */
 const volatile struct settings settings;
-const volatile struct op_info op_info[MAX_OPS];
 const volatile __u8 syscall_reason[MAX_SYSCALLS];
 const volatile __u8 syscall_wakes[MAX_SYSCALLS];
 
@@ -18,6 +17,8 @@ __u32 last_proc_id;
 __u32 new_dispatchers SEC(".data.adopt");
 /* 1 for links that were closed: frames they opened can no longer be returned from. Written by user space. */
 __u8 closed_links[MAX_LINKS] SEC(".data.links");
+/* Written by user space: before the programs are loaded, and is_launch again when the configuration changes. */
+volatile struct op_info op_info[MAX_OPS] SEC(".data.ops");
 
 /* A tracked thread, about 1.2 KiB. Freed by the kernel with its task. */
 struct {

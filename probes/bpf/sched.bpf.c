@@ -127,8 +127,10 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	if (preempt || task->__state == 0) {
 		thread->off_reason = REASON_PREEMPTED;
 		kind = SWITCH_INVOLUNTARY;
-		if (thread->role != ROLE_HELPER)
-			name_task(&thread->culprit, next, thread);
+		if (thread->role != ROLE_HELPER) {
+			name_task(&thread->culprit, next, tgid, thread->proc_id);
+			await_cpu(thread, task->pid, now);
+		}
 	} else {
 		thread->off_reason = blocked_reason(task);
 		thread->waits_for_lock = thread->off_reason == REASON_FUTEX && wants_lock(task);
@@ -169,11 +171,11 @@ static __noinline void charge_runqueue(struct thread *thread, __u64 ns, struct t
 	charge_queue(thread, ns);
 	if (thread->role == ROLE_HELPER)
 		return;
-	name_task(&thread->culprit, prev, thread);
-	blame_add(thread, REASON_RUNQUEUE, &thread->culprit, ns, 0);
+	name_task(&thread->culprit, prev, thread->tgid, thread->proc_id);
+	blame_add(thread->proc_id, WAIT(REASON_RUNQUEUE, thread->phase), &thread->culprit, ns, 0);
 }
 
-static __noinline void charge_interval(struct thread *thread, __u64 now, struct task_struct *prev)
+static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 now, struct task_struct *prev)
 {
 	__u64 since = thread->off_since_ns;
 	__u64 woken;
@@ -182,7 +184,7 @@ static __noinline void charge_interval(struct thread *thread, __u64 now, struct 
 		charge(thread, REASON_PREEMPTED, now - since);
 		charge_queue(thread, now - since);
 		if (thread->role != ROLE_HELPER)
-			blame_add(thread, REASON_PREEMPTED, &thread->culprit, now - since, 0);
+			settle_preemption(thread, pid, now, now - since);
 		return;
 	}
 	/* Every wait ends with one wakeup. One from before the thread's last run was missed by the program; one from that
@@ -213,7 +215,7 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, s
 	if (since && since > now) {
 		count_self(SELF_CLOCK_UNDERFLOW);
 	} else if (since) {
-		charge_interval(thread, now, prev);
+		charge_interval(thread, task->pid, now, prev);
 		thread->intervals++;
 	}
 	if (since && thread->account_since_ns)
@@ -225,14 +227,17 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, s
 SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	__u64 now;
+	struct cpu_victims *victims = victims_on(bpf_get_smp_processor_id());
 	__u32 prev_tgid = prev->tgid, next_tgid = next->tgid;
+	__u64 now;
 	bool leaves = maybe_tracked(prev_tgid), arrives = maybe_tracked(next_tgid);
 
 	count_self(SELF_HIT_SWITCH);
-	if (!leaves && !arrives)
+	if (!leaves && !arrives && !(victims && victims->waiting))
 		return 0;
 	now = bpf_ktime_get_ns();
+	if (victims && victims->waiting)
+		charge_stint(victims, prev, now);
 	if (leaves)
 		off_cpu(prev, prev_tgid, preempt, now, next);
 	if (arrives)

@@ -80,6 +80,7 @@ static __noinline struct thread *track_thread(struct task_struct *task, __u32 tg
 	thread->off_since_ns = 0;
 	thread->account_since_ns = 0;
 	thread->launched_ns = 0;
+	thread->slot = 0;
 	thread->reclaim_since_ns = 0;
 	thread->busy_since_ns = bpf_ktime_get_ns();
 	/* Workers feed their parent from their main thread; it has an account too, kept while it lives. */

@@ -20,6 +20,7 @@ pub mod verdict;
 
 mod attach;
 mod batch;
+mod op_table;
 mod prefill;
 mod probes;
 mod reader;

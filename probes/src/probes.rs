@@ -5,12 +5,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use gpucause_abi::op::LaunchOps;
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::attach::CallProbes;
 use crate::discovery::{Discovery, DiscoveryStatus};
 use crate::feature::AttachMode;
+use crate::op_table::OpTable;
 use crate::program::{LoadError, Options, Programs};
 use crate::reader::{ReadError, Reader};
 use crate::registry::{LibraryStatus, Limits, Registry, RegistryCounts};
@@ -66,6 +68,7 @@ struct Told {
 #[derive(Debug)]
 pub struct Probes {
     programs: Arc<Programs>,
+    op_table: OpTable,
     reader: Reader,
     told: Arc<Mutex<Told>>,
     stop: Arc<StopSignal>,
@@ -86,6 +89,7 @@ impl Probes {
         let mut programs = Programs::load(options)?;
         let (reports, adopts) = (programs.reports.take(), programs.adopts.take());
         let reader = Reader::new(&programs.object, reports, adopts)?;
+        let op_table = OpTable::new(&programs)?;
         let programs = Arc::new(programs);
         let mut attacher = CallProbes::new(Arc::clone(&programs))?;
         let told = Arc::new(Mutex::new(Told::default()));
@@ -99,7 +103,7 @@ impl Probes {
             });
             registry.detach_all(&mut attacher);
         })?;
-        Ok(Self { programs, reader, told, stop, finder: Some(finder) })
+        Ok(Self { programs, op_table, reader, told, stop, finder: Some(finder) })
     }
 
     /// Copies every account.
@@ -158,6 +162,15 @@ impl Probes {
     /// When a map cannot be changed.
     pub fn remove(&self, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
         self.reader.remove(ids)
+    }
+
+    /// From now on calls of these ops count as launches: they end launch gaps, and the next gap begins with their return.
+    ///
+    /// # Errors
+    /// When the map cannot be changed.
+    pub fn set_launch_ops(&self, ops: &LaunchOps) -> Result<(), ReadError> {
+        let refused = |source| ReadError::Libbpf { map: "op_info", source };
+        self.op_table.set_launch_ops(ops).map_err(refused)
     }
 
     /// How everything does.

@@ -2,14 +2,15 @@
 
 use std::sync::Mutex;
 
-use gpucause_abi::op::{OPS, Op};
-use gpucause_abi::record::{MAX_OPS, OpInfo, Settings};
+use gpucause_abi::op::LaunchOps;
+use gpucause_abi::record::Settings;
 use gpucause_abi::{reason_of_syscalls, wakes_of_syscalls};
 use libbpf_rs::{Link, Object, ObjectBuilder, OpenObject, PrintLevel};
 use nix::unistd::{SysconfVar, sysconf};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
 use crate::feature::{AttachMode, FeatureError, Features, Tracepoints, kernel_types};
+use crate::op_table;
 use crate::syscall::syscall_number;
 use crate::verdict::{ProgramStatus, Verdict};
 
@@ -35,6 +36,8 @@ pub struct Options {
     pub max_chunks: Option<u32>,
     /// Bound on processes observed at a time, with those that ended and have not been deleted.
     pub max_processes: Option<u32>,
+    /// Ops that count as launches at first: see [`Probes::set_launch_ops`](crate::Probes::set_launch_ops).
+    pub launch_ops: LaunchOps,
 }
 
 /// The programs could not be loaded.
@@ -279,7 +282,7 @@ fn configure(
             map.set_max_entries(entries).map_err(|source| refusal("configured", source))?;
         }
     }
-    Ok(())
+    op_table::write(open, &options.launch_ops)
 }
 
 /// Where each read-only global lies in its section, and how long it is.
@@ -331,12 +334,6 @@ fn write_rodata(open: &mut OpenObject, tracepoints: &Tracepoints) -> Result<(), 
         Ok(())
     };
     put("settings", &settings(tracepoints).to_bytes())?;
-    let mut ops = Vec::with_capacity(MAX_OPS * size_of::<OpInfo>());
-    for index in 0..MAX_OPS {
-        let info = OPS.get(index).map(Op::info);
-        ops.extend(info.map_or([0; size_of::<OpInfo>()], OpInfo::to_bytes));
-    }
-    put("op_info", &ops)?;
     put("syscall_reason", &reason_of_syscalls(syscall_number))?;
     put("syscall_wakes", &wakes_of_syscalls(syscall_number))
 }

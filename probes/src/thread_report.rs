@@ -117,6 +117,8 @@ mod tests {
             waker_busy_since_ns: 0,
             busy_since_ns: 0,
             account,
+            slot: 0,
+            slot_cpu: 0,
             wakes: 0,
             intervals: 0,
             waits_for_lock: 0,

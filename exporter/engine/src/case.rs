@@ -17,15 +17,17 @@ pub(crate) struct Subject<'a> {
     /// As it is now.
     pub(crate) now: &'a ProcessSnapshot,
     /// Since the last look.
-    pub(crate) short: Delta,
+    pub(crate) short: Delta<'a>,
     /// Over the last looks.
-    pub(crate) long: Delta,
+    pub(crate) long: Delta<'a>,
     /// Launches per second as usual, once that is known.
     pub(crate) usual_launch_rate: Option<f64>,
     /// Share of time off the CPU as usual, by reason.
     pub(crate) usual_offcpu: [f64; REASONS],
     /// Live bytes of device memory over the time that a leak is judged on; empty before.
     pub(crate) live_memory: Vec<u64>,
+    /// Whether it has warmed up.
+    pub(crate) settled: bool,
     /// What was found to be wrong with it.
     pub(crate) effects: Vec<Measured>,
 }
@@ -56,19 +58,22 @@ impl Subject<'_> {
 
     /// Waits that have part in an effect, most time first.
     pub(crate) fn waits(&self, effect: &Measured, reasons: &[Reason]) -> Vec<Wait> {
-        total_by_name(&effect.delta(self).waits, effect.phases, reasons)
+        total_by_name(effect.delta(self).waits(), effect.phases, reasons)
     }
 }
 
 /// Waits for these reasons in these phases, added up by name, most time first.
 pub(crate) fn total_by_name(waits: &[Wait], phases: Phases, reasons: &[Reason]) -> Vec<Wait> {
     let mut totals: Vec<Wait> = Vec::new();
-    let wanted = waits.iter().filter(|w| reasons.contains(&w.reason) && phases.contain(w.phase));
+    let has_part = |wait: &&Wait| {
+        reasons.contains(&wait.reason) && phases.contain_wait(wait.phase, wait.reason)
+    };
+    let wanted = waits.iter().filter(has_part);
     for wait in wanted {
         match totals.iter_mut().find(|own| own.on == wait.on && own.relation == wait.relation) {
             Some(own) => {
-                own.total.0 += wait.total.0;
-                own.held.0 += wait.held.0;
+                own.total.0 = own.total.0.saturating_add(wait.total.0);
+                own.held.0 = own.held.0.saturating_add(wait.held.0);
             }
             None => totals.push(*wait),
         }

@@ -10,7 +10,7 @@ use gpucause_abi::{Nanos, Tid};
 
 use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
-use crate::delta::Delta;
+use crate::delta::{Delta, ThreadDelta};
 use crate::settings::Settings;
 
 /// An effect that was measured on one process.
@@ -30,6 +30,22 @@ pub(crate) struct Measured {
     pub(crate) long: bool,
     /// Its numbers.
     pub(crate) evidence: Evidence,
+}
+
+/// Off-CPU time of a thread, by reason, without futex waits in which other threads of the process worked for the GPU: one
+/// that waits for them, as the main thread of PyTorch does for those of autograd, loses nothing by it.
+fn own_waits(
+    delta: &Delta<'_>,
+    thread: &ThreadDelta,
+    time: impl Fn(Reason) -> Nanos,
+) -> [Nanos; REASONS] {
+    let mut offcpu = [Nanos(0); REASONS];
+    for (own, &reason) in offcpu.iter_mut().zip(Reason::ALL) {
+        *own = time(reason);
+    }
+    let handed_over = &mut offcpu[Reason::Futex as usize];
+    *handed_over = handed_over.less(delta.worked_by_others(thread));
+    offcpu
 }
 
 /// A set of phases.
@@ -52,12 +68,19 @@ impl Phases {
             Self::Feeding => phase != Phase::Sync,
         }
     }
+
+    /// Whether a wait in a phase has part in it: beside those in the phases themselves the wait for a CPU of a thread that
+    /// the GPU has woken.
+    pub(crate) fn contain_wait(self, phase: Phase, reason: Reason) -> bool {
+        let woken = phase == Phase::Sync && reason == Reason::Runqueue;
+        self.contain(phase) || (woken && !matches!(self, Self::Only(_)))
+    }
 }
 
 impl Measured {
     /// The off-CPU time of some reasons that is part of the effect.
     pub(crate) fn offcpu(&self, reasons: &[Reason]) -> Nanos {
-        Nanos(reasons.iter().map(|&reason| self.offcpu[reason as usize].0).sum())
+        total(reasons.iter().map(|&reason| self.offcpu[reason as usize]))
     }
 
     /// The share of the effect that `time` explains, 0 to 1.
@@ -66,9 +89,14 @@ impl Measured {
     }
 
     /// The accounts of the window that it was measured in.
-    pub(crate) fn delta<'a>(&self, subject: &'a Subject<'_>) -> &'a Delta {
+    pub(crate) fn delta<'a>(&self, subject: &'a Subject<'a>) -> &'a Delta<'a> {
         if self.long { &subject.long } else { &subject.short }
     }
+}
+
+/// Their sum; the largest number when it is more than that.
+pub(crate) fn total(times: impl Iterator<Item = Nanos>) -> Nanos {
+    Nanos(times.fold(0, |all, time| all.saturating_add(time.0)))
 }
 
 /// `part / whole`, and 0 for a whole that is nothing.
@@ -79,7 +107,7 @@ pub(crate) fn ratio(part: Nanos, whole: Nanos) -> f64 {
 /// Every effect that is to be seen in a process's windows.
 pub(crate) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measured> {
     let tails = tail::measure(subject, settings);
-    let gap = launch_gap::measure(subject, settings);
+    let gaps = launch_gap::measure(subject, settings);
     let drop = rate_drop::measure(subject, settings);
-    tails.into_iter().chain(gap).chain(drop).collect()
+    tails.into_iter().chain(gaps).chain(drop).collect()
 }

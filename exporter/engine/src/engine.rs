@@ -1,25 +1,27 @@
 //! From one snapshot to the next.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::case::{Scene, Subject};
-use crate::chain::Chain;
+use crate::chain::{Chain, Effect};
 use crate::delta::Delta;
 use crate::effect::measure;
 use crate::finding::Finding;
-use crate::history::History;
+use crate::history::{History, Look, leak_span};
 use crate::ledger::Ledger;
-use crate::rules::{LAST_RESORT, RULES};
+use crate::rules::{LAST_RESORT, RULES, Rule};
 use crate::settings::Settings;
 
 pub use crate::ledger::{ChainCount, Stall};
 
 /// Looks that the longer window spans.
 const LONG: usize = 5;
+/// How long before a snapshot was taken a process can have begun that is not in it: copying takes its time.
+const COPYING: Nanos = Nanos(500_000_000);
 
 /// All that is known at one moment.
 #[derive(Debug, Clone)]
@@ -28,7 +30,8 @@ pub struct Moment {
     pub snapshot: Arc<Snapshot>,
     /// When it was taken, in seconds since the Unix epoch.
     pub unix_seconds: f64,
-    /// Share of the time since the last moment in which a GPU ran below its clock, by UUID; empty when nothing tells.
+    /// Share of the time since the last moment in which each GPU of the host ran below its clock, by UUID: 0 for one that did
+    /// not. Empty when nothing tells.
     pub throttled_gpus: HashMap<String, f64>,
     /// How long the CPU limit of each process's cgroup has stopped it so far.
     pub throttled_cgroups: HashMap<ProcId, Nanos>,
@@ -76,8 +79,7 @@ impl Engine {
             return;
         }
         self.looks += 1;
-        let first = self.past.front().unwrap_or(last);
-        let scene = scene(&self.settings, &self.histories, [first, last], &moment);
+        let scene = scene(&self.settings, &self.histories, self.past.make_contiguous(), &moment);
         for finding in findings(&scene) {
             self.ledger.take(&scene, finding, (self.looks, now, moment.unix_seconds));
         }
@@ -85,11 +87,17 @@ impl Engine {
         for subject in scene.subjects.iter().filter(|subject| subject.dispatches()) {
             let id = subject.now.id;
             let mut history = self.histories.remove(&id).unwrap_or_default();
-            let healthy = !self.ledger.saw(id, now);
-            history.remember(now, &subject.short, subject.now.memory.live(), healthy);
+            let look = Look {
+                delta: &subject.short,
+                live: subject.now.memory.live(),
+                healthy: !self.ledger.saw(id, now),
+                settings: &self.settings,
+            };
+            history.remember(now, &look);
             histories.insert(id, history);
         }
-        let known: Vec<_> = scene.subjects.iter().map(|subject| subject.now.id).collect();
+        let known: HashSet<_> =
+            moment.snapshot.processes.iter().map(|process| process.id).collect();
         self.ledger.tidy(self.looks, &self.settings, |id| known.contains(&id));
         self.histories = histories;
         self.past.push_back(moment);
@@ -117,59 +125,71 @@ impl Engine {
     }
 }
 
-fn by_id(snapshot: &Snapshot) -> HashMap<ProcId, &ProcessSnapshot> {
-    snapshot.processes.iter().map(|process| (process.id, process)).collect()
+/// The accounts of a process at an earlier moment.
+struct Earlier<'a> {
+    at: Nanos,
+    processes: HashMap<ProcId, &'a ProcessSnapshot>,
 }
 
-/// The time of the window in which the process was there.
-fn wall(before: &Snapshot, now: &Snapshot, process: &ProcessSnapshot) -> Nanos {
-    let from = before.taken_at.max(process.first_seen);
-    process.ended.unwrap_or(now.taken_at).min(now.taken_at).less(from)
+impl<'a> Earlier<'a> {
+    fn of(moment: &'a Moment) -> Self {
+        let processes = moment.snapshot.processes.iter().map(|process| (process.id, process));
+        Self { at: moment.snapshot.taken_at, processes: processes.collect() }
+    }
+
+    /// What the process did since. One that is not in the earlier accounts, and yet older than they are, has nothing to be
+    /// compared with.
+    fn delta(&self, now: Nanos, process: &'a ProcessSnapshot) -> Delta<'a> {
+        let earlier = self.processes.get(&process.id).copied();
+        let is_new = process.first_seen.0.saturating_add(COPYING.0) >= self.at.0;
+        if earlier.is_none() && !is_new {
+            return Delta::default();
+        }
+        let from = if earlier.is_some() { self.at } else { process.first_seen };
+        let wall = process.ended.unwrap_or(now).min(now).less(from);
+        Delta::between(earlier, process, wall)
+    }
 }
 
 fn scene<'a>(
     settings: &'a Settings,
     histories: &HashMap<ProcId, History>,
-    [first, last]: [&Moment; 2],
+    past: &'a [Moment],
     moment: &'a Moment,
 ) -> Scene<'a> {
     let now = &moment.snapshot;
-    let (oldest, latest) = (by_id(&first.snapshot), by_id(&last.snapshot));
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the settings bound it to a million seconds above zero"
-    )]
-    let leak_span = Nanos((settings.leak_seconds * 1e9) as u64);
-    let fresh = |process: &&ProcessSnapshot| {
-        process.ended.is_none_or(|ended| ended > last.snapshot.taken_at)
-    };
+    let throttled_before = past.last().map(|last| &last.throttled_cgroups);
+    let past: Vec<_> = past.iter().map(Earlier::of).collect();
+    let last = past.last().map_or(Nanos(0), |last| last.at);
+    let fresh = |process: &&ProcessSnapshot| process.ended.is_none_or(|ended| ended > last);
     let subjects = now.processes.iter().filter(fresh).map(|process| {
         let history = histories.get(&process.id);
-        let delta = |before: &Snapshot, known: &HashMap<ProcId, &ProcessSnapshot>| {
-            let earlier = known.get(&process.id).copied();
-            Delta::between(earlier, process, wall(before, now, process))
+        let delta = |earlier: Option<&Earlier<'a>>| {
+            earlier.map(|earlier| earlier.delta(now.taken_at, process)).unwrap_or_default()
         };
+        let knows = |earlier: &&Earlier<'a>| earlier.processes.contains_key(&process.id);
         let mut subject = Subject {
             now: process,
-            short: delta(&last.snapshot, &latest),
-            long: delta(&first.snapshot, &oldest),
+            short: delta(past.last()),
+            long: delta(past.iter().find(knows).or(past.last())),
+            settled: history.is_some_and(History::settled),
             usual_launch_rate: history.and_then(History::usual_launch_rate),
             usual_offcpu: history.map(History::usual_offcpu).unwrap_or_default(),
             live_memory: history
-                .map(|history| history.live_over(now.taken_at, leak_span))
+                .map(|history| history.live_over(now.taken_at, leak_span(settings)))
                 .unwrap_or_default(),
             effects: Vec::new(),
         };
-        if subject.dispatches() {
+        if subject.dispatches() && subject.settled {
             subject.effects = measure(&subject, settings);
         }
         subject
     });
-    let throttled = moment.throttled_cgroups.iter().map(|(&id, so_far)| {
-        let before = last.throttled_cgroups.get(&id).copied().unwrap_or(*so_far);
-        (id, so_far.less(before).0)
-    });
+    let before = |id| throttled_before.and_then(|before| before.get(&id)).copied();
+    let throttled = moment
+        .throttled_cgroups
+        .iter()
+        .map(|(&id, &so_far)| (id, so_far.less(before(id).unwrap_or(so_far)).0));
     Scene {
         settings,
         subjects: subjects.collect(),
@@ -180,13 +200,18 @@ fn scene<'a>(
 
 fn findings(scene: &Scene<'_>) -> Vec<Finding> {
     let mut all = Vec::new();
-    for (index, _) in scene.subjects.iter().enumerate().filter(|(_, s)| s.dispatches()) {
-        let enabled =
-            |rule: &&&dyn crate::rules::Rule| scene.settings.rule(rule.declaration().cause).enabled;
-        let mut found: Vec<_> =
-            RULES.iter().filter(enabled).filter_map(|rule| rule.judge(scene, index)).collect();
-        if found.is_empty() && enabled(&&LAST_RESORT) {
-            found.extend(LAST_RESORT.judge(scene, index));
+    let enabled = |cause| scene.settings.rule(cause).enabled;
+    for (index, subject) in scene.subjects.iter().enumerate().filter(|(_, s)| s.dispatches()) {
+        let asked = |rule: &&&dyn Rule| {
+            enabled(rule.declaration().cause) && (subject.settled || rule.at_start())
+        };
+        let judge =
+            |rule: &&dyn Rule| rule.judge(scene, index).filter(|finding| enabled(finding.cause));
+        let mut found: Vec<_> = RULES.iter().filter(asked).filter_map(judge).collect();
+        let says_nothing_of_tails =
+            found.iter().all(|finding| finding.effect == Effect::MemoryGrowth);
+        if says_nothing_of_tails && asked(&&LAST_RESORT) {
+            found.extend(judge(&LAST_RESORT));
         }
         all.append(&mut found);
     }

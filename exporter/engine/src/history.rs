@@ -1,13 +1,15 @@
-//! What is remembered of a process beyond the snapshots: its usual pace, and how its memory grew.
+//! What is remembered of a process beyond the snapshots: whether it has warmed up, its usual pace, and how its memory grew.
 
 use std::collections::VecDeque;
 
 use gpucause_abi::Nanos;
+use gpucause_abi::op::Class;
 use gpucause_abi::record::REASONS;
 use gpucause_abi::state::{Reason, State};
 
 use crate::delta::Delta;
-use crate::effect::{Phases, ratio};
+use crate::effect::{Phases, ratio, total};
+use crate::settings::Settings;
 
 /// Windows that the usual pace is taken from.
 const PACES: usize = 60;
@@ -15,6 +17,10 @@ const PACES: usize = 60;
 const MIN_PACES: usize = 5;
 /// Looks at device memory that are kept at most.
 const LOOKS: usize = 512;
+/// Quiet windows in a row after which a process has warmed up.
+const QUIET: u32 = 3;
+/// Part of the device memory in use by which it grows while a program loads: a quarter.
+const FILLS: u64 = 4;
 
 /// A window's pace.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +29,26 @@ struct Pace {
     offcpu: [f64; REASONS],
 }
 
+/// A window as it is remembered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look<'a> {
+    pub(crate) delta: &'a Delta<'a>,
+    /// Device memory in use at its end, in bytes.
+    pub(crate) live: u64,
+    /// Whether no chain was seen.
+    pub(crate) healthy: bool,
+    pub(crate) settings: &'a Settings,
+}
+
 /// What is remembered of one process.
 #[derive(Debug, Default)]
 pub(crate) struct History {
+    /// When it was first remembered.
+    since: Option<Nanos>,
+    /// Windows in a row that launched and loaded nothing.
+    quiet: u32,
+    settled: bool,
+    last_live: u64,
     paces: VecDeque<Pace>,
     /// When, and how many bytes were live.
     live: VecDeque<(Nanos, u64)>,
@@ -59,22 +82,77 @@ impl History {
         }
     }
 
-    /// Remembers a window. Windows in which a chain was seen are no measure of what is usual.
-    pub(crate) fn remember(&mut self, now: Nanos, delta: &Delta, live: u64, healthy: bool) {
-        push(&mut self.live, (now, live), LOOKS);
-        if !healthy || delta.wall.0 == 0 {
+    /// Whether the process has warmed up.
+    pub(crate) fn settled(&self) -> bool {
+        self.settled
+    }
+
+    /// Remembers a window. Windows in which a chain was seen, or that load what later ones use, are no measure of what is
+    /// usual.
+    pub(crate) fn remember(&mut self, now: Nanos, look: &Look<'_>) {
+        let Look { delta, live, healthy, settings } = *look;
+        let before = std::mem::replace(&mut self.last_live, live);
+        let quiet = is_quiet(delta, before, live, settings);
+        self.warm_up(now, quiet, delta.launches(&settings.launch_ops) > 0, settings);
+        let apart = Nanos(leak_span(settings).0 / (LOOKS as u64 / 2));
+        if self.live.back().is_none_or(|&(last, _)| now.less(last) >= apart) {
+            push(&mut self.live, (now, live), LOOKS);
+        }
+        if !healthy || !(quiet || self.settled) || delta.wall.0 == 0 {
             return;
         }
         let mut offcpu = [0.0; REASONS];
-        if let Some(thread) = delta.victim(|thread| thread.wall) {
+        if let Some(thread) = delta.main_feeder() {
             for (share, &reason) in offcpu.iter_mut().zip(Reason::ALL) {
                 let time = thread.in_state(State::Off(reason), |p| Phases::Feeding.contain(p));
                 *share = ratio(time, thread.wall);
             }
         }
-        let launches_per_second = delta.launches() as f64 / delta.wall.as_secs_f64();
+        let launches_per_second =
+            delta.launches(&settings.launch_ops) as f64 / delta.wall.as_secs_f64();
         push(&mut self.paces, Pace { launches_per_second, offcpu }, PACES);
     }
+
+    /// A window without launches says nothing of whether the process has warmed up.
+    fn warm_up(&mut self, now: Nanos, quiet: bool, launches: bool, settings: &Settings) {
+        let since = *self.since.get_or_insert(now);
+        self.quiet = match (quiet, launches) {
+            (false, _) => 0,
+            (true, true) => self.quiet.saturating_add(1),
+            (true, false) => self.quiet,
+        };
+        let late = now.less(since).as_secs_f64() >= settings.warm_up_seconds;
+        if !self.settled && (late || self.quiet >= QUIET) {
+            self.settled = true;
+            // What a program takes until it is warm is no leak.
+            self.live.clear();
+        }
+    }
+}
+
+/// Whether the process did nothing in the window that it does to be quicker later.
+fn is_quiet(delta: &Delta<'_>, live_before: u64, live: u64, settings: &Settings) -> bool {
+    let in_first_launches = total(
+        delta
+            .calls
+            .iter()
+            .filter(|call| call.cold && call.op.op().is_some_and(|op| op.class == Class::Launch))
+            .map(|call| call.sum),
+    );
+    let builds = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));
+    let grown = live.saturating_sub(live_before);
+    let loads = grown > live_before / FILLS && grown >= settings.leak_bytes;
+    ratio(in_first_launches, delta.wall) < settings.severities.low && builds == 0 && !loads
+}
+
+/// The time that a leak is judged on.
+pub(crate) fn leak_span(settings: &Settings) -> Nanos {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the settings bound it to a million seconds above zero; what is beyond is clamped"
+    )]
+    Nanos((settings.leak_seconds * 1e9) as u64)
 }
 
 fn push<T>(queue: &mut VecDeque<T>, item: T, limit: usize) {

@@ -96,7 +96,7 @@ impl Ledger {
     pub(crate) fn take(
         &mut self,
         scene: &Scene<'_>,
-        finding: Finding,
+        mut finding: Finding,
         (look, now, unix): (u64, Nanos, f64),
     ) {
         let settings = scene.settings;
@@ -104,11 +104,14 @@ impl Ledger {
         let hang = finding.effect == Effect::Hang;
         let key = Key { process: subject.now.id, cause: finding.cause, hang };
         let severity = settings.severities.of(finding.lost_share);
+        finding.explained = finding.explained.clamp(0.0, 1.0);
+        finding.lost = finding.lost.min(subject.short.wall);
         let is_open = |entry: &&mut Entry| {
             entry.key == key
                 && now.less(entry.last_seen).as_secs_f64() <= settings.keep_open_seconds
         };
-        if let Some(entry) = self.entries.iter_mut().find(is_open) {
+        // The youngest: an older one may be open again once the settings keep chains open for longer.
+        if let Some(entry) = self.entries.iter_mut().rev().find(is_open) {
             entry.extend(&finding, severity, now, unix);
             let (chain, raised) = (entry.chain.clone(), entry.chain.severity == severity);
             self.add_stall(key, finding.lost, &chain.id);
@@ -120,7 +123,9 @@ impl Ledger {
         let mut lost = finding.lost;
         if severity < Severity::High {
             match self.pending.get(&key) {
-                Some(before) if before.look + 1 == look => lost.0 += before.lost.0,
+                Some(before) if before.look + 1 == look => {
+                    lost.0 = lost.0.saturating_add(before.lost.0);
+                }
                 _ => {
                     self.pending.insert(key, Pending { look, lost });
                     return;
@@ -133,7 +138,8 @@ impl Ledger {
             tid: finding.tid.map_or(subject.now.tgid.0, |tid| tid.0),
             comm: subject.now.comm.to_text(),
         };
-        let chain = chain_of(finding, victim, severity, lost, unix);
+        let mut chain = chain_of(finding, victim, severity, lost, unix);
+        self.make_unique(&mut chain.id);
         self.add_stall(key, lost, &chain.id);
         self.count(key.process, &chain);
         self.entries.push(Entry { key, chain, last_seen: now });
@@ -154,6 +160,17 @@ impl Ledger {
         }
         self.counts.retain(|count| lives(count.process));
         self.stalls.retain(|stall| lives(stall.process));
+    }
+
+    /// Two images of one process, or a clock that steps back, can make the same id twice.
+    fn make_unique(&self, id: &mut String) {
+        let plain = id.clone();
+        let taken = |id: &str| self.entries.iter().any(|entry| entry.chain.id == id);
+        let mut number = 1u64;
+        while taken(id) {
+            number += 1;
+            *id = format!("{plain}-{number}");
+        }
     }
 
     fn count(&mut self, process: ProcId, chain: &Chain) {
@@ -196,21 +213,25 @@ impl Ledger {
 }
 
 impl Entry {
-    /// Seen again. The effect stays what the chain began with; the numbers are those of the worst window, the rest those
-    /// of the last.
+    /// Seen again. The severity is the worst of all windows, the effect is that of the first one that was so bad, the rest is
+    /// that of the last with this effect. Whoever took a little before is not to blame for what came after.
     fn extend(&mut self, finding: &Finding, severity: Severity, now: Nanos, unix: f64) {
         let chain = &mut self.chain;
         self.last_seen = now;
         chain.last_seen = chain.last_seen.max(unix);
         chain.lost_seconds += finding.lost.as_secs_f64();
-        chain.severity = chain.severity.max(severity);
+        let worse = severity > chain.severity;
+        if worse {
+            chain.severity = severity;
+            chain.effect = finding.effect;
+        }
         if finding.effect == chain.effect {
             chain.explained = finding.explained;
             chain.evidence = finding.evidence.clone();
             chain.path.clone_from(&finding.path);
             chain.sentence.clone_from(&finding.sentence);
             chain.fix.clone_from(&finding.fix);
-            if finding.culprit.is_some() {
+            if worse || finding.culprit.is_some() {
                 chain.culprit.clone_from(&finding.culprit);
             }
         }
@@ -236,7 +257,7 @@ fn chain_of(finding: Finding, victim: Victim, severity: Severity, lost: Nanos, u
     }
 }
 
-/// When, whom, why: two chains of one process and cause are at least a look apart.
+/// When, whom, why.
 fn id_of(finding: &Finding, victim: &Victim, unix: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,

@@ -52,6 +52,10 @@ pub struct Declaration {
 pub(crate) trait Rule: Sync {
     /// What it reads and needs.
     fn declaration(&self) -> Declaration;
+    /// Whether it is asked while a process warms up.
+    fn at_start(&self) -> bool {
+        false
+    }
     /// What it finds wrong with the subject at this position, if anything.
     fn judge(&self, scene: &Scene<'_>, subject: usize) -> Option<Finding>;
 }

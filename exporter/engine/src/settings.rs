@@ -1,10 +1,15 @@
 //! What a user may set: which processes, which ops, from when on something is worth a chain.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use gpucause_abi::op::LaunchOps;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::{Cause, Severity};
+
+/// Bound on [`Settings::max_chains`].
+const MOST_CHAINS: usize = 100_000;
 
 /// Settings of the engine. Every field has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +29,9 @@ pub struct Settings {
     pub hang_seconds: f64,
     /// The same for calls that wait for the GPU.
     pub hang_in_sync_seconds: f64,
+    /// How long a process may take to warm up, in seconds: it is judged once it launches without loading kernels, building
+    /// graphs or filling memory, and at the latest then.
+    pub warm_up_seconds: f64,
     /// How long device memory must grow to count as a leak, in seconds.
     pub leak_seconds: f64,
     /// Growth from which on it counts, in bytes.
@@ -34,6 +42,9 @@ pub struct Settings {
     pub max_chains: usize,
     /// Lost share from which on a chain has each severity.
     pub severities: Severities,
+    /// Ops that count as launches. Named elsewhere in files, since the kernel programs go by them too.
+    #[serde(skip)]
+    pub launch_ops: LaunchOps,
     /// Settings of single rules, by cause.
     pub rules: BTreeMap<Cause, RuleSettings>,
 }
@@ -72,7 +83,7 @@ pub struct Severities {
 
 impl Default for Severities {
     fn default() -> Self {
-        Self { low: 0.01, medium: 0.1, high: 0.25, critical: 0.5 }
+        Self { low: 0.02, medium: 0.1, high: 0.25, critical: 0.5 }
     }
 }
 
@@ -99,11 +110,13 @@ impl Default for Settings {
             min_rate_drop: 0.2,
             hang_seconds: 10.0,
             hang_in_sync_seconds: 60.0,
-            leak_seconds: 60.0,
+            warm_up_seconds: 60.0,
+            leak_seconds: 300.0,
             leak_bytes: 64 << 20,
             keep_open_seconds: 60.0,
             max_chains: 1_000,
             severities: Severities::default(),
+            launch_ops: LaunchOps::default(),
             rules: BTreeMap::new(),
         }
     }
@@ -116,54 +129,86 @@ impl Settings {
         self.rules.get(&cause).copied().unwrap_or_default()
     }
 
-    /// What is wrong with these settings: key, value and the accepted form of each.
+    /// What is wrong with these settings.
     #[must_use]
-    pub fn complaints(&self) -> Vec<String> {
+    pub fn complaints(&self) -> Vec<Complaint> {
         let mut complaints = Vec::new();
-        let mut share = |key: &str, value: f64| {
-            if !(0.0..=1.0).contains(&value) {
-                complaints.push(format!("{key} is {value}, and must be from 0 to 1"));
-            }
+        let mut complain = |key: &str, problem: String| {
+            complaints.push(Complaint { key: key.into(), problem });
         };
-        share("explained_share", self.explained_share);
-        share("min_rate_drop", self.min_rate_drop);
-        share("severities.low", self.severities.low);
-        share("severities.medium", self.severities.medium);
-        share("severities.high", self.severities.high);
-        share("severities.critical", self.severities.critical);
-        for (cause, rule) in &self.rules {
-            if let Some(value) = rule.explained_share {
-                share(&format!("rules.{cause}.explained_share"), value);
-            }
-            if let Some(value) = rule.min_lost_share {
-                share(&format!("rules.{cause}.min_lost_share"), value);
+        for (key, value) in self.shares() {
+            if !(0.0..=1.0).contains(&value) {
+                complain(&key, format!("is {value}, and must be from 0 to 1"));
             }
         }
         let seconds = [
             ("min_launch_p99_seconds", self.min_launch_p99_seconds),
             ("hang_seconds", self.hang_seconds),
             ("hang_in_sync_seconds", self.hang_in_sync_seconds),
+            ("warm_up_seconds", self.warm_up_seconds),
             ("leak_seconds", self.leak_seconds),
             ("keep_open_seconds", self.keep_open_seconds),
         ];
         for (key, value) in seconds {
             if !(value > 0.0 && value < 1e6) {
-                complaints
-                    .push(format!("{key} is {value}, and must be a number of seconds above 0"));
+                complain(
+                    key,
+                    format!(
+                        "is {value}, and must be a number of seconds above 0 and below a million"
+                    ),
+                );
             }
         }
-        if self.min_spread.is_nan() || self.min_spread < 1.0 {
-            complaints.push(format!("min_spread is {}, and must be at least 1", self.min_spread));
+        if !(1.0..1e6).contains(&self.min_spread) {
+            complain("min_spread", format!("is {}, and must be at least 1", self.min_spread));
         }
-        if self.max_chains == 0 {
-            complaints.push("max_chains is 0, and must be at least 1".into());
+        if !(1..=MOST_CHAINS).contains(&self.max_chains) {
+            let problem = format!("is {}, and must be from 1 to {MOST_CHAINS}", self.max_chains);
+            complain("max_chains", problem);
         }
         let Severities { low, medium, high, critical } = self.severities;
-        if !(low <= medium && medium <= high && high <= critical) {
-            complaints.push(format!(
-                "severities are low {low}, medium {medium}, high {high}, critical {critical}, and must not descend"
-            ));
+        if low > medium || medium > high || high > critical {
+            let problem = format!(
+                "are low {low}, medium {medium}, high {high} and critical {critical}, and must not descend"
+            );
+            complain("severities", problem);
         }
         complaints
+    }
+
+    /// Everything that is a share, by key.
+    fn shares(&self) -> Vec<(String, f64)> {
+        let mut shares = vec![
+            ("explained_share".to_owned(), self.explained_share),
+            ("min_rate_drop".to_owned(), self.min_rate_drop),
+            ("severities.low".to_owned(), self.severities.low),
+            ("severities.medium".to_owned(), self.severities.medium),
+            ("severities.high".to_owned(), self.severities.high),
+            ("severities.critical".to_owned(), self.severities.critical),
+        ];
+        for (cause, rule) in &self.rules {
+            let own = [
+                ("explained_share", rule.explained_share),
+                ("min_lost_share", rule.min_lost_share),
+            ];
+            let own = own.into_iter().filter_map(|(key, value)| Some((key, value?)));
+            shares.extend(own.map(|(key, value)| (format!("rules.{cause}.{key}"), value)));
+        }
+        shares
+    }
+}
+
+/// Something wrong with a setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complaint {
+    /// The setting, its sections before it, with dots between.
+    pub key: String,
+    /// Its value and the accepted form, as in `is 2, and must be from 0 to 1`.
+    pub problem: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.key, self.problem)
     }
 }

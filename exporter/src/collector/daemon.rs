@@ -4,8 +4,8 @@ use super::{CollectError, Collector, Input};
 use crate::clock;
 use crate::family::{Family, Value};
 use crate::metric::{
-    self, BUILD_INFO, Kind, Metric, PROCESS_CPU, WEB_CONFIG_LAST_RELOAD_SUCCESSFUL,
-    WEB_CONFIG_RELOAD_FAILURES,
+    self, BUILD_INFO, CONFIG_SUCCESSFUL, CONFIG_TAKEN_AT, Kind, Metric, PROCESS_CPU,
+    WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, WEB_CONFIG_RELOAD_FAILURES,
 };
 use crate::version;
 use prometheus::core::Collector as _;
@@ -37,14 +37,19 @@ impl Collector for Daemon {
             ],
             Value::Integer(1),
         );
-        let mut families = vec![build];
+        let config = input.observation.config;
+        let mut families = vec![
+            Family::single(&CONFIG_SUCCESSFUL, Value::Integer(config.successful.into()), None),
+            Family::single(&CONFIG_TAKEN_AT, Value::Float(config.taken_at), None),
+            build,
+        ];
         if let Some(state) = input.observation.web_config {
             let failures = Value::Integer(state.failures);
             families.push(Family::single(&WEB_CONFIG_RELOAD_FAILURES, failures, None));
             let succeeded = Value::Integer(state.last_succeeded.into());
             families.push(Family::single(&WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, succeeded, None));
         }
-        let before = families.len();
+        let own = families.len();
         for collected in self.0.collect() {
             let Some(metric) = row(collected.name()) else { continue };
             let Some(sample) = collected.get_metric().first() else { continue };
@@ -55,7 +60,7 @@ impl Collector for Daemon {
             };
             families.push(Family::single(metric, value, None));
         }
-        if families.len() == before {
+        if families.len() == own {
             return Err(CollectError::Unreadable("/proc/self"));
         }
         let start = families.iter().find(|family| family.metric == &metric::PROCESS_START_TIME);

@@ -2,7 +2,7 @@
 
 use super::{CollectError, Collector, Input};
 use crate::family::{Family, LabelValue, Value};
-use crate::metric::{PROCESS_INFO, PROCESSES_FOLDED, PROCESSES_OBSERVED};
+use crate::metric::{PROCESS_INFO, PROCESSES_EXCLUDED, PROCESSES_FOLDED, PROCESSES_OBSERVED};
 
 pub(super) struct Processes;
 
@@ -49,6 +49,11 @@ impl Collector for Processes {
                 &PROCESSES_FOLDED,
                 Value::Integer(observation.processes_folded),
                 Some(observation.clock.unix_seconds(observation.since)),
+            ),
+            Family::single(
+                &PROCESSES_EXCLUDED,
+                Value::Integer(observation.processes_excluded),
+                None,
             ),
         ])
     }

@@ -137,6 +137,16 @@ metrics! {
         [],
         "Exited processes dropped before their retention time because too many had exited; what was never told of them is in other.";
 
+    PROCESSES_EXCLUDED: Gauge "gpucause_processes_excluded", None,
+        [],
+        "Live processes with CUDA calls that the configuration leaves out; nothing else tells of them.";
+
+    CONFIG_SUCCESSFUL: Gauge "gpucause_config_last_reload_successful", None,
+        [],
+        "Whether the last attempt to load the configuration succeeded; while 0, an earlier one is in effect.";
+    CONFIG_TAKEN_AT: Gauge "gpucause_config_last_reload_success_timestamp_seconds", SECONDS,
+        [],
+        "When the configuration was last loaded with success, since the Unix epoch.";
     BUILD_INFO: Info "gpucause_build_info", None,
         ["version", "revision", "rustversion", "arch"],
         "How this daemon was built.";

@@ -3,7 +3,8 @@
 use super::access::Peer;
 use super::api;
 use super::body::Pieces;
-use super::{Limits, Readiness, ScrapeError, Source, landing};
+use super::gate::Gate;
+use super::{Readiness, ReloadHandle, ScrapeError, Source, landing};
 use crate::exposition::{Format, negotiate};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -11,7 +12,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use std::str::FromStr;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use std::time::Duration;
 use tokio::time::timeout;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
@@ -55,22 +56,27 @@ type Reply = Response<Pieces>;
 pub(super) struct Routes {
     source: Arc<dyn Source>,
     telemetry_path: TelemetryPath,
-    scrapes: Arc<Semaphore>,
-    limits: Limits,
+    scrapes: Gate,
+    scrape_wait: Duration,
+    reload: Option<ReloadHandle>,
 }
 
 impl Routes {
     pub(super) fn new(
         source: Arc<dyn Source>,
         telemetry_path: TelemetryPath,
-        limits: Limits,
+        (scrapes, scrape_wait): (Gate, Duration),
+        reload: Option<ReloadHandle>,
     ) -> Self {
-        Self { source, telemetry_path, scrapes: Arc::new(Semaphore::new(limits.scrapes)), limits }
+        Self { source, telemetry_path, scrapes, scrape_wait, reload }
     }
 
     /// The response. That to HEAD has the body of that to GET, which the server leaves out when it writes.
     pub(super) async fn respond<B>(&self, request: &Request<B>, peer: Peer) -> Reply {
         let path = request.uri().path();
+        if path == "/-/reload" {
+            return self.reload(request.method()).await;
+        }
         let known = path == self.telemetry_path.as_str()
             || matches!(path, "/" | "/-/healthy" | "/-/ready" | api::CHAINS);
         if !known {
@@ -97,9 +103,27 @@ impl Routes {
         }
     }
 
+    async fn reload(&self, method: &Method) -> Reply {
+        if !matches!(*method, Method::POST | Method::PUT) {
+            let refusal = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, "Only POST and PUT.\n");
+            return with_header(refusal, header::ALLOW, "POST, PUT");
+        }
+        let Some(handle) = &self.reload else {
+            let disabled = "Not enabled; --web.enable-lifecycle enables it.\n";
+            return reply(StatusCode::FORBIDDEN, TEXT, disabled);
+        };
+        match handle.reload().await {
+            Ok(()) => reply(StatusCode::OK, TEXT, "Reloaded.\n"),
+            Err(problem) => {
+                let problem =
+                    format!("Not reloaded; the running configuration stays:\n{problem}\n");
+                reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, problem)
+            }
+        }
+    }
+
     async fn metrics(&self, headers: &HeaderMap) -> Reply {
-        let turn = Arc::clone(&self.scrapes).acquire_owned();
-        let Ok(Ok(permit)) = timeout(self.limits.scrape_wait, turn).await else {
+        let Ok(permit) = timeout(self.scrape_wait, self.scrapes.enter()).await else {
             let busy = "Too many scrapes at a time; try again.\n";
             return reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, busy);
         };

@@ -13,6 +13,7 @@ mod access;
 #[path = "../../../probes/tests/support/cgroup.rs"]
 mod cgroup;
 mod check;
+mod configuration;
 #[path = "../fixture/exporter.rs"]
 mod exporter;
 mod host;

@@ -71,7 +71,7 @@ impl Histogram {
     /// Number of values: the sum over the slots, so that count and buckets never disagree.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.slots.iter().map(|&(_, count)| count).sum()
+        self.slots.iter().fold(0, |all, &(_, count)| all.saturating_add(count))
     }
 
     /// The largest value equivalent to the `q`-quantile (0..=1), as HdrHistogram's `value_at_quantile` defines it and
@@ -87,9 +87,9 @@ impl Histogram {
             reason = "q is clamped, so the rank is within count"
         )]
         let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).max(1);
-        let mut seen = 0;
+        let mut seen = 0u64;
         for &(slot, n) in &self.slots {
-            seen += n;
+            seen = seen.saturating_add(n);
             if seen >= rank {
                 return Some(slot_upper(usize::from(slot)).min(self.max));
             }
@@ -106,7 +106,7 @@ impl Histogram {
         loop {
             match (left.peek(), right.peek()) {
                 (Some(&&(a, n)), Some(&&(b, m))) if a == b => {
-                    merged.push((a, n + m));
+                    merged.push((a, n.saturating_add(m)));
                     left.next();
                     right.next();
                 }
@@ -132,13 +132,18 @@ impl Histogram {
     /// it is given as that of the last slot in use, and never more than the maximum of all.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let before = |slot| earlier.slots.iter().find(|&&(s, _)| s == slot).map_or(0, |&(_, n)| n);
-        let slots: Vec<_> = self
-            .slots
-            .iter()
-            .map(|&(slot, n)| (slot, n.saturating_sub(before(slot))))
-            .filter(|&(_, n)| n > 0)
-            .collect();
+        let mut rest = earlier.slots.iter().peekable();
+        let mut before = |slot| {
+            while rest.next_if(|&&(earlier, _)| earlier < slot).is_some() {}
+            rest.next_if(|&&(earlier, _)| earlier == slot).map_or(0, |&(_, n)| n)
+        };
+        let mut slots = Vec::with_capacity(self.slots.len());
+        slots.extend(
+            self.slots
+                .iter()
+                .map(|&(slot, n)| (slot, n.saturating_sub(before(slot))))
+                .filter(|&(_, n)| n > 0),
+        );
         let max =
             slots.last().map_or(Nanos(0), |&(slot, _)| slot_upper(usize::from(slot)).min(self.max));
         Self { sum: Nanos(self.sum.0.saturating_sub(earlier.sum.0)), max, slots }

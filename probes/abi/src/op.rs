@@ -1,12 +1,14 @@
 //! The operations that are traced. One table drives attach, decoding and labels.
 
 mod args;
+mod launch;
 mod table;
 
 use crate::record::{MAX_OPS, OpInfo};
 use crate::state::{Phase, shared_enum};
 
 pub use args::{Args, CopyKind, Direction};
+pub use launch::LaunchOps;
 pub use table::OPS;
 
 /// Index into [`OPS`].

@@ -49,6 +49,12 @@ pub const MAX_KERNEL_NAMES: usize = 2048;
 pub const KERNEL_NAME_LEN: usize = 248;
 /// Kernel functions of all processes whose launches are timed apart.
 pub const KERNEL_HISTS: usize = 512;
+/// Entries of `blame` for each process, `other` not counted.
+pub const MAX_NAMES: usize = 256;
+/// CPUs on which waits are split by who has the CPU; a power of two.
+pub const MAX_CPUS: usize = 1024;
+/// Preempted threads of one CPU whose waits are split.
+pub const MAX_VICTIMS: usize = 4;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
 
@@ -304,6 +310,8 @@ records! {
         kernels: u32,
         /// Handles that a name is known of, or was refused.
         kernel_names: u32,
+        /// Entries of `blame`, and names that found no room there.
+        names: u32,
         /// Rank and number of ranks of its communicator, the rank counted from 1; 0 when it has none.
         rank_plus_one: u32,
         world_size: u32,
@@ -378,6 +386,9 @@ records! {
         launched_ns: u64,
         /// When it began to free memory; 0 when it does not. Written by the reclaim programs.
         reclaim_since_ns: u64,
+        /// Where its wait for a CPU is split by who has it: one of that CPU's slots, counted from 1; 0 for none.
+        slot: u32,
+        slot_cpu: u32,
         /// Sum of `offcpu_ns`.
         offcpu_total_ns: u64,
         /// Who had the CPU while this thread could have run.
@@ -426,7 +437,7 @@ records! {
         phase: u8,
         /// Result code that means "not yet" and is no error; 0 for none.
         pending_code: u16,
-        /// 1 when each call hands the GPU kernels to run.
+        /// 1 when calls count as launches: see [`LaunchOps`](crate::op::LaunchOps).
         is_launch: u8,
         /// How to read the arguments: an `ARGS_` role, and what `first` and `second` stand for in it.
         role: u8,

@@ -240,7 +240,7 @@ impl TimeAccount {
     /// The sum of all cells: wall time.
     #[must_use]
     pub fn total(&self) -> Nanos {
-        Nanos(self.0.iter().flatten().map(|time| time.0).sum())
+        Nanos(self.0.iter().flatten().fold(0, |all, time| all.saturating_add(time.0)))
     }
 
     /// Adds another account, cell by cell.
@@ -271,7 +271,7 @@ pub struct Wait {
     pub reason: Reason,
     /// For preemption and the run queue, the task that had the CPU, `idle` when nobody had; else the task that ended the
     /// wait, `kernel` when that was not a task but a timer or a device. Threads of the same process go by their own
-    /// names, other processes by those of their leaders.
+    /// names, other processes by those of their leaders, and what has more names than [`MAX_NAMES`](crate::record::MAX_NAMES) by `other`.
     pub on: Comm,
     /// What the thread was doing.
     pub phase: Phase,

@@ -34,13 +34,24 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
+/// A new file. Each library of a process counts its own names, which another may have taken.
+fn create() -> io::Result<(File, PathBuf)> {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let path = dir().join(format!(".gpucause-fake-{}-{serial}", std::process::id()));
+        match File::create_new(&path) {
+            Ok(file) => return Ok((file, path)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(named(&path, &error)),
+        }
+    }
+}
+
 /// A file without a name, filled with so many bytes and on disk. Written in steps, so that little of it is dirty at a time.
 fn file(flags: i32, bytes: usize) -> io::Result<File> {
-    static SERIAL: AtomicU32 = AtomicU32::new(0);
-    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    let path = dir().join(format!(".gpucause-fake-{}-{serial}", std::process::id()));
-    let fill = || {
-        let mut file = File::create_new(&path)?;
+    let (mut file, path) = create()?;
+    let mut fill = || {
         let block = vec![0xa5; READ_BYTES];
         for written in (0..bytes).step_by(READ_BYTES) {
             file.write_all(&block)?;

@@ -2,78 +2,91 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount, Wait};
+use anyhow::{Context as _, Result, ensure};
+use gpucause_abi::snapshot::{DispatcherSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, State};
+use gpucause_fake_cuda::clock::monotonic_ns;
 use gpucause_probes::Options;
 
 use crate::observe::{Observed, until};
+use crate::shares::{Measured, check_culprit, started, waited};
 use crate::workload::{StandIns, Workload, number};
 
 /// How often a measurement is made that others on the CPUs can disturb.
 const TRIES: usize = 3;
-const SHORTEST: Duration = Duration::from_secs(2);
-
-fn started(observed: &Observed, stand_ins: &StandIns, arguments: &str) -> Result<Workload> {
-    let mut workload = stand_ins.start(&format!("{arguments} --wait --hold"))?;
-    observed.wait_for_runtime(stand_ins)?;
-    workload.go()?;
-    Ok(workload)
-}
+/// How long a workload is looked at while it works.
+const LOOKING: Duration = Duration::from_millis(700);
 
 fn off(account: &TimeAccount, reason: Reason) -> u64 {
     Phase::ALL.iter().map(|&phase| account.at(phase, State::Off(reason)).0).sum()
 }
 
-/// Time that a process waited for those of this name, and for anybody, for some reasons.
-fn waited(process: &ProcessSnapshot, reasons: &[Reason], name: &str) -> (u64, u64) {
-    let mut times = (0, 0);
-    for wait in process.waits.iter().filter(|wait| reasons.contains(&wait.reason)) {
-        times.1 += wait.total.0;
-        if wait.on.to_text() == name {
-            times.0 += wait.total.0;
+/// What a dispatcher may be busy with, and all of it at once.
+const WORKLOADS: [(&str, &str); 9] = [
+    ("spinning host code", "split --seconds 2 --round 5ms --shares host=98,launch=2"),
+    ("a launch storm", "calls --threads 2 --calls 600000"),
+    ("a wait per launch", "split --seconds 2 --round 2ms --shares launch=10,sync-poll=90"),
+    ("locks", "split --seconds 2 --round 2ms --shares lock=50,call-lock=40"),
+    ("reads from disk", "split --seconds 2 --round 5ms --shares io=50,call-io=40"),
+    ("page faults", "split --seconds 2 --round 5ms --shares page_fault=50,call-page_fault=40"),
+    ("sleep", "split --seconds 2 --round 5ms --shares sleep=95"),
+    (
+        "a CPU shared with a busy loop",
+        "split --seconds 2 --round 5ms --shares launch=50 --cpu 1 --burners 1",
+    ),
+    (
+        "everything",
+        "split --seconds 3 --round 10ms --threads 4 --cpu 0 --burners 1 --shares \
+         host=20,launch=15,sync-poll=15,lock=10,call-lock=5,io=5,call-io=5,page_fault=5,call-page_fault=5,sleep=10",
+    ),
+];
+
+/// The dispatchers of a workload, and the moments between which it was looked at.
+fn look(observed: &Observed, workload: &Workload) -> Result<(Vec<DispatcherSnapshot>, [u64; 2])> {
+    let before = monotonic_ns();
+    let dispatchers = observed.process(workload.pid())?.dispatchers;
+    Ok((dispatchers, [before, monotonic_ns()]))
+}
+
+/// Looks at a workload for a while as it works.
+fn look_while_it_works(observed: &Observed, workload: &Workload) -> Result<()> {
+    let (first, began) = until(
+        || Ok(look(observed, workload).ok().filter(|(dispatchers, _)| !dispatchers.is_empty())),
+        || format!("process {} makes no calls", workload.pid()),
+    )?;
+    let mut looks = 0u32;
+    let begin = Instant::now();
+    while begin.elapsed() < LOOKING {
+        looks += 1;
+        for dispatcher in look(observed, workload)?.0 {
+            let (sum, wall) = (dispatcher.time.total().0, dispatcher.wall.0);
+            ensure!(sum.abs_diff(wall) * 200 <= wall, "{sum} ns in all cells, {wall} ns of wall");
         }
     }
-    times
+    ensure!(looks > 10, "{looks} looks in {LOOKING:?}");
+    let (last, ended) = look(observed, workload)?;
+    let (least, most) = (ended[0] - began[1], ended[1] - began[0]);
+    for thread in &first {
+        let later = last.iter().find(|later| later.tid == thread.tid).context("it is gone")?;
+        let grown = later.wall.0 - thread.wall.0;
+        ensure!(least <= grown && grown <= most, "{grown} ns told, {least} to {most} passed");
+    }
+    Ok(())
 }
 
 #[test]
 fn every_nanosecond_of_a_dispatcher_is_in_one_cell() -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
     let observed = Observed::start(Options::default())?;
-    for arguments in [
-        "contend --seconds 4 --spin 20us",
-        "rate --per-second 50000 --seconds 4 --threads 2",
-        "split --seconds 4 --threads 3 --shares host=30,launch=20,lock=15,io=10,sleep=5,call-futex=10,page_fault=5",
-    ] {
+    for (what, arguments) in WORKLOADS {
         let workload = started(&observed, &stand_ins, arguments)?;
-        let first = until(
-            || Ok(observed.process(workload.pid()).ok().filter(|p| !p.dispatchers.is_empty())),
-            || format!("`{arguments}` makes no calls"),
-        )?;
-        let (begin, before) = (Instant::now(), first.dispatchers.clone());
-        let mut looks = 0u32;
-        while begin.elapsed() < SHORTEST {
-            looks += 1;
-            let now = observed.process(workload.pid())?;
-            for dispatcher in &now.dispatchers {
-                let (sum, wall) = (dispatcher.time.total().0, dispatcher.wall.0);
-                ensure!(
-                    sum.abs_diff(wall) * 200 <= wall,
-                    "`{arguments}`: {sum} ns in all cells, {wall} ns of wall time"
-                );
-            }
-        }
-        ensure!(looks > 10, "{looks} looks in {SHORTEST:?}");
-        let elapsed = begin.elapsed();
-        let after = observed.process(workload.pid())?.dispatchers;
-        for thread in &before {
-            let later = after.iter().find(|later| later.tid == thread.tid).expect("it lives on");
-            let grown = later.wall.0 - thread.wall.0;
-            let elapsed = u64::try_from(elapsed.as_nanos())?;
-            // The two clocks were read some milliseconds apart.
-            ensure!(grown.abs_diff(elapsed) < 50_000_000, "{grown} ns told, {elapsed} ns passed");
-        }
+        let check = || {
+            look_while_it_works(&observed, &workload)?;
+            let measured = Measured::of(&observed, workload)?;
+            measured.check_sums()?;
+            measured.check_end(&observed)
+        };
+        check().context(what)?;
     }
     Ok(())
 }
@@ -115,9 +128,7 @@ fn who_takes_the_cpu_is_named_for_the_time_it_was_taken() -> Result<()> {
         )?;
         let truth = workload.result()?;
         let process = observed.process(workload.pid())?;
-        let reasons = [Reason::Preempted, Reason::Runqueue];
-        let (of_culprit, of_all) = waited(&process, &reasons, "noisy-neighb");
-        ensure!(of_culprit * 100 >= of_all * 95, "{of_culprit} of {of_all}: {:?}", process.waits);
+        check_culprit(&process, &truth, "noisy-neighb")?;
         let preempted = off(&process.dispatcher_time, Reason::Preempted);
         let wall = number(&truth, "/thread/wall_ns");
         let share = number(&truth, "/thread/offcpu_ns").abs_diff(preempted);

@@ -7,18 +7,15 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail, ensure};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::record::{REASONS, SelfCounter};
+use gpucause_abi::record::REASONS;
 use gpucause_abi::snapshot::{ProcessSnapshot, StallSnapshot};
 use gpucause_abi::state::{Reason, Role, Switch};
 use gpucause_probes::Options;
 use serde_json::Value;
 
+use crate::disturbance::undisturbed;
 use crate::observe::{Observed, counted, until};
 use crate::workload::{StandIns, number, op};
-
-/// How often a measurement is made when it fails and the kernel kept switches from the programs meanwhile, which they
-/// count. Kernels of sandboxes do so for the threads of their own agent, which run when somebody reads a log.
-const TRIES: usize = 3;
 
 /// Waits for a CPU; every other reason is a wait for something else.
 const FOR_CPU: [Reason; 2] = [Reason::Preempted, Reason::Runqueue];
@@ -47,20 +44,6 @@ fn launch_stalls(process: &ProcessSnapshot) -> StallSnapshot {
     let launch = op("cudaLaunchKernel");
     let none = StallSnapshot { op: launch, cold: false, calls: 0, offcpu: [Nanos(0); REASONS] };
     process.stalls.iter().find(|stall| stall.op == launch && !stall.cold).cloned().unwrap_or(none)
-}
-
-/// Tries again what failed when the programs were not told of every switch.
-fn undisturbed(observed: &Observed, mut measure: impl FnMut() -> Result<()>) -> Result<()> {
-    let mut tries = 0;
-    loop {
-        let before = observed.counter(SelfCounter::MissedArrival)?;
-        let Err(error) = measure() else { return Ok(()) };
-        let missed = observed.counter(SelfCounter::MissedArrival)? - before;
-        tries += 1;
-        if missed == 0 || tries == TRIES {
-            return Err(error.context(format!("try {tries}, {missed} switches not reported")));
-        }
-    }
 }
 
 /// What the kernel says of a thread, at one moment.

@@ -79,17 +79,17 @@ fn ended(snapshot: &Snapshot) -> HashSet<ProcId> {
     snapshot.processes.iter().filter(|p| p.ended.is_some()).map(|p| p.id).collect()
 }
 
-/// The map that keeps live processes by their number. Only the programs use it.
-fn tracked() -> Result<MapHandle> {
+/// A map of this process's probes that snapshots tell nothing of.
+fn own_map(name: &str) -> Result<MapHandle> {
     for entry in fs::read_dir("/proc/self/fdinfo")? {
         let info = fs::read_to_string(entry?.path()).unwrap_or_default();
         let Some(id) = info.lines().find_map(|line| line.strip_prefix("map_id:")) else { continue };
         let map = MapHandle::from_map_id(id.trim().parse()?)?;
-        if map.name() == "tracked" {
+        if map.name() == name {
             return Ok(map);
         }
     }
-    anyhow::bail!("this process has no map `tracked`")
+    anyhow::bail!("this process has no map `{name}`")
 }
 
 #[test]
@@ -120,7 +120,9 @@ fn nothing_is_left_in_any_map_of_a_thousand_forked_processes() -> Result<()> {
         },
         || format!("entries are left: {:?}", observed.snapshot().map(|left| left.maps)),
     )?;
-    assert_eq!(tracked()?.keys().count(), 0, "processes are still tracked");
+    for map in ["tracked", "allocations"] {
+        assert_eq!(own_map(map)?.keys().count(), 0, "entries are left in {map}");
+    }
     Ok(())
 }
 

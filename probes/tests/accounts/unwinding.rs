@@ -35,7 +35,9 @@ fn forget(value: &mut Value) {
     match value {
         Value::Object(members) => {
             members.retain(|key, _| !matches!(key.as_str(), "pid" | "tid" | "tids"));
-            members.retain(|key, _| !matches!(key.as_str(), "wall_ns" | "ns_per_call"));
+            members.retain(|key, _| {
+                !matches!(key.as_str(), "first_call_ns" | "wall_ns" | "ns_per_call")
+            });
             members.values_mut().for_each(forget);
         }
         Value::Array(items) => items.iter_mut().for_each(forget),

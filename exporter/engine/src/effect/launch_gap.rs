@@ -1,50 +1,46 @@
-//! Time between launches that the feeding thread was off the CPU for, waiting for the GPU apart.
+//! Time between launches that a feeding thread was off the CPU for, waiting for the GPU apart.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::record::REASONS;
-use gpucause_abi::state::{Reason, State};
+use gpucause_abi::state::{Phase, Reason, State};
 
-use super::{Measured, Phases, ratio};
+use super::{Measured, Phases, own_waits, ratio, total};
 use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
-use crate::delta::ThreadDelta;
+use crate::delta::{Delta, ThreadDelta};
 use crate::settings::Settings;
 
-/// Off-CPU time of a thread by reason, between launches. A thread that was woken because the GPU is done and gets no CPU
+/// Threads of a process that are looked at, those first that launched most.
+const THREADS: usize = 4;
+
+/// Off-CPU time of a thread for a reason, between launches. A thread that was woken because the GPU is done and gets no CPU
 /// loses that time too; one that is preempted while it polls for the GPU does not.
-fn between_launches(thread: &ThreadDelta) -> [Nanos; REASONS] {
-    let mut offcpu = [Nanos(0); REASONS];
-    for (time, &reason) in offcpu.iter_mut().zip(Reason::ALL) {
-        *time = thread.in_state(State::Off(reason), |phase| Phases::BetweenLaunches.contain(phase));
-        if reason == Reason::Runqueue {
-            time.0 += thread.time.at(gpucause_abi::state::Phase::Sync, State::Off(reason)).0;
-        }
-    }
-    offcpu
+fn between_launches(thread: &ThreadDelta, reason: Reason) -> Nanos {
+    let state = State::Off(reason);
+    let outside = thread.in_state(state, |phase| Phases::BetweenLaunches.contain(phase));
+    let queued = reason == Reason::Runqueue;
+    Nanos(outside.0 + if queued { thread.time.at(Phase::Sync, state).0 } else { 0 })
 }
 
-fn sum(offcpu: &[Nanos; REASONS]) -> Nanos {
-    Nanos(offcpu.iter().map(|time| time.0).sum())
+/// Gaps of each thread that feeds: one that idles must not hide another that is kept from its work.
+pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measured> {
+    let delta = &subject.short;
+    let mut feeders: Vec<_> = delta.feeders().collect();
+    feeders.sort_by_key(|thread| std::cmp::Reverse(thread.fed));
+    let gaps = feeders.into_iter().take(THREADS);
+    gaps.filter_map(|thread| gap(delta, thread, settings)).collect()
 }
 
-pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Option<Measured> {
-    let (delta, long) = if subject.short.victim(|thread| sum(&between_launches(thread))).is_some() {
-        (&subject.short, false)
-    } else {
-        (&subject.long, true)
-    };
-    let thread = delta.victim(|thread| sum(&between_launches(thread)))?;
-    let offcpu = between_launches(thread);
-    let excess = sum(&offcpu);
+fn gap(delta: &Delta<'_>, thread: &ThreadDelta, settings: &Settings) -> Option<Measured> {
+    let offcpu = own_waits(delta, thread, |reason| between_launches(thread, reason));
+    let excess = total(offcpu.into_iter());
     if ratio(excess, thread.wall) < settings.severities.low {
         return None;
     }
     let mut evidence = Evidence::default()
-        .with("calls", delta.launches() as f64)
+        .with("calls", delta.launches(&settings.launch_ops) as f64)
         .with("off_cpu_between_launches_seconds", excess.as_secs_f64());
-    if let (Some(p50), Some(p99)) =
-        (delta.launch_gap.quantile(0.5), delta.launch_gap.quantile(0.99))
-    {
+    let gaps = delta.launch_gap();
+    if let (Some(p50), Some(p99)) = (gaps.quantile(0.5), gaps.quantile(0.99)) {
         evidence = evidence
             .with("gap_p50_seconds", p50.as_secs_f64())
             .with("gap_p99_seconds", p99.as_secs_f64());
@@ -55,7 +51,7 @@ pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Option<Meas
         offcpu,
         phases: Phases::BetweenLaunches,
         tid: Some(thread.tid),
-        long,
+        long: false,
         evidence,
     })
 }

@@ -4,10 +4,9 @@
 //! much time and worked as before for the rest, it would have launched as many as it did. Off-CPU time counts as far as it is
 //! more than usual.
 
-use gpucause_abi::Nanos;
-use gpucause_abi::state::{Reason, State};
+use gpucause_abi::state::State;
 
-use super::{Measured, Phases, ratio};
+use super::{Measured, Phases, own_waits, ratio};
 use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
 use crate::settings::Settings;
@@ -15,21 +14,16 @@ use crate::settings::Settings;
 pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Option<Measured> {
     let usual = subject.usual_launch_rate?;
     let delta = &subject.short;
-    let rate = delta.launches() as f64 / delta.wall.as_secs_f64().max(1e-9);
+    let rate = delta.launches(&settings.launch_ops) as f64 / delta.wall.as_secs_f64().max(1e-9);
     let drop = 1.0 - rate / usual.max(1e-9);
     if drop < settings.min_rate_drop {
         return None;
     }
-    let off = |reason| State::Off(reason);
-    let lost = |thread: &crate::delta::ThreadDelta| {
-        let states = Reason::ALL.iter().map(|&reason| off(reason));
-        Nanos(states.map(|s| thread.in_state(s, |p| Phases::Feeding.contain(p)).0).sum())
-    };
-    let thread = delta.victim(lost)?;
-    let mut offcpu = [Nanos(0); gpucause_abi::record::REASONS];
-    for (time, &reason) in offcpu.iter_mut().zip(Reason::ALL) {
-        let now = thread.in_state(off(reason), |phase| Phases::Feeding.contain(phase));
-        *time = now.less(thread.wall.share(subject.usual_offcpu[reason as usize]));
+    let thread = delta.main_feeder()?;
+    let feeding = |reason| thread.in_state(State::Off(reason), |p| Phases::Feeding.contain(p));
+    let mut offcpu = own_waits(delta, thread, feeding);
+    for (time, usual) in offcpu.iter_mut().zip(subject.usual_offcpu) {
+        *time = time.less(thread.wall.share(usual));
     }
     let excess = thread.wall.share(drop);
     if ratio(excess, thread.wall) < settings.severities.low {

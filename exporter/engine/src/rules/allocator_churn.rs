@@ -8,7 +8,7 @@ use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Evidence, Step};
 use crate::delta::ThreadDelta;
-use crate::effect::ratio;
+use crate::effect::{ratio, total};
 use crate::finding::{Finding, name_of};
 use crate::tell::tell;
 
@@ -20,8 +20,8 @@ pub(super) struct AllocatorChurn;
 /// Time in calls that take or give back, without what was lost in them to other causes.
 fn own(thread: &ThreadDelta) -> Nanos {
     let foreign = [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault];
-    let foreign: u64 = foreign.iter().map(|&r| thread.time.at(Phase::Alloc, State::Off(r)).0).sum();
-    thread.in_phase(Phase::Alloc).less(Nanos(foreign))
+    let foreign = foreign.iter().map(|&reason| thread.time.at(Phase::Alloc, State::Off(reason)));
+    thread.in_phase(Phase::Alloc).less(total(foreign))
 }
 
 impl Rule for AllocatorChurn {
@@ -42,17 +42,21 @@ impl Rule for AllocatorChurn {
         let subject = scene.subjects.get(index)?;
         let (delta, settings) = (&subject.short, scene.settings);
         let rule = settings.rule(Cause::AllocatorChurn);
-        let calls = |delta: &crate::delta::Delta| {
-            delta.count(Class::Alloc, |_| true) + delta.count(Class::Free, |_| true)
+        let calls = |delta: &crate::delta::Delta<'_>| {
+            delta.count(Class::Alloc, |_| true).saturating_add(delta.count(Class::Free, |_| true))
         };
-        let rate = calls(delta) as f64 / delta.wall.as_secs_f64().max(1e-9);
+        let per_second = |delta: &crate::delta::Delta<'_>| {
+            calls(delta) as f64 / delta.wall.as_secs_f64().max(1e-9)
+        };
+        let rate = per_second(delta);
         let freed = delta.count(Class::Free, |_| true);
         let thread = delta.victim(own)?;
         let (lost, lost_share) = (own(thread), ratio(own(thread), thread.wall));
         let explained = ratio(lost, thread.in_phase(Phase::Alloc));
         let least = rule.min_lost_share.unwrap_or(settings.severities.low);
         // A program that starts takes memory, and gives none back.
-        if rate < RATE || freed * 4 < calls(delta) || lost_share < least {
+        let lasts = rate >= RATE && per_second(&subject.long) >= RATE;
+        if !lasts || freed < calls(delta) / 4 || lost_share < least {
             return None;
         }
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {

@@ -27,7 +27,7 @@ impl Rule for BlockIo {
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
         let (cause, reasons) = (Cause::BlockIo, [Reason::Io]);
-        let share = best(scene, subject, cause, |e| e.offcpu(&reasons), |t| lost(t, &reasons))?;
+        let share = best(scene, subject, cause, |e| e.offcpu(&reasons), |_, t| lost(t, &reasons))?;
         let evidence = share.evidence();
         let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
         let sentence = "{comm} waited for the disk in the thread that feeds the GPU: that is {explained_share|percent} of \

@@ -17,37 +17,39 @@ impl Rule for ClockThrottling {
             cause: Cause::ClockThrottling,
             reads: &["gpucause_dispatcher_seconds_total", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"],
             window: Window::Looks,
-            needs: "launches dropped, the thread waits for the GPU for most of its time, and a GPU ran below its clock for at least half of it",
+            needs: "launches dropped, the thread waits for the GPU for most of its time, and every GPU of the host ran below its clock for at least half of it",
         }
     }
 
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
         let drop = subject.effects.iter().find(|e| e.effect == Effect::LaunchRateDrop)?;
-        let (gpu, throttled) = scene.throttled.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
+        // Which GPU is the process's is not known: it ran below its clock when all did.
+        let (gpu, throttled) = scene.throttled.iter().min_by(|a, b| a.1.total_cmp(b.1))?;
+        let throttled = throttled.min(1.0);
         let thread = subject.short.victim(|thread| thread.in_phase(Phase::Sync))?;
         let waiting = ratio(thread.in_phase(Phase::Sync), thread.wall);
         let rule = scene.settings.rule(Cause::ClockThrottling);
         let needed = rule.explained_share.unwrap_or(scene.settings.explained_share);
-        if waiting < needed || *throttled < needed {
+        if waiting < needed || throttled < needed {
             return None;
         }
         let evidence = Evidence::default()
-            .with("throttled_share", *throttled)
+            .with("throttled_share", throttled)
             .with("waiting_for_gpu_share", waiting)
             .and(&drop.evidence);
         let lost_share = ratio(drop.excess, thread.wall).min(1.0);
         let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
         let sentence = "{comm} launches {drop_share|percent} less than usual and waits for the GPU \
-                        {waiting_for_gpu_share|percent} of its time, while {gpu} ran below its clock for \
-                        {throttled_share|percent} of it.";
+                        {waiting_for_gpu_share|percent} of its time, while every GPU of the host ran below its clock for \
+                        {throttled_share|percent} of it or more: {gpu} for that long.";
         Some(Finding {
             cause: Cause::ClockThrottling,
             effect: Effect::LaunchRateDrop,
             subject: index,
             tid: Some(thread.tid),
             culprit: None,
-            explained: *throttled,
+            explained: throttled,
             lost: drop.excess,
             lost_share,
             path: vec![Step {

@@ -18,10 +18,10 @@ const MIN_COLD: u64 = 3;
 pub(super) struct ColdStart;
 
 /// First launches, and the time they took, as the layer saw them that saw most.
-fn cold(delta: &Delta) -> (u64, Nanos) {
+fn cold(delta: &Delta<'_>) -> (u64, Nanos) {
     let launches = delta.calls.iter().filter(|call| call.cold);
     let launches = launches.filter(|c| c.op.op().is_some_and(|op| op.class == Class::Launch));
-    let of = |call: &CallDelta| (call.durations.count(), call.durations.sum);
+    let of = |call: &CallDelta<'_>| (call.count(), call.sum);
     launches.map(of).max_by_key(|&(_, time)| time).unwrap_or_default()
 }
 

@@ -1,15 +1,14 @@
 //! Another task had the CPU while the victim could have run, and took it from it.
 
-use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::Wait;
 use gpucause_abi::state::Reason;
 
 use super::share::{Share, best, lost};
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
-use crate::chain::{Cause, Step};
+use crate::chain::{Cause, Effect, Step};
 use crate::delta::NO_CPU;
-use crate::effect::ratio;
+use crate::effect::{ratio, total};
 use crate::finding::{Finding, culprit_of, name_of};
 use crate::tell::tell;
 
@@ -33,7 +32,7 @@ impl Rule for CpuPreemption {
         let subject = scene.subjects.get(index)?;
         let share = without_cpu(scene, subject, Cause::CpuPreemption)?;
         let preempted = share.effect.offcpu(&[Reason::Preempted]);
-        if preempted.0 * 2 < share.time.0 {
+        if preempted < share.time.less(preempted) {
             return None;
         }
         Some(finding(Cause::CpuPreemption, scene, index, &share))
@@ -46,15 +45,15 @@ pub(super) fn without_cpu<'a>(
     subject: &'a Subject<'_>,
     cause: Cause,
 ) -> Option<Share<'a>> {
-    let share = best(scene, subject, cause, |e| e.offcpu(&NO_CPU), |t| lost(t, &NO_CPU))?;
+    let share = best(scene, subject, cause, |e| e.offcpu(&NO_CPU), |_, t| lost(t, &NO_CPU))?;
     let throttled = scene.cgroup_throttled.get(&subject.now.id).copied().unwrap_or(0);
-    (throttled * 2 < share.lost.0 || throttled == 0).then_some(share)
+    (throttled.saturating_mul(2) < share.lost.0 || throttled == 0).then_some(share)
 }
 
 pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Share<'_>) -> Finding {
     let subject = &scene.subjects[index];
     let waits = subject.waits(share.effect, &NO_CPU);
-    let all = Nanos(waits.iter().map(|wait| wait.total.0).sum());
+    let all = total(waits.iter().map(|wait| wait.total));
     let worst = waits.iter().find(|wait| wait.tgid.is_some());
     let culprit_share = worst.map_or(0.0, |wait| ratio(wait.total, all));
     let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
@@ -65,15 +64,20 @@ pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Sha
         .with("culprit_seconds", worst.map_or(0.0, |wait| wait.total.as_secs_f64()));
     let named = worst.filter(|_| culprit_share >= 0.5);
     let what = if cause == Cause::CpuPreemption { "preempted" } else { "kept waiting for a CPU" };
+    let calls = match share.effect.effect {
+        Effect::CopyTail => "Copies",
+        Effect::AllocTail => "Allocations",
+        _ => "Launches",
+    };
     let sentence = if named.is_some() {
         "{culprit} had the CPU for {culprit_seconds|seconds} in which {comm} could have run: it was {what} for \
          {explained_share|percent} of the time that is missing, and lost {lost_share|percent} of its time.\
-         [ Launches take {p50_seconds|seconds} as a rule and {p99_seconds|seconds} in the slowest hundredth.]"
+         [ {calls} take {p50_seconds|seconds} as a rule and {p99_seconds|seconds} in the slowest hundredth.]"
     } else {
         "{comm} was {what} by many tasks, for {explained_share|percent} of the time that is missing, and lost \
          {lost_share|percent} of its time."
     };
-    let names = [("culprit", &*name), ("comm", &*comm), ("what", what)];
+    let names = [("culprit", &*name), ("comm", &*comm), ("what", what), ("calls", calls)];
     let from = named.map_or_else(|| "other tasks".to_owned(), |wait| wait.on.to_text());
     Finding {
         cause,

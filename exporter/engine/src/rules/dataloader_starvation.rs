@@ -1,14 +1,15 @@
 //! The victim waited for data, and the worker processes that prepare it did not idle meanwhile.
 
 use gpucause_abi::Nanos;
+use gpucause_abi::snapshot::Wait;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 
-use super::share::{best, lost};
+use super::share::best;
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Culprit, Evidence, Step};
 use crate::delta::{NO_CPU, ThreadDelta};
-use crate::effect::{Measured, ratio};
+use crate::effect::{Measured, ratio, total};
 use crate::finding::{Finding, name_of};
 use crate::tell::tell;
 
@@ -16,6 +17,8 @@ use crate::tell::tell;
 const WAITS: [Reason; 4] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Other];
 /// Share of their time that workers must have been busy.
 const BUSY: f64 = 0.8;
+/// Share of its time below which a child process is no worker that has part in this: Python's resource tracker, a shell.
+const IDLE: f64 = 0.01;
 
 pub(super) struct DataloaderStarvation;
 
@@ -33,15 +36,14 @@ struct Workers {
 
 fn busy(thread: &ThreadDelta) -> [Nanos; 3] {
     let off = |reasons: &[Reason]| {
-        let all = reasons.iter().map(|&r| thread.time.at(Phase::Host, State::Off(r)).0);
-        Nanos(all.sum())
+        total(reasons.iter().map(|&r| thread.time.at(Phase::Host, State::Off(r))))
     };
     let running = thread.time.at(Phase::Host, State::Running);
     [running, off(&[Reason::Io, Reason::PageFault]), off(&NO_CPU)]
 }
 
 fn sum(parts: [Nanos; 3]) -> Nanos {
-    Nanos(parts.iter().map(|part| part.0).sum())
+    total(parts.into_iter())
 }
 
 impl Workers {
@@ -51,12 +53,15 @@ impl Workers {
         for worker in scene.workers_of(subject.now.id) {
             let Some(thread) = &worker.short.worker else { continue };
             let parts = busy(thread);
+            if ratio(sum(parts), thread.wall) < IDLE {
+                continue;
+            }
             let [running, io, without_cpu] = parts;
             all.count += 1;
-            all.wall.0 += thread.wall.0;
-            all.running.0 += running.0;
-            all.io.0 += io.0;
-            all.without_cpu.0 += without_cpu.0;
+            let sums = [&mut all.wall, &mut all.running, &mut all.io, &mut all.without_cpu];
+            for (sum, part) in sums.into_iter().zip([thread.wall, running, io, without_cpu]) {
+                sum.0 = sum.0.saturating_add(part.0);
+            }
             if sum(parts) > most {
                 most = sum(parts);
                 let comm = worker.now.comm.to_text();
@@ -81,17 +86,25 @@ impl Workers {
     }
 }
 
-/// Time that the victim waited for data: ended by a worker, or by a thread of its own that was not busy itself and so
-/// passed on what a worker had made.
-fn waited(subject: &Subject<'_>, effect: &Measured) -> Nanos {
+/// Share of its waits that the victim waited for data: ended by a worker, or by a thread of its own that was not busy itself
+/// and so passed on what a worker had made. That thread, which pins memory, has waited for a worker as long: without such
+/// waits it is one that had nothing to pass on.
+fn for_data(subject: &Subject<'_>, effect: &Measured) -> f64 {
     let waits = subject.waits(effect, &WAITS);
-    let all: u64 = waits.iter().map(|wait| wait.total.0).sum();
-    let for_data = waits.iter().map(|wait| match wait.relation {
-        Relation::Worker => wait.total.0,
-        Relation::Thread => wait.total.less(wait.held).0,
-        _ => 0,
-    });
-    effect.offcpu(&WAITS).share(ratio(Nanos(for_data.sum()), Nanos(all)))
+    let of = |relation, time: fn(&Wait) -> Nanos| {
+        total(waits.iter().filter(|wait| wait.relation == relation).map(time))
+    };
+    let workers = of(Relation::Worker, |wait| wait.total);
+    let passed_on = of(Relation::Thread, |wait| wait.total.less(wait.held)).min(workers);
+    let all = total(waits.iter().map(|wait| wait.total));
+    ratio(Nanos(workers.0.saturating_add(passed_on.0)), all)
+}
+
+/// What a thread lost by such waits.
+fn lost(subject: &Subject<'_>, effect: &Measured, thread: &ThreadDelta) -> Nanos {
+    let wanted = |phase| effect.phases.contain(phase);
+    let waited = total(WAITS.iter().map(|&reason| thread.in_state(State::Off(reason), wanted)));
+    waited.share(for_data(subject, effect))
 }
 
 impl Rule for DataloaderStarvation {
@@ -110,16 +123,24 @@ impl Rule for DataloaderStarvation {
 
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
-        let workers = Workers::of(scene, subject);
+        let mut workers = Workers::of(scene, subject);
         if workers.count == 0 || workers.busy_share() < BUSY {
             return None;
         }
         let cause = Cause::DataloaderStarvation;
-        let mut share =
-            best(scene, subject, cause, |e| waited(subject, e), |thread| lost(thread, &WAITS))?;
-        let for_data = ratio(share.time, share.effect.offcpu(&WAITS));
-        share.lost = share.lost.share(for_data);
-        share.lost_share *= for_data;
+        let share = best(
+            scene,
+            subject,
+            cause,
+            |effect| effect.offcpu(&WAITS).share(for_data(subject, effect)),
+            |effect, thread| lost(subject, effect, thread),
+        )?;
+        // A worker is forked with its parent's name, and may have given itself another since.
+        let waits = subject.waits(share.effect, &WAITS);
+        let named = waits.iter().find(|wait| wait.relation == Relation::Worker);
+        if let (Some(worker), Some(wait)) = (&mut workers.busiest, named) {
+            worker.comm = wait.on.to_text();
+        }
         let evidence = share.evidence().and(
             &Evidence::default()
                 .with("workers", workers.count as f64)

@@ -26,7 +26,8 @@ fn oldest(scene: &Scene<'_>, subject: &Subject<'_>) -> Option<Hung> {
         let (op, age) = thread.inflight?;
         let op = op.op()?;
         let limit = match op.class {
-            Class::Sync | Class::Nccl => scene.settings.hang_in_sync_seconds,
+            // Setting up waits as well: for other ranks to join, for kernels to be compiled.
+            Class::Sync | Class::Nccl | Class::Init => scene.settings.hang_in_sync_seconds,
             _ => scene.settings.hang_seconds,
         };
         let (tid, phase) = (thread.tid, op.class.phase());
@@ -49,8 +50,12 @@ impl Rule for Hang {
             cause: Cause::Unexplained,
             reads: &["gpucause_inflight_call_age_seconds", "gpucause_dispatcher_seconds_total"],
             window: Window::Now,
-            needs: "a call that has not returned for hang_seconds, or hang_in_sync_seconds when it waits for the GPU",
+            needs: "a call that has not returned for hang_seconds, or hang_in_sync_seconds when it waits for the GPU or for other ranks",
         }
+    }
+
+    fn at_start(&self) -> bool {
+        true
     }
 
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {

@@ -9,7 +9,7 @@ use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Effect, Evidence, Step};
 use crate::delta::ThreadDelta;
-use crate::effect::ratio;
+use crate::effect::{ratio, total};
 use crate::finding::{Finding, name_of};
 use crate::tell::tell;
 
@@ -21,15 +21,19 @@ pub(super) struct ImplicitSync;
 /// Copies to the host that return when they are done.
 fn blocking_copies(subject: &Subject<'_>) -> u64 {
     let blocking = |name: &str| !name.ends_with("Async");
-    let to_host = subject.short.copies.iter().filter(|(kind, _, _)| *kind == CopyKind::D2h);
-    let to_host: u64 = to_host.map(|(_, _, durations)| durations.count()).sum();
+    let to_host = subject.short.copies().filter(|(kind, _, _)| *kind == CopyKind::D2h);
+    let to_host = to_host.fold(0u64, |all, (.., hist)| all.saturating_add(hist.count()));
     to_host.min(subject.short.count(Class::Memcpy, blocking))
 }
 
 /// Time in which the GPU has nothing: what the thread does between one wait and the next.
 fn idle(thread: &ThreadDelta) -> Nanos {
     let phases = [Phase::Host, Phase::Launch, Phase::Other];
-    Nanos(phases.iter().map(|&phase| thread.time.at(phase, State::Running).0).sum())
+    total(phases.iter().map(|&phase| thread.time.at(phase, State::Running)))
+}
+
+fn waited(thread: &ThreadDelta) -> Nanos {
+    total([Phase::Sync, Phase::Memcpy].iter().map(|&phase| thread.in_phase(phase)))
 }
 
 impl Rule for ImplicitSync {
@@ -51,9 +55,10 @@ impl Rule for ImplicitSync {
         let subject = scene.subjects.get(index)?;
         let (delta, settings) = (&subject.short, scene.settings);
         let (syncs, copies) = (delta.count(Class::Sync, |_| true), blocking_copies(subject));
-        let launches = delta.launches();
-        let per_launch = (syncs + copies) as f64 / launches.max(1) as f64;
-        let thread = delta.victim(idle)?;
+        let launches = delta.launches(&settings.launch_ops);
+        let per_launch = syncs.saturating_add(copies) as f64 / launches.max(1) as f64;
+        // The thread that launches may be another than the one that waits: then it is not held up.
+        let thread = delta.victim(waited)?;
         let (lost, lost_share) = (idle(thread), ratio(idle(thread), thread.wall));
         let rule = settings.rule(Cause::ImplicitSync);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
@@ -61,8 +66,7 @@ impl Rule for ImplicitSync {
             return None;
         }
         // What else the thread waited for is not for lack of launches in flight.
-        let waited = thread.in_phase(Phase::Sync).0 + thread.in_phase(Phase::Memcpy).0;
-        let explained = ratio(Nanos(lost.0 + waited), thread.wall);
+        let explained = ratio(Nanos(lost.0 + waited(thread).0), thread.wall).min(1.0);
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
             return None;
         }

@@ -8,22 +8,24 @@ use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Evidence, Step};
 use crate::delta::{Delta, ThreadDelta};
-use crate::effect::ratio;
+use crate::effect::{ratio, total};
 use crate::finding::{Finding, name_of};
 use crate::tell::tell;
 
 /// Copies above 1 MiB: from class 3 on.
 const LARGE: u16 = 3;
+/// What the class below ends with, in bytes.
+const LARGE_FROM: f64 = 1024.0 * 1024.0;
 
 pub(super) struct LargeCopy;
 
 /// Copies of the large classes, and of all.
-fn copies(delta: &Delta) -> (Histogram, Histogram) {
+fn copies(delta: &Delta<'_>) -> (Histogram, Histogram) {
     let (mut large, mut all) = (Histogram::default(), Histogram::default());
-    for (_, class, durations) in &delta.copies {
-        all.merge(durations);
-        if *class >= LARGE {
-            large.merge(durations);
+    for (_, class, durations) in delta.copies() {
+        all.merge(&durations);
+        if class >= LARGE {
+            large.merge(&durations);
         }
     }
     (large, all)
@@ -33,9 +35,8 @@ fn copies(delta: &Delta) -> (Histogram, Histogram) {
 fn own(thread: &ThreadDelta) -> Nanos {
     let foreign =
         [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault, Reason::Futex];
-    let foreign: u64 =
-        foreign.iter().map(|&r| thread.time.at(Phase::Memcpy, State::Off(r)).0).sum();
-    thread.in_phase(Phase::Memcpy).less(Nanos(foreign))
+    let foreign = foreign.iter().map(|&reason| thread.time.at(Phase::Memcpy, State::Off(reason)));
+    thread.in_phase(Phase::Memcpy).less(total(foreign))
 }
 
 impl Rule for LargeCopy {
@@ -61,7 +62,11 @@ impl Rule for LargeCopy {
         let lost_share = ratio(own(thread), thread.wall);
         let explained = ratio(large.sum, all.sum).min(1.0);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
-        if large.count() == 0 || lost_share < least {
+        // Copies hold nothing up in a program that only loads or stores.
+        if large.count() == 0
+            || subject.short.launches(&settings.launch_ops) == 0
+            || lost_share < least
+        {
             return None;
         }
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
@@ -69,6 +74,7 @@ impl Rule for LargeCopy {
         }
         let lost = own(thread).share(explained);
         let evidence = Evidence::default()
+            .with("large_from_bytes", LARGE_FROM)
             .with("large_copies", large.count() as f64)
             .with("copies", all.count() as f64)
             .with("large_copies_seconds", large.sum.as_secs_f64())
@@ -77,7 +83,7 @@ impl Rule for LargeCopy {
             .with("explained_share", explained);
         let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
         let sentence = "{comm} spends {lost_share|percent} of its time in copies: {large_copies|count} of {copies|count} were \
-                        above the size of small ones and took {large_copy_mean_seconds|seconds} each, \
+                        of more than {large_from_bytes|bytes} and took {large_copy_mean_seconds|seconds} each, \
                         {explained_share|percent} of all that time. They are slow because they are large.";
         Some(Finding {
             cause: Cause::LargeCopy,

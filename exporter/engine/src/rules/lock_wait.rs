@@ -2,13 +2,14 @@
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::Wait;
-use gpucause_abi::state::{Reason, Relation};
+use gpucause_abi::state::{Reason, Relation, State};
 
-use super::share::{best, lost};
+use super::share::best;
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Step};
-use crate::effect::{Measured, ratio};
+use crate::delta::ThreadDelta;
+use crate::effect::{Measured, Phases, ratio, total};
 use crate::finding::{Finding, culprit_of, name_of};
 use crate::tell::tell;
 
@@ -21,11 +22,20 @@ fn waits(subject: &Subject<'_>, effect: &Measured) -> Vec<Wait> {
     waits
 }
 
-/// Futex time in an effect in which the lock was held. The waits tell the share: they are of all threads of the process.
-fn held(subject: &Subject<'_>, effect: &Measured) -> Nanos {
-    let all: u64 = subject.waits(effect, &[Reason::Futex]).iter().map(|wait| wait.total.0).sum();
-    let held: u64 = waits(subject, effect).iter().map(|wait| wait.held.0).sum();
-    effect.offcpu(&[Reason::Futex]).share(ratio(Nanos(held), Nanos(all)))
+/// Share of the futex time in an effect in which the lock was held. The waits tell it: they are of all threads of the process.
+fn held_share(subject: &Subject<'_>, effect: &Measured) -> f64 {
+    let all = total(subject.waits(effect, &[Reason::Futex]).iter().map(|wait| wait.total));
+    ratio(total(waits(subject, effect).iter().map(|wait| wait.held)), all)
+}
+
+/// What a thread lost to locks. Futex waits elsewhere than where the effect is have no part in it: they may be idle.
+fn lost(subject: &Subject<'_>, effect: &Measured, thread: &ThreadDelta) -> Nanos {
+    let waited = thread.in_state(State::Off(Reason::Futex), |phase| effect.phases.contain(phase));
+    let handed_over = match effect.phases {
+        Phases::Only(_) => Nanos(0),
+        _ => effect.delta(subject).worked_by_others(thread),
+    };
+    waited.less(handed_over).share(held_share(subject, effect))
 }
 
 impl Rule for LockWait {
@@ -45,18 +55,15 @@ impl Rule for LockWait {
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
         let cause = Cause::LockWait;
-        let mut share = best(
+        let share = best(
             scene,
             subject,
             cause,
-            |effect| held(subject, effect),
-            |thread| lost(thread, &[Reason::Futex]),
+            |effect| effect.offcpu(&[Reason::Futex]).share(held_share(subject, effect)),
+            |effect, thread| lost(subject, effect, thread),
         )?;
-        let locks = ratio(share.time, share.effect.offcpu(&[Reason::Futex]));
-        share.lost = share.lost.share(locks);
-        share.lost_share *= locks;
         let waits = waits(subject, share.effect);
-        let all = Nanos(waits.iter().map(|wait| wait.total.0).sum());
+        let all = total(waits.iter().map(|wait| wait.total));
         let holder = waits.iter().filter(|wait| wait.tgid.is_some()).max_by_key(|wait| wait.held);
         let evidence = share
             .evidence()

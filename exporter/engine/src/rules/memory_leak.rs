@@ -10,8 +10,10 @@ use crate::tell::tell;
 
 /// Looks that are needed.
 const MIN_LOOKS: usize = 8;
-/// Parts of the time in each of which memory must have grown: a program that fills a cache stops growing.
-const PARTS: usize = 4;
+/// Parts that the time is cut into: from each to the next memory must have grown.
+const PARTS: usize = 5;
+/// How much of its quickest growth the last must be: a program that fills a cache grows less and less.
+const LASTING: f64 = 0.75;
 
 pub(super) struct MemoryLeak;
 
@@ -21,7 +23,7 @@ impl Rule for MemoryLeak {
             cause: Cause::MemoryLeak,
             reads: &["gpucause_device_memory_live_bytes"],
             window: Window::Configured,
-            needs: "device memory in use grew in every quarter of leak_seconds, by leak_bytes in all",
+            needs: "device memory in use grew in every fifth of leak_seconds, hardly less at the end, by leak_bytes in all",
         }
     }
 
@@ -36,13 +38,16 @@ impl Rule for MemoryLeak {
         if grown < scene.settings.leak_bytes {
             return None;
         }
-        // In each part a fair share of the growth, and never below what the part before had at least.
-        let lows: Vec<u64> = live
-            .chunks(live.len().div_ceil(PARTS))
-            .filter_map(|part| part.iter().min().copied())
-            .collect();
+        // What was in use at least: batches come and go on top of it.
+        let part =
+            |index: usize| &live[live.len() * index / PARTS..live.len() * (index + 1) / PARTS];
+        let lows: Vec<u64> =
+            (0..PARTS).filter_map(|index| part(index).iter().min().copied()).collect();
+        let growth: Vec<u64> =
+            lows.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
         let fair = grown / (2 * PARTS as u64);
-        if lows.len() < PARTS || !lows.windows(2).all(|pair| pair[1] >= pair[0] + fair) {
+        let lasting = *growth.last()? as f64 >= LASTING * growth.iter().copied().max()? as f64;
+        if !lasting || growth.iter().any(|&part| part < fair.max(1)) {
             return None;
         }
         let evidence = Evidence::default()

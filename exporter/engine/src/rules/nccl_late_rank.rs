@@ -3,6 +3,8 @@
 //! Seen on one host only when it runs several ranks. The ranks that wait spend their time in collectives and in waiting for
 //! the GPU; the late one does not, and what it did instead is in its own account.
 
+use std::collections::HashSet;
+
 use gpucause_abi::Nanos;
 use gpucause_abi::state::Phase;
 
@@ -10,14 +12,14 @@ use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
 use crate::delta::ThreadDelta;
-use crate::effect::ratio;
+use crate::effect::{ratio, total};
 use crate::finding::{Finding, name_of};
 use crate::tell::tell;
 
 pub(super) struct NcclLateRank;
 
 fn waiting(thread: &ThreadDelta) -> Nanos {
-    Nanos(thread.in_phase(Phase::Nccl).0 + thread.in_phase(Phase::Sync).0)
+    total([Phase::Nccl, Phase::Sync].iter().map(|&phase| thread.in_phase(phase)))
 }
 
 /// Share of its time that a rank's thread waits for others, and the thread.
@@ -45,6 +47,11 @@ impl Rule for NcclLateRank {
         let same_job = |subject: &&Subject<'_>| {
             subject.now.rank.is_some_and(|(_, ranks)| ranks == world) && subject.now.ended.is_none()
         };
+        // A rank that is there twice tells of two jobs, which wait for each other as little as for anybody.
+        let numbers = || scene.subjects.iter().filter(same_job).filter_map(|s| s.now.rank);
+        if numbers().collect::<HashSet<_>>().len() != numbers().count() {
+            return None;
+        }
         let mut ranks: Vec<_> = scene
             .subjects
             .iter()

@@ -29,8 +29,8 @@ impl Rule for NoisyCgroup {
         let subject = scene.subjects.get(index)?;
         let throttled = Nanos(*scene.cgroup_throttled.get(&subject.now.id)?);
         let (cause, offcpu) = (Cause::NoisyCgroup, NO_CPU);
-        let share = best(scene, subject, cause, |e| e.offcpu(&offcpu), |t| lost(t, &offcpu))?;
-        if throttled.0 == 0 || throttled.0 * 2 < share.lost.0 {
+        let share = best(scene, subject, cause, |e| e.offcpu(&offcpu), |_, t| lost(t, &offcpu))?;
+        if throttled.0 == 0 || throttled.0.saturating_mul(2) < share.lost.0 {
             return None;
         }
         let evidence = share.evidence().with("throttled_seconds", throttled.as_secs_f64());

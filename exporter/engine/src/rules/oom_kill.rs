@@ -20,6 +20,10 @@ impl Rule for OomKill {
         }
     }
 
+    fn at_start(&self) -> bool {
+        true
+    }
+
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
         let killed = |subject: &Subject<'_>| subject.short.oom_kills;

@@ -28,6 +28,7 @@ impl Rule for RunqueueWait {
         let subject = scene.subjects.get(index)?;
         let share = without_cpu(scene, subject, Cause::RunqueueWait)?;
         let queued = share.effect.offcpu(&[Reason::Runqueue]);
-        (queued.0 * 2 > share.time.0).then(|| finding(Cause::RunqueueWait, scene, index, &share))
+        (queued > share.time.less(queued))
+            .then(|| finding(Cause::RunqueueWait, scene, index, &share))
     }
 }

@@ -4,7 +4,7 @@ use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::case::{Scene, Subject};
-use crate::chain::{Cause, Evidence};
+use crate::chain::{Cause, Effect, Evidence};
 use crate::delta::ThreadDelta;
 use crate::effect::{Measured, Phases, ratio};
 
@@ -16,7 +16,7 @@ pub(super) struct Share<'a> {
     pub(super) time: Nanos,
     /// Its share of the effect, 0 to 1.
     pub(super) explained: f64,
-    /// The thread that lost most.
+    /// The thread of the effect, or that lost most.
     pub(super) tid: Tid,
     /// What it lost since the last look.
     pub(super) lost: Nanos,
@@ -24,14 +24,14 @@ pub(super) struct Share<'a> {
     pub(super) lost_share: f64,
 }
 
-/// The effect that `time_in` explains most of, if it is enough for the cause to be named. `lost_of` is what the cause takes of a
+/// The effect that `time_in` explains, if it is enough for the cause to be named. `lost_of` is what the cause takes of a
 /// thread's time.
 pub(super) fn best<'a>(
     scene: &Scene<'_>,
     subject: &'a Subject<'_>,
     cause: Cause,
     time_in: impl Fn(&Measured) -> Nanos,
-    lost_of: impl Fn(&ThreadDelta) -> Nanos,
+    lost_of: impl Fn(&Measured, &ThreadDelta) -> Nanos,
 ) -> Option<Share<'a>> {
     let settings = scene.settings;
     let rule = settings.rule(cause);
@@ -40,21 +40,23 @@ pub(super) fn best<'a>(
     let shares = subject.effects.iter().filter_map(|effect| {
         let time = time_in(effect);
         let explained = effect.explained_by(time);
-        let thread = effect.delta(subject).victim(&lost_of)?;
-        let lost_share = ratio(lost_of(thread), thread.wall);
+        let (delta, lost_of) = (effect.delta(subject), |thread: &_| lost_of(effect, thread));
+        let thread = match effect.tid {
+            Some(tid) => delta.threads.iter().find(|thread| thread.tid == tid)?,
+            None => delta.victim(lost_of)?,
+        };
+        let lost_share = ratio(lost_of(thread), thread.wall).min(1.0);
         let now = subject.short.threads.iter().find(|own| own.tid == thread.tid);
-        let lost = now.map_or(Nanos(0), &lost_of);
+        let lost = now.map_or(Nanos(0), lost_of);
         Some(Share { effect, time, explained, tid: thread.tid, lost, lost_share })
     });
     let enough = |share: &Share<'_>| {
         share.time.0 > 0 && share.explained >= needed && share.lost_share >= least
     };
     // A tail says more than a gap when both are explained: it is what is looked at first.
-    shares.filter(enough).max_by(|a, b| {
-        let rank =
-            |share: &Share<'_>| (share.effect.excess, std::cmp::Reverse(share.effect.effect));
-        rank(a).cmp(&rank(b))
-    })
+    let is_tail =
+        |effect| matches!(effect, Effect::LaunchTail | Effect::CopyTail | Effect::AllocTail);
+    shares.filter(enough).max_by_key(|share| (is_tail(share.effect.effect), share.effect.excess))
 }
 
 /// What a thread loses by being off the CPU for these reasons: all but what it waits for the GPU. A thread that the GPU has

@@ -6,7 +6,7 @@ use gpucause_abi::state::Reason;
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Step};
-use crate::effect::ratio;
+use crate::effect::{ratio, total};
 use crate::finding::{Finding, name_of};
 use crate::tell::tell;
 
@@ -30,17 +30,19 @@ impl Rule for Unexplained {
         let tail = subject.effects.iter().find(|e| e.effect == Effect::LaunchTail)?;
         let delta = tail.delta(subject);
         let thread = delta.victim(|thread| thread.in_phase(gpucause_abi::state::Phase::Launch))?;
-        let lost_share = ratio(tail.excess, thread.wall).min(1.0);
+        // The tail is of all threads that launch.
+        let launching = total(delta.feeders().map(|thread| thread.wall));
+        let excess_share = ratio(tail.excess, launching).min(1.0);
         let rule = scene.settings.rule(Cause::Unexplained);
-        if lost_share < rule.min_lost_share.unwrap_or(scene.settings.severities.low) {
+        if excess_share < rule.min_lost_share.unwrap_or(scene.settings.severities.low) {
             return None;
         }
-        let off: u64 = Reason::ALL.iter().map(|&reason| tail.offcpu(&[reason]).0).sum();
+        let off = tail.offcpu(Reason::ALL);
         let evidence = tail
             .evidence
             .clone()
-            .with("lost_share", lost_share)
-            .with("off_cpu_share_of_excess", tail.explained_by(Nanos(off)));
+            .with("excess_share", excess_share)
+            .with("off_cpu_share_of_excess", tail.explained_by(off));
         let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
         let sentence = "{slow_calls|count} of {calls|count} launches of {comm} were slow, {p99_seconds|seconds} and more in \
                         the slowest hundredth where {p50_seconds|seconds} is usual, and nothing that is measured explains \
@@ -53,7 +55,8 @@ impl Rule for Unexplained {
             culprit: None,
             explained: 0.0,
             lost: Nanos(0),
-            lost_share,
+            // That a full queue made launches wait, and so nothing was lost, is as likely.
+            lost_share: scene.settings.severities.low,
             path: vec![Step {
                 from: victim,
                 to: Effect::LaunchTail.label().into(),

@@ -201,7 +201,7 @@ pub const OPS: &[Op] = &[
     op(Api::Nccl, Class::Nccl, "ncclGroupEnd"),
     with(Api::Nccl, Class::Init, "ncclCommInitRank", Rank(2, 3)),
     with(Api::Nccl, Class::Init, "ncclCommInitRankConfig", Rank(2, 3)),
-    op(Api::Nccl, Class::Init, "ncclCommInitRankScalable"),
+    with(Api::Nccl, Class::Init, "ncclCommInitRankScalable", Rank(2, 3)),
     op(Api::Nccl, Class::Init, "ncclCommInitAll"),
     op(Api::Nccl, Class::Init, "ncclCommSplit"),
     op(Api::Nccl, Class::Init, "ncclCommFinalize"),

@@ -176,6 +176,11 @@ impl Caller {
         }
     }
 
+    /// Makes a call of one op of the pattern, by its place there.
+    pub(crate) fn step_of(&mut self, index: usize) -> c_int {
+        self.call(index)
+    }
+
     /// Makes the pattern's next call.
     #[inline]
     pub(crate) fn step(&mut self) -> c_int {
@@ -198,7 +203,7 @@ impl Caller {
             Effect::Free(pool) => {
                 slots[0] = self.live[pool as usize].last().map_or(0, |live| live.0);
             }
-            Effect::None | Effect::Copy(_) | Effect::Communicate | Effect::Reset => {}
+            Effect::None | Effect::Copy(_) | Effect::Communicate(_) | Effect::Reset => {}
         }
         let code = call(address, &slots);
         self.calls[index] += 1;
@@ -224,14 +229,14 @@ impl Caller {
     #[inline]
     fn account(&mut self, index: usize, code: c_int) {
         let operation = &self.pattern.operations[index];
-        if code != 0 {
+        if code != 0 && code != operation.pending_code() {
             *self.errors.entry((operation.name, code)).or_default() += 1;
             return;
         }
         match operation.effect {
             Effect::Copy(kind) => *self.copied.entry(kind).or_default() += operation.bytes,
-            Effect::Communicate => {
-                *self.communicated.entry(operation.name).or_default() += operation.bytes / 4 * 4;
+            Effect::Communicate(bytes) => {
+                *self.communicated.entry(operation.name).or_default() += bytes;
             }
             Effect::Allocate(pool, bytes) => {
                 let [address, ..] = black_box(self.out);

@@ -3,8 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpucause_fake_cuda::script::{Way, parse_time};
+
+use crate::{fault, process};
 
 /// Drives CUDA libraries (stand-ins or NVIDIA's) and prints the truth about it as one line of JSON.
 ///
@@ -20,7 +23,7 @@ pub(crate) struct Arguments {
 }
 
 /// What every scenario takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Common {
     /// Directory that holds libcudart.so.12 or .13, libcuda.so.1 and libnccl.so.2; the last two are opened when an op of
     /// theirs is called. Without it the loader's search path counts.
@@ -29,6 +32,9 @@ pub(crate) struct Common {
     /// The runtime library itself, instead of the one in --libs.
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) cudart: Option<PathBuf>,
+    /// Do not open the runtime, as programs that use the driver only; ops are then those of libcuda and libnccl.
+    #[arg(long, global = true)]
+    pub(crate) driver_only: bool,
     /// Script of the stand-in libraries, such as `cudaLaunchKernel:spin=5us;nest=1`; overrides GPUCAUSE_FAKE.
     #[arg(long, global = true, value_name = "SCRIPT")]
     pub(crate) script: Option<String>,
@@ -69,6 +75,15 @@ pub(crate) struct Common {
     /// Slices of each allocation that has three dimensions.
     #[arg(long, global = true, default_value_t = 1, value_name = "SLICES")]
     pub(crate) alloc_slices: usize,
+    /// `ncclDataType_t` of collectives; 7 is a float.
+    #[arg(long, global = true, default_value_t = 7)]
+    pub(crate) nccl_type: usize,
+    /// Number of ranks of communicators.
+    #[arg(long, global = true, default_value_t = 1)]
+    pub(crate) ranks: usize,
+    /// This process's rank in them.
+    #[arg(long, global = true, default_value_t = 0)]
+    pub(crate) rank: usize,
 }
 
 /// What is asked for a kernel's handle.
@@ -110,8 +125,13 @@ pub(crate) enum Scenario {
     Split(Split),
     /// Start short-lived processes that make a few calls each.
     Spawn(Spawn),
+    /// Start short-lived threads that make a few calls each.
+    Churn(Churn),
     /// Leave calls in odd ways.
     Unwind(Unwind),
+    /// Feed a GPU at a healthy pace, then suffer from one cause of known strength, and tell what it took.
+    #[command(name = "scenario")]
+    Fault(FaultOptions),
     /// Take from the host: disk, memory, network, CPU.
     Host(Host),
     /// Fork child processes before the first call.
@@ -123,7 +143,7 @@ pub(crate) enum Scenario {
         /// The directory; it gets this program as well.
         to: std::path::PathBuf,
     },
-    /// A busy loop; `contend` and `split` start it.
+    /// A busy loop; `contend`, `split` and `scenario` start it.
     #[command(hide = true)]
     Burn(Burn),
 }
@@ -250,7 +270,8 @@ pub(crate) struct Rate {
 #[derive(Debug, Args)]
 pub(crate) struct Split {
     /// Shares of wall time in percent. `host` spins between calls, `launch` spins inside them; the ways of `block` happen
-    /// between calls, or inside with a `call-` prefix. What is left to 100 is host.
+    /// between calls, inside launches with a `call-` prefix, or inside synchronisation with a `sync-` prefix. What is left to
+    /// 100 is host.
     #[arg(
         long,
         default_value = "host=45,launch=25,lock=15,io=10,sleep=5",
@@ -275,6 +296,9 @@ pub(crate) struct Split {
     /// Their name, at most 15 bytes.
     #[arg(long, default_value = "burner")]
     pub(crate) burner_name: String,
+    /// Their nice value: from 1 on they get less of the CPU than the threads.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..20))]
+    pub(crate) burner_nice: i32,
     /// Where the files of io and page_fault are made.
     #[arg(long, default_value = "/var/tmp")]
     pub(crate) dir: PathBuf,
@@ -292,6 +316,21 @@ pub(crate) struct Spawn {
     #[arg(long, default_value_t = 0)]
     pub(crate) per_minute: u64,
     /// Processes at a time.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) parallel: usize,
+    #[command(flatten)]
+    pub(crate) mix: Mix,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Churn {
+    /// Threads in all.
+    #[arg(long)]
+    pub(crate) threads: u64,
+    /// Calls of each thread.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) calls: u64,
+    /// Threads at a time.
     #[arg(long, default_value_t = 8)]
     pub(crate) parallel: usize,
     #[command(flatten)]
@@ -333,6 +372,59 @@ pub(crate) struct Unwind {
     /// The op to call.
     #[arg(long, default_value = "cudaLaunchKernel")]
     pub(crate) op: String,
+}
+
+/// Prints a line `{"injected":{..}}` when the fault begins, lines `{"truth":{..}}` with the seconds lost since then, and
+/// the last of these as its result.
+#[derive(Debug, Args)]
+pub(crate) struct FaultOptions {
+    /// What goes wrong.
+    #[arg(value_enum)]
+    pub(crate) name: fault::Name,
+    /// Share of the loop's time that is to be lost, 0.05 to 0.8.
+    #[arg(long, default_value_t = 0.4, value_parser = strength)]
+    pub(crate) strength: f64,
+    /// How long the loop is healthy before.
+    #[arg(long, default_value_t = 12.0, value_name = "SECONDS")]
+    pub(crate) baseline: f64,
+    /// How long the fault stays.
+    #[arg(long, default_value_t = 10.0)]
+    pub(crate) seconds: f64,
+    /// Between two lines of truth.
+    #[arg(long, value_parser = time, default_value = "1s")]
+    pub(crate) every: u64,
+    /// The feeding thread's CPU [default: the last that it may use]
+    #[arg(long)]
+    pub(crate) cpu: Option<usize>,
+    /// Have the feeding thread run before all others, so that only the fault disturbs it.
+    #[arg(long)]
+    pub(crate) undisturbed: bool,
+}
+
+impl FaultOptions {
+    /// Binds the calling thread, which feeds the GPU, to a CPU.
+    pub(crate) fn settle(&self, cpu: usize) -> Result<()> {
+        process::pin(cpu)?;
+        if self.undisturbed { process::run_first() } else { Ok(()) }
+    }
+
+    /// The feeding thread's CPU.
+    pub(crate) fn cpu(&self) -> Result<usize> {
+        let last = || process::cpus().last().copied().context("this process may use no CPU");
+        self.cpu.map_or_else(last, Ok)
+    }
+
+    /// A CPU that is not the feeding thread's.
+    pub(crate) fn other_cpu(&self) -> Result<usize> {
+        let own = self.cpu()?;
+        let other = process::cpus().into_iter().find(|&cpu| cpu != own);
+        other.context("this scenario needs two CPUs")
+    }
+}
+
+fn strength(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.05..=0.8).contains(share));
+    share.ok_or_else(|| format!("`{text}`: write a share from 0.05 to 0.8"))
 }
 
 #[derive(Debug, Args)]
@@ -379,4 +471,6 @@ pub(crate) struct Burn {
     pub(crate) cpu: usize,
     #[arg(long)]
     pub(crate) name: String,
+    #[arg(long, default_value_t = 0)]
+    pub(crate) nice: i32,
 }

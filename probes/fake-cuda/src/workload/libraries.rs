@@ -27,7 +27,7 @@ type OnCall = extern "C" fn(*const c_char, extern "C-unwind" fn(*mut c_void), *m
 pub(crate) struct Libraries {
     dir: Option<PathBuf>,
     runtime_path: PathBuf,
-    runtime: Handle,
+    runtime: Option<Handle>,
     others: Mutex<[Option<Handle>; 2]>,
 }
 
@@ -61,7 +61,7 @@ impl Handle {
 }
 
 impl Libraries {
-    /// Opens the runtime; first puts the script into the environment, where the stand-ins look for it.
+    /// Opens the runtime, unless told not to; first puts the script into the environment, where the stand-ins look for it.
     pub(crate) fn open(common: &Common) -> Result<Self> {
         if let Some(script) = &common.script {
             let script = CString::new(script.as_str())?;
@@ -75,7 +75,7 @@ impl Libraries {
             let [first, _] = &names;
             names.iter().find(|path| path.exists()).unwrap_or(first).clone()
         });
-        let runtime = open(&runtime_path)?;
+        let runtime = if common.driver_only { None } else { Some(open(&runtime_path)?) };
         Ok(Self { dir, runtime_path, runtime, others: Mutex::new([None; 2]) })
     }
 
@@ -88,7 +88,9 @@ impl Libraries {
         let (index, file) = match api {
             Some(Api::Driver) => (0, "libcuda.so.1"),
             Some(Api::Nccl) => (1, "libnccl.so.2"),
-            _ => return Ok(self.runtime),
+            _ => {
+                return self.runtime.with_context(|| format!("`{symbol}`: not with --driver-only"));
+            }
         };
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = &mut others[index];

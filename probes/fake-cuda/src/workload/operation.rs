@@ -1,5 +1,7 @@
 //! One op as the workload calls it: its address, its arguments, and what a call of it means.
 
+use std::ffi::c_int;
+
 use anyhow::{Context as _, Result, bail};
 use gpucause_abi::op::{Api, Class, OpId, op_of_symbol};
 
@@ -18,8 +20,8 @@ pub(crate) enum Effect {
     Launch(usize),
     /// Copies in this direction.
     Copy(&'static str),
-    /// Communicates.
-    Communicate,
+    /// Sends this many bytes into a collective.
+    Communicate(u64),
     /// Takes memory; the address is stored through the first slot.
     Allocate(Pool, u64),
     /// Gives the memory in the first slot back.
@@ -116,37 +118,59 @@ fn launch(name: &str) -> Option<(Slots, Effect)> {
     })
 }
 
+/// Width, height and depth of this many bytes as a box: one that is more than a row where the number allows it.
+fn box_of(bytes: usize) -> [usize; 3] {
+    let rows = if bytes.is_multiple_of(2) { 2 } else { 1 };
+    let layers = if bytes.is_multiple_of(6) { 3 } else { 1 };
+    [bytes / rows / layers, rows, layers]
+}
+
 /// Copies: the arguments and the direction.
 fn copy(name: &str, common: &Common) -> Option<(Slots, Effect)> {
     let bytes = common.copy_bytes;
     let host = block(&[0; 8]);
     let chosen = kind_name(common.copy_kind);
     let kind = common.copy_kind as usize;
+    let [width, height, depth] = box_of(bytes);
+    let (row, rows) = (width * depth, height);
+    let (from, to) = memory_types(common.copy_kind);
     let stem = name.trim_end_matches("Async");
     let (slots, direction) = match stem {
         "cudaMemcpy" => (slots([DEVICE, host, bytes, kind]), chosen),
-        "cudaMemcpy2D" => (slots([DEVICE, bytes, host, bytes, bytes, 1, kind]), chosen),
+        "cudaMemcpy2D" => (slots([DEVICE, row, host, row, row, rows, kind]), chosen),
         "cudaMemcpy3D" => {
-            let parameters = block_of(20, &[(16, bytes), (17, 1), (18, 1), (19, kind)]);
-            (slots([parameters]), chosen)
+            let fields = [(16, width), (17, height), (18, depth), (19, kind)];
+            (slots([block_of(20, &fields)]), chosen)
         }
-        "cudaMemcpy3DPeer" => (slots([block_of(21, &[(18, bytes), (19, 1), (20, 1)])]), "p2p"),
+        "cudaMemcpy3DPeer" => {
+            (slots([block_of(21, &[(18, width), (19, height), (20, depth)])]), "p2p")
+        }
         "cudaMemcpyPeer" | "cuMemcpyPeer" => (slots([DEVICE, 0, DEVICE, 1, bytes]), "p2p"),
-        "cudaMemcpyToSymbol" => (slots([DEVICE, host, bytes, 0, 1]), "h2d"),
-        "cudaMemcpyFromSymbol" => (slots([host, DEVICE, bytes, 0, 2]), "d2h"),
+        "cudaMemcpyToSymbol" | "cudaMemcpyFromSymbol" => {
+            (slots([DEVICE, host, bytes, 0, kind]), chosen)
+        }
+        "cudaMemcpyToArray" | "cudaMemcpyFromArray" => {
+            (slots([DEVICE, 0, 0, host, bytes, kind]), chosen)
+        }
+        "cudaMemcpy2DToArray" | "cudaMemcpy2DFromArray" => {
+            (slots([DEVICE, 0, 0, host, row, row, rows, kind]), chosen)
+        }
         "cuMemcpyHtoD" => (slots([DEVICE, host, bytes]), "h2d"),
         "cuMemcpyDtoH" => (slots([host, DEVICE, bytes]), "d2h"),
         "cuMemcpyDtoD" => (slots([DEVICE, DEVICE, bytes]), "d2d"),
         "cuMemcpy" => (slots([DEVICE, host, bytes]), "default"),
         "cuMemcpy2D" | "cuMemcpy2DUnaligned" => {
-            let (from, to) = memory_types(common.copy_kind);
-            (slots([block_of(16, &[(2, from), (9, to), (14, bytes), (15, 1)])]), chosen)
+            (slots([block_of(16, &[(2, from), (9, to), (14, row), (15, rows)])]), chosen)
         }
         "cuMemcpy3D" => {
-            let (from, to) = memory_types(common.copy_kind);
-            let lengths = [(4, from), (15, to), (22, bytes), (23, 1), (24, 1)];
-            (slots([block_of(25, &lengths)]), chosen)
+            let fields = [(4, from), (15, to), (22, width), (23, height), (24, depth)];
+            (slots([block_of(25, &fields)]), chosen)
         }
+        "cuMemcpy3DPeer" => {
+            (slots([block_of(25, &[(22, width), (23, height), (24, depth)])]), "p2p")
+        }
+        "cuMemcpyHtoA" => (slots([DEVICE, 0, host, bytes]), "h2d"),
+        "cuMemcpyAtoH" => (slots([host, DEVICE, 0, bytes]), "d2h"),
         _ => return None,
     };
     Some((slots, Effect::Copy(direction)))
@@ -219,16 +243,36 @@ fn memory(name: &str, common: &Common) -> Option<(Slots, Effect)> {
     })
 }
 
-fn collective(name: &str, bytes: usize) -> Option<(Slots, Effect)> {
-    const FLOAT: usize = 7;
-    let count = bytes / 4;
+/// Bytes of an element of an `ncclDataType_t`.
+pub(crate) const fn element_bytes(data_type: usize) -> usize {
+    match data_type {
+        2 | 3 | 7 => 4,
+        4 | 5 | 8 => 8,
+        6 | 9 => 2,
+        _ => 1,
+    }
+}
+
+fn collective(name: &str, common: &Common) -> Option<(Slots, Effect)> {
+    let data_type = common.nccl_type;
+    let count = common.copy_bytes / element_bytes(data_type);
+    let sent = (count * element_bytes(data_type)) as u64;
     let arguments = match name {
         "ncclAllReduce" | "ncclReduceScatter" | "ncclReduce" | "ncclBroadcast" | "ncclGather"
-        | "ncclScatter" | "ncclAllGather" | "ncclAlltoAll" => slots([DEVICE, DEVICE, count, FLOAT]),
-        "ncclBcast" | "ncclSend" | "ncclRecv" => slots([DEVICE, count, FLOAT]),
+        | "ncclScatter" | "ncclAllGather" | "ncclAlltoAll" => {
+            slots([DEVICE, DEVICE, count, data_type])
+        }
+        "ncclBcast" | "ncclSend" | "ncclRecv" => slots([DEVICE, count, data_type]),
         _ => return None,
     };
-    Some((arguments, Effect::Communicate))
+    Some((arguments, Effect::Communicate(sent)))
+}
+
+/// Communicators of several processes. `ncclUniqueId` goes by value on the stack, where the stand-in does not look.
+fn communicator(name: &str, common: &Common) -> Option<(Slots, Effect)> {
+    let numbers =
+        matches!(name, "ncclCommInitRank" | "ncclCommInitRankConfig" | "ncclCommInitRankScalable");
+    numbers.then(|| (slots([0, common.ranks, common.rank]), Effect::Give(0)))
 }
 
 /// The other functions with an argument that matters: where they store a result.
@@ -265,6 +309,14 @@ fn result(name: &str) -> (Slots, Effect) {
 }
 
 impl Operation {
+    /// The code that says that work goes on, which is no error.
+    pub(crate) const fn pending_code(&self) -> c_int {
+        match self.api {
+            Api::Nccl => 7,
+            Api::Runtime | Api::Driver => 600,
+        }
+    }
+
     /// Looks the symbol up and decides what to pass.
     pub(crate) fn new(symbol: &str, libraries: &Libraries, common: &Common) -> Result<Self> {
         let op = op_of_symbol(symbol)
@@ -274,7 +326,8 @@ impl Operation {
             Class::Launch => launch(op.name),
             Class::Memcpy => copy(op.name, common),
             Class::Alloc | Class::Free => memory(op.name, common),
-            Class::Nccl => collective(op.name, common.copy_bytes),
+            Class::Nccl => collective(op.name, common),
+            Class::Init if op.api == Api::Nccl => communicator(op.name, common),
             Class::Memset if op.name.starts_with("cudaMemset3D") => {
                 // The pitched pointer and the extent go by value on the stack.
                 let (at, bytes) = (DEVICE, common.copy_bytes);

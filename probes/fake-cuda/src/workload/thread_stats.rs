@@ -1,6 +1,7 @@
 //! What the kernel says about the calling thread, and the difference over a stretch of work.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
 
 use anyhow::{Context as _, Result};
 use gpucause_fake_cuda::clock;
@@ -71,5 +72,25 @@ impl ThreadStats {
             "involuntary_switches": self.involuntary - start.involuntary,
             "major_faults": self.major_faults - start.major_faults,
         })
+    }
+}
+
+/// The kernel's own sum of what a thread has waited for a CPU.
+#[derive(Debug)]
+pub(crate) struct RunQueue(File);
+
+impl RunQueue {
+    pub(crate) fn of_this_thread() -> Result<Self> {
+        let path = format!("/proc/self/task/{}/schedstat", thread_id());
+        Ok(Self(File::open(&path).with_context(|| path.clone())?))
+    }
+
+    /// In nanoseconds, since the thread began.
+    pub(crate) fn waited_ns(&self) -> Result<u64> {
+        let mut text = [0; 96];
+        let length = self.0.read_at(&mut text, 0).context("schedstat")?;
+        let text = std::str::from_utf8(&text[..length]).context("schedstat")?;
+        let waited = text.split_whitespace().nth(1).context("schedstat is short")?;
+        waited.parse().context("schedstat")
     }
 }

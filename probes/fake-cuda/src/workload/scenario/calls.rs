@@ -30,6 +30,7 @@ pub(crate) fn run(common: &Common, options: &Calls) -> Result<()> {
         Ok(json!({
             "tid": thread_id(),
             "name": format!("launcher-{}", gate.index),
+            "first_call_ns": start,
             "wall_ns": wall,
             "ns_per_call": wall / calls.max(1),
             "truth": caller.truth(),

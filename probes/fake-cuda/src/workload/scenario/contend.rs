@@ -7,14 +7,14 @@ use serde_json::json;
 use super::latency::warm_up;
 use super::{Stage, join, ns, result, timed};
 use crate::cli::{Common, Contend};
-use crate::process::{Burners, pin, thread_id};
+use crate::process::{Burners, pin, run_ns, thread_id};
 use crate::quantiles;
 use crate::session::Threads;
 use crate::thread_stats::ThreadStats;
 
 pub(crate) fn run(common: &Common, options: &Contend) -> Result<()> {
     let stage = Stage::set(common, &options.op)?;
-    let burners = Burners::start(options.burners, options.cpu, &options.burner_name)?;
+    let burners = Burners::start(options.burners, options.cpu, &options.burner_name, 0)?;
     let head = join(
         result("contend", &stage.libraries),
         json!({
@@ -24,6 +24,7 @@ pub(crate) fn run(common: &Common, options: &Contend) -> Result<()> {
             "burner_name": options.burner_name,
         }),
     );
+    let rivals = burners.pids();
     let (op, cpu, spin, length) =
         (options.op.clone(), options.cpu, options.spin, ns(options.seconds));
     let kernels = u64::from(common.kernels);
@@ -38,18 +39,20 @@ pub(crate) fn run(common: &Common, options: &Contend) -> Result<()> {
         gate.pass();
         let warm_up = warm_up(&mut caller, kernels);
         let mut durations = Vec::with_capacity(1 << 20);
-        let start = ThreadStats::now()?;
+        let (start, burnt) = (ThreadStats::now()?, run_ns(&rivals)?);
         let end = clock::monotonic_ns() + length;
         while clock::monotonic_ns() < end {
             durations.push(timed(&mut caller));
         }
         let thread = ThreadStats::now()?.since(&start);
+        let burnt = run_ns(&rivals)? - burnt;
         Ok(json!({
             "tid": thread_id(),
             "scripted": scripted,
             "spin_ns": spin,
             "warm_up_calls": warm_up,
             "calls": caller.truth()["calls"],
+            "burners_run_ns": burnt,
             "thread": thread,
             "latency": quantiles::of(&durations),
         }))

@@ -7,23 +7,41 @@ use gpucause_fake_cuda::script::Way;
 use gpucause_fake_cuda::{block, clock};
 use serde_json::{Value, json};
 
-use super::latency::warm_up;
 use super::{Stage, join, ns, result};
 use crate::caller::{Caller, sum};
 use crate::cli::{Common, Split};
-use crate::process::{Burners, pin, thread_id};
+use crate::process::{Burners, pin, run_ns, thread_id};
 use crate::session::Threads;
-use crate::thread_stats::ThreadStats;
+use crate::thread_stats::{RunQueue, ThreadStats};
 
-const OP: &str = "cudaLaunchKernel";
+/// What is called: the launch, and the op that waits for it.
+const OPS: [&str; 2] = ["cudaLaunchKernel", "cudaStreamSynchronize"];
+const LAUNCH: usize = 0;
+const SYNC: usize = 1;
 
 /// A share of each round.
 #[derive(Debug, Clone)]
 struct Share {
     name: String,
     way: Way,
-    inside: bool,
+    /// The op inside which it is spent, by its place in [`OPS`].
+    inside: Option<usize>,
     ns: u64,
+}
+
+fn what(name: &str) -> Result<(Way, Option<usize>)> {
+    let places = [("call-", LAUNCH), ("sync-", SYNC)];
+    let place =
+        places.iter().find_map(|(prefix, op)| Some((name.strip_prefix(prefix)?, Some(*op))));
+    let (way, inside) = match name {
+        "host" => return Ok((Way::Spin, None)),
+        "launch" => return Ok((Way::Spin, Some(LAUNCH))),
+        _ => place.unwrap_or((name, None)),
+    };
+    let way = Way::named(way).with_context(|| {
+        format!("`{name}`: write host, launch, or a way of `block`, with call- or sync- or neither")
+    })?;
+    Ok((way, inside))
 }
 
 fn shares(text: &str, round: u64) -> Result<Vec<Share>> {
@@ -36,22 +54,12 @@ fn shares(text: &str, round: u64) -> Result<Vec<Share>> {
         left = left
             .checked_sub(percent)
             .with_context(|| format!("`{text}`: the shares add up to more than 100"))?;
-        let (way, inside) = match name {
-            "host" => (Way::Spin, false),
-            "launch" => (Way::Spin, true),
-            _ => {
-                let inside = name.strip_prefix("call-");
-                let way = Way::named(inside.unwrap_or(name)).with_context(|| {
-                    format!("`{name}`: write host, launch, or a way of `block`, with call- or not")
-                })?;
-                (way, inside.is_some())
-            }
-        };
+        let (way, inside) = what(name)?;
         shares.push(Share { name: name.into(), way, inside, ns: round * percent / 100 });
     }
     if left > 0 {
         let name = "host".into();
-        shares.push(Share { name, way: Way::Spin, inside: false, ns: round * left / 100 });
+        shares.push(Share { name, way: Way::Spin, inside: None, ns: round * left / 100 });
     }
     if shares.iter().all(|share| share.ns == 0) {
         bail!("`{text}`: nothing to do");
@@ -59,38 +67,55 @@ fn shares(text: &str, round: u64) -> Result<Vec<Share>> {
     Ok(shares)
 }
 
-/// Wall and CPU time of one share over all rounds.
+/// Wall time of one share over all rounds, and what of it the thread had a CPU, or waited for one.
 #[derive(Debug, Default, Clone, Copy)]
 struct Spent {
     wall_ns: u64,
     cpu_ns: u64,
+    queued_ns: u64,
 }
 
 impl Spent {
-    fn measure(&mut self, act: impl FnOnce() -> Result<()>) -> Result<()> {
-        let (wall, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
+    /// What has passed until now, on clocks that were read without a wait for the CPU between them.
+    fn now(queue: &RunQueue) -> Result<Self> {
+        loop {
+            let queued_ns = queue.waited_ns()?;
+            let now =
+                Self { wall_ns: clock::monotonic_ns(), cpu_ns: clock::thread_cpu_ns(), queued_ns };
+            if queue.waited_ns()? == queued_ns {
+                return Ok(now);
+            }
+        }
+    }
+
+    fn measure(&mut self, queue: &RunQueue, act: impl FnOnce() -> Result<()>) -> Result<()> {
+        let start = Self::now(queue)?;
         act()?;
-        self.cpu_ns += clock::thread_cpu_ns() - cpu;
-        self.wall_ns += clock::monotonic_ns() - wall;
+        let end = Self::now(queue)?;
+        self.queued_ns += end.queued_ns - start.queued_ns;
+        self.cpu_ns += end.cpu_ns - start.cpu_ns;
+        self.wall_ns += end.wall_ns - start.wall_ns;
         Ok(())
     }
 }
 
 fn one_round(
     stage: &Stage,
-    caller: &mut Caller,
+    (caller, queue): (&mut Caller, &RunQueue),
     shares: &[Share],
     spent: &mut BTreeMap<String, Spent>,
 ) -> Result<()> {
     for share in shares {
-        if share.inside {
-            stage.libraries.set_thread(OP, &format!("{}={}ns", share.way.name(), share.ns))?;
+        if let Some(op) = share.inside {
+            let script = format!("{}={}ns", share.way.name(), share.ns);
+            stage.libraries.set_thread(OPS[op], &script)?;
         }
-        spent.entry(share.name.clone()).or_default().measure(|| {
-            if share.inside {
-                caller.step();
-            } else {
-                block::block(share.way, share.ns)?;
+        spent.entry(share.name.clone()).or_default().measure(queue, || {
+            match share.inside {
+                Some(op) => {
+                    caller.step_of(op);
+                }
+                None => block::block(share.way, share.ns)?,
             }
             Ok(())
         })?;
@@ -98,14 +123,27 @@ fn one_round(
     Ok(())
 }
 
+fn prepare(stage: &Stage, shares: &[Share]) -> Result<()> {
+    for share in shares {
+        match share.inside {
+            Some(op) => {
+                stage.libraries.set_thread(OPS[op], &format!("{}=0ns", share.way.name()))?;
+            }
+            None => block::prepare(share.way)?,
+        }
+    }
+    Ok(())
+}
+
 pub(crate) fn run(common: &Common, options: &Split) -> Result<()> {
     let shares = shares(&options.shares, options.round)?;
-    let stage = Stage::set(common, OP)?;
+    let stage = Stage::set(common, &OPS.join(","))?;
     block::set_dir(options.dir.clone());
-    stage.libraries.set_in("dir", OP, &options.dir.to_string_lossy())?;
-    let cpu = options.cpu;
-    let burners = Burners::start(options.burners, cpu.unwrap_or(0), &options.burner_name)?;
+    stage.libraries.set_in("dir", OPS[LAUNCH], &options.dir.to_string_lossy())?;
+    let (cpu, name) = (options.cpu, &options.burner_name);
+    let burners = Burners::start(options.burners, cpu.unwrap_or(0), name, options.burner_nice)?;
     let more = json!({ "burners": burners.pids() });
+    let rivals = burners.pids();
     let head = join(
         result("split", &stage.libraries),
         json!({ "shares": options.shares, "round_ns": options.round, "burners": burners.pids() }),
@@ -116,31 +154,35 @@ pub(crate) fn run(common: &Common, options: &Split) -> Result<()> {
             pin(cpu)?;
         }
         let mut caller = stage.caller();
-        for share in &shares {
-            if share.inside {
-                stage.libraries.set_thread(OP, &format!("{}=0ns", share.way.name()))?;
-            } else {
-                block::prepare(share.way)?;
-            }
-        }
+        prepare(&stage, &shares)?;
+        let queue = RunQueue::of_this_thread()?;
         gate.pass();
-        stage.libraries.set_thread(OP, "")?;
-        warm_up(&mut caller, kernels);
+        OPS.iter().try_for_each(|op| stage.libraries.set_thread(op, ""))?;
+        let first_call = clock::monotonic_ns();
+        (0..kernels).for_each(|_| {
+            caller.step_of(LAUNCH);
+        });
         let mut spent = BTreeMap::new();
-        let start = ThreadStats::now()?;
+        let (start, burnt) = (ThreadStats::now()?, run_ns(&rivals)?);
         let end = clock::monotonic_ns() + length;
         while clock::monotonic_ns() < end {
-            one_round(&stage, &mut caller, &shares, &mut spent)?;
+            one_round(&stage, (&mut caller, &queue), &shares, &mut spent)?;
         }
         let thread = ThreadStats::now()?.since(&start);
+        let burnt = run_ns(&rivals)? - burnt;
         let spent: BTreeMap<String, Value> = spent
             .into_iter()
-            .map(|(name, s)| (name, json!({ "wall_ns": s.wall_ns, "cpu_ns": s.cpu_ns })))
+            .map(|(name, s)| {
+                let times = (s.wall_ns, s.cpu_ns, s.queued_ns);
+                (name, json!({ "wall_ns": times.0, "cpu_ns": times.1, "queued_ns": times.2 }))
+            })
             .collect();
         Ok(json!({
             "tid": thread_id(),
             "name": format!("launcher-{}", gate.index),
+            "first_call_ns": first_call,
             "spent": spent,
+            "burners_run_ns": burnt,
             "thread": thread,
             "calls": caller.truth()["calls"],
         }))
@@ -164,9 +206,9 @@ mod tests {
         assert_eq!(
             seen,
             [
-                ("launch", Way::Spin, true, 200),
-                ("call-lock", Way::Lock, true, 300),
-                ("host", Way::Spin, false, 500),
+                ("launch", Way::Spin, Some(LAUNCH), 200),
+                ("call-lock", Way::Lock, Some(LAUNCH), 300),
+                ("host", Way::Spin, None, 500),
             ]
         );
     }

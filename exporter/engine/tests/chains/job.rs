@@ -1,0 +1,143 @@
+//! Ranks, GPUs and calls that do not return.
+
+use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
+
+use crate::host::{Host, WINDOW, lost};
+use crate::process::{MS, Process, US};
+use crate::stories::{self, TROUBLE, steady, trained};
+
+#[test]
+fn every_rank_that_waits_names_the_one_that_is_late() {
+    let host = stories::late_rank();
+    let chains = host.chains();
+    let mut victims: Vec<_> = chains.iter().map(|chain| chain.victim.pid).collect();
+    victims.sort_unstable();
+    assert_eq!(victims, [100, 101, 103]);
+    for chain in chains {
+        assert_eq!((chain.cause, chain.severity), (Cause::NcclLateRank, Severity::High));
+        assert_eq!(chain.culprit, Some(Culprit { pid: 102, comm: "train".into() }));
+        lost(chain, u64::from(TROUBLE) * 800 * MS);
+    }
+}
+
+fn rank(process: &mut Process, waits: u64) {
+    let tid = process.now.tgid.0;
+    process.on(tid).launches(1_000, 5 * US).calls("ncclAllReduce", 10, waits / 10, &[]);
+}
+
+#[test]
+fn ranks_that_wait_for_the_network_together_blame_none_of_them() {
+    let mut host = Host::new();
+    for number in 0..4 {
+        host.start("train", 100 + number).now.rank = Some((number, 4));
+    }
+    host.run_all(20, |processes, _| processes.iter_mut().for_each(|p| rank(p, 900 * MS)));
+    host.is_silent();
+}
+
+#[test]
+fn two_jobs_of_the_same_size_are_not_one() {
+    let mut host = Host::new();
+    for number in 0..4 {
+        host.start("train", 100 + number).now.rank = Some((number % 2, 2));
+    }
+    host.run_all(20, |processes, _| {
+        rank(&mut processes[0], 900 * MS);
+        rank(&mut processes[1], 900 * MS);
+        rank(&mut processes[2], 100 * MS);
+        rank(&mut processes[3], 100 * MS);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn gpus_below_their_clock_explain_a_drop_of_a_thread_that_waits_for_them() {
+    let host = stories::slow_clock();
+    let chain = host.only(Cause::ClockThrottling);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchRateDrop, Severity::Critical));
+    assert!((chain.explained - 0.8).abs() < 0.01, "{}", chain.explained);
+    // Half as many launches: half the time.
+    lost(chain, u64::from(TROUBLE) * WINDOW / 2);
+}
+
+#[test]
+fn one_slow_gpu_of_several_explains_nothing_as_nobody_knows_whose_it_is() {
+    let mut host = Host::training();
+    host.run(8, steady);
+    host.throttled_gpus = vec![("GPU-1", 1.0), ("GPU-2", 0.0)];
+    host.run(TROUBLE, |train| {
+        train.on(100).launches(1_000, 5 * US);
+        train.calls("cudaStreamSynchronize", 20, 100 * US, &[(Reason::GpuDriver, 80 * MS)]);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn a_slow_clock_without_fewer_launches_is_no_chain() {
+    let mut host = trained();
+    host.throttled_gpus = vec![("GPU-1", 1.0)];
+    host.run(20, steady);
+    host.is_silent();
+}
+
+#[test]
+fn a_launch_that_does_not_return_hangs() {
+    let host = stories::hung();
+    let hangs: Vec<_> = host.chains().into_iter().filter(|c| c.effect == Effect::Hang).collect();
+    let [chain] = hangs.as_slice() else { panic!("{hangs:#?}") };
+    assert_eq!((chain.cause, chain.severity), (Cause::LockWait, Severity::Critical));
+    assert!(chain.id.ends_with("-hang"), "{}", chain.id);
+    assert_eq!(chain.evidence.get("age_seconds"), Some(16.0));
+    // From ten seconds on, at the fifth look.
+    lost(chain, 4 * WINDOW);
+}
+
+#[test]
+fn a_long_kernel_is_waited_for_without_alarm() {
+    let mut host = trained();
+    for window in 1..=25 {
+        host.run(1, |train| {
+            train.on(100).rests(Phase::Sync, State::Off(Reason::GpuDriver));
+            train.in_call(Some(("cudaDeviceSynchronize", window * WINDOW)));
+        });
+    }
+    host.is_silent();
+}
+
+#[test]
+fn a_process_that_joins_its_job_waits_for_the_other_ranks_without_alarm() {
+    let mut host = Host::training();
+    for window in 1..=25 {
+        host.run(1, |train| {
+            train.on(100).rests(Phase::Other, State::Off(Reason::Net));
+            train.in_call(Some(("ncclCommInitRank", window * WINDOW)));
+        });
+    }
+    host.is_silent();
+}
+
+#[test]
+fn a_worker_that_is_killed_for_lack_of_memory_is_told_at_once_and_once() {
+    let mut host = stories::short_of_memory();
+    let (id, sentence) = {
+        let chain = host.only(Cause::OomKill);
+        assert_eq!((chain.effect, chain.severity), (Effect::ProcessKilled, Severity::High));
+        (chain.id.clone(), chain.sentence.clone())
+    };
+    assert_eq!(sentence, "The kernel killed 1 of the workers of train because memory ran out.");
+    host.run(5, steady);
+    let chain = host.only(Cause::OomKill);
+    assert!(chain.id == id && chain.first_seen == chain.last_seen, "{chain:?}");
+}
+
+#[test]
+fn a_process_that_is_killed_for_lack_of_memory_while_it_starts_is_told() {
+    let mut host = Host::training();
+    host.run(1, |train| {
+        steady(train);
+        train.now.host.oom_kills = 1;
+    });
+    let chain = host.only(Cause::OomKill);
+    assert_eq!((chain.victim.pid, chain.severity), (100, Severity::Critical));
+}

@@ -1,0 +1,22 @@
+//! What the engine says, and does not say, of simulated processes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failing test may panic"
+)]
+
+#[path = "../fixture/host.rs"]
+mod host;
+#[path = "../fixture/process.rs"]
+mod process;
+
+mod healthy;
+mod job;
+mod laws;
+mod over_time;
+mod programs;
+mod scheduler;
+mod sentences;
+mod stories;
+mod waits;

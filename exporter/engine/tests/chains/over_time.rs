@@ -1,0 +1,181 @@
+//! One trouble, one chain.
+
+use std::collections::BTreeMap;
+
+use gpucause_abi::state::{Phase, Reason, Relation};
+use gpucause_engine::chain::{Cause, Effect, Severity};
+use gpucause_engine::settings::{RuleSettings, Settings};
+
+use crate::host::{Host, WINDOW, lost};
+use crate::process::{KERNEL, MS, Process, US, Whom};
+use crate::stories::{HOG, steady, trained};
+
+fn reads_for(train: &mut Process, ns: u64) {
+    steady(train);
+    train.waits(Reason::Io, KERNEL, ns, 0);
+}
+
+#[test]
+fn a_trouble_that_goes_on_extends_its_chain() {
+    let mut host = trained();
+    host.run(1, |train| reads_for(train, 700 * MS));
+    let first = host.only(Cause::BlockIo).clone();
+    host.run(9, |train| reads_for(train, 700 * MS));
+    let chain = host.only(Cause::BlockIo);
+    assert_eq!((&chain.id, chain.first_seen), (&first.id, first.first_seen));
+    assert!((chain.last_seen - first.last_seen - 18.0).abs() < 1e-6);
+    lost(chain, 10 * 700 * MS);
+    assert_eq!(host.engine.counts().iter().map(|count| count.count).sum::<u64>(), 1);
+}
+
+#[test]
+fn a_trouble_that_returns_soon_is_the_same_and_one_that_returns_late_is_another() {
+    let mut host = trained();
+    host.run(2, |train| reads_for(train, 700 * MS));
+    host.run(29, steady);
+    host.run(2, |train| reads_for(train, 700 * MS));
+    host.only(Cause::BlockIo);
+    host.run(31, steady);
+    host.run(2, |train| reads_for(train, 700 * MS));
+    let chains = host.chains();
+    assert_eq!(chains.len(), 2);
+    assert_ne!(chains[0].id, chains[1].id);
+    assert_eq!(host.engine.counts()[0].count, 2);
+    let counted = host.engine.stalls()[0].lost.as_secs_f64();
+    assert!((counted - 6.0 * 0.7).abs() < 1e-3, "{counted}");
+}
+
+#[test]
+fn a_small_loss_needs_two_looks_in_a_row_and_then_counts_whole() {
+    let mut host = trained();
+    host.run(1, |train| reads_for(train, 100 * MS));
+    host.is_silent();
+    host.run(1, steady);
+    host.run(1, |train| reads_for(train, 100 * MS));
+    host.is_silent();
+    host.run(1, |train| reads_for(train, 100 * MS));
+    let chain = host.only(Cause::BlockIo);
+    assert_eq!(chain.severity, Severity::Low);
+    lost(chain, 200 * MS);
+}
+
+#[test]
+fn a_chain_that_gets_worse_counts_once_more() {
+    let mut host = trained();
+    for ns in [100, 100, 300, 100, 600, 600, 100] {
+        host.run(1, |train| reads_for(train, ns * MS));
+    }
+    let chain = host.only(Cause::BlockIo);
+    assert_eq!(chain.severity, Severity::High);
+    let counts = host.engine.counts().iter().map(|count| (count.severity, count.count));
+    let expected = [(Severity::Low, 1), (Severity::Medium, 1), (Severity::High, 1)];
+    assert_eq!(counts.collect::<Vec<_>>(), expected);
+    lost(chain, 1_900 * MS);
+}
+
+#[test]
+fn who_makes_a_chain_worse_is_to_blame_and_not_who_took_a_little_before() {
+    let mut host = trained();
+    let before = Whom("cron", 901, Relation::Other);
+    host.run(2, |train| {
+        steady(train);
+        train.waits(Reason::Preempted, before, 100 * MS, 0);
+    });
+    let first = host.only(Cause::CpuPreemption).clone();
+    assert_eq!((first.effect, first.culprit.unwrap().comm), (Effect::LaunchGap, "cron".into()));
+    host.run(2, |train| {
+        steady(train);
+        train.calls("cudaLaunchKernel", 30, 5 * US, &[(Reason::Preempted, 20 * MS)]);
+        train.blame(Phase::Launch, Reason::Preempted, HOG, 600 * MS, 0);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!((&chain.id, chain.effect), (&first.id, Effect::LaunchTail));
+    assert_eq!(chain.culprit.as_ref().unwrap().comm, "hog");
+    assert!(chain.sentence.contains("hog"), "{}", chain.sentence);
+}
+
+#[test]
+fn a_rule_that_is_switched_off_says_nothing_even_of_hangs() {
+    let mut settings = Settings::default();
+    let off = RuleSettings { enabled: false, ..RuleSettings::default() };
+    settings.rules = BTreeMap::from([(Cause::BlockIo, off)]);
+    let mut host = Host::with(settings);
+    host.start("train", 100);
+    host.run(8, steady);
+    for window in 1..8 {
+        host.run(1, |train| {
+            use gpucause_abi::state::{Phase, State};
+            train.on(100).rests(Phase::Launch, State::Off(Reason::Io));
+            train.in_call(Some(("cudaLaunchKernel", window * WINDOW)));
+        });
+    }
+    host.is_silent();
+}
+
+#[test]
+fn a_process_that_ended_between_looks_keeps_its_chain_and_its_counts() {
+    let mut host = trained();
+    host.run(1, |train| {
+        steady(train);
+        train.waits(Reason::Preempted, HOG, 100 * MS, 0);
+    });
+    host.is_silent();
+    host.run_all(1, |processes, _| {
+        steady(&mut processes[0]);
+        processes[0].waits(Reason::Preempted, HOG, 100 * MS, 0);
+    });
+    lost(host.only(Cause::CpuPreemption), 200 * MS);
+    let end = host.now + WINDOW / 2;
+    host.run_all(1, |processes, _| {
+        let train = &mut processes[0];
+        train.on(100).launches(500, 5_000).waits(Reason::Preempted, HOG, 400 * MS, 0);
+        train.fill(WINDOW / 2);
+        train.ends(end);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!(chain.severity, Severity::High);
+    lost(chain, 600 * MS);
+    // As long as the process is told of, its counts are.
+    host.run_all(5, |_, _| {});
+    assert_eq!(host.engine.counts().len(), 2);
+    host.processes.clear();
+    host.run_all(1, |_, _| {});
+    assert!(host.chains().len() == 1 && host.engine.counts().is_empty());
+}
+
+#[test]
+fn an_image_that_follows_another_in_the_same_process_has_chains_of_its_own() {
+    let mut host = trained();
+    host.start("train", 100);
+    host.run_all(8, |processes, _| processes.iter_mut().for_each(steady));
+    host.run_all(1, |processes, _| processes.iter_mut().for_each(|p| reads_for(p, 700 * MS)));
+    let ids: Vec<_> = host.chains().iter().map(|chain| chain.id.clone()).collect();
+    assert_eq!(ids.len(), 2);
+    assert_ne!(ids[0], ids[1]);
+}
+
+#[test]
+fn a_look_at_the_same_or_an_earlier_moment_is_passed_over() {
+    let mut host = trained();
+    host.run(3, |train| reads_for(train, 700 * MS));
+    let before = host.only(Cause::BlockIo).clone();
+    let moment = host.moment();
+    host.engine.look(moment);
+    host.now -= 10 * WINDOW;
+    let moment = host.moment();
+    host.engine.look(moment);
+    assert_eq!(host.only(Cause::BlockIo), &before);
+}
+
+#[test]
+fn a_process_that_was_not_seen_for_a_while_is_not_charged_for_all_its_life() {
+    let mut host = trained();
+    host.run(3, |train| reads_for(train, 700 * MS));
+    let before = host.only(Cause::BlockIo).lost_seconds;
+    let away = host.processes.remove(0);
+    host.run_all(3, |_, _| {});
+    host.forget_counters();
+    host.processes.push(away);
+    host.run(6, steady);
+    assert_eq!(host.only(Cause::BlockIo).lost_seconds, before);
+}

@@ -1,0 +1,184 @@
+//! What programs do to themselves.
+
+use gpucause_abi::op::CopyKind;
+use gpucause_abi::state::Reason;
+use gpucause_engine::chain::{Cause, Effect, Severity};
+
+use crate::host::{Host, lost};
+use crate::process::{MIB, MS, US};
+use crate::stories::{self, TROUBLE, steady, trained};
+
+#[test]
+fn a_wait_after_every_launch_is_a_storm() {
+    let host = stories::syncing();
+    let chain = host.only(Cause::ImplicitSync);
+    // All but 4,000 waits of 302 us; the time in launches is idle time of the GPU too.
+    assert_eq!((chain.effect, chain.severity), (Effect::SyncStorm, Severity::High));
+    lost(chain, u64::from(TROUBLE) * (2_000 * MS - 4_000 * 302 * US));
+}
+
+#[test]
+fn a_blocking_copy_after_most_launches_is_one_too() {
+    let host = stories::copying_results();
+    let chain = host.only(Cause::ImplicitSync);
+    assert_eq!(chain.evidence.get("blocking_copies_to_host"), Some(3_000.0));
+    lost(chain, u64::from(TROUBLE) * (2_000 * MS - 3_000 * 400 * US));
+}
+
+#[test]
+fn syncs_of_a_thread_that_does_not_launch_are_no_storm() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        train.on(100).launches(2_000, 5 * US);
+        train.on(101).calls("cudaStreamSynchronize", 2_000, 500 * US, &[]);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn syncs_between_long_kernels_are_healthy() {
+    let mut host = trained();
+    host.run(50, |train| {
+        train.on(100).launches(400, 5 * US);
+        train.calls("cudaStreamSynchronize", 400, 10 * US, &[(Reason::GpuDriver, 4_600 * US)]);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn taking_and_giving_back_memory_all_the_time_is_churn() {
+    let host = stories::churning();
+    let chain = host.only(Cause::AllocatorChurn);
+    assert_eq!((chain.effect, chain.severity), (Effect::AllocTail, Severity::Medium));
+    lost(chain, u64::from(2 * TROUBLE) * 300 * MS);
+}
+
+#[test]
+fn one_cache_flush_is_no_churn() {
+    let mut host = trained();
+    host.run(1, |train| {
+        steady(train);
+        train.allocates(60, 500 * US, 600 * MIB).frees(60, 500 * US, 500 * MIB);
+    });
+    host.run(10, steady);
+    host.is_silent();
+}
+
+#[test]
+fn memory_that_grows_all_the_time_leaks() {
+    let host = stories::leaking();
+    let chain = host.only(Cause::MemoryLeak);
+    assert_eq!((chain.effect, chain.severity), (Effect::MemoryGrowth, Severity::Medium));
+    assert_eq!(chain.lost_seconds, 0.0);
+    assert!(
+        (chain.evidence.get("bytes_per_second").unwrap() / (5.0 * MIB as f64) - 1.0).abs() < 0.1
+    );
+}
+
+#[test]
+fn a_leak_below_batches_that_come_and_go_is_seen() {
+    let mut host = trained();
+    for window in 0..160 {
+        host.run(1, |train| {
+            steady(train);
+            train.allocates(5, 10 * US, 10 * MIB);
+            if window % 2 == 0 {
+                train.allocates(5, 10 * US, 300 * MIB);
+            } else {
+                train.frees(5, 10 * US, 300 * MIB);
+            }
+        });
+    }
+    host.only(Cause::MemoryLeak);
+}
+
+#[test]
+fn a_cache_that_fills_does_not_leak() {
+    let mut host = trained();
+    let mut left = 8_000.0;
+    host.run(300, |train| {
+        steady(train);
+        // A fiftieth of what is still to come: the time constant is 100 s.
+        train.allocates(5, 10 * US, (left / 50.0) as u64 * MIB);
+        left *= 0.98;
+    });
+    host.is_silent();
+}
+
+#[test]
+fn graphs_built_for_every_launch_are_told() {
+    let host = stories::recapturing();
+    let chain = host.only(Cause::GraphRecapture);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::Medium));
+    // The first window may be that of a program that starts.
+    lost(chain, u64::from(TROUBLE - 1) * 20 * 17_100 * US);
+}
+
+#[test]
+fn graphs_that_are_built_once_and_launched_often_are_healthy() {
+    let mut host = trained();
+    host.run(20, |train| {
+        steady(train);
+        train.calls("cudaGraphInstantiate", 4, 15 * MS, &[]);
+        train.calls("cudaGraphLaunch", 400, 50 * US, &[]);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn kernels_loaded_long_after_the_start_are_told() {
+    let host = stories::loading_kernels();
+    let chain = host.only(Cause::ColdStart);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::High));
+    lost(chain, u64::from(TROUBLE) * 600 * MS);
+}
+
+#[test]
+fn a_single_new_kernel_is_no_pattern() {
+    let mut host = trained();
+    host.run(1, |train| {
+        steady(train);
+        train.cold_launches(1, 800 * MS);
+    });
+    host.run(10, steady);
+    host.is_silent();
+}
+
+#[test]
+fn large_copies_are_slow_because_they_are_large() {
+    let host = stories::copying_blocks();
+    let chain = host.only(Cause::LargeCopy);
+    assert_eq!((chain.effect, chain.severity), (Effect::CopyTail, Severity::High));
+    lost(chain, u64::from(TROUBLE) * 800 * MS);
+}
+
+#[test]
+fn many_small_copies_are_not_large() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        steady(train);
+        train.copies("cudaMemcpyAsync", 1, CopyKind::H2d, 5_000, 100 * US);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn a_tail_that_nothing_explains_is_reported_as_that() {
+    let host = stories::slow_for_no_reason();
+    let chain = host.only(Cause::Unexplained);
+    // Launches that wait for room in the queue look like this as well: nothing is known to be lost.
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::Low));
+    assert_eq!((chain.explained, chain.lost_seconds), (0.0, 0.0));
+    assert_eq!(chain.evidence.get("off_cpu_share_of_excess"), Some(0.0));
+}
+
+#[test]
+fn a_leak_does_not_hide_a_tail_that_nothing_explains() {
+    let mut host = Host::training();
+    host.run(160, |train| {
+        steady(train);
+        train.allocates(10, 10 * US, 10 * MIB).launches(40, 5 * MS);
+    });
+    let causes: Vec<_> = host.chains().iter().map(|chain| chain.cause).collect();
+    assert_eq!(causes, [Cause::MemoryLeak, Cause::Unexplained]);
+}

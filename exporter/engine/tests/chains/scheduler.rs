@@ -1,0 +1,235 @@
+//! Who had the CPU.
+
+use gpucause_abi::op::CopyKind;
+use gpucause_abi::state::{Phase, Reason};
+use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
+
+use crate::host::{Host, lost};
+use crate::process::{MS, US};
+use crate::stories::{self, HOG, TROUBLE, steady, trained};
+
+const SCHEDULER: [Cause; 3] = [Cause::CpuPreemption, Cause::RunqueueWait, Cause::NoisyCgroup];
+
+fn hog() -> Culprit {
+    Culprit { pid: 900, comm: "hog".into() }
+}
+
+#[test]
+fn a_process_that_takes_the_cpu_inside_launches_is_named() {
+    let host = stories::preempted();
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::High));
+    assert_eq!(chain.culprit, Some(hog()));
+    assert!(chain.explained > 0.95, "{}", chain.explained);
+    assert_eq!((chain.victim.pid, chain.victim.tid, &*chain.victim.comm), (100, 100, "train"));
+    lost(chain, u64::from(TROUBLE) * 600 * MS);
+}
+
+#[test]
+fn waiting_for_a_cpu_after_waking_is_told_apart_from_preemption() {
+    let host = stories::queued();
+    let chain = host.only(Cause::RunqueueWait);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::High));
+    assert_eq!(chain.culprit, Some(hog()));
+    lost(chain, u64::from(TROUBLE) * 600 * MS);
+}
+
+#[test]
+fn a_cpu_limit_is_not_blamed_on_who_had_the_cpu() {
+    let host = stories::throttled();
+    let chain = host.only(Cause::NoisyCgroup);
+    assert_eq!((chain.severity, &chain.culprit), (Severity::High, &None));
+    lost(chain, u64::from(TROUBLE) * 600 * MS);
+}
+
+#[test]
+fn a_limit_that_stopped_others_of_the_cgroup_leaves_the_preemption() {
+    let mut host = trained();
+    host.throttled_cgroups = vec![(gpucause_abi::ProcId(1), 0)];
+    host.run(1, steady);
+    host.throttled_cgroups[0].1 += 50 * MS;
+    host.run(1, |train| {
+        steady(train);
+        train.waits(Reason::Preempted, HOG, 600 * MS, 0);
+    });
+    assert_eq!(host.only(Cause::CpuPreemption).culprit, Some(hog()));
+}
+
+#[test]
+fn many_small_culprits_are_not_one() {
+    let mut host = trained();
+    host.run(2, |train| {
+        steady(train);
+        for (name, tgid) in [("a", 1), ("b", 2), ("c", 3)] {
+            let whom = crate::process::Whom(name, tgid, gpucause_abi::state::Relation::Other);
+            train.waits(Reason::Preempted, whom, 200 * MS, 0);
+        }
+    });
+    assert_eq!(host.only(Cause::CpuPreemption).culprit, None);
+}
+
+#[test]
+fn losing_the_cpu_while_the_gpu_works_is_no_loss() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        steady(train);
+        train.off(Phase::Sync, Reason::Preempted, 600 * MS);
+        train.blame(Phase::Sync, Reason::Preempted, HOG, 600 * MS, 0);
+    });
+    host.is_silent();
+}
+
+/// A neighbour burns CPU time on another core: the thread is delayed now and then, for less than a percent of its time.
+fn busy_neighbour(train: &mut crate::process::Process) {
+    train.waits(Reason::Preempted, HOG, 4 * MS, 0).waits(Reason::Runqueue, HOG, 4 * MS, 0);
+}
+
+#[test]
+fn first_launches_beside_a_busy_neighbour_are_not_the_schedulers() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        steady(train);
+        train.cold_launches(40, 13 * MS);
+        busy_neighbour(train);
+    });
+    host.does_not_blame(&SCHEDULER);
+    lost(host.only(Cause::ColdStart), u64::from(TROUBLE) * 520 * MS);
+}
+
+#[test]
+fn large_copies_beside_a_busy_neighbour_are_not_the_schedulers() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        steady(train);
+        train.copies("cudaMemcpyAsync", 0, CopyKind::H2d, 500, 10 * US);
+        train.copies("cudaMemcpyAsync", 4, CopyKind::H2d, 14, 55 * MS);
+        // A long copy is preempted like anything else that is long.
+        train.off(Phase::Memcpy, Reason::Preempted, 6 * MS);
+        busy_neighbour(train);
+    });
+    host.does_not_blame(&SCHEDULER);
+    host.only(Cause::LargeCopy);
+}
+
+#[test]
+fn long_waits_for_the_gpu_beside_a_busy_neighbour_are_not_the_schedulers() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        train.on(100).launches(2_000, 5 * US);
+        let waits = [(Reason::GpuDriver, 300 * MS), (Reason::Preempted, 10 * MS)];
+        train.calls("cudaDeviceSynchronize", 5, US, &waits);
+        train.calls("cudaDeviceSynchronize", 300, 10 * US, &[]);
+        busy_neighbour(train);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn a_slow_launch_that_stayed_on_the_cpu_is_not_explained_by_other_calls() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        steady(train);
+        train.launches(40, 5 * MS);
+        // Off the CPU for as long in all: in other launches that are quick, in syncs, in host code.
+        train.calls("cudaLaunchKernel", 1_000, 4 * US, &[(Reason::Preempted, 12 * US)]);
+        train.off(Phase::Sync, Reason::Preempted, 200 * MS);
+        train.waits(Reason::Poll, HOG, 300 * MS, 0);
+    });
+    host.does_not_blame(&SCHEDULER);
+    assert_eq!(host.only(Cause::Unexplained).explained, 0.0);
+}
+
+#[test]
+fn a_slow_launch_that_was_off_the_cpu_for_a_moment_is_not_explained_by_others() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        steady(train);
+        train.calls("cudaLaunchKernel", 30, MS, &[(Reason::Preempted, US)]);
+        train.calls("cudaLaunchKernel", 1_800, 2 * US, &[(Reason::Preempted, 16 * US)]);
+    });
+    host.does_not_blame(&SCHEDULER);
+}
+
+#[test]
+fn a_tail_that_costs_next_to_nothing_is_not_severe_however_long_it_is() {
+    let mut host = Host::training();
+    let few = |train: &mut crate::process::Process| {
+        train.on(100).launches(150, 10 * US);
+        train.calls("cudaStreamSynchronize", 20, 90 * MS, &[]);
+    };
+    host.run(8, few);
+    host.run(TROUBLE, |train| {
+        few(train);
+        train.calls("cudaLaunchKernel", 3, 10 * US, &[(Reason::Preempted, 5 * MS)]);
+    });
+    host.is_silent();
+    host.run(TROUBLE, |train| {
+        few(train);
+        train.calls("cudaLaunchKernel", 3, 10 * US, &[(Reason::Preempted, 20 * MS)]);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::Low));
+    assert!(chain.evidence.get("spread") > Some(1_000.0));
+}
+
+#[test]
+fn a_tail_on_fewer_than_a_hundred_calls_is_none() {
+    let mut host = Host::training();
+    let few = |train: &mut crate::process::Process| {
+        train.on(100).launches(8, 10 * US);
+    };
+    host.run(8, few);
+    host.run(20, |train| {
+        few(train);
+        train.calls("cudaLaunchKernel", 1, 10 * US, &[(Reason::Preempted, 100 * MS)]);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn one_burst_of_slow_calls_is_not_seen_again_in_the_longer_window() {
+    let mut host = Host::training();
+    let few = |train: &mut crate::process::Process| {
+        train.on(100).launches(60, 10 * US);
+    };
+    host.run(8, few);
+    host.run(1, |train| {
+        few(train);
+        train.calls("cudaLaunchKernel", 8, 10 * US, &[(Reason::Preempted, 12 * MS)]);
+    });
+    host.run(10, few);
+    host.is_silent();
+}
+
+#[test]
+fn a_tail_of_a_program_that_launches_rarely_is_seen_over_several_looks() {
+    let mut host = Host::training();
+    let few = |train: &mut crate::process::Process| {
+        train.on(100).launches(60, 10 * US);
+    };
+    host.run(8, few);
+    host.run(6, |train| {
+        few(train);
+        train.calls("cudaLaunchKernel", 3, 10 * US, &[(Reason::Preempted, 40 * MS)]);
+        train.blame(Phase::Launch, Reason::Preempted, HOG, 120 * MS, 0);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!((chain.effect, &chain.culprit), (Effect::LaunchTail, &Some(hog())));
+}
+
+#[test]
+fn a_chain_is_of_the_thread_that_suffers() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        steady(train);
+        // Another thread launches a little, and idles.
+        train
+            .on(101)
+            .launches(10, 5 * US)
+            .rests(Phase::Host, gpucause_abi::state::State::Off(Reason::Poll));
+        train.on(102).launches(900, 5 * US).waits(Reason::Preempted, HOG, 700 * MS, 0);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!(chain.victim.tid, 102);
+    lost(chain, u64::from(TROUBLE) * 700 * MS);
+}

@@ -1,0 +1,78 @@
+//! Every number in a sentence is one of the evidence.
+
+use std::collections::HashSet;
+
+use gpucause_engine::chain::{Cause, Chain};
+
+use crate::stories;
+
+/// The forms that numbers are told in.
+fn forms(value: f64) -> Vec<String> {
+    let digits = |v: f64| if v >= 10.0 { format!("{v:.0}") } else { format!("{v:.1}") };
+    let units = [1.0, 1e3, 1e6, 1e9].map(|by| digits(value * by));
+    let bytes = (0..5).map(|power| digits(value / 1024f64.powi(power)));
+    let mut forms: Vec<_> = units.into_iter().chain(bytes).collect();
+    forms.extend([digits(value * 100.0), format!("{value:.0}")]);
+    forms
+}
+
+fn numbers(text: &str) -> Vec<String> {
+    let mut numbers = vec![String::new()];
+    for (index, c) in text.char_indices() {
+        let inside = c == '.' && text[index + 1..].starts_with(|next: char| next.is_ascii_digit());
+        match numbers.last_mut() {
+            Some(last) if c.is_ascii_digit() || (inside && !last.is_empty()) => last.push(c),
+            _ => numbers.push(String::new()),
+        }
+    }
+    numbers.retain(|number| !number.is_empty());
+    numbers
+}
+
+/// The sentence without the names of tasks and calls.
+fn nameless(chain: &Chain) -> String {
+    let culprit = chain.culprit.iter().map(|culprit| culprit.comm.clone());
+    let path = chain.path.iter().flat_map(|step| [step.from.clone(), step.to.clone()]);
+    // A hang names the call: "cuMemcpy2D does not return".
+    let calls = chain.path.iter().filter_map(|step| step.mechanism.split(' ').next());
+    let calls = calls.filter(|name| name.starts_with("cu") || name.starts_with("nccl"));
+    let names =
+        culprit.chain(path).chain(calls.map(str::to_owned)).chain([chain.victim.comm.clone()]);
+    names
+        .filter(|name| !name.is_empty())
+        .fold(chain.sentence.clone(), |told, n| told.replace(&n, ""))
+}
+
+pub(crate) fn told_numbers_are_evidence(chain: &Chain) {
+    let known: HashSet<String> =
+        chain.evidence.0.iter().flat_map(|&(_, value)| forms(value)).collect();
+    for number in numbers(&nameless(chain)) {
+        assert!(known.contains(&number), "{number} in {} of {:?}", chain.sentence, chain.evidence);
+    }
+}
+
+#[test]
+fn no_sentence_has_a_number_that_is_not_in_its_evidence() {
+    let mut causes = HashSet::new();
+    for story in stories::ALL {
+        let host = story();
+        assert!(!host.chains().is_empty());
+        for chain in host.chains() {
+            told_numbers_are_evidence(chain);
+            causes.insert(chain.cause);
+            assert!(
+                chain.sentence.ends_with('.') && chain.fix.ends_with('.'),
+                "{}",
+                chain.sentence
+            );
+            assert!(!numbers(&nameless(chain)).is_empty(), "{}", chain.sentence);
+            assert!(chain.sentence.is_ascii() && !chain.sentence.contains(['{', '}', '[', ']']));
+        }
+    }
+    assert_eq!(causes, Cause::ALL.iter().copied().collect());
+}
+
+#[test]
+fn numbers_are_found_in_sentences() {
+    assert_eq!(numbers("lost 12 % of 3.5 s. In 7."), ["12", "3.5", "7"]);
+}

@@ -1,0 +1,178 @@
+//! Locks, data, disks and pages; and waits that are idleness.
+
+use gpucause_abi::state::{Phase, Reason, Relation, State};
+use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
+
+use crate::host::lost;
+use crate::process::{KERNEL, MS, US, Whom, comm};
+use crate::stories::{self, HOLDER, TROUBLE, WORKER, steady, trained};
+
+#[test]
+fn the_holder_of_a_lock_is_named() {
+    let host = stories::locked();
+    let chain = host.only(Cause::LockWait);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::High));
+    assert_eq!(chain.culprit, Some(Culprit { pid: 100, comm: "lock-holder".into() }));
+    lost(chain, u64::from(TROUBLE) * 680 * MS);
+}
+
+#[test]
+fn only_the_waits_inside_launches_are_lost_to_the_lock_that_launches_wait_for() {
+    let host = stories::locked_in_launches();
+    let chain = host.only(Cause::LockWait);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::Medium));
+    assert_eq!(chain.culprit, Some(Culprit { pid: 100, comm: "lock-holder".into() }));
+    lost(chain, u64::from(TROUBLE) * 200 * MS);
+}
+
+#[test]
+fn waiting_for_work_from_a_thread_that_idled_is_no_lock() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        steady(train);
+        train.waits(Reason::Futex, Whom("frontend", 100, Relation::Thread), 900 * MS, 30 * MS);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn a_thread_that_waits_for_another_that_launches_loses_nothing() {
+    let mut host = trained();
+    // Forward on one thread, backward on the other, as PyTorch does it.
+    host.run(20, |train| {
+        train.on(100).launches(2_000, 5 * US);
+        train.waits(
+            Reason::Futex,
+            Whom("pt_autograd_0", 100, Relation::Thread),
+            1_200 * MS,
+            1_190 * MS,
+        );
+        train.on(101).launches(4_000, 5 * US);
+        train.waits(Reason::Futex, Whom("train", 100, Relation::Thread), 790 * MS, 780 * MS);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn two_threads_that_launch_are_both_held_up_by_a_third() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        for tid in [100, 101] {
+            train.on(tid).launches(1_000, 5 * US).rests(Phase::Host, State::Off(Reason::Poll));
+            train.off(Phase::Host, Reason::Futex, 1_500 * MS);
+            train.off(Phase::Host, Reason::Sleep, 300 * MS);
+            train.blame(Phase::Host, Reason::Futex, HOLDER, 1_500 * MS, 1_500 * MS);
+        }
+    });
+    assert_eq!(host.only(Cause::LockWait).severity, Severity::Critical);
+}
+
+#[test]
+fn workers_that_read_from_a_slow_disk_starve_their_trainer() {
+    let host = stories::starved();
+    let chain = host.only(Cause::DataloaderStarvation);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::High));
+    let culprit = chain.culprit.as_ref().unwrap();
+    assert_eq!((&*culprit.comm, [200, 201].contains(&culprit.pid)), ("pt_data_worker", true));
+    assert_eq!(
+        (chain.evidence.get("workers"), &*chain.path[0].from),
+        (Some(2.0), "reading from disk")
+    );
+    lost(chain, u64::from(TROUBLE) * 900 * MS);
+}
+
+#[test]
+fn workers_go_by_the_name_that_they_have_given_themselves() {
+    let mut host = trained();
+    host.start_worker(0, 200).now.comm = comm("train");
+    host.run_all(4, |processes, _| {
+        steady(&mut processes[0]);
+        processes[0].waits(Reason::Poll, WORKER, 900 * MS, 0);
+        processes[1].works(&[(State::Running, 2_000 * MS)]);
+    });
+    let chain = host.only(Cause::DataloaderStarvation);
+    assert_eq!(chain.culprit.as_ref().unwrap().comm, "pt_data_worker");
+}
+
+#[test]
+fn a_thread_that_pins_memory_passes_the_starvation_on() {
+    let host = stories::starved_through_a_pinning_thread();
+    let chain = host.only(Cause::DataloaderStarvation);
+    assert_eq!((chain.severity, &*chain.path[0].from), (Severity::High, "computing"));
+    lost(chain, u64::from(TROUBLE) * 1_000 * MS);
+}
+
+#[test]
+fn workers_that_idle_starve_nobody() {
+    let mut host = trained();
+    host.start_worker(0, 200);
+    host.run_all(TROUBLE, |processes, _| {
+        steady(&mut processes[0]);
+        processes[0].waits(Reason::Poll, WORKER, 900 * MS, 0);
+        let futex = State::Off(Reason::Futex);
+        processes[1].works(&[(State::Running, 400 * MS), (futex, 1_600 * MS)]);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn a_busy_child_is_not_blamed_for_an_idle_server() {
+    let mut host = trained();
+    host.start_worker(0, 200);
+    host.run_all(TROUBLE, |processes, _| {
+        steady(&mut processes[0]);
+        processes[0].waits(Reason::Futex, Whom("frontend", 100, Relation::Thread), 900 * MS, 0);
+        processes[0].waits(Reason::Poll, KERNEL, 200 * MS, 0);
+        processes[1].works(&[(State::Running, 2_000 * MS)]);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn busy_workers_of_a_trainer_that_waits_for_the_gpu_starve_nobody() {
+    let mut host = trained();
+    host.start_worker(0, 200);
+    host.run_all(TROUBLE, |processes, _| {
+        steady(&mut processes[0]);
+        processes[0].waits(Reason::Poll, WORKER, 10 * MS, 0);
+        processes[1].works(&[(State::Running, 2_000 * MS)]);
+    });
+    host.is_silent();
+}
+
+#[test]
+fn waiting_for_the_disk_is_told() {
+    let host = stories::on_disk();
+    let chain = host.only(Cause::BlockIo);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::High));
+    lost(chain, u64::from(TROUBLE) * 600 * MS);
+}
+
+#[test]
+fn a_thread_that_launches_nothing_more_because_it_reads_is_still_the_one_that_feeds() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        train.on(100).waits(Reason::Io, KERNEL, 2_000 * MS, 0);
+    });
+    let chain = host.only(Cause::BlockIo);
+    assert_eq!(chain.severity, Severity::Critical);
+    lost(chain, u64::from(TROUBLE) * 2_000 * MS);
+}
+
+#[test]
+fn waiting_for_pages_is_told() {
+    let host = stories::paging();
+    let chain = host.only(Cause::PageFault);
+    assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::Medium));
+    lost(chain, u64::from(TROUBLE) * 300 * MS);
+}
+
+#[test]
+fn a_wait_that_explains_less_than_half_is_not_named() {
+    let mut host = trained();
+    host.run(TROUBLE, |train| {
+        steady(train);
+        train.waits(Reason::Io, KERNEL, 400 * MS, 0).waits(Reason::Poll, KERNEL, 500 * MS, 0);
+    });
+    host.is_silent();
+}

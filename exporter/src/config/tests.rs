@@ -1,0 +1,332 @@
+//! What is taken, and what is said of what is not.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
+
+use gpucause_abi::op::op_of_symbol;
+use gpucause_engine::chain::Cause;
+use proptest::prelude::*;
+
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../../systemd/config.yaml");
+
+/// What is wrong with a text that has something wrong, each with its line.
+fn problems(text: &str) -> Vec<String> {
+    let complaints = Config::parse(text).expect_err(text);
+    complaints.iter().map(ToString::to_string).collect()
+}
+
+/// Keys that lead to values, with dots between.
+fn keys(value: &serde_json::Value, path: &str, keys: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(entries) if !entries.is_empty() => {
+            for (key, value) in entries {
+                self::keys(value, &format!("{path}.{key}"), keys);
+            }
+        }
+        _ => {
+            keys.insert(path.to_owned());
+        }
+    }
+}
+
+fn keys_of(node: &Node, path: &str, keys: &mut BTreeSet<String>) {
+    match &node.value {
+        Value::Map(entries) if !entries.is_empty() => {
+            for (key, node) in entries {
+                keys_of(node, &format!("{path}.{}", key.text), keys);
+            }
+        }
+        _ => {
+            keys.insert(path.to_owned());
+        }
+    }
+}
+
+#[test]
+fn nothing_said_is_the_defaults() {
+    for text in
+        ["", "# nothing\n", "---\n", "{}", "chains:\nlimits:\n  # wait_names: 3\nlaunch_ops:\n"]
+    {
+        assert_eq!(Config::parse(text).unwrap(), Config::default(), "{text}");
+    }
+    assert_eq!(Config::default().retention_policy(), retention::Policy::default());
+}
+
+#[test]
+fn the_example_says_every_default_and_nothing_else() {
+    let example = Config::parse(EXAMPLE).unwrap();
+    assert_eq!(example, Config::default());
+    let (mut said, mut known) = (BTreeSet::new(), BTreeSet::new());
+    keys_of(&outline::read(EXAMPLE).unwrap(), "", &mut said);
+    keys(&serde_json::to_value(Config::default()).unwrap(), "", &mut known);
+    assert_eq!(said, known);
+}
+
+#[test]
+fn what_the_comments_of_the_example_suggest_is_valid() {
+    let text: String = EXAMPLE
+        .lines()
+        .map(|line| match line.split_once("#  ") {
+            Some(("  ", rest)) => format!("     {rest}\n"),
+            _ => format!("{}\n", line.replace("[]", "").replace("{}", "")),
+        })
+        .collect();
+    let config = Config::parse(&text).unwrap();
+    assert_eq!(config.processes.include.len(), 2);
+    assert_eq!(config.processes.exclude.len(), 1);
+    assert!(!config.chains.rule(Cause::ColdStart).enabled);
+    assert_eq!(config.chains.rule(Cause::CpuPreemption).min_lost_share, Some(0.05));
+}
+
+#[test]
+fn what_is_said_is_taken() {
+    let config = Config::parse(
+        "retention: 1h30m\n\
+         launch_ops: [cudaLaunchKernel, cuMemcpyAsync]\n\
+         processes: {include: [{comm: '3', user: \"ml\"}]}\n\
+         limits: {wait_names: 3}\n\
+         chains:\n  min_spread: 7\n  rules: {cpu_preemption: {enabled: false}}\n",
+    )
+    .unwrap();
+    assert_eq!(config.retention.0, Duration::from_secs(5400));
+    let ops: Vec<_> = ["cudaLaunchKernel", "cuMemcpyAsync"].map(op_of_symbol).into();
+    assert_eq!(config.chains.launch_ops, config.launch_ops.0);
+    assert_eq!(config.launch_ops.0.iter().map(Some).collect::<Vec<_>>(), ops);
+    assert!(config.processes.include[0].comm.as_ref().unwrap().matches("3"));
+    assert_eq!(config.limits, Limits { wait_names: 3, ..Limits::default() });
+    assert_eq!(config.chains.min_spread, 7.0);
+    assert!(!config.chains.rule(Cause::CpuPreemption).enabled);
+}
+
+/// Texts, and what is said of them.
+const REFUSALS: &[(&str, &str)] = &[
+    ("foo", "line 1: the configuration is \"foo\", and must be a section: keys with values"),
+    ("[1]", "line 1: the configuration is a list, and must be a section: keys with values"),
+    (
+        "\nretention: soon",
+        "line 2: retention is \"soon\", and must be a duration: numbers with units ms, s, m, h or d, such as 90s or 1h30m",
+    ),
+    (
+        "retention: 300",
+        "line 1: retention is \"300\", and must be a duration: numbers with units ms, s, m, h or d, such as 90s or 1h30m",
+    ),
+    ("retention:", "line 1: retention is empty, and must be text"),
+    ("retention: [5m]", "line 1: retention is a list, and must be text"),
+    (
+        "retension: 5m",
+        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits",
+    ),
+    (
+        "limits:\n  wait_names: ten",
+        "line 2: limits.wait_names is \"ten\", and must be a whole number from 0 up",
+    ),
+    (
+        "limits:\n  wait_names: -1",
+        "line 2: limits.wait_names is -1, and must be a whole number from 0 up",
+    ),
+    (
+        "limits:\n  wait_names: 1.5",
+        "line 2: limits.wait_names is 1.5, and must be a whole number from 0 up",
+    ),
+    ("limits:\n  wait_names: 0", "line 2: limits.wait_names is 0, and must be from 1 to 100"),
+    (
+        "limits: {exited_processes: 5000}",
+        "line 1: limits.exited_processes is 5000, and must be from 0 to 2048",
+    ),
+    ("limits: {scrapes: 0}", "line 1: limits.scrapes is 0, and must be from 1 to 16"),
+    ("limits: {connections: 0}", "line 1: limits.connections is 0, and must be from 1 to 65536"),
+    ("limits: 5", "line 1: limits is 5, and must be a section: keys with values"),
+    ("limits: [a]", "line 1: limits is a list, and must be a section: keys with values"),
+    (
+        "launch_ops: cudaLaunchKernel",
+        "line 1: launch_ops is \"cudaLaunchKernel\", and must be a list, as in [a, b]",
+    ),
+    (
+        "launch_ops:\n- cudaLaunchKernel\n- cudaLaunchkernal",
+        "line 3: launch_ops[1] is \"cudaLaunchkernal\", and must be the name of an operation as in the op label, such as cudaLaunchKernel; did you mean cudaLaunchKernel?",
+    ),
+    (
+        "launch_ops: [cuMemcpyAsync_ptsz]",
+        "line 1: launch_ops[0] is \"cuMemcpyAsync_ptsz\", and must be the name of an operation as in the op label, such as cudaLaunchKernel; did you mean cuMemcpyAsync?",
+    ),
+    ("launch_ops: []", "line 1: launch_ops is empty, and must have at least one operation"),
+    (
+        "launch_ops: [x]",
+        "line 1: launch_ops[0] is \"x\", and must be the name of an operation as in the op label, such as cudaLaunchKernel",
+    ),
+    (
+        "processes:\n  include:\n    - comm: 'a('",
+        "line 3: processes.include[0].comm is \"a(\", and must be a regular expression: unclosed group",
+    ),
+    (
+        "processes:\n  exclude:\n    - comm: 'a{1000}{1000}'",
+        "line 3: processes.exclude[0].comm is \"a{1000}{1000}\", and must be a regular expression: it is too large",
+    ),
+    (
+        "processes: {include: [{}]}",
+        "line 1: processes.include[0] is empty, and must have at least one of comm, exe, cgroup and user",
+    ),
+    (
+        "processes: {include: [python]}",
+        "line 1: processes.include[0] is \"python\", and must be a section: keys with values",
+    ),
+    (
+        "processes: {exclude: [{pid: 1}]}",
+        "line 1: processes.exclude[0] has no key pid; it has comm, exe, cgroup, user",
+    ),
+    (
+        "chains:\n  explained_share: two",
+        "line 2: chains.explained_share is \"two\", and must be a number",
+    ),
+    (
+        "chains:\n  explained_share: 2",
+        "line 2: chains.explained_share is 2, and must be from 0 to 1",
+    ),
+    (
+        "chains:\n  explained_share: .nan",
+        "line 2: chains.explained_share is NaN, and must be from 0 to 1",
+    ),
+    (
+        "chains: {hang_seconds: 0}",
+        "line 1: chains.hang_seconds is 0, and must be a number of seconds above 0 and below a million",
+    ),
+    ("chains: {min_spread: 0.5}", "line 1: chains.min_spread is 0.5, and must be at least 1"),
+    ("chains: {max_chains: 0}", "line 1: chains.max_chains is 0, and must be from 1 to 100000"),
+    (
+        "chains:\n  severities: {low: 0.3}",
+        "line 2: chains.severities are low 0.3, medium 0.1, high 0.25 and critical 0.5, and must not descend",
+    ),
+    (
+        "chains:\n  rules:\n    cpu_preemption:\n      enabled: yes",
+        "line 4: chains.rules.cpu_preemption.enabled is \"yes\", and must be true or false",
+    ),
+    (
+        "chains:\n  rules:\n    cpu_preemption:\n      min_lost_share: 3",
+        "line 4: chains.rules.cpu_preemption.min_lost_share is 3, and must be from 0 to 1",
+    ),
+    ("a: 1\na: 2", "line 2: a is there twice, and must be there once"),
+    ("a: 1\n---\na: 2", "line 3: a second document begins; a configuration is one document"),
+    ("a: b: c", "line 1: not valid YAML: mapping values are not allowed in this context"),
+    ("<<: {a: 1}", "line 1: not valid YAML: YAML merge keys are not allowed by configured policy"),
+    ("{", "line 1: not valid YAML: unclosed bracket '{'"),
+];
+
+#[test]
+fn every_refusal_names_line_key_value_and_accepted_form() {
+    for (text, expected) in REFUSALS {
+        assert_eq!(problems(text), [*expected], "{text:?}");
+    }
+}
+
+#[test]
+fn a_cause_that_does_not_exist_is_told_with_those_that_do() {
+    let problem = &problems("chains:\n  rules:\n    cpu_preemtion: {}")[0];
+    let begin = "line 3: chains.rules has no key cpu_preemtion (did you mean cpu_preemption?); it has cpu_preemption, ";
+    assert!(problem.starts_with(begin), "{problem}");
+}
+
+#[test]
+fn everything_that_is_out_of_bounds_is_told_at_once() {
+    let text = "chains: {explained_share: 2}\nlimits:\n  scrapes: 99\nprocesses: {exclude: [{}]}";
+    let lines: Vec<_> =
+        problems(text).iter().map(|p| p.split(':').next().unwrap().to_owned()).collect();
+    assert_eq!(lines, ["line 1", "line 4", "line 3"]);
+}
+
+#[test]
+fn what_is_no_configuration_file_is_told_with_its_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let link = dir.path().join("link");
+    symlink("nowhere", &link).unwrap();
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (path, part) in [
+        (dir.path().join("missing"), "No such file"),
+        (link, "No such file"),
+        (dir.path().to_owned(), "not a file"),
+        (pipe, "not a file"),
+        (file("latin", b"retention: \xe9"), "not UTF-8"),
+        (file("huge", &vec![b'#'; 1 << 21]), "larger than 1 MiB"),
+    ] {
+        let error = load(&path).unwrap_err().to_string();
+        assert!(error.starts_with(path.to_str().unwrap()) && error.contains(part), "{error}");
+    }
+    let wrong = file("wrong", b"\nlimits: {scrapes: 0, wait_names: 0}");
+    let error = load(&wrong).unwrap_err().to_string();
+    let path = wrong.display();
+    assert_eq!(
+        error,
+        format!(
+            "{path}:2: limits.wait_names is 0, and must be from 1 to 100\n\
+             {path}:2: limits.scrapes is 0, and must be from 1 to 16"
+        )
+    );
+}
+
+/// Text that is nearly a configuration.
+fn nearly_yaml() -> impl Strategy<Value = String> {
+    let part = prop_oneof![
+        "(chains|limits|retention|launch_ops|processes|include|exclude|rules|comm|severities|low): ?",
+        "[ \n\t]{1,4}",
+        "(- |\\[|\\]|\\{|\\}|, |&a|\\*a|\\? |! |!!str|\"|'|\\||>|#|---|<<: )",
+        "[-+.0-9a-zA-Z_]{1,8}",
+        "\\PC{1,3}",
+    ];
+    prop::collection::vec(part, 0..40).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_taken_or_told_what_is_wrong_with_it(text in prop_oneof![nearly_yaml(), "\\PC*"]) {
+        if let Err(complaints) = Config::parse(&text) {
+            prop_assert!(!complaints.is_empty());
+            for complaint in complaints {
+                prop_assert!(complaint.problem.len() > 5, "{complaint}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_of_a_file_are_taken_or_told_what_is_wrong_with_them(bytes: Vec<u8>) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &bytes).unwrap();
+        if let Err(error) = load(file.path()) {
+            prop_assert!(error.to_string().starts_with(file.path().to_str().unwrap()));
+        }
+    }
+
+    #[test]
+    fn what_is_taken_can_be_written_down_and_taken_again(
+        share in 0.0..=1.0, names in 1usize..=100, milliseconds in 0u64..1 << 40, comm in "[a-z.*]{1,5}",
+    ) {
+        let mut config = Config::default();
+        config.chains.explained_share = share;
+        config.limits.wait_names = names;
+        config.retention = Span(Duration::from_millis(milliseconds));
+        config.processes.exclude = match Pattern::new(&comm) {
+            Ok(pattern) => vec![Matcher { comm: Some(pattern), ..Matcher::default() }],
+            Err(_) => vec![],
+        };
+        let json = serde_json::to_string(&config).unwrap();
+        prop_assert_eq!(Config::parse(&json).unwrap(), config);
+    }
+}
+
+#[test]
+fn nesting_and_aliases_without_end_are_refused_at_once() {
+    let bomb: String = (1..30)
+        .map(|n| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(",")))
+        .collect();
+    for text in ["[".repeat(100_000), "{a: ".repeat(50_000), format!("a0: &a0 [1]\n{bomb}")] {
+        let begin = std::time::Instant::now();
+        assert_eq!(problems(&text).len(), 1);
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    }
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Who has a CPU while a preempted thread waits for it. The task that replaces a thread often needs the CPU for a moment
+ * only, and others run before the thread does, so the wait is split at each switch of that CPU.
+ *
+ * A CPU's slots are taken and charged by its own switches, which happen one at a time. A thread that is moved gives its slot
+ * back from another CPU; a stint that is charged at that very moment is charged twice. */
+#pragma once
+
+struct victim {
+	__u64 since_ns;
+	/* 0 for a free slot; written last. */
+	__u32 pid;
+	__u32 proc_id;
+	__u32 tgid;
+	__u32 phase;
+};
+
+struct cpu_victims {
+	__u32 waiting;
+	__u32 pad;
+	struct victim slots[MAX_VICTIMS];
+};
+
+struct cpu_victims cpu_victims[MAX_CPUS];
+
+static __always_inline struct cpu_victims *victims_on(__u32 cpu)
+{
+	return cpu < MAX_CPUS ? &cpu_victims[cpu & (MAX_CPUS - 1)] : 0;
+}
+
+/* Gives the slot of a thread back, unless it has been already. */
+static __always_inline bool release_slot(struct cpu_victims *all, struct victim *slot, __u32 pid)
+{
+	if (__sync_val_compare_and_swap(&slot->pid, pid, 0) != pid)
+		return false;
+	__sync_fetch_and_add(&all->waiting, -1);
+	return true;
+}
+
+/* Blames the task that leaves this CPU for the wait of each thread that waits for it. */
+static __noinline void charge_stint(struct cpu_victims *all, struct task_struct *prev, __u64 now)
+{
+	struct party party = {};
+
+	for (int i = 0; i < MAX_VICTIMS; i++) {
+		struct victim *slot = &all->slots[i];
+		__u32 pid = *(volatile __u32 *)&slot->pid;
+
+		if (!pid)
+			continue;
+		if (pid == prev->pid) {
+			/* It was never seen to get the CPU that it now leaves. */
+			release_slot(all, slot, pid);
+			continue;
+		}
+		name_task(&party, prev, slot->tgid, slot->proc_id);
+		blame_add(slot->proc_id, WAIT(REASON_PREEMPTED, slot->phase), &party, now - slot->since_ns, 0);
+		slot->since_ns = now;
+	}
+}
+
+/* Takes a slot for a thread that is preempted now. Without a free one the task that replaces it will be blamed for all. */
+static __noinline void await_cpu(struct thread *thread, __u32 pid, __u64 now)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_victims *all = victims_on(cpu);
+
+	thread->slot = 0;
+	if (!all)
+		return;
+	for (int i = 0; i < MAX_VICTIMS; i++) {
+		struct victim *slot = &all->slots[i];
+
+		if (*(volatile __u32 *)&slot->pid)
+			continue;
+		slot->since_ns = now;
+		slot->proc_id = thread->proc_id;
+		slot->tgid = thread->tgid;
+		slot->phase = thread->phase;
+		barrier();
+		slot->pid = pid;
+		__sync_fetch_and_add(&all->waiting, 1);
+		thread->slot = i + 1;
+		thread->slot_cpu = cpu;
+		return;
+	}
+}
+
+/* The thread gets a CPU `ns` after it was preempted. What of that no stint was charged for is the first culprit's. */
+static __noinline void settle_preemption(struct thread *thread, __u32 pid, __u64 now, __u64 ns)
+{
+	struct cpu_victims *all = victims_on(thread->slot_cpu);
+	__u32 index = thread->slot - 1;
+
+	if (thread->slot && all && index < MAX_VICTIMS) {
+		struct victim *slot = &all->slots[index];
+		__u64 since = slot->since_ns;
+
+		thread->slot = 0;
+		ns = release_slot(all, slot, pid) && now > since ? now - since : 0;
+	}
+	if (ns)
+		blame_add(thread->proc_id, WAIT(REASON_PREEMPTED, thread->phase), &thread->culprit, ns, 0);
+}
