@@ -55,9 +55,9 @@ fn main() -> std::io::Result<()> {
     let observation = Observation::new(snapshot, monotonic_now(), WallClock::now());
     let collectors = Collectors::default();
     let families = timed("collect", || collectors.gather(&observation));
-    for format in [Format::Text, Format::OpenMetrics] {
+    for format in Format::ALL {
         let page = timed(&format!("{format:?}"), || format.encode(&families));
-        println!("{format:?}: {} bytes, {} lines", page.len(), page.split(|&b| b == b'\n').count());
+        println!("{format:?}: {} bytes", page.len());
         let zipped = timed(&format!("{format:?} with gzip"), || -> std::io::Result<Vec<u8>> {
             let fast = flate2::Compression::fast();
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), fast);
