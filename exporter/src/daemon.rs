@@ -16,7 +16,7 @@ use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
 use crate::chains::{Chains, Findings};
 use crate::clock::{WallClock, monotonic_now};
-use crate::collector::Collectors;
+use crate::collector::{Collectors, Selection};
 use crate::family::Family;
 use crate::kernel_names::{KernelNames, NameSource};
 use crate::merge::absorb;
@@ -258,9 +258,13 @@ impl NameSource for Names<'_> {
 }
 
 impl Source for Daemon {
-    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
+    fn collectors(&self) -> Vec<&'static str> {
+        self.collectors.names()
+    }
+
+    fn scrape(&self, selection: &Selection) -> Result<Vec<Family>, ScrapeError> {
         let observation = self.observe().map_err(|error| ScrapeError(Box::new(error)))?;
-        Ok(self.collectors.gather(&observation))
+        Ok(self.collectors.gather_selected(&observation, selection))
     }
 
     fn chains(&self) -> Vec<Chain> {
