@@ -6,11 +6,13 @@
     reason = "a test fails by panicking, in its fixtures too"
 )]
 
+#[path = "fixture/metrics_proto.rs"]
+mod metrics_proto;
 #[path = "fixture/snapshot.rs"]
 mod snapshot;
 
 use gpucause::exposition::Format;
-use gpucause::exposition::protobuf::message::{Metric, MetricFamily, MetricType};
+use metrics_proto::{Metric, MetricFamily, MetricType};
 use prost::Message as _;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -104,6 +106,7 @@ fn as_text(family: &MetricFamily, metric: &Metric) -> Vec<(String, f64)> {
             if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         format!("{}{suffix}{braces}", family.name)
     };
+    assert_eq!(metric.timestamp_ms, 0, "{} has a timestamp", family.name);
     let kinds = (&metric.counter, &metric.gauge, &metric.histogram);
     match (family.r#type(), kinds) {
         (MetricType::Counter, (Some(counter), None, None)) => {
