@@ -15,15 +15,15 @@ use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
 use crate::chains::{Chains, Findings};
 use crate::clock::{WallClock, monotonic_now};
-use crate::collector::Collectors;
+use crate::collector::{Collectors, Selection};
 use crate::config::Config;
 use crate::family::Family;
 use crate::kernel_names::{KernelNames, NameSource};
 use crate::merge::absorb;
 use crate::observation::{AttachGap, ConfigState, Observation, ProbeState};
 use crate::process_details::{DetailsCache, ProcessDetails, is_running};
+use crate::process_selection::ProcessSelection;
 use crate::retention::Retention;
-use crate::selection::Selection;
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::throttling::Throttling;
 use crate::wait_names::WaitNames;
@@ -39,7 +39,7 @@ const MAX_LABEL_CHARS: usize = 256;
 struct Memory {
     config: Arc<Config>,
     config_state: ConfigState,
-    selection: Selection,
+    selection: ProcessSelection,
     details: DetailsCache,
     retention: Retention,
     clock: WallClock,
@@ -91,7 +91,7 @@ impl Daemon {
         let memory = Memory {
             config: Arc::default(),
             config_state: ConfigState::default(),
-            selection: Selection::default(),
+            selection: ProcessSelection::default(),
             details: DetailsCache::default(),
             retention: Retention::default(),
             clock: WallClock::now(),
@@ -320,9 +320,13 @@ impl NameSource for Names<'_> {
 }
 
 impl Source for Daemon {
-    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
+    fn collectors(&self) -> Vec<&'static str> {
+        self.collectors.names()
+    }
+
+    fn scrape(&self, selection: &Selection) -> Result<Vec<Family>, ScrapeError> {
         let observation = self.observe().map_err(|error| ScrapeError(Box::new(error)))?;
-        Ok(self.collectors.gather(&observation))
+        Ok(self.collectors.gather_selected(&observation, selection))
     }
 
     fn chains(&self) -> Vec<Chain> {

@@ -5,6 +5,7 @@ use super::api;
 use super::body::Pieces;
 use super::gate::Gate;
 use super::{Readiness, ReloadHandle, ScrapeError, Source, landing};
+use crate::collector::Selection;
 use crate::exposition::{Format, negotiate};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -87,7 +88,7 @@ impl Routes {
             return with_header(refusal, header::ALLOW, "GET, HEAD");
         }
         match path {
-            path if path == self.telemetry_path.as_str() => self.metrics(request.headers()).await,
+            path if path == self.telemetry_path.as_str() => self.metrics(request).await,
             api::CHAINS => match peer.may_read_chains(request.headers()) {
                 Ok(()) => reply(StatusCode::OK, JSON, api::chains(self.source.chains())),
                 Err(refusal) => reply(StatusCode::FORBIDDEN, JSON, api::error(&refusal)),
@@ -122,17 +123,23 @@ impl Routes {
         }
     }
 
-    async fn metrics(&self, headers: &HeaderMap) -> Reply {
+    async fn metrics<B>(&self, request: &Request<B>) -> Reply {
+        let query = request.uri().query().unwrap_or_default();
+        let selection = match Selection::parse(query, &self.source.collectors()) {
+            Ok(selection) => selection,
+            Err(error) => return reply(StatusCode::BAD_REQUEST, TEXT, format!("{error}\n")),
+        };
         let Ok(permit) = timeout(self.scrape_wait, self.scrapes.enter()).await else {
             let busy = "Too many scrapes at a time; try again.\n";
             return reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, busy);
         };
+        let headers = request.headers();
         let format = negotiate::format(&joined(headers, &header::ACCEPT));
         let gzip = negotiate::gzip(&joined(headers, &header::ACCEPT_ENCODING));
         let source = Arc::clone(&self.source);
         // The permit goes along: a scrape whose client has gone still takes its place until it is done.
         let page = tokio::task::spawn_blocking(move || {
-            let page = write_page(source.as_ref(), format, gzip);
+            let page = write_page(source.as_ref(), &selection, format, gzip);
             drop(permit);
             page
         });
@@ -154,8 +161,13 @@ impl Routes {
     }
 }
 
-fn write_page(source: &dyn Source, format: Format, gzip: bool) -> Result<Pieces, ScrapeError> {
-    let families = source.scrape()?;
+fn write_page(
+    source: &dyn Source,
+    selection: &Selection,
+    format: Format,
+    gzip: bool,
+) -> Result<Pieces, ScrapeError> {
+    let families = source.scrape(selection)?;
     let mut page = Pieces::default();
     let written = if gzip {
         let mut encoder = GzEncoder::new(page, Compression::fast());

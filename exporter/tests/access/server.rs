@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use gpucause::collector::Selection;
 use gpucause::family::Family;
 use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
 use gpucause_engine::chain::Chain;
@@ -16,7 +17,11 @@ use crate::snapshot;
 struct Fixture;
 
 impl Source for Fixture {
-    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
+    fn collectors(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    fn scrape(&self, _: &Selection) -> Result<Vec<Family>, ScrapeError> {
         Ok(snapshot::families())
     }
 
