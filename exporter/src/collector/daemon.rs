@@ -45,7 +45,8 @@ impl Collector for Daemon {
         ];
         if let Some(state) = input.observation.web_config {
             let failures = Value::Integer(state.failures);
-            families.push(Family::single(&WEB_CONFIG_RELOAD_FAILURES, failures, None));
+            let created = input.observation.clock.unix_seconds(input.observation.since);
+            families.push(Family::single(&WEB_CONFIG_RELOAD_FAILURES, failures, Some(created)));
             let succeeded = Value::Integer(state.last_succeeded.into());
             families.push(Family::single(&WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, succeeded, None));
         }
@@ -68,7 +69,9 @@ impl Collector for Daemon {
             Value::Float(seconds) => Some(seconds),
             _ => None,
         });
-        for family in families.iter_mut().filter(|family| family.metric.kind == Kind::Counter) {
+        for family in
+            families[own..].iter_mut().filter(|family| family.metric.kind == Kind::Counter)
+        {
             for sample in &mut family.samples {
                 sample.created = created;
             }
