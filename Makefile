@@ -1,6 +1,8 @@
 # make build  the exporter, as target/release/gpucause
-# make run    start the exporter on this host, with a stand-in workload under CPU contention where no CUDA process runs
+# make run    start the exporter on this host, with a stand-in workload that a log shipper disturbs where no CUDA process runs
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
+# make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
+# make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon and a look for causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
 
@@ -11,7 +13,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUN_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench build stand-ins tools test-tools
+.PHONY: help run test scenarios healthy bench build stand-ins debug-stand-ins tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -29,6 +31,15 @@ run: build stand-ins
 test: test-tools
 	.ci/test
 
+scenarios: debug-stand-ins
+	$(SUDO) env GPUCAUSE_SCENARIO_ROUNDS=20 $(CARGO) test -p gpucause --test scenarios causes -- --test-threads=1 --nocapture
+
+healthy: debug-stand-ins
+	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test scenarios healthy -- --test-threads=1 --nocapture
+
+debug-stand-ins: tools
+	$(CARGO) build $(STAND_INS)
+
 bench: stand-ins
 	$(SUDO) $(CARGO) bench -p gpucause-probes --features bench --bench cost
 	$(SUDO) $(CARGO) bench -p gpucause --bench daemon
@@ -38,4 +49,4 @@ tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
 
 test-tools: tools
-	@.ci/install clang-format:clang-format promtool:prometheus python3:python3 pip3:python3-pip systemd-analyze:systemd
+	@.ci/install clang-format:clang-format promtool:prometheus python3:python3 pip3:python3-pip systemd-analyze:systemd curl:curl

@@ -1,4 +1,5 @@
-//! Times the encoding of a page of 64 processes x 20 ops: `cargo run --release --example encode_cost`.
+//! Times the encoding of a page of 64 processes x 20 ops, with every slot of each histogram in use and with those of four
+//! powers of two, as of calls of one kind: `cargo run --release --example encode_cost`.
 
 use gpucause::clock::{WallClock, monotonic_now};
 use gpucause::collector::Collectors;
@@ -10,19 +11,21 @@ use gpucause_abi::record::{COMM_LEN, REASONS};
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot, StallSnapshot};
 use gpucause_abi::state::{Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 const ROUNDS: u32 = 50;
 
-fn histogram() -> Histogram {
-    Histogram::from_slots(Nanos(123_456_789), Nanos(9_999_999), (0..544).map(|slot| slot % 7))
+fn histogram(used: &Range<u64>) -> Histogram {
+    let count = |slot| if used.contains(&slot) { slot % 7 } else { 0 };
+    Histogram::from_slots(Nanos(123_456_789), Nanos(9_999_999), (0..544).map(count))
 }
 
-fn process(id: u32) -> ProcessSnapshot {
+fn process(id: u32, used: &Range<u64>) -> ProcessSnapshot {
     let ops = || OpId::all().take(20);
     ProcessSnapshot {
         dispatches: true,
-        calls: ops().map(|op| CallSnapshot::unstalled(op, false, histogram())).collect(),
+        calls: ops().map(|op| CallSnapshot::unstalled(op, false, histogram(used))).collect(),
         stalls: ops()
             .map(|op| StallSnapshot {
                 op,
@@ -31,8 +34,8 @@ fn process(id: u32) -> ProcessSnapshot {
                 offcpu: [Nanos(1_234_567); REASONS],
             })
             .collect(),
-        offcpu: Reason::ALL.iter().map(|&r| (Role::Dispatcher, r, histogram())).collect(),
-        runqueue: vec![(Role::Dispatcher, histogram())],
+        offcpu: Reason::ALL.iter().map(|&r| (Role::Dispatcher, r, histogram(used))).collect(),
+        runqueue: vec![(Role::Dispatcher, histogram(used))],
         switches: [[1; 2]; 3],
         ..ProcessSnapshot::new(ProcId(id), Tgid(100_000 + id), Comm([b'p'; COMM_LEN]))
     }
@@ -51,13 +54,22 @@ fn timed<T>(what: &str, mut work: impl FnMut() -> T) -> T {
 }
 
 fn main() -> std::io::Result<()> {
-    let snapshot = Snapshot { processes: (0..64).map(process).collect(), ..Snapshot::default() };
+    for used in [0..544, 200..264] {
+        println!("slots {} to {} in use", used.start, used.end - 1);
+        encode(&used)?;
+    }
+    Ok(())
+}
+
+fn encode(used: &Range<u64>) -> std::io::Result<()> {
+    let processes = (0..64).map(|id| process(id, used)).collect();
+    let snapshot = Snapshot { processes, ..Snapshot::default() };
     let observation = Observation::new(snapshot, monotonic_now(), WallClock::now());
     let collectors = Collectors::default();
     let families = timed("collect", || collectors.gather(&observation));
-    for format in [Format::Text, Format::OpenMetrics] {
+    for format in Format::ALL {
         let page = timed(&format!("{format:?}"), || format.encode(&families));
-        println!("{format:?}: {} bytes, {} lines", page.len(), page.split(|&b| b == b'\n').count());
+        println!("{format:?}: {} bytes", page.len());
         let zipped = timed(&format!("{format:?} with gzip"), || -> std::io::Result<Vec<u8>> {
             let fast = flate2::Compression::fast();
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), fast);

@@ -13,8 +13,9 @@ use gpucause_engine::{ChainCount, Engine, Moment, Stall};
 use crate::clock::WallClock;
 use crate::throttling::Throttled;
 
-/// Between two looks. A chain is told within two of them, and each costs a copy of the accounts.
-pub const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Between two looks. A chain needs two in a row that show all of it, so that it is told within three of them, 5 s; each costs
+/// a copy of the accounts.
+pub const LOOK_EVERY: Duration = Duration::from_millis(1500);
 
 /// What was found so far.
 #[derive(Debug, Clone, Default)]

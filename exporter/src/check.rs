@@ -13,12 +13,15 @@ use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, Status};
 
 use crate::config;
-use crate::server::{Limits, ListenAddress, Server};
+use crate::server::{Limits, ListenAddress, Server, WebConfig};
 
 /// Oldest kernel whose features suffice. On arm64 the atomic operations that the programs use came later.
 const OLDEST_KERNEL: (u32, u32) = if cfg!(target_arch = "aarch64") { (5, 18) } else { (5, 15) };
 /// How long the libraries in use may take to be found.
 const FIND_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Subject of the lines about the file of `--web.config.file`.
+const WEB_CONFIG: &str = "web configuration";
 
 /// How one thing stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +67,15 @@ pub struct Report {
 impl Report {
     /// Checks this host.
     #[must_use]
-    pub fn of_this_host(listen_addresses: &[ListenAddress], config: Option<&Path>) -> Self {
+    pub fn of_this_host(
+        listen_addresses: &[ListenAddress],
+        config: Option<&Path>,
+        web_config: Option<&Path>,
+    ) -> Self {
         let mut report = Self::default();
+        if let Some(path) = web_config {
+            report.web_config(path);
+        }
         if let Some(path) = config {
             report.config(path);
         }
@@ -85,6 +95,25 @@ impl Report {
     #[must_use]
     pub fn can_run(&self) -> bool {
         !self.lines.iter().any(|line| line.blocks && line.state != State::Ok)
+    }
+
+    /// Whether the exporter cannot run because of what a file says.
+    #[must_use]
+    pub fn misconfigured(&self) -> bool {
+        self.lines.iter().any(|line| line.subject == WEB_CONFIG && line.state != State::Ok)
+    }
+
+    fn web_config(&mut self, path: &Path) {
+        match WebConfig::load(path) {
+            Ok(config) => {
+                self.add(State::Ok, WEB_CONFIG, format!("{}: {config}", path.display()), true);
+            }
+            Err(error) => {
+                for line in error.to_string().lines() {
+                    self.add(State::Missing, WEB_CONFIG, line, true);
+                }
+            }
+        }
     }
 
     fn add(&mut self, state: State, subject: &str, detail: impl Into<String>, blocks: bool) {

@@ -1,9 +1,10 @@
 //! The command line.
 
 use crate::config::reload::{ConfigSource, Overrides};
+use crate::demo::scenario::Scenario;
 use crate::duration;
 use crate::logging;
-use crate::server::{ListenAddress, TelemetryPath};
+use crate::server::{Limits, ListenAddress, LiveWebConfig, Server, TelemetryPath};
 use crate::top::Show;
 use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -12,6 +13,7 @@ use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the user typed.
@@ -95,6 +97,9 @@ pub struct CheckArgs {
     /// Configuration file that the exporter would read
     #[arg(long = "config", alias = "config.file", value_name = "PATH")]
     pub config: Option<PathBuf>,
+    /// Web configuration file that the exporter would read
+    #[arg(long = "web.config.file", value_name = "PATH")]
+    pub web_config: Option<PathBuf>,
 }
 
 /// Flags of `gpucause explain`.
@@ -117,6 +122,12 @@ pub struct ExplainArgs {
 /// Flags of `gpucause demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
+    /// What the stand-in workload suffers from; each chain is printed as it forms [default: incident, where no CUDA process runs]
+    #[arg(value_enum)]
+    pub scenario: Option<Scenario>,
+    /// List the scenarios and end
+    #[arg(long)]
+    pub list: bool,
     /// Flags of the HTTP server.
     #[command(flatten)]
     pub web: WebArgs,
@@ -129,7 +140,7 @@ pub struct DemoArgs {
     /// Folder of the stand-in libraries and gpucause-workload [default: that of this program]
     #[arg(long, value_name = "DIR")]
     pub stand_in_dir: Option<PathBuf>,
-    /// End after this time, such as 30s, rather than on Ctrl-C
+    /// End after this time, such as 30s, rather than on Ctrl-C or when the scenario is told
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub duration: Option<Duration>,
 }
@@ -229,6 +240,22 @@ pub struct WebArgs {
     /// Path under which metrics are served
     #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics")]
     pub telemetry_path: TelemetryPath,
+    /// File with TLS, client certificates and users, in the format of Prometheus's exporter-toolkit; taken again when it, or a file that it names, changes
+    #[arg(long = "web.config.file", value_name = "PATH")]
+    pub config: Option<PathBuf>,
+}
+
+impl WebArgs {
+    /// A server with its ports.
+    ///
+    /// # Errors
+    /// When the web configuration cannot be used, or a port cannot be had.
+    pub fn server(&self, limits: Limits) -> anyhow::Result<Server> {
+        // A path that is empty is how exporter-toolkit writes none.
+        let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
+        let access = file.map(LiveWebConfig::load).transpose()?.unwrap_or_default();
+        Ok(Server::bind(&self.listen_addresses, limits)?.with_access(Arc::new(access)))
+    }
 }
 
 #[cfg(test)]

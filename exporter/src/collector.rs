@@ -10,12 +10,14 @@ mod memory;
 mod offcpu;
 mod probes;
 mod processes;
+mod selection;
 mod series;
 mod waits;
 
 use crate::family::{Family, Value};
 use crate::metric::{SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS};
 use crate::observation::Observation;
+pub use selection::{Selection, SelectionError};
 use series::Series;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -57,7 +59,7 @@ pub struct Collectors(Vec<Box<dyn Collector>>);
 
 impl std::fmt::Debug for Collectors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|collector| collector.name())).finish()
+        f.debug_list().entries(self.names()).finish()
     }
 }
 
@@ -87,14 +89,26 @@ impl Collectors {
         Self(collectors)
     }
 
+    /// The names of the collectors.
+    #[must_use]
+    pub fn names(&self) -> Vec<&'static str> {
+        self.0.iter().map(|collector| collector.name()).collect()
+    }
+
     /// Every collector's families, then how each collector fared.
     #[must_use]
     pub fn gather(&self, observation: &Observation) -> Vec<Family> {
+        self.gather_selected(observation, &Selection::All)
+    }
+
+    /// The same of the selected collectors only.
+    #[must_use]
+    pub fn gather_selected(&self, observation: &Observation, selection: &Selection) -> Vec<Family> {
         let input = Input { observation, series: series::group(observation) };
         let mut families = Vec::new();
         let mut durations = Family::new(&SCRAPE_COLLECTOR_DURATION);
         let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);
-        for collector in &self.0 {
+        for collector in self.0.iter().filter(|collector| selection.includes(collector.name())) {
             let name = collector.name();
             let begin = Instant::now();
             let result = catch_unwind(AssertUnwindSafe(|| collector.collect(&input)))

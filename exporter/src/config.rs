@@ -6,6 +6,7 @@ mod outline;
 mod process_filter;
 mod reader;
 pub mod reload;
+mod typed;
 mod watch;
 
 use std::fmt;
@@ -23,6 +24,7 @@ use outline::{Node, Value};
 pub use launch_ops::OpNames;
 pub use outline::Place;
 pub use process_filter::{Matcher, Pattern, ProcessFilter};
+pub(crate) use typed::typed;
 
 /// Bytes that a file may have.
 const MAX_BYTES: u64 = 1 << 20;

@@ -1,7 +1,7 @@
 //! The daemon between the probes and the page: what is kept of processes that ended, and what `/proc` says of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gpucause_abi::record::FAULTS;
@@ -13,18 +13,18 @@ use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
-use crate::chains::Chains;
+use crate::chains::{Chains, Findings};
 use crate::clock::{WallClock, monotonic_now};
-use crate::collector::Collectors;
+use crate::collector::{Collectors, Selection};
 use crate::config::Config;
 use crate::family::Family;
 use crate::kernel_names::{KernelNames, NameSource};
 use crate::merge::absorb;
 use crate::observation::{AttachGap, ConfigState, Observation, ProbeState};
 use crate::process_details::{DetailsCache, ProcessDetails, is_running};
+use crate::process_selection::ProcessSelection;
 use crate::retention::Retention;
-use crate::selection::Selection;
-use crate::server::{Readiness, ScrapeError, Source};
+use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::throttling::Throttling;
 use crate::wait_names::WaitNames;
 
@@ -39,7 +39,7 @@ const MAX_LABEL_CHARS: usize = 256;
 struct Memory {
     config: Arc<Config>,
     config_state: ConfigState,
-    selection: Selection,
+    selection: ProcessSelection,
     details: DetailsCache,
     retention: Retention,
     clock: WallClock,
@@ -75,6 +75,8 @@ pub struct Daemon {
     chains: Chains,
     memory: Mutex<Memory>,
     since: Nanos,
+    /// How the page's readers are let in.
+    access: OnceLock<Arc<LiveWebConfig>>,
 }
 
 impl Daemon {
@@ -89,7 +91,7 @@ impl Daemon {
         let memory = Memory {
             config: Arc::default(),
             config_state: ConfigState::default(),
-            selection: Selection::default(),
+            selection: ProcessSelection::default(),
             details: DetailsCache::default(),
             retention: Retention::default(),
             clock: WallClock::now(),
@@ -104,9 +106,15 @@ impl Daemon {
         };
         let chains = Chains::new(config.chains.clone());
         let memory = Mutex::new(memory);
-        let daemon = Self { probes, collectors: Collectors::default(), chains, memory, since };
+        let collectors = Collectors::default();
+        let daemon = Self { probes, collectors, chains, memory, since, access: OnceLock::new() };
         daemon.configure(config);
         Ok(daemon)
+    }
+
+    /// Has the page tell how its readers are let in. The first call counts.
+    pub fn tell_of(&self, access: &Arc<LiveWebConfig>) {
+        self.access.get_or_init(|| Arc::clone(access));
     }
 
     /// Goes by another configuration from now on. Waits for a scrape under way.
@@ -175,6 +183,7 @@ impl Daemon {
         observation.kernel_names_folded = memory.kernel_names.folded();
         observation.folded.clone_from(&memory.folded);
         observation.findings = self.chains.findings();
+        observation.web_config = self.access.get().and_then(|access| access.reload_state());
         Ok(observation)
     }
 
@@ -196,6 +205,12 @@ impl Daemon {
         };
         self.chains.look(snapshot, clock, throttled);
         Ok(())
+    }
+
+    /// The chains that were found so far.
+    #[must_use]
+    pub fn findings(&self) -> Findings {
+        self.chains.findings()
     }
 
     /// What must not wait until somebody scrapes: kernels are named while their process lives, and the maps are kept from
@@ -305,9 +320,13 @@ impl NameSource for Names<'_> {
 }
 
 impl Source for Daemon {
-    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
+    fn collectors(&self) -> Vec<&'static str> {
+        self.collectors.names()
+    }
+
+    fn scrape(&self, selection: &Selection) -> Result<Vec<Family>, ScrapeError> {
         let observation = self.observe().map_err(|error| ScrapeError(Box::new(error)))?;
-        Ok(self.collectors.gather(&observation))
+        Ok(self.collectors.gather_selected(&observation, selection))
     }
 
     fn chains(&self) -> Vec<Chain> {

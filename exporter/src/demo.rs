@@ -1,11 +1,13 @@
 //! `gpucause demo`: the exporter and the view of `gpucause top` of what it observes. Where no CUDA process runs, a stand-in workload plays
 //! one: its GPU libraries are simulated; its processes, their fight for a CPU, the probes and every number are real.
 
+pub mod scenario;
 mod stand_in;
+mod story;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use gpucause_probes::Options;
@@ -17,9 +19,12 @@ use crate::cli::DemoArgs;
 use crate::daemon::Daemon;
 use crate::logging;
 use crate::serve;
-use crate::server::{Limits, Server};
+use crate::server::Limits;
 use crate::top::{self, Show};
+use gpucause_engine::chain::Chain;
+use scenario::Scenario;
 use stand_in::StandIn;
+use story::Story;
 
 /// Length of the intervals that are shown.
 const REFRESH: Duration = Duration::from_secs(2);
@@ -31,24 +36,33 @@ const FIND_DEADLINE: Duration = Duration::from_secs(10);
 /// # Errors
 /// When the port is taken, the programs cannot be loaded, or the stand-in workload is wanted and not there.
 pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
-    let mut show = Show { interval: REFRESH, ..Show::default() };
+    if args.list {
+        write!(io::stdout(), "{}", scenario::list())?;
+        return Ok(());
+    }
+    // Whoever asks for a scenario wants to read its story.
+    let plain = args.scenario.is_some();
+    let mut show = Show { interval: REFRESH, plain, ..Show::default() };
     if !show.is_live() || !io::stderr().is_terminal() {
         logging::init(args.log);
     }
-    let server = Server::bind(&args.web.listen_addresses, Limits::default())?;
+    let server = args.web.server(Limits::default())?;
+    let scheme = if server.access().current().is_plain() { "http" } else { "https" };
     let url = server.addresses().first().map(|address| {
         let host = if address.ip().is_unspecified() {
             format!("localhost:{}", address.port())
         } else {
             address.to_string()
         };
-        format!("http://{host}{}", args.web.telemetry_path.as_str())
+        format!("{scheme}://{host}{}", args.web.telemetry_path.as_str())
     });
     let daemon = Arc::new(Daemon::start(Options::default(), Arc::default())?);
     until_found(&daemon);
     let real = daemon.status().libraries.iter().filter(|l| l.verdict == Verdict::Attached).count();
-    let stand_in = if real == 0 || args.stand_in {
-        Some(StandIn::start(args.stand_in_dir.as_deref())?)
+    let stand_in = if real == 0 || args.stand_in || plain {
+        let scenario = args.scenario.unwrap_or(Scenario::Incident);
+        let baseline = scenario.baseline(args.duration);
+        Some(Arc::new(StandIn::start(args.stand_in_dir.as_deref(), scenario, baseline)?))
     } else {
         None
     };
@@ -65,6 +79,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     } else {
         writeln!(io::stdout(), "{heading}")?;
     }
+    let live = show.is_live();
     let (stop, stopped) = channel::<()>();
     let printer = {
         let daemon = Arc::clone(&daemon);
@@ -77,16 +92,42 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
             }
         })
     };
-    if let Some(after) = args.duration {
+    let (stop_story, story_stopped) = channel::<()>();
+    let storyteller = stand_in.clone().filter(|_| !live).map(|stand_in| {
+        let daemon = Arc::clone(&daemon);
+        std::thread::spawn(move || tell_until(&daemon, &stand_in, &story_stopped))
+    });
+    if let Some(after) = args.duration.or_else(|| args.scenario.map(Scenario::length)) {
         end_after(after);
     }
     let served = serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), None);
     end(stop);
-    if printer.join().is_err() {
+    end(stop_story);
+    if printer.join().is_err() || storyteller.is_some_and(|teller| teller.join().is_err()) {
         tracing::error!("the table failed");
     }
-    drop(stand_in);
+    if let Some(stand_in) = &stand_in {
+        let text = story::comparison(&stand_in.account(), &chains(&daemon, stand_in));
+        // Standard output may be gone.
+        let _ = io::stdout().write_all(text.as_bytes());
+    }
     served
+}
+
+/// The chains of the stand-in: the host may have others.
+fn chains(daemon: &Daemon, stand_in: &StandIn) -> Vec<Chain> {
+    let mut chains = daemon.findings().chains;
+    chains.retain(|chain| stand_in.owns(chain.victim.pid));
+    chains
+}
+
+fn tell_until(daemon: &Daemon, stand_in: &StandIn, stopped: &Receiver<()>) {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let mut story = Story::default();
+    while stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
+        let text = story.next(&stand_in.account(), &chains(daemon, stand_in));
+        let _ = io::stdout().write_all(text.as_bytes());
+    }
 }
 
 fn end(stop: Sender<()>) {

@@ -1,11 +1,14 @@
 //! The ways a page can be written, and the choice between them.
 
 pub mod ladder;
+pub mod native;
 pub mod negotiate;
 pub mod openmetrics;
+pub mod protobuf;
 pub mod text;
 
 mod line;
+mod page;
 
 use crate::family::Family;
 use std::io;
@@ -17,15 +20,23 @@ pub enum Format {
     Text,
     /// OpenMetrics text 1.0.0.
     OpenMetrics,
+    /// Prometheus' protobuf messages, delimited; the only one with native histograms.
+    Protobuf,
 }
 
 impl Format {
+    /// Every format; of those liked equally the first is chosen.
+    pub const ALL: [Self; 3] = [Self::Text, Self::OpenMetrics, Self::Protobuf];
+
     /// The exact media type; Prometheus 3 refuses a page without a known one.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
         }
     }
 
@@ -37,6 +48,7 @@ impl Format {
         match self {
             Self::Text => text::write(families, sink),
             Self::OpenMetrics => openmetrics::write(families, sink),
+            Self::Protobuf => protobuf::write(families, sink),
         }
     }
 

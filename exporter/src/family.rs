@@ -58,17 +58,27 @@ pub enum Value {
     Histogram(Histogram),
 }
 
-/// What a counter's last increase came from, for OpenMetrics.
+/// Characters that an exemplar's label may have, key and value together: OpenMetrics refuses a page with more as a whole.
+const MAX_EXEMPLAR_CHARS: usize = 128;
+
+/// What a counter's last increase came from, for the formats that know exemplars.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exemplar {
     /// Its one label.
     pub key: &'static str,
-    /// The label's value. With the key at most 128 characters.
+    /// The label's value.
     pub value: Arc<str>,
     /// By how much it raised the counter.
     pub amount: f64,
     /// When, in seconds since the Unix epoch.
     pub at: f64,
+}
+
+impl Exemplar {
+    /// Whether it may be exposed.
+    pub(crate) fn is_short(&self) -> bool {
+        self.key.len() + self.value.chars().count() <= MAX_EXEMPLAR_CHARS
+    }
 }
 
 /// One series of a family.

@@ -8,7 +8,7 @@ use gpucause::config::{self, ConfigError};
 use gpucause::daemon::Daemon;
 use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::serve::{self, Reloads};
-use gpucause::server::{BindError, Limits, Server};
+use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::{demo, explain, logging, top};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -72,7 +72,8 @@ fn main() -> ExitCode {
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let configuration = error.downcast_ref::<BindError>().is_some_and(BindError::is_configuration)
-        || error.is::<Arc<ConfigError>>();
+        || error.is::<Arc<ConfigError>>()
+        || error.is::<WebConfigError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
 }
 
@@ -83,7 +84,7 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     let limits =
         Limits { scrapes: config.limits.scrapes, connections: config.limits.connections, ..limits };
     // Bound first: a port in use must be told before anything is loaded into the kernel.
-    let server = Server::bind(&args.web.listen_addresses, limits)?;
+    let server = args.web.server(limits)?;
     let daemon = Arc::new(Daemon::start(args.probe.options(), Arc::new(config))?);
     let reloads = Reloads { source, over_http: args.lifecycle };
     serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), Some(reloads))
@@ -102,10 +103,12 @@ fn check_config(source: &ConfigSource) -> ExitCode {
 
 fn check(args: &CheckArgs) -> ExitCode {
     let config = args.config.as_deref();
-    let report = Report::of_this_host(&args.listen_addresses, config);
+    let report = Report::of_this_host(&args.listen_addresses, config, args.web_config.as_deref());
     // With standard output gone there is nobody to tell; the exit code tells all the same.
     let _ = write!(std::io::stdout(), "{report}");
-    match (report.can_run(), config.is_some_and(|path| config::load(path).is_err())) {
+    let misconfigured =
+        report.misconfigured() || config.is_some_and(|path| config::load(path).is_err());
+    match (report.can_run(), misconfigured) {
         (true, _) => ExitCode::SUCCESS,
         (false, true) => ExitCode::from(CONFIG),
         (false, false) => ExitCode::from(RUN_TIME),

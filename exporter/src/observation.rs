@@ -4,6 +4,7 @@ use crate::chains::Findings;
 use crate::clock::WallClock;
 use crate::kernel_names::KernelLaunches;
 use crate::process_details::ProcessDetails;
+use crate::server::ReloadState;
 use crate::throttling::Throttled;
 use crate::wait_names::Waits;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
@@ -44,6 +45,8 @@ pub struct Observation {
     pub kernels: HashMap<ProcId, KernelLaunches>,
     /// Times that a kernel's launches were added to others.
     pub kernel_names_folded: u64,
+    /// How changes of the web configuration were taken, if there is one.
+    pub web_config: Option<ReloadState>,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
     /// Tells monotonic moments as wall time.
@@ -70,6 +73,7 @@ impl Observation {
             throttled: HashMap::new(),
             kernels: HashMap::new(),
             kernel_names_folded: 0,
+            web_config: None,
             since,
             clock,
         }

@@ -50,6 +50,7 @@ pub fn until_signal(
         for address in server.addresses() {
             tracing::info!(%address, version = version::VERSION, "listening");
         }
+        daemon.tell_of(server.access());
         let reloading = match reloads {
             Some(Reloads { source, over_http }) => {
                 let (handle, requests) = reload_channel();

@@ -6,39 +6,44 @@
 mod access;
 mod api;
 mod body;
+mod connection;
+mod desk;
+mod door;
 mod gate;
 mod landing;
 mod lifecycle;
 mod listen;
+mod live;
+mod lobby;
+mod paced;
 mod routes;
 mod signal;
 mod source;
+mod web_config;
 
 pub use gate::Gates;
 pub use lifecycle::{ReloadHandle, ReloadRequest, ReloadRequests, reload_channel};
 pub use listen::{BindError, ListenAddress};
+pub use live::{LiveWebConfig, ReloadState};
 pub use routes::TelemetryPath;
 pub use signal::shutdown_signal;
 pub use source::{Readiness, ScrapeError, Source};
+pub use web_config::{WebConfig, WebConfigError};
 
-use access::Peer;
+use connection::Host;
+use door::Door;
 use gate::Gate;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use lobby::Lobby;
 use routes::Routes;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// Bytes that a request's line and headers may take.
-const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// How long to wait when no connection can be accepted, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -47,12 +52,20 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Limits {
     /// Open connections; more wait to be accepted.
     pub connections: u32,
+    /// Those of one client that are served at a time; more wait for one of them to end, or to do nothing for a while.
+    pub connections_per_client: usize,
     /// Scrapes at a time; more wait.
     pub scrapes: u32,
     /// How long a scrape waits for its turn before it is refused.
     pub scrape_wait: Duration,
     /// Time for a request's headers to arrive, also the time that an idle connection stays open.
     pub header_timeout: Duration,
+    /// Time for a TLS handshake.
+    pub handshake_timeout: Duration,
+    /// Time for a response to be made, waiting for a scrape's turn included.
+    pub response_timeout: Duration,
+    /// Time for a client to take a buffer of a response, 64 KiB or so.
+    pub write_timeout: Duration,
     /// Age at which a connection is closed after the response it is at.
     pub connection_life: Duration,
     /// Time for that response, and for all responses when the server stops.
@@ -63,9 +76,13 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 512,
+            connections_per_client: 64,
             scrapes: 2,
             scrape_wait: Duration::from_secs(5),
             header_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(10),
             connection_life: Duration::from_secs(120),
             drain: Duration::from_secs(5),
         }
@@ -77,6 +94,7 @@ impl Default for Limits {
 pub struct Server {
     listeners: Vec<StdListener>,
     limits: Limits,
+    access: Arc<LiveWebConfig>,
     gates: Gates,
     reload: Option<ReloadHandle>,
 }
@@ -92,7 +110,19 @@ impl Server {
             connections: Gate::new(limits.connections),
             scrapes: Gate::new(limits.scrapes),
         };
-        Ok(Self { listeners, limits, gates, reload: None })
+        Ok(Self { listeners, limits, access: Arc::default(), gates, reload: None })
+    }
+
+    /// Lets clients in as a web configuration says.
+    #[must_use]
+    pub fn with_access(self, access: Arc<LiveWebConfig>) -> Self {
+        Self { access, ..self }
+    }
+
+    /// How clients are let in.
+    #[must_use]
+    pub fn access(&self) -> &Arc<LiveWebConfig> {
+        &self.access
     }
 
     /// Lets clients ask for reloads.
@@ -126,10 +156,15 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let Gates { connections, scrapes } = self.gates;
         let wait = self.limits.scrape_wait;
+        let following = tokio::spawn(Arc::clone(&self.access).follow());
         let acceptor = Acceptor {
-            routes: Arc::new(Routes::new(source, telemetry_path, (scrapes, wait), self.reload)),
+            host: Arc::new(Host {
+                routes: Routes::new(source, telemetry_path, (scrapes, wait), self.reload),
+                door: Door::new(self.access),
+                lobby: Arc::new(Lobby::new(self.limits.connections_per_client)),
+                limits: self.limits,
+            }),
             connections: connections.clone(),
-            limits: self.limits,
             stopped,
         };
         for listener in self.listeners {
@@ -140,6 +175,7 @@ impl Server {
         shutdown.await;
         // Nobody to tell means that nothing is left to be stopped.
         let _ = stop.send(true);
+        following.abort();
         let grace = self.limits.drain + Duration::from_secs(1);
         if timeout(grace, connections.emptied()).await.is_err() {
             tracing::warn!("connections were still busy when the server stopped");
@@ -150,9 +186,8 @@ impl Server {
 
 #[derive(Clone)]
 struct Acceptor {
-    routes: Arc<Routes>,
+    host: Arc<Host>,
     connections: Gate,
-    limits: Limits,
     stopped: watch::Receiver<bool>,
 }
 
@@ -167,46 +202,23 @@ impl Acceptor {
 
     async fn accept_all(&self, listener: TcpListener) {
         loop {
-            let permit = self.connections.enter().await;
+            let Ok(permit) = timeout(lobby::LOOK_EVERY, self.connections.enter()).await else {
+                self.host.lobby.make_room();
+                continue;
+            };
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    tokio::spawn(self.clone().connection(stream, Peer(peer.ip()), permit));
+                    let (host, stopped) = (Arc::clone(&self.host), self.stopped.clone());
+                    tokio::spawn(async move {
+                        host.connection(stream, peer.ip(), stopped).await;
+                        drop(permit);
+                    });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
-        }
-    }
-
-    async fn connection(mut self, stream: TcpStream, peer: Peer, _permit: OwnedSemaphorePermit) {
-        let routes = self.routes;
-        let service = service_fn(move |request| {
-            let routes = Arc::clone(&routes);
-            async move { Ok::<_, std::convert::Infallible>(routes.respond(&request, peer).await) }
-        });
-        let mut connection = pin!(
-            http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(self.limits.header_timeout)
-                .max_buf_size(MAX_HEAD_BYTES)
-                .serve_connection(TokioIo::new(stream), service)
-        );
-        let ended = tokio::select! {
-            result = connection.as_mut() => Ok(result),
-            () = sleep(self.limits.connection_life) => Err(()),
-            _ = self.stopped.wait_for(|stopped| *stopped) => Err(()),
-        };
-        let result = match ended {
-            Ok(result) => result,
-            Err(()) => {
-                connection.as_mut().graceful_shutdown();
-                timeout(self.limits.drain, connection).await.unwrap_or(Ok(()))
-            }
-        };
-        if let Err(error) = result {
-            tracing::debug!(%error, "a connection ended early");
         }
     }
 }

@@ -19,6 +19,22 @@ fn an_address_of_another_host_is_a_configuration_error() {
 }
 
 #[test]
+fn a_wrong_web_configuration_is_a_configuration_error_that_names_file_and_key() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "basic_auth_users:\n  alice: hunter2\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    for command in ["exporter", "check"] {
+        let arguments = [command, "--web.listen-address=127.0.0.1:0", "--web.config.file", path];
+        let (code, output) = outcome(&arguments);
+        assert_eq!(code, Some(78), "{output}");
+        assert!(output.contains(path) && output.contains("basic_auth_users.alice"), "{output}");
+        assert!(!output.contains("hunter2"), "{output}");
+    }
+    let (code, output) = outcome(&["exporter", "--web.config.file=/nonexistent/web.yml"]);
+    assert_eq!(code, Some(78), "{output}");
+}
+
+#[test]
 fn wrong_command_lines_are_usage_errors() {
     for arguments in [
         &["exporter", "--no-such-flag"][..],

@@ -1,12 +1,20 @@
 //! Whole pages, compared byte by byte. `GPUCAUSE_BLESS=1 cargo test --test golden` writes them anew.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, in its fixtures too"
+)]
 
+#[path = "fixture/metrics_proto.rs"]
+mod metrics_proto;
 #[path = "fixture/snapshot.rs"]
 mod snapshot;
 
 use gpucause::exposition::Format;
-use std::collections::HashSet;
+use metrics_proto::{Metric, MetricFamily, MetricType};
+use prost::Message as _;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 fn page(format: Format) -> String {
@@ -72,7 +80,109 @@ fn both_formats_tell_the_same() {
     assert_eq!(samples(Format::Text), samples(Format::OpenMetrics));
 }
 
-/// Exemplars are for OpenMetrics alone, and have a moment of their own.
+/// The families of the protobuf page.
+fn messages() -> Vec<MetricFamily> {
+    let page = Format::Protobuf.encode(&snapshot::families());
+    let mut rest = page.as_slice();
+    let mut families = Vec::new();
+    while !rest.is_empty() {
+        families.push(MetricFamily::decode_length_delimited(&mut rest).unwrap());
+    }
+    families
+}
+
+/// The samples of a message, by their names and labels in the text format.
+fn as_text(family: &MetricFamily, metric: &Metric) -> Vec<(String, f64)> {
+    let escaped =
+        |value: &str| value.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"");
+    let pairs = metric.label.iter();
+    let labels: Vec<_> = pairs.map(|l| format!("{}=\"{}\"", l.name, escaped(&l.value))).collect();
+    let series = |suffix: &str, le: Option<f64>| {
+        let le = le.map(|le| {
+            format!("le=\"{}\"", if le.is_finite() { le.to_string() } else { "+Inf".into() })
+        });
+        let labels: Vec<_> = labels.iter().cloned().chain(le).collect();
+        let braces =
+            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        format!("{}{suffix}{braces}", family.name)
+    };
+    assert_eq!(metric.timestamp_ms, 0, "{} has a timestamp", family.name);
+    let kinds = (&metric.counter, &metric.gauge, &metric.histogram);
+    match (family.r#type(), kinds) {
+        (MetricType::Counter, (Some(counter), None, None)) => {
+            vec![(series("", None), counter.value)]
+        }
+        (MetricType::Gauge, (None, Some(gauge), None)) => vec![(series("", None), gauge.value)],
+        (MetricType::Histogram, (None, None, Some(histogram))) => {
+            let count = histogram.sample_count as f64;
+            let buckets =
+                histogram.bucket.iter().map(|b| (b.upper_bound, b.cumulative_count as f64));
+            let all = buckets.chain([(f64::INFINITY, count)]);
+            all.map(|(le, count)| (series("_bucket", Some(le)), count))
+                .chain([
+                    (series("_sum", None), histogram.sample_sum),
+                    (series("_count", None), count),
+                ])
+                .collect()
+        }
+        other => panic!("{} has {other:?}", family.name),
+    }
+}
+
+#[test]
+fn protobuf_tells_what_text_tells() {
+    let page = page(Format::Text);
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    let text: BTreeMap<String, f64> = lines
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(series, value)| (series.to_owned(), value.parse().unwrap()))
+        .collect();
+    let families = messages();
+    let samples = |family: &MetricFamily| -> Vec<_> {
+        family.metric.iter().flat_map(|metric| as_text(family, metric)).collect()
+    };
+    let protobuf: BTreeMap<_, _> = families.iter().flat_map(samples).collect();
+    assert_eq!(protobuf, text);
+    for family in families {
+        let help = family.help.replace('\\', "\\\\");
+        assert!(page.contains(&format!("# HELP {} {help}\n", family.name)), "{}", family.name);
+    }
+}
+
+#[test]
+fn protobuf_tells_beginnings_and_exemplars_as_openmetrics_does() {
+    let page = page(Format::OpenMetrics);
+    let metrics = || messages().into_iter().flat_map(|family| family.metric);
+    let begun = metrics().filter(|metric| match (&metric.counter, &metric.histogram) {
+        (Some(counter), _) => counter.created_timestamp.is_some(),
+        (_, histogram) => histogram.as_ref().is_some_and(|h| h.created_timestamp.is_some()),
+    });
+    let created = |line: &&str| !line.starts_with('#') && line.contains("_created");
+    assert_eq!(begun.count(), page.lines().filter(created).count());
+    let exemplars =
+        metrics().filter(|metric| metric.counter.as_ref().is_some_and(|c| c.exemplar.is_some()));
+    let told = page.lines().filter(|line| line.contains(" # {")).count();
+    assert!(told > 0);
+    assert_eq!(exemplars.count(), told);
+}
+
+#[test]
+fn native_buckets_hold_as_many_values_as_are_counted() {
+    let histograms = messages().into_iter().flat_map(|family| family.metric);
+    let mut seen = 0;
+    for histogram in histograms.filter_map(|metric| metric.histogram) {
+        let mut count = 0;
+        let counts = histogram.positive_delta.iter().map(|delta| {
+            count += delta;
+            u64::try_from(count).unwrap()
+        });
+        assert_eq!(histogram.zero_count + counts.sum::<u64>(), histogram.sample_count);
+        seen += 1;
+    }
+    assert!(seen > 5);
+}
+
+/// Exemplars are not in the text format, and have a moment of their own.
 fn without_exemplar(line: &str) -> &str {
     line.split_once(" # ").map_or(line, |(sample, _)| sample)
 }

@@ -8,6 +8,7 @@ mod http_client;
 #[path = "fixture/snapshot.rs"]
 mod snapshot;
 
+use gpucause::collector::{Collectors, Selection};
 use gpucause::exposition::Format;
 use gpucause::family::Family;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
@@ -65,8 +66,12 @@ fn serve(source: impl Source) -> Running {
 struct Fixture;
 
 impl Source for Fixture {
-    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
-        Ok(snapshot::families())
+    fn collectors(&self) -> Vec<&'static str> {
+        Collectors::default().names()
+    }
+
+    fn scrape(&self, selection: &Selection) -> Result<Vec<Family>, ScrapeError> {
+        Ok(snapshot::selected(selection))
     }
 
     fn chains(&self) -> Vec<Chain> {
@@ -84,7 +89,11 @@ struct Failing {
 }
 
 impl Source for Failing {
-    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
+    fn collectors(&self) -> Vec<&'static str> {
+        Collectors::default().names()
+    }
+
+    fn scrape(&self, _: &Selection) -> Result<Vec<Family>, ScrapeError> {
         if self.panics {
             panic!("a bug");
         }
@@ -120,7 +129,11 @@ impl Gate {
 }
 
 impl Source for Gate {
-    fn scrape(&self) -> Result<Vec<Family>, ScrapeError> {
+    fn collectors(&self) -> Vec<&'static str> {
+        Collectors::default().names()
+    }
+
+    fn scrape(&self, _: &Selection) -> Result<Vec<Family>, ScrapeError> {
         let (lock, changed) = &*self.0;
         let mut state = lock.lock().unwrap();
         state.0 += 1;
@@ -149,10 +162,16 @@ fn the_page_comes_in_the_format_that_is_asked_for() {
             "Accept: text/plain;q=0.1\r\nAccept: application/openmetrics-text\r\n",
             Format::OpenMetrics,
         ),
+        (
+            "Accept: application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.5,*/*;q=0.1\r\n",
+            Format::Protobuf,
+        ),
+        ("Accept: application/vnd.google.protobuf\r\n", Format::Text),
     ] {
         let response = request(server.address, "GET", "/metrics", accept);
         assert_eq!(response.status, 200, "{accept}");
-        assert_eq!(response.header("content-type"), Some(format.content_type()), "{accept}");
+        let content_type = format.content_type().to_lowercase();
+        assert_eq!(response.header("content-type"), Some(&*content_type), "{accept}");
         assert_eq!(response.header("content-encoding"), None, "{accept}");
         assert!(response.body == format.encode(&snapshot::families()), "{accept}");
     }
@@ -168,6 +187,44 @@ fn a_zipped_page_is_the_same_page() {
     assert!(page == Format::Text.encode(&snapshot::families()));
     let plain = request(server.address, "GET", "/metrics", "Accept-Encoding: gzip;q=0\r\n");
     assert_eq!(plain.header("content-encoding"), None);
+}
+
+#[test]
+fn a_scrape_may_select_collectors() {
+    let server = serve(Fixture);
+    for (query, named, missing) in [
+        ("collect[]=calls&collect[]=offcpu", "gpucause_cuda_call_duration", "gpucause_kernel"),
+        ("collect%5B%5D=kernels", "gpucause_kernel_launches_total", "gpucause_cuda_call_duration"),
+        ("exclude[]=kernels", "gpucause_cuda_call_duration", "gpucause_kernel"),
+    ] {
+        let response = get(server.address, &format!("/metrics?{query}"));
+        assert_eq!(response.status, 200, "{query}");
+        let page = response.text();
+        assert!(page.contains(&format!("# TYPE {named}")), "{query}: {page}");
+        assert!(!page.contains(missing), "{query}: {page}");
+        let selected = !query.starts_with("exclude");
+        let told = "gpucause_scrape_collector_success{collector=\"memory\"} 1";
+        assert_eq!(page.contains(told), !selected, "{query}: {page}");
+    }
+}
+
+#[test]
+fn a_selection_that_cannot_be_is_refused_before_anything_is_scraped() {
+    let server = serve(Failing { panics: true });
+    for (query, said) in [
+        ("collect[]=calls&exclude[]=host", "cannot be combined"),
+        ("collect[]=cals", "there is no collector \"cals\"; there are calls, dispatch, waits,"),
+        ("exclude[]=%zz", "no UTF-8 text"),
+    ] {
+        let path = format!("/metrics?{query}");
+        let response = get(server.address, &path);
+        assert_eq!(response.status, 400, "{query}");
+        assert!(response.text().contains(said), "{}", response.text());
+        let head = request(server.address, "HEAD", &path, "");
+        assert_eq!((head.status, head.body.len()), (400, 0), "{query}");
+    }
+    let long = format!("/metrics?{}", "collect[]=calls&".repeat(3_000));
+    assert_eq!(get(serve(Fixture).address, &long).status, 200);
 }
 
 #[test]

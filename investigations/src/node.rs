@@ -38,7 +38,9 @@ pub enum UrlError {
     #[error("{0:?} is no address of a node; write http://HOST:PORT, such as http://localhost:9400")]
     Form(String),
     /// It asks for TLS.
-    #[error("{0:?} asks for TLS, which is not served yet; write http://HOST:PORT")]
+    #[error(
+        "{0:?} asks for TLS, which gpucause explain does not speak yet; write http://HOST:PORT"
+    )]
     Tls(String),
 }
 

@@ -69,11 +69,16 @@ const MEMORY_BOUND_MIB: f64 = 40.0;
 const MANY_SCRAPES: usize = 1000;
 
 /// Name, and the headers that ask for it.
-const FORMATS: [(&str, &str); 4] = [
+const FORMATS: [(&str, &str); 5] = [
     ("text", ""),
     ("text, gzip", "Accept-Encoding: gzip\r\n"),
     ("OpenMetrics", "Accept: application/openmetrics-text\r\n"),
     ("OpenMetrics, gzip", "Accept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n"),
+    (
+        "protobuf, gzip",
+        "Accept: application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited\r\n\
+         Accept-Encoding: gzip\r\n",
+    ),
 ];
 
 fn main() {

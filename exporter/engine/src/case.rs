@@ -65,7 +65,10 @@ impl Subject<'_> {
 /// Waits for these reasons in these phases, added up by name, most time first.
 pub(crate) fn total_by_name(waits: &[Wait], phases: Phases, reasons: &[Reason]) -> Vec<Wait> {
     let mut totals: Vec<Wait> = Vec::new();
-    let wanted = waits.iter().filter(|w| reasons.contains(&w.reason) && phases.contain(w.phase));
+    let has_part = |wait: &&Wait| {
+        reasons.contains(&wait.reason) && phases.contain_wait(wait.phase, wait.reason)
+    };
+    let wanted = waits.iter().filter(has_part);
     for wait in wanted {
         match totals.iter_mut().find(|own| own.on == wait.on && own.relation == wait.relation) {
             Some(own) => {

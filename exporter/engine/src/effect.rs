@@ -68,6 +68,13 @@ impl Phases {
             Self::Feeding => phase != Phase::Sync,
         }
     }
+
+    /// Whether a wait in a phase has part in it: beside those in the phases themselves the wait for a CPU of a thread that
+    /// the GPU has woken.
+    pub(crate) fn contain_wait(self, phase: Phase, reason: Reason) -> bool {
+        let woken = phase == Phase::Sync && reason == Reason::Runqueue;
+        self.contain(phase) || (woken && !matches!(self, Self::Only(_)))
+    }
 }
 
 impl Measured {

@@ -212,21 +212,25 @@ impl Ledger {
 }
 
 impl Entry {
-    /// Seen again. The effect stays what the chain began with, the severity is the worst of all windows, the rest is that of
-    /// the last.
+    /// Seen again. The severity is the worst of all windows, the effect is that of the first one that was so bad, the rest is
+    /// that of the last with this effect. Whoever took a little before is not to blame for what came after.
     fn extend(&mut self, finding: &Finding, severity: Severity, now: Nanos, unix: f64) {
         let chain = &mut self.chain;
         self.last_seen = now;
         chain.last_seen = chain.last_seen.max(unix);
         chain.lost_seconds += finding.lost.as_secs_f64();
-        chain.severity = chain.severity.max(severity);
+        let worse = severity > chain.severity;
+        if worse {
+            chain.severity = severity;
+            chain.effect = finding.effect;
+        }
         if finding.effect == chain.effect {
             chain.explained = finding.explained;
             chain.evidence = finding.evidence.clone();
             chain.path.clone_from(&finding.path);
             chain.sentence.clone_from(&finding.sentence);
             chain.fix.clone_from(&finding.fix);
-            if finding.culprit.is_some() {
+            if worse || finding.culprit.is_some() {
                 chain.culprit.clone_from(&finding.culprit);
             }
         }

@@ -83,7 +83,7 @@ pub struct Severities {
 
 impl Default for Severities {
     fn default() -> Self {
-        Self { low: 0.01, medium: 0.1, high: 0.25, critical: 0.5 }
+        Self { low: 0.02, medium: 0.1, high: 0.25, critical: 0.5 }
     }
 }
 

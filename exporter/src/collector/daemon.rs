@@ -5,6 +5,7 @@ use crate::clock;
 use crate::family::{Family, Value};
 use crate::metric::{
     self, BUILD_INFO, CONFIG_SUCCESSFUL, CONFIG_TAKEN_AT, Kind, Metric, PROCESS_CPU,
+    WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, WEB_CONFIG_RELOAD_FAILURES,
 };
 use crate::version;
 use prometheus::core::Collector as _;
@@ -42,6 +43,13 @@ impl Collector for Daemon {
             Family::single(&CONFIG_TAKEN_AT, Value::Float(config.taken_at), None),
             build,
         ];
+        if let Some(state) = input.observation.web_config {
+            let failures = Value::Integer(state.failures);
+            let created = input.observation.clock.unix_seconds(input.observation.since);
+            families.push(Family::single(&WEB_CONFIG_RELOAD_FAILURES, failures, Some(created)));
+            let succeeded = Value::Integer(state.last_succeeded.into());
+            families.push(Family::single(&WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, succeeded, None));
+        }
         let own = families.len();
         for collected in self.0.collect() {
             let Some(metric) = row(collected.name()) else { continue };
@@ -61,7 +69,9 @@ impl Collector for Daemon {
             Value::Float(seconds) => Some(seconds),
             _ => None,
         });
-        for family in families.iter_mut().filter(|family| family.metric.kind == Kind::Counter) {
+        for family in
+            families[own..].iter_mut().filter(|family| family.metric.kind == Kind::Counter)
+        {
             for sample in &mut family.samples {
                 sample.created = created;
             }

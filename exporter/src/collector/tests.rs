@@ -7,6 +7,7 @@ use crate::kernel_names::KernelLaunches;
 use crate::metric::{
     CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, KERNEL_LAUNCHES, Metric,
 };
+use crate::server::ReloadState;
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::{OpId, op_of_symbol};
 use gpucause_abi::record::{COMM_LEN, SelfCounter};
@@ -117,6 +118,7 @@ fn an_op_that_never_stalled_says_so() {
 #[test]
 fn every_metric_of_the_table_has_a_collector() {
     let mut full = observation(vec![process(1, 5, 3)]);
+    full.web_config = Some(ReloadState::default());
     full.snapshot.counters = SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
     let families = Collectors::default().gather(&full);
     for metric in crate::metric::ALL {

@@ -1,32 +1,100 @@
-//! The stand-in workload: a process that launches kernels from one thread, and a busy process that takes its CPU.
+//! The stand-in workload: a process that feeds a GPU that is not there, what goes wrong with it, and its own account of that.
 
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid};
+use serde::Deserialize;
+
+use super::scenario::Scenario;
 
 /// Where packages put the stand-ins.
 const INSTALLED: &str = "/usr/lib/gpucause/stand-ins";
 const WORKLOAD: &str = "gpucause-workload";
 const TRAINER: &str = "demo-trainer";
-const RIVAL: &str = "cpu-burner";
-/// CPU time of one launch. Slices of the scheduler are some milliseconds: one launch in a few dozen meets the end of one.
-const LAUNCH: &str = "100us";
 /// Longer than anybody watches.
 const SECONDS: &str = "86400";
+
+/// Who takes the time, by the workload's own account.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct TrueCulprit {
+    pub(super) comm: String,
+    pub(super) pids: Vec<u32>,
+}
+
+/// The fault, as told when it begins.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Injected {
+    /// The cause by its name on metrics; empty when nothing is wrong.
+    pub(super) cause: String,
+    pub(super) culprit: Option<TrueCulprit>,
+    /// In seconds since the Unix epoch.
+    pub(super) at_unix: f64,
+}
+
+/// Time lost since then, by the workload's own clocks.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct Truth {
+    /// In seconds since the Unix epoch.
+    pub(super) at_unix: f64,
+    pub(super) lost_seconds: f64,
+}
+
+/// What the workload said so far.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Account {
+    pub(super) injected: Option<Injected>,
+    pub(super) truths: Vec<Truth>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line {
+    Injected(Injected),
+    Truth(Truth),
+}
+
+impl Account {
+    fn take(&mut self, line: &str) {
+        match serde_json::from_str(line) {
+            Ok(Line::Injected(injected)) => self.injected = Some(injected),
+            Ok(Line::Truth(truth)) => self.truths.push(truth),
+            // `ready` and the result.
+            Err(_) => {}
+        }
+    }
+
+    /// What was lost until a moment in seconds since the Unix epoch.
+    pub(super) fn lost_until(&self, unix: f64) -> Option<f64> {
+        let nearest = self
+            .truths
+            .iter()
+            .min_by(|a, b| (a.at_unix - unix).abs().total_cmp(&(b.at_unix - unix).abs()));
+        nearest.map(|truth| truth.lost_seconds)
+    }
+}
 
 /// The running workload, killed when dropped.
 #[derive(Debug)]
 pub(super) struct StandIn {
     workload: Child,
+    scenario: Scenario,
+    account: Arc<Mutex<Account>>,
 }
 
 impl StandIn {
     /// Starts it from `dir`, or from where builds and packages put it.
-    pub(super) fn start(dir: Option<&Path>) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        dir: Option<&Path>,
+        scenario: Scenario,
+        baseline: Duration,
+    ) -> anyhow::Result<Self> {
         let dir = match dir {
             Some(dir) => dir.to_owned(),
             None => default_dir()?,
@@ -37,27 +105,54 @@ impl StandIn {
             "no stand-in workload at {}: `make run` builds it, or name its folder with --stand-in-dir",
             program.display()
         );
-        let workload = Command::new(&program)
-            .args(["contend", "--with-parent", "--seconds", SECONDS, "--spin", LAUNCH])
-            .args(["--comm", TRAINER, "--burner-name", RIVAL, "--libs"])
+        let mut workload = Command::new(&program)
+            .args(["scenario", &scenario.name(), "--with-parent", "--seconds", SECONDS])
+            .args(["--every", "200ms", "--comm", TRAINER])
+            .arg(format!("--baseline={}", baseline.as_secs_f64()))
+            .arg("--libs")
             .arg(&dir)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            // A group of its own, so that its busy process ends with it.
+            .stdout(Stdio::piped())
+            // A group of its own, so that its other processes end with it.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        Ok(Self { workload })
+        let output = workload.stdout.take().context("the stand-in workload has no output")?;
+        let account = Arc::default();
+        listen(output, Arc::clone(&account));
+        Ok(Self { workload, scenario, account })
     }
 
     /// What is simulated and what is real.
     pub(super) fn explain(&self) -> String {
         format!(
-            "No CUDA process runs here, so a stand-in does: {TRAINER} (PID {}) launches kernels while {RIVAL} fights it for\n\
-             one CPU. Simulated: the CUDA libraries. Real: the processes, the contention, the probes, every number.",
+            "Scenario {}: {}.\n\
+             {TRAINER} (PID {}) stands in for a CUDA program. Simulated: the GPU and the CUDA libraries. Real: the processes,\n\
+             the threads, what they fight for, the probes, every number.",
+            self.scenario.name(),
+            self.scenario.what(),
             self.workload.id()
         )
     }
+
+    /// What it said so far.
+    pub(super) fn account(&self) -> Account {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a process is one of it.
+    pub(super) fn owns(&self, pid: u32) -> bool {
+        let process = |pid: u32| i32::try_from(pid).ok().map(Pid::from_raw);
+        process(pid).and_then(|pid| getpgid(Some(pid)).ok()) == process(self.workload.id())
+    }
+}
+
+fn listen(output: ChildStdout, account: Arc<Mutex<Account>>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            account.lock().unwrap_or_else(PoisonError::into_inner).take(&line);
+        }
+    });
 }
 
 impl Drop for StandIn {
@@ -73,4 +168,25 @@ fn default_dir() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("cannot tell where this program is")?;
     let beside = own.with_file_name("stand-ins");
     Ok(if beside.exists() { beside } else { INSTALLED.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workloads_account_is_read_line_by_line() {
+        let mut account = Account::default();
+        for line in [
+            r#"ready {"pid":1}"#,
+            r#"{"injected":{"cause":"lock_wait","culprit":{"comm":"x","pids":[1]},"at_unix":5.0,"pid":1}}"#,
+            r#"{"truth":{"at_ns":1,"at_unix":6.0,"lost_seconds":0.5}}"#,
+            r#"{"truth":{"at_ns":2,"at_unix":7.0,"lost_seconds":0.9}}"#,
+        ] {
+            account.take(line);
+        }
+        assert_eq!(account.injected.as_ref().map(|own| &*own.cause), Some("lock_wait"));
+        assert_eq!(account.lost_until(6.1), Some(0.5));
+        assert_eq!(account.lost_until(99.0), Some(0.9));
+    }
 }

@@ -5,36 +5,10 @@ use crate::family::{Family, Sample, Value};
 use crate::metric::Kind;
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 /// Room for one line of a page, on average.
 const LINE_BYTES: usize = 160;
-/// How much of a page is written at a time: the whole of it may be many megabytes, and a compressor needs no more.
-const CHUNK_BYTES: usize = 64 * 1024;
-
-/// The part of a page that is not written yet.
-pub(super) struct Page<'a> {
-    pub(super) buffer: Vec<u8>,
-    sink: &'a mut dyn io::Write,
-}
-
-impl<'a> Page<'a> {
-    pub(super) fn new(sink: &'a mut dyn io::Write) -> Self {
-        Self { buffer: Vec::with_capacity(CHUNK_BYTES + 64 * LINE_BYTES), sink }
-    }
-
-    /// Writes what there is once that is enough.
-    pub(super) fn flush_full(&mut self) -> io::Result<()> {
-        if self.buffer.len() < CHUNK_BYTES { Ok(()) } else { self.flush() }
-    }
-
-    /// Writes what there is.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.sink.write_all(&self.buffer)?;
-        self.buffer.clear();
-        Ok(())
-    }
-}
 
 /// Writes `text` with the characters escaped that would end it or break the line.
 pub(super) fn escape(page: &mut Vec<u8>, text: &str, quotes: bool) {

@@ -42,12 +42,19 @@ fn items(header: &str) -> impl Iterator<Item = Item<'_>> {
     })
 }
 
-/// How precisely a media range names a format: 3 with its version, 2 by name, 1 by `text/*`, 0 by `*/*`; `None` when it
-/// does not. Parameters that say nothing about the format, such as `escaping`, are ignored.
+/// How precisely a media range names a format: 3 with its parameters, 2 by name, 1 by `text/*`, 0 by `*/*`; `None` when it
+/// does not. Parameters that say nothing about the format, such as `escaping`, are ignored. Protobuf is never meant by a
+/// wildcard, nor without saying which message and encoding.
 fn precision(item: &Item<'_>, format: Format) -> Option<u8> {
     let (media, version, family) = match format {
         Format::Text => ("text/plain", "0.0.4", "text/*"),
         Format::OpenMetrics => ("application/openmetrics-text", "1.0.0", "application/*"),
+        Format::Protobuf => {
+            let meant = item.name.eq_ignore_ascii_case("application/vnd.google.protobuf")
+                && item.parameter("proto") == Some("io.prometheus.client.MetricFamily")
+                && item.parameter("encoding") == Some("delimited");
+            return meant.then_some(3);
+        }
     };
     if item.name.eq_ignore_ascii_case(media) {
         return match item.parameter("version") {
@@ -67,7 +74,7 @@ fn precision(item: &Item<'_>, format: Format) -> Option<u8> {
 pub fn format(accept: &str) -> Format {
     let items: Vec<_> = items(accept).collect();
     let mut best: Option<(f32, usize, Format)> = None;
-    for format in [Format::Text, Format::OpenMetrics] {
+    for format in Format::ALL {
         let most_precise = items
             .iter()
             .enumerate()

@@ -3,13 +3,11 @@
 //! Info metrics are exposed as gauges, as in the text format, so that a series has the same type whichever format a
 //! scraper asks for.
 
-use super::line::{self, Page};
+use super::line;
+use super::page::Page;
 use crate::family::{Exemplar, Family};
 use crate::metric::Kind;
 use std::io;
-
-/// Characters that an exemplar's label may have, key and value together: a page with more is refused as a whole.
-const MAX_EXEMPLAR_CHARS: usize = 128;
 
 /// Writes the page to `sink`, piece by piece. Families without samples are left out.
 ///
@@ -33,7 +31,8 @@ pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
             let page = &mut pieces.buffer;
             let labels = line::labels(family, sample);
             line::sample(page, family, sample, &labels);
-            if let Some(exemplar) = &sample.exemplar {
+            if let Some(exemplar) = sample.exemplar.as_ref().filter(|exemplar| exemplar.is_short())
+            {
                 add_exemplar(page, exemplar);
             }
             if let Some(created) = sample.created.filter(|_| has_beginning) {
@@ -51,9 +50,6 @@ pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
 /// Adds an exemplar to the line that was just written.
 fn add_exemplar(page: &mut Vec<u8>, exemplar: &Exemplar) {
     let Exemplar { key, value, amount, at } = exemplar;
-    if key.len() + value.chars().count() > MAX_EXEMPLAR_CHARS {
-        return;
-    }
     // The line is not over yet.
     page.pop();
     page.extend_from_slice(b" # {");

@@ -1,6 +1,7 @@
 //! Prometheus text format 0.0.4.
 
-use super::line::{self, Page};
+use super::line;
+use super::page::Page;
 use crate::family::Family;
 use std::io;
 

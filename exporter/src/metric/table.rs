@@ -193,6 +193,13 @@ metrics! {
         ["collector"],
         "Whether a collector succeeded in this scrape.";
 
+    WEB_CONFIG_RELOAD_FAILURES: Counter "gpucause_web_config_reload_failures", None,
+        [],
+        "Changes of the web configuration, or of the certificates and keys that it names, that were not taken because something was wrong.";
+    WEB_CONFIG_LAST_RELOAD_SUCCESSFUL: Gauge "gpucause_web_config_last_reload_successful", None,
+        [],
+        "Whether what the files of the web configuration say is in effect.";
+
     PROCESS_CPU: Counter "process_cpu_seconds", SECONDS,
         [],
         "User and system CPU time that this daemon has used.";

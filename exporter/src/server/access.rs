@@ -1,18 +1,30 @@
-//! Who may read what names processes, threads and what they wait for: until somebody logs in, programs of this host.
+//! Who may read what names processes, threads and what they wait for: those who have shown who they are, and programs of this host.
 
 use std::net::IpAddr;
 
-use hyper::header::{HOST, HeaderMap, ORIGIN};
+use hyper::header::{FORWARDED, HOST, HeaderMap, HeaderName, ORIGIN, VIA};
+
+/// What proxies add to requests that they pass on.
+const PASSED_ON: [HeaderName; 4] = [
+    FORWARDED,
+    VIA,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-real-ip"),
+];
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub(super) IpAddr);
+pub(super) struct Peer {
+    pub(super) address: IpAddr,
+    /// Whether it has shown who it is, by password or by a certificate from an authority that is trusted here.
+    pub(super) identified: bool,
+}
 
 /// Why a request is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    /// It comes from another host.
-    #[error("causal chains are told to programs of this host only; ask on the host itself: curl http://localhost:PORT{path}", path = super::api::CHAINS)]
+    /// It comes from another host, directly or through a proxy on this one, and nobody has shown who they are.
+    #[error("causal chains are told to programs of this host, and to others only when they log in (--web.config.file with basic_auth_users or verified client certificates); ask on the host itself: curl http://localhost:PORT{path}", path = super::api::CHAINS)]
     OtherHost,
     /// It was sent by a web page, or to a name that is not this host's: a page may have made the name point here.
     #[error(
@@ -24,17 +36,27 @@ pub(super) enum Refusal {
 impl Peer {
     /// Whether a request with these headers may read chains.
     pub(super) fn may_read_chains(self, headers: &HeaderMap) -> Result<(), Refusal> {
-        if !self.0.to_canonical().is_loopback() {
+        if self.identified {
+            // Whoever has a name pointed here has neither the password nor the certificate, so the name does not matter.
+            return if is_from_page(headers) { Err(Refusal::WebPage) } else { Ok(()) };
+        }
+        let passed_on = PASSED_ON.iter().any(|name| headers.contains_key(name));
+        if passed_on || !self.address.to_canonical().is_loopback() {
             return Err(Refusal::OtherHost);
         }
         let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        // Browsers send no Origin with what a page embeds, but say that it is another's.
-        let embedded = headers.get("sec-fetch-site").is_some_and(|site| site != "none");
-        if headers.contains_key(ORIGIN) || embedded || !is_own_name(host) {
+        if is_from_page(headers) || !is_own_name(host) {
             return Err(Refusal::WebPage);
         }
         Ok(())
     }
+}
+
+/// Whether a page of another site had the browser send this. With what a page embeds there is no Origin, and yet the password
+/// that somebody once gave the browser.
+fn is_from_page(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site");
+    headers.contains_key(ORIGIN) || site.is_some_and(|site| site != "none" && site != "same-origin")
 }
 
 /// Whether a `Host` header is an address, `localhost`, or the name of this host.
@@ -60,7 +82,28 @@ mod tests {
         if let Some(origin) = origin {
             headers.insert(ORIGIN, HeaderValue::from_str(origin).unwrap());
         }
-        Peer(peer.parse().unwrap()).may_read_chains(&headers)
+        Peer { address: peer.parse().unwrap(), identified: false }.may_read_chains(&headers)
+    }
+
+    #[test]
+    fn those_who_are_known_may_from_anywhere_but_no_web_page_for_them() {
+        let peer = Peer { address: "10.0.0.1".parse().unwrap(), identified: true };
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, HeaderValue::from_static("gpu-1.example:9400"));
+        assert_eq!(peer.may_read_chains(&headers), Ok(()));
+        headers.insert(ORIGIN, HeaderValue::from_static("http://evil.example"));
+        assert_eq!(peer.may_read_chains(&headers), Err(Refusal::WebPage));
+    }
+
+    #[test]
+    fn a_proxy_on_this_host_is_no_program_of_this_host() {
+        for name in PASSED_ON {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static("localhost:9400"));
+            headers.insert(name, HeaderValue::from_static("10.0.0.1"));
+            let peer = Peer { address: "127.0.0.1".parse().unwrap(), identified: false };
+            assert_eq!(peer.may_read_chains(&headers), Err(Refusal::OtherHost));
+        }
     }
 
     #[test]
@@ -88,7 +131,9 @@ mod tests {
         let mut embedded = HeaderMap::new();
         embedded.insert(HOST, HeaderValue::from_static("localhost:9400"));
         embedded.insert("sec-fetch-site", HeaderValue::from_static("cross-site"));
-        let peer = Peer(std::net::Ipv4Addr::LOCALHOST.into());
-        assert_eq!(peer.may_read_chains(&embedded), refused);
+        for identified in [false, true] {
+            let peer = Peer { address: std::net::Ipv4Addr::LOCALHOST.into(), identified };
+            assert_eq!(peer.may_read_chains(&embedded), refused);
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::api;
 use super::body::Pieces;
 use super::gate::Gate;
 use super::{Readiness, ReloadHandle, ScrapeError, Source, landing};
+use crate::collector::Selection;
 use crate::exposition::{Format, negotiate};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-const TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
@@ -89,7 +90,7 @@ impl Routes {
             return with_header(refusal, header::ALLOW, "GET, HEAD");
         }
         match path {
-            path if path == self.telemetry_path.as_str() => self.metrics(request.headers()).await,
+            path if path == self.telemetry_path.as_str() => self.metrics(request).await,
             api::CHAINS => match peer.may_read_chains(request.headers()) {
                 Ok(()) => self.chains().await,
                 Err(refusal) => reply(StatusCode::FORBIDDEN, JSON, api::error(&refusal)),
@@ -135,17 +136,23 @@ impl Routes {
         }
     }
 
-    async fn metrics(&self, headers: &HeaderMap) -> Reply {
+    async fn metrics<B>(&self, request: &Request<B>) -> Reply {
+        let query = request.uri().query().unwrap_or_default();
+        let selection = match Selection::parse(query, &self.source.collectors()) {
+            Ok(selection) => selection,
+            Err(error) => return reply(StatusCode::BAD_REQUEST, TEXT, format!("{error}\n")),
+        };
         let Ok(permit) = timeout(self.scrape_wait, self.scrapes.enter()).await else {
             let busy = "Too many scrapes at a time; try again.\n";
             return reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, busy);
         };
+        let headers = request.headers();
         let format = negotiate::format(&joined(headers, &header::ACCEPT));
         let gzip = negotiate::gzip(&joined(headers, &header::ACCEPT_ENCODING));
         let source = Arc::clone(&self.source);
         // The permit goes along: a scrape whose client has gone still takes its place until it is done.
         let page = tokio::task::spawn_blocking(move || {
-            let page = write_page(source.as_ref(), format, gzip);
+            let page = write_page(source.as_ref(), &selection, format, gzip);
             drop(permit);
             page
         });
@@ -167,8 +174,13 @@ impl Routes {
     }
 }
 
-fn write_page(source: &dyn Source, format: Format, gzip: bool) -> Result<Pieces, ScrapeError> {
-    let families = source.scrape()?;
+fn write_page(
+    source: &dyn Source,
+    selection: &Selection,
+    format: Format,
+    gzip: bool,
+) -> Result<Pieces, ScrapeError> {
+    let families = source.scrape(selection)?;
     let mut page = Pieces::default();
     let written = if gzip {
         let mut encoder = GzEncoder::new(page, Compression::fast());
@@ -186,7 +198,11 @@ fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
     values.join(",")
 }
 
-fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Pieces>) -> Reply {
+pub(super) fn reply(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Pieces>,
+) -> Reply {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     with_header(response, header::CONTENT_TYPE, content_type)

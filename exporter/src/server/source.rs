@@ -1,15 +1,19 @@
 //! Where pages come from.
 
+use crate::collector::Selection;
 use crate::family::Family;
 use gpucause_engine::chain::Chain;
 
 /// What the server asks for families. Called from several threads.
 pub trait Source: Send + Sync + 'static {
-    /// Everything there is to export now. May block.
+    /// The names of the collectors that a scrape can select. Must not block.
+    fn collectors(&self) -> Vec<&'static str>;
+
+    /// What the selected collectors have to export now. May block.
     ///
     /// # Errors
     /// When there is no page at all to give: a part that is missing is told within the page.
-    fn scrape(&self) -> Result<Vec<Family>, ScrapeError>;
+    fn scrape(&self, selection: &Selection) -> Result<Vec<Family>, ScrapeError>;
 
     /// The causal chains that were found, the worst first. Must not block for long.
     fn chains(&self) -> Vec<Chain>;

@@ -9,6 +9,7 @@
     reason = "a failing test may panic"
 )]
 
+mod access;
 #[path = "../../../probes/tests/support/cgroup.rs"]
 mod cgroup;
 mod chains;

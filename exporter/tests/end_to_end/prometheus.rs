@@ -1,9 +1,12 @@
-//! A real Prometheus scrapes the exporter while a workload calls NVIDIA's real CUDA runtime.
+//! A real Prometheus scrapes the exporter: while a workload calls NVIDIA's real CUDA runtime, and with each kind of
+//! histogram while one makes calls of known durations.
 
 use crate::exporter::Exporter;
 use crate::http_client;
 use crate::poll::until;
-use crate::workload::Workload;
+use crate::workload::{Workload, libraries};
+use gpucause::exposition::ladder::LADDER;
+use gpucause::exposition::native::MAX_ERROR;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -20,7 +23,8 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    fn start(target: SocketAddr) -> Self {
+    /// `features` are names of experimental features, separated by commas.
+    fn start(target: SocketAddr, features: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("prometheus.yml");
         let text = format!(
@@ -33,6 +37,7 @@ impl Prometheus {
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
             .arg(format!("--web.listen-address={free}"))
+            .arg(format!("--enable-feature={features}"))
             .stderr(File::create(dir.path().join("log")).unwrap())
             .spawn()
             .expect("prometheus is installed; `make test-tools` does it");
@@ -75,6 +80,24 @@ impl Prometheus {
         });
         series.collect()
     }
+
+    /// The one value of an instant query.
+    fn value(&self, expression: &str) -> Option<f64> {
+        self.query(expression, "").first().map(|&(_, value)| value)
+    }
+
+    fn assert_that_every_scrape_succeeded(&self) {
+        assert_eq!(self.query("up", "job"), [("gpucause".to_owned(), 1.0)]);
+        assert_eq!(self.value("min_over_time(up[1m])"), Some(1.0));
+        let targets = self.api("/api/v1/targets");
+        let [target] = &targets["activeTargets"].as_array().unwrap()[..] else {
+            panic!("{targets}")
+        };
+        let told = (&target["health"], &target["lastError"]);
+        assert_eq!(told, (&"up".into(), &"".into()), "{target}");
+        let log = self.log();
+        assert!(!log.contains("level=warn") && !log.contains("level=error"), "{log}");
+    }
 }
 
 impl Drop for Prometheus {
@@ -115,7 +138,7 @@ fn real_cudart() -> PathBuf {
 fn prometheus_has_the_true_counts_of_calls_to_the_real_runtime() {
     let cudart = real_cudart();
     let exporter = Exporter::start(&[]);
-    let prometheus = Prometheus::start(exporter.address);
+    let prometheus = Prometheus::start(exporter.address, "");
     let mut workload = Workload::with(&[
         "rate",
         "--per-second=5000",
@@ -150,17 +173,92 @@ fn prometheus_has_the_true_counts_of_calls_to_the_real_runtime() {
         .sum();
     let query = format!("sum(gpucause_cuda_call_errors_total{{pid=\"{pid}\"}}) or vector(0)");
     assert_eq!(prometheus.query(&query, "")[0].1, failed as f64);
-    assert_eq!(prometheus.query("up", "job"), [("gpucause".to_owned(), 1.0)]);
-    assert_eq!(prometheus.query("min_over_time(up[1m])", "job")[0].1, 1.0);
     let quantile = format!(
         "histogram_quantile(0.5, sum by (le) (rate(gpucause_cuda_call_duration_seconds_bucket{{pid=\"{pid}\"}}[30s])))"
     );
     let p50 = prometheus.query(&quantile, "")[0].1;
     assert!(p50 > 0.0 && p50 < 0.1, "the median call takes {p50} s");
-    let targets = prometheus.api("/api/v1/targets");
-    let [target] = &targets["activeTargets"].as_array().unwrap()[..] else { panic!("{targets}") };
-    assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()), "{target}");
-    let log = prometheus.log();
-    assert!(!log.contains("level=warn") && !log.contains("level=error"), "{log}");
+    prometheus.assert_that_every_scrape_succeeded();
     workload.end();
+}
+
+const CALLS: &str = "gpucause_cuda_call_duration_seconds";
+/// What a breakpoint and its return take: the workload reads its clock outside of the probed call, so that a call is that
+/// much longer by its own account.
+const OUTSIDE_SECONDS: f64 = 20e-6;
+
+/// Durations of calls in seconds, ascending, as the workload took them.
+fn durations(truth: &Value) -> Vec<f64> {
+    let delays = truth["delays"].as_array().unwrap().iter();
+    let lists = delays.flat_map(|delay| delay["list_ns"].as_array().unwrap());
+    let mut durations: Vec<f64> = lists.map(|ns| ns.as_f64().unwrap() / 1e9).collect();
+    durations.sort_by(f64::total_cmp);
+    durations
+}
+
+/// Between which values a quantile lies when it is read from the classic bucket that counts `value`.
+fn classic_bucket(value: f64) -> (f64, f64) {
+    let bounds = || LADDER.iter().map(|bound| bound.upper.as_secs_f64());
+    let lower = bounds().rfind(|&bound| bound < value).unwrap_or(0.0);
+    (lower, bounds().find(|&bound| value <= bound).unwrap())
+}
+
+#[test]
+fn quantiles_of_classic_and_of_native_histograms_are_those_of_the_workload() {
+    let exporter = Exporter::start(&[]);
+    let classic = Prometheus::start(exporter.address, "");
+    let native = Prometheus::start(exporter.address, "native-histograms,exemplar-storage");
+    let arguments = ["latency", "--delays=100us,1500us,12ms", "--repeat=700,250,50", "--list"];
+    let mut workload = Workload::start(&arguments);
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
+    let durations = durations(&workload.work());
+    let (count, sum) = (durations.len() as f64, durations.iter().sum::<f64>());
+    let pid = workload.pid();
+    let launches = format!("{{pid=\"{pid}\",op=\"cudaLaunchKernel\",cold=\"false\"}}");
+    until("every call in classic buckets", || {
+        (classic.value(&format!("{CALLS}_count{launches}")) == Some(count)).then_some(())
+    });
+    until("every call in native buckets", || {
+        let told = native.value(&format!("histogram_count({CALLS}{launches})"));
+        (told == Some(count)).then_some(())
+    });
+    for told in [
+        classic.value(&format!("{CALLS}_sum{launches}")),
+        native.value(&format!("histogram_sum({CALLS}{launches})")),
+    ] {
+        assert!(told.is_some_and(|told| (told / sum - 1.0).abs() < 0.02), "{told:?}, not {sum} s");
+    }
+    for (q, rank) in [(0.5, 500), (0.9, 900), (0.99, 990)] {
+        let exact = durations[rank - 1];
+        let least = exact - OUTSIDE_SECONDS;
+        let quantile =
+            |of: String| format!("histogram_quantile({q}, sum by (pid, le) ({of}{launches}))");
+        let told = classic.value(&quantile(format!("{CALLS}_bucket"))).unwrap();
+        let (lower, upper) = (classic_bucket(least).0, classic_bucket(exact).1);
+        assert!(lower <= told && told <= upper, "classic p{q}: {told} s, {lower} to {upper} s");
+        let told = native.value(&quantile(CALLS.to_owned())).unwrap();
+        let (lower, upper) = (least * (1.0 - MAX_ERROR), exact * (1.0 + MAX_ERROR));
+        assert!(lower <= told && told <= upper, "native p{q}: {told} s, not {exact} s");
+    }
+    workload.end();
+    exemplars_arrive(&native);
+    classic.assert_that_every_scrape_succeeded();
+    native.assert_that_every_scrape_succeeded();
+}
+
+/// A chain's counter names the chain.
+fn exemplars_arrive(prometheus: &Prometheus) {
+    let mut contended = Workload::start(&["contend", "--seconds=60", "--spin=200us"]);
+    contended.go();
+    let pid = contended.pid();
+    let exemplar = until("an exemplar", || {
+        let found = prometheus.api("/api/v1/query_exemplars?query=gpucause_causal_chains_total");
+        let series = found.as_array().unwrap().iter();
+        let of_pid = series.filter(|series| series["seriesLabels"]["pid"] == pid.as_str());
+        of_pid.flat_map(|series| series["exemplars"].as_array().unwrap().clone()).next()
+    });
+    let id = exemplar["labels"]["chain_id"].as_str().unwrap_or_default();
+    assert!(id.contains(&pid), "{exemplar}");
+    assert_eq!(exemplar["value"], "1");
+    contended.kill();
 }

@@ -123,7 +123,7 @@ impl Rule for DataloaderStarvation {
 
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
-        let workers = Workers::of(scene, subject);
+        let mut workers = Workers::of(scene, subject);
         if workers.count == 0 || workers.busy_share() < BUSY {
             return None;
         }
@@ -135,6 +135,12 @@ impl Rule for DataloaderStarvation {
             |effect| effect.offcpu(&WAITS).share(for_data(subject, effect)),
             |effect, thread| lost(subject, effect, thread),
         )?;
+        // A worker is forked with its parent's name, and may have given itself another since.
+        let waits = subject.waits(share.effect, &WAITS);
+        let named = waits.iter().find(|wait| wait.relation == Relation::Worker);
+        if let (Some(worker), Some(wait)) = (&mut workers.busiest, named) {
+            worker.comm = wait.on.to_text();
+        }
         let evidence = share.evidence().and(
             &Evidence::default()
                 .with("workers", workers.count as f64)

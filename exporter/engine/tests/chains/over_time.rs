@@ -8,7 +8,7 @@ use gpucause_engine::chain::{Cause, Effect, Severity};
 use gpucause_engine::settings::{RuleSettings, Settings};
 
 use crate::host::{Host, WINDOW, lost};
-use crate::process::{KERNEL, MS, Process, Whom};
+use crate::process::{KERNEL, MS, Process, US, Whom};
 use crate::stories::{HOG, steady, trained};
 
 fn reads_for(train: &mut Process, ns: u64) {
@@ -72,6 +72,27 @@ fn a_chain_that_gets_worse_counts_once_more() {
     let expected = [(Severity::Low, 1), (Severity::Medium, 1), (Severity::High, 1)];
     assert_eq!(counts.collect::<Vec<_>>(), expected);
     lost(chain, 1_900 * MS);
+}
+
+#[test]
+fn who_makes_a_chain_worse_is_to_blame_and_not_who_took_a_little_before() {
+    let mut host = trained();
+    let before = Whom("cron", 901, Relation::Other);
+    host.run(2, |train| {
+        steady(train);
+        train.waits(Reason::Preempted, before, 100 * MS, 0);
+    });
+    let first = host.only(Cause::CpuPreemption).clone();
+    assert_eq!((first.effect, first.culprit.unwrap().comm), (Effect::LaunchGap, "cron".into()));
+    host.run(2, |train| {
+        steady(train);
+        train.calls("cudaLaunchKernel", 30, 5 * US, &[(Reason::Preempted, 20 * MS)]);
+        train.blame(Phase::Launch, Reason::Preempted, HOG, 600 * MS, 0);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!((&chain.id, chain.effect), (&first.id, Effect::LaunchTail));
+    assert_eq!(chain.culprit.as_ref().unwrap().comm, "hog");
+    assert!(chain.sentence.contains("hog"), "{}", chain.sentence);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
 use crate::host::lost;
-use crate::process::{KERNEL, MS, US, Whom};
+use crate::process::{KERNEL, MS, US, Whom, comm};
 use crate::stories::{self, HOLDER, TROUBLE, WORKER, steady, trained};
 
 #[test]
@@ -79,6 +79,19 @@ fn workers_that_read_from_a_slow_disk_starve_their_trainer() {
         (Some(2.0), "reading from disk")
     );
     lost(chain, u64::from(TROUBLE) * 900 * MS);
+}
+
+#[test]
+fn workers_go_by_the_name_that_they_have_given_themselves() {
+    let mut host = trained();
+    host.start_worker(0, 200).now.comm = comm("train");
+    host.run_all(4, |processes, _| {
+        steady(&mut processes[0]);
+        processes[0].waits(Reason::Poll, WORKER, 900 * MS, 0);
+        processes[1].works(&[(State::Running, 2_000 * MS)]);
+    });
+    let chain = host.only(Cause::DataloaderStarvation);
+    assert_eq!(chain.culprit.as_ref().unwrap().comm, "pt_data_worker");
 }
 
 #[test]

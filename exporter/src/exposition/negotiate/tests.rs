@@ -16,7 +16,7 @@ fn real_scrapers_get_the_best_format_there_is() {
         (
             "Prometheus 2.42 with native histograms",
             format!("{PROTOBUF},application/openmetrics-text;version=1.0.0;q=0.8,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"),
-            Format::OpenMetrics,
+            Format::Protobuf,
         ),
         (
             "Prometheus 2.53",
@@ -26,7 +26,7 @@ fn real_scrapers_get_the_best_format_there_is() {
         (
             "Prometheus 2.53 with protobuf",
             format!("{PROTOBUF};q=0.5,application/openmetrics-text;version=1.0.0;q=0.4,application/openmetrics-text;version=0.0.1;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"),
-            Format::OpenMetrics,
+            Format::Protobuf,
         ),
         (
             "Prometheus 3.5",
@@ -36,7 +36,7 @@ fn real_scrapers_get_the_best_format_there_is() {
         (
             "Prometheus 3.5 with protobuf",
             format!("{PROTOBUF};q=0.6,application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"),
-            Format::OpenMetrics,
+            Format::Protobuf,
         ),
         ("VictoriaMetrics 1.145", "text/plain;version=0.0.4;q=1,*/*;q=0.1".to_owned(), Format::Text),
         ("curl", "*/*".to_owned(), Format::Text),
@@ -65,7 +65,20 @@ fn quality_order_and_precision_decide() {
         ("application/openmetrics-text;version=2.0.0", Format::Text),
         ("application/openmetrics-text;version=0.0.1, text/plain;q=0.1", Format::Text),
         ("application/json", Format::Text),
-        (PROTOBUF, Format::Text),
+        (PROTOBUF, Format::Protobuf),
+        (&format!("{PROTOBUF};escaping=underscores;x=\"a;q=0,b\""), Format::Protobuf),
+        (&format!("{PROTOBUF};q=0.1, text/plain;q=0.2"), Format::Text),
+        (&format!("{PROTOBUF};q=0, */*;q=0.1"), Format::Text),
+        (&format!("text/plain, {PROTOBUF}"), Format::Text),
+        (&PROTOBUF.replace("delimited", "text"), Format::Text),
+        (&PROTOBUF.replace("delimited", "compact-text"), Format::Text),
+        (&PROTOBUF.replace("MetricFamily", "Metric"), Format::Text),
+        ("application/vnd.google.protobuf", Format::Text),
+        (
+            "application/vnd.google.protobuf, application/openmetrics-text;q=0.1",
+            Format::OpenMetrics,
+        ),
+        ("application/*", Format::OpenMetrics),
     ] {
         assert_eq!(format(accept), expected, "{accept}");
     }

@@ -3,8 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpucause_fake_cuda::script::{Way, parse_time};
+
+use crate::{fault, process};
 
 /// Drives CUDA libraries (stand-ins or NVIDIA's) and prints the truth about it as one line of JSON.
 ///
@@ -20,7 +23,7 @@ pub(crate) struct Arguments {
 }
 
 /// What every scenario takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Common {
     /// Directory that holds libcudart.so.12 or .13, libcuda.so.1 and libnccl.so.2; the last two are opened when an op of
     /// theirs is called. Without it the loader's search path counts.
@@ -126,6 +129,9 @@ pub(crate) enum Scenario {
     Churn(Churn),
     /// Leave calls in odd ways.
     Unwind(Unwind),
+    /// Feed a GPU at a healthy pace, then suffer from one cause of known strength, and tell what it took.
+    #[command(name = "scenario")]
+    Fault(FaultOptions),
     /// Take from the host: disk, memory, network, CPU.
     Host(Host),
     /// Fork child processes before the first call.
@@ -137,7 +143,7 @@ pub(crate) enum Scenario {
         /// The directory; it gets this program as well.
         to: std::path::PathBuf,
     },
-    /// A busy loop; `contend` and `split` start it.
+    /// A busy loop; `contend`, `split` and `scenario` start it.
     #[command(hide = true)]
     Burn(Burn),
 }
@@ -366,6 +372,59 @@ pub(crate) struct Unwind {
     /// The op to call.
     #[arg(long, default_value = "cudaLaunchKernel")]
     pub(crate) op: String,
+}
+
+/// Prints a line `{"injected":{..}}` when the fault begins, lines `{"truth":{..}}` with the seconds lost since then, and
+/// the last of these as its result.
+#[derive(Debug, Args)]
+pub(crate) struct FaultOptions {
+    /// What goes wrong.
+    #[arg(value_enum)]
+    pub(crate) name: fault::Name,
+    /// Share of the loop's time that is to be lost, 0.05 to 0.8.
+    #[arg(long, default_value_t = 0.4, value_parser = strength)]
+    pub(crate) strength: f64,
+    /// How long the loop is healthy before.
+    #[arg(long, default_value_t = 12.0, value_name = "SECONDS")]
+    pub(crate) baseline: f64,
+    /// How long the fault stays.
+    #[arg(long, default_value_t = 10.0)]
+    pub(crate) seconds: f64,
+    /// Between two lines of truth.
+    #[arg(long, value_parser = time, default_value = "1s")]
+    pub(crate) every: u64,
+    /// The feeding thread's CPU [default: the last that it may use]
+    #[arg(long)]
+    pub(crate) cpu: Option<usize>,
+    /// Have the feeding thread run before all others, so that only the fault disturbs it.
+    #[arg(long)]
+    pub(crate) undisturbed: bool,
+}
+
+impl FaultOptions {
+    /// Binds the calling thread, which feeds the GPU, to a CPU.
+    pub(crate) fn settle(&self, cpu: usize) -> Result<()> {
+        process::pin(cpu)?;
+        if self.undisturbed { process::run_first() } else { Ok(()) }
+    }
+
+    /// The feeding thread's CPU.
+    pub(crate) fn cpu(&self) -> Result<usize> {
+        let last = || process::cpus().last().copied().context("this process may use no CPU");
+        self.cpu.map_or_else(last, Ok)
+    }
+
+    /// A CPU that is not the feeding thread's.
+    pub(crate) fn other_cpu(&self) -> Result<usize> {
+        let own = self.cpu()?;
+        let other = process::cpus().into_iter().find(|&cpu| cpu != own);
+        other.context("this scenario needs two CPUs")
+    }
+}
+
+fn strength(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.05..=0.8).contains(share));
+    share.ok_or_else(|| format!("`{text}`: write a share from 0.05 to 0.8"))
 }
 
 #[derive(Debug, Args)]

@@ -4,13 +4,17 @@
 
 mod caller;
 mod cli;
+mod fault;
+mod gpu;
 mod kernels;
 mod libraries;
+mod loss;
 mod operation;
 mod process;
 mod quantiles;
 mod scenario;
 mod session;
+mod shared;
 mod thread_stats;
 
 use std::path::Path;
@@ -33,7 +37,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Scenario::Burn(burn) = &arguments.scenario {
-        return process::burn(burn);
+        return process::burn(burn, arguments.common.wait);
     }
     if let Scenario::LayOut { to } = &arguments.scenario {
         return lay_out(to);
@@ -55,6 +59,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Scenario::Spawn(options) => scenario::spawn::run(common, options),
         Scenario::Churn(options) => scenario::churn::run(common, options),
         Scenario::Unwind(options) => scenario::unwind::run(common, options),
+        Scenario::Fault(options) => scenario::fault::run(common, options),
         Scenario::Host(options) => scenario::host::run(common, options),
         Scenario::Workers(options) => scenario::workers::run(common, options),
         Scenario::Idle => scenario::idle::run(common),

@@ -18,16 +18,39 @@ pub(crate) fn set_comm(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Bits in a word of a set of CPUs, and words of the largest.
+const WORD: usize = u64::BITS as usize;
+const WORDS: usize = 128;
+
+/// The CPUs that the calling thread may use, in order.
+pub(crate) fn cpus() -> Vec<usize> {
+    let mut set = [0u64; WORDS];
+    // SAFETY: the set is this many bytes long.
+    unsafe { libc::sched_getaffinity(0, size_of_val(&set), set.as_mut_ptr().cast()) };
+    (0..WORDS * WORD).filter(|cpu| set[cpu / WORD] >> (cpu % WORD) & 1 == 1).collect()
+}
+
 /// Binds the calling thread to one CPU.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
-    const WORD: usize = u64::BITS as usize;
-    let mut set = [0u64; 128];
+    let mut set = [0u64; WORDS];
     let word = set.get_mut(cpu / WORD).with_context(|| format!("there is no CPU {cpu}"))?;
     *word = 1 << (cpu % WORD);
     // SAFETY: the set is this many bytes long.
     let code = unsafe { libc::sched_setaffinity(0, size_of_val(&set), set.as_ptr().cast()) };
     if code != 0 {
         bail!("cannot run on CPU {cpu}: {}", std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Has the calling thread run before all ordinary ones; threads and processes that it starts are ordinary.
+pub(crate) fn run_first() -> Result<()> {
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameter is valid for reads.
+    let code = unsafe { libc::sched_setscheduler(0, policy, &raw const priority) };
+    if code != 0 {
+        bail!("cannot run before others: {}", std::io::Error::last_os_error());
     }
     Ok(())
 }
@@ -51,14 +74,37 @@ pub(crate) fn end_with_parent() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
-/// A busy loop until killed, or until the parent is gone.
-pub(crate) fn burn(options: &Burn) -> Result<()> {
+/// Runs `child` in a forked process and returns its PID.
+pub(crate) fn fork(child: impl FnOnce() -> Result<()>) -> Result<u32> {
+    // SAFETY: the process has one thread so far, so no lock is held that the child would miss; it ends with `_exit`.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error().into()),
+        0 => {
+            let failed = child().inspect_err(|error| eprintln!("gpucause-workload: {error:#}"));
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(failed.is_err())) }
+        }
+        pid => Ok(pid.unsigned_abs()),
+    }
+}
+
+/// Waits for the end of a forked process.
+pub(crate) fn wait_for(pid: u32) {
+    // SAFETY: no status is asked for.
+    unsafe { libc::waitpid(pid.cast_signed(), std::ptr::null_mut(), 0) };
+}
+
+/// A busy loop until killed, or until the parent is gone; if asked to, only after a line on standard input.
+pub(crate) fn burn(options: &Burn, wait: bool) -> Result<()> {
     end_with_parent();
     set_comm(&options.name)?;
     pin(options.cpu)?;
     // SAFETY: takes an integer.
     unsafe { libc::nice(options.nice) };
     println!("burning");
+    if wait {
+        std::io::stdin().read_line(&mut String::new())?;
+    }
     loop {
         std::hint::spin_loop();
     }

@@ -14,12 +14,12 @@ type Details = HashMap<ProcId, Arc<ProcessDetails>>;
 
 /// A filter, and what it said of processes so far, as long as what it goes by stays the same.
 #[derive(Debug, Default)]
-pub struct Selection {
+pub struct ProcessSelection {
     filter: ProcessFilter,
     told: HashMap<ProcId, (Arc<ProcessDetails>, bool)>,
 }
 
-impl Selection {
+impl ProcessSelection {
     /// Goes by another filter.
     pub fn set_filter(&mut self, filter: &ProcessFilter) {
         if self.filter != *filter {
@@ -67,8 +67,8 @@ mod tests {
         ProcessSnapshot::new(ProcId(id), Tgid(id), Comm(comm))
     }
 
-    fn selection(yaml: &str) -> Selection {
-        let mut selection = Selection::default();
+    fn selection(yaml: &str) -> ProcessSelection {
+        let mut selection = ProcessSelection::default();
         selection.set_filter(&Config::parse(yaml).unwrap().processes);
         selection
     }

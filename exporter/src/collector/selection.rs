@@ -1,0 +1,102 @@
+//! Which collectors a scrape asks for, by `collect[]` or `exclude[]` in its query.
+
+/// Characters of what was asked for that a refusal repeats.
+const MAX_TOLD_CHARS: usize = 64;
+
+/// The collectors of a page.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// Every one.
+    #[default]
+    All,
+    /// These.
+    Only(Vec<&'static str>),
+    /// Every one but these.
+    Without(Vec<&'static str>),
+}
+
+/// Why a query selects nothing.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectionError {
+    /// It includes and excludes.
+    #[error("collect[] and exclude[] cannot be combined; use one of them")]
+    Combined,
+    /// It names something else.
+    #[error("there is no collector {name:?}; there are {known}")]
+    Unknown {
+        /// What it names, cut short.
+        name: String,
+        /// What it could have named.
+        known: String,
+    },
+    /// It is no query.
+    #[error("{0:?} in the query is no UTF-8 text with %XX for what must be escaped")]
+    Malformed(String),
+}
+
+impl Selection {
+    /// From the query of a URL; parameters of other names are ignored. `known` are the names of all collectors.
+    ///
+    /// # Errors
+    /// When it cannot be done as asked: a page that has more or less than that would not be noticed.
+    pub fn parse(query: &str, known: &[&'static str]) -> Result<Self, SelectionError> {
+        let (mut only, mut without) = (Vec::new(), Vec::new());
+        for parameter in query.split('&') {
+            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let names = match decoded(key)?.as_str() {
+                "collect[]" => &mut only,
+                "exclude[]" => &mut without,
+                _ => continue,
+            };
+            let asked = decoded(value)?;
+            let Some(&name) = known.iter().find(|name| **name == asked) else {
+                return Err(SelectionError::Unknown { name: cut(&asked), known: known.join(", ") });
+            };
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        match (only.is_empty(), without.is_empty()) {
+            (true, true) => Ok(Self::All),
+            (false, true) => Ok(Self::Only(only)),
+            (true, false) => Ok(Self::Without(without)),
+            (false, false) => Err(SelectionError::Combined),
+        }
+    }
+
+    /// Whether a collector is part of it.
+    #[must_use]
+    pub fn includes(&self, collector: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(&collector),
+            Self::Without(names) => !names.contains(&collector),
+        }
+    }
+}
+
+/// What a form sends: `+` for a blank, `%XX` for any byte.
+fn decoded(text: &str) -> Result<String, SelectionError> {
+    let malformed = || SelectionError::Malformed(cut(text));
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                let (high, low) = digit().zip(digit()).ok_or_else(malformed)?;
+                u8::try_from(high << 4 | low).map_err(|_| malformed())?
+            }
+            plain => plain,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| malformed())
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(MAX_TOLD_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests;

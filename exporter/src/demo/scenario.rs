@@ -1,0 +1,100 @@
+//! What can be shown. The stand-in workload makes it happen.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+/// A cause, injected for real.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// A log shipper takes the feeding thread's CPU: the p99 of launches rises
+    Incident,
+    /// A busy process shares the feeding thread's CPU
+    CpuContention,
+    /// A thread computes while it holds a mutex that the feeding thread needs
+    Lock,
+    /// Data-loader workers do not keep up
+    Dataloader,
+    /// The feeding thread reads a file past the page cache
+    Io,
+    /// The feeding thread touches pages of a file that are not in memory
+    PageFault,
+    /// Large blocking copies among small ones
+    MemcpyBottleneck,
+    /// A result is copied to the host after each launch, as `.item()` does
+    ImplicitSync,
+    /// Device memory is taken and given back in each step
+    AllocChurn,
+    /// Device memory is taken and kept
+    Leak,
+    /// A CUDA graph is captured and built in each step
+    GraphRecapture,
+    /// One of two ranks comes late to the collectives
+    NcclStraggler,
+    /// New kernels are launched, and loaded for that, all the time
+    ColdStart,
+    /// A launch does not return
+    Hang,
+    /// Nothing is wrong, and nothing is found
+    Healthy,
+}
+
+impl Scenario {
+    /// Its name on the command line.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// What it shows, in words.
+    pub(super) fn what(self) -> String {
+        let value = self.to_possible_value();
+        value.and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
+    }
+
+    /// Healthy time before the fault, when the demo takes this long in all. The program must be seen to have warmed up.
+    pub(super) fn baseline(self, whole: Option<Duration>) -> Duration {
+        const USUAL: Duration = Duration::from_secs(12);
+        whole.map_or(USUAL, |whole| USUAL.min(whole / 3))
+    }
+
+    /// How long it is shown when the user does not say.
+    pub(super) fn length(self) -> Duration {
+        Duration::from_secs(match self {
+            // Growth is judged over a minute.
+            Self::Leak => 100,
+            _ => 45,
+        })
+    }
+}
+
+/// A line for each.
+pub(super) fn list() -> String {
+    let mut text = String::new();
+    for scenario in Scenario::value_variants() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{:<18} {}", scenario.name(), scenario.what());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_is_listed_with_what_it_shows() {
+        let list = list();
+        assert_eq!(list.lines().count(), Scenario::value_variants().len());
+        assert!(list.lines().all(|line| line.split_whitespace().count() > 2), "{list}");
+        assert_eq!(Scenario::NcclStraggler.name(), "nccl-straggler");
+    }
+
+    #[test]
+    fn a_short_demo_has_a_short_healthy_phase() {
+        let seconds = |whole: Option<u64>| {
+            Scenario::Incident.baseline(whole.map(Duration::from_secs)).as_secs()
+        };
+        assert_eq!([seconds(None), seconds(Some(60)), seconds(Some(9))], [12, 12, 3]);
+    }
+}

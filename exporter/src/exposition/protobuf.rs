@@ -1,0 +1,193 @@
+//! Prometheus' protobuf format: `io.prometheus.client.MetricFamily` messages of `metrics.proto`, each behind its length.
+//!
+//! Unlike in OpenMetrics, a counter's family has the name that queries use, with `_total`. Histograms have classic and
+//! native buckets: a scraper takes those that it knows. There is a field for a sample timestamp, which is never sent.
+
+mod field;
+mod wire;
+
+use super::ladder::{LADDER, cumulate};
+use super::native::{Buckets, SCHEMA, ZERO_THRESHOLD};
+use super::page::{CHUNK_BYTES, Page};
+use crate::family::{Exemplar, Family, Sample, Value};
+use crate::metric::{Kind, Metric};
+use gpucause_abi::hist::Histogram;
+use std::io;
+
+/// Writes the page to `sink`, piece by piece. Families without samples are left out.
+///
+/// # Errors
+/// Those of `sink`.
+pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
+    let mut page = Page::new(sink);
+    let (mut chunks, mut native) = (Chunks::default(), Buckets::default());
+    for family in families.iter().filter(|family| !family.samples.is_empty()) {
+        write_family(family, &mut page, &mut chunks, &mut native)?;
+    }
+    page.flush()
+}
+
+/// A family's metrics, which are encoded before its length can be written: in chunks, since they may be many megabytes.
+/// Chunks that were written are used again.
+#[derive(Default)]
+struct Chunks {
+    full: Vec<Vec<u8>>,
+    current: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Chunks {
+    /// Where the next metric goes.
+    fn room(&mut self) -> &mut Vec<u8> {
+        if self.current.len() >= CHUNK_BYTES {
+            let next = self.spare.pop().unwrap_or_default();
+            self.full.push(std::mem::replace(&mut self.current, next));
+        }
+        &mut self.current
+    }
+
+    fn len(&self) -> usize {
+        self.full.iter().map(Vec::len).sum::<usize>() + self.current.len()
+    }
+
+    fn write(&mut self, page: &mut Page<'_>) -> io::Result<()> {
+        for mut chunk in self.full.drain(..) {
+            page.buffer.extend_from_slice(&chunk);
+            page.flush_full()?;
+            chunk.clear();
+            self.spare.push(chunk);
+        }
+        page.buffer.extend_from_slice(&self.current);
+        self.current.clear();
+        page.flush_full()
+    }
+}
+
+fn write_family(
+    family: &Family,
+    page: &mut Page<'_>,
+    chunks: &mut Chunks,
+    native: &mut Buckets,
+) -> io::Result<()> {
+    let row = family.metric;
+    for sample in &family.samples {
+        wire::message(chunks.room(), field::family::METRIC, |out| metric(out, row, sample, native));
+    }
+    let mut head = Vec::with_capacity(256);
+    wire::string(&mut head, field::family::NAME, &row.query_name());
+    wire::string(&mut head, field::family::HELP, row.help);
+    wire::integer(&mut head, field::family::TYPE, metric_type(row.kind));
+    let mut tail = Vec::new();
+    wire::string(&mut tail, field::family::UNIT, row.unit.map_or("", |unit| unit.name()));
+    wire::varint(&mut page.buffer, (head.len() + chunks.len() + tail.len()) as u64);
+    page.buffer.extend_from_slice(&head);
+    chunks.write(page)?;
+    page.buffer.extend_from_slice(&tail);
+    page.flush_full()
+}
+
+/// A value of the enum `MetricType`.
+const fn metric_type(kind: Kind) -> u64 {
+    match kind {
+        Kind::Counter => 0,
+        Kind::Gauge | Kind::Info => 1,
+        Kind::Histogram => 4,
+    }
+}
+
+/// `native` is room for the native buckets.
+fn metric(out: &mut Vec<u8>, row: &Metric, sample: &Sample, native: &mut Buckets) {
+    for (key, value) in row.labels.iter().zip(&sample.labels) {
+        wire::message(out, field::metric::LABEL, |out| label_pair(out, key, value.as_str()));
+    }
+    if let Value::Histogram(values) = &sample.value {
+        wire::message(out, field::metric::HISTOGRAM, |out| {
+            histogram(out, values, native);
+            timestamp(out, field::histogram::CREATED_TIMESTAMP, sample.created);
+        });
+    } else if row.kind == Kind::Counter {
+        wire::message(out, field::metric::COUNTER, |out| {
+            number(out, field::counter::VALUE, &sample.value);
+            if let Some(from) = sample.exemplar.as_ref().filter(|exemplar| exemplar.is_short()) {
+                wire::message(out, field::counter::EXEMPLAR, |out| exemplar(out, from));
+            }
+            timestamp(out, field::counter::CREATED_TIMESTAMP, sample.created);
+        });
+    } else {
+        wire::message(out, field::metric::GAUGE, |out| {
+            number(out, field::gauge::VALUE, &sample.value);
+        });
+    }
+}
+
+fn number(out: &mut Vec<u8>, field: u8, value: &Value) {
+    match *value {
+        Value::Integer(number) => wire::double(out, field, number as f64),
+        Value::Float(number) => wire::double(out, field, number),
+        Value::Seconds(time) => wire::seconds(out, field, time),
+        Value::Histogram(_) => {}
+    }
+}
+
+/// The bound `+Inf` is not among the classic buckets: its count is that of all.
+fn histogram(out: &mut Vec<u8>, values: &Histogram, native: &mut Buckets) {
+    use field::{bucket, bucket_span, histogram};
+    let (at_most, total) = cumulate(&values.slots);
+    wire::integer(out, histogram::SAMPLE_COUNT, total);
+    wire::seconds(out, histogram::SAMPLE_SUM, values.sum);
+    for (bound, count) in LADDER.iter().zip(at_most) {
+        wire::message(out, histogram::BUCKET, |out| {
+            wire::integer(out, bucket::CUMULATIVE_COUNT, count);
+            wire::seconds(out, bucket::UPPER_BOUND, bound.upper);
+        });
+    }
+    native.set(&values.slots);
+    wire::signed(out, histogram::SCHEMA, SCHEMA.into());
+    wire::double(out, histogram::ZERO_THRESHOLD, ZERO_THRESHOLD);
+    wire::integer(out, histogram::ZERO_COUNT, native.zero_count);
+    for span in &native.spans {
+        wire::message(out, histogram::POSITIVE_SPAN, |out| {
+            wire::signed(out, bucket_span::OFFSET, span.offset.into());
+            wire::integer(out, bucket_span::LENGTH, span.length.into());
+        });
+    }
+    if !native.deltas.is_empty() {
+        wire::message(out, histogram::POSITIVE_DELTA, |out| {
+            for &delta in &native.deltas {
+                wire::varint(out, wire::zigzag(delta));
+            }
+        });
+    }
+}
+
+fn exemplar(out: &mut Vec<u8>, exemplar: &Exemplar) {
+    wire::message(out, field::exemplar::LABEL, |out| {
+        label_pair(out, exemplar.key, &exemplar.value);
+    });
+    wire::double(out, field::exemplar::VALUE, exemplar.amount);
+    timestamp(out, field::exemplar::TIMESTAMP, Some(exemplar.at));
+}
+
+fn label_pair(out: &mut Vec<u8>, name: &str, value: &str) {
+    wire::string(out, field::label_pair::NAME, name);
+    wire::string(out, field::label_pair::VALUE, value);
+}
+
+/// A `google.protobuf.Timestamp`, for a moment after the Unix epoch.
+fn timestamp(out: &mut Vec<u8>, field: u8, unix_seconds: Option<f64>) {
+    let Some(unix_seconds) = unix_seconds else { return };
+    let whole = unix_seconds.floor();
+    let nanos = ((unix_seconds - whole) * 1e9).min(999_999_999.0);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a float is cut to the range of an integer"
+    )]
+    wire::message(out, field, |out| {
+        wire::integer(out, field::timestamp::SECONDS, whole as u64);
+        wire::integer(out, field::timestamp::NANOS, nanos as u64);
+    });
+}
+
+#[cfg(test)]
+mod tests;

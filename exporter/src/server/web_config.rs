@@ -1,0 +1,160 @@
+//! The file of `--web.config.file`, in the format of Prometheus's exporter-toolkit: what it says, and what is wrong with it.
+
+mod client_cert;
+mod document;
+mod headers;
+mod material;
+mod names;
+mod rate;
+mod tls;
+mod users;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use hyper::header::{HeaderName, HeaderValue};
+
+use crate::config::{Complaint, typed};
+use document::Document;
+
+pub(super) use rate::Rate;
+pub(super) use tls::Tls;
+pub(super) use users::Users;
+
+/// How clients are to be let in.
+#[derive(Debug, Default)]
+pub struct WebConfig {
+    pub(super) tls: Option<Tls>,
+    pub(super) users: Users,
+    /// Added to every response.
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) rate: Option<Rate>,
+}
+
+/// Why a file was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum WebConfigError {
+    /// It cannot be read.
+    #[error("{path}: {source}", path = .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It says something wrong.
+    #[error("{}", told(.path, .complaints))]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        complaints: Vec<Complaint>,
+    },
+}
+
+fn told(path: &Path, complaints: &[Complaint]) -> String {
+    let line = |complaint: &Complaint| match complaint.place {
+        Some(place) => format!("{}:{}: {}", path.display(), place.line, complaint.problem),
+        None => format!("{}: {}", path.display(), complaint.problem),
+    };
+    complaints.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// What is wrong with values, by their keys.
+#[derive(Debug, Default)]
+struct Complaints(Vec<Complaint>);
+
+impl Complaints {
+    fn say(&mut self, key: &str, problem: impl fmt::Display) {
+        self.0.push(Complaint { place: None, problem: format!("{key} {problem}") });
+    }
+}
+
+/// A file that was read, with those it names.
+pub(super) struct Reading {
+    /// All that decides about the outcome, the file itself first.
+    pub(super) files: Vec<PathBuf>,
+    pub(super) outcome: Result<WebConfig, WebConfigError>,
+}
+
+impl WebConfig {
+    /// What a file says, and the files that it names.
+    ///
+    /// # Errors
+    /// When one cannot be read, or with everything that is wrong with it.
+    pub fn load(path: &Path) -> Result<Self, WebConfigError> {
+        Self::read(path).outcome
+    }
+
+    pub(super) fn read(path: &Path) -> Reading {
+        let mut files = vec![path.to_owned()];
+        let outcome = material::text(path)
+            .map_err(|source| WebConfigError::Unreadable { path: path.into(), source })
+            .and_then(|text| {
+                let folder = path.parent().unwrap_or(Path::new(""));
+                Self::parse(&text, folder, &mut files)
+                    .map_err(|complaints| WebConfigError::Wrong { path: path.into(), complaints })
+            });
+        Reading { files, outcome }
+    }
+
+    /// What a text says; the files that it names are added to `files`.
+    fn parse(text: &str, folder: &Path, files: &mut Vec<PathBuf>) -> Result<Self, Vec<Complaint>> {
+        let document: Document = typed(text).map_err(|complaint| vec![complaint])?;
+        let mut complaints = Complaints::default();
+        let section = document.tls_server_config.map(|section| section.resolved(folder));
+        let tls = section.as_ref().filter(|section| !section.is_empty()).and_then(|section| {
+            files.extend(section.files().map(Path::to_owned));
+            tls::build(section, &mut complaints)
+        });
+        let headers = headers::build(&document.http_server_config.headers, &mut complaints);
+        let users = Users::build(document.basic_auth_users, &mut complaints);
+        let rate = rate::build(&document.rate_limit, &mut complaints);
+        if complaints.0.is_empty() {
+            Ok(Self { tls, users, headers, rate })
+        } else {
+            Err(complaints.0)
+        }
+    }
+
+    /// Whether connections are not encrypted.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
+    /// What of the protection of `self` would be gone, if anything, with `other` in its place.
+    pub(super) fn lost_with(&self, other: &Self) -> Option<&'static str> {
+        if self.tls.is_some() && other.tls.is_none() {
+            return Some("tls_server_config is gone");
+        }
+        if !self.users.is_empty() && other.users.is_empty() {
+            return Some("basic_auth_users are gone");
+        }
+        let verified = |config: &Self| config.tls.as_ref().is_some_and(|tls| tls.requires_identity);
+        (verified(self) && !verified(other)).then_some("client certificates are no longer required")
+    }
+}
+
+impl fmt::Display for WebConfig {
+    /// In short, without secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.tls {
+            Some(tls) => write!(f, "{tls}")?,
+            None => f.write_str("no TLS")?,
+        }
+        match self.users.count() {
+            0 => f.write_str(", no users")?,
+            1 => f.write_str(", 1 user")?,
+            count => write!(f, ", {count} users")?,
+        }
+        if let Some(rate) = &self.rate {
+            write!(f, ", {rate}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! What is asked of the certificate that a client shows.
+
+mod san;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+/// Asks for a certificate, and looks at it as closely as the policy says. That the client has the key to it is checked in any case.
+#[derive(Debug)]
+pub(super) struct Clients {
+    /// Checks who issued it, where that matters.
+    authorities: Option<Arc<dyn ClientCertVerifier>>,
+    mandatory: bool,
+    /// Names of which the certificate must have one.
+    names: Option<Vec<String>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Clients {
+    pub(super) fn new(
+        authorities: Option<Arc<dyn ClientCertVerifier>>,
+        mandatory: bool,
+        names: Option<Vec<String>>,
+        provider: &CryptoProvider,
+    ) -> Self {
+        let algorithms = provider.signature_verification_algorithms;
+        Self { authorities, mandatory, names, algorithms }
+    }
+}
+
+/// Whether one of a certificate's alternative names is in a list.
+fn has_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
+    let same = |shown: &san::Name<'_>, listed: &String| match shown {
+        san::Name::Text(text) => text == listed,
+        san::Name::Address(address) => {
+            listed.parse::<IpAddr>().is_ok_and(|listed| listed == *address)
+        }
+    };
+    let shown = san::alternative_names(certificate);
+    shown.is_some_and(|shown| shown.iter().any(|s| names.iter().any(|listed| same(s, listed))))
+}
+
+impl ClientCertVerifier for Clients {
+    fn client_auth_mandatory(&self) -> bool {
+        self.mandatory
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.authorities.as_ref().map_or(&[], |authorities| authorities.root_hint_subjects())
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        if let Some(authorities) = &self.authorities {
+            authorities.verify_client_cert(end_entity, intermediates, now)?;
+        }
+        match &self.names {
+            Some(names) if !has_name(end_entity, names) => {
+                Err(CertificateError::ApplicationVerificationFailure.into())
+            }
+            _ => Ok(ClientCertVerified::assertion()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,74 @@
+//! A server whose page is that of the fixture.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gpucause::collector::Selection;
+use gpucause::family::Family;
+use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
+use gpucause_engine::chain::Chain;
+use tokio::sync::oneshot;
+
+use crate::snapshot;
+
+struct Fixture;
+
+impl Source for Fixture {
+    fn collectors(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    fn scrape(&self, _: &Selection) -> Result<Vec<Family>, ScrapeError> {
+        Ok(snapshot::families())
+    }
+
+    fn chains(&self) -> Vec<Chain> {
+        vec![snapshot::chain()]
+    }
+
+    fn ready(&self) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+/// A server on a port of its own, until dropped.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) access: Arc<LiveWebConfig>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let joined = self.thread.take().unwrap().join();
+        assert!(joined.is_ok() || std::thread::panicking(), "the server panicked");
+    }
+}
+
+/// Serves as a web configuration file says.
+pub(crate) fn serve(file: &Path) -> Running {
+    start(LiveWebConfig::load(file).unwrap(), Limits::default())
+}
+
+pub(crate) fn start(access: LiveWebConfig, limits: Limits) -> Running {
+    let server = Server::bind(&["0.0.0.0:0".parse().unwrap()], limits).unwrap();
+    let server = server.with_access(Arc::new(access));
+    let access = Arc::clone(server.access());
+    let address = SocketAddr::from(([127, 0, 0, 1], server.addresses()[0].port()));
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let until = async {
+            let _ = stopped.await;
+        };
+        let path = "/metrics".parse().unwrap();
+        runtime.block_on(server.serve(Arc::new(Fixture), path, until)).unwrap();
+        runtime.shutdown_timeout(Duration::from_secs(5));
+    });
+    Running { address, access, stop: Some(stop), thread: Some(thread) }
+}

@@ -1,0 +1,45 @@
+//! Where nothing is wrong nothing is found.
+
+use crate::run::{Plan, rounds, run};
+
+/// Time of each of the four healthy scenarios, in seconds.
+fn seconds() -> f64 {
+    let asked = std::env::var("GPUCAUSE_HEALTHY_SECONDS").ok();
+    asked.map_or(13.0, |all| all.parse::<f64>().expect("a number of seconds") / 4.0)
+}
+
+fn check(name: &'static str) {
+    for round in 1..=rounds() {
+        let plan = Plan { baseline: 0.0, seconds: seconds(), ..Plan::of(name) };
+        let outcome = run(&plan);
+        let looks = outcome.looks.len();
+        let found = outcome.looks.iter().flat_map(|look| &look.chains).next();
+        println!(
+            "{name} {round}/{}: {looks} looks, {:?}",
+            rounds(),
+            found.map(|chain| chain.cause)
+        );
+        assert!(looks >= 8, "{name}: {looks} looks are too few to tell: {}", outcome.told());
+        assert!(found.is_none(), "{name}: {}", outcome.told());
+    }
+}
+
+#[test]
+fn a_steady_loop_beside_restless_helpers_is_healthy() {
+    check("healthy");
+}
+
+#[test]
+fn a_server_that_waits_for_requests_is_healthy() {
+    check("healthy-idle");
+}
+
+#[test]
+fn a_loop_that_waits_for_the_gpu_is_healthy() {
+    check("healthy-sync");
+}
+
+#[test]
+fn a_loop_beside_a_busy_cpu_is_healthy() {
+    check("healthy-noise");
+}

@@ -1,0 +1,188 @@
+//! One scenario from start to end: the trainer, the probes, the engine, and what it found at each look.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use gpucause::chains::LOOK_EVERY;
+use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_engine::chain::Chain;
+use gpucause_engine::settings::Settings;
+use gpucause_engine::{Engine, Moment};
+use gpucause_probes::registry::Verdict;
+use gpucause_probes::{Options, Probes};
+
+use crate::trainer::{Trainer, libraries};
+
+/// How long the libraries may take to be found.
+const FIND_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A scenario and how it is looked at.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) name: &'static str,
+    pub(crate) strength: f64,
+    /// Healthy time before the injection, in seconds: five looks, after which the program counts as warm.
+    pub(crate) baseline: f64,
+    /// Time from then on, in seconds.
+    pub(crate) seconds: f64,
+    /// Between two looks.
+    pub(crate) look_every: Duration,
+    pub(crate) settings: Settings,
+}
+
+impl Plan {
+    pub(crate) fn of(name: &'static str) -> Self {
+        Self {
+            name,
+            strength: 0.4,
+            baseline: 7.5,
+            seconds: 8.0,
+            look_every: LOOK_EVERY,
+            settings: Settings::default(),
+        }
+    }
+}
+
+/// The chains of the trainer and its ranks after a look, the worst first.
+#[derive(Debug, Clone)]
+pub(crate) struct Look {
+    /// On the monotonic clock, in nanoseconds.
+    pub(crate) at_ns: u64,
+    pub(crate) chains: Vec<Chain>,
+}
+
+/// All that a run showed.
+pub(crate) struct Outcome {
+    pub(crate) trainer: Trainer,
+    pub(crate) looks: Vec<Look>,
+    /// The processes of the trainer, as the last look saw them.
+    pub(crate) processes: Vec<ProcessSnapshot>,
+}
+
+/// Held by each test, in any checkout: what one loads onto the CPUs would disturb what another measures.
+fn alone() -> &'static File {
+    static ALONE: OnceLock<File> = OnceLock::new();
+    ALONE.get_or_init(|| {
+        let path = std::env::temp_dir().join("gpucause-test-alone");
+        let file = File::create(&path).unwrap();
+        file.lock().unwrap();
+        file
+    })
+}
+
+fn until_attached(probes: &Probes, library: &std::path::Path) {
+    let deadline = Instant::now() + FIND_DEADLINE;
+    loop {
+        let libraries = probes.status().libraries;
+        if libraries.iter().any(|own| own.path == library && own.verdict == Verdict::Attached) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{} has no probes: {libraries:#?}", library.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs it. Every test of this program runs alone, here and in other checkouts.
+pub(crate) fn run(plan: &Plan) -> Outcome {
+    let _alone = alone();
+    let libraries = libraries();
+    let mut arguments = vec![
+        plan.name.to_owned(),
+        format!("--strength={}", plan.strength),
+        format!("--baseline={}", plan.baseline),
+        format!("--seconds={}", plan.seconds),
+    ];
+    // A thread that others must not disturb cannot be disturbed by neighbours either.
+    if !matches!(plan.name, "incident" | "cpu-contention") {
+        arguments.push("--undisturbed".into());
+    }
+    let mut trainer = Trainer::start(&libraries, &arguments);
+    let probes = Probes::start(Options::default()).expect("needs root and a kernel with BTF");
+    until_attached(&probes, &libraries.join("libcudart.so.12"));
+    if plan.name == "nccl-straggler" {
+        until_attached(&probes, &libraries.join("libnccl.so.2"));
+    }
+    let mut engine = Engine::new(plan.settings.clone());
+    let mut outcome = Outcome { trainer, looks: Vec::new(), processes: Vec::new() };
+    trainer = outcome.trainer;
+    trainer.go();
+    let mut next = Instant::now();
+    loop {
+        next += plan.look_every;
+        if !trainer.listen_until(next) {
+            break;
+        }
+        let snapshot = Arc::new(probes.snapshot().unwrap());
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        let at_ns = snapshot.taken_at.0;
+        engine.look(Moment::new(Arc::clone(&snapshot), unix));
+        // The host may have other CUDA processes, of others who test.
+        let leader = nix::unistd::Pid::from_raw(trainer.pid().cast_signed());
+        let own = |pid: u32| {
+            let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
+            nix::unistd::getpgid(Some(pid)).is_ok_and(|group| group == leader)
+        };
+        let chains = engine.chains().into_iter().filter(|chain| own(chain.victim.pid));
+        outcome.looks.push(Look { at_ns, chains: chains.cloned().collect() });
+        let processes = snapshot.processes.iter().filter(|process| own(process.tgid.0));
+        outcome.processes = processes.cloned().collect();
+    }
+    outcome.trainer = trainer;
+    outcome
+}
+
+/// How often each scenario runs.
+pub(crate) fn rounds() -> u32 {
+    let asked = std::env::var("GPUCAUSE_SCENARIO_ROUNDS").ok();
+    asked.map_or(1, |rounds| rounds.parse().expect("a number of rounds"))
+}
+
+impl Outcome {
+    /// What the run showed, for whoever must find out why it is not what was expected.
+    pub(crate) fn told(&self) -> String {
+        let mut text = format!("injected: {:?}\n", self.trainer.injected);
+        let _ = writeln!(text, "the trainer has ended: {:?}", self.trainer.ended);
+        for look in &self.looks {
+            let _ = writeln!(text, "look at {:.3} s:", look.at_ns as f64 / 1e9);
+            for chain in &look.chains {
+                let _ = writeln!(
+                    text,
+                    "  {} {} {} {:?} explained {:.2} lost {:.3} s: {}",
+                    chain.severity,
+                    chain.cause,
+                    chain.effect,
+                    chain.culprit,
+                    chain.explained,
+                    chain.lost_seconds,
+                    chain.sentence
+                );
+            }
+        }
+        for process in &self.processes {
+            let _ = writeln!(text, "{} {}", process.tgid, process.comm.to_text());
+            for phase in gpucause_abi::state::Phase::ALL {
+                for state in gpucause_abi::state::State::all() {
+                    let time = process.dispatcher_time.at(*phase, state);
+                    if time.0 > 1_000_000 {
+                        let _ = writeln!(text, "  {phase:?} {state:?} {:.3} s", time.as_secs_f64());
+                    }
+                }
+            }
+            for wait in process.waits.iter().filter(|wait| wait.total.0 > 5_000_000) {
+                let _ = writeln!(
+                    text,
+                    "  {:?} {:?} {:.3} held {:.3} {:?} {}",
+                    wait.reason,
+                    wait.phase,
+                    wait.total.as_secs_f64(),
+                    wait.held.as_secs_f64(),
+                    wait.relation,
+                    wait.on.to_text()
+                );
+            }
+        }
+        text
+    }
+}

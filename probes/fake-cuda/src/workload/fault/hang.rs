@@ -1,0 +1,30 @@
+//! A launch that does not return.
+
+use anyhow::Result;
+
+use super::Fault;
+use crate::gpu::Gpu;
+use crate::loss::Loss;
+
+/// The fault.
+pub(super) struct Stuck {
+    /// What the call waits in.
+    way: &'static str,
+}
+
+impl Stuck {
+    pub(super) fn new(way: &'static str) -> Self {
+        Self { way }
+    }
+}
+
+impl Fault for Stuck {
+    fn inject(&mut self, gpu: &mut Gpu) -> Result<()> {
+        gpu.libraries.set("cudaLaunchKernel", &format!("{}=86400s", self.way))
+    }
+
+    fn disturb(&mut self, gpu: &mut Gpu, loss: &Loss) -> Result<()> {
+        loss.for_good();
+        gpu.launch()
+    }
+}

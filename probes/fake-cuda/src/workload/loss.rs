@@ -1,0 +1,95 @@
+//! How much time the injected cause has taken so far, by the program's own clocks.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result};
+use gpucause_fake_cuda::clock;
+
+use crate::process::thread_id;
+
+/// What is lost time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Sections of the program that the fault marks.
+    Sections,
+    /// Time that the kernel says the thread could have run and had no CPU.
+    RunDelay,
+}
+
+#[derive(Debug)]
+struct Inner {
+    kind: Kind,
+    schedstat: String,
+    /// The kernel's count when the injection began.
+    run_delay_before_ns: AtomicU64,
+    sections_ns: AtomicU64,
+    /// When a section that does not end began.
+    open_since_ns: AtomicU64,
+}
+
+/// Time lost by the thread that made this; others may read it.
+#[derive(Debug, Clone)]
+pub(crate) struct Loss(Arc<Inner>);
+
+impl Loss {
+    /// Nothing lost so far.
+    pub(crate) fn new(kind: Kind) -> Self {
+        let schedstat = format!("/proc/self/task/{}/schedstat", thread_id());
+        let [run_delay_before_ns, sections_ns, open_since_ns] = Default::default();
+        Self(Arc::new(Inner { kind, schedstat, run_delay_before_ns, sections_ns, open_since_ns }))
+    }
+
+    fn run_delay_ns(&self) -> Result<u64> {
+        let path = &self.0.schedstat;
+        let text = fs::read_to_string(path).with_context(|| path.clone())?;
+        let delay = text.split_whitespace().nth(1).and_then(|number| number.parse().ok());
+        delay.with_context(|| format!("{path}: no run delay in `{}`", text.trim()))
+    }
+
+    /// The injection begins now.
+    pub(crate) fn begin(&self) -> Result<()> {
+        self.0.run_delay_before_ns.store(self.run_delay_ns()?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn add(&self, ns: u64) {
+        self.0.sections_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// All time in a section is lost.
+    pub(crate) fn wall<T>(&self, section: impl FnOnce() -> Result<T>) -> Result<T> {
+        let start = clock::monotonic_ns();
+        let result = section()?;
+        self.add(clock::monotonic_ns() - start);
+        Ok(result)
+    }
+
+    /// Time in a section that the thread was off the CPU is lost.
+    pub(crate) fn off_cpu<T>(&self, section: impl FnOnce() -> Result<T>) -> Result<T> {
+        let (start, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
+        let result = section()?;
+        let cpu = clock::thread_cpu_ns() - cpu;
+        self.add((clock::monotonic_ns() - start).saturating_sub(cpu));
+        Ok(result)
+    }
+
+    /// From now on all time is lost.
+    pub(crate) fn for_good(&self) {
+        self.0.open_since_ns.store(clock::monotonic_ns(), Ordering::Relaxed);
+    }
+
+    /// Lost since the injection began, in nanoseconds.
+    pub(crate) fn so_far_ns(&self) -> Result<u64> {
+        if self.0.kind == Kind::RunDelay {
+            let before = self.0.run_delay_before_ns.load(Ordering::Relaxed);
+            return Ok(self.run_delay_ns()?.saturating_sub(before));
+        }
+        let open = match self.0.open_since_ns.load(Ordering::Relaxed) {
+            0 => 0,
+            since => clock::monotonic_ns() - since,
+        };
+        Ok(self.0.sections_ns.load(Ordering::Relaxed) + open)
+    }
+}

@@ -1,0 +1,166 @@
+//! A loop that feeds a GPU: healthy first, then with a fault of known strength.
+
+use std::io::{self, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use gpucause_fake_cuda::clock;
+use serde_json::{Value, json};
+
+use super::{join, ns};
+use crate::cli::{Common, FaultOptions};
+use crate::fault::{self, Culprit, Name};
+use crate::gpu::Gpu;
+use crate::loss::Loss;
+use crate::process::{pin, set_comm, thread_id};
+use crate::session;
+use crate::thread_stats::ThreadStats;
+
+const NAME: &str = "demo-trainer";
+/// Time that whoever observes has for finding the libraries, when nobody says go.
+const FIND_NS: u64 = 500_000_000;
+/// Helper threads that wake up all the time on another CPU, and how often.
+const HELPERS: usize = 4;
+const HELPER_EVERY_NS: u64 = 1_000_000;
+
+fn say(line: &Value) -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no run takes 2^53 ns")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// What is known when the fault begins.
+fn head(options: &FaultOptions, culprit: Option<&Culprit>) -> Value {
+    json!({
+        "pid": std::process::id(),
+        "tid": thread_id(),
+        "cause": options.name.cause(),
+        "culprit": Culprit::to_json(culprit),
+        "strength": options.strength,
+    })
+}
+
+fn truth(loss: &Loss) -> Result<Value> {
+    let (at, lost) = (clock::monotonic_ns(), loss.so_far_ns()?);
+    Ok(json!({ "at_ns": at, "at_unix": unix_seconds(), "lost_seconds": seconds(lost) }))
+}
+
+/// How far the program is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Healthy,
+    Faulty,
+    Over,
+}
+
+/// Tells the loss so far again and again.
+struct Teller(Arc<Mutex<Stage>>);
+
+impl Teller {
+    /// To be made before the feeding thread comes before all others: on its CPU the new thread might never begin.
+    fn start(loss: Loss, options: &FaultOptions) -> Result<Self> {
+        let stage = Arc::new(Mutex::new(Stage::Healthy));
+        let (seen, every_ns, other) = (Arc::clone(&stage), options.every, options.other_cpu());
+        thread::Builder::new().name("truth".into()).spawn(move || {
+            let _ = other.and_then(pin);
+            loop {
+                clock::sleep(every_ns);
+                // Held while telling, so that nothing follows the result.
+                let stage = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let told = match *stage {
+                    Stage::Healthy => Ok(()),
+                    Stage::Faulty => truth(&loss).and_then(|truth| say(&json!({ "truth": truth }))),
+                    Stage::Over => return,
+                };
+                if told.is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self(stage))
+    }
+
+    fn set(&self, stage: Stage) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stage;
+    }
+}
+
+/// A call that hangs never returns to the loop: the result is told beside it, and the process ends with that.
+fn end_beside(loss: Loss, options: &FaultOptions, head: Value) -> Result<()> {
+    let after_ns = ns(options.seconds);
+    thread::Builder::new().name("end".into()).spawn(move || {
+        clock::sleep(after_ns);
+        let told = truth(&loss).and_then(|truth| say(&join(head, truth)));
+        std::process::exit(i32::from(told.is_err()));
+    })?;
+    Ok(())
+}
+
+fn helpers(cpu: usize) -> Result<()> {
+    for index in 0..HELPERS {
+        thread::Builder::new().name(format!("helper-{index}")).spawn(move || {
+            let _ = pin(cpu);
+            loop {
+                clock::sleep(HELPER_EVERY_NS);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
+    let mut fault = fault::of(common, options)?;
+    set_comm(common.comm.as_deref().unwrap_or(NAME))?;
+    let mut gpu = Gpu::open(common)?;
+    fault.open(&gpu)?;
+    session::ready(common, &[thread_id()], &head(options, None))?;
+    if !common.wait {
+        clock::sleep(FIND_NS);
+    }
+    let pace = fault.pace();
+    gpu.set_pace(&pace)?;
+    gpu.step(&pace)?;
+    fault.prepare(&mut gpu)?;
+    if let Ok(other) = options.other_cpu() {
+        helpers(other)?;
+    }
+    let loss = Loss::new(fault.kind());
+    let teller = Teller::start(loss.clone(), options)?;
+    options.settle(options.cpu()?)?;
+    until(ns(options.baseline), || fault.step(&mut gpu, None))?;
+
+    let head = head(options, fault.culprit().as_ref());
+    let start = ThreadStats::now()?;
+    loss.begin()?;
+    fault.inject(&mut gpu)?;
+    let at = json!({ "at_unix": unix_seconds(), "at_ns": clock::monotonic_ns() });
+    say(&json!({ "injected": join(head.clone(), at) }))?;
+    teller.set(Stage::Faulty);
+    if matches!(options.name, Name::Hang | Name::HangIoctl) {
+        end_beside(loss.clone(), options, head.clone())?;
+    }
+    until(ns(options.seconds), || fault.step(&mut gpu, Some(&loss)))?;
+    let thread = ThreadStats::now()?.since(&start);
+    teller.set(Stage::Over);
+    let result = join(join(head, truth(&loss)?), json!({ "thread": thread }));
+    session::finish(common, &result)
+}
+
+fn until(length_ns: u64, mut step: impl FnMut() -> Result<()>) -> Result<()> {
+    let end = clock::monotonic_ns().saturating_add(length_ns);
+    while clock::monotonic_ns() < end {
+        step()?;
+    }
+    Ok(())
+}
