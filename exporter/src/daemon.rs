@@ -162,7 +162,7 @@ impl Daemon {
         memory.told = snapshot.processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
         keep_up(&mut memory.told_times, &mut snapshot.processes);
         keep_faults_up(&mut memory.told_faults, &mut snapshot.processes);
-        self.name_kernels(&mut memory, &snapshot.processes)?;
+        self.name_kernels(&mut memory, &snapshot.processes);
         let kernels = memory.kernel_names.launches(&snapshot.processes);
         let wait_names = memory.config.limits.wait_names;
         let waits = memory.wait_names.update(&snapshot.processes, wait_names);
@@ -220,8 +220,9 @@ impl Daemon {
     /// When a kernel map cannot be read.
     pub fn reap(&self) -> Result<(), ReadError> {
         let mut memory = self.memory();
-        let launches = self.probes.launches()?;
-        self.name_kernels(&mut memory, &launches)?;
+        let mut launches = self.probes.launches()?;
+        memory.select(&mut launches);
+        self.name_kernels(&mut memory, &launches);
         let ended = self.probes.ended()?;
         if !memory.retention.has_excess(monotonic_now(), &ended) {
             return Ok(());
@@ -231,19 +232,16 @@ impl Daemon {
     }
 
     /// Finds out what is launched, and has the launches of the hottest kernels timed.
-    fn name_kernels(
-        &self,
-        memory: &mut Memory,
-        processes: &[ProcessSnapshot],
-    ) -> Result<(), ReadError> {
+    fn name_kernels(&self, memory: &mut Memory, processes: &[ProcessSnapshot]) {
         let mut names = Names { probes: &self.probes, functions: &mut memory.functions };
         memory.kernel_names.update(processes, &mut names);
         for (id, handle, name) in memory.kernel_names.untimed(processes) {
-            if self.probes.time_kernel(id, handle)? {
-                memory.kernel_names.timed(id, handle, name);
+            match self.probes.time_kernel(id, handle) {
+                Ok(true) => memory.kernel_names.timed(id, handle, name),
+                Ok(false) => {}
+                Err(error) => tracing::debug!(%error, "launches of a kernel are not timed"),
             }
         }
-        Ok(())
     }
 
     fn drop_ended(

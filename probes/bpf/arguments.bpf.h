@@ -297,7 +297,7 @@ static __noinline void book_allocation(__u32 proc_id, __u64 address, __u64 amoun
 		count_self(SELF_FULL_ALLOCATIONS);
 }
 
-/* A call that frees has returned: what it was to free is gone, or still there. */
+/* A call that frees is over, with this code: what it was to free is gone, or still there. */
 static __noinline void book_release(__u32 proc_id, struct frame *frame, __u32 code)
 {
 	struct allocation_key key = { .address = frame->pointer, .proc_id = proc_id };

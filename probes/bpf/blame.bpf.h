@@ -110,11 +110,33 @@ static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 }
 
 /* A process has a bounded part of the map: programs that give each of their threads a name of its own would fill it. */
-static __noinline bool has_room_for_name(__u32 proc_id)
+static __always_inline bool has_room_for_name(struct proc *proc)
 {
-	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+	return proc->names < MAX_NAMES && __sync_fetch_and_add(&proc->names, 1) < MAX_NAMES;
+}
 
-	return proc && proc->names < MAX_NAMES && __sync_fetch_and_add(&proc->names, 1) < MAX_NAMES;
+/* The entry of a new name, or that of all others when the process has too many; then the party is made nobody. */
+static __noinline struct blamed *new_blamed(struct blame_key *key, struct party *party)
+{
+	__u32 proc_id = key->proc_id;
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+	struct blamed *blamed;
+
+	/* User space has deleted the process already, and would never delete the entry. */
+	if (!proc)
+		return 0;
+	if (!has_room_for_name(proc)) {
+		set_nobody(party, NAME_OTHER);
+		__builtin_memcpy(key->comm, party->comm, COMM_LEN);
+		blamed = bpf_map_lookup_elem(&blame, key);
+		if (blamed)
+			return blamed;
+	}
+	bpf_map_update_elem(&blame, key, &zero_blamed, BPF_NOEXIST);
+	blamed = bpf_map_lookup_elem(&blame, key);
+	if (!blamed)
+		count_self(SELF_FULL_BLAME);
+	return blamed;
 }
 
 /* What a process's threads wait for, and what they were doing: the second argument of blame_add. */
@@ -127,19 +149,10 @@ static __noinline void blame_add(__u32 proc_id, __u32 wait, struct party *party,
 
 	__builtin_memcpy(key.comm, party->comm, COMM_LEN);
 	blamed = bpf_map_lookup_elem(&blame, &key);
-	if (!blamed && !has_room_for_name(proc_id)) {
-		set_nobody(party, NAME_OTHER);
-		__builtin_memcpy(key.comm, party->comm, COMM_LEN);
-		blamed = bpf_map_lookup_elem(&blame, &key);
-	}
-	if (!blamed) {
-		bpf_map_update_elem(&blame, &key, &zero_blamed, BPF_NOEXIST);
-		blamed = bpf_map_lookup_elem(&blame, &key);
-		if (!blamed) {
-			count_self(SELF_FULL_BLAME);
-			return;
-		}
-	}
+	if (!blamed)
+		blamed = new_blamed(&key, party);
+	if (!blamed)
+		return;
 	__sync_fetch_and_add(&blamed->total_ns, ns);
 	if (held)
 		__sync_fetch_and_add(&blamed->held_ns, held);

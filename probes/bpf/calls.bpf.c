@@ -38,6 +38,31 @@ static __always_inline __u32 depth_of(const struct thread *thread)
 	return depth <= MAX_DEPTH ? depth : MAX_DEPTH;
 }
 
+/* Whether what the outermost call was to free is gone, nobody knows: until its address is given out again it is not. */
+static __noinline void abandon_release(struct thread *thread)
+{
+	struct frame *frame = frame_at(thread, 0);
+
+	if (op_info[frame->op & (MAX_OPS - 1)].role == ARGS_FREE)
+		book_release(thread->proc_id, frame, 1);
+}
+
+/* Counts the calls that a thread leaves without returning from. */
+static __noinline void abandon(struct thread *thread, __u32 depth)
+{
+	__u32 proc_id = thread->proc_id;
+	__u32 calls = thread->depth - depth;
+	struct proc *proc;
+
+	if (!depth)
+		abandon_release(thread);
+	thread->depth = depth;
+	count_self_by(SELF_ABANDONED, calls);
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (proc)
+		__sync_fetch_and_add(&proc->abandoned_calls, calls);
+}
+
 static __always_inline bool is_closed(__u16 link)
 {
 	return closed_links[link & (MAX_LINKS - 1)] != 0;
@@ -61,7 +86,8 @@ static __noinline struct thread *dispatcher(void)
 	proc_id = known ? *known : track_process(BPF_CORE_READ(task, group_leader), tgid, 0);
 	if (!proc_id)
 		return 0;
-	if (!thread || !thread->proc_id)
+	/* A record of another process is one from before the thread ran another program. */
+	if (!thread || thread->proc_id != proc_id)
 		thread = track_thread(task, tgid, proc_id, ROLE_DISPATCHER);
 	if (!thread)
 		return 0;

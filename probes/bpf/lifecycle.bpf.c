@@ -27,6 +27,20 @@ static __noinline void keep_faults(struct task_struct *task, __u32 proc_id)
 	__sync_fetch_and_add(&proc->faults_ended[FAULT_MAJOR], BPF_CORE_READ(task, maj_flt));
 }
 
+/* Closes what a thread that leaves the process has open. */
+static __noinline void end_thread(struct task_struct *task, struct thread *thread)
+{
+	if (thread->depth)
+		abandon(thread, 0);
+	/* Nobody saw it get the CPU that it runs on: another thread has closed the process while this one waited. */
+	if (thread->off_since_ns)
+		mend_arrival(thread);
+	if (thread->slot)
+		give_slot_back(thread, task->pid);
+	close_account(thread);
+	keep_faults(task, thread->proc_id);
+}
+
 static __noinline __u32 parent_of(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
@@ -78,12 +92,9 @@ int BPF_PROG(process_exec, struct task_struct *task)
 	thread = thread_of(task);
 	if (!thread || !thread->proc_id)
 		return 0;
-	if (thread->depth)
-		abandon(thread, 0);
-	close_account(thread);
-	parent_id = parent_of(thread->proc_id);
+	end_thread(task, thread);
 	old_id = thread->proc_id;
-	keep_faults(task, old_id);
+	parent_id = parent_of(old_id);
 	/* Before the accounts are closed: nothing may be added to them after. */
 	bpf_task_storage_delete(&threads, task);
 	end_process(tgid, old_id, true);
@@ -107,10 +118,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	/* Before the filter: of threads that exit at the same time, the last may have closed the process already. */
 	thread = thread_of(task);
 	if (thread && thread->proc_id) {
-		if (thread->depth)
-			abandon(thread, 0);
-		close_account(thread);
-		keep_faults(task, thread->proc_id);
+		end_thread(task, thread);
 		thread->proc_id = 0;
 		has_faults = false;
 	}

@@ -124,6 +124,8 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 
 	if (!thread)
 		return;
+	if (thread->slot)
+		give_slot_back(thread, task->pid);
 	if (preempt || task->__state == 0) {
 		thread->off_reason = REASON_PREEMPTED;
 		kind = SWITCH_INVOLUNTARY;
@@ -138,9 +140,11 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	/* It was never seen to get the CPU that it now leaves. When it did is not known. */
 	if (thread->off_since_ns)
 		count_self(SELF_MISSED_ARRIVAL);
-	/* The account was closed when it left before; what came since is told as running. */
+	/* The account was closed when it left before; what came since is told as running. One that was opened just above, after
+	 * `now`, has no time in it yet. */
 	if (thread->account_since_ns)
-		account_add(thread, thread->phase, STATE_RUNNING, now - thread->off_since_ns);
+		account_add(thread, thread->phase, STATE_RUNNING,
+			    (now > thread->account_since_ns ? now : thread->account_since_ns) - thread->off_since_ns);
 	thread->off_since_ns = now;
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);

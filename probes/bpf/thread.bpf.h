@@ -113,20 +113,6 @@ static __always_inline struct thread *tracked_thread(struct task_struct *task, _
 	return track_thread(task, tgid, *proc_id, silent_role(*proc_id));
 }
 
-/* Counts the calls that a thread leaves without returning from. */
-static __noinline void abandon(struct thread *thread, __u32 depth)
-{
-	__u32 proc_id = thread->proc_id;
-	__u32 calls = thread->depth - depth;
-	struct proc *proc;
-
-	thread->depth = depth;
-	count_self_by(SELF_ABANDONED, calls);
-	proc = bpf_map_lookup_elem(&procs, &proc_id);
-	if (proc)
-		__sync_fetch_and_add(&proc->abandoned_calls, calls);
-}
-
 /* A thread that runs a call program is on a CPU. Where the kernel did not report that it got there, what came since it was
  * last seen to leave is told as running, and the interval is not charged. */
 static __noinline void mend_arrival(struct thread *thread)

@@ -37,6 +37,17 @@ static __always_inline bool release_slot(struct cpu_victims *all, struct victim 
 	return true;
 }
 
+/* For a thread that waits for no CPU any more without having been seen to get one: it exits, or leaves another CPU. */
+static __noinline void give_slot_back(struct thread *thread, __u32 pid)
+{
+	struct cpu_victims *all = victims_on(thread->slot_cpu);
+	__u32 index = thread->slot - 1;
+
+	if (all && index < MAX_VICTIMS)
+		release_slot(all, &all->slots[index], pid);
+	thread->slot = 0;
+}
+
 /* Blames the task that leaves this CPU for the wait of each thread that waits for it. */
 static __noinline void charge_stint(struct cpu_victims *all, struct task_struct *prev, __u64 now)
 {

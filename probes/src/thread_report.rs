@@ -1,8 +1,9 @@
 //! Completes the time account that a live thread reports.
 //!
-//! The record is copied while the thread may go on, so its parts need not agree. The account tells for itself: its open cell is the one below zero, because the present moment has not been added to what was
-//! subtracted when the stretch began; without one the thread is off the CPU. Completed, all cells add up to wall time. What
-//! is missing by then is the time that copying took, and belongs to running.
+//! The record is copied while the thread may go on, so its parts need not agree. The account tells for itself: its open cell is
+//! the one below zero, because the present moment has not been added to what was subtracted when the stretch began; without one
+//! the thread is off the CPU. Completed, all cells add up to wall time. What is missing by then is the time that copying took,
+//! and belongs to running.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::record::{ACCOUNT_CELLS, AccountRecord, STATES, ThreadRecord};

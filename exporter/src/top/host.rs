@@ -1,5 +1,7 @@
 //! What is known of the host while no process has a row, and what to do about it.
 
+use std::path::Path;
+
 use gpucause_abi::Tgid;
 use gpucause_probes::Status;
 use gpucause_probes::registry::Verdict;
@@ -15,6 +17,8 @@ pub(super) struct Host {
     pub(super) refused: usize,
     /// The only process that is asked for.
     pub(super) only: Option<Tgid>,
+    /// There is no such process on this host.
+    pub(super) gone: bool,
 }
 
 impl Host {
@@ -27,6 +31,7 @@ impl Host {
             attached: count(|verdict| *verdict == Verdict::Attached),
             refused: count(|verdict| matches!(verdict, Verdict::Broken(_) | Verdict::Refused(_))),
             only,
+            gone: only.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()),
         }
     }
 
@@ -34,6 +39,9 @@ impl Host {
     pub(super) fn advice(&self) -> String {
         if !self.ready {
             return "Looking for the CUDA libraries in use ...".into();
+        }
+        if let Some(pid) = self.only.filter(|_| self.gone) {
+            return format!("There is no process {pid} on this host, or it has ended.");
         }
         if let Some(pid) = self.only {
             return format!(
@@ -60,13 +68,15 @@ mod tests {
 
     #[test]
     fn each_reason_for_an_empty_table_has_its_advice() {
-        let host = |ready, attached, refused, only| Host { ready, attached, refused, only };
+        let host =
+            |ready, attached, refused, only| Host { ready, attached, refused, only, gone: false };
         for (host, word) in [
             (host(false, 0, 0, None), "Looking for"),
             (host(true, 0, 0, None), "gpucause demo"),
             (host(true, 0, 2, None), "gpucause check"),
             (host(true, 3, 1, None), "probes: 3"),
             (host(true, 3, 1, Some(Tgid(42))), "Process 42"),
+            (Host { gone: true, ..host(true, 3, 1, Some(Tgid(42))) }, "no process 42"),
         ] {
             assert!(host.advice().contains(word), "{host:?}: {}", host.advice());
         }

@@ -115,6 +115,20 @@ fn an_edit_takes_effect_promptly_however_the_file_is_replaced() {
 }
 
 #[test]
+fn kernels_of_a_process_that_is_left_out_are_timed_only_when_it_is_told_of() {
+    let configured = Configured::start(EXCLUDE, &[]);
+    let timed = || {
+        let samples = configured.exporter.samples();
+        samples.count("gpucause_map_entries", &[("map", "kernel_hists")])
+    };
+    let arguments = ["rate", "--per-second=1000", "--seconds=3", "--kernels=8"];
+    let _workload = worked(&configured.exporter, &arguments);
+    assert_eq!(timed(), 0);
+    configured.write(INCLUDE_ALL);
+    promptly("times of its kernels", || timed() == 8);
+}
+
+#[test]
 fn a_bad_edit_keeps_the_running_configuration_and_is_told() {
     let configured = Configured::start(EXCLUDE, &[]);
     let workload = worked(&configured.exporter, &["calls", "--calls=100"]);

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::snapshot::{MemorySnapshot, ProcessSnapshot};
 use gpucause_probes::Options;
 use serde_json::Value;
 
 use crate::observe::{Observed, counted};
+use crate::shares::started;
 use crate::workload::{StandIns, number, op};
 
 const COUNT: u64 = 10;
@@ -100,6 +101,22 @@ fn a_call_left_by_a_long_jump_is_abandoned() -> Result<()> {
     let (observed, pid, truth) = run("longjmp")?;
     assert_eq!(number(&truth, "/returned"), CALLS);
     assert_calls(&observed.process(pid)?, CALLS, COUNT);
+    Ok(())
+}
+
+#[test]
+fn what_a_free_that_was_left_did_not_free_is_live_until_it_is_freed() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let observed = Observed::start(Options::default())?;
+    for (kind, calls) in [("longjmp", 1), ("thread-exit", 1), ("longjmp", 0)] {
+        let arguments = format!("unwind --kind {kind} --op cudaFree --count 3 --calls {calls}");
+        let mut workload = started(&observed, &stand_ins, &arguments)?;
+        let truth = workload.result()?;
+        ensure!(number(&truth, "/returned") == calls, "{truth}");
+        let process = observed.process(workload.pid())?;
+        let MemorySnapshot { allocated, freed } = process.memory;
+        ensure!(allocated > 0 && freed == allocated * calls, "{arguments}: {process:?}");
+    }
     Ok(())
 }
 

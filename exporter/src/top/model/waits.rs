@@ -60,8 +60,8 @@ pub(super) fn between(
     waits.into_iter().partition(|wait| wait.reason == Reason::Preempted)
 }
 
-/// Who explains most of the lost time, or where next to none is lost of the time blocked otherwise, and the share of all time. A wait counts as far as time was lost for its reason: one
-/// for the GPU itself, or of a worker process, does no harm.
+/// Who explains most of the lost time, or where next to none is lost of the time blocked otherwise, and the share of all time.
+/// A wait counts as far as time was lost for its reason: one for the GPU itself, or of a worker process, does no harm.
 pub(super) fn worst(
     shares: &Shares,
     preempted_by: &[Wait],

@@ -9,7 +9,7 @@ use ratatui::buffer::Buffer;
 use std::path::Path;
 
 const ELAPSED: Option<Nanos> = Some(Nanos(2_000_000_000));
-const READY: Host = Host { ready: true, attached: 0, refused: 0, only: None };
+const READY: Host = Host { ready: true, attached: 0, refused: 0, only: None, gone: false };
 
 fn view() -> View {
     let mut view = View { elapsed: ELAPSED, rows: rows() };

@@ -130,7 +130,7 @@ impl Asking {
 }
 
 /// Calls an op that stores a handle through its first argument; the handle.
-fn given(operation: &mut Operation) -> usize {
+pub(crate) fn given(operation: &mut Operation) -> usize {
     let mut handle = 0usize;
     operation.slots[0] = (&raw mut handle) as usize;
     call_bare(operation);

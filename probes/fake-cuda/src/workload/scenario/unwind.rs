@@ -15,9 +15,9 @@ use gpucause_fake_cuda::futex;
 use serde_json::{Value, json};
 
 use super::{Stage, join, result};
-use crate::caller::call_bare;
+use crate::caller::{call_bare, given};
 use crate::cli::{Common, Leave, Unwind};
-use crate::operation::Operation;
+use crate::operation::{Effect, Operation, Pool};
 use crate::process::{again, thread_id};
 use crate::session;
 
@@ -56,10 +56,14 @@ impl Count {
 pub(crate) fn run(common: &Common, options: &Unwind) -> Result<()> {
     let stage = Stage::set(common, &options.op)?;
     stage.libraries.must_be_scripted(&options.op)?;
-    let operation = stage.pattern.operations.first().context("no op")?.clone();
+    let mut operation = stage.pattern.operations.first().context("no op")?.clone();
     let name = operation.name;
-    OPERATION.get_or_init(|| operation);
     session::ready(common, &[thread_id()], &json!({}))?;
+    if operation.effect == Effect::Free(Pool::Device) {
+        // Something to free, which only the first call that is not left can do.
+        operation.slots[0] = given(&mut Operation::new("cudaMalloc", &stage.libraries, common)?);
+    }
+    OPERATION.get_or_init(|| operation);
     let mut count = Count::default();
     let mut more = json!({});
     match options.kind {
