@@ -10,6 +10,7 @@ use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::{demo, explain, logging, top};
+use gpucause_probes::allocator::share_one_arena;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    share_one_arena();
     let result = match cli.command {
         Command::Exporter(args) => {
             if args.config.check {

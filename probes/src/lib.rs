@@ -7,6 +7,7 @@
 //! The only crate of the workspace with unsafe code, and the only one that knows libbpf.
 #![allow(unsafe_code)]
 
+pub mod allocator;
 pub mod discovery;
 pub mod elf;
 pub mod feature;
