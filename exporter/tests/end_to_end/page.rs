@@ -262,7 +262,10 @@ fn errors_are_counted_by_name_and_not_ready_is_none() {
         assert!(expected > 0, "{op}");
         assert_eq!(samples.count("gpucause_cuda_call_errors_total", &labels), expected, "{op}");
     }
-    assert!(truth["errors"]["cudaEventQuery"]["600"].as_u64() > Some(0));
+    // Each is answered by "not ready".
+    let queried = truth["calls"]["cudaEventQuery"].as_u64().unwrap();
     let queries = [("pid", pid.as_str()), ("op", "cudaEventQuery")];
+    assert!(queried > 0);
+    assert_eq!(samples.count("gpucause_cuda_call_duration_seconds_count", &queries), queried);
     assert!(!samples.has("gpucause_cuda_call_errors_total", &queries));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpucause_engine::chain::{Cause, Chain, Effect};
 use gpucause_engine::settings::Settings;
 
-use crate::run::{Outcome, Plan, rounds, run};
+use crate::run::{Outcome, Plan, rounds, run, tries};
 
 /// What the scenario must show.
 #[derive(Debug, Clone, Copy)]
@@ -106,9 +106,16 @@ fn check(plan: &Plan, expected: Expected) {
     let mut wrong: BTreeMap<String, u32> = BTreeMap::new();
     let (rounds, mut failed, mut last) = (rounds(), 0, String::new());
     for round in 1..=rounds {
-        let outcome = run(plan);
-        let complaints = complaints(&outcome, expected);
+        let mut outcome = run(plan);
+        let mut complaints = complaints(&outcome, expected);
         println!("{} {round}/{rounds}: {complaints:?}", plan.name);
+        for _ in 1..tries() {
+            if !complaints.is_empty() {
+                outcome = run(plan);
+                complaints = self::complaints(&outcome, expected);
+                println!("{} once more: {complaints:?}", plan.name);
+            }
+        }
         if !complaints.is_empty() {
             failed += 1;
             last = outcome.told();

@@ -133,6 +133,12 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     outcome
 }
 
+/// How often a single run may be tried: a host that does other work at that moment takes from the program too, which is told, and
+/// rightly so. Of many runs none is tried again.
+pub(crate) fn tries() -> u32 {
+    if rounds() == 1 { 2 } else { 1 }
+}
+
 /// How often each scenario runs.
 pub(crate) fn rounds() -> u32 {
     let asked = std::env::var("GPUCAUSE_SCENARIO_ROUNDS").ok();
