@@ -48,6 +48,7 @@ impl Chains {
         snapshot: Snapshot,
         clock: WallClock,
         throttled: HashMap<ProcId, Throttled>,
+        throttled_gpus: HashMap<String, f64>,
     ) {
         let unix_seconds = clock.unix_seconds(snapshot.taken_at);
         let mut engine = self.engine();
@@ -55,6 +56,7 @@ impl Chains {
         let mut moment = Moment::new(Arc::new(snapshot), unix_seconds);
         moment.throttled_cgroups =
             throttled.into_iter().map(|(id, throttled)| (id, throttled.time)).collect();
+        moment.throttled_gpus = throttled_gpus;
         engine.look(moment);
         for chain in engine.chains().into_iter().filter(|chain| !known.contains(&chain.id)) {
             tracing::warn!(

@@ -15,9 +15,10 @@ use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
 use crate::chains::{Chains, Findings};
 use crate::clock::{WallClock, monotonic_now};
-use crate::collector::{Collectors, Selection};
+use crate::collector::{Collectors, FOREIGN, Selection};
 use crate::config::Config;
-use crate::family::Family;
+use crate::family::Exported;
+use crate::gpus::Gpus;
 use crate::kernel_names::{KernelNames, NameSource};
 use crate::merge::absorb;
 use crate::observation::{AttachGap, ConfigState, Observation, ProbeState};
@@ -73,6 +74,7 @@ pub struct Daemon {
     probes: Probes,
     collectors: Collectors,
     chains: Chains,
+    gpus: Gpus,
     memory: Mutex<Memory>,
     since: Nanos,
 }
@@ -104,9 +106,22 @@ impl Daemon {
         };
         let chains = Chains::new(config.chains.clone());
         let memory = Mutex::new(memory);
-        let daemon = Self { probes, collectors: Collectors::default(), chains, memory, since };
+        let (collectors, gpus) = (Collectors::default(), Gpus::default());
+        let daemon = Self { probes, collectors, chains, gpus, memory, since };
         daemon.configure(config);
         Ok(daemon)
+    }
+
+    /// Tells also of the GPUs themselves.
+    #[must_use]
+    pub fn with_gpus(self, gpus: Gpus) -> Self {
+        Self { gpus, ..self }
+    }
+
+    /// Where what is told of the GPUs comes from.
+    #[must_use]
+    pub const fn gpus(&self) -> &Gpus {
+        &self.gpus
     }
 
     /// Goes by another configuration from now on. Waits for a scrape under way.
@@ -175,6 +190,7 @@ impl Daemon {
         observation.kernel_names_folded = memory.kernel_names.folded();
         observation.folded.clone_from(&memory.folded);
         observation.findings = self.chains.findings();
+        observation.gpus = self.gpus.view();
         Ok(observation)
     }
 
@@ -194,7 +210,7 @@ impl Daemon {
             memory.clock = memory.clock.refreshed();
             (memory.clock, memory.throttling.refresh(&snapshot.processes))
         };
-        self.chains.look(snapshot, clock, throttled);
+        self.chains.look(snapshot, clock, throttled, self.gpus.throttled());
         Ok(())
     }
 
@@ -315,9 +331,14 @@ impl Source for Daemon {
         self.collectors.names()
     }
 
-    fn scrape(&self, selection: &Selection) -> Result<Vec<Family>, ScrapeError> {
+    fn scrape(&self, selection: &Selection) -> Result<Exported, ScrapeError> {
         let observation = self.observe().map_err(|error| ScrapeError(Box::new(error)))?;
-        Ok(self.collectors.gather_selected(&observation, selection))
+        let own = self.collectors.gather_selected(&observation, selection);
+        let foreign = observation.gpus.families;
+        Ok(Exported {
+            own,
+            foreign: if selection.includes(FOREIGN) { foreign } else { Vec::new() },
+        })
     }
 
     fn chains(&self) -> Vec<Chain> {

@@ -2,6 +2,7 @@
 
 use crate::chains::Findings;
 use crate::clock::WallClock;
+use crate::gpus::View;
 use crate::kernel_names::KernelLaunches;
 use crate::process_details::ProcessDetails;
 use crate::throttling::Throttled;
@@ -44,6 +45,8 @@ pub struct Observation {
     pub kernels: HashMap<ProcId, KernelLaunches>,
     /// Times that a kernel's launches were added to others.
     pub kernel_names_folded: u64,
+    /// What is known of the GPUs themselves.
+    pub gpus: View,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
     /// Tells monotonic moments as wall time.
@@ -70,6 +73,7 @@ impl Observation {
             throttled: HashMap::new(),
             kernels: HashMap::new(),
             kernel_names_folded: 0,
+            gpus: View::default(),
             since,
             clock,
         }

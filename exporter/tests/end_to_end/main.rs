@@ -13,6 +13,7 @@
 mod cgroup;
 mod check;
 mod configuration;
+mod dcgm;
 #[path = "../fixture/exporter.rs"]
 mod exporter;
 mod host;
@@ -30,5 +31,7 @@ mod retention;
 #[path = "../fixture/samples.rs"]
 mod samples;
 mod top;
+#[path = "../fixture/upstream.rs"]
+mod upstream;
 #[path = "../fixture/workload.rs"]
 mod workload;
