@@ -6,6 +6,7 @@ use crate::demo::scenario::Scenario;
 use crate::duration;
 use crate::gpus::Gpus;
 use crate::logging;
+use crate::nvml::Nvml;
 use crate::server::{ListenAddress, TelemetryPath};
 use crate::top::Show;
 use crate::version;
@@ -14,6 +15,8 @@ use gpucause_abi::Tgid;
 use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
+use gpucause_probes::nvml::LIBRARY;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,14 +185,18 @@ pub struct GpuArgs {
     /// Load no libnvidia-ml: add no metrics of the GPUs themselves, nor which process uses which
     #[arg(long = "nvml.off")]
     pub nvml_off: bool,
+    /// The library by which the NVIDIA driver is asked
+    #[arg(long = "nvml.library", value_name = "PATH", default_value = LIBRARY, conflicts_with = "nvml_off")]
+    pub nvml_library: OsString,
 }
 
 impl GpuArgs {
-    /// Where it comes from.
+    /// Where it comes from; the driver is asked from now on.
     #[must_use]
     pub fn sources(&self) -> Gpus {
         let upstream = |url| Arc::new(Upstream::new(url, self.dcgm_interval));
-        Gpus::new(self.dcgm_url.clone().map(upstream))
+        let nvml = (!self.nvml_off).then(|| Nvml::start(&self.nvml_library));
+        Gpus::new(self.dcgm_url.clone().map(upstream), nvml)
     }
 }
 

@@ -21,6 +21,7 @@ use crate::family::Exported;
 use crate::gpus::Gpus;
 use crate::kernel_names::{KernelNames, NameSource};
 use crate::merge::absorb;
+use crate::nvml::{self, GpusByPid};
 use crate::observation::{AttachGap, ConfigState, Observation, ProbeState};
 use crate::process_details::{DetailsCache, ProcessDetails, is_running};
 use crate::process_selection::ProcessSelection;
@@ -49,6 +50,8 @@ struct Memory {
     throttling: Throttling,
     kernel_names: KernelNames,
     functions: HostFunctions,
+    /// UUIDs of the GPUs that processes use.
+    gpu_uuids: HashMap<ProcId, Arc<str>>,
     /// Processes that were on a page, and whether that was after their end, so that all of them was told.
     told: HashMap<ProcId, bool>,
     /// Time accounts and page faults as last told, which the next must not fall behind.
@@ -100,6 +103,7 @@ impl Daemon {
             throttling: Throttling::default(),
             kernel_names: KernelNames::default(),
             functions: HostFunctions::default(),
+            gpu_uuids: HashMap::new(),
             told: HashMap::new(),
             told_times: HashMap::new(),
             told_faults: HashMap::new(),
@@ -174,6 +178,8 @@ impl Daemon {
         let wait_names = memory.config.limits.wait_names;
         let waits = memory.wait_names.update(&snapshot.processes, wait_names);
         let throttled = memory.throttling.refresh(&snapshot.processes);
+        let gpus = self.gpus.view();
+        keep_gpus(&mut memory.gpu_uuids, &gpus.gpus_by_pid, &snapshot.processes);
         let status = self.probes.status();
         let mut observation = Observation::new(snapshot, self.since, memory.clock);
         observation.details = details;
@@ -190,7 +196,9 @@ impl Daemon {
         observation.kernel_names_folded = memory.kernel_names.folded();
         observation.folded.clone_from(&memory.folded);
         observation.findings = self.chains.findings();
-        observation.gpus = self.gpus.view();
+        observation.gpu_uuids.clone_from(&memory.gpu_uuids);
+        observation.probes.extend(gpus.nvml.as_ref().map(nvml_state));
+        observation.gpus = gpus;
         Ok(observation)
     }
 
@@ -200,6 +208,8 @@ impl Daemon {
     /// # Errors
     /// When a kernel map cannot be read.
     pub fn look(&self) -> Result<(), ReadError> {
+        // Asked also when nothing is looked at: what it tells is of the time since the last look.
+        let throttled_gpus = self.gpus.throttled();
         if !self.probes.observes_any()? {
             return Ok(());
         }
@@ -210,7 +220,7 @@ impl Daemon {
             memory.clock = memory.clock.refreshed();
             (memory.clock, memory.throttling.refresh(&snapshot.processes))
         };
-        self.chains.look(snapshot, clock, throttled, self.gpus.throttled());
+        self.chains.look(snapshot, clock, throttled, throttled_gpus);
         Ok(())
     }
 
@@ -436,6 +446,28 @@ fn probe_states(status: &Status) -> Vec<ProbeState> {
         },
     });
     host.chain(libraries).collect()
+}
+
+/// The library by which the driver is asked is told of as the probes are.
+fn nvml_state(state: &nvml::State) -> ProbeState {
+    ProbeState {
+        probe: "nvml".into(),
+        library: state.library.clone(),
+        verdict: state.verdict.label(),
+    }
+}
+
+/// The driver forgets a process with its end, and we do not: its series must keep their labels.
+fn keep_gpus(
+    known: &mut HashMap<ProcId, Arc<str>>,
+    gpus_by_pid: &GpusByPid,
+    processes: &[ProcessSnapshot],
+) {
+    let keep = |process: &ProcessSnapshot| {
+        let now = gpus_by_pid.get(&process.tgid.0).filter(|_| process.ended.is_none());
+        Some((process.id, Arc::clone(now.or_else(|| known.get(&process.id))?)))
+    };
+    *known = processes.iter().filter_map(keep).collect();
 }
 
 /// Whoever names a file chooses what stands here: only so much of it.

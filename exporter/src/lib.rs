@@ -24,6 +24,7 @@ pub mod kernel_names;
 pub mod logging;
 pub mod merge;
 pub mod metric;
+pub mod nvml;
 pub mod observation;
 pub mod process_details;
 pub mod process_selection;

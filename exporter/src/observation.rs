@@ -45,6 +45,8 @@ pub struct Observation {
     pub kernels: HashMap<ProcId, KernelLaunches>,
     /// Times that a kernel's launches were added to others.
     pub kernel_names_folded: u64,
+    /// UUIDs of the GPUs that each process uses, or did while it lived; joined by commas.
+    pub gpu_uuids: HashMap<ProcId, Arc<str>>,
     /// What is known of the GPUs themselves.
     pub gpus: View,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
@@ -73,6 +75,7 @@ impl Observation {
             throttled: HashMap::new(),
             kernels: HashMap::new(),
             kernel_names_folded: 0,
+            gpu_uuids: HashMap::new(),
             gpus: View::default(),
             since,
             clock,

@@ -2,7 +2,7 @@
 
 use super::{CollectError, Collector, Input};
 use crate::family::{Family, Value};
-use crate::metric::{DCGM_FETCH_FAILURES, DCGM_PAGE_AGE, DCGM_UP};
+use crate::metric::{DCGM_FETCH_FAILURES, DCGM_PAGE_AGE, DCGM_UP, NVML_SAMPLE_AGE};
 
 pub(super) struct Gpus;
 
@@ -26,6 +26,10 @@ impl Collector for Gpus {
                 failures.push_created([reason.into()], Value::Integer(count), since);
             }
         }
-        Ok(vec![up, age, failures])
+        let mut sample_age = Family::new(&NVML_SAMPLE_AGE);
+        if let Some(old) = observation.gpus.nvml.as_ref().and_then(|nvml| nvml.age) {
+            sample_age.push([], Value::Float(old.as_secs_f64()));
+        }
+        Ok(vec![up, age, failures, sample_age])
     }
 }

@@ -189,6 +189,9 @@ metrics! {
     DCGM_FETCH_FAILURES: Counter "gpucause_dcgm_fetch_failures", None,
         ["reason"],
         "Attempts to fetch dcgm-exporter's page that brought none.";
+    NVML_SAMPLE_AGE: Gauge "gpucause_nvml_sample_age_seconds", SECONDS,
+        [],
+        "Age of what the NVIDIA driver last said; absent while it says nothing.";
     LIBRARY_ATTACH_GAP: Gauge "gpucause_library_attach_gap_seconds", SECONDS,
         ["library"],
         "Time between a library's mapping and the attach of its probes; calls in it were not seen.";

@@ -22,6 +22,7 @@ mod http_client;
 mod kernel_objects;
 mod kernels;
 mod lifecycle;
+mod nvml;
 mod page;
 #[path = "../fixture/poll.rs"]
 mod poll;
