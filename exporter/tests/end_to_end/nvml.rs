@@ -1,10 +1,12 @@
 //! The NVIDIA driver beside the daemon, played by the stand-in library: well, in parts, silent, and absent.
 
 use crate::exporter::Exporter;
+use crate::http_client;
 use crate::poll::until;
 use crate::samples::Samples;
 use crate::upstream::{Answer, Upstream};
 use crate::workload::{Workload, libraries};
+use serde_json::Value;
 use std::time::{Duration, Instant};
 
 const VARIABLE: &str = "GPUCAUSE_FAKE_NVML";
@@ -146,4 +148,42 @@ fn beside_an_upstream_the_driver_tells_of_processes_only() {
         page.of("DCGM_FI_DEV_GPU_TEMP", &[]).iter().map(|s| s.label("UUID")).collect();
     assert_eq!(uuids, ["GPU-upstream"]);
     assert!(!page.has(UTIL, &[]));
+}
+
+/// Two daemons look at one program whose GPU becomes slow: to one driver every GPU runs below its clock, to the other one of
+/// two does.
+#[test]
+fn a_program_that_waits_for_gpus_below_their_clock_is_told_why() {
+    let chains = |exporter: &Exporter| {
+        let response = http_client::get(exporter.address, "/api/v1/chains");
+        serde_json::from_slice::<Value>(&response.body).unwrap()["data"]["chains"].clone()
+    };
+    let throttling = |exporter: &Exporter| {
+        let found = chains(exporter);
+        let mut found = found.as_array().unwrap().iter();
+        found.find(|chain| chain["cause"] == "clock_throttling").cloned()
+    };
+    let all = exporter(&[], "gpus=2;throttle=68");
+    let some = exporter(&[], "gpus=2;throttle=68,1");
+    let mut workload = Workload::start(&[
+        "scenario",
+        "throttled-gpu",
+        "--strength=0.7",
+        "--undisturbed",
+        "--baseline=11",
+        "--seconds=9",
+    ]);
+    for exporter in [&all, &some] {
+        exporter.until_attached(&libraries().join("libcudart.so.12"));
+    }
+    workload.go();
+    let chain = until("the chain", || throttling(&all));
+    assert_eq!(chain["victim"]["pid"].to_string(), workload.pid());
+    assert_eq!((&chain["effect"], &chain["culprit"]), (&"launch_rate_drop".into(), &Value::Null));
+    assert!(chain["explained"].as_f64().unwrap() > 0.9, "{chain}");
+    assert!(chain["path"][0]["from"].as_str().unwrap().starts_with("GPU-"), "{chain}");
+    // Both look every one and a half seconds: the other one has had its time, too.
+    let seen = Instant::now();
+    until("the other's looks", || (seen.elapsed() > Duration::from_secs(4)).then_some(()));
+    assert_eq!(throttling(&some), None, "{}", chains(&some));
 }
