@@ -48,11 +48,13 @@ impl Chains {
         snapshot: Snapshot,
         clock: WallClock,
         throttled: HashMap<ProcId, Throttled>,
+        throttled_gpus: HashMap<String, f64>,
     ) {
         let unix_seconds = clock.unix_seconds(snapshot.taken_at);
         let mut moment = Moment::new(Arc::new(snapshot), unix_seconds);
         moment.throttled_cgroups =
             throttled.into_iter().map(|(id, throttled)| (id, throttled.time)).collect();
+        moment.throttled_gpus = throttled_gpus;
         // Told when the engine is free again: a log that nobody reads must not hold up scrapes.
         for chain in self.new_chains(moment) {
             tracing::warn!(

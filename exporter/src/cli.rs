@@ -1,9 +1,12 @@
 //! The command line.
 
 use crate::config::reload::{ConfigSource, Overrides};
+use crate::dcgm::{PageUrl, Upstream};
 use crate::demo::scenario::Scenario;
 use crate::duration;
+use crate::gpus::Gpus;
 use crate::logging;
+use crate::nvml::Nvml;
 use crate::server::{Limits, ListenAddress, LiveWebConfig, Server, TelemetryPath};
 use crate::top::Show;
 use crate::version;
@@ -12,6 +15,8 @@ use gpucause_abi::Tgid;
 use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
+use gpucause_probes::nvml::LIBRARY;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,6 +162,9 @@ pub struct ExporterArgs {
     /// Flags of the probes.
     #[command(flatten)]
     pub probe: ProbeArgs,
+    /// Flags of what is told of the GPUs themselves.
+    #[command(flatten)]
+    pub gpus: GpuArgs,
     /// Flags of the configuration file.
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -166,6 +174,46 @@ pub struct ExporterArgs {
     /// Reload the configuration on POST to /-/reload
     #[arg(long = "web.enable-lifecycle")]
     pub lifecycle: bool,
+}
+
+/// Flags of what is told of the GPUs themselves.
+#[derive(Debug, Clone, Args)]
+pub struct GpuArgs {
+    /// Add the metrics of the dcgm-exporter at this address, such as http://localhost:9401/metrics
+    #[arg(long = "dcgm.url", value_name = "URL")]
+    pub dcgm_url: Option<PageUrl>,
+    /// Fetch them so often; they go when they are three times as old
+    #[arg(long = "dcgm.interval", value_name = "DURATION", default_value = "10s", value_parser = dcgm_interval)]
+    pub dcgm_interval: Duration,
+    /// Load no libnvidia-ml: add no metrics of the GPUs themselves, nor which process uses which
+    #[arg(long = "nvml.off")]
+    pub nvml_off: bool,
+    /// The library by which the NVIDIA driver is asked
+    #[arg(long = "nvml.library", value_name = "PATH", default_value = LIBRARY, conflicts_with = "nvml_off")]
+    pub nvml_library: OsString,
+}
+
+impl GpuArgs {
+    /// Where it comes from; the driver is asked from now on.
+    #[must_use]
+    pub fn sources(&self) -> Gpus {
+        let upstream = |url| Arc::new(Upstream::new(url, self.dcgm_interval));
+        let nvml = (!self.nvml_off).then(|| Nvml::start(&self.nvml_library));
+        Gpus::new(self.dcgm_url.clone().map(upstream), nvml)
+    }
+}
+
+/// Between two fetches of dcgm-exporter's page, at least and at most.
+const DCGM_INTERVALS: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(3600));
+
+fn dcgm_interval(text: &str) -> Result<Duration, String> {
+    let interval = duration::parse(text)?;
+    let (least, most) = DCGM_INTERVALS;
+    if (least..=most).contains(&interval) {
+        return Ok(interval);
+    }
+    Err(format!("{text:?} is out of range; write {least:?} to {most:?}"))
 }
 
 /// Flags of the configuration file.

@@ -4,6 +4,7 @@ mod calls;
 mod chains;
 mod daemon;
 mod dispatch;
+mod gpus;
 mod host;
 mod kernels;
 mod memory;
@@ -21,6 +22,9 @@ pub use selection::{Selection, SelectionError};
 use series::Series;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
+
+/// The collector that metrics under names which are not ours belong to.
+pub const FOREIGN: &str = "gpus";
 
 /// What collectors read.
 #[derive(Debug)]
@@ -77,6 +81,7 @@ impl Default for Collectors {
             Box::new(chains::Chains),
             Box::new(processes::Processes),
             Box::new(probes::Probes),
+            Box::new(gpus::Gpus),
             Box::new(daemon::Daemon::default()),
         ])
     }

@@ -15,11 +15,13 @@ use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
 use crate::chains::{Chains, Findings};
 use crate::clock::{WallClock, monotonic_now};
-use crate::collector::{Collectors, Selection};
+use crate::collector::{Collectors, FOREIGN, Selection};
 use crate::config::Config;
-use crate::family::Family;
+use crate::family::Exported;
+use crate::gpus::Gpus;
 use crate::kernel_names::{KernelNames, NameSource};
 use crate::merge::absorb;
+use crate::nvml::{self, GpusByPid};
 use crate::observation::{AttachGap, ConfigState, Observation, ProbeState};
 use crate::process_details::{DetailsCache, ProcessDetails, is_running};
 use crate::process_selection::ProcessSelection;
@@ -48,6 +50,8 @@ struct Memory {
     throttling: Throttling,
     kernel_names: KernelNames,
     functions: HostFunctions,
+    /// UUIDs of the GPUs that processes use.
+    gpu_uuids: HashMap<ProcId, Arc<str>>,
     /// Processes that were on a page, and whether that was after their end, so that all of them was told.
     told: HashMap<ProcId, bool>,
     /// Time accounts and page faults as last told, which the next must not fall behind.
@@ -73,6 +77,7 @@ pub struct Daemon {
     probes: Probes,
     collectors: Collectors,
     chains: Chains,
+    gpus: Gpus,
     memory: Mutex<Memory>,
     since: Nanos,
     /// How the page's readers are let in.
@@ -100,14 +105,16 @@ impl Daemon {
             throttling: Throttling::default(),
             kernel_names: KernelNames::default(),
             functions: HostFunctions::default(),
+            gpu_uuids: HashMap::new(),
             told: HashMap::new(),
             told_times: HashMap::new(),
             told_faults: HashMap::new(),
         };
         let chains = Chains::new(config.chains.clone());
         let memory = Mutex::new(memory);
-        let collectors = Collectors::default();
-        let daemon = Self { probes, collectors, chains, memory, since, access: OnceLock::new() };
+        let (collectors, gpus) = (Collectors::default(), Gpus::default());
+        let access = OnceLock::new();
+        let daemon = Self { probes, collectors, chains, gpus, memory, since, access };
         daemon.configure(config);
         Ok(daemon)
     }
@@ -115,6 +122,18 @@ impl Daemon {
     /// Has the page tell how its readers are let in. The first call counts.
     pub fn tell_of(&self, access: &Arc<LiveWebConfig>) {
         self.access.get_or_init(|| Arc::clone(access));
+    }
+
+    /// Tells also of the GPUs themselves.
+    #[must_use]
+    pub fn with_gpus(self, gpus: Gpus) -> Self {
+        Self { gpus, ..self }
+    }
+
+    /// Where what is told of the GPUs comes from.
+    #[must_use]
+    pub const fn gpus(&self) -> &Gpus {
+        &self.gpus
     }
 
     /// Goes by another configuration from now on. Waits for a scrape under way.
@@ -167,6 +186,8 @@ impl Daemon {
         let wait_names = memory.config.limits.wait_names;
         let waits = memory.wait_names.update(&snapshot.processes, wait_names);
         let throttled = memory.throttling.refresh(&snapshot.processes);
+        let gpus = self.gpus.view();
+        keep_gpus(&mut memory.gpu_uuids, &gpus.gpus_by_pid, &snapshot.processes);
         let status = self.probes.status();
         let mut observation = Observation::new(snapshot, self.since, memory.clock);
         observation.details = details;
@@ -184,6 +205,9 @@ impl Daemon {
         observation.folded.clone_from(&memory.folded);
         observation.findings = self.chains.findings();
         observation.web_config = self.access.get().and_then(|access| access.reload_state());
+        observation.gpu_uuids.clone_from(&memory.gpu_uuids);
+        observation.probes.extend(gpus.nvml.as_ref().map(nvml_state));
+        observation.gpus = gpus;
         Ok(observation)
     }
 
@@ -193,6 +217,8 @@ impl Daemon {
     /// # Errors
     /// When a kernel map cannot be read.
     pub fn look(&self) -> Result<(), ReadError> {
+        // Asked also when nothing is looked at: what it tells is of the time since the last look.
+        let throttled_gpus = self.gpus.throttled();
         if !self.probes.observes_any()? {
             return Ok(());
         }
@@ -203,7 +229,7 @@ impl Daemon {
             memory.clock = memory.clock.refreshed();
             (memory.clock, memory.throttling.refresh(&snapshot.processes))
         };
-        self.chains.look(snapshot, clock, throttled);
+        self.chains.look(snapshot, clock, throttled, throttled_gpus);
         Ok(())
     }
 
@@ -322,9 +348,14 @@ impl Source for Daemon {
         self.collectors.names()
     }
 
-    fn scrape(&self, selection: &Selection) -> Result<Vec<Family>, ScrapeError> {
+    fn scrape(&self, selection: &Selection) -> Result<Exported, ScrapeError> {
         let observation = self.observe().map_err(|error| ScrapeError(Box::new(error)))?;
-        Ok(self.collectors.gather_selected(&observation, selection))
+        let own = self.collectors.gather_selected(&observation, selection);
+        let foreign = observation.gpus.families;
+        Ok(Exported {
+            own,
+            foreign: if selection.includes(FOREIGN) { foreign } else { Vec::new() },
+        })
     }
 
     fn chains(&self) -> Vec<Chain> {
@@ -422,6 +453,28 @@ fn probe_states(status: &Status) -> Vec<ProbeState> {
         },
     });
     host.chain(libraries).collect()
+}
+
+/// The library by which the driver is asked is told of as the probes are.
+fn nvml_state(state: &nvml::State) -> ProbeState {
+    ProbeState {
+        probe: "nvml".into(),
+        library: state.library.clone(),
+        verdict: state.verdict.label(),
+    }
+}
+
+/// The driver forgets a process with its end, and we do not: its series must keep their labels.
+fn keep_gpus(
+    known: &mut HashMap<ProcId, Arc<str>>,
+    gpus_by_pid: &GpusByPid,
+    processes: &[ProcessSnapshot],
+) {
+    let keep = |process: &ProcessSnapshot| {
+        let now = gpus_by_pid.get(&process.tgid.0).filter(|_| process.ended.is_none());
+        Some((process.id, Arc::clone(now.or_else(|| known.get(&process.id))?)))
+    };
+    *known = processes.iter().filter_map(keep).collect();
 }
 
 /// Whoever names a file chooses what stands here: only so much of it.

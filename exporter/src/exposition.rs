@@ -7,10 +7,11 @@ pub mod openmetrics;
 pub mod protobuf;
 pub mod text;
 
+mod foreign;
 mod line;
 mod page;
 
-use crate::family::Family;
+use crate::family::Exported;
 use std::io;
 
 /// A format that pages can be written in.
@@ -44,20 +45,20 @@ impl Format {
     ///
     /// # Errors
     /// Those of `sink`.
-    pub fn write(self, families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
+    pub fn write(self, exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
         match self {
-            Self::Text => text::write(families, sink),
-            Self::OpenMetrics => openmetrics::write(families, sink),
-            Self::Protobuf => protobuf::write(families, sink),
+            Self::Text => text::write(exported, sink),
+            Self::OpenMetrics => openmetrics::write(exported, sink),
+            Self::Protobuf => protobuf::write(exported, sink),
         }
     }
 
     /// The page as a whole.
     #[must_use]
-    pub fn encode(self, families: &[Family]) -> Vec<u8> {
+    pub fn encode(self, exported: &Exported) -> Vec<u8> {
         let mut page = Vec::new();
         // Writing to a Vec cannot fail.
-        let _ = self.write(families, &mut page);
+        let _ = self.write(exported, &mut page);
         page
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! There is no sample timestamp: an explicit one would stop Prometheus from marking a vanished series as stale.
 
+use crate::foreign;
 use crate::metric::Metric;
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
@@ -101,6 +102,21 @@ pub struct Family {
     pub metric: &'static Metric,
     /// The series; no two have the same labels.
     pub samples: Vec<Sample>,
+}
+
+/// Everything that a page tells.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Exported {
+    /// Our families.
+    pub own: Vec<Family>,
+    /// Those that have other names, which come after ours.
+    pub foreign: Vec<Arc<foreign::Family>>,
+}
+
+impl From<Vec<Family>> for Exported {
+    fn from(own: Vec<Family>) -> Self {
+        Self { own, foreign: Vec::new() }
+    }
 }
 
 impl Family {

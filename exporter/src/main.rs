@@ -87,7 +87,8 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
         Limits { scrapes: config.limits.scrapes, connections: config.limits.connections, ..limits };
     // Bound first: a port in use must be told before anything is loaded into the kernel.
     let server = args.web.server(limits)?;
-    let daemon = Arc::new(Daemon::start(args.probe.options(), Arc::new(config))?);
+    let daemon = Daemon::start(args.probe.options(), Arc::new(config))?;
+    let daemon = Arc::new(daemon.with_gpus(args.gpus.sources()));
     let reloads = Reloads { source, over_http: args.lifecycle };
     serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), Some(reloads))
 }

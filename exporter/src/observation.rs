@@ -2,6 +2,7 @@
 
 use crate::chains::Findings;
 use crate::clock::WallClock;
+use crate::gpus::View;
 use crate::kernel_names::KernelLaunches;
 use crate::process_details::ProcessDetails;
 use crate::server::ReloadState;
@@ -47,6 +48,10 @@ pub struct Observation {
     pub kernel_names_folded: u64,
     /// How changes of the web configuration were taken, if there is one.
     pub web_config: Option<ReloadState>,
+    /// UUIDs of the GPUs that each process uses, or did while it lived; joined by commas.
+    pub gpu_uuids: HashMap<ProcId, Arc<str>>,
+    /// What is known of the GPUs themselves.
+    pub gpus: View,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
     /// Tells monotonic moments as wall time.
@@ -74,6 +79,8 @@ impl Observation {
             kernels: HashMap::new(),
             kernel_names_folded: 0,
             web_config: None,
+            gpu_uuids: HashMap::new(),
+            gpus: View::default(),
             since,
             clock,
         }

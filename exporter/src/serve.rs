@@ -65,6 +65,8 @@ pub fn until_signal(
         };
         let reaping = tokio::spawn(reap(Arc::clone(daemon)));
         let looking = tokio::spawn(look(Arc::clone(daemon)));
+        let following =
+            daemon.gpus().upstream().map(|upstream| tokio::spawn(Arc::clone(upstream).follow()));
         let telling = tokio::spawn(tell_ready(Arc::clone(daemon)));
         let source = Arc::clone(daemon);
         let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
@@ -72,8 +74,8 @@ pub fn until_signal(
         reaping.abort();
         looking.abort();
         telling.abort();
-        if let Some(reloading) = reloading {
-            reloading.abort();
+        for task in [reloading, following].into_iter().flatten() {
+            task.abort();
         }
         served
     });

@@ -12,13 +12,15 @@ mod metrics_proto;
 mod snapshot;
 
 use gpucause::exposition::Format;
+use gpucause::family::Exported;
 use metrics_proto::{Metric, MetricFamily, MetricType};
 use prost::Message as _;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 fn page(format: Format) -> String {
-    String::from_utf8(format.encode(&snapshot::families())).unwrap()
+    String::from_utf8(format.encode(&snapshot::families().into())).unwrap()
 }
 
 fn assert_golden(name: &str, page: &str) {
@@ -82,7 +84,7 @@ fn both_formats_tell_the_same() {
 
 /// The families of the protobuf page.
 fn messages() -> Vec<MetricFamily> {
-    let page = Format::Protobuf.encode(&snapshot::families());
+    let page = Format::Protobuf.encode(&snapshot::families().into());
     let mut rest = page.as_slice();
     let mut families = Vec::new();
     while !rest.is_empty() {
@@ -195,4 +197,49 @@ fn only_counters_and_histograms_have_a_beginning() {
     assert!(page.contains("gpucause_cuda_call_duration_seconds_created{"));
     assert!(page.contains("# UNIT gpucause_cuda_call_offcpu_seconds seconds\n"));
     assert!(!page.contains("_info_created") && !page.contains("map_entries_created"));
+}
+
+#[test]
+fn metrics_of_other_names_follow_ours_and_are_the_same_in_every_format() {
+    let page = b"# HELP DCGM_A An a\\\\b.\n# TYPE DCGM_A counter\nDCGM_A{gpu=\"0\",pod=\"p\\\"1\"} 1.5\nDCGM_A 0\n\
+                 # TYPE DCGM_B gauge\nDCGM_B -2\nDCGM_C NaN\n";
+    let foreign = gpucause::dcgm::parse(page).unwrap().into_iter().map(Arc::new).collect();
+    let exported = Exported { own: snapshot::families(), foreign };
+    let text = |format: Format| String::from_utf8(format.encode(&exported)).unwrap();
+    let samples = "DCGM_A{gpu=\"0\",pod=\"p\\\"1\"} 1.5\nDCGM_A 0\n";
+    let expected = format!(
+        "# HELP DCGM_A An a\\\\b.\n# TYPE DCGM_A counter\n{samples}# TYPE DCGM_B gauge\nDCGM_B -2\n\
+         # TYPE DCGM_C untyped\nDCGM_C NaN\n"
+    );
+    assert_eq!(text(Format::Text), self::page(Format::Text) + &expected);
+    let expected = format!(
+        "# TYPE DCGM_A unknown\n# HELP DCGM_A An a\\\\b.\n{samples}# TYPE DCGM_B gauge\nDCGM_B -2\n\
+         # TYPE DCGM_C unknown\nDCGM_C NaN\n# EOF\n"
+    );
+    let own = self::page(Format::OpenMetrics);
+    assert_eq!(
+        text(Format::OpenMetrics),
+        own.strip_suffix("# EOF\n").unwrap().to_owned() + &expected
+    );
+
+    let page = Format::Protobuf.encode(&exported);
+    let own = Format::Protobuf.encode(&snapshot::families().into());
+    let mut rest = page.strip_prefix(own.as_slice()).unwrap();
+    let mut families = Vec::new();
+    while !rest.is_empty() {
+        families.push(MetricFamily::decode_length_delimited(&mut rest).unwrap());
+    }
+    let kinds: Vec<_> =
+        families.iter().map(|family| (family.name.as_str(), family.r#type())).collect();
+    let expected = [
+        ("DCGM_A", MetricType::Counter),
+        ("DCGM_B", MetricType::Gauge),
+        ("DCGM_C", MetricType::Untyped),
+    ];
+    assert_eq!(kinds, expected);
+    let counters = families[0].metric.iter().map(|metric| metric.counter.as_ref().unwrap().value);
+    assert_eq!(counters.collect::<Vec<_>>(), [1.5, 0.0]);
+    let label = &families[0].metric[0].label[1];
+    assert_eq!((label.name.as_str(), label.value.as_str()), ("pod", "p\"1"));
+    assert_eq!(families[0].help, "An a\\b.");
 }

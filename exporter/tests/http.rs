@@ -10,7 +10,7 @@ mod snapshot;
 
 use gpucause::collector::{Collectors, Selection};
 use gpucause::exposition::Format;
-use gpucause::family::Family;
+use gpucause::family::Exported;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
 use gpucause_engine::chain::Chain;
 use http_client::{DEADLINE, connect, get, read_to_end, request};
@@ -70,8 +70,8 @@ impl Source for Fixture {
         Collectors::default().names()
     }
 
-    fn scrape(&self, selection: &Selection) -> Result<Vec<Family>, ScrapeError> {
-        Ok(snapshot::selected(selection))
+    fn scrape(&self, selection: &Selection) -> Result<Exported, ScrapeError> {
+        Ok(snapshot::selected(selection).into())
     }
 
     fn chains(&self) -> Vec<Chain> {
@@ -93,7 +93,7 @@ impl Source for Failing {
         Collectors::default().names()
     }
 
-    fn scrape(&self, _: &Selection) -> Result<Vec<Family>, ScrapeError> {
+    fn scrape(&self, _: &Selection) -> Result<Exported, ScrapeError> {
         if self.panics {
             panic!("a bug");
         }
@@ -133,13 +133,13 @@ impl Source for Gate {
         Collectors::default().names()
     }
 
-    fn scrape(&self, _: &Selection) -> Result<Vec<Family>, ScrapeError> {
+    fn scrape(&self, _: &Selection) -> Result<Exported, ScrapeError> {
         let (lock, changed) = &*self.0;
         let mut state = lock.lock().unwrap();
         state.0 += 1;
         changed.notify_all();
         drop(changed.wait_timeout_while(state, DEADLINE, |state| !state.1).unwrap());
-        Ok(snapshot::families())
+        Ok(snapshot::families().into())
     }
 
     fn chains(&self) -> Vec<Chain> {
@@ -173,7 +173,7 @@ fn the_page_comes_in_the_format_that_is_asked_for() {
         let content_type = format.content_type().to_lowercase();
         assert_eq!(response.header("content-type"), Some(&*content_type), "{accept}");
         assert_eq!(response.header("content-encoding"), None, "{accept}");
-        assert!(response.body == format.encode(&snapshot::families()), "{accept}");
+        assert!(response.body == format.encode(&snapshot::families().into()), "{accept}");
     }
 }
 
@@ -184,7 +184,7 @@ fn a_zipped_page_is_the_same_page() {
     assert_eq!(response.header("content-encoding"), Some("gzip"));
     let mut page = Vec::new();
     flate2::read::GzDecoder::new(response.body.as_slice()).read_to_end(&mut page).unwrap();
-    assert!(page == Format::Text.encode(&snapshot::families()));
+    assert!(page == Format::Text.encode(&snapshot::families().into()));
     let plain = request(server.address, "GET", "/metrics", "Accept-Encoding: gzip;q=0\r\n");
     assert_eq!(plain.header("content-encoding"), None);
 }
@@ -420,7 +420,7 @@ fn a_scrape_under_way_is_finished_when_the_server_stops() {
     gate.open();
     let response = scrape.join().unwrap();
     assert_eq!(response.status, 200);
-    assert!(response.body == Format::Text.encode(&snapshot::families()));
+    assert!(response.body == Format::Text.encode(&snapshot::families().into()));
 }
 
 #[test]

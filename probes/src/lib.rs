@@ -4,7 +4,8 @@
 //! libraries and attaches to them as they are mapped. [`Probes::snapshot`] copies the kernel maps. Nothing runs in user
 //! space for an event.
 //!
-//! The only crate of the workspace with unsafe code, and the only one that knows libbpf.
+//! The only crate of the workspace with unsafe code, and the only one that knows libbpf. The one other thing it reads is the
+//! NVIDIA driver, by way of [`nvml`].
 #![allow(unsafe_code)]
 
 pub mod allocator;
@@ -14,6 +15,7 @@ pub mod feature;
 pub mod host_functions;
 pub mod mapped;
 pub mod mmap_events;
+pub mod nvml;
 pub mod program;
 pub mod registry;
 pub mod stop;

@@ -35,7 +35,7 @@ impl Collector for Processes {
                     rank,
                     (&details.local_rank).into(),
                     world_size,
-                    unknown,
+                    observation.gpu_uuids.get(&series.process.id).map_or(unknown, LabelValue::from),
                 ],
                 Value::Integer(1),
             );

@@ -3,9 +3,9 @@
 //! Info metrics are exposed as gauges, as in the text format, so that a series has the same type whichever format a
 //! scraper asks for.
 
-use super::line;
 use super::page::Page;
-use crate::family::{Exemplar, Family};
+use super::{foreign, line};
+use crate::family::{Exemplar, Exported};
 use crate::metric::Kind;
 use std::io;
 
@@ -13,9 +13,9 @@ use std::io;
 ///
 /// # Errors
 /// Those of `sink`.
-pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
+pub fn write(exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
     let mut pieces = Page::new(sink);
-    for family in families.iter().filter(|family| !family.samples.is_empty()) {
+    for family in exported.own.iter().filter(|family| !family.samples.is_empty()) {
         let page = &mut pieces.buffer;
         let metric = family.metric;
         let name = metric.name;
@@ -43,6 +43,7 @@ pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
             pieces.flush_full()?;
         }
     }
+    foreign::openmetrics(&exported.foreign, &mut pieces)?;
     pieces.buffer.extend_from_slice(b"# EOF\n");
     pieces.flush()
 }

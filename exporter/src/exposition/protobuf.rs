@@ -6,10 +6,12 @@
 mod field;
 mod wire;
 
+use super::foreign;
 use super::ladder::{LADDER, cumulate};
 use super::native::{Buckets, SCHEMA, ZERO_THRESHOLD};
 use super::page::{CHUNK_BYTES, Page};
-use crate::family::{Exemplar, Family, Sample, Value};
+use crate::family::{Exemplar, Exported, Family, Sample, Value};
+use crate::foreign::{Family as ForeignFamily, Kind as ForeignKind};
 use crate::metric::{Kind, Metric};
 use gpucause_abi::hist::Histogram;
 use std::io;
@@ -18,19 +20,20 @@ use std::io;
 ///
 /// # Errors
 /// Those of `sink`.
-pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
+pub fn write(exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
     let mut page = Page::new(sink);
     let (mut chunks, mut native) = (Chunks::default(), Buckets::default());
-    for family in families.iter().filter(|family| !family.samples.is_empty()) {
+    for family in exported.own.iter().filter(|family| !family.samples.is_empty()) {
         write_family(family, &mut page, &mut chunks, &mut native)?;
     }
+    foreign::protobuf(&exported.foreign, &mut page, &mut chunks)?;
     page.flush()
 }
 
 /// A family's metrics, which are encoded before its length can be written: in chunks, since they may be many megabytes.
 /// Chunks that were written are used again.
 #[derive(Default)]
-struct Chunks {
+pub(super) struct Chunks {
     full: Vec<Vec<u8>>,
     current: Vec<u8>,
     spare: Vec<Vec<u8>>,
@@ -84,6 +87,35 @@ fn write_family(
     chunks.write(page)?;
     page.buffer.extend_from_slice(&tail);
     page.flush_full()
+}
+
+/// Writes a family whose name is not ours.
+pub(super) fn write_foreign(
+    family: &ForeignFamily,
+    page: &mut Page<'_>,
+    chunks: &mut Chunks,
+) -> io::Result<()> {
+    let (field, kind) = match family.kind {
+        ForeignKind::Counter => (field::metric::COUNTER, 0),
+        ForeignKind::Gauge => (field::metric::GAUGE, 1),
+        ForeignKind::Untyped => (field::metric::UNTYPED, 3),
+    };
+    for sample in &family.samples {
+        wire::message(chunks.room(), field::family::METRIC, |out| {
+            for (key, value) in &sample.labels {
+                wire::message(out, field::metric::LABEL, |out| label_pair(out, key, value));
+            }
+            // The one field of each of the three messages has the same number.
+            wire::message(out, field, |out| wire::double(out, field::gauge::VALUE, sample.value));
+        });
+    }
+    let mut head = Vec::with_capacity(256);
+    wire::string(&mut head, field::family::NAME, &family.name);
+    wire::string(&mut head, field::family::HELP, &family.help);
+    wire::integer(&mut head, field::family::TYPE, kind);
+    wire::varint(&mut page.buffer, (head.len() + chunks.len()) as u64);
+    page.buffer.extend_from_slice(&head);
+    chunks.write(page)
 }
 
 /// A value of the enum `MetricType`.

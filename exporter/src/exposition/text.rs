@@ -1,17 +1,17 @@
 //! Prometheus text format 0.0.4.
 
-use super::line;
 use super::page::Page;
-use crate::family::Family;
+use super::{foreign, line};
+use crate::family::Exported;
 use std::io;
 
 /// Writes the page to `sink`, piece by piece. Families without samples are left out.
 ///
 /// # Errors
 /// Those of `sink`.
-pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
+pub fn write(exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
     let mut pieces = Page::new(sink);
-    for family in families.iter().filter(|family| !family.samples.is_empty()) {
+    for family in exported.own.iter().filter(|family| !family.samples.is_empty()) {
         let page = &mut pieces.buffer;
         let metric = family.metric;
         let name = metric.query_name();
@@ -23,5 +23,6 @@ pub fn write(families: &[Family], sink: &mut dyn io::Write) -> io::Result<()> {
             pieces.flush_full()?;
         }
     }
+    foreign::text(&exported.foreign, &mut pieces)?;
     pieces.flush()
 }

@@ -180,6 +180,18 @@ metrics! {
     MISSED_ARRIVALS: Counter "gpucause_missed_arrivals", None,
         [],
         "Off-CPU intervals that were not recorded because the kernel did not report their end.";
+    DCGM_UP: Gauge "gpucause_dcgm_up", None,
+        [],
+        "Whether the last attempt to fetch dcgm-exporter's page brought one; absent without --dcgm.url.";
+    DCGM_PAGE_AGE: Gauge "gpucause_dcgm_page_age_seconds", SECONDS,
+        [],
+        "Age of dcgm-exporter's metrics on this page; absent while there are none.";
+    DCGM_FETCH_FAILURES: Counter "gpucause_dcgm_fetch_failures", None,
+        ["reason"],
+        "Attempts to fetch dcgm-exporter's page that brought none.";
+    NVML_SAMPLE_AGE: Gauge "gpucause_nvml_sample_age_seconds", SECONDS,
+        [],
+        "Age of what the NVIDIA driver last said; absent while it says nothing.";
     LIBRARY_ATTACH_GAP: Gauge "gpucause_library_attach_gap_seconds", SECONDS,
         ["library"],
         "Time between a library's mapping and the attach of its probes; calls in it were not seen.";

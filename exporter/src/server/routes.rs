@@ -180,13 +180,13 @@ fn write_page(
     format: Format,
     gzip: bool,
 ) -> Result<Pieces, ScrapeError> {
-    let families = source.scrape(selection)?;
+    let exported = source.scrape(selection)?;
     let mut page = Pieces::default();
     let written = if gzip {
         let mut encoder = GzEncoder::new(page, Compression::fast());
-        format.write(&families, &mut encoder).and_then(|()| encoder.finish())
+        format.write(&exported, &mut encoder).and_then(|()| encoder.finish())
     } else {
-        format.write(&families, &mut page).map(|()| page)
+        format.write(&exported, &mut page).map(|()| page)
     };
     written.map_err(|error| ScrapeError(Box::new(error)))
 }

@@ -1,7 +1,7 @@
 //! Where pages come from.
 
 use crate::collector::Selection;
-use crate::family::Family;
+use crate::family::Exported;
 use gpucause_engine::chain::Chain;
 
 /// What the server asks for families. Called from several threads.
@@ -13,7 +13,7 @@ pub trait Source: Send + Sync + 'static {
     ///
     /// # Errors
     /// When there is no page at all to give: a part that is missing is told within the page.
-    fn scrape(&self, selection: &Selection) -> Result<Vec<Family>, ScrapeError>;
+    fn scrape(&self, selection: &Selection) -> Result<Exported, ScrapeError>;
 
     /// The causal chains that were found, the worst first. Must not block for long.
     fn chains(&self) -> Vec<Chain>;

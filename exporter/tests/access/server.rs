@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gpucause::collector::Selection;
-use gpucause::family::Family;
+use gpucause::family::Exported;
 use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
 use gpucause_engine::chain::Chain;
 use tokio::sync::oneshot;
@@ -21,8 +21,8 @@ impl Source for Fixture {
         Vec::new()
     }
 
-    fn scrape(&self, _: &Selection) -> Result<Vec<Family>, ScrapeError> {
-        Ok(snapshot::families())
+    fn scrape(&self, _: &Selection) -> Result<Exported, ScrapeError> {
+        Ok(snapshot::families().into())
     }
 
     fn chains(&self) -> Vec<Chain> {

@@ -15,6 +15,7 @@ mod cgroup;
 mod chains;
 mod check;
 mod configuration;
+mod dcgm;
 #[path = "../fixture/exporter.rs"]
 mod exporter;
 mod host;
@@ -23,6 +24,7 @@ mod http_client;
 mod kernel_objects;
 mod kernels;
 mod lifecycle;
+mod nvml;
 mod page;
 #[path = "../fixture/poll.rs"]
 mod poll;
@@ -32,5 +34,7 @@ mod retention;
 #[path = "../fixture/samples.rs"]
 mod samples;
 mod top;
+#[path = "../fixture/upstream.rs"]
+mod upstream;
 #[path = "../fixture/workload.rs"]
 mod workload;

@@ -11,6 +11,7 @@ pub(crate) mod metric {
     pub(crate) const LABEL: u8 = 1;
     pub(crate) const GAUGE: u8 = 2;
     pub(crate) const COUNTER: u8 = 3;
+    pub(crate) const UNTYPED: u8 = 5;
     pub(crate) const HISTOGRAM: u8 = 7;
 }
 pub(crate) mod label_pair {

@@ -66,7 +66,7 @@ fn a_counter_has_its_whole_name_a_beginning_and_an_exemplar() {
         field(2, CAUSAL_CHAINS.help.as_bytes()),
         field(4, &metric.concat()),
     ];
-    assert_eq!(Format::Protobuf.encode(&[family]), delimited(&expected.concat()));
+    assert_eq!(Format::Protobuf.encode(&vec![family].into()), delimited(&expected.concat()));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_gauge_of_zero_is_still_a_gauge() {
         number(3, 1),
         field(4, &field(2, b"")),
     ];
-    assert_eq!(Format::Protobuf.encode(&[family]), delimited(&expected.concat()));
+    assert_eq!(Format::Protobuf.encode(&vec![family].into()), delimited(&expected.concat()));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_histogram_has_classic_and_native_buckets() {
         field(4, &metric.concat()),
         field(5, b"seconds"),
     ];
-    assert_eq!(Format::Protobuf.encode(&[family]), delimited(&expected.concat()));
+    assert_eq!(Format::Protobuf.encode(&vec![family].into()), delimited(&expected.concat()));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_family_of_many_chunks_reads_back_whole() {
             Ok(())
         }
     }
-    write(&[family], &mut Sink(&mut writes)).unwrap();
+    write(&vec![family].into(), &mut Sink(&mut writes)).unwrap();
     assert!(writes.len() > 5 && writes.iter().all(|piece| piece.len() < 3 * CHUNK_BYTES));
     let page = writes.concat();
     let read = MetricFamily::decode_length_delimited(page.as_slice()).unwrap();

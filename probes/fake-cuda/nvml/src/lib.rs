@@ -2,6 +2,8 @@
 #![allow(unsafe_code, reason = "the library speaks C")]
 #![allow(non_snake_case, reason = "the C names")]
 
+mod events;
+mod instances;
 mod values;
 
 use std::ffi::{CStr, c_char};
@@ -9,16 +11,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpucause_fake_cuda::types::Out;
 
+use instances::Place;
 use values::values;
 
 const SUCCESS: u32 = 0;
 const UNINITIALIZED: u32 = 1;
 const INVALID_ARGUMENT: u32 = 2;
+const NOT_SUPPORTED: u32 = 3;
+const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
+const TIMEOUT: u32 = 10;
+const GPU_IS_LOST: u32 = 15;
 
 static USERS: AtomicUsize = AtomicUsize::new(0);
 
-/// A GPU: its number plus one, so that null is none.
+/// A GPU or an instance of one, as [`Place`] takes it apart; null is none.
 type Device = usize;
 
 /// `nvmlUtilization_t`, in percent.
@@ -71,17 +78,33 @@ fn about(device: Device, give: impl FnOnce(usize)) -> u32 {
     if USERS.load(Ordering::Relaxed) == 0 {
         return UNINITIALIZED;
     }
-    match device.checked_sub(1) {
-        Some(index) if index < values().gpus() => {
-            give(index);
+    values().wait_while_hanging();
+    match Place::of(device) {
+        Some(Place { gpu, .. }) if gpu < values().gpus() => {
+            if values().number("lost", gpu) != 0 {
+                return GPU_IS_LOST;
+            }
+            give(gpu);
             SUCCESS
         }
         _ => INVALID_ARGUMENT,
     }
 }
 
+/// The same, unless the GPU does not tell what stands under `key`.
+fn about_supported(device: Device, key: &str, give: impl FnOnce(usize)) -> u32 {
+    match Place::of(device) {
+        Some(Place { gpu, .. }) if !values().supports(key, gpu) => NOT_SUPPORTED,
+        _ => about(device, give),
+    }
+}
+
 fn give_number(device: Device, key: &str, out: Out<u32>) -> u32 {
-    about(device, |index| out.give(values().number(key, index)))
+    about_supported(device, key, |index| out.give(values().number(key, index)))
+}
+
+fn give_large(device: Device, key: &str, out: Out<u64>) -> u32 {
+    about_supported(device, key, |index| out.give(values().large(key, index)))
 }
 
 fn text_to(out: *mut c_char, length: u32, text: &str) -> u32 {
@@ -154,8 +177,15 @@ extern "C" fn nvmlDeviceGetCount_v2(out: Out<u32>) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, out: Out<Device>) -> u32 {
-    let device = index as usize + 1;
-    about(device, |_| out.give(device))
+    let device = Place { gpu: index as usize, instance: None }.handle();
+    // Of a lost GPU there is a handle all the same, to know it again by.
+    match about(device, |_| {}) {
+        SUCCESS | GPU_IS_LOST => {
+            out.give(device);
+            SUCCESS
+        }
+        code => code,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -167,7 +197,7 @@ extern "C" fn nvmlDeviceGetIndex(device: Device, out: Out<u32>) -> u32 {
 extern "C" fn nvmlDeviceGetUUID(device: Device, out: *mut c_char, length: u32) -> u32 {
     let mut written = SUCCESS;
     let code = about(device, |index| {
-        written = text_to(out, length, &format!("GPU-00000000-0000-4000-8000-{index:012}"));
+        written = text_to(out, length, &instances::uuid(device, index));
     });
     code.max(written)
 }
@@ -175,13 +205,13 @@ extern "C" fn nvmlDeviceGetUUID(device: Device, out: *mut c_char, length: u32) -
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetName(device: Device, out: *mut c_char, length: u32) -> u32 {
     let mut written = SUCCESS;
-    let code = about(device, |_| written = text_to(out, length, values().text("name")));
+    let code = about(device, |_| written = text_to(out, length, &instances::name(device)));
     code.max(written)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetUtilizationRates(device: Device, out: Out<Utilization>) -> u32 {
-    about(device, |index| {
+    about_supported(device, "util", |index| {
         let of = |key| values().number(key, index);
         out.give(Utilization { gpu: of("util"), memory: of("mem_util") });
     })
@@ -229,17 +259,17 @@ extern "C" fn nvmlDeviceGetClockInfo(device: Device, clock: u32, out: Out<u32>) 
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetTotalEnergyConsumption(device: Device, out: Out<u64>) -> u32 {
-    about(device, |index| out.give(values().large("energy_mj", index)))
+    give_large(device, "energy_mj", out)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(device: Device, out: Out<u64>) -> u32 {
-    about(device, |index| out.give(values().large("throttle", index)))
+    give_large(device, "throttle", out)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetCurrentClocksEventReasons(device: Device, out: Out<u64>) -> u32 {
-    about(device, |index| out.give(values().large("throttle", index)))
+    give_large(device, "throttle", out)
 }
 
 #[unsafe(no_mangle)]
@@ -277,7 +307,7 @@ extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
         return INVALID_ARGUMENT;
     }
     let mut running = Vec::new();
-    let code = about(device, |index| running = values().processes(index));
+    let code = about(device, |index| running = instances::processes(device, index));
     if code != SUCCESS {
         return code;
     }
@@ -290,13 +320,63 @@ extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
         return INSUFFICIENT_SIZE;
     }
     for (index, (pid, memory)) in running.into_iter().enumerate() {
-        let info = ProcessInfo { pid, memory, gpu_instance: u32::MAX, compute_instance: u32::MAX };
+        let gpu_instance = instances::id(device).unwrap_or(u32::MAX);
+        let info = ProcessInfo { pid, memory, gpu_instance, compute_instance: u32::MAX };
         // SAFETY: the index is below the room that the caller stated.
         let slot = unsafe { out.add(index) };
         // SAFETY: the slot is in the caller's array.
         unsafe { slot.write(info) };
     }
     SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetPcieReplayCounter(device: Device, out: Out<u32>) -> u32 {
+    give_number(device, "replays", out)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetTotalEccErrors(
+    device: Device,
+    kind: u32,
+    _counter: u32,
+    out: Out<u64>,
+) -> u32 {
+    give_large(device, if kind == 0 { "ecc_corrected" } else { "ecc_uncorrected" }, out)
+}
+
+/// `NVML_FI_DEV_MEMORY_TEMP`.
+const MEMORY_TEMPERATURE: u32 = 82;
+
+/// `nvmlFieldValue_t`, with a value of 4 of its 8 bytes.
+#[repr(C)]
+struct FieldValue {
+    field: u32,
+    scope: u32,
+    timestamp: i64,
+    latency_us: i64,
+    value_type: u32,
+    code: u32,
+    value: [u32; 2],
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetFieldValues(device: Device, count: i32, out: *mut FieldValue) -> u32 {
+    let count = usize::try_from(count).unwrap_or(0);
+    if out.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: the C interface asks for so many values to fill in.
+    let fields = unsafe { std::slice::from_raw_parts_mut(out, count) };
+    about(device, |index| {
+        for field in fields {
+            let known = field.field == MEMORY_TEMPERATURE && values().supports("mem_temp", index);
+            field.code = if known { SUCCESS } else { NOT_SUPPORTED };
+            // An unsigned int.
+            field.value_type = 1;
+            field.value = [values().number("mem_temp", index), 0];
+        }
+    })
 }
 
 #[cfg(test)]

@@ -40,4 +40,6 @@ fn structures_have_nvidias_sizes() {
     assert_eq!(size_of::<MemoryV2>(), 40);
     assert_eq!(size_of::<PciInfo>(), 68);
     assert_eq!(size_of::<ProcessInfo>(), 24);
+    assert_eq!(size_of::<FieldValue>(), 40);
+    assert_eq!(size_of::<events::EventData>(), 32);
 }

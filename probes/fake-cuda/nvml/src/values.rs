@@ -1,14 +1,16 @@
 //! The answers: `GPUCAUSE_FAKE_NVML` over the defaults.
 //!
 //! `key=value;key=value`, where a value may be a comma-separated list with one entry a GPU (the last counts for the rest):
-//! `gpus=2;util=97,40;mem_used=8000000000`. `processes` lists `pid:bytes` joined by `+` for each GPU.
+//! `gpus=2;util=97,40;mem_used=8000000000`. `processes` lists `pid:bytes` joined by `+` for each GPU; on one that is split
+//! (`mig=1`) they are on its `mig_devices` instances in turn. `unsupported` lists keys joined by `+` that each GPU refuses to
+//! tell, every call on a `lost` GPU fails, and while the file `hang` exists no call returns.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 const VARIABLE: &str = "GPUCAUSE_FAKE_NVML";
 
-const DEFAULTS: [(&str, &str); 17] = [
+const DEFAULTS: [(&str, &str); 26] = [
     ("gpus", "1"),
     ("name", "NVIDIA Stand-in 80GB"),
     ("driver", "575.57.08"),
@@ -25,6 +27,15 @@ const DEFAULTS: [(&str, &str); 17] = [
     ("energy_mj", "1000000"),
     ("throttle", "0"),
     ("mig", "0"),
+    ("mig_devices", "2"),
+    ("mem_temp", "61"),
+    ("replays", "3"),
+    ("ecc_corrected", "5"),
+    ("ecc_uncorrected", "0"),
+    ("xid", "0"),
+    ("lost", "0"),
+    ("unsupported", ""),
+    ("hang", ""),
     ("processes", ""),
 ];
 
@@ -56,7 +67,7 @@ impl Values {
             let slot = values
                 .get_mut(key)
                 .ok_or_else(|| format!("unknown key `{key}`; write one of {}", keys()))?;
-            let is_text = matches!(key, "name" | "driver" | "processes");
+            let is_text = matches!(key, "name" | "driver" | "processes" | "unsupported" | "hang");
             if !is_text && value.split(',').any(|entry| entry.parse::<u64>().is_err()) {
                 return Err(format!("`{item}`: write integers, one a GPU, joined by commas"));
             }
@@ -85,6 +96,18 @@ impl Values {
 
     pub(crate) fn gpus(&self) -> usize {
         self.number("gpus", 0) as usize
+    }
+
+    pub(crate) fn supports(&self, key: &str, gpu: usize) -> bool {
+        !self.entry("unsupported", gpu).split('+').any(|refused| refused == key)
+    }
+
+    /// Does not return while the driver is to hang.
+    pub(crate) fn wait_while_hanging(&self) {
+        let sign = self.text("hang");
+        while !sign.is_empty() && std::path::Path::new(sign).exists() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
     }
 
     /// PID and bytes of device memory.

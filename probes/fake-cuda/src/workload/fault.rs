@@ -16,6 +16,7 @@ mod neighbours;
 mod ranks;
 mod storage;
 mod sync;
+mod throttled;
 
 use std::time::Duration;
 
@@ -60,6 +61,8 @@ pub(crate) enum Name {
     NcclStraggler,
     /// Kernels are launched for the first time all the time.
     ColdStart,
+    /// The GPU takes longer for the same work, as one whose clock is held down.
+    ThrottledGpu,
     /// A launch does not return: it waits for a futex.
     Hang,
     /// A launch does not return: it waits in an ioctl.
@@ -90,6 +93,7 @@ impl Name {
             Self::GraphRecapture => "graph_recapture",
             Self::NcclStraggler => "nccl_late_rank",
             Self::ColdStart => "cold_start",
+            Self::ThrottledGpu => "clock_throttling",
             Self::HangIoctl => "unexplained",
             Self::Healthy | Self::HealthyIdle | Self::HealthySync | Self::HealthyNoise => "",
         }
@@ -181,6 +185,7 @@ pub(crate) fn of(common: &Common, options: &FaultOptions) -> Result<Box<dyn Faul
         Name::GraphRecapture => Box::new(graph::Recapture::new(steady)),
         Name::NcclStraggler => Box::new(ranks::Straggler::new(common, options, steady)?),
         Name::ColdStart => Box::new(cold::NewKernels::new(steady)),
+        Name::ThrottledGpu => Box::new(throttled::SlowGpu::new(steady)),
         Name::Hang => Box::new(hang::Stuck::new("lock")),
         Name::HangIoctl => Box::new(hang::Stuck::new("ioctl")),
         Name::Healthy => Box::new(healthy::Steady::new()),

@@ -1,0 +1,35 @@
+//! How it stands with what others tell of the GPUs. Their metrics themselves are no families of ours.
+
+use super::{CollectError, Collector, Input};
+use crate::family::{Family, Value};
+use crate::metric::{DCGM_FETCH_FAILURES, DCGM_PAGE_AGE, DCGM_UP, NVML_SAMPLE_AGE};
+
+pub(super) struct Gpus;
+
+impl Collector for Gpus {
+    fn name(&self) -> &'static str {
+        super::FOREIGN
+    }
+
+    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+        let observation = input.observation;
+        let mut up = Family::new(&DCGM_UP);
+        let mut age = Family::new(&DCGM_PAGE_AGE);
+        let mut failures = Family::new(&DCGM_FETCH_FAILURES);
+        if let Some(dcgm) = &observation.gpus.dcgm {
+            up.push([], Value::Integer(dcgm.up.into()));
+            if let Some(old) = dcgm.age {
+                age.push([], Value::Float(old.as_secs_f64()));
+            }
+            let since = Some(observation.clock.unix_seconds(observation.since));
+            for &(reason, count) in &dcgm.failures {
+                failures.push_created([reason.into()], Value::Integer(count), since);
+            }
+        }
+        let mut sample_age = Family::new(&NVML_SAMPLE_AGE);
+        if let Some(old) = observation.gpus.nvml.as_ref().and_then(|nvml| nvml.age) {
+            sample_age.push([], Value::Float(old.as_secs_f64()));
+        }
+        Ok(vec![up, age, failures, sample_age])
+    }
+}

@@ -1,0 +1,65 @@
+//! Metrics whose names are not ours: DCGM's, of an upstream page or of NVML. They have a place of their own on the page,
+//! after our families, and no name of ours, so that nothing in them can change what we say.
+
+use std::sync::Arc;
+
+/// What such names begin with. None of ours does.
+pub const PREFIX: &str = "DCGM_";
+
+/// The kind of value that a foreign metric says to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows. Its name need not end in `_total`.
+    Counter,
+    /// A value at a moment.
+    Gauge,
+    /// Not said.
+    Untyped,
+}
+
+impl Kind {
+    /// The word on `# TYPE` lines of the text format.
+    #[must_use]
+    pub const fn text_name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Untyped => "untyped",
+        }
+    }
+
+    /// The word of OpenMetrics, where the name of a counter's samples must end in `_total`: one that is to keep another
+    /// name is of no known kind there.
+    #[must_use]
+    pub const fn openmetrics_name(self) -> &'static str {
+        match self {
+            Self::Counter | Self::Untyped => "unknown",
+            Self::Gauge => "gauge",
+        }
+    }
+}
+
+/// Keys and values, no key twice.
+pub type Labels = Box<[(Arc<str>, Arc<str>)]>;
+
+/// One series.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// Its labels.
+    pub labels: Labels,
+    /// Its value.
+    pub value: f64,
+}
+
+/// A metric and its samples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    /// The name, as queries use it: [`PREFIX`], then letters, digits and `_`.
+    pub name: Arc<str>,
+    /// What it means; empty where that is not said.
+    pub help: Arc<str>,
+    /// The kind of value.
+    pub kind: Kind,
+    /// The series; no two have the same labels.
+    pub samples: Vec<Sample>,
+}

@@ -1,0 +1,255 @@
+//! What the NVIDIA driver says of the GPUs, asked for now and then by a thread of its own. The driver may take as long as it
+//! likes: nobody waits for that thread, and what it last learnt is told until it is too old.
+
+mod families;
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpucause_probes::nvml::{Gpu, Library, OpenError};
+
+use crate::clock_watch::{ClockWatch, holds_clock_down};
+use crate::foreign::Family;
+
+/// Between two questions why the clocks are as they are.
+const CLOCKS_EVERY: Duration = Duration::from_secs(1);
+/// So many of those are between two questions for everything.
+const CLOCKS_PER_SAMPLE: u32 = 5;
+/// Between two attempts to load the library: a driver may be installed later.
+const OPEN_EVERY: Duration = Duration::from_secs(60);
+/// Older samples are not told.
+const STALE_AFTER: Duration = Duration::from_secs(15);
+/// After so long without an answer nobody knows how the clocks are.
+const CLOCKS_STALE_AFTER: Duration = Duration::from_secs(5);
+
+/// How it stands with the driver.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was not asked yet.
+    #[default]
+    Untried,
+    /// It answers.
+    Answers,
+    /// There is none.
+    Absent,
+    /// There is one, which says nothing of any use.
+    Broken,
+    /// It has not answered for long.
+    Silent,
+}
+
+impl Verdict {
+    /// The `verdict` label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Untried => "untried",
+            Self::Answers => "ok",
+            Self::Absent => "unsupported",
+            Self::Broken => "broken",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+/// What is known.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct State {
+    /// The library, as it was asked for.
+    pub library: String,
+    /// How it stands.
+    pub verdict: Verdict,
+    /// Age of what is told; `None` while nothing is.
+    pub age: Option<Duration>,
+}
+
+/// GPUs' UUIDs of each process that computes on one, by PID, joined by commas.
+pub type GpusByPid = HashMap<u32, Arc<str>>;
+
+/// The driver, under observation.
+#[derive(Debug)]
+pub struct Nvml {
+    library: OsString,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    verdict: Verdict,
+    sample: Option<Sample>,
+    clocks: ClockWatch,
+    clocks_at: Option<Instant>,
+    /// Whether the log says that the driver is silent.
+    told_silent: bool,
+}
+
+#[derive(Debug)]
+struct Sample {
+    families: Vec<Arc<Family>>,
+    gpus_by_pid: Arc<GpusByPid>,
+    at: Instant,
+}
+
+impl Nvml {
+    /// Begins to ask the driver by way of this library, until the last owner of the result drops it.
+    #[must_use]
+    pub fn start(library: &OsStr) -> Arc<Self> {
+        let nvml = Arc::new(Self { library: library.to_owned(), known: Mutex::default() });
+        let observed = Arc::downgrade(&nvml);
+        let library = library.to_owned();
+        let asking = thread::Builder::new()
+            .name("nvml".into())
+            .spawn(move || ask_until_dropped(&observed, &library));
+        if let Err(error) = asking {
+            tracing::warn!(%error, "the NVIDIA driver is not asked: no thread for it");
+        }
+        nvml
+    }
+
+    /// What is known now.
+    #[must_use]
+    pub fn view(&self, now: Instant) -> (Vec<Arc<Family>>, Arc<GpusByPid>, State) {
+        let mut known = self.known();
+        let age = known.sample.as_ref().map(|sample| now.saturating_duration_since(sample.at));
+        let silent = age.is_some_and(|age| age > STALE_AFTER);
+        if silent != known.told_silent {
+            known.told_silent = silent;
+            if silent {
+                tracing::warn!(
+                    "the NVIDIA driver does not answer; its metrics are missing from the page"
+                );
+            } else {
+                tracing::info!("the NVIDIA driver answers again");
+            }
+        }
+        let fresh = known.sample.as_ref().filter(|_| !silent);
+        let state = State {
+            library: self.library.to_string_lossy().into_owned(),
+            verdict: if silent { Verdict::Silent } else { known.verdict },
+            age: age.filter(|_| !silent),
+        };
+        let families = fresh.map(|sample| sample.families.clone()).unwrap_or_default();
+        let gpus = fresh.map(|sample| Arc::clone(&sample.gpus_by_pid)).unwrap_or_default();
+        (families, gpus, state)
+    }
+
+    /// The share of the time since the last call in which each GPU ran below its clock; `None` when nobody knows.
+    pub fn throttled(&self, now: Instant) -> Option<HashMap<String, f64>> {
+        let mut known = self.known();
+        let at = known.clocks_at?;
+        if now.saturating_duration_since(at) > CLOCKS_STALE_AFTER {
+            known.clocks.note(now, std::iter::empty());
+        }
+        Some(known.clocks.shares(now)).filter(|shares| !shares.is_empty())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn learn(&self, gpus: &[Gpu], driver: &str) {
+        let families = families::of(gpus, driver, &families::host_name());
+        let sample = Sample {
+            families: families.into_iter().map(Arc::new).collect(),
+            gpus_by_pid: Arc::new(gpus_by_pid(gpus)),
+            at: Instant::now(),
+        };
+        let mut known = self.known();
+        known.sample = Some(sample);
+        known.verdict = Verdict::Answers;
+    }
+
+    fn learn_clocks(&self, gpus: &[(&str, Option<u64>)]) {
+        let now = Instant::now();
+        let mut known = self.known();
+        // Of a GPU that does not say why, nobody can say that something holds it down.
+        let held = gpus.iter().map(|&(gpu, bits)| (gpu, bits.is_some_and(holds_clock_down)));
+        known.clocks.note(now, held);
+        known.clocks_at = Some(now);
+    }
+
+    /// Nothing can be learnt for now.
+    fn fail(&self, verdict: Verdict, error: &OpenError) {
+        let mut known = self.known();
+        if known.verdict != verdict {
+            match verdict {
+                Verdict::Absent => {
+                    tracing::info!(%error, "no NVIDIA driver: its metrics are absent");
+                }
+                _ => {
+                    tracing::warn!(%error, "the NVIDIA driver's metrics are missing from the page");
+                }
+            }
+        }
+        *known = Known { verdict, ..Known::default() };
+    }
+}
+
+fn ask_until_dropped(nvml: &Weak<Nvml>, library: &OsStr) {
+    while nvml.strong_count() > 0 {
+        if let Err(error) = ask(nvml, library)
+            && let Some(nvml) = nvml.upgrade()
+        {
+            let verdict = match error {
+                OpenError::Absent { .. } => Verdict::Absent,
+                OpenError::Broken { .. } => Verdict::Broken,
+            };
+            nvml.fail(verdict, &error);
+        }
+        let again = Instant::now() + OPEN_EVERY;
+        while nvml.strong_count() > 0 && Instant::now() < again {
+            thread::sleep(CLOCKS_EVERY);
+        }
+    }
+}
+
+/// Asks for as long as there are answers.
+fn ask(nvml: &Weak<Nvml>, library: &OsStr) -> Result<(), OpenError> {
+    let opened = Library::open(library)?;
+    let mut session = opened.session()?;
+    for tick in 0.. {
+        if tick % CLOCKS_PER_SAMPLE == 0 {
+            let gpus = session.read();
+            let Some(nvml) = nvml.upgrade() else { return Ok(()) };
+            if !gpus.iter().any(Gpu::answers) {
+                let reason = if session.is_empty() { "it has no GPU" } else { "no GPU answers" };
+                return Err(OpenError::Broken {
+                    library: library.to_string_lossy().into_owned(),
+                    reason: reason.into(),
+                });
+            }
+            nvml.learn(&gpus, opened.driver());
+        }
+        let reasons = session.clock_reasons();
+        let Some(nvml) = nvml.upgrade() else { return Ok(()) };
+        nvml.learn_clocks(&reasons);
+        drop(nvml);
+        thread::sleep(CLOCKS_EVERY);
+    }
+    Ok(())
+}
+
+/// Processes may use several GPUs, and be named by a GPU more than once.
+fn gpus_by_pid(gpus: &[Gpu]) -> GpusByPid {
+    let mut by_pid: HashMap<u32, Vec<&str>> = HashMap::new();
+    let parts = gpus.iter().flat_map(|gpu| {
+        let whole = (gpu.identity.uuid.as_str(), &gpu.processes);
+        let parts = gpu.instances.iter().map(|part| (part.uuid.as_str(), &part.processes));
+        std::iter::once(whole).chain(parts)
+    });
+    for (uuid, processes) in parts {
+        for &pid in processes {
+            let uuids = by_pid.entry(pid).or_default();
+            if !uuids.contains(&uuid) {
+                uuids.push(uuid);
+            }
+        }
+    }
+    by_pid.into_iter().map(|(pid, uuids)| (pid, uuids.join(",").into())).collect()
+}
+
+#[cfg(test)]
+mod tests;
