@@ -9,7 +9,9 @@ use gpucause::daemon::Daemon;
 use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, Server};
-use gpucause::{demo, explain, logging, top};
+use gpucause::service_manager::{SocketError, sockets};
+use gpucause::{demo, explain, logging, privileges, top};
+use gpucause_probes::Options;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -69,19 +71,27 @@ fn main() -> ExitCode {
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let configuration = error.downcast_ref::<BindError>().is_some_and(BindError::is_configuration)
+        || error.is::<SocketError>()
         || error.is::<Arc<ConfigError>>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
 }
 
 fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
+    let passed = sockets()?;
     let source = args.config_source();
     let config = source.load()?;
     let limits = Limits::default();
     let limits =
         Limits { scrapes: config.limits.scrapes, connections: config.limits.connections, ..limits };
     // Bound first: a port in use must be told before anything is loaded into the kernel.
-    let server = Server::bind(&args.web.listen_addresses, limits)?;
-    let daemon = Arc::new(Daemon::start(args.probe.options(), Arc::new(config))?);
+    let server = if passed.is_empty() {
+        Server::bind(&args.web.listen_addresses, limits)?
+    } else {
+        Server::on(passed, limits)
+    };
+    // From then on, that is before there is another thread.
+    let options = Options { loaded: Some(privileges::confine), ..args.probe.options() };
+    let daemon = Arc::new(Daemon::start(options, Arc::new(config))?);
     let reloads = Reloads { source, over_http: args.lifecycle };
     serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), Some(reloads))
 }

@@ -29,6 +29,7 @@ mod refusals;
 mod retention;
 #[path = "../fixture/samples.rs"]
 mod samples;
+mod service;
 mod top;
 #[path = "../fixture/workload.rs"]
 mod workload;
