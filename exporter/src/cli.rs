@@ -8,6 +8,7 @@ use crate::server::{ListenAddress, TelemetryPath};
 use crate::top::Show;
 use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use gpucause_abi::Tgid;
 use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
@@ -37,6 +38,20 @@ pub enum Command {
     Demo(DemoArgs),
     /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
     Top(TopArgs),
+    /// Print the script that makes a shell complete command lines
+    #[command(hide = true)]
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Print the manual page, or write one for each command
+    #[command(hide = true)]
+    Man {
+        /// Folder to write the pages to
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
 }
 
 /// The shortest interval of `top`: shorter ones would tell little, and cost much.

@@ -18,6 +18,7 @@ pub mod exposition;
 pub mod family;
 pub mod kernel_names;
 pub mod logging;
+pub mod manual;
 pub mod merge;
 pub mod metric;
 pub mod observation;

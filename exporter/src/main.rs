@@ -1,5 +1,6 @@
 //! The `gpucause` command.
 
+use anyhow::Context as _;
 use clap::Parser as _;
 use gpucause::check::Report;
 use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
@@ -10,7 +11,7 @@ use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, Server};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{demo, explain, logging, privileges, top};
+use gpucause::{demo, explain, logging, manual, privileges, top};
 use gpucause_probes::Options;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -45,6 +46,12 @@ fn main() -> ExitCode {
         }
         Command::Check(args) => return check(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Completions { shell } => printed(&manual::completions(shell)),
+        Command::Man { dir: None } => {
+            manual::page().map_err(Into::into).and_then(|page| printed(&page))
+        }
+        Command::Man { dir: Some(dir) } => manual::write_pages(&dir)
+            .with_context(|| format!("cannot write manual pages to {}", dir.display())),
         Command::Demo(args) => {
             let result = demo::run(&args);
             // While it shows a live view it keeps the log off the screen.
@@ -67,6 +74,10 @@ fn main() -> ExitCode {
             exit_code(&error)
         }
     }
+}
+
+fn printed(text: &[u8]) -> anyhow::Result<()> {
+    std::io::stdout().write_all(text).context("cannot write to standard output")
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
