@@ -32,13 +32,14 @@ stand-ins: tools
 deb: build stand-ins cargo-deb
 	rm -rf $(SHIPPED)
 	$(TARGET_DIR)/release/gpucause man --dir $(SHIPPED)/man
+	gzip -9n $(SHIPPED)/man/*.1
 	for shell in bash zsh fish; do $(TARGET_DIR)/release/gpucause completions $$shell >$(SHIPPED)/gpucause.$$shell || exit 1; done
 	PATH="$(CARGO_DEB_ROOT)/bin:$$PATH" $(CARGO) deb -p gpucause --no-build
 
 # Of a version of its own, in the target folder, so that nothing of the user's is replaced.
 cargo-deb: tools
 	@.ci/install dpkg-shlibdeps:dpkg-dev
-	@"$(CARGO_DEB_ROOT)/bin/cargo-deb" --version 2>/dev/null | grep -qxF $(CARGO_DEB_VERSION) || \
+	@"$(CARGO_DEB_ROOT)/bin/cargo-deb" --version 2>/dev/null | grep -qxF "cargo-deb $(CARGO_DEB_VERSION)" || \
 	    $(CARGO) install cargo-deb --version $(CARGO_DEB_VERSION) --locked --no-default-features --features static-lzma \
 	        --root "$(CARGO_DEB_ROOT)" --target-dir "$(CARGO_DEB_ROOT)/build"
 
