@@ -5,9 +5,12 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::sys::ptrace;
 use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 
 use crate::exporter::{Exporter, gpucause};
 use crate::http_client;
@@ -96,6 +99,41 @@ fn a_daemon_that_stands_still_gives_no_sign_of_life() {
     assert_eq!(manager.notice_within(DEADLINE).unwrap(), "WATCHDOG=1\n");
 }
 
+/// Stops the threads on which background work is done, until they are let go.
+fn stop_workers(pid: u32) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(Result::unwrap);
+    let workers = tasks.filter(|task| {
+        std::fs::read_to_string(task.path().join("comm")).unwrap().starts_with("tokio")
+    });
+    let stop = |task: std::fs::DirEntry| {
+        let thread = Pid::from_raw(task.file_name().to_str().unwrap().parse().unwrap());
+        ptrace::seize(thread, ptrace::Options::empty()).unwrap();
+        ptrace::interrupt(thread).unwrap();
+        waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap();
+        thread
+    };
+    workers.map(stop).collect()
+}
+
+#[test]
+fn a_daemon_whose_background_work_is_stuck_gives_no_sign_of_life_although_it_serves() {
+    let manager = Manager::new();
+    let exporter = manager.exporter(&[]);
+    assert_eq!(manager.notice(), "READY=1\n");
+    let stopped = stop_workers(exporter.pid());
+    assert!(!stopped.is_empty());
+    let begin = Instant::now();
+    while manager.notice_within(Duration::from_secs(1)).is_some() {
+        assert!(begin.elapsed() < DEADLINE, "still signs of life");
+    }
+    assert_eq!(http_client::get(exporter.address, "/-/healthy").status, 200);
+    until("a word in the log", || exporter.log().contains("no progress").then_some(()));
+    for thread in stopped {
+        ptrace::detach(thread, None).unwrap();
+    }
+    assert_eq!(manager.notice_within(DEADLINE).unwrap(), "WATCHDOG=1\n");
+}
+
 #[test]
 fn sockets_of_the_service_manager_are_served() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -151,21 +189,24 @@ fn a_restart_begins_every_counter_anew_and_says_so() {
     let pid = workload.pid();
     let openmetrics = "Accept: application/openmetrics-text;version=1.0.0\r\n";
     let times = |samples: &Samples| {
+        // In whole seconds, unlike the beginning of the daemon's own counters.
         let started = samples.of("process_start_time_seconds", &[])[0].value;
+        let loaded = samples.of("gpucause_processes_folded_created", &[])[0].value;
+        assert!((started..started + 10.0).contains(&loaded), "{loaded} of a daemon of {started}");
         let created = samples.of(&format!("{CALLS}_created"), &[("pid", &pid)]);
-        (started, created.first().map(|sample| sample.value))
+        (loaded, created.first().map(|sample| sample.value))
     };
     let first = Exporter::start(&[]);
     first.until_attached(&libraries().join("libcudart.so.12"));
     workload.work();
-    let (started, created) = times(&Samples::parse(first.scrape(openmetrics).text()));
+    let (loaded, created) = times(&Samples::parse(first.scrape(openmetrics).text()));
     let created = created.expect("calls were counted");
-    assert!(created >= started, "counted from {created} on, by a daemon of {started}");
+    assert!(created >= loaded, "counted from {created} on, by a daemon that loaded at {loaded}");
     first.signal(Signal::SIGTERM);
     assert_eq!(first.ended().code(), Some(0));
     let second = Exporter::start(&[]);
-    let (restarted, none) = times(&Samples::parse(second.scrape(openmetrics).text()));
-    assert!(restarted > started);
+    let (reloaded, none) = times(&Samples::parse(second.scrape(openmetrics).text()));
+    assert!(reloaded > loaded);
     assert_eq!(none, None, "what the first daemon counted is not told again");
     let mut next = Workload::start(&["calls", "--calls=500", "--threads=1"]);
     second.until_attached(&libraries().join("libcudart.so.12"));
@@ -175,5 +216,5 @@ fn a_restart_begins_every_counter_anew_and_says_so() {
         samples.has(&format!("{CALLS}_created"), &[("pid", &next.pid())]).then_some(samples)
     });
     let created = page.of(&format!("{CALLS}_created"), &[("pid", &next.pid())])[0].value;
-    assert!(created >= restarted);
+    assert!(created >= reloaded);
 }

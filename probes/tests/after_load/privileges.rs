@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use caps::Capability::{self, *};
 use caps::{CapSet, CapsHashSet};
+use gpucause_probes::feature::AttachMode;
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::{Options, Probes};
 
@@ -68,7 +69,7 @@ fn confine() {
 
 /// Whether probes that keep these capabilities after they were loaded come to a library that was deleted before, and to one
 /// that is opened later.
-fn attached_with(keep: &[Capability], expected: [bool; 2]) -> [bool; 2] {
+fn attached_with(mode: AttachMode, keep: &[Capability], expected: [bool; 2]) -> [bool; 2] {
     let (deleted, later) = (Private::new(), Private::new());
     let inodes = [&deleted, &later].map(|it| fs::metadata(&it.0.library).unwrap().ino());
     let (mut first, mut second) = (deleted.user(), later.user());
@@ -78,7 +79,8 @@ fn attached_with(keep: &[Capability], expected: [bool; 2]) -> [bool; 2] {
     let keep = keep.iter().copied().collect();
     let started = thread::spawn(move || {
         KEEP.set(keep);
-        let options = Options { loaded: Some(|_| confine()), ..Options::default() };
+        let loaded: fn(AttachMode) = |_| confine();
+        let options = Options { mode: Some(mode), loaded: Some(loaded), ..Options::default() };
         let probes = Probes::start(options).unwrap();
         while !probes.status().is_ready() {
             thread::sleep(Duration::from_millis(5));
@@ -103,6 +105,11 @@ const CASES: [(&[Capability], [bool; 2]); 5] = [
 #[test]
 fn three_capabilities_are_needed_once_the_programs_are_loaded() {
     for (keep, attached) in CASES {
-        assert_eq!(attached_with(keep, attached), attached, "{keep:?}");
+        let found = attached_with(AttachMode::Session, keep, attached);
+        assert_eq!(found, attached, "{keep:?}");
     }
+    let (keep, attached) = CASES[0];
+    assert_eq!(attached_with(AttachMode::Multi, keep, attached), attached);
+    let names: Vec<_> = keep.iter().map(ToString::to_string).collect();
+    assert_eq!(AttachMode::Session.privileges(), names);
 }
