@@ -26,7 +26,7 @@ pub fn completions(shell: Shell) -> Vec<u8> {
 /// None in practice: it is written to memory.
 pub fn page() -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+    clap_mangen::Man::new(Cli::command().disable_help_subcommand(true)).render(&mut page)?;
     Ok(page)
 }
 
