@@ -3,6 +3,7 @@
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
 # make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
+# make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon and a look for causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
 
@@ -11,9 +12,12 @@ TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 STAND_INS := $(addprefix -p gpucause-fake-,cuda cudart cuda-driver nccl nvml)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUN_ARGS ?=
+CARGO_DEB_VERSION := 3.8.0
+CARGO_DEB_ROOT := $(abspath $(TARGET_DIR))/tools
+SHIPPED := $(TARGET_DIR)/release/shipped
 
 .DEFAULT_GOAL := help
-.PHONY: help run test scenarios healthy bench build stand-ins debug-stand-ins tools test-tools
+.PHONY: help run test scenarios healthy bench build deb cargo-deb stand-ins debug-stand-ins tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -24,6 +28,20 @@ build: tools
 stand-ins: tools
 	$(CARGO) build --release $(STAND_INS)
 	$(TARGET_DIR)/release/gpucause-workload lay-out $(TARGET_DIR)/release/stand-ins
+
+deb: build stand-ins cargo-deb
+	rm -rf $(SHIPPED)
+	$(TARGET_DIR)/release/gpucause man --dir $(SHIPPED)/man
+	gzip -9n $(SHIPPED)/man/*.1
+	for shell in bash zsh fish; do $(TARGET_DIR)/release/gpucause completions $$shell >$(SHIPPED)/gpucause.$$shell || exit 1; done
+	PATH="$(CARGO_DEB_ROOT)/bin:$$PATH" $(CARGO) deb -p gpucause --no-build
+
+# Of a version of its own, in the target folder, so that nothing of the user's is replaced.
+cargo-deb: tools
+	@.ci/install dpkg-shlibdeps:dpkg-dev
+	@"$(CARGO_DEB_ROOT)/bin/cargo-deb" --version 2>/dev/null | grep -qxF "cargo-deb $(CARGO_DEB_VERSION)" || \
+	    $(CARGO) install cargo-deb --version $(CARGO_DEB_VERSION) --locked --no-default-features --features static-lzma \
+	        --root "$(CARGO_DEB_ROOT)" --target-dir "$(CARGO_DEB_ROOT)/build"
 
 run: build stand-ins
 	$(SUDO) $(TARGET_DIR)/release/gpucause demo $(RUN_ARGS)

@@ -11,12 +11,14 @@ use crate::server::{Limits, ListenAddress, LiveWebConfig, Server, TelemetryPath}
 use crate::top::Show;
 use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use gpucause_abi::Tgid;
 use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use gpucause_probes::nvml::LIBRARY;
 use std::ffi::OsString;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +45,20 @@ pub enum Command {
     Demo(DemoArgs),
     /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
     Top(TopArgs),
+    /// Print the script that makes a shell complete command lines
+    #[command(hide = true)]
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Print the manual page, or write one for each command
+    #[command(hide = true)]
+    Man {
+        /// Folder to write the pages to
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
 }
 
 /// The shortest interval of `top`: shorter ones would tell little, and cost much.
@@ -294,15 +310,20 @@ pub struct WebArgs {
 }
 
 impl WebArgs {
-    /// A server with its ports.
+    /// A server with its ports, or on sockets that were passed and listen already, when there are any.
     ///
     /// # Errors
     /// When the web configuration cannot be used, or a port cannot be had.
-    pub fn server(&self, limits: Limits) -> anyhow::Result<Server> {
+    pub fn server(&self, passed: Vec<TcpListener>, limits: Limits) -> anyhow::Result<Server> {
         // A path that is empty is how exporter-toolkit writes none.
         let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
         let access = file.map(LiveWebConfig::load).transpose()?.unwrap_or_default();
-        Ok(Server::bind(&self.listen_addresses, limits)?.with_access(Arc::new(access)))
+        let server = if passed.is_empty() {
+            Server::bind(&self.listen_addresses, limits)?
+        } else {
+            Server::on(passed, limits)
+        };
+        Ok(server.with_access(Arc::new(access)))
     }
 }
 

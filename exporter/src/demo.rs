@@ -46,7 +46,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if !show.is_live() || !io::stderr().is_terminal() {
         logging::init(args.log);
     }
-    let server = args.web.server(Limits::default())?;
+    let server = args.web.server(Vec::new(), Limits::default())?;
     let scheme = if server.access().current().is_plain() { "http" } else { "https" };
     let url = server.addresses().first().map(|address| {
         let host = if address.ip().is_unspecified() {

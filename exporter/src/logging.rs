@@ -1,11 +1,13 @@
 //! The log: structured lines on standard error.
 
+mod journal;
 mod logfmt;
 
 use clap::{Args, ValueEnum};
 use std::io;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt;
+use tracing_subscriber::fmt::format::JsonFields;
 
 /// Flags of the log.
 #[derive(Debug, Clone, Copy, Args)]
@@ -61,9 +63,20 @@ pub fn init(args: LogArgs) {
         // It would report a failed write to the same standard error, and panic when that fails too.
         .log_internal_errors(false)
         .with_writer(io::stderr);
+    let logfmt = |timed| logfmt::Logfmt { timed };
+    let json = fmt::format().json().flatten_event(true);
     // An error means that a log is set up already, and one is enough.
-    let _ = match args.format {
-        Format::Logfmt => builder.event_format(logfmt::Logfmt).try_init(),
-        Format::Json => builder.json().flatten_event(true).try_init(),
+    let _ = match (args.format, journal::is_stderr()) {
+        (Format::Logfmt, false) => builder.event_format(logfmt(true)).try_init(),
+        (Format::Logfmt, true) => {
+            builder.event_format(journal::Prioritised(logfmt(false))).try_init()
+        }
+        (Format::Json, false) => {
+            builder.fmt_fields(JsonFields::new()).event_format(json).try_init()
+        }
+        (Format::Json, true) => builder
+            .fmt_fields(JsonFields::new())
+            .event_format(journal::Prioritised(json.without_time()))
+            .try_init(),
     };
 }

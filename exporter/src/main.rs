@@ -1,5 +1,6 @@
 //! The `gpucause` command.
 
+use anyhow::Context as _;
 use clap::Parser as _;
 use gpucause::check::Report;
 use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
@@ -9,7 +10,9 @@ use gpucause::daemon::Daemon;
 use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
-use gpucause::{demo, explain, logging, top};
+use gpucause::service_manager::{SocketError, sockets};
+use gpucause::{demo, explain, logging, manual, privileges, top};
+use gpucause_probes::Options;
 use gpucause_probes::allocator::share_one_arena;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -48,6 +51,12 @@ fn main() -> ExitCode {
             logging::init(TOOL_LOG);
             explain::run(&args)
         }
+        Command::Completions { shell } => printed(&manual::completions(shell)),
+        Command::Man { dir: None } => {
+            manual::page().map_err(Into::into).and_then(|page| printed(&page))
+        }
+        Command::Man { dir: Some(dir) } => manual::write_pages(&dir)
+            .with_context(|| format!("cannot write manual pages to {}", dir.display())),
         Command::Demo(args) => {
             let result = demo::run(&args);
             // While it shows a live view it keeps the log off the screen.
@@ -72,22 +81,30 @@ fn main() -> ExitCode {
     }
 }
 
+fn printed(text: &[u8]) -> anyhow::Result<()> {
+    std::io::stdout().write_all(text).context("cannot write to standard output")
+}
+
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let configuration = error.downcast_ref::<BindError>().is_some_and(BindError::is_configuration)
+        || error.is::<SocketError>()
         || error.is::<Arc<ConfigError>>()
         || error.is::<WebConfigError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
 }
 
 fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
+    let passed = sockets()?;
     let source = args.config_source();
     let config = source.load()?;
     let limits = Limits::default();
     let limits =
         Limits { scrapes: config.limits.scrapes, connections: config.limits.connections, ..limits };
     // Bound first: a port in use must be told before anything is loaded into the kernel.
-    let server = args.web.server(limits)?;
-    let daemon = Daemon::start(args.probe.options(), Arc::new(config))?;
+    let server = args.web.server(passed, limits)?;
+    // From then on, that is before there is another thread.
+    let options = Options { loaded: Some(privileges::confine), ..args.probe.options() };
+    let daemon = Daemon::start(options, Arc::new(config))?;
     let daemon = Arc::new(daemon.with_gpus(args.gpus.sources()));
     let reloads = Reloads { source, over_http: args.lifecycle };
     serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), Some(reloads))

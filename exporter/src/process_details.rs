@@ -1,6 +1,7 @@
 //! What `/proc` tells of an observed process. Read while it lives, kept for as long as its accounts are.
 
-mod container;
+mod membership;
+mod pods;
 mod users;
 
 use gpucause_abi::snapshot::ProcessSnapshot;
@@ -11,6 +12,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use membership::Membership;
+
 /// Facts about a process. What could not be read is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessDetails {
@@ -20,6 +23,16 @@ pub struct ProcessDetails {
     pub cgroup: Arc<str>,
     /// Full id of the container.
     pub container_id: Arc<str>,
+    /// UID of the Kubernetes pod.
+    pub pod_uid: Arc<str>,
+    /// Name of the pod.
+    pub pod: Arc<str>,
+    /// Namespace of the pod.
+    pub namespace: Arc<str>,
+    /// Id of the Slurm job.
+    pub slurm_job: Arc<str>,
+    /// PID in its own PID namespace: that on the host unless it is in a container.
+    pub ns_pid: Arc<str>,
     /// Name of the real user in the host's user database, or the uid where it has none.
     pub user: Arc<str>,
     /// `RANK` of its environment, as launchers of distributed jobs set it.
@@ -33,7 +46,10 @@ pub struct ProcessDetails {
 impl ProcessDetails {
     /// Whether there is nothing left that a later attempt could find out.
     fn is_complete(&self) -> bool {
-        !(self.exe.is_empty() || self.cgroup.is_empty() || self.user.is_empty())
+        !(self.exe.is_empty()
+            || self.cgroup.is_empty()
+            || self.user.is_empty()
+            || self.ns_pid.is_empty())
     }
 }
 
@@ -42,20 +58,30 @@ impl ProcessDetails {
 pub struct DetailsCache {
     proc_root: PathBuf,
     passwd: PathBuf,
+    pod_logs: PathBuf,
     entries: HashMap<ProcId, Arc<ProcessDetails>>,
 }
 
 impl Default for DetailsCache {
     fn default() -> Self {
-        Self::at("/proc", "/etc/passwd")
+        Self::at("/proc", "/etc/passwd", pods::LOGS)
     }
 }
 
 impl DetailsCache {
     /// That reads these files.
     #[must_use]
-    pub fn at(proc_root: impl Into<PathBuf>, passwd: impl Into<PathBuf>) -> Self {
-        Self { proc_root: proc_root.into(), passwd: passwd.into(), entries: HashMap::new() }
+    pub fn at(
+        proc_root: impl Into<PathBuf>,
+        passwd: impl Into<PathBuf>,
+        pod_logs: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            proc_root: proc_root.into(),
+            passwd: passwd.into(),
+            pod_logs: pod_logs.into(),
+            entries: HashMap::new(),
+        }
     }
 
     /// The details of `processes`. A process is looked up until all is known, its end included; details of processes that
@@ -87,14 +113,22 @@ impl DetailsCache {
     /// `None` when the PID is not, or no longer, that process.
     fn read(&self, tgid: Tgid, started: Nanos) -> Option<ProcessDetails> {
         let dir = self.proc_root.join(tgid.to_string());
-        let cgroup =
-            container::cgroup_path(&fs::read_to_string(dir.join("cgroup")).unwrap_or_default());
-        let environment = environment(&dir);
+        let text = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
+        let (status, environment) = (text("status"), environment(&dir));
+        let Membership { cgroup, container_id, pod_uid, slurm_job } =
+            Membership::of(&text("cgroup"));
+        let pod = pod_uid.as_deref().and_then(|uid| pods::name_of(uid, &self.pod_logs));
+        let (namespace, pod) = pod.unwrap_or_default();
         let details = ProcessDetails {
             exe: exe(&dir).into(),
-            container_id: container::container_id(&cgroup).unwrap_or_default().into(),
             cgroup: cgroup.into(),
-            user: self.user(&dir).unwrap_or_default().into(),
+            container_id: container_id.unwrap_or_default().into(),
+            pod_uid: pod_uid.unwrap_or_default().into(),
+            pod: pod.into(),
+            namespace: namespace.into(),
+            slurm_job: slurm_job.unwrap_or_default().into(),
+            ns_pid: ns_pid(&status).unwrap_or_default().into(),
+            user: self.user(&status).unwrap_or_default().into(),
             rank: number_in(&environment, "RANK").unwrap_or_default().into(),
             local_rank: number_in(&environment, "LOCAL_RANK").unwrap_or_default().into(),
             world_size: number_in(&environment, "WORLD_SIZE").unwrap_or_default().into(),
@@ -103,9 +137,8 @@ impl DetailsCache {
         is_that_process(&dir, started).then_some(details)
     }
 
-    fn user(&self, dir: &Path) -> Option<String> {
-        let status = fs::read_to_string(dir.join("status")).ok()?;
-        let uid = users::real_uid(&status)?;
+    fn user(&self, status: &str) -> Option<String> {
+        let uid = users::real_uid(status)?;
         let passwd = fs::read(&self.passwd).unwrap_or_default();
         Some(users::name_of(uid, &passwd).unwrap_or_else(|| uid.to_string()))
     }
@@ -129,6 +162,11 @@ fn number_in(environment: &[u8], name: &str) -> Option<String> {
         .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
     let text = std::str::from_utf8(value).ok()?;
     text.parse::<u32>().ok().map(|number| number.to_string())
+}
+
+/// The PID in the innermost namespace, out of a `/proc/PID/status` file.
+fn ns_pid(status: &str) -> Option<&str> {
+    status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().next_back()
 }
 
 fn exe(dir: &Path) -> String {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use sd_notify::NotifyState;
 
 use crate::chains::LOOK_EVERY;
 use crate::config::reload::{ConfigSource, Reloader};
@@ -13,6 +12,7 @@ use crate::daemon::{Daemon, REAP_EVERY};
 use crate::server::{
     Readiness, Server, Source as _, TelemetryPath, reload_channel, shutdown_signal,
 };
+use crate::service_manager::{Chore, Progress, ServiceManager};
 use crate::version;
 
 /// Threads for scrapes, as many as the configuration can allow at a time, and for what else blocks. Idle ones end.
@@ -51,30 +51,32 @@ pub fn until_signal(
             tracing::info!(%address, version = version::VERSION, "listening");
         }
         daemon.tell_of(server.access());
+        let manager = ServiceManager::default();
+        let progress = Progress::default();
         let reloading = match reloads {
             Some(Reloads { source, over_http }) => {
                 let (handle, requests) = reload_channel();
                 if over_http {
                     server = server.with_reload(handle);
                 }
-                let reloader = Reloader::new(source, Arc::clone(daemon), server.gates())
+                let (daemon, gates) = (Arc::clone(daemon), server.gates());
+                let reloader = Reloader::new(source, daemon, gates, manager.clone())
                     .context("cannot catch SIGHUP")?;
                 Some(tokio::spawn(reloader.run(requests)))
             }
             None => None,
         };
-        let reaping = tokio::spawn(reap(Arc::clone(daemon)));
-        let looking = tokio::spawn(look(Arc::clone(daemon)));
+        let reaping = tokio::spawn(reap(Arc::clone(daemon), progress.clone()));
+        let looking = tokio::spawn(look(Arc::clone(daemon), progress.clone()));
         let following =
             daemon.gpus().upstream().map(|upstream| tokio::spawn(Arc::clone(upstream).follow()));
-        let telling = tokio::spawn(tell_ready(Arc::clone(daemon)));
+        let telling = tokio::spawn(tell_ready(Arc::clone(daemon), manager.clone()));
+        let living = tokio::spawn(manager.clone().keep_alive(progress));
         let source = Arc::clone(daemon);
         let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
-        notify(NotifyState::Stopping);
-        reaping.abort();
-        looking.abort();
-        telling.abort();
-        for task in [reloading, following].into_iter().flatten() {
+        manager.stopping();
+        let tasks = [reaping, looking, telling, living].into_iter();
+        for task in tasks.chain(reloading).chain(following) {
             task.abort();
         }
         served
@@ -93,7 +95,7 @@ fn raise_file_limit() {
     }
 }
 
-async fn reap(daemon: Arc<Daemon>) {
+async fn reap(daemon: Arc<Daemon>, progress: Progress) {
     let mut ticks = tokio::time::interval(REAP_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -104,12 +106,16 @@ async fn reap(daemon: Arc<Daemon>) {
             Ok(Err(error)) => {
                 tracing::warn!(%error, "accounts of ended processes were not dropped");
             }
-            Err(error) => tracing::error!(%error, "dropping accounts of ended processes failed"),
+            Err(error) => {
+                tracing::error!(%error, "dropping accounts of ended processes failed");
+                continue;
+            }
         }
+        progress.made(Chore::Reap);
     }
 }
 
-async fn look(daemon: Arc<Daemon>) {
+async fn look(daemon: Arc<Daemon>, progress: Progress) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -118,24 +124,21 @@ async fn look(daemon: Arc<Daemon>) {
         match tokio::task::spawn_blocking(move || looker.look()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "causal chains were not looked for"),
-            Err(error) => tracing::error!(%error, "looking for causal chains failed"),
+            Err(error) => {
+                tracing::error!(%error, "looking for causal chains failed");
+                continue;
+            }
         }
+        progress.made(Chore::Look);
     }
 }
 
 /// Tells the service manager once the libraries in use are attached to.
-async fn tell_ready(daemon: Arc<Daemon>) {
+async fn tell_ready(daemon: Arc<Daemon>, manager: ServiceManager) {
     while daemon.ready() != Readiness::Ready {
         tokio::time::sleep(READY_EVERY).await;
     }
     let status = daemon.status();
     tracing::info!(mode = status.mode.label(), libraries = status.libraries.len(), "ready");
-    notify(NotifyState::Ready);
-}
-
-fn notify(state: NotifyState<'_>) {
-    // Without a service manager this does nothing and succeeds.
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::debug!(%error, "the service manager was not told");
-    }
+    manager.ready();
 }

@@ -106,11 +106,17 @@ impl Server {
     /// When one of the addresses cannot be had.
     pub fn bind(addresses: &[ListenAddress], limits: Limits) -> Result<Self, BindError> {
         let listeners = addresses.iter().map(ListenAddress::bind).collect::<Result<_, _>>()?;
+        Ok(Self::on(listeners, limits))
+    }
+
+    /// On sockets that listen already, and do not block.
+    #[must_use]
+    pub fn on(listeners: Vec<StdListener>, limits: Limits) -> Self {
         let gates = Gates {
             connections: Gate::new(limits.connections),
             scrapes: Gate::new(limits.scrapes),
         };
-        Ok(Self { listeners, limits, access: Arc::default(), gates, reload: None })
+        Self { listeners, limits, access: Arc::default(), gates, reload: None }
     }
 
     /// Lets clients in as a web configuration says.

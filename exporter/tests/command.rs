@@ -4,6 +4,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::{Command, Output};
 
 fn outcome(arguments: &[&str]) -> (Option<i32>, String) {
@@ -109,6 +110,31 @@ fn what_something_else_answers_does_not_steer_the_terminal() {
         assert!(output.contains(told), "{output}");
         assert!(!output.trim_end().contains(char::is_control), "{output:?}");
     }
+}
+
+#[test]
+fn lines_for_the_journal_have_a_priority_and_no_time() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let (device, inode) = log.as_file().metadata().map(|file| (file.dev(), file.ino())).unwrap();
+    let line = |stream: String, format: &str| {
+        log.as_file().set_len(0).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpucause"));
+        command.args(["exporter", "--config.file=/nonexistent", "--log.format", format]);
+        let stderr = log.reopen().unwrap();
+        let status = command.env("JOURNAL_STREAM", stream).stderr(stderr).status().unwrap();
+        assert_eq!(status.code(), Some(78));
+        std::fs::read_to_string(log.path()).unwrap()
+    };
+    let journal = format!("{device}:{inode}");
+    let text = line(journal.clone(), "logfmt");
+    assert!(text.starts_with("<3>level=error "), "{text}");
+    let text = line(journal, "json");
+    assert!(text.starts_with("<3>{\"level\":\"ERROR\","), "{text}");
+    // Standard error was redirected.
+    let text = line(format!("{device}:{}", inode + 1), "logfmt");
+    assert!(text.starts_with("time="), "{text}");
+    let text = line(String::new(), "json");
+    assert!(text.starts_with("{\"timestamp\":"), "{text}");
 }
 
 #[test]

@@ -33,6 +33,25 @@ impl AttachMode {
             Self::Perf => "perf",
         }
     }
+
+    /// The capabilities that attaching to a library takes once the programs are loaded, by name. Links of the first two
+    /// kinds take none themselves: these are for the files of other users' processes.
+    #[must_use]
+    pub const fn privileges(self) -> &'static [&'static str] {
+        match self {
+            Self::Session | Self::Multi => {
+                &["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_CHECKPOINT_RESTORE"]
+            }
+            Self::Perf => &[
+                "CAP_SYS_PTRACE",
+                "CAP_DAC_READ_SEARCH",
+                "CAP_CHECKPOINT_RESTORE",
+                "CAP_BPF",
+                "CAP_PERFMON",
+                "CAP_SYS_ADMIN",
+            ],
+        }
+    }
 }
 
 /// What the kernel's BTF tells.

@@ -86,6 +86,7 @@ impl Probes {
     /// # Kernel
     /// 5.15 or newer with BTF; 6.6 or newer for the privileges that the systemd unit has.
     pub fn start(options: Options) -> Result<Self, StartError> {
+        let loaded = options.loaded;
         let mut programs = Programs::load(options)?;
         let (reports, adopts) = (programs.reports.take(), programs.adopts.take());
         let reader = Reader::new(&programs.object, reports, adopts)?;
@@ -95,9 +96,13 @@ impl Probes {
         let told = Arc::new(Mutex::new(Told::default()));
         let stop = Arc::new(StopSignal::new()?);
         let (telling, stopping) = (Arc::clone(&told), Arc::clone(&stop));
+        let discovery = Discovery::new();
+        if let Some(loaded) = loaded {
+            loaded(programs.mode);
+        }
         let finder = std::thread::Builder::new().name("gpucause-find".into()).spawn(move || {
             let mut registry = Registry::new(Limits::default());
-            Discovery::new().run(&mut registry, &mut attacher, &stopping, |registry, discovery| {
+            discovery.run(&mut registry, &mut attacher, &stopping, |registry, discovery| {
                 let libraries = registry.libraries().collect();
                 *lock(&telling) = Told { libraries, discovery, counts: registry.counts() };
             });

@@ -38,6 +38,9 @@ pub struct Options {
     pub max_processes: Option<u32>,
     /// Ops that count as launches at first: see [`Probes::set_launch_ops`](crate::Probes::set_launch_ops).
     pub launch_ops: LaunchOps,
+    /// Called when all is loaded, before the thread that attaches to libraries is started: what privileges it drops, that
+    /// thread does not have either. It needs those of [`AttachMode::privileges`].
+    pub loaded: Option<fn(AttachMode)>,
 }
 
 /// The programs could not be loaded.

@@ -14,6 +14,8 @@ mod support {
     pub(crate) mod place;
     pub(crate) mod subject;
 }
+#[path = "after_load/privileges.rs"]
+mod privileges;
 
 use std::fs;
 use std::io::Write as _;

@@ -14,6 +14,7 @@ use super::{Config, ConfigError, parse, read};
 use crate::daemon::Daemon;
 use crate::duration::Span;
 use crate::server::{Gates, ReloadRequests};
+use crate::service_manager::ServiceManager;
 
 /// How often the file is looked at although nothing told of a change, as on network file systems nothing does.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -75,6 +76,7 @@ pub struct Reloader {
     source: ConfigSource,
     daemon: Arc<Daemon>,
     gates: Gates,
+    manager: ServiceManager,
     hangup: Signal,
     /// What the file was when last looked at, as far as it matters whether it is another now.
     seen: Result<String, String>,
@@ -89,11 +91,16 @@ impl Reloader {
     ///
     /// # Errors
     /// When the signal cannot be caught.
-    pub fn new(source: ConfigSource, daemon: Arc<Daemon>, gates: Gates) -> io::Result<Self> {
+    pub fn new(
+        source: ConfigSource,
+        daemon: Arc<Daemon>,
+        gates: Gates,
+        manager: ServiceManager,
+    ) -> io::Result<Self> {
         let hangup = signal(SignalKind::hangup())?;
         // No file is like this, so the first look is at something new.
         let seen = Err(String::new());
-        Ok(Self { source, daemon, gates, hangup, seen })
+        Ok(Self { source, daemon, gates, manager, hangup, seen })
     }
 
     /// Reloads whenever there is reason to, for ever.
@@ -149,6 +156,16 @@ impl Reloader {
     }
 
     async fn take(&mut self, found: Found) -> Result<(), String> {
+        let manager = self.manager.clone();
+        let mut telling = manager.reload();
+        let taken = self.judge_and_take(found).await;
+        if let Err(error) = &taken {
+            telling.refused(error);
+        }
+        taken
+    }
+
+    async fn judge_and_take(&mut self, found: Found) -> Result<(), String> {
         self.seen = seen(&found);
         let config = match self.source.judge(&found) {
             Ok(config) => config,

@@ -9,7 +9,10 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// The format `time=... level=... msg=... key=value`.
-pub(super) struct Logfmt;
+pub(super) struct Logfmt {
+    /// Whether there is a time: a log that keeps the times of lines itself needs none.
+    pub(super) timed: bool,
+}
 
 impl<S, N> FormatEvent<S, N> for Logfmt
 where
@@ -24,8 +27,11 @@ where
     ) -> fmt::Result {
         let mut pairs = Pairs::default();
         event.record(&mut pairs);
-        writer.write_str("time=")?;
-        SystemTime.format_time(&mut writer)?;
+        if self.timed {
+            writer.write_str("time=")?;
+            SystemTime.format_time(&mut writer)?;
+            writer.write_char(' ')?;
+        }
         let level = match *event.metadata().level() {
             tracing::Level::ERROR => "error",
             tracing::Level::WARN => "warn",
@@ -36,7 +42,7 @@ where
         let target = event.metadata().target();
         writeln!(
             writer,
-            " level={level} target={target} msg={}{}",
+            "level={level} target={target} msg={}{}",
             quoted(&pairs.message),
             pairs.rest
         )
@@ -105,7 +111,7 @@ mod tests {
         let writer = sink.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
-            .event_format(Logfmt)
+            .event_format(Logfmt { timed: true })
             .finish();
         tracing::subscriber::with_default(subscriber, || {
             tracing::warn!(path = %"/a b", count = 3, text = "x\ny", "it is \"so\"");

@@ -128,7 +128,7 @@ metrics! {
         ["pid", "comm", "cause"],
         "GPU-feeding time that the process lost to causes that were proven on its own threads.";
     PROCESS_INFO: Info "gpucause_process_info", None,
-        ["pid", "comm", "exe", "container_id", "cgroup", "pod", "namespace", "user", "rank", "local_rank", "world_size", "gpu_uuid"],
+        ["pid", "comm", "ns_pid", "exe", "container_id", "cgroup", "pod", "pod_uid", "namespace", "slurm_job", "user", "rank", "local_rank", "world_size", "gpu_uuid"],
         "What an observed process is; a label is empty where it could not be read.";
     PROCESSES_OBSERVED: Gauge "gpucause_processes_observed", None,
         [],

@@ -25,6 +25,7 @@ fn a_live_process_has_all_details() {
     assert_eq!(*details.exe, *std::env::current_exe().unwrap().to_string_lossy());
     assert!(details.cgroup.starts_with('/'), "{details:?}");
     assert!(!details.user.is_empty());
+    assert!(details.ns_pid.parse::<u32>().is_ok(), "{details:?}");
 }
 
 #[test]
@@ -54,7 +55,7 @@ fn a_process_that_is_not_there_has_empty_details() {
 #[test]
 fn a_user_without_a_name_is_told_by_uid() {
     let own = process(std::process::id(), own_start(), None);
-    let details = DetailsCache::at("/proc", "/nonexistent").refresh(&[own]);
+    let details = DetailsCache::at("/proc", "/nonexistent", "/nonexistent").refresh(&[own]);
     assert!(details[&ProcId(1)].user.parse::<u32>().is_ok());
 }
 
@@ -83,7 +84,33 @@ fn ranks_are_those_that_the_launcher_set() {
     let root = proc_with(b"PATH=/bin\0RANK=11\0LOCAL_RANK=3\0WORLD_SIZE=16\0");
     let started = Nanos(700 * (1_000_000_000 / TICKS_PER_SECOND));
     let process = process(42, started, None);
-    let details = DetailsCache::at(root.path(), "/nonexistent").refresh(&[process]);
+    let details =
+        DetailsCache::at(root.path(), "/nonexistent", root.path().join("pods")).refresh(&[process]);
     let ProcessDetails { rank, local_rank, world_size, .. } = &*details[&ProcId(1)];
     assert_eq!((&**rank, &**local_rank, &**world_size), ("11", "3", "16"));
+}
+
+#[test]
+fn a_process_in_a_pod_has_the_pods_name_and_its_own_pid() {
+    const UID: &str = "1b4c7d8e-09af-4c1d-8e2f-a1b2c3d4e5f6";
+    let root = proc_with(b"");
+    let file = |name| root.path().join("42").join(name);
+    fs::write(file("cgroup"), format!("0::/kubepods/burstable/pod{UID}/{}\n", "a".repeat(64)))
+        .unwrap();
+    fs::write(file("status"), "Name:\tx\nUid:\t5\t5\t5\t5\nNSpid:\t42\t17\t1\n").unwrap();
+    fs::create_dir_all(root.path().join(format!("pods/ml_train-0_{UID}"))).unwrap();
+    let process = process(42, Nanos(7_000_000_000), None);
+    let pods = root.path().join("pods");
+    let details = DetailsCache::at(root.path(), "/nonexistent", pods).refresh(&[process]);
+    let details = &details[&ProcId(1)];
+    assert_eq!((&*details.namespace, &*details.pod, &*details.pod_uid), ("ml", "train-0", UID));
+    assert_eq!((&*details.ns_pid, &*details.user, details.container_id.len()), ("1", "5", 64));
+}
+
+#[test]
+fn the_innermost_pid_is_the_processes_own() {
+    assert_eq!(ns_pid("Pid:\t9\nNSpid:\t9\n"), Some("9"));
+    assert_eq!(ns_pid("NSpid:\t9\t3\t1\n"), Some("1"));
+    assert_eq!(ns_pid("NSpid:\n"), None);
+    assert_eq!(ns_pid("Pid:\t9\n"), None);
 }

@@ -33,6 +33,7 @@ mod refusals;
 mod retention;
 #[path = "../fixture/samples.rs"]
 mod samples;
+mod service;
 mod top;
 #[path = "../fixture/upstream.rs"]
 mod upstream;

@@ -240,6 +240,7 @@ fn a_process_is_described_and_its_hostile_name_stays_a_label() {
     assert!(info.label("exe").ends_with("/gpucause-workload"), "{info:?}");
     assert_eq!(info.label("user"), "root");
     assert!(info.label("cgroup").starts_with('/'), "{info:?}");
+    assert_eq!(info.label("ns_pid"), pid, "it is in the PID namespace of the host");
     assert_eq!(samples.count(&format!("{CALLS}_count"), &[("pid", &pid)]), 20);
 }
 
