@@ -38,6 +38,21 @@ static __always_inline __u32 depth_of(const struct thread *thread)
 	return depth <= MAX_DEPTH ? depth : MAX_DEPTH;
 }
 
+/* The running thread is on a CPU. Where the kernel did not report that it got there, what came since it was last seen to leave
+ * is told as running, the interval is not charged, and nobody is blamed any longer for a wait that is over. */
+static __noinline void mend_arrival(struct thread *thread)
+{
+	__u64 since = __sync_lock_test_and_set(&thread->off_since_ns, 0);
+
+	if (!since)
+		return;
+	count_self(SELF_MISSED_ARRIVAL);
+	if (thread->slot)
+		give_slot_back(thread, bpf_get_current_pid_tgid());
+	if (thread->account_since_ns)
+		account_add(thread, thread->phase, STATE_RUNNING, -since);
+}
+
 /* Whether what the outermost call was to free is gone, nobody knows: until its address is given out again it is not. */
 static __noinline void abandon_release(struct thread *thread)
 {

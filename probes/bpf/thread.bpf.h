@@ -112,16 +112,3 @@ static __always_inline struct thread *tracked_thread(struct task_struct *task, _
 		return 0;
 	return track_thread(task, tgid, *proc_id, silent_role(*proc_id));
 }
-
-/* A thread that runs a call program is on a CPU. Where the kernel did not report that it got there, what came since it was
- * last seen to leave is told as running, and the interval is not charged. */
-static __noinline void mend_arrival(struct thread *thread)
-{
-	__u64 since = __sync_lock_test_and_set(&thread->off_since_ns, 0);
-
-	if (!since)
-		return;
-	count_self(SELF_MISSED_ARRIVAL);
-	if (thread->account_since_ns)
-		account_add(thread, thread->phase, STATE_RUNNING, -since);
-}
