@@ -6,6 +6,7 @@ use gpucause_abi::snapshot::Wait;
 
 use crate::case::Subject;
 use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
+use crate::tell::tell;
 
 /// A finding.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +28,47 @@ pub(crate) struct Finding {
     pub(crate) path: Vec<Step>,
     pub(crate) sentence: String,
     pub(crate) fix: String,
+}
+
+/// What a program does to itself: a chain of one arrow, with nobody else to blame.
+#[derive(Debug)]
+pub(crate) struct OwnDoing {
+    pub(crate) cause: Cause,
+    pub(crate) effect: Effect,
+    pub(crate) tid: Tid,
+    pub(crate) explained: f64,
+    pub(crate) lost: Nanos,
+    pub(crate) lost_share: f64,
+    pub(crate) mechanism: &'static str,
+    /// A template, see [`tell`].
+    pub(crate) sentence: &'static str,
+    pub(crate) fix: &'static str,
+}
+
+impl OwnDoing {
+    /// As a finding on a process, with these numbers.
+    pub(crate) fn told(self, index: usize, subject: &Subject<'_>, evidence: Evidence) -> Finding {
+        let comm = subject.now.comm.to_text();
+        Finding {
+            cause: self.cause,
+            effect: self.effect,
+            subject: index,
+            tid: Some(self.tid),
+            culprit: None,
+            explained: self.explained,
+            lost: self.lost,
+            lost_share: self.lost_share,
+            path: vec![Step {
+                from: name_of(subject),
+                to: self.effect.label().into(),
+                mechanism: self.mechanism.into(),
+                seconds: self.lost.as_secs_f64(),
+            }],
+            sentence: tell(self.sentence, &evidence, &[("comm", &comm)]),
+            fix: self.fix.into(),
+            evidence,
+        }
+    }
 }
 
 /// Whom a wait was for, when that is a task.

@@ -6,11 +6,10 @@ use gpucause_abi::state::{Phase, Reason, State};
 
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
-use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::chain::{Cause, Effect, Evidence};
 use crate::delta::ThreadDelta;
 use crate::effect::{ratio, total};
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::finding::{Finding, OwnDoing};
 
 /// Calls a second from which on it is churn.
 const RATE: f64 = 20.0;
@@ -70,29 +69,19 @@ impl Rule for AllocatorChurn {
             .with("live_bytes", subject.now.memory.live() as f64)
             .with("lost_share", lost_share)
             .with("explained_share", explained);
-        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
-        let sentence = "{comm} takes and gives back device memory {calls_per_second|count} times a second \
-                        ({allocations|count} allocations and {frees|count} frees of late, {allocated_bytes|bytes}), which \
-                        costs {lost_share|percent} of its time.";
-        Some(Finding {
+        let doing = OwnDoing {
             cause: Cause::AllocatorChurn,
             effect: Effect::AllocTail,
-            subject: index,
-            tid: Some(thread.tid),
-            culprit: None,
+            tid: thread.tid,
             explained,
             lost,
             lost_share,
-            path: vec![Step {
-                from: victim,
-                to: Effect::AllocTail.label().into(),
-                mechanism: "takes and gives back device memory".into(),
-                seconds: lost.as_secs_f64(),
-            }],
-            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
-            fix: "Use a caching or pooled allocator (cudaMallocAsync, PyTorch's without PYTORCH_NO_CUDA_MEMORY_CACHING), allocate before the loop, and leave empty_cache out of it."
-                .into(),
-            evidence,
-        })
+            mechanism: "takes and gives back device memory",
+            sentence: "{comm} takes and gives back device memory {calls_per_second|count} times a second \
+                        ({allocations|count} allocations and {frees|count} frees of late, {allocated_bytes|bytes}), which \
+                        costs {lost_share|percent} of its time.",
+            fix: "Use a caching or pooled allocator (cudaMallocAsync, PyTorch's without PYTORCH_NO_CUDA_MEMORY_CACHING), allocate before the loop, and leave empty_cache out of it.",
+        };
+        Some(doing.told(index, subject, evidence))
     }
 }

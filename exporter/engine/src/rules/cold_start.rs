@@ -6,11 +6,10 @@ use gpucause_abi::state::Phase;
 
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
-use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::chain::{Cause, Effect, Evidence};
 use crate::delta::{CallDelta, Delta};
 use crate::effect::ratio;
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::finding::{Finding, OwnDoing};
 
 /// First launches that are needed, over the last looks: a single one is no pattern.
 const MIN_COLD: u64 = 3;
@@ -57,29 +56,19 @@ impl Rule for ColdStart {
             .with("kernels", subject.now.kernels.len() as f64)
             .with("lost_share", lost_share)
             .with("explained_share", explained);
-        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
-        let sentence = "{comm} launched {first_launches|count} kernels for the first time, which took \
-                        {first_launches_seconds|seconds}, {first_launch_mean_seconds|seconds} each: a first launch loads the \
-                        kernel. That is {explained_share|percent} of its time in launches.";
-        Some(Finding {
+        let doing = OwnDoing {
             cause: Cause::ColdStart,
             effect: Effect::LaunchTail,
-            subject: index,
-            tid: Some(thread.tid),
-            culprit: None,
+            tid: thread.tid,
             explained,
             lost,
             lost_share,
-            path: vec![Step {
-                from: victim,
-                to: Effect::LaunchTail.label().into(),
-                mechanism: "loads kernels at their first launch".into(),
-                seconds: lost.as_secs_f64(),
-            }],
-            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
-            fix: "Warm up before serving: run each shape once, or set CUDA_MODULE_LOADING=EAGER; keep compiled kernels in a cache across restarts."
-                .into(),
-            evidence,
-        })
+            mechanism: "loads kernels at their first launch",
+            sentence: "{comm} launched {first_launches|count} kernels for the first time, which took \
+                        {first_launches_seconds|seconds}, {first_launch_mean_seconds|seconds} each: a first launch loads the \
+                        kernel. That is {explained_share|percent} of its time in launches.",
+            fix: "Warm up before serving: run each shape once, or set CUDA_MODULE_LOADING=EAGER; keep compiled kernels in a cache across restarts.",
+        };
+        Some(doing.told(index, subject, evidence))
     }
 }

@@ -2,10 +2,9 @@
 
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
-use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::chain::{Cause, Effect, Evidence};
 use crate::effect::ratio;
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::finding::{Finding, OwnDoing};
 use gpucause_abi::op::Class;
 use gpucause_abi::state::Phase;
 
@@ -67,28 +66,18 @@ impl Rule for GraphRecapture {
             .with("building_seconds", lost.as_secs_f64())
             .with("lost_share", lost_share)
             .with("explained_share", explained);
-        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
-        let sentence = "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} launches of graphs, which \
-                        took {building_seconds|seconds} and {lost_share|percent} of its time.";
-        Some(Finding {
+        let doing = OwnDoing {
             cause: Cause::GraphRecapture,
             effect: Effect::LaunchGap,
-            subject: index,
-            tid: Some(thread.tid),
-            culprit: None,
+            tid: thread.tid,
             explained,
             lost,
             lost_share,
-            path: vec![Step {
-                from: victim,
-                to: Effect::LaunchGap.label().into(),
-                mechanism: "captures and builds graphs".into(),
-                seconds: lost.as_secs_f64(),
-            }],
-            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
-            fix: "Keep shapes and addresses fixed so that one graph fits all steps: pad inputs, mark dynamic dimensions, or keep one graph for each shape."
-                .into(),
-            evidence,
-        })
+            mechanism: "captures and builds graphs",
+            sentence: "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} launches of graphs, which \
+                        took {building_seconds|seconds} and {lost_share|percent} of its time.",
+            fix: "Keep shapes and addresses fixed so that one graph fits all steps: pad inputs, mark dynamic dimensions, or keep one graph for each shape.",
+        };
+        Some(doing.told(index, subject, evidence))
     }
 }

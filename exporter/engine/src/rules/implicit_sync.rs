@@ -7,11 +7,10 @@ use gpucause_abi::state::{Phase, State};
 
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
-use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::chain::{Cause, Effect, Evidence};
 use crate::delta::ThreadDelta;
 use crate::effect::{ratio, total};
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::finding::{Finding, OwnDoing};
 
 /// Waits for each launch from which on it is a storm.
 const STORM: f64 = 0.5;
@@ -78,29 +77,19 @@ impl Rule for ImplicitSync {
             .with("gpu_idle_seconds", lost.as_secs_f64())
             .with("lost_share", lost_share)
             .with("explained_share", explained);
-        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
-        let sentence = "{comm} waits for the GPU {waits_per_launch|times} for each launch ({syncs|count} synchronisations \
-                        and {blocking_copies_to_host|count} copies to the host for {launches|count} launches): the GPU has \
-                        nothing to do for {lost_share|percent} of the time.";
-        Some(Finding {
+        let doing = OwnDoing {
             cause: Cause::ImplicitSync,
             effect: Effect::SyncStorm,
-            subject: index,
-            tid: Some(thread.tid),
-            culprit: None,
+            tid: thread.tid,
             explained,
             lost,
             lost_share,
-            path: vec![Step {
-                from: victim,
-                to: Effect::SyncStorm.label().into(),
-                mechanism: "waits after each launch".into(),
-                seconds: lost.as_secs_f64(),
-            }],
-            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
-            fix: "Look for .item(), .cpu(), print of tensors and torch.cuda.synchronize in the loop; keep results on the GPU and copy them rarely, from pinned memory, without blocking."
-                .into(),
-            evidence,
-        })
+            mechanism: "waits after each launch",
+            sentence: "{comm} waits for the GPU {waits_per_launch|times} for each launch ({syncs|count} synchronisations \
+                        and {blocking_copies_to_host|count} copies to the host for {launches|count} launches): the GPU has \
+                        nothing to do for {lost_share|percent} of the time.",
+            fix: "Look for .item(), .cpu(), print of tensors and torch.cuda.synchronize in the loop; keep results on the GPU and copy them rarely, from pinned memory, without blocking.",
+        };
+        Some(doing.told(index, subject, evidence))
     }
 }

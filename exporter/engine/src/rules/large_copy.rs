@@ -6,11 +6,10 @@ use gpucause_abi::state::{Phase, Reason, State};
 
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
-use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::chain::{Cause, Effect, Evidence};
 use crate::delta::{Delta, ThreadDelta};
 use crate::effect::{ratio, total};
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::finding::{Finding, OwnDoing};
 
 /// Copies above 1 MiB: from class 3 on.
 const LARGE: u16 = 3;
@@ -81,29 +80,19 @@ impl Rule for LargeCopy {
             .with("large_copy_mean_seconds", large.sum.as_secs_f64() / large.count().max(1) as f64)
             .with("lost_share", lost_share)
             .with("explained_share", explained);
-        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
-        let sentence = "{comm} spends {lost_share|percent} of its time in copies: {large_copies|count} of {copies|count} were \
-                        of more than {large_from_bytes|bytes} and took {large_copy_mean_seconds|seconds} each, \
-                        {explained_share|percent} of all that time. They are slow because they are large.";
-        Some(Finding {
+        let doing = OwnDoing {
             cause: Cause::LargeCopy,
             effect: Effect::CopyTail,
-            subject: index,
-            tid: Some(thread.tid),
-            culprit: None,
+            tid: thread.tid,
             explained,
             lost,
             lost_share,
-            path: vec![Step {
-                from: victim,
-                to: Effect::CopyTail.label().into(),
-                mechanism: "copies large blocks".into(),
-                seconds: lost.as_secs_f64(),
-            }],
-            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
-            fix: "Copy less: keep data on the GPU, use smaller types; copy asynchronously from pinned memory on a stream of its own, while kernels run."
-                .into(),
-            evidence,
-        })
+            mechanism: "copies large blocks",
+            sentence: "{comm} spends {lost_share|percent} of its time in copies: {large_copies|count} of {copies|count} were \
+                        of more than {large_from_bytes|bytes} and took {large_copy_mean_seconds|seconds} each, \
+                        {explained_share|percent} of all that time. They are slow because they are large.",
+            fix: "Copy less: keep data on the GPU, use smaller types; copy asynchronously from pinned memory on a stream of its own, while kernels run.",
+        };
+        Some(doing.told(index, subject, evidence))
     }
 }

@@ -4,9 +4,15 @@ use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::case::{Scene, Subject};
-use crate::chain::{Cause, Effect, Evidence};
+use crate::chain::{Cause, Effect, Evidence, Step};
 use crate::delta::ThreadDelta;
 use crate::effect::{Measured, Phases, ratio, total};
+use crate::finding::{Finding, name_of};
+use crate::tell::tell;
+
+/// Where off-CPU time of a process is told, in calls and in all.
+pub(super) const OFF_CPU_ACCOUNTS: [&str; 2] =
+    ["gpucause_cuda_call_offcpu_seconds_total", "gpucause_dispatcher_seconds_total"];
 
 /// An effect, and the time that explains enough of it.
 #[derive(Debug, Clone)]
@@ -87,4 +93,52 @@ impl Share<'_> {
             .with("lost_share", self.lost_share)
             .and(&self.effect.evidence)
     }
+}
+
+/// What is told of a thread that was blocked for one reason, by something that is no task.
+#[derive(Debug)]
+pub(super) struct Blocked {
+    pub(super) cause: Cause,
+    pub(super) reason: Reason,
+    /// What it waited for.
+    pub(super) by: &'static str,
+    pub(super) mechanism: &'static str,
+    /// What the thread was meanwhile.
+    pub(super) state: &'static str,
+    /// A template, see [`tell`].
+    pub(super) sentence: &'static str,
+    pub(super) fix: &'static str,
+}
+
+/// The effect that being blocked for this reason explains, as a finding.
+pub(super) fn blocked(scene: &Scene<'_>, index: usize, told: &Blocked) -> Option<Finding> {
+    let subject = scene.subjects.get(index)?;
+    let reasons = [told.reason];
+    let share = best(scene, subject, told.cause, |e| e.offcpu(&reasons), |_, t| lost(t, &reasons))?;
+    let evidence = share.evidence();
+    let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+    let step = |from: String, to: String, mechanism: &str| Step {
+        from,
+        to,
+        mechanism: mechanism.into(),
+        seconds: share.time.as_secs_f64(),
+    };
+    let effect = share.effect.effect;
+    Some(Finding {
+        cause: told.cause,
+        effect,
+        subject: index,
+        tid: Some(share.tid),
+        culprit: None,
+        explained: share.explained,
+        lost: share.lost,
+        lost_share: share.lost_share,
+        path: vec![
+            step(told.by.into(), victim.clone(), told.mechanism),
+            step(victim, effect.label().into(), told.state),
+        ],
+        sentence: tell(told.sentence, &evidence, &[("comm", &comm)]),
+        fix: told.fix.into(),
+        evidence,
+    })
 }
