@@ -183,6 +183,7 @@ impl Daemon {
         keep_faults_up(&mut memory.told_faults, &mut snapshot.processes);
         self.name_kernels(&mut memory, &snapshot.processes);
         let kernels = memory.kernel_names.launches(&snapshot.processes);
+        self.time_kernels(&mut memory, &snapshot.processes);
         let wait_names = memory.config.limits.wait_names;
         let waits = memory.wait_names.update(&snapshot.processes, wait_names);
         let throttled = memory.throttling.refresh(&snapshot.processes);
@@ -249,6 +250,7 @@ impl Daemon {
         let mut launches = self.probes.launches()?;
         memory.select(&mut launches);
         self.name_kernels(&mut memory, &launches);
+        self.time_kernels(&mut memory, &launches);
         let ended = self.probes.ended()?;
         if !memory.retention.has_excess(monotonic_now(), &ended) {
             return Ok(());
@@ -257,10 +259,14 @@ impl Daemon {
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)
     }
 
-    /// Finds out what is launched, and has the launches of the hottest kernels timed.
+    /// Finds out what is launched.
     fn name_kernels(&self, memory: &mut Memory, processes: &[ProcessSnapshot]) {
         let mut names = Names { probes: &self.probes, functions: &mut memory.functions };
         memory.kernel_names.update(processes, &mut names);
+    }
+
+    /// Has the launches of the hottest kernels timed.
+    fn time_kernels(&self, memory: &mut Memory, processes: &[ProcessSnapshot]) {
         for (id, handle, name) in memory.kernel_names.untimed(processes) {
             match self.probes.time_kernel(id, handle) {
                 Ok(true) => memory.kernel_names.timed(id, handle, name),

@@ -112,6 +112,10 @@ struct Told {
     folded: u64,
     /// Handles whose launches are timed, with the name that they had when it began.
     timed: HashMap<u64, Arc<str>>,
+    /// The times of those handles as last told.
+    times_told: HashMap<u64, Histogram>,
+    /// What was told of names under handles that are other kernels' by now: a bounded number of names.
+    retired: BTreeMap<Arc<str>, Histogram>,
 }
 
 /// What was told so far of every process.
@@ -134,13 +138,17 @@ impl KernelNames {
         self.folded += before.into_values().map(|gone| gone.folded).sum::<u64>();
     }
 
-    /// The launches of these processes, as last taken in, with the times that they bring.
+    /// The launches of these processes, as last taken in, with the times that they bring. To be asked before functions are
+    /// timed anew: the times are those of the kernels that the handles had.
     #[must_use]
-    pub fn launches(&self, processes: &[ProcessSnapshot]) -> HashMap<ProcId, KernelLaunches> {
-        let of = |process: &ProcessSnapshot| {
-            Some((process.id, self.told.get(&process.id)?.launches(process)))
-        };
-        processes.iter().filter_map(of).collect()
+    pub fn launches(&mut self, processes: &[ProcessSnapshot]) -> HashMap<ProcId, KernelLaunches> {
+        let mut launches = HashMap::with_capacity(processes.len());
+        for process in processes {
+            if let Some(told) = self.told.get_mut(&process.id) {
+                launches.insert(process.id, told.launches(process));
+            }
+        }
+        launches
     }
 
     /// Functions that should be timed and are not: the most launched of each process, with their names.
@@ -264,10 +272,14 @@ impl Told {
         }
     }
 
-    /// A handle that is another kernel's by now is no longer timed as that of the old one.
+    /// A handle that is another kernel's by now is no longer timed as that of the old one, which keeps what was told of it.
     fn know(&mut self, handle: u64, known: Known) {
-        if self.timed.get(&handle).is_some_and(|name| Some(name) != known.name.as_ref()) {
-            self.timed.remove(&handle);
+        if self.timed.get(&handle).is_some_and(|name| Some(name) != known.name.as_ref())
+            && let Some(name) = self.timed.remove(&handle)
+            && let Some(times) = self.times_told.remove(&handle)
+            && (self.retired.len() < LIMIT || self.retired.contains_key(&name))
+        {
+            self.retired.entry(name).or_default().merge(&times);
         }
         self.handles.insert(handle, known);
     }
@@ -285,17 +297,19 @@ impl Told {
         self.top = ranked.into_iter().take(LIMIT).map(|(_, name)| name).collect();
     }
 
-    fn launches(&self, process: &ProcessSnapshot) -> KernelLaunches {
+    fn launches(&mut self, process: &ProcessSnapshot) -> KernelLaunches {
         let mut by_name: Vec<_> = self
             .top
             .iter()
             .filter_map(|name| Some((Arc::clone(name), *self.told.get(name)?)))
             .collect();
         by_name.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        let mut times = Vec::new();
+        let mut times: Vec<_> =
+            self.retired.iter().map(|(name, times)| (Arc::clone(name), times.clone())).collect();
         for (handle, durations) in &process.launch_times {
             if let Some(name) = self.timed.get(handle) {
                 add_times(&mut times, name, durations);
+                self.times_told.insert(*handle, durations.clone());
             }
         }
         times.sort_unstable_by(|a, b| a.0.cmp(&b.0));

@@ -160,6 +160,30 @@ fn a_handle_that_is_given_out_again_is_timed_anew() {
 }
 
 #[test]
+fn times_of_a_name_do_not_step_back_when_one_of_its_handles_is_given_out_again() {
+    let (mut names, mut table) = (KernelNames::default(), Table::default());
+    table.tell(1001, "old");
+    table.tell(1002, "old");
+    let mut process = process(&[(1001, HOT), (1002, HOT)]);
+    look(&mut names, &mut table, &process);
+    names.timed(ProcId(1), 1001, "old".into());
+    names.timed(ProcId(1), 1002, "old".into());
+    let times =
+        |ns: u16| Histogram { sum: Nanos(ns.into()), max: Nanos(ns.into()), slots: vec![(ns, 1)] };
+    process.launch_times = vec![(1001, times(5)), (1002, times(7))];
+    let before = look(&mut names, &mut table, &process).times;
+    assert_eq!(before[0].1.count(), 2);
+    table.tell(1001, "new");
+    process.kernels[0].1 += 1;
+    let after = look(&mut names, &mut table, &process).times;
+    assert_eq!(after, before, "nothing is the new kernel's before it is timed");
+    names.timed(ProcId(1), 1001, "new".into());
+    process.launch_times = vec![(1001, times(3)), (1002, times(7))];
+    let later = look(&mut names, &mut table, &process).times;
+    assert_eq!(later, [("new".into(), times(3)), before[0].clone()]);
+}
+
+#[test]
 fn no_more_kernels_are_timed_than_names_are_told() {
     let (mut names, mut table) = (KernelNames::default(), Table::default());
     let many: Vec<_> = (1..=30).map(|n| (n, HOT + n)).collect();
