@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) baseline: f64,
     /// Time from then on, in seconds.
     pub(crate) seconds: f64,
+    /// Whether a process that has nothing to do with it keeps the other CPU busy.
+    pub(crate) beside_noise: bool,
     /// Between two looks.
     pub(crate) look_every: Duration,
     pub(crate) settings: Settings,
@@ -39,6 +41,7 @@ impl Plan {
             strength: 0.4,
             baseline: 7.5,
             seconds: 8.0,
+            beside_noise: false,
             look_every: LOOK_EVERY,
             settings: Settings::default(),
         }
@@ -97,6 +100,9 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     // A thread that others must not disturb cannot be disturbed by neighbours either.
     if !matches!(plan.name, "incident" | "cpu-contention") {
         arguments.push("--undisturbed".into());
+    }
+    if plan.beside_noise {
+        arguments.push("--beside-noise".into());
     }
     let mut trainer = Trainer::start(&libraries, &arguments);
     let probes = Probes::start(Options::default()).expect("needs root and a kernel with BTF");

@@ -399,6 +399,9 @@ pub(crate) struct FaultOptions {
     /// Have the feeding thread run before all others, so that only the fault disturbs it.
     #[arg(long)]
     pub(crate) undisturbed: bool,
+    /// Keep another CPU busy with a process that has nothing to do with it.
+    #[arg(long)]
+    pub(crate) beside_noise: bool,
 }
 
 impl FaultOptions {

@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use crate::cli::{Common, FaultOptions};
 use crate::gpu::{Gpu, Pace};
 use crate::loss::{Kind, Loss};
+pub(crate) use neighbours::Neighbours;
 
 /// The scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -165,6 +166,12 @@ fn added_ns(step_ns: u64, strength: f64) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The process that keeps another CPU busy, where one is asked for. It waits to be let go.
+pub(crate) fn noise(options: &FaultOptions) -> Result<Option<Neighbours>> {
+    let wanted = options.beside_noise || options.name == Name::HealthyNoise;
+    wanted.then(|| Neighbours::start("unrelated-busy", options.other_cpu()?, 1)).transpose()
+}
+
 /// Makes a fault. Nothing of CUDA is open yet: processes that are started here are not the program's workers.
 pub(crate) fn of(common: &Common, options: &FaultOptions) -> Result<Box<dyn Fault>> {
     let strength = options.strength;
@@ -188,10 +195,9 @@ pub(crate) fn of(common: &Common, options: &FaultOptions) -> Result<Box<dyn Faul
         Name::ThrottledGpu => Box::new(throttled::SlowGpu::new(steady)),
         Name::Hang => Box::new(hang::Stuck::new("lock")),
         Name::HangIoctl => Box::new(hang::Stuck::new("ioctl")),
-        Name::Healthy => Box::new(healthy::Steady::new()),
+        Name::Healthy | Name::HealthyNoise => Box::new(healthy::Steady),
         Name::HealthyIdle => Box::new(healthy::Server::new()?),
         Name::HealthySync => Box::new(healthy::Bound),
-        Name::HealthyNoise => Box::new(healthy::Steady::beside_noise(options)?),
     })
 }
 

@@ -8,8 +8,6 @@ use gpucause_fake_cuda::script::Way;
 use gpucause_fake_cuda::{block, clock};
 
 use super::Fault;
-use super::neighbours::Neighbours;
-use crate::cli::FaultOptions;
 use crate::gpu::{Gpu, Pace};
 use crate::loss::Loss;
 
@@ -19,26 +17,12 @@ const PAGE_IN_NS: u64 = 20_000_000;
 const REQUEST_EVERY_NS: u64 = 60_000_000;
 const PARSE_NS: u64 = 2_000_000;
 
-/// A training loop at its pace, alone or with busy processes on another CPU.
-pub(super) struct Steady {
-    noise: Option<Neighbours>,
-}
-
-impl Steady {
-    pub(super) fn new() -> Self {
-        Self { noise: None }
-    }
-
-    pub(super) fn beside_noise(options: &FaultOptions) -> Result<Self> {
-        let noise = Neighbours::start("unrelated-busy", options.other_cpu()?, 1)?;
-        Ok(Self { noise: Some(noise) })
-    }
-}
+/// A training loop at its pace.
+pub(super) struct Steady;
 
 impl Fault for Steady {
     fn prepare(&mut self, _gpu: &mut Gpu) -> Result<()> {
-        block::block(Way::PageFault, PAGE_IN_NS)?;
-        self.noise.as_mut().map_or(Ok(()), Neighbours::go)
+        Ok(block::block(Way::PageFault, PAGE_IN_NS)?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Other processes that are busy on the feeding thread's CPU.
+//! Other processes that are busy, on the feeding thread's CPU or beside it.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use crate::gpu::{Gpu, Pace};
 use crate::loss::Kind;
 
 /// Busy processes that wait to be let go. They end when this is dropped, or the process does.
-pub(super) struct Neighbours {
+pub(crate) struct Neighbours {
     name: &'static str,
     running: Vec<Child>,
 }
@@ -47,7 +47,7 @@ impl Neighbours {
     }
 
     /// Lets them be busy.
-    pub(super) fn go(&mut self) -> Result<()> {
+    pub(crate) fn go(&mut self) -> Result<()> {
         for child in &mut self.running {
             let input = child.stdin.as_mut().context("no input")?;
             writeln!(input, "go")?;

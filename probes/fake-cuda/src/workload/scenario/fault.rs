@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{join, ns};
 use crate::cli::{Common, FaultOptions};
-use crate::fault::{self, Culprit, Name};
+use crate::fault::{self, Culprit, Name, Neighbours};
 use crate::gpu::Gpu;
 use crate::loss::Loss;
 use crate::process::{pin, set_comm, thread_id};
@@ -121,6 +121,7 @@ fn helpers(cpu: usize) -> Result<()> {
 
 pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
     let mut fault = fault::of(common, options)?;
+    let mut noise = fault::noise(options)?;
     set_comm(common.comm.as_deref().unwrap_or(NAME))?;
     let mut gpu = Gpu::open(common)?;
     fault.open(&gpu)?;
@@ -132,6 +133,7 @@ pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
     gpu.set_pace(&pace)?;
     gpu.step(&pace)?;
     fault.prepare(&mut gpu)?;
+    noise.as_mut().map_or(Ok(()), Neighbours::go)?;
     if let Ok(other) = options.other_cpu() {
         helpers(other)?;
     }
