@@ -110,7 +110,7 @@ fn absorb_host(sum: &mut HostUse, image: &HostUse) {
 
 fn absorb_waits(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
     for wait in &image.waits {
-        let key = |wait: &Wait| (wait.reason, wait.phase, wait.on);
+        let key = |wait: &Wait| (wait.tid, wait.reason, wait.phase, wait.on);
         match sum.waits.iter_mut().find(|own| key(own) == key(wait)) {
             Some(own) => {
                 own.total.0 += wait.total.0;

@@ -75,8 +75,15 @@ static __noinline void note_waker(struct thread *thread)
 	if (!thread->wakes)
 		return;
 	name_task(&thread->waker, waker, thread->tgid, thread->proc_id);
-	of_waker = thread->waker.relation == RELATION_THREAD ? thread_of(waker) : 0;
-	thread->waker_busy_since_ns = of_waker ? of_waker->busy_since_ns : 0;
+	thread->waker_busy_since_ns = 0;
+	thread->waker_proc_id = 0;
+	if (thread->waker.relation == RELATION_OTHER)
+		return;
+	of_waker = thread_of(waker);
+	if (of_waker && thread->waker.relation == RELATION_WORKER)
+		thread->waker_proc_id = of_waker->proc_id;
+	else if (of_waker && thread->waker.relation == RELATION_THREAD)
+		thread->waker_busy_since_ns = of_waker->busy_since_ns;
 }
 
 /* Whether a thread that idles waits so: for work, for a message, for time to pass. */
@@ -109,10 +116,13 @@ static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 		set_nobody(&thread->waker, NAME_KERNEL);
 }
 
-/* A process has a bounded part of the map: programs that give each of their threads a name of its own would fill it. */
-static __always_inline bool has_room_for_name(struct proc *proc)
+/* A process has a bounded part of the map: programs that give each of their threads a name of its own would fill it. Its
+ * threads have entries of their own in half of that. */
+static __always_inline bool has_room_for_name(struct proc *proc, __u32 tid)
 {
-	return proc->names < MAX_NAMES && __sync_fetch_and_add(&proc->names, 1) < MAX_NAMES;
+	__u32 room = tid ? MAX_NAMES / 2 : MAX_NAMES;
+
+	return proc->names < room && __sync_fetch_and_add(&proc->names, 1) < room;
 }
 
 /* The entry of a new name, or that of all others when the process has too many; then the party is made nobody. */
@@ -125,12 +135,18 @@ static __noinline struct blamed *new_blamed(struct blame_key *key, struct party 
 	/* User space has deleted the process already, and would never delete the entry. */
 	if (!proc)
 		return 0;
-	if (!has_room_for_name(proc)) {
-		set_nobody(party, NAME_OTHER);
-		__builtin_memcpy(key->comm, party->comm, COMM_LEN);
+	if (!has_room_for_name(proc, key->tid)) {
+		key->tid = 0;
 		blamed = bpf_map_lookup_elem(&blame, key);
 		if (blamed)
 			return blamed;
+		if (!has_room_for_name(proc, 0)) {
+			set_nobody(party, NAME_OTHER);
+			__builtin_memcpy(key->comm, party->comm, COMM_LEN);
+			blamed = bpf_map_lookup_elem(&blame, key);
+			if (blamed)
+				return blamed;
+		}
 	}
 	bpf_map_update_elem(&blame, key, &zero_blamed, BPF_NOEXIST);
 	blamed = bpf_map_lookup_elem(&blame, key);
@@ -139,12 +155,14 @@ static __noinline struct blamed *new_blamed(struct blame_key *key, struct party 
 	return blamed;
 }
 
-/* What a process's threads wait for, and what they were doing: the second argument of blame_add. */
+/* Which thread of which process waits: the first argument of blame_add. */
+#define VICTIM(proc_id, tid) ((proc_id) | (__u64)(tid) << 32)
+/* What it waits for, and what it was doing: the second. */
 #define WAIT(reason, phase) ((reason) | (phase) << 16)
 
-static __noinline void blame_add(__u32 proc_id, __u32 wait, struct party *party, __u64 ns, __u64 held)
+static __noinline void blame_add(__u64 victim, __u32 wait, struct party *party, __u64 ns, __u64 held)
 {
-	struct blame_key key = { .proc_id = proc_id, .reason = wait, .phase = wait >> 16 };
+	struct blame_key key = { .proc_id = victim, .tid = victim >> 32, .reason = wait, .phase = wait >> 16 };
 	struct blamed *blamed;
 
 	__builtin_memcpy(key.comm, party->comm, COMM_LEN);
@@ -160,8 +178,17 @@ static __noinline void blame_add(__u32 proc_id, __u32 wait, struct party *party,
 	blamed->relation = party->relation;
 }
 
+/* Credits a worker with the end of a wait of its parent. */
+static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
+{
+	struct proc *worker = bpf_map_lookup_elem(&procs, &proc_id);
+
+	if (worker)
+		__sync_fetch_and_add(&worker->ended_waits_ns, ns);
+}
+
 /* A blocked wait from `since` to `woken` is over. */
-static __noinline void blame_waker(struct thread *thread, __u32 reason, __u64 since, __u64 woken)
+static __noinline void blame_waker(struct thread *thread, __u32 tid, __u32 reason, __u64 since, __u64 woken)
 {
 	__u64 busy = thread->waker_busy_since_ns, held = 0;
 
@@ -170,5 +197,7 @@ static __noinline void blame_waker(struct thread *thread, __u32 reason, __u64 si
 		held = woken - since;
 	else if (reason == REASON_FUTEX && thread->waker.relation == RELATION_THREAD && busy && busy < woken)
 		held = woken - (busy > since ? busy : since);
-	blame_add(thread->proc_id, WAIT(reason, thread->phase), &thread->waker, woken - since, held);
+	if (thread->waker.relation == RELATION_WORKER)
+		credit_worker(thread->waker_proc_id, woken - since);
+	blame_add(VICTIM(thread->proc_id, tid), WAIT(reason, thread->phase), &thread->waker, woken - since, held);
 }

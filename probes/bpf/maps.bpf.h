@@ -121,7 +121,7 @@ struct {
 	__type(value, struct account);
 } accounts SEC(".maps");
 
-/* How long dispatchers and workers waited, by whom they waited for. */
+/* How long each dispatcher and worker waited, by whom it waited for. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -169,14 +169,14 @@ static __always_inline void charge_queue(struct thread *thread, __u64 ns)
 }
 
 /* The wait for a CPU after a wakeup. Whoever leaves the CPU that the thread gets is named. */
-static __noinline void charge_runqueue(struct thread *thread, __u64 ns, struct task_struct *prev)
+static __noinline void charge_runqueue(struct thread *thread, __u32 pid, __u64 ns, struct task_struct *prev)
 {
 	charge(thread, REASON_RUNQUEUE, ns);
 	charge_queue(thread, ns);
 	if (thread->role == ROLE_HELPER)
 		return;
 	name_task(&thread->culprit, prev, thread->tgid, thread->proc_id);
-	blame_add(thread->proc_id, WAIT(REASON_RUNQUEUE, thread->phase), &thread->culprit, ns, 0);
+	blame_add(VICTIM(thread->proc_id, pid), WAIT(REASON_RUNQUEUE, thread->phase), &thread->culprit, ns, 0);
 }
 
 static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 now, struct task_struct *prev)
@@ -201,11 +201,11 @@ static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 n
 	if (woken > since) {
 		charge(thread, thread->off_reason, woken - since);
 		if (thread->role != ROLE_HELPER)
-			blame_waker(thread, thread->off_reason, since, woken);
+			blame_waker(thread, pid, thread->off_reason, since, woken);
 	}
 	if (is_idle(thread->off_reason))
 		thread->busy_since_ns = woken;
-	charge_runqueue(thread, now - woken, prev);
+	charge_runqueue(thread, pid, now - woken, prev);
 }
 
 static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, struct task_struct *prev)

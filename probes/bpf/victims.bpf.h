@@ -65,7 +65,8 @@ static __noinline void charge_stint(struct cpu_victims *all, struct task_struct 
 			continue;
 		}
 		name_task(&party, prev, slot->tgid, slot->proc_id);
-		blame_add(slot->proc_id, WAIT(REASON_PREEMPTED, slot->phase), &party, now - slot->since_ns, 0);
+		blame_add(VICTIM(slot->proc_id, pid), WAIT(REASON_PREEMPTED, slot->phase), &party, now - slot->since_ns,
+			  0);
 		slot->since_ns = now;
 	}
 }
@@ -111,5 +112,5 @@ static __noinline void settle_preemption(struct thread *thread, __u32 pid, __u64
 		ns = release_slot(all, slot, pid) && now > since ? now - since : 0;
 	}
 	if (ns)
-		blame_add(thread->proc_id, WAIT(REASON_PREEMPTED, thread->phase), &thread->culprit, ns, 0);
+		blame_add(VICTIM(thread->proc_id, pid), WAIT(REASON_PREEMPTED, thread->phase), &thread->culprit, ns, 0);
 }

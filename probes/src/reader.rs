@@ -430,6 +430,7 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
         execed: record.execed != 0,
         abandoned_calls: record.abandoned_calls,
         other_launches: record.other_launches,
+        ended_waits: Nanos(record.ended_waits_ns),
         switches,
         host: HostUse {
             page_faults: host_use::ended_faults(record),

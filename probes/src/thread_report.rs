@@ -123,7 +123,7 @@ mod tests {
             wakes: 0,
             intervals: 0,
             waits_for_lock: 0,
-            pad: 0,
+            waker_proc_id: 0,
             offcpu_ns: [0; REASONS],
             offcpu_at_return_ns: [0; REASONS],
             frames: [frame; MAX_DEPTH],

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use gpucause_abi::ProcId;
 use gpucause_abi::record::REASONS;
 use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
-use gpucause_abi::state::Reason;
+use gpucause_abi::state::{Reason, Relation};
+use gpucause_abi::{ProcId, Tid};
 
 use crate::delta::Delta;
 use crate::effect::{Measured, Phases};
@@ -56,19 +56,33 @@ impl Subject<'_> {
         self.now.dispatches
     }
 
-    /// Waits that have part in an effect, most time first.
+    /// Waits of all its threads that have part in an effect, most time first.
     pub(crate) fn waits(&self, effect: &Measured, reasons: &[Reason]) -> Vec<Wait> {
-        total_by_name(effect.delta(self).waits(), effect.phases, reasons)
+        total_by_name(effect.delta(self).waits().iter(), effect.phases, reasons)
+    }
+
+    /// Those of one thread. Waits of which the thread is not known may be its, for whomever.
+    pub(crate) fn waits_of(&self, tid: Tid, effect: &Measured, reasons: &[Reason]) -> Vec<Wait> {
+        let part = |wait: &Wait| match wait.tid {
+            Some(own) => (own == tid).then_some(*wait),
+            None => Some(Wait { tgid: None, relation: Relation::None, ..*wait }),
+        };
+        let own: Vec<_> = effect.delta(self).waits().iter().filter_map(part).collect();
+        total_by_name(own.iter(), effect.phases, reasons)
     }
 }
 
 /// Waits for these reasons in these phases, added up by name, most time first.
-pub(crate) fn total_by_name(waits: &[Wait], phases: Phases, reasons: &[Reason]) -> Vec<Wait> {
+pub(crate) fn total_by_name<'a>(
+    waits: impl Iterator<Item = &'a Wait>,
+    phases: Phases,
+    reasons: &[Reason],
+) -> Vec<Wait> {
     let mut totals: Vec<Wait> = Vec::new();
     let has_part = |wait: &&Wait| {
         reasons.contains(&wait.reason) && phases.contain_wait(wait.phase, wait.reason)
     };
-    let wanted = waits.iter().filter(has_part);
+    let wanted = waits.filter(has_part);
     for wait in wanted {
         match totals.iter_mut().find(|own| own.on == wait.on && own.relation == wait.relation) {
             Some(own) => {

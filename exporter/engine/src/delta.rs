@@ -94,6 +94,12 @@ impl<'a> Delta<'a> {
         self.now.map(|now| now.launch_gap.since(before)).unwrap_or_default()
     }
 
+    /// How long threads of its parent waited until this process woke them.
+    pub(crate) fn ended_waits(&self) -> Nanos {
+        let ended = |process: Option<&ProcessSnapshot>| process.map_or(Nanos(0), |p| p.ended_waits);
+        ended(self.now).less(ended(self.before))
+    }
+
     /// Whom dispatchers and workers waited for.
     pub(crate) fn waits(&self) -> &[Wait] {
         let since = |now| waits_since(self.before.map_or(&[], |before| &before.waits), now);
@@ -166,7 +172,7 @@ impl<'a> Delta<'a> {
 }
 
 fn waits_since(before: &[Wait], now: &[Wait]) -> Vec<Wait> {
-    let key = |wait: &Wait| (wait.reason as u8, wait.phase as u8, wait.on);
+    let key = |wait: &Wait| (wait.tid, wait.reason as u8, wait.phase as u8, wait.on);
     let earlier: HashMap<_, _> = before.iter().map(|wait| (key(wait), wait)).collect();
     let since = |wait: &Wait| {
         let (total, held) =

@@ -259,9 +259,9 @@ records! {
     /// Block I/O that has completed. Times of requests that were in flight together add up.
     BlockRecord as "block_total" { ns: u64, bytes: u64, requests: u64 }
 
-    /// Key of `blame`: who a process waited for, and in which phase. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the task
-    /// that had the CPU, else the task that ended the wait.
-    BlameKey as "blame_key" { proc_id: u32, reason: u16, phase: u16, comm: [u8; COMM_LEN] }
+    /// Key of `blame`: who a thread waited for, and in which phase. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the task
+    /// that had the CPU, else the task that ended the wait. `tid` is 0 for all threads that found no entries of their own.
+    BlameKey as "blame_key" { proc_id: u32, tid: u32, reason: u16, phase: u16, comm: [u8; COMM_LEN] }
 
     /// How long, and who that was. `held_ns` is the part of a futex wait in which the other was busy with what the thread
     /// waited for: it was a wait for a lock, or the other thread of the process did not idle meanwhile.
@@ -329,6 +329,8 @@ records! {
         ctx_switches: [u64; CTX_SWITCHES],
         /// Page faults of the process's threads that have ended, under earlier images too.
         faults_ended: [u64; FAULTS],
+        /// Time that threads of its parent waited until it woke them.
+        ended_waits_ns: u64,
         /// Time that threads spent freeing memory before they got theirs.
         reclaim_ns: u64,
         page_alloc_bytes: u64,
@@ -408,7 +410,8 @@ records! {
         intervals: u32,
         /// 1 when it left the CPU to wait for a lock.
         waits_for_lock: u32,
-        pad: u32,
+        /// The process of the waker, when that is a worker of this one; else 0.
+        waker_proc_id: u32,
         offcpu_ns: [u64; REASONS],
         /// `offcpu_ns` when the returning call ended; of the call programs.
         offcpu_at_return_ns: [u64; REASONS],

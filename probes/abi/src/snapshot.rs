@@ -85,6 +85,8 @@ pub struct ProcessSnapshot {
     pub worker: Option<DispatcherSnapshot>,
     /// Time from one launch's return to the next launch's entry on the same thread.
     pub launch_gap: Histogram,
+    /// How long threads of its parent waited until this process woke them.
+    pub ended_waits: Nanos,
     /// Whom dispatchers and workers waited for.
     pub waits: Vec<Wait>,
     /// Off-CPU intervals by role and reason.
@@ -168,6 +170,7 @@ impl ProcessSnapshot {
             dispatchers: Vec::new(),
             worker: None,
             launch_gap: Histogram::default(),
+            ended_waits: Nanos(0),
             waits: Vec::new(),
             offcpu: Vec::new(),
             runqueue: Vec::new(),
@@ -264,9 +267,11 @@ pub struct DispatcherSnapshot {
     pub inflight: Option<(OpId, Nanos)>,
 }
 
-/// Time that a process's dispatchers and workers waited for somebody.
+/// Time that a dispatcher or worker waited for somebody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
+    /// The thread that waited. `None` for threads of a process with so many that not each is told apart.
+    pub tid: Option<Tid>,
     /// Why they were off the CPU.
     pub reason: Reason,
     /// For preemption and the run queue, the task that had the CPU, `idle` when nobody had; else the task that ended the
@@ -291,7 +296,7 @@ impl Wait {
     #[must_use]
     pub fn host(reason: Reason, on: Comm, total: Nanos) -> Self {
         let (phase, relation, held) = (Phase::Host, Relation::None, Nanos(0));
-        Self { reason, on, phase, total, held, tgid: None, relation }
+        Self { tid: None, reason, on, phase, total, held, tgid: None, relation }
     }
 }
 

@@ -42,7 +42,7 @@ impl Reader {
         })?;
         for process in processes.values_mut() {
             process.waits.sort_unstable_by_key(|wait| {
-                (std::cmp::Reverse(wait.total), wait.reason, wait.phase, wait.on)
+                (std::cmp::Reverse(wait.total), wait.reason, wait.phase, wait.on, wait.tid)
             });
         }
         Ok(entries)
@@ -168,6 +168,7 @@ fn add_faults(process: &mut ProcessSnapshot, faults: [u64; FAULTS]) {
 /// `None` for an entry from a newer source tree.
 fn wait_of(key: &BlameKey, record: &BlameRecord) -> Option<Wait> {
     Some(Wait {
+        tid: (key.tid != 0).then_some(Tid(key.tid)),
         reason: Reason::from_raw(u8::try_from(key.reason).ok()?)?,
         phase: Phase::from_raw(u8::try_from(key.phase).ok()?)?,
         on: Comm(key.comm),

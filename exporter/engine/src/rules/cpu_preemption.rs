@@ -52,7 +52,7 @@ pub(super) fn without_cpu<'a>(
 
 pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Share<'_>) -> Finding {
     let subject = &scene.subjects[index];
-    let waits = subject.waits(share.effect, &NO_CPU);
+    let waits = subject.waits_of(share.tid, share.effect, &NO_CPU);
     let all = total(waits.iter().map(|wait| wait.total));
     let worst = waits.iter().find(|wait| wait.tgid.is_some());
     let culprit_share = worst.map_or(0.0, |wait| ratio(wait.total, all));

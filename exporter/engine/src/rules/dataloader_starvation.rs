@@ -17,12 +17,10 @@ use crate::tell::tell;
 const WAITS: [Reason; 4] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Other];
 /// Share of their time that workers must have been busy.
 const BUSY: f64 = 0.8;
-/// Share of its time below which a child process is no worker that has part in this: Python's resource tracker, a shell.
-const IDLE: f64 = 0.01;
-
 pub(super) struct DataloaderStarvation;
 
-/// What the main threads of all workers did.
+/// What the main threads of all workers did that handed something over: other children of the process, such as a shell or
+/// Python's resource tracker, have no part in this.
 #[derive(Debug, Default)]
 struct Workers {
     count: u64,
@@ -52,10 +50,10 @@ impl Workers {
         let mut most = Nanos(0);
         for worker in scene.workers_of(subject.now.id) {
             let Some(thread) = &worker.short.worker else { continue };
-            let parts = busy(thread);
-            if ratio(sum(parts), thread.wall) < IDLE {
+            if worker.long.ended_waits().0 == 0 {
                 continue;
             }
+            let parts = busy(thread);
             let [running, io, without_cpu] = parts;
             all.count += 1;
             let sums = [&mut all.wall, &mut all.running, &mut all.io, &mut all.without_cpu];

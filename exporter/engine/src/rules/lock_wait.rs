@@ -1,8 +1,8 @@
 //! The victim waited for a lock, or for a thread of its own process that was busy with what it waited for.
 
-use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::Wait;
 use gpucause_abi::state::{Reason, Relation, State};
+use gpucause_abi::{Nanos, Tid};
 
 use super::share::best;
 use super::{Declaration, Rule, Window};
@@ -15,17 +15,22 @@ use crate::tell::tell;
 
 pub(super) struct LockWait;
 
-/// Waits on futexes that are part of an effect, without those that a worker process ended.
-fn waits(subject: &Subject<'_>, effect: &Measured) -> Vec<Wait> {
-    let mut waits = subject.waits(effect, &[Reason::Futex]);
-    waits.retain(|wait| wait.relation != Relation::Worker);
-    waits
+/// Waits on futexes that are part of an effect, of a thread where the effect is one's.
+fn waits(subject: &Subject<'_>, effect: &Measured, tid: Option<Tid>) -> Vec<Wait> {
+    let futex = [Reason::Futex];
+    tid.map_or_else(|| subject.waits(effect, &futex), |tid| subject.waits_of(tid, effect, &futex))
 }
 
-/// Share of the futex time in an effect in which the lock was held. The waits tell it: they are of all threads of the process.
-fn held_share(subject: &Subject<'_>, effect: &Measured) -> f64 {
-    let all = total(subject.waits(effect, &[Reason::Futex]).iter().map(|wait| wait.total));
-    ratio(total(waits(subject, effect).iter().map(|wait| wait.held)), all)
+/// Whether no worker process ended the wait.
+fn is_for_lock(wait: &&Wait) -> bool {
+    wait.relation != Relation::Worker
+}
+
+/// Share of the futex time in an effect in which the lock was held.
+fn held_share(subject: &Subject<'_>, effect: &Measured, tid: Option<Tid>) -> f64 {
+    let waits = waits(subject, effect, tid);
+    let held = total(waits.iter().filter(is_for_lock).map(|wait| wait.held));
+    ratio(held, total(waits.iter().map(|wait| wait.total)))
 }
 
 /// What a thread lost to locks. Futex waits elsewhere than where the effect is have no part in it: they may be idle.
@@ -35,7 +40,7 @@ fn lost(subject: &Subject<'_>, effect: &Measured, thread: &ThreadDelta) -> Nanos
         Phases::Only(_) => Nanos(0),
         _ => effect.delta(subject).worked_by_others(thread),
     };
-    waited.less(handed_over).share(held_share(subject, effect))
+    waited.less(handed_over).share(held_share(subject, effect, Some(thread.tid)))
 }
 
 impl Rule for LockWait {
@@ -59,12 +64,13 @@ impl Rule for LockWait {
             scene,
             subject,
             cause,
-            |effect| effect.offcpu(&[Reason::Futex]).share(held_share(subject, effect)),
+            |effect| effect.offcpu(&[Reason::Futex]).share(held_share(subject, effect, effect.tid)),
             |effect, thread| lost(subject, effect, thread),
         )?;
-        let waits = waits(subject, share.effect);
-        let all = total(waits.iter().map(|wait| wait.total));
-        let holder = waits.iter().filter(|wait| wait.tgid.is_some()).max_by_key(|wait| wait.held);
+        let waits = waits(subject, share.effect, Some(share.tid));
+        let all = total(waits.iter().filter(is_for_lock).map(|wait| wait.total));
+        let tasks = waits.iter().filter(is_for_lock).filter(|wait| wait.tgid.is_some());
+        let holder = tasks.max_by_key(|wait| wait.held);
         let evidence = share
             .evidence()
             .with("held_seconds", share.time.as_secs_f64())

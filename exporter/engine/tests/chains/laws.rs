@@ -73,8 +73,10 @@ fn calls() -> impl Strategy<Value = (CallSnapshot, StallSnapshot)> {
 }
 
 fn wait() -> impl Strategy<Value = Wait> {
-    (0..10u8, 0..8u8, 0..4u8, nanos(), nanos(), prop::option::of(0..9u32)).prop_map(
-        |(reason, phase, relation, total, held, tgid)| Wait {
+    let tid = prop::option::of((0..3u32).prop_map(Tid));
+    (tid, 0..10u8, 0..8u8, 0..4u8, nanos(), nanos(), prop::option::of(0..9u32)).prop_map(
+        |(tid, reason, phase, relation, total, held, tgid)| Wait {
+            tid,
             reason: Reason::from_raw(reason).unwrap(),
             phase: Phase::from_raw(phase).unwrap(),
             relation: Relation::from_raw(relation).unwrap(),
@@ -105,6 +107,7 @@ fn process(id: u32) -> impl Strategy<Value = ProcessSnapshot> {
         (process.first_seen, process.ended, process.dispatches) = life;
         process.parent = (id > 0).then_some(ProcId(0));
         (process.memory.allocated, process.memory.freed, process.rank) = other;
+        process.ended_waits = process.launch_gap.sum;
         process
     })
 }

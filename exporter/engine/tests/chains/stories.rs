@@ -119,7 +119,7 @@ pub(crate) fn starved() -> Host {
             let (io, futex) = (State::Off(Reason::Io), State::Off(Reason::Futex));
             worker.works(&[(State::Running, 600 * MS), (io, 1_200 * MS), (futex, 200 * MS)]);
         }
-        processes[3].works(&[(State::Off(Reason::Poll), 2_000 * MS)]);
+        processes[3].is_busy(&[(State::Off(Reason::Poll), 2_000 * MS)]);
     });
     host
 }

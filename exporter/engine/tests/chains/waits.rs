@@ -95,6 +95,44 @@ fn workers_go_by_the_name_that_they_have_given_themselves() {
 }
 
 #[test]
+fn a_busy_child_that_hands_nothing_over_is_no_worker() {
+    let mut host = trained();
+    host.start_worker(0, 200).now.comm = comm("tensorboard");
+    host.start_worker(0, 201).now.comm = comm("pt_data_worker");
+    host.run_all(4, |processes, _| {
+        steady(&mut processes[0]);
+        processes[0].waits(
+            Reason::Poll,
+            Whom("pt_data_worker", 201, Relation::Worker),
+            900 * MS,
+            0,
+        );
+        processes[1].is_busy(&[(State::Running, 2_000 * MS)]);
+        processes[2].works(&[(State::Running, 1_900 * MS), (State::Off(Reason::Poll), 100 * MS)]);
+    });
+    let chain = host.only(Cause::DataloaderStarvation);
+    assert_eq!(chain.culprit.as_ref().unwrap().pid, 201);
+    assert_eq!(chain.evidence.get("workers"), Some(1.0));
+}
+
+#[test]
+fn what_others_did_to_another_thread_is_not_blamed_for_this_one() {
+    let mut host = trained();
+    let (backup, shipper) =
+        (Whom("backup", 900, Relation::Other), Whom("fluent-bit", 901, Relation::Other));
+    host.run_all(4, |processes, _| {
+        let train = &mut processes[0];
+        train.on(101).calls("cudaEventQuery", 100, 10 * US, &[]);
+        train.waits(Reason::Preempted, backup, 1_500 * MS, 0);
+        steady(train);
+        train.waits(Reason::Preempted, shipper, 1_000 * MS, 0);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!(chain.victim.tid, 100);
+    assert_eq!(chain.culprit, Some(Culprit { pid: 901, comm: "fluent-bit".into() }));
+}
+
+#[test]
 fn a_thread_that_pins_memory_passes_the_starvation_on() {
     let host = stories::starved_through_a_pinning_thread();
     let chain = host.only(Cause::DataloaderStarvation);
