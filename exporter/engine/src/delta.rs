@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, OpId};
+use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, Op, OpId};
 use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
 
@@ -16,6 +16,9 @@ use crate::effect::total;
 
 pub(crate) use call::CallDelta;
 pub(crate) use thread::ThreadDelta;
+
+/// `cudaErrorMemoryAllocation` and `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: u32 = 2;
 
 /// Accounts of one process over one window.
 #[derive(Debug, Default)]
@@ -117,6 +120,22 @@ impl<'a> Delta<'a> {
             let is_of = |id: OpId| id.op().is_some_and(|op| op.api == api && op.class == class);
             let calls = self.calls.iter().filter(|call| is_of(call.op) && wanted(call.op));
             calls.fold(0, |all: u64, call| all.saturating_add(call.count()))
+        };
+        Api::ALL.iter().map(|&api| of_api(api)).max().unwrap_or(0)
+    }
+
+    /// Allocations that failed for lack of device memory, as the layer saw them that saw most.
+    pub(crate) fn refused_allocations(&self) -> u64 {
+        let before: &[_] = self.before.map_or(&[], |before| &before.errors);
+        let of_api = |api: Api| {
+            let is_refusal = |&&(id, code, _): &&(OpId, u32, u64)| {
+                let allocates = |op: &Op| op.api == api && op.class == Class::Alloc;
+                code == OUT_OF_MEMORY && id.op().is_some_and(allocates)
+            };
+            let count = |errors: &[(OpId, u32, u64)]| {
+                errors.iter().filter(is_refusal).fold(0, |all: u64, own| all.saturating_add(own.2))
+            };
+            count(self.now.map_or(&[], |now| &now.errors)).saturating_sub(count(before))
         };
         Api::ALL.iter().map(|&api| of_api(api)).max().unwrap_or(0)
     }

@@ -1,4 +1,5 @@
-//! Device memory is taken and given back all the time. Each such call may wait for the GPU.
+//! Device memory is taken and given back all the time, at a steady rate or because there is too little of it in one piece:
+//! an allocation fails, what is cached is given back, and it is tried again. Each such call may wait for the GPU.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::op::Class;
@@ -13,6 +14,8 @@ use crate::finding::{Finding, OwnDoing};
 
 /// Calls a second from which on it is churn.
 const RATE: f64 = 20.0;
+/// Failed allocations over several looks from which on there is too little memory in one piece.
+const REFUSALS: u64 = 2;
 
 pub(super) struct AllocatorChurn;
 
@@ -33,7 +36,8 @@ impl Rule for AllocatorChurn {
                 "gpucause_cuda_call_errors_total",
             ],
             window: Window::Looks,
-            needs: "20 calls a second that take or give back device memory, over several looks, of the share of severity low",
+            needs: "20 calls a second that take or give back device memory, or two allocations that fail for lack of it, over several \
+                    looks, of the share of severity low",
         }
     }
 
@@ -53,8 +57,11 @@ impl Rule for AllocatorChurn {
         let (lost, lost_share) = (own(thread), ratio(own(thread), thread.wall));
         let explained = ratio(lost, thread.in_phase(Phase::Alloc));
         let least = rule.min_lost_share.unwrap_or(settings.severities.low);
-        // A program that starts takes memory, and gives none back.
-        let lasts = rate >= RATE && per_second(&subject.long) >= RATE;
+        let (refused, refused_of_late) =
+            (delta.refused_allocations(), subject.long.refused_allocations());
+        // A program that starts takes memory, and gives none back. One that tries how much there is fails once.
+        let under_pressure = refused > 0 && refused_of_late >= REFUSALS;
+        let lasts = under_pressure || (rate >= RATE && per_second(&subject.long) >= RATE);
         if !lasts || freed < calls(delta) / 4 || lost_share < least {
             return None;
         }
@@ -69,6 +76,11 @@ impl Rule for AllocatorChurn {
             .with("live_bytes", subject.now.memory.live() as f64)
             .with("lost_share", lost_share)
             .with("explained_share", explained);
+        let evidence = if under_pressure {
+            evidence.with("refused_allocations", refused_of_late as f64)
+        } else {
+            evidence
+        };
         let doing = OwnDoing {
             cause: Cause::AllocatorChurn,
             effect: Effect::AllocTail,
@@ -76,11 +88,20 @@ impl Rule for AllocatorChurn {
             explained,
             lost,
             lost_share,
-            mechanism: "takes and gives back device memory",
+            mechanism: if under_pressure {
+                "gives cached device memory back when an allocation fails, and tries again"
+            } else {
+                "takes and gives back device memory"
+            },
             sentence: "{comm} takes and gives back device memory {calls_per_second|count} times a second \
                         ({allocations|count} allocations and {frees|count} frees of late, {allocated_bytes|bytes}), which \
-                        costs {lost_share|percent} of its time.",
-            fix: "Use a caching or pooled allocator (cudaMallocAsync, PyTorch's without PYTORCH_NO_CUDA_MEMORY_CACHING), allocate before the loop, and leave empty_cache out of it.",
+                        costs {lost_share|percent} of its time.[ {refused_allocations|count} allocations failed for lack of \
+                        memory in one piece.]",
+            fix: if under_pressure {
+                "Leave more device memory free or make what is cached fit: smaller batches, buffers of fewer sizes, PyTorch's expandable_segments:True, no second process on the GPU."
+            } else {
+                "Use a caching or pooled allocator (cudaMallocAsync, PyTorch's without PYTORCH_NO_CUDA_MEMORY_CACHING), allocate before the loop, and leave empty_cache out of it."
+            },
         };
         Some(doing.told(index, subject, evidence))
     }

@@ -54,6 +54,26 @@ fn taking_and_giving_back_memory_all_the_time_is_churn() {
 }
 
 #[test]
+fn giving_cached_memory_back_for_allocations_that_fail_is_churn_too() {
+    let host = stories::refused_memory();
+    let chain = host.only(Cause::AllocatorChurn);
+    assert!(chain.evidence.get("calls_per_second") < Some(20.0), "{:?}", chain.evidence);
+    assert!(chain.sentence.contains("failed for lack of memory"), "{}", chain.sentence);
+    assert!(chain.fix.contains("expandable_segments"), "{}", chain.fix);
+}
+
+#[test]
+fn one_allocation_that_fails_is_a_program_that_tries_how_much_memory_there_is() {
+    let mut host = trained();
+    host.run(1, |train| {
+        steady(train);
+        train.allocates(2, 100 * MS, 600 * MIB).frees(1, 100 * MS, 500 * MIB).refused(1);
+    });
+    host.run(10, steady);
+    host.is_silent();
+}
+
+#[test]
 fn one_cache_flush_is_no_churn() {
     let mut host = trained();
     host.run(1, |train| {

@@ -168,6 +168,16 @@ pub(crate) fn churning() -> Host {
     host
 }
 
+/// A few allocations fail in each look, cached memory is given back, and they are tried again.
+pub(crate) fn refused_memory() -> Host {
+    let mut host = trained();
+    host.run(2 * TROUBLE, |train| {
+        steady(train);
+        train.allocates(6, 10 * MS, 600 * MIB).frees(8, 20 * MS, 600 * MIB).refused(3);
+    });
+    host
+}
+
 pub(crate) fn leaking() -> Host {
     let mut host = trained();
     host.run(160, |train| {
@@ -279,7 +289,7 @@ pub(crate) fn slow_for_no_reason() -> Host {
 }
 
 /// Every story.
-pub(crate) const ALL: [fn() -> Host; 21] = [
+pub(crate) const ALL: [fn() -> Host; 22] = [
     short_of_memory,
     preempted,
     queued,
@@ -293,6 +303,7 @@ pub(crate) const ALL: [fn() -> Host; 21] = [
     syncing,
     copying_results,
     churning,
+    refused_memory,
     leaking,
     recapturing,
     loading_kernels,
