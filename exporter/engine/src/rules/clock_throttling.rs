@@ -25,7 +25,8 @@ impl Rule for ClockThrottling {
         let subject = scene.subjects.get(index)?;
         let drop = subject.effects.iter().find(|e| e.effect == Effect::LaunchRateDrop)?;
         // Which GPU is the process's is not known: it ran below its clock when all did.
-        let (gpu, throttled) = scene.throttled.iter().min_by(|a, b| a.1.total_cmp(b.1))?;
+        let (gpu, throttled) =
+            scene.throttled.iter().min_by(|a, b| a.1.total_cmp(b.1).then(a.0.cmp(b.0)))?;
         let throttled = throttled.min(1.0);
         let thread = subject.short.victim(|thread| thread.in_phase(Phase::Sync))?;
         let waiting = ratio(thread.in_phase(Phase::Sync), thread.wall);
