@@ -239,3 +239,12 @@ fn calls_that_wait_by_nature_have_longer_to_return() {
     }
     assert_eq!(selectors.len(), 2, "those that wait, and those that do not");
 }
+
+#[test]
+fn every_alert_has_a_runbook() {
+    let runbooks: HashSet<String> = files::documents().into_iter().map(|(file, _)| file).collect();
+    let alerts = rules().iter().filter_map(|(_, rule)| rule.alert.as_ref());
+    let missing: BTreeSet<_> =
+        alerts.filter(|name| !runbooks.contains(&format!("investigations/{name}.md"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
