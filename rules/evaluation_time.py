@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""How long a real Prometheus takes to evaluate every rule and alert here, for many exporters.
+
+One small server plays the exporters: each page has the series of its processes, and their counters grow with time. Prints
+the time of each group, the median of its evaluations, and their sum, which is what one core is busy for each interval.
+"""
+
+import argparse
+import http.server
+import json
+import pathlib
+import shutil
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BOUNDS = [
+    "0.000001023", "0.000004095", "0.000008191", "0.000016383", "0.000032767", "0.000065535", "0.000131071",
+    "0.000262143", "0.000524287", "0.001048575", "0.002097151", "0.004194303", "0.008388607", "0.016777215",
+    "0.067108863", "0.268435455", "1.073741823", "8.589934591", "68.719476735", "+Inf",
+]
+CAUSES = (
+    "cpu_preemption runqueue_wait lock_wait block_io page_fault dataloader_starvation implicit_sync allocator_churn "
+    "memory_leak graph_recapture nccl_late_rank clock_throttling oom_kill noisy_cgroup cold_start large_copy unexplained"
+).split()
+LAUNCHES = [("runtime", "cudaLaunchKernel"), ("driver", "cuLaunchKernel")]
+CALLS = [
+    ("runtime", "cudaMemcpyAsync"), ("runtime", "cudaStreamSynchronize"), ("runtime", "cudaEventRecord"),
+    ("runtime", "cudaMalloc"), ("driver", "cuMemcpyHtoDAsync"), ("driver", "cuStreamSynchronize"), ("nccl", "ncclAllReduce"),
+]
+STATES = {
+    "host": ["running", "preempted", "runqueue", "futex", "other"],
+    "launch": ["running", "preempted", "runqueue"],
+    "memcpy": ["running", "preempted"],
+    "sync": ["running", "preempted", "runqueue", "poll"],
+    "nccl": ["running", "preempted"],
+}
+REASONS = ["preempted", "runqueue"]
+
+
+def histogram(name, labels):
+    """Values are powers of ten of the tick, which stands as @: most of them small, some large."""
+    for index, bound in enumerate(BOUNDS):
+        value = "0" if index < 5 else "@" if index < 9 else "@0"
+        yield f'{name}_bucket{{{labels},le="{bound}"}} {value}'
+    yield f"{name}_sum{{{labels}}} @e-3"
+    yield f"{name}_count{{{labels}}} @0"
+
+
+def process(instance, number, processes):
+    """The lines of one process."""
+    pid, rank, world = 1000 + number, instance * processes + number, processes * 1000
+    me = f'pid="{pid}",comm="python3"'
+    uuid = f"GPU-{instance:04}-{number}"
+    yield (
+        f'gpucause_process_info{{{me},ns_pid="{pid}",exe="/usr/bin/python3",container_id="",cgroup="/job",pod="",pod_uid="",'
+        f'namespace="",slurm_job="{instance // 16}",user="ml",rank="{rank}",local_rank="{number}",world_size="{world}",'
+        f'gpu_uuid="{uuid}"}} 1'
+    )
+    yield f'DCGM_FI_DEV_GPU_UTIL{{gpu="{number}",UUID="{uuid}",Hostname="node{instance}"}} 97'
+    yield f'DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{{gpu="{number}",UUID="{uuid}",Hostname="node{instance}"}} 0'
+    for api, op in LAUNCHES + CALLS:
+        colds = ["true", "false"] if (api, op) in LAUNCHES else ["false"]
+        for cold in colds:
+            yield from histogram("gpucause_cuda_call_duration_seconds", f'{me},api="{api}",op="{op}",cold="{cold}"')
+        yield f'gpucause_cuda_call_stalled_total{{{me},api="{api}",op="{op}"}} @'
+        for reason in REASONS:
+            yield f'gpucause_cuda_call_offcpu_seconds_total{{{me},api="{api}",op="{op}",reason="{reason}"}} @e-3'
+    yield f'gpucause_cuda_call_errors_total{{{me},api="runtime",op="cudaMalloc",error="cudaErrorInvalidValue"}} 1'
+    yield f'gpucause_inflight_call_age_seconds{{{me},op="cudaStreamSynchronize"}} 0.001'
+    yield from histogram("gpucause_launch_gap_seconds", me)
+    for role in ["dispatcher", "helper", "worker"]:
+        yield from histogram("gpucause_runqueue_latency_seconds", f'{me},role="{role}"')
+        for reason in REASONS:
+            yield from histogram("gpucause_offcpu_duration_seconds", f'{me},role="{role}",reason="{reason}"')
+    for phase, states in STATES.items():
+        for state in states:
+            value = "@e0" if state == "running" else "@e-2"
+            yield f'gpucause_dispatcher_seconds_total{{{me},phase="{phase}",state="{state}"}} {value}'
+    for name in ["kworker", "rustc", "other", "python3"]:
+        yield f'gpucause_preempted_by_seconds_total{{{me},culprit="{name}"}} @e-2'
+        for reason in ["futex", "poll"]:
+            yield f'gpucause_blocked_on_seconds_total{{{me},reason="{reason}",waker="{name}"}} @e-2'
+    for cause in CAUSES:
+        yield f'gpucause_stall_seconds_total{{{me},cause="{cause}"}} @e-3'
+    yield f"gpucause_device_memory_live_bytes{{{me}}} @e6"
+    yield f"gpucause_device_memory_freed_bytes_total{{{me}}} @e3"
+    for name in ["oom_kills", "cgroup_throttled_seconds"]:
+        yield f"gpucause_{name}_total{{{me}}} 0"
+
+
+def page(instance, processes):
+    """The page of one exporter, with @ for the tick."""
+    lines = [line for number in range(processes) for line in process(instance, number, processes)]
+    lines += [f'gpucause_probe_info{{probe="probe{n}",library="",verdict="attached"}} 1' for n in range(20)]
+    for n in range(12):
+        lines += [f'gpucause_map_{what}{{map="map{n}"}} {value}' for what, value in
+                  [("entries", 10), ("capacity", 1000), ("full_total", 0)]]
+    lines += [f'gpucause_probe_cost_seconds_total{{probe="{n}"}} @e-3' for n in ["call", "switch"]]
+    lines += [f'gpucause_scrape_collector_success{{collector="{n}"}} 1' for n in range(12)]
+    lines += ["gpucause_probe_duty_ratio 1", "gpucause_processes_folded_total 0",
+              "gpucause_config_last_reload_successful 1", 'gpucause_build_info{version="1"} 1']
+    return ("\n".join(lines) + "\n").encode()
+
+
+def serve(pages):
+    """Answers /N/metrics with the page of exporter N; returns the port."""
+    begin = time.time()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):  # noqa: N802, the name that the base class calls
+            body = pages[int(self.path.split("/")[1])].replace(b"@", str(int(time.time() - begin) + 10).encode())
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_port
+
+
+def configuration(folder, port, arguments):
+    """Prometheus' own: the exporters, and every rule file."""
+    targets = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": {"__metrics_path__": f"/{n}/metrics", "instance": f"node{n}:9400"}}
+        for n in range(arguments.instances)
+    ]
+    rules = [str(ROOT / "alerts/*.yaml")]
+    rules += [str(path) for path in sorted((ROOT / "rules").glob("*.yaml"))]
+    config = {
+        "global": {"scrape_interval": arguments.interval, "evaluation_interval": arguments.interval},
+        "rule_files": rules,
+        "scrape_configs": [{"job_name": "gpucause", "static_configs": targets}],
+    }
+    path = folder / "prometheus.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def ask(port, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=30) as answer:
+        return json.load(answer)["data"]
+
+
+def watch(port, seconds):
+    """The evaluation times of each group, as often as it was evaluated in the second half of the time."""
+    times, end = {}, time.time() + seconds
+    while time.time() < end:
+        time.sleep(1)
+        try:
+            groups = ask(port, "rules")["groups"]
+        except OSError:
+            continue
+        if end - time.time() > seconds / 2:
+            continue
+        for group in groups:
+            of_group = times.setdefault(group["name"], {})
+            of_group[group["lastEvaluation"]] = (group["evaluationTime"], group["rules"])
+    return times
+
+
+def report(times, arguments, series):
+    print(f"{arguments.instances} instances x {arguments.processes} processes, {series} series, every {arguments.interval}")
+    total = 0.0
+    for name, evaluations in sorted(times.items()):
+        median = statistics.median(took for took, _ in evaluations.values())
+        total += median
+        print(f"  {name:34} {median * 1e3:8.1f} ms   ({len(evaluations)} evaluations)")
+        if arguments.rules:
+            _, rules = list(evaluations.values())[-1]
+            for rule in sorted(rules, key=lambda rule: -rule["evaluationTime"]):
+                print(f"      {rule['evaluationTime'] * 1e3:8.1f} ms  {rule['name']}  {rule.get('lastError', '')}")
+    print(f"  {'all':34} {total * 1e3:8.1f} ms")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prometheus", default="prometheus")
+    parser.add_argument("--instances", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--interval", default="15s")
+    parser.add_argument("--seconds", type=int, default=360)
+    parser.add_argument("--rules", action="store_true", help="tell of every rule")
+    arguments = parser.parse_args()
+    port = serve([page(instance, arguments.processes) for instance in range(arguments.instances)])
+    folder = pathlib.Path(tempfile.mkdtemp())
+    listen = port + 1 if port < 65535 else port - 1
+    command = [
+        arguments.prometheus, f"--config.file={configuration(folder, port, arguments)}",
+        f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{listen}", "--log.level=warn",
+    ]
+    daemon = subprocess.Popen(command)
+    try:
+        times = watch(listen, arguments.seconds)
+        [(_, series)] = [sample["value"] for sample in ask(listen, "query?query=sum(scrape_samples_scraped)")["result"]]
+        report(times, arguments, series)
+    finally:
+        daemon.terminate()
+        daemon.wait()
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
