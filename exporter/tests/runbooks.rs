@@ -1,0 +1,231 @@
+//! The runbooks as an on-call meets them: there is one for each alert, and its queries, commands and links work.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+use gpucause::cli::Cli;
+use gpucause::metric::{self, Kind};
+use regex::Regex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SECTIONS: [&str; 4] = ["Meaning", "Impact", "Diagnosis", "Mitigation"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)
+}
+
+/// Text of the files of a folder with this ending, by name without it.
+fn files(dir: &str, ending: &str) -> BTreeMap<String, String> {
+    let paths = fs::read_dir(folder(dir)).unwrap().map(|entry| entry.unwrap().path());
+    let wanted = paths.filter(|path| path.extension().is_some_and(|own| own == ending));
+    let text = |path: PathBuf| {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        (name, fs::read_to_string(path).unwrap())
+    };
+    wanted.map(text).collect()
+}
+
+/// What follows `key` on lines of all YAML files of a folder, such as the names of alerts.
+fn values(dir: &str, key: &str) -> BTreeSet<String> {
+    let files = files(dir, "yaml");
+    let lines = files.values().flat_map(|text| text.lines());
+    let found = lines.filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix(key));
+    found.map(|value| value.trim().to_owned()).collect()
+}
+
+fn pages() -> BTreeMap<String, String> {
+    files("investigations", "md")
+}
+
+fn runbooks() -> BTreeMap<String, String> {
+    pages().into_iter().filter(|(name, _)| name.starts_with("Gpucause")).collect()
+}
+
+/// The code blocks of a page in this language.
+fn blocks(text: &str, language: &str) -> Vec<String> {
+    let (mut blocks, mut open) = (Vec::new(), None::<(bool, String)>);
+    for line in text.lines() {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(own)) => open = Some((own == language, String::new())),
+            (Some(_), Some(_)) => {
+                blocks.extend(open.take().filter(|(wanted, _)| *wanted).map(|(_, block)| block));
+            }
+            (Some((_, block)), None) => *block += &format!("{line}\n"),
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a code block has no end");
+    blocks
+}
+
+/// Every query of every page, with the page's name: an empty line parts two of a block.
+fn queries() -> Vec<(String, String)> {
+    let mut queries = Vec::new();
+    for (name, text) in pages() {
+        for block in blocks(&text, "promql") {
+            let parts = block.split("\n\n").map(str::trim).filter(|query| !query.is_empty());
+            queries.extend(parts.map(|query| (name.clone(), query.to_owned())));
+        }
+    }
+    assert!(queries.len() > 50, "only {} queries were found", queries.len());
+    queries
+}
+
+/// The names that series can have, with the labels of those that the exporter tells.
+fn series() -> BTreeMap<String, Option<Vec<&'static str>>> {
+    let mut series: BTreeMap<_, _> =
+        values("rules", "record:").into_iter().map(|record| (record, None)).collect();
+    for metric in metric::ALL {
+        let labels = [metric.labels, &["job", "instance"]].concat();
+        if metric.kind == Kind::Histogram {
+            series.insert(format!("{}_sum", metric.name), Some(labels.clone()));
+            series.insert(format!("{}_count", metric.name), Some(labels.clone()));
+            let labels = [&labels[..], &["le"]].concat();
+            series.insert(format!("{}_bucket", metric.name), Some(labels));
+        } else {
+            series.insert(metric.query_name(), Some(labels));
+        }
+    }
+    series
+}
+
+/// Names of ours in a text.
+fn names(text: &str) -> BTreeSet<String> {
+    let name = Regex::new(r"[a-z_]+:gpucause_[a-z0-9_:]+|\bgpucause_[a-z0-9_]+").unwrap();
+    name.find_iter(text).map(|found| found.as_str().to_owned()).collect()
+}
+
+#[test]
+fn every_alert_has_a_runbook_that_it_names_and_that_the_index_lists() {
+    let alerts = values("alerts", "alert:");
+    assert!(!alerts.is_empty());
+    assert_eq!(runbooks().into_keys().collect::<BTreeSet<_>>(), alerts);
+    let urls = values("alerts", "runbook_url:");
+    let named = |alert: &String| urls.iter().any(|url| url.ends_with(&format!("/{alert}.md")));
+    let index = &pages()["README"];
+    for alert in &alerts {
+        assert!(named(alert), "{alert} names no runbook");
+        assert!(index.contains(&format!("| [{alert}]({alert}.md) | ")), "{alert} is not listed");
+    }
+}
+
+#[test]
+fn a_runbook_has_four_sections_and_leaves_nothing_to_be_done() {
+    for (name, text) in runbooks() {
+        assert!(text.starts_with(&format!("# {name}\n")), "{name} has another title");
+        let headings: Vec<_> =
+            text.lines().filter_map(|line| line.strip_prefix("## ")).map(str::trim).collect();
+        assert_eq!(headings, SECTIONS, "{name}");
+        for section in text.split("\n## ").skip(1) {
+            let (heading, rest) = section.split_once('\n').unwrap();
+            assert!(rest.trim().len() > 100, "{heading} of {name} says nothing");
+        }
+        let lines = text.lines().count();
+        assert!((40..=90).contains(&lines), "{name} has {lines} lines");
+        for left in ["TODO", "FIXME", "TBD", "XXX"] {
+            assert!(!text.contains(left), "{name} has a {left}");
+        }
+        assert!(text.is_ascii(), "{name} is not plain ASCII");
+    }
+}
+
+#[test]
+fn prometheus_takes_every_query() {
+    let mut rules = "groups:\n- name: runbooks\n  rules:\n".to_owned();
+    for (number, (_, query)) in queries().iter().enumerate() {
+        let indented = query.replace('\n', "\n      ");
+        rules += &format!("  - record: runbook:query:{number}\n    expr: |\n      {indented}\n");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("queries.yaml");
+    fs::write(&path, &rules).unwrap();
+    let promtool = Command::new("promtool").args(["check", "rules"]).arg(&path).output();
+    let output = promtool.expect("promtool is installed; `make test-tools` does it");
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{said}\n{rules}");
+}
+
+#[test]
+fn every_series_of_a_query_exists_and_has_the_labels_that_are_asked_for() {
+    let series = series();
+    let selector = Regex::new(r"([a-z_:0-9]+)\{([^}]*)\}").unwrap();
+    let label = Regex::new(r#"(\w+)\s*(?:=~|!~|!=|=)\s*""#).unwrap();
+    for (page, query) in queries() {
+        for name in names(&query) {
+            assert!(series.contains_key(&name), "{page} asks for {name}, which nothing tells");
+        }
+        for selected in selector.captures_iter(&query) {
+            let Some(Some(known)) = series.get(&selected[1]) else { continue };
+            for own in label.captures_iter(&selected[2]) {
+                assert!(known.contains(&&own[1]), "{page}: {} has no {}", &selected[1], &own[1]);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_series_that_a_page_speaks_of_is_told_recorded_or_alerted_on() {
+    let mut known: BTreeSet<_> = series().into_keys().collect();
+    known.extend(files("alerts", "yaml").values().flat_map(|text| names(text)));
+    known.extend(metric::ALL.iter().map(|metric| metric.name.to_owned()));
+    for (page, text) in pages() {
+        for name in names(&text) {
+            assert!(known.contains(&name), "{page} speaks of {name}");
+        }
+    }
+}
+
+#[test]
+fn gpucause_takes_every_command_line() {
+    let span = Regex::new(r"`((?:sudo )?gpucause [^`]*)`").unwrap();
+    let mut commands = Vec::new();
+    for (page, text) in pages() {
+        let spans = span.captures_iter(&text).map(|found| found[1].to_owned());
+        let shell = blocks(&text, "sh");
+        let lines = shell.iter().flat_map(|block| block.lines()).map(str::to_owned);
+        commands.extend(spans.chain(lines).map(|command| (page.clone(), command)));
+    }
+    assert!(commands.len() > 20, "only {} commands were found", commands.len());
+    for (page, command) in commands {
+        let words = command.split_whitespace().skip_while(|word| *word == "sudo");
+        if let Err(error) = Cli::try_parse_from(words) {
+            let only_asks =
+                matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            assert!(only_asks, "{page}: {command}\n{error}");
+        }
+        assert!(command.trim_start_matches("sudo ").starts_with("gpucause "), "{page}: {command}");
+    }
+}
+
+/// What a heading is called in links, as GitHub has it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.to_lowercase();
+    let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn every_relative_link_leads_to_a_file_and_a_heading() {
+    let link = Regex::new(r"\]\(([^)\s]+)\)").unwrap();
+    for (page, text) in pages() {
+        for found in link.captures_iter(&text).filter(|found| !found[1].contains("://")) {
+            let (file, heading) = found[1].split_once('#').unwrap_or((&found[1], ""));
+            let path = folder("investigations").join(if file.is_empty() {
+                format!("{page}.md")
+            } else {
+                file.to_owned()
+            });
+            assert!(path.exists(), "{page} links to {}", &found[1]);
+            if !heading.is_empty() {
+                let target = fs::read_to_string(&path).unwrap();
+                let mut headings = target.lines().filter(|line| line.starts_with('#'));
+                let is_target = |line: &str| anchor(line.trim_start_matches(['#', ' '])) == heading;
+                assert!(headings.any(is_target), "{page} links to {}", &found[1]);
+            }
+        }
+    }
+}
