@@ -36,7 +36,7 @@ fn is_within(value: f64, truth: f64, tolerance: f64) -> bool {
 /// Loads the slots into the histogram that they are the layout of.
 fn to_hdr(kernel: &Histogram) -> Hdr<u64> {
     let mut hdr = Hdr::new_with_bounds(1, slot_upper(SLOTS - 1).0, 1).unwrap();
-    for &(slot, count) in &kernel.slots {
+    for (slot, count) in &kernel.slots {
         hdr.record_n(slot_lower(slot.into()).0, count).unwrap();
     }
     hdr
