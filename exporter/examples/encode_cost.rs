@@ -1,5 +1,5 @@
-//! Times the encoding of a page of 64 processes x 20 ops, with every slot of each histogram in use and with those of four
-//! powers of two, as of calls of one kind: `cargo run --release --example encode_cost`.
+//! Times the encoding of a page of 64 processes x 20 ops, or as many processes as are asked for, with every slot of each histogram
+//! in use and with those of four powers of two, as of calls of one kind: `cargo run --release --example encode_cost [PROCESSES]`.
 
 use gpucause::clock::{WallClock, monotonic_now};
 use gpucause::collector::Collectors;
@@ -54,15 +54,16 @@ fn timed<T>(what: &str, mut work: impl FnMut() -> T) -> T {
 }
 
 fn main() -> std::io::Result<()> {
+    let processes = std::env::args().nth(1).and_then(|number| number.parse().ok()).unwrap_or(64);
     for used in [0..544, 200..264] {
         println!("slots {} to {} in use", used.start, used.end - 1);
-        encode(&used)?;
+        encode(processes, &used)?;
     }
     Ok(())
 }
 
-fn encode(used: &Range<u64>) -> std::io::Result<()> {
-    let processes = (0..64).map(|id| process(id, used)).collect();
+fn encode(processes: u32, used: &Range<u64>) -> std::io::Result<()> {
+    let processes = (0..processes).map(|id| process(id, used)).collect();
     let snapshot = Snapshot { processes, ..Snapshot::default() };
     let observation = Observation::new(snapshot, monotonic_now(), WallClock::now());
     let collectors = Collectors::default();

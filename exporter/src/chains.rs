@@ -50,6 +50,14 @@ impl Chains {
         throttled: HashMap<ProcId, Throttled>,
         throttled_gpus: HashMap<String, f64>,
     ) {
+        let mut snapshot = snapshot;
+        // Several moments are kept, and no rule asks for these.
+        for process in &mut snapshot.processes {
+            process.offcpu = Vec::new();
+            process.runqueue = Vec::new();
+            process.launch_times = Vec::new();
+            process.errors = Vec::new();
+        }
         let unix_seconds = clock.unix_seconds(snapshot.taken_at);
         let mut moment = Moment::new(Arc::new(snapshot), unix_seconds);
         moment.throttled_cgroups =
@@ -86,9 +94,14 @@ impl Chains {
         let engine = self.engine();
         Findings {
             chains: engine.chains().into_iter().cloned().collect(),
-            counts: engine.counts().to_vec(),
-            stalls: engine.stalls().to_vec(),
+            counts: engine.counts().cloned().collect(),
+            stalls: engine.stalls().cloned().collect(),
         }
+    }
+
+    /// Tells of these processes under [`FOLDED`](gpucause_engine::FOLDED) from now on.
+    pub(crate) fn fold(&self, processes: &HashSet<ProcId>) {
+        self.engine().fold(processes);
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {

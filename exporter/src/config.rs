@@ -49,6 +49,8 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
+    /// Live processes that are told apart.
+    pub live_processes: usize,
     /// Exited processes that are told apart.
     pub exited_processes: usize,
     /// Names told apart for each process and metric, of culprits and of wakers.
@@ -61,7 +63,13 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { exited_processes: 256, wait_names: 10, scrapes: 2, connections: 512 }
+        Self {
+            live_processes: 1_024,
+            exited_processes: 256,
+            wait_names: 10,
+            scrapes: 2,
+            connections: 512,
+        }
     }
 }
 
@@ -163,8 +171,10 @@ impl Config {
             let form = "must have at least one of comm, exe, cgroup and user";
             (key, format!("is empty, and {form}"))
         }));
-        let Limits { exited_processes, wait_names, scrapes, connections } = self.limits;
+        let Limits { live_processes, exited_processes, wait_names, scrapes, connections } =
+            self.limits;
         let bounds = [
+            ("live_processes", live_processes as u64, 1..=8_192),
             ("exited_processes", exited_processes as u64, 0..=2_048),
             ("wait_names", wait_names as u64, 1..=100),
             ("scrapes", scrapes.into(), 1..=16),

@@ -18,9 +18,9 @@ use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, FOREIGN, Selection};
 use crate::config::Config;
 use crate::family::Exported;
+use crate::folding::Folding;
 use crate::gpus::Gpus;
 use crate::kernel_names::{KernelNames, NameSource};
-use crate::merge::absorb;
 use crate::nvml::{self, GpusByPid};
 use crate::observation::{AttachGap, ConfigState, Observation, ProbeState};
 use crate::process_details::{DetailsCache, ProcessDetails, is_running};
@@ -45,7 +45,7 @@ struct Memory {
     details: DetailsCache,
     retention: Retention,
     clock: WallClock,
-    folded: Option<ProcessSnapshot>,
+    folding: Folding,
     wait_names: WaitNames,
     throttling: Throttling,
     kernel_names: KernelNames,
@@ -100,7 +100,7 @@ impl Daemon {
             details: DetailsCache::default(),
             retention: Retention::default(),
             clock: WallClock::now(),
-            folded: None,
+            folding: Folding::default(),
             wait_names: WaitNames::default(),
             throttling: Throttling::default(),
             kernel_names: KernelNames::default(),
@@ -145,6 +145,7 @@ impl Daemon {
         }
         memory.retention.set_policy(config.retention_policy());
         memory.selection.set_filter(&config.processes);
+        memory.folding.set_limit(config.limits.live_processes);
         memory.clock = memory.clock.refreshed();
         let taken_at = memory.clock.unix_seconds(monotonic_now());
         memory.config_state = ConfigState { successful: true, taken_at };
@@ -178,9 +179,10 @@ impl Daemon {
         memory.clock = memory.clock.refreshed();
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)?;
         let (details, excluded) = memory.select(&mut snapshot.processes);
+        memory.folding.assign(&snapshot.processes);
+        let live = snapshot.processes.iter().filter(|process| process.ended.is_none()).count();
+        let folded = memory.folding.split(&mut snapshot.processes);
         memory.told = snapshot.processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
-        keep_up(&mut memory.told_times, &mut snapshot.processes);
-        keep_faults_up(&mut memory.told_faults, &mut snapshot.processes);
         self.name_kernels(&mut memory, &snapshot.processes);
         let kernels = memory.kernel_names.launches(&snapshot.processes);
         self.time_kernels(&mut memory, &snapshot.processes);
@@ -197,13 +199,14 @@ impl Daemon {
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.processes_excluded = excluded;
         observation.config = memory.config_state;
-        observation.processes_folded = memory.retention.folded();
+        observation.processes_live = live as u64;
+        observation.processes_folded = memory.retention.folded() + memory.folding.count();
         observation.waits = waits;
         observation.throttled = throttled;
         observation.wait_names_folded = memory.wait_names.folded();
         observation.kernels = kernels;
         observation.kernel_names_folded = memory.kernel_names.folded();
-        observation.folded.clone_from(&memory.folded);
+        observation.folded = folded;
         observation.findings = self.chains.findings();
         observation.web_config = self.access.get().and_then(|access| access.reload_state());
         observation.gpu_uuids.clone_from(&memory.gpu_uuids);
@@ -223,12 +226,16 @@ impl Daemon {
         if !self.probes.observes_any()? {
             return Ok(());
         }
-        let mut snapshot = self.probes.snapshot()?;
-        let (clock, throttled) = {
+        let (snapshot, clock, throttled) = {
+            // Before the copy is made: who is told apart is decided on one copy after the other.
             let mut memory = self.memory();
+            let mut snapshot = self.probes.snapshot()?;
             memory.select(&mut snapshot.processes);
+            memory.folding.assign(&snapshot.processes);
+            memory.folding.leave_untold(&mut snapshot.processes);
             memory.clock = memory.clock.refreshed();
-            (memory.clock, memory.throttling.refresh(&snapshot.processes))
+            let throttled = memory.throttling.refresh(&snapshot.processes);
+            (snapshot, memory.clock, throttled)
         };
         self.chains.look(snapshot, clock, throttled, throttled_gpus);
         Ok(())
@@ -249,10 +256,13 @@ impl Daemon {
         let mut memory = self.memory();
         let mut launches = self.probes.launches()?;
         memory.select(&mut launches);
+        memory.folding.assign(&launches);
+        memory.folding.leave_untold(&mut launches);
         self.name_kernels(&mut memory, &launches);
         self.time_kernels(&mut memory, &launches);
         let ended = self.probes.ended()?;
-        if !memory.retention.has_excess(monotonic_now(), &ended) {
+        let is_untold = |&(id, _): &(ProcId, Nanos)| memory.folding.is_untold(id);
+        if !ended.iter().any(is_untold) && !memory.retention.has_excess(monotonic_now(), &ended) {
             return Ok(());
         }
         let mut snapshot = self.probes.snapshot()?;
@@ -282,33 +292,40 @@ impl Daemon {
         now: Nanos,
         processes: &mut Vec<ProcessSnapshot>,
     ) -> Result<(), ReadError> {
+        keep_up(&mut memory.told_times, processes);
+        keep_faults_up(&mut memory.told_faults, processes);
         let ends = ends(processes);
-        let mut gone: HashSet<ProcId> = processes
-            .iter()
-            .filter(|process| is_passing(process))
-            .map(|process| process.id)
-            .collect();
+        // Those that are not told apart have nothing more to tell once they have ended.
+        let is_untold = |id| memory.folding.is_untold(id);
+        let is_over = |id| is_untold(id) && ends.get(&id).is_some_and(Option::is_some);
+        let goes = |process: &&ProcessSnapshot| is_passing(process) || is_over(process.id);
+        let mut gone: HashSet<ProcId> =
+            processes.iter().filter(goes).map(|process| process.id).collect();
         // Those on a page before their end have more to tell on the next one: they neither go early nor are folded.
         let partly_told =
             |id: &ProcId, told: &HashMap<ProcId, bool>| told.get(id).is_some_and(|whole| !whole);
         let candidates = ends.iter().filter(|(id, end)| {
             !gone.contains(id)
+                && !is_untold(**id)
                 && (memory.retention.is_over(now, **end) || !partly_told(id, &memory.told))
         });
         let candidates: Vec<_> = candidates.map(|(&id, &end)| (id, end)).collect();
         let due: HashSet<ProcId> = memory.retention.sweep(now, candidates).into_iter().collect();
         gone.extend(&due);
         self.probes.remove(&gone)?;
+        let mut folded = HashSet::new();
         for process in processes.extract_if(.., |process| gone.contains(&process.id)) {
             let over = memory.retention.is_over(now, ends.get(&process.id).copied().flatten());
             let told = memory.told.remove(&process.id).is_some();
             let counts = !over && !told && due.contains(&process.id);
-            if counts && memory.selection.admits(&process, memory.details.known()) {
-                match &mut memory.folded {
-                    Some(folded) => absorb(folded, &process),
-                    None => memory.folded = Some(process),
-                }
+            let untold = memory.folding.is_untold(process.id);
+            if (counts || untold) && memory.selection.admits(&process, memory.details.known()) {
+                folded.insert(process.id);
+                memory.folding.keep(process);
             }
+        }
+        if !folded.is_empty() {
+            self.chains.fold(&folded);
         }
         Ok(())
     }

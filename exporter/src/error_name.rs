@@ -7,7 +7,9 @@ use gpucause_abi::op::Api;
 
 /// Codes up to here get a label of their own even when they have no name. Beyond lie no result codes but rubbish, which
 /// must not make series without end.
-const LAST_CODE: u32 = 999;
+pub(crate) const LAST_CODE: u32 = 999;
+/// Stands for all codes beyond.
+pub(crate) const RUBBISH: u32 = u32::MAX;
 
 /// The name of a result code, `code_N` for one that is not known, or `other`.
 #[must_use]

@@ -18,6 +18,7 @@ pub mod error_name;
 pub mod explain;
 pub mod exposition;
 pub mod family;
+pub mod folding;
 pub mod foreign;
 pub mod gpus;
 pub mod kernel_names;

@@ -26,13 +26,16 @@ pub struct Observation {
     pub attach_gaps: Vec<AttachGap>,
     /// Notices of newly mapped files that were lost.
     pub mmap_events_lost: u64,
-    /// Exited processes dropped early, by [`Retention`](crate::retention::Retention).
+    /// Processes that live, those that are not told apart among them.
+    pub processes_live: u64,
+    /// Processes that are told of under `other`: exited ones dropped early by [`Retention`](crate::retention::Retention), and live
+    /// ones without a place.
     pub processes_folded: u64,
     /// Live processes that the configuration leaves out; they are not in the snapshot.
     pub processes_excluded: u64,
     /// How the last reload of the configuration went.
     pub config: ConfigState,
-    /// The accounts of those dropped early, added up.
+    /// The accounts of those folded, added up.
     pub folded: Option<ProcessSnapshot>,
     /// Whom the threads of each process waited for, by name.
     pub waits: HashMap<ProcId, Waits>,
@@ -62,12 +65,15 @@ impl Observation {
     /// Of a daemon that has seen nothing but the kernel maps.
     #[must_use]
     pub fn new(snapshot: Snapshot, since: Nanos, clock: WallClock) -> Self {
+        let live = snapshot.processes.iter().filter(|process| process.ended.is_none());
+        let processes_live = live.count() as u64;
         Self {
             snapshot,
             details: HashMap::new(),
             probes: Vec::new(),
             attach_gaps: Vec::new(),
             mmap_events_lost: 0,
+            processes_live,
             processes_folded: 0,
             processes_excluded: 0,
             config: ConfigState::default(),

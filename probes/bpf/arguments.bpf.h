@@ -179,13 +179,19 @@ static __noinline __u64 withdraw(__u32 proc_id, __u64 address)
 {
 	struct allocation_key key = { .address = address, .proc_id = proc_id };
 	__u64 *amount = bpf_map_lookup_elem(&allocations, &key);
+	struct proc *proc;
 	__u64 withdrawn;
 
 	/* Allocated before the daemon came, or not device memory. */
 	if (!amount)
 		return 0;
 	withdrawn = *amount;
-	return bpf_map_delete_elem(&allocations, &key) ? 0 : withdrawn;
+	if (bpf_map_delete_elem(&allocations, &key))
+		return 0;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (proc)
+		__sync_fetch_and_add(&proc->allocations, -1);
+	return withdrawn;
 }
 
 /* Bytes that an allocation asks for; with a pitch, the rows of it. */
@@ -281,6 +287,23 @@ static __noinline void bytes_add(__u32 proc_id, __u16 what, __u16 which, __u64 a
 	__sync_fetch_and_add(total, amount);
 }
 
+/* A process has a bounded part of the map, so that one cannot take it from all others. What finds no room counts as freed at
+ * once: its release could not be told, and in use for ever it would look like a leak. */
+static __noinline void remember_allocation(__u32 proc_id, __u64 address, __u64 amount)
+{
+	struct allocation_key key = { .address = address, .proc_id = proc_id };
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	if (proc) {
+		if (__sync_fetch_and_add(&proc->allocations, 1) < MAX_ALLOCATIONS &&
+		    !bpf_map_update_elem(&allocations, &key, &amount, BPF_NOEXIST))
+			return;
+		__sync_fetch_and_add(&proc->allocations, -1);
+	}
+	count_self(SELF_FULL_ALLOCATIONS);
+	bytes_add(proc_id, BYTES_FREED, 0, amount);
+}
+
 static __noinline void book_allocation(__u32 proc_id, __u64 address, __u64 amount)
 {
 	struct allocation_key key = { .address = address, .proc_id = proc_id };
@@ -288,27 +311,26 @@ static __noinline void book_allocation(__u32 proc_id, __u64 address, __u64 amoun
 
 	if (!address)
 		return;
+	bytes_add(proc_id, BYTES_ALLOCATED, 0, amount);
 	before = bpf_map_lookup_elem(&allocations, &key);
 	/* What is given out again is free: it went with its context, or with a call that was not seen. */
-	if (before)
+	if (before) {
 		bytes_add(proc_id, BYTES_FREED, 0, *before);
-	bytes_add(proc_id, BYTES_ALLOCATED, 0, amount);
-	if (bpf_map_update_elem(&allocations, &key, &amount, BPF_ANY))
-		count_self(SELF_FULL_ALLOCATIONS);
+		*before = amount;
+		return;
+	}
+	remember_allocation(proc_id, address, amount);
 }
 
 /* A call that frees is over, with this code: what it was to free is gone, or still there. */
 static __noinline void book_release(__u32 proc_id, struct frame *frame, __u32 code)
 {
-	struct allocation_key key = { .address = frame->pointer, .proc_id = proc_id };
-	__u64 amount = frame->bytes;
-
-	if (!amount)
+	if (!frame->bytes)
 		return;
 	if (!code)
-		bytes_add(proc_id, BYTES_FREED, 0, amount);
-	else if (bpf_map_update_elem(&allocations, &key, &amount, BPF_NOEXIST))
-		count_self(SELF_FULL_ALLOCATIONS);
+		bytes_add(proc_id, BYTES_FREED, 0, frame->bytes);
+	else
+		remember_allocation(proc_id, frame->pointer, frame->bytes);
 }
 
 /* Copies of up to 4 KiB are of class 0, and each class is up to 16 times as large as the one before. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Every map and global. Bounds are defaults that the loader may change, and not larger than needed: a scrape walks all
- * buckets, empty ones too; all maps are shared between CPUs and cumulative:
+/* Every map and global. Bounds are defaults that the loader may change. There is room for a thousand processes of twenty ops each,
+ * and for ten thousand that do little; no more, as a scrape walks all buckets, empty ones too; all maps are shared between CPUs and cumulative:
  * user space reads them and deletes the entries of processes that have ended. */
 #pragma once
 
@@ -31,7 +31,7 @@ struct {
 /* tgid -> process id, for live processes only: written at first call or fork, deleted at exit or exec. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 16384);
 	__type(key, __u32);
 	__type(value, __u32);
 } tracked SEC(".maps");
@@ -39,7 +39,7 @@ struct {
 /* process id -> process. Deleted by user space some time after the process has ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 16384);
 	__type(key, __u32);
 	__type(value, struct proc);
 } procs SEC(".maps");
@@ -48,7 +48,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 131072);
 	__type(key, struct hist_key);
 	__type(value, struct hist);
 } hists SEC(".maps");
@@ -56,7 +56,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 8192);
+	__uint(max_entries, 32768);
 	__type(key, struct call_key);
 	__type(value, struct stall);
 } stalls SEC(".maps");
@@ -64,7 +64,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 8192);
 	__type(key, struct error_key);
 	__type(value, __u64);
 } errors SEC(".maps");
@@ -72,7 +72,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 32768);
 	__type(key, struct kernel_key);
 	__type(value, struct kernel);
 } kernels SEC(".maps");
@@ -107,7 +107,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 8192);
+	__uint(max_entries, 32768);
 	__type(key, struct bytes_key);
 	__type(value, __u64);
 } bytes SEC(".maps");
@@ -116,7 +116,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 16384);
 	__type(key, __u32);
 	__type(value, struct account);
 } accounts SEC(".maps");
@@ -125,7 +125,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 65536);
 	__type(key, struct blame_key);
 	__type(value, struct blamed);
 } blame SEC(".maps");

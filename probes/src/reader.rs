@@ -241,7 +241,7 @@ impl Reader {
     /// # Errors
     /// When the map cannot be read.
     pub(crate) fn observes_any(&self) -> Result<bool, ReadError> {
-        Ok(!self.processes()?.0.is_empty())
+        Ok(self.procs.keys().next().is_some())
     }
 
     /// Processes that have ended, oldest first, with the moment they ended; children that are older than the tracking of their
@@ -298,21 +298,20 @@ impl Reader {
     }
 
     fn remove_keys(&self, name: &'static str, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
-        let map = self.handle(name);
         let mut doomed = Vec::new();
-        // Keys only: values of the living are not copied. A key that vanishes while it is the cursor restarts the walk,
-        // which costs time but loses nothing.
-        for key in map.keys() {
+        for_each(self.handle(name), name, |key, _| {
             let id = match name {
-                "kernels" | "kernel_names" => decode::<KernelKey>(name, &key)?.proc_id,
-                "allocations" => decode::<AllocationKey>(name, &key)?.proc_id,
+                "kernels" | "kernel_names" => decode::<KernelKey>(name, key)?.proc_id,
+                "allocations" => decode::<AllocationKey>(name, key)?.proc_id,
                 _ => u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout(name))?),
             };
             if ids.contains(&ProcId(id)) {
-                doomed.push(key);
+                doomed.extend_from_slice(key);
             }
-        }
-        doomed.iter().try_for_each(|key| self.delete(name, key))
+            Ok(())
+        })?;
+        let key_size = self.handle(name).key_size() as usize;
+        doomed.chunks_exact(key_size).try_for_each(|key| self.delete(name, key))
     }
 
     fn delete(&self, name: &'static str, key: &[u8]) -> Result<(), ReadError> {

@@ -15,6 +15,8 @@ pub(crate) fn cpu_time(pid: u32) -> Duration {
 pub(crate) struct Memory {
     pub(crate) resident: f64,
     pub(crate) anonymous: f64,
+    /// The most that was ever resident.
+    pub(crate) peak: f64,
 }
 
 pub(crate) fn memory(pid: u32) -> Memory {
@@ -23,7 +25,7 @@ pub(crate) fn memory(pid: u32) -> Memory {
         let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
         line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
     };
-    Memory { resident: mib("VmRSS:"), anonymous: mib("RssAnon:") }
+    Memory { resident: mib("VmRSS:"), anonymous: mib("RssAnon:"), peak: mib("VmHWM:") }
 }
 
 /// Nearest rank of sorted times.

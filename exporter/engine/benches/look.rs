@@ -105,7 +105,7 @@ fn main() {
     took.drain(..10);
     took.sort_unstable();
     let median = took[took.len() / 2];
-    let slots = histogram(1, 1).slots.len();
+    let slots = histogram(1, 1).slots.iter().count();
     println!(
         "a look at {PROCESSES} processes of {OPS_EACH} ops with {slots} slots: median {median:?}, p99 {:?}; {} chains",
         took[took.len() * 99 / 100],

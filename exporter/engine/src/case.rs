@@ -37,6 +37,8 @@ pub(crate) struct Subject<'a> {
 pub(crate) struct Scene<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) subjects: Vec<Subject<'a>>,
+    /// Positions of the worker processes of each process.
+    pub(crate) workers: HashMap<ProcId, Vec<usize>>,
     /// Share of the window in which each GPU ran below its clock for a reason other than idleness, by UUID.
     pub(crate) throttled: &'a HashMap<String, f64>,
     /// CPU-limit throttling of the process's cgroup in the short window, in nanoseconds.
@@ -46,7 +48,8 @@ pub(crate) struct Scene<'a> {
 impl Scene<'_> {
     /// Worker processes of a process.
     pub(crate) fn workers_of(&self, parent: ProcId) -> impl Iterator<Item = &Subject<'_>> {
-        self.subjects.iter().filter(move |subject| subject.now.parent == Some(parent))
+        let workers = self.workers.get(&parent).into_iter().flatten();
+        workers.filter_map(|&index| self.subjects.get(index))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod call;
 mod thread;
+mod values;
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use crate::effect::total;
 
 pub(crate) use call::CallDelta;
 pub(crate) use thread::ThreadDelta;
+pub(crate) use values::Values;
 
 /// `cudaErrorMemoryAllocation` and `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;
@@ -38,6 +40,8 @@ pub(crate) struct Delta<'a> {
     before: Option<&'a ProcessSnapshot>,
     now: Option<&'a ProcessSnapshot>,
     waits: OnceCell<Vec<Wait>>,
+    launch_gap: OnceCell<Values>,
+    launches: OnceCell<(LaunchOps, u64)>,
 }
 
 /// The entry that belongs to one of a later list, where it was last or elsewhere.
@@ -77,24 +81,27 @@ impl<'a> Delta<'a> {
             before,
             now: Some(now),
             waits: OnceCell::new(),
+            launch_gap: OnceCell::new(),
+            launches: OnceCell::new(),
         }
     }
 
-    /// Copies by kind and size class.
-    pub(crate) fn copies(&self) -> impl Iterator<Item = (CopyKind, u16, Histogram)> {
+    /// Copies by kind and size class: how many, and what they took together.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = (CopyKind, u16, u64, Nanos)> {
         let copies = self.now.into_iter().flat_map(|now| now.copies.iter().enumerate());
         copies.map(|(index, (kind, class, durations))| {
             let same = |(k, c, _): &(CopyKind, u16, Histogram)| (k, c) == (kind, class);
             let earlier = self.before.and_then(|before| entry(&before.copies, index, same));
-            (*kind, *class, earlier.map_or_else(|| durations.clone(), |e| durations.since(&e.2)))
+            let (count, sum) = earlier.map_or((0, Nanos(0)), |e| (e.2.count(), e.2.sum));
+            (*kind, *class, durations.count().saturating_sub(count), durations.sum.less(sum))
         })
     }
 
     /// From launch to launch.
-    pub(crate) fn launch_gap(&self) -> Histogram {
-        let empty = Histogram::default();
-        let before = self.before.map_or(&empty, |before| &before.launch_gap);
-        self.now.map(|now| now.launch_gap.since(before)).unwrap_or_default()
+    pub(crate) fn launch_gap(&self) -> &Values {
+        let before = self.before.map(|before| &before.launch_gap);
+        let since = || self.now.map(|now| Values::since(before, &now.launch_gap));
+        self.launch_gap.get_or_init(|| since().unwrap_or_default())
     }
 
     /// How long threads of its parent waited until this process woke them.
@@ -116,12 +123,19 @@ impl<'a> Delta<'a> {
     }
 
     fn count_ops(&self, class: Class, wanted: impl Fn(OpId) -> bool) -> u64 {
-        let of_api = |api: Api| {
-            let is_of = |id: OpId| id.op().is_some_and(|op| op.api == api && op.class == class);
-            let calls = self.calls.iter().filter(|call| is_of(call.op) && wanted(call.op));
-            calls.fold(0, |all: u64, call| all.saturating_add(call.count()))
-        };
-        Api::ALL.iter().map(|&api| of_api(api)).max().unwrap_or(0)
+        self.most(class, |call| if wanted(call.op) { call.count() } else { 0 })
+    }
+
+    /// The sum over the calls of a class, of the layer that has most of it.
+    fn most(&self, class: Class, amount: impl Fn(&CallDelta<'_>) -> u64) -> u64 {
+        let mut of_api = [0u64; Api::COUNT];
+        for call in &self.calls {
+            let Some(op) = call.op.op().filter(|op| op.class == class) else { continue };
+            if let Some(all) = of_api.get_mut(op.api as usize) {
+                *all = all.saturating_add(amount(call));
+            }
+        }
+        of_api.into_iter().max().unwrap_or(0)
     }
 
     /// Allocations that failed for lack of device memory, as the layer saw them that saw most.
@@ -142,23 +156,22 @@ impl<'a> Delta<'a> {
 
     /// Time in calls of a class, as the layer saw it that saw most.
     pub(crate) fn time_in(&self, class: Class, wanted: impl Fn(&str) -> bool) -> Nanos {
-        let of_api = |api: Api| {
-            self.calls
-                .iter()
-                .filter(|call| {
-                    call.op
-                        .op()
-                        .is_some_and(|op| op.api == api && op.class == class && wanted(op.name))
-                })
-                .fold(0, |all: u64, call| all.saturating_add(call.sum.0))
-        };
-        Nanos(Api::ALL.iter().map(|&api| of_api(api)).max().unwrap_or(0))
+        let is_wanted = |id: OpId| id.op().is_some_and(|op| wanted(op.name));
+        Nanos(self.most(class, |call| if is_wanted(call.op) { call.sum.0 } else { 0 }))
     }
 
     /// Kernels and graphs handed to the GPU.
     pub(crate) fn launches(&self, ops: &LaunchOps) -> u64 {
+        // Asked by one rule after the other, all of them for the ops of the settings.
+        if let Some((known, launches)) = self.launches.get()
+            && known == ops
+        {
+            return *launches;
+        }
         let of_class = |&class| self.count_ops(class, |id| ops.contains(id));
-        Class::ALL.iter().map(of_class).fold(0, u64::saturating_add)
+        let launches = Class::ALL.iter().map(of_class).fold(0, u64::saturating_add);
+        self.launches.get_or_init(|| (*ops, launches));
+        launches
     }
 
     /// The threads that hand work to the GPU; when none does, the one that has done so most.
@@ -192,14 +205,22 @@ impl<'a> Delta<'a> {
 
 fn waits_since(before: &[Wait], now: &[Wait]) -> Vec<Wait> {
     let key = |wait: &Wait| (wait.tid, wait.reason as u8, wait.phase as u8, wait.on);
-    let earlier: HashMap<_, _> = before.iter().map(|wait| (key(wait), wait)).collect();
-    let since = |wait: &Wait| {
+    // Most are where they were last; the others are looked up.
+    let elsewhere = OnceCell::new();
+    let earlier = |index: usize, wait: &Wait| match before.get(index) {
+        Some(earlier) if key(earlier) == key(wait) => Some(earlier),
+        _ => {
+            let by_key = || before.iter().map(|wait| (key(wait), wait)).collect::<HashMap<_, _>>();
+            elsewhere.get_or_init(by_key).get(&key(wait)).copied()
+        }
+    };
+    let since = |(index, wait): (usize, &Wait)| {
         let (total, held) =
-            earlier.get(&key(wait)).map_or((Nanos(0), Nanos(0)), |e| (e.total, e.held));
+            earlier(index, wait).map_or((Nanos(0), Nanos(0)), |e| (e.total, e.held));
         let total = wait.total.less(total);
         Wait { total, held: wait.held.less(held).min(total), ..*wait }
     };
-    now.iter().map(since).filter(|wait| wait.total.0 > 0).collect()
+    now.iter().enumerate().map(since).filter(|wait| wait.total.0 > 0).collect()
 }
 
 /// Reasons for which a thread that could run has no CPU.

@@ -16,7 +16,7 @@ use crate::ledger::Ledger;
 use crate::rules::{LAST_RESORT, RULES, Rule};
 use crate::settings::Settings;
 
-pub use crate::ledger::{ChainCount, Stall};
+pub use crate::ledger::{ChainCount, FOLDED, Stall};
 
 /// Looks that the longer window spans.
 const LONG: usize = 5;
@@ -118,15 +118,19 @@ impl Engine {
         self.ledger.chains()
     }
 
-    /// Chains by victim, cause, effect and severity, of processes that are observed.
-    #[must_use]
-    pub fn counts(&self) -> &[ChainCount] {
+    /// Adds what is told of processes that are told apart no more, now and later, to what is told of [`FOLDED`], so that no
+    /// count of chains and no time is lost.
+    pub fn fold(&mut self, processes: &HashSet<ProcId>) {
+        self.ledger.fold(processes);
+    }
+
+    /// Chains by victim, cause, effect and severity, of processes that are observed, and of [`FOLDED`].
+    pub fn counts(&self) -> impl ExactSizeIterator<Item = &ChainCount> {
         self.ledger.counts()
     }
 
-    /// GPU-feeding time lost by victim and cause, of processes that are observed.
-    #[must_use]
-    pub fn stalls(&self) -> &[Stall] {
+    /// GPU-feeding time lost by victim and cause, of processes that are observed, and of [`FOLDED`].
+    pub fn stalls(&self) -> impl ExactSizeIterator<Item = &Stall> {
         self.ledger.stalls()
     }
 }
@@ -191,6 +195,13 @@ fn scene<'a>(
         }
         subject
     });
+    let subjects: Vec<_> = subjects.collect();
+    let mut workers: HashMap<ProcId, Vec<usize>> = HashMap::new();
+    for (index, subject) in subjects.iter().enumerate() {
+        if let Some(parent) = subject.now.parent {
+            workers.entry(parent).or_default().push(index);
+        }
+    }
     let before = |id| throttled_before.and_then(|before| before.get(&id)).copied();
     let throttled = moment
         .throttled_cgroups
@@ -198,7 +209,8 @@ fn scene<'a>(
         .map(|(&id, &so_far)| (id, so_far.less(before(id).unwrap_or(so_far)).0));
     Scene {
         settings,
-        subjects: subjects.collect(),
+        subjects,
+        workers,
         throttled: &moment.throttled_gpus,
         cgroup_throttled: throttled.collect(),
     }
@@ -207,12 +219,13 @@ fn scene<'a>(
 /// A moment can be lost to several causes, as when a call hangs on a lock that also keeps launches apart. All causes of a
 /// process together get the time that there was, each its part.
 fn lose_no_more_than_there_was(scene: &Scene<'_>, findings: &mut [Finding]) {
-    for (index, subject) in scene.subjects.iter().enumerate() {
-        let wall = subject.short.wall;
-        let own = || findings.iter().filter(|finding| finding.subject == index);
-        let all = total(own().map(|finding| finding.lost.min(wall)));
+    // They come process by process.
+    for own in findings.chunk_by_mut(|a, b| a.subject == b.subject) {
+        let subject = own.first().and_then(|finding| scene.subjects.get(finding.subject));
+        let Some(wall) = subject.map(|subject| subject.short.wall) else { continue };
+        let all = total(own.iter().map(|finding| finding.lost.min(wall)));
         let part = if all > wall { ratio(wall, all) } else { 1.0 };
-        for finding in findings.iter_mut().filter(|finding| finding.subject == index) {
+        for finding in own {
             finding.lost = finding.lost.min(wall);
             if part < 1.0 {
                 finding.lost = finding.lost.share(part);

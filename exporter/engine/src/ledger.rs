@@ -1,6 +1,6 @@
 //! Chains over time: a finding seen again extends its chain, and does not make another.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpucause_abi::{Nanos, ProcId};
 
@@ -8,6 +8,9 @@ use crate::case::Scene;
 use crate::chain::{Cause, Chain, Effect, Severity, Victim};
 use crate::finding::Finding;
 use crate::settings::Settings;
+
+/// Stands for all processes that are not told apart any more. No process has this id: they count from 1.
+pub const FOLDED: ProcId = ProcId(0);
 
 /// What makes two findings the same chain. A hang is another matter than what slowed the process before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,8 +72,10 @@ struct Pending {
 pub(crate) struct Ledger {
     entries: Vec<Entry>,
     pending: HashMap<Key, Pending>,
-    counts: Vec<ChainCount>,
-    stalls: Vec<Stall>,
+    counts: BTreeMap<(ProcId, Cause, Effect, Severity), ChainCount>,
+    stalls: BTreeMap<(ProcId, Cause), Stall>,
+    /// Processes that are gone and yet may be in a moment that is to be looked at.
+    folded: HashSet<ProcId>,
 }
 
 impl Ledger {
@@ -84,12 +89,30 @@ impl Ledger {
         chains
     }
 
-    pub(crate) fn counts(&self) -> &[ChainCount] {
-        &self.counts
+    pub(crate) fn counts(&self) -> impl ExactSizeIterator<Item = &ChainCount> {
+        self.counts.values()
     }
 
-    pub(crate) fn stalls(&self) -> &[Stall] {
-        &self.stalls
+    pub(crate) fn stalls(&self) -> impl ExactSizeIterator<Item = &Stall> {
+        self.stalls.values()
+    }
+
+    /// Adds what is told of these processes, now and later, to what is told of [`FOLDED`].
+    pub(crate) fn fold(&mut self, processes: &HashSet<ProcId>) {
+        self.folded.extend(processes);
+        let counts = self.counts.extract_if(.., |(process, ..), _| processes.contains(process));
+        for (_, count) in counts.collect::<Vec<_>>() {
+            self.add_count(&count);
+        }
+        let stalls = self.stalls.extract_if(.., |(process, _), _| processes.contains(process));
+        for (_, stall) in stalls.collect::<Vec<_>>() {
+            self.add_stall(&stall);
+        }
+    }
+
+    /// Under which id a process is told of.
+    fn told_as(&self, process: ProcId) -> ProcId {
+        if self.folded.contains(&process) { FOLDED } else { process }
     }
 
     /// Takes what was found at a look. A small loss must be seen at two looks in a row to become a chain.
@@ -111,10 +134,11 @@ impl Ledger {
         };
         // The youngest: an older one may be open again once the settings keep chains open for longer.
         if let Some(entry) = self.entries.iter_mut().rev().find(is_open) {
+            let worse = severity > entry.chain.severity;
             entry.extend(&finding, severity, now, unix);
-            let (chain, raised) = (entry.chain.clone(), entry.chain.severity == severity);
-            self.add_stall(key, finding.lost, &chain.id);
-            if raised {
+            let chain = entry.chain.clone();
+            self.add_lost(key, finding.lost, &chain.id);
+            if worse {
                 self.count(key.process, &chain);
             }
             return;
@@ -139,7 +163,7 @@ impl Ledger {
         };
         let mut chain = chain_of(finding, victim, severity, lost, unix);
         self.make_unique(&mut chain.id);
-        self.add_stall(key, lost, &chain.id);
+        self.add_lost(key, lost, &chain.id);
         self.count(key.process, &chain);
         self.entries.push(Entry { key, chain, last_seen: now });
     }
@@ -157,8 +181,10 @@ impl Ledger {
             self.entries.sort_by_key(|entry| entry.last_seen);
             self.entries.drain(..excess);
         }
-        self.counts.retain(|count| lives(count.process));
-        self.stalls.retain(|stall| lives(stall.process));
+        let is_told = |process| process == FOLDED || lives(process);
+        self.counts.retain(|&(process, ..), _| is_told(process));
+        self.stalls.retain(|&(process, _), _| is_told(process));
+        self.folded.retain(|&process| lives(process));
     }
 
     /// Two images of one process, or a clock that steps back, can make the same id twice.
@@ -173,39 +199,46 @@ impl Ledger {
     }
 
     fn count(&mut self, process: ProcId, chain: &Chain) {
-        let same = |count: &&mut ChainCount| {
-            (count.process, count.cause, count.effect, count.severity)
-                == (process, chain.cause, chain.effect, chain.severity)
-        };
-        match self.counts.iter_mut().find(same) {
-            Some(count) if count.last_id == chain.id => {}
+        self.add_count(&ChainCount {
+            process,
+            cause: chain.cause,
+            effect: chain.effect,
+            severity: chain.severity,
+            count: 1,
+            last_id: chain.id.clone(),
+        });
+    }
+
+    fn add_count(&mut self, added: &ChainCount) {
+        let process = self.told_as(added.process);
+        let key = (process, added.cause, added.effect, added.severity);
+        match self.counts.get_mut(&key) {
             Some(count) => {
-                count.count += 1;
-                count.last_id.clone_from(&chain.id);
+                count.count += added.count;
+                count.last_id.clone_from(&added.last_id);
             }
-            None => self.counts.push(ChainCount {
-                process,
-                cause: chain.cause,
-                effect: chain.effect,
-                severity: chain.severity,
-                count: 1,
-                last_id: chain.id.clone(),
-            }),
+            None => {
+                self.counts.insert(key, ChainCount { process, ..added.clone() });
+            }
         }
     }
 
-    fn add_stall(&mut self, key: Key, lost: Nanos, id: &str) {
-        let same = |stall: &&mut Stall| (stall.process, stall.cause) == (key.process, key.cause);
-        match self.stalls.iter_mut().find(same) {
+    fn add_lost(&mut self, key: Key, lost: Nanos, id: &str) {
+        let (process, cause) = (key.process, key.cause);
+        self.add_stall(&Stall { process, cause, lost, last_id: id.to_owned(), last_lost: lost });
+    }
+
+    fn add_stall(&mut self, added: &Stall) {
+        let process = self.told_as(added.process);
+        match self.stalls.get_mut(&(process, added.cause)) {
             Some(stall) => {
-                stall.lost.0 = stall.lost.0.saturating_add(lost.0);
-                id.clone_into(&mut stall.last_id);
-                stall.last_lost = lost;
+                stall.lost.0 = stall.lost.0.saturating_add(added.lost.0);
+                stall.last_id.clone_from(&added.last_id);
+                stall.last_lost = added.last_lost;
             }
             None => {
-                let (process, cause) = (key.process, key.cause);
-                let last_id = id.to_owned();
-                self.stalls.push(Stall { process, cause, lost, last_id, last_lost: lost });
+                let stall = Stall { process, ..added.clone() };
+                self.stalls.insert((process, added.cause), stall);
             }
         }
     }

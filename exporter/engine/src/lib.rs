@@ -18,5 +18,5 @@ mod ledger;
 mod rules;
 mod tell;
 
-pub use engine::{ChainCount, Engine, Moment, Stall};
+pub use engine::{ChainCount, Engine, FOLDED, Moment, Stall};
 pub use rules::{Declaration, Window, declarations, markdown};

@@ -4,10 +4,10 @@ use super::{CollectError, Collector, Input, Series};
 use crate::chains::Findings;
 use crate::family::{Exemplar, Family, Value};
 use crate::metric::{CAUSAL_CHAINS, STALL_SECONDS};
-use gpucause_abi::Nanos;
-use gpucause_engine::Stall;
+use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
-use std::collections::BTreeMap;
+use gpucause_engine::{ChainCount, Stall};
+use std::collections::{BTreeMap, HashMap};
 
 pub(super) struct Chains;
 
@@ -17,25 +17,47 @@ impl Collector for Chains {
     }
 
     fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
-        let findings = &input.observation.findings;
+        let told = Told::of(&input.observation.findings);
         let mut chains = Family::new(&CAUSAL_CHAINS);
         let mut stalls = Family::new(&STALL_SECONDS);
         for series in input.series.iter().filter(|series| series.process.dispatches) {
-            add_counts(&mut chains, findings, series);
-            add_stalls(&mut stalls, findings, series);
+            add_counts(&mut chains, &told, series);
+            add_stalls(&mut stalls, &told, series);
         }
         Ok(vec![chains, stalls])
     }
 }
 
-fn exemplar(findings: &Findings, id: &str, amount: impl Fn(&Chain) -> f64) -> Option<Exemplar> {
-    let chain = findings.chains.iter().find(|chain| chain.id == id)?;
-    let at = chain.last_seen;
-    Some(Exemplar { key: "chain_id", value: id.into(), amount: amount(chain), at })
+/// What was found, by process: there may be many of either.
+#[derive(Default)]
+struct Told<'a> {
+    chains: HashMap<&'a str, &'a Chain>,
+    counts: HashMap<ProcId, Vec<&'a ChainCount>>,
+    stalls: HashMap<ProcId, Vec<&'a Stall>>,
 }
 
-fn add_counts(family: &mut Family, findings: &Findings, series: &Series<'_>) {
-    let own = findings.counts.iter().filter(|count| series.images.contains(&count.process));
+impl<'a> Told<'a> {
+    fn of(findings: &'a Findings) -> Self {
+        let mut told = Self::default();
+        told.chains.extend(findings.chains.iter().map(|chain| (&*chain.id, chain)));
+        for count in &findings.counts {
+            told.counts.entry(count.process).or_default().push(count);
+        }
+        for stall in &findings.stalls {
+            told.stalls.entry(stall.process).or_default().push(stall);
+        }
+        told
+    }
+
+    fn exemplar(&self, id: &str, amount: impl Fn(&Chain) -> f64) -> Option<Exemplar> {
+        let chain = self.chains.get(id)?;
+        let at = chain.last_seen;
+        Some(Exemplar { key: "chain_id", value: id.into(), amount: amount(chain), at })
+    }
+}
+
+fn add_counts(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
+    let own = series.images.iter().filter_map(|id| told.counts.get(id)).flatten();
     let mut totals: BTreeMap<(Cause, Effect, Severity), (u64, &str)> = BTreeMap::new();
     for count in own {
         let total = totals.entry((count.cause, count.effect, count.severity)).or_default();
@@ -50,25 +72,26 @@ fn add_counts(family: &mut Family, findings: &Findings, series: &Series<'_>) {
             severity.label().into(),
         ];
         family.push_created(labels, Value::Integer(count), series.created);
-        family.set_exemplar(exemplar(findings, last_id, |_| 1.0));
+        family.set_exemplar(told.exemplar(last_id, |_| 1.0));
     }
 }
 
 /// Every cause has a series, at zero if need be: rates then see the first increase.
-fn add_stalls(family: &mut Family, findings: &Findings, series: &Series<'_>) {
+fn add_stalls(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
+    let own: Vec<&Stall> =
+        series.images.iter().filter_map(|id| told.stalls.get(id)).flatten().copied().collect();
     for &cause in Cause::ALL {
-        let is_own =
-            |stall: &&Stall| stall.cause == cause && series.images.contains(&stall.process);
-        let own: Vec<_> = findings.stalls.iter().filter(is_own).collect();
-        let lost = Nanos(own.iter().map(|stall| stall.lost.0).sum());
+        let of_cause = || own.iter().filter(|stall| stall.cause == cause);
+        let lost = Nanos(of_cause().map(|stall| stall.lost.0).sum());
         family.push_created(
             [(&series.pid).into(), (&series.comm).into(), cause.label().into()],
             Value::Seconds(lost),
             series.created,
         );
-        let last = own.last();
-        family.set_exemplar(last.and_then(|stall| {
-            exemplar(findings, &stall.last_id, |_| stall.last_lost.as_secs_f64())
-        }));
+        family.set_exemplar(
+            of_cause()
+                .last()
+                .and_then(|stall| told.exemplar(&stall.last_id, |_| stall.last_lost.as_secs_f64())),
+        );
     }
 }

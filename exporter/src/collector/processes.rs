@@ -43,11 +43,9 @@ impl Collector for Processes {
                 Value::Integer(1),
             );
         }
-        let processes = &observation.snapshot.processes;
-        let live = processes.iter().filter(|process| process.ended.is_none()).count();
         Ok(vec![
             info,
-            Family::single(&PROCESSES_OBSERVED, Value::Integer(live as u64), None),
+            Family::single(&PROCESSES_OBSERVED, Value::Integer(observation.processes_live), None),
             Family::single(
                 &PROCESSES_FOLDED,
                 Value::Integer(observation.processes_folded),

@@ -8,6 +8,7 @@ use crate::merge::absorb;
 use crate::observation::Observation;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
+use gpucause_engine::FOLDED;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ pub struct Series<'a> {
     pub pid: Arc<str>,
     /// The `comm` label.
     pub comm: Arc<str>,
-    /// Every image of the process, the latest last; none of those that are not told apart.
+    /// Every image of the process, the latest last; [`FOLDED`](gpucause_engine::FOLDED) for those that are not told apart.
     pub images: Vec<ProcId>,
     /// The accounts; identity and end are those of the latest image.
     pub process: Cow<'a, ProcessSnapshot>,
@@ -52,7 +53,7 @@ pub(super) fn group(observation: &Observation) -> Vec<Series<'_>> {
     let folded = observation.folded.as_ref().map(|process| Series {
         pid: OTHER.into(),
         comm: OTHER.into(),
-        images: Vec::new(),
+        images: vec![FOLDED],
         process: Cow::Borrowed(process),
         created: Some(observation.clock.unix_seconds(observation.since)),
     });

@@ -29,8 +29,11 @@ fn launch() -> OpId {
 
 fn process(id: u32, started: u64, calls: u64) -> ProcessSnapshot {
     let slot = u16::try_from(slot_of(Nanos(10_000))).unwrap();
-    let durations =
-        Histogram { sum: Nanos(calls * 10_000), max: Nanos(10_000), slots: vec![(slot, calls)] };
+    let durations = Histogram {
+        sum: Nanos(calls * 10_000),
+        max: Nanos(10_000),
+        slots: vec![(slot, calls)].into(),
+    };
     ProcessSnapshot {
         started_boottime: Nanos(started),
         first_seen: Nanos(u64::from(id) * SECOND),

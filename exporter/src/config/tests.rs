@@ -135,6 +135,10 @@ const REFUSALS: &[(&str, &str)] = &[
         "limits: {exited_processes: 5000}",
         "line 1: limits.exited_processes is 5000, and must be from 0 to 2048",
     ),
+    (
+        "limits: {live_processes: 0}",
+        "line 1: limits.live_processes is 0, and must be from 1 to 8192",
+    ),
     ("limits: {scrapes: 0}", "line 1: limits.scrapes is 0, and must be from 1 to 16"),
     ("limits: {connections: 0}", "line 1: limits.connections is 0, and must be from 1 to 65536"),
     ("limits: 5", "line 1: limits is 5, and must be a section: keys with values"),

@@ -4,7 +4,7 @@
 //! slot also counts what lies beyond the range, so its edge is no bound: 2^36 - 1 ns (68.7 s) is the highest.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::slot_of;
+use gpucause_abi::hist::{Slots, slot_of};
 
 /// One bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,17 +48,17 @@ pub static LADDER: [Bound; 19] = [
 
 /// Counts of values at most each bound of [`LADDER`], and the count of all.
 #[must_use]
-pub fn cumulate(slots: &[(u16, u64)]) -> ([u64; LADDER.len()], u64) {
+pub fn cumulate(slots: &Slots) -> ([u64; LADDER.len()], u64) {
     let mut at_most = [0; LADDER.len()];
     let mut seen = 0;
     let mut rest = slots.iter().peekable();
     for (bound, count) in LADDER.iter().zip(&mut at_most) {
-        while let Some(&(_, n)) = rest.next_if(|&&(slot, _)| slot <= bound.slot) {
+        while let Some((_, n)) = rest.next_if(|&(slot, _)| slot <= bound.slot) {
             seen += n;
         }
         *count = seen;
     }
-    let total = seen + rest.map(|&(_, n)| n).sum::<u64>();
+    let total = seen + rest.map(|(_, n)| n).sum::<u64>();
     (at_most, total)
 }
 

@@ -5,7 +5,7 @@
 //! a bucket, so buckets have no gaps above 32 ns, and order is kept: the bucket that a quantile is read from is the one
 //! with the slot that the quantile is in, and both reach [`MAX_ERROR`] apart at most.
 
-use gpucause_abi::hist::{SLOTS, slot_lower, slot_upper};
+use gpucause_abi::hist::{SLOTS, Slots, slot_lower, slot_upper};
 use std::sync::LazyLock;
 
 /// Buckets grow by 2^(2^-schema): eight a power of two, the growth nearest to 10 %, which is what client libraries
@@ -58,36 +58,34 @@ fn place_of(slot: usize) -> u16 {
 }
 
 impl Buckets {
-    /// From `(slot, count)` by ascending slot.
+    /// From counts by slot.
     #[must_use]
-    pub fn of(slots: &[(u16, u64)]) -> Self {
+    pub fn of(slots: &Slots) -> Self {
         let mut buckets = Self::default();
         buckets.set(slots);
         buckets
     }
 
     /// The same in the place of what was there.
-    pub fn set(&mut self, slots: &[(u16, u64)]) {
+    pub fn set(&mut self, slots: &Slots) {
         self.spans.clear();
         self.deltas.clear();
-        let (zero_count, slots) = match slots.split_first() {
-            Some((&(0, zeros), positive)) => (zeros, positive),
-            _ => (0, slots),
-        };
+        self.zero_count = 0;
         let places = &*PLACES;
         let place = |slot: u16| usize::from(places[usize::from(slot).min(SLOTS - 1)]);
         // Counts of values up to the end of each bucket in use: written without reading what was there.
         let (mut up_to, mut seen) = ([0u64; BUCKETS], 0);
-        for &(slot, count) in slots {
+        let mut used = 0..0;
+        for (slot, count) in slots {
+            if slot == 0 {
+                self.zero_count = count;
+                continue;
+            }
             seen += count;
-            up_to[place(slot)] = seen;
+            let place = place(slot);
+            up_to[place] = seen;
+            used = if used.is_empty() { place..place + 1 } else { used.start..place + 1 };
         }
-        let used = match slots {
-            [] => 0..0,
-            [only] => place(only.0)..place(only.0) + 1,
-            [first, .., last] => place(first.0)..place(last.0) + 1,
-        };
-        self.zero_count = zero_count;
         // Of the span to come, or of the one that is open.
         let (mut offset, mut length) = (FIRST_INDEX + i32::try_from(used.start).unwrap_or(0), 0);
         let (mut below, mut before) = (0, 0);

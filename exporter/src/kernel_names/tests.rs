@@ -137,7 +137,7 @@ fn the_most_launched_kernels_with_names_are_timed_while_the_process_lives() {
     names.timed(ProcId(1), 3, "k3".into());
     assert_eq!(chosen(&names, &process), [2]);
     process.launch_times =
-        vec![(3, Histogram { sum: Nanos(5), max: Nanos(5), slots: vec![(5, 1)] })];
+        vec![(3, Histogram { sum: Nanos(5), max: Nanos(5), slots: vec![(5, 1)].into() })];
     let launches = look(&mut names, &mut table, &process);
     assert_eq!(launches.times.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["k3"]);
     process.ended = Some(Nanos(1));
@@ -168,8 +168,11 @@ fn times_of_a_name_do_not_step_back_when_one_of_its_handles_is_given_out_again()
     look(&mut names, &mut table, &process);
     names.timed(ProcId(1), 1001, "old".into());
     names.timed(ProcId(1), 1002, "old".into());
-    let times =
-        |ns: u16| Histogram { sum: Nanos(ns.into()), max: Nanos(ns.into()), slots: vec![(ns, 1)] };
+    let times = |ns: u16| Histogram {
+        sum: Nanos(ns.into()),
+        max: Nanos(ns.into()),
+        slots: vec![(ns, 1)].into(),
+    };
     process.launch_times = vec![(1001, times(5)), (1002, times(7))];
     let before = look(&mut names, &mut table, &process).times;
     assert_eq!(before[0].1.count(), 2);

@@ -135,7 +135,7 @@ metrics! {
         "Live processes under observation.";
     PROCESSES_FOLDED: Counter "gpucause_processes_folded", None,
         [],
-        "Exited processes dropped before their retention time because too many had exited; what was never told of them is in other.";
+        "Processes that are told of under other alone: exited ones dropped before their retention time because too many had exited, and live ones beyond limits.live_processes.";
 
     PROCESSES_EXCLUDED: Gauge "gpucause_processes_excluded", None,
         [],

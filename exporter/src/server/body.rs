@@ -1,19 +1,28 @@
 //! A response's body in pieces: a page may have many megabytes, and in one piece it would need room for twice as many
-//! while it grows, which the allocator then keeps.
+//! while it grows, which the allocator then keeps. Of one that has very many, the last are written while the first are sent, so
+//! that no more than a bounded part of it is held.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+
+use tokio::sync::{mpsc, oneshot};
+
+/// Bytes of a page that are held before it is sent. All but the pages of very many processes are whole by then.
+const HELD_BYTES: u64 = 8 * 1024 * 1024;
+/// Pieces that are written ahead of the client from then on; a piece has some tens of kilobytes.
+const AHEAD: usize = 64;
 
 /// Written to before it is sent, and freed piece by piece as it is.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     pieces: VecDeque<Bytes>,
     left: u64,
+    /// What follows; `None` at the end of it tells that it is whole.
+    more: Option<mpsc::Receiver<Option<Bytes>>>,
 }
 
 impl Pieces {
@@ -43,10 +52,100 @@ impl From<String> for Pieces {
     }
 }
 
-impl io::Write for Pieces {
-    /// Makes one piece of it.
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if let Some(piece) = self.pieces.pop_front() {
+            self.left -= piece.len() as u64;
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        let Some(more) = &mut self.more else { return Poll::Ready(None) };
+        let Poll::Ready(next) = more.poll_recv(context) else { return Poll::Pending };
+        Poll::Ready(match next {
+            Some(Some(piece)) => Some(Ok(Frame::data(piece))),
+            Some(None) => {
+                self.more = None;
+                None
+            }
+            // The client must not take what it has for the whole.
+            None => Some(Err(io::Error::other("the page was not written to its end"))),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.pieces.is_empty() && self.more.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.more {
+            None => SizeHint::with_exact(self.left),
+            Some(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// A page that is handed over as a body: when it is whole, or while it is written when that has very many bytes.
+#[derive(Debug)]
+pub(super) struct Outgoing<E> {
+    held: Pieces,
+    /// Gone once the body is handed over.
+    takes: Option<oneshot::Sender<Result<Pieces, E>>>,
+    more: Option<mpsc::Sender<Option<Bytes>>>,
+}
+
+impl<E> Outgoing<E> {
+    pub(super) fn new(takes: oneshot::Sender<Result<Pieces, E>>) -> Self {
+        Self { held: Pieces::default(), takes: Some(takes), more: None }
+    }
+
+    /// Says that there is no page, or no more of it.
+    pub(super) fn fail(&mut self, error: E) {
+        self.more = None;
+        self.hand_over(Err(error));
+    }
+
+    /// The page is whole.
+    pub(super) fn finish(mut self) {
+        match &self.more {
+            // The client may be gone.
+            Some(more) => drop(more.blocking_send(None)),
+            None => {
+                let whole = std::mem::take(&mut self.held);
+                self.hand_over(Ok(whole));
+            }
+        }
+    }
+
+    fn hand_over(&mut self, body: Result<Pieces, E>) {
+        if let Some(takes) = self.takes.take() {
+            // The client may be gone.
+            let _ = takes.send(body);
+        }
+    }
+}
+
+impl<E> io::Write for Outgoing<E> {
+    /// Waits for the client when it is too far behind. Fails when it is gone.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.push(Bytes::copy_from_slice(bytes));
+        let piece = Bytes::copy_from_slice(bytes);
+        if let Some(more) = &self.more {
+            let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+            more.blocking_send(Some(piece)).map_err(gone)?;
+            return Ok(bytes.len());
+        }
+        self.held.push(piece);
+        if self.held.left >= HELD_BYTES {
+            let (more, follows) = mpsc::channel(AHEAD);
+            let mut begun = std::mem::take(&mut self.held);
+            begun.more = Some(follows);
+            self.more = Some(more);
+            self.hand_over(Ok(begun));
+        }
         Ok(bytes.len())
     }
 
@@ -55,49 +154,96 @@ impl io::Write for Pieces {
     }
 }
 
-impl Body for Pieces {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = self.pieces.pop_front();
-        self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.pieces.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write as _;
+    use std::thread;
+
+    type Page = Outgoing<&'static str>;
+
+    fn page() -> (Page, oneshot::Receiver<Result<Pieces, &'static str>>) {
+        let (takes, taken) = oneshot::channel();
+        (Outgoing::new(takes), taken)
+    }
+
+    fn poll(body: &mut Pieces) -> Poll<Option<io::Result<Bytes>>> {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let frame = Pin::new(body).poll_frame(&mut context);
+        frame.map(|frame| frame.map(|frame| frame.map(|frame| frame.into_data().unwrap())))
+    }
 
     #[test]
     fn what_was_written_comes_out_in_order_and_the_length_is_told() {
-        let mut body = Pieces::default();
-        body.write_all(b"one ").unwrap();
-        body.write_all(b"page").unwrap();
-        let mut context = Context::from_waker(std::task::Waker::noop());
+        let (mut page, mut taken) = page();
+        page.write_all(b"one ").unwrap();
+        page.write_all(b"page").unwrap();
+        page.finish();
+        let mut body = taken.try_recv().unwrap().unwrap();
         let mut read = Vec::new();
         for left in [8, 4] {
             assert_eq!(body.size_hint().exact(), Some(left));
-            let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut context) else {
-                panic!("there is more");
-            };
-            read.extend(frame.into_data().unwrap());
+            let Poll::Ready(Some(Ok(piece))) = poll(&mut body) else { panic!("there is more") };
+            read.extend(piece);
         }
         assert_eq!(read, b"one page");
         assert!(body.is_end_stream() && body.size_hint().exact() == Some(0));
-        assert!(Pin::new(&mut body).poll_frame(&mut context).is_ready());
+        assert!(poll(&mut body).is_ready());
+    }
+
+    /// As fast as it can; the bytes, and whether the page came to its end.
+    fn read(mut body: Pieces) -> (u64, bool) {
+        let mut bytes = 0;
+        loop {
+            match poll(&mut body) {
+                Poll::Ready(Some(Ok(piece))) => bytes += piece.len() as u64,
+                Poll::Ready(None) => return (bytes, true),
+                Poll::Ready(Some(Err(_))) => return (bytes, false),
+                Poll::Pending => thread::yield_now(),
+            }
+        }
+    }
+
+    const PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
+    const PIECES: u64 = 4 * HELD_BYTES / PIECE.len() as u64;
+
+    #[test]
+    fn a_huge_page_is_sent_while_it_is_written_and_little_of_it_is_held() {
+        let (mut page, taken) = page();
+        let writer = thread::spawn(move || {
+            (0..PIECES).for_each(|_| page.write_all(&PIECE).unwrap());
+            page.finish();
+        });
+        let body = taken.blocking_recv().unwrap().unwrap();
+        assert_eq!((body.left, body.size_hint().exact()), (HELD_BYTES, None));
+        assert_eq!(read(body), (4 * HELD_BYTES, true));
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_huge_page_that_is_not_written_to_its_end_is_not_taken_for_whole() {
+        let (mut page, taken) = page();
+        let writer = thread::spawn(move || {
+            (0..PIECES / 2).for_each(|_| page.write_all(&PIECE).unwrap());
+            page.fail("broken");
+        });
+        assert_eq!(read(taken.blocking_recv().unwrap().unwrap()), (2 * HELD_BYTES, false));
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_huge_page_whose_client_is_gone_is_written_no_further() {
+        let (mut page, taken) = page();
+        (0..HELD_BYTES / PIECE.len() as u64).for_each(|_| page.write_all(&PIECE).unwrap());
+        drop(taken);
+        assert_eq!(page.write(&PIECE).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_made_says_why() {
+        let (mut page, mut taken) = page();
+        page.write_all(b"half").unwrap();
+        page.fail("broken");
+        assert_eq!(taken.try_recv().unwrap().unwrap_err(), "broken");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::access::Peer;
 use super::api;
-use super::body::Pieces;
+use super::body::{Outgoing, Pieces};
 use super::gate::Gate;
 use super::{Readiness, ReloadHandle, ScrapeError, Source, landing};
 use crate::collector::Selection;
@@ -14,6 +14,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
@@ -150,11 +151,11 @@ impl Routes {
         let format = negotiate::format(&joined(headers, &header::ACCEPT));
         let gzip = negotiate::gzip(&joined(headers, &header::ACCEPT_ENCODING));
         let source = Arc::clone(&self.source);
+        let (takes, page) = oneshot::channel();
         // The permit goes along: a scrape whose client has gone still takes its place until it is done.
-        let page = tokio::task::spawn_blocking(move || {
-            let page = write_page(source.as_ref(), &selection, format, gzip);
+        tokio::task::spawn_blocking(move || {
+            write_page(source.as_ref(), &selection, format, gzip, Outgoing::new(takes));
             drop(permit);
-            page
         });
         let failure = match page.await {
             Ok(Ok(body)) => {
@@ -179,16 +180,22 @@ fn write_page(
     selection: &Selection,
     format: Format,
     gzip: bool,
-) -> Result<Pieces, ScrapeError> {
-    let exported = source.scrape(selection)?;
-    let mut page = Pieces::default();
-    let written = if gzip {
-        let mut encoder = GzEncoder::new(page, Compression::fast());
-        format.write(&exported, &mut encoder).and_then(|()| encoder.finish())
-    } else {
-        format.write(&exported, &mut page).map(|()| page)
+    mut page: Outgoing<ScrapeError>,
+) {
+    let exported = match source.scrape(selection) {
+        Ok(exported) => exported,
+        Err(error) => return page.fail(error),
     };
-    written.map_err(|error| ScrapeError(Box::new(error)))
+    let written = if gzip {
+        let mut encoder = GzEncoder::new(&mut page, Compression::fast());
+        format.write(&exported, &mut encoder).and_then(|()| encoder.finish().map(drop))
+    } else {
+        format.write(&exported, &mut page)
+    };
+    match written {
+        Ok(()) => page.finish(),
+        Err(error) => page.fail(ScrapeError(Box::new(error))),
+    }
 }
 
 /// All values of a header that may be given in several lines.

@@ -33,6 +33,7 @@ pub fn c_header() -> String {
         ("BLOCK_OPERATIONS", record::BLOCK_OPERATIONS),
         ("CTX_SWITCHES", record::CTX_SWITCHES),
         ("MAX_OPS", record::MAX_OPS),
+        ("MAX_ALLOCATIONS", record::MAX_ALLOCATIONS),
         ("MAX_KERNELS", record::MAX_KERNELS),
         ("CALL_COLD", record::CALL_COLD as usize),
         ("CALL_STALLED", record::CALL_STALLED as usize),

@@ -4,7 +4,10 @@
 //! 6.25 % of its lower edge. It is what `hdrhistogram` uses for one significant digit, so a slot array loads into a
 //! `hdrhistogram::Histogram` without loss. The C twin is `bpf/hdr.h`; a test compares both over every edge.
 
+mod slots;
+
 use crate::Nanos;
+pub use slots::{Iter, Packer, Slots};
 
 /// Slots with a width of one nanosecond.
 pub const UNIT_SLOTS: u32 = 32;
@@ -57,96 +60,55 @@ pub struct Histogram {
     /// The largest value; exact.
     pub max: Nanos,
     /// `(slot, count)` by ascending slot; no zero counts.
-    pub slots: Vec<(u16, u64)>,
+    pub slots: Slots,
 }
 
 impl Histogram {
     /// From a full slot array, as the kernel keeps it.
     #[must_use]
     pub fn from_slots(sum: Nanos, max: Nanos, slots: impl IntoIterator<Item = u64>) -> Self {
-        let slots = (0u16..).zip(slots).filter(|&(_, count)| count > 0).collect();
-        Self { sum, max, slots }
+        let mut packer = Packer::default();
+        (0u16..).zip(slots).for_each(|(slot, count)| packer.push(slot, count));
+        Self { sum, max, slots: packer.finish() }
     }
 
     /// Number of values: the sum over the slots, so that count and buckets never disagree.
     #[must_use]
-    pub fn count(&self) -> u64 {
-        self.slots.iter().fold(0, |all, &(_, count)| all.saturating_add(count))
+    pub const fn count(&self) -> u64 {
+        self.slots.count()
     }
 
     /// The largest value equivalent to the `q`-quantile (0..=1), as HdrHistogram's `value_at_quantile` defines it and
     /// no larger than the true maximum; `None` when empty.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<Nanos> {
-        let count = self.count();
-        if count == 0 {
-            return None;
-        }
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "q is clamped, so the rank is within count"
-        )]
-        let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).max(1);
-        let mut seen = 0u64;
-        for &(slot, n) in &self.slots {
-            seen = seen.saturating_add(n);
-            if seen >= rank {
-                return Some(slot_upper(usize::from(slot)).min(self.max));
-            }
-        }
-        Some(self.max)
+        quantile_of(self.slots.iter(), self.count(), self.max, q)
     }
 
     /// Adds another histogram's values.
     pub fn merge(&mut self, other: &Self) {
         self.sum.0 = self.sum.0.saturating_add(other.sum.0);
         self.max = self.max.max(other.max);
-        let mut merged = Vec::with_capacity(self.slots.len().max(other.slots.len()));
-        let (mut left, mut right) = (self.slots.iter().peekable(), other.slots.iter().peekable());
-        loop {
-            match (left.peek(), right.peek()) {
-                (Some(&&(a, n)), Some(&&(b, m))) if a == b => {
-                    merged.push((a, n.saturating_add(m)));
-                    left.next();
-                    right.next();
-                }
-                (Some(&&(a, n)), Some(&&(b, _))) if a < b => {
-                    merged.push((a, n));
-                    left.next();
-                }
-                (_, Some(&&entry)) => {
-                    merged.push(entry);
-                    right.next();
-                }
-                (Some(&&entry), None) => {
-                    merged.push(entry);
-                    left.next();
-                }
-                (None, None) => break,
-            }
+        if self.slots.is_empty() {
+            self.slots.clone_from(&other.slots);
+        } else if !other.slots.is_empty() {
+            self.slots = self.slots.merged(&other.slots);
         }
-        self.slots = merged;
     }
 
     /// The values that came after `earlier`, an older copy of this histogram. The maximum of an interval is not known;
     /// it is given as that of the last slot in use, and never more than the maximum of all.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let mut rest = earlier.slots.iter().peekable();
-        let mut before = |slot| {
-            while rest.next_if(|&&(earlier, _)| earlier < slot).is_some() {}
-            rest.next_if(|&&(earlier, _)| earlier == slot).map_or(0, |&(_, n)| n)
-        };
-        let mut slots = Vec::with_capacity(self.slots.len());
-        slots.extend(
-            self.slots
-                .iter()
-                .map(|&(slot, n)| (slot, n.saturating_sub(before(slot))))
-                .filter(|&(_, n)| n > 0),
-        );
-        let max =
-            slots.last().map_or(Nanos(0), |&(slot, _)| slot_upper(usize::from(slot)).min(self.max));
-        Self { sum: Nanos(self.sum.0.saturating_sub(earlier.sum.0)), max, slots }
+        let mut packer = Packer::default();
+        let mut last = None;
+        self.slots.since(&earlier.slots, |slot, count| {
+            packer.push(slot, count);
+            last = Some(slot);
+        });
+        let max = last.map_or(Nanos(0), |slot| slot_upper(usize::from(slot)).min(self.max));
+        let sum = Nanos(self.sum.0.saturating_sub(earlier.sum.0));
+        Self { sum, max, slots: packer.finish() }
     }
 
     /// Number of values that are at most `bound`. Exact when `bound` is a slot's upper edge.
@@ -154,10 +116,37 @@ impl Histogram {
     pub fn count_at_most(&self, bound: Nanos) -> u64 {
         self.slots
             .iter()
-            .take_while(|&&(slot, _)| slot_upper(usize::from(slot)) <= bound)
-            .map(|&(_, count)| count)
+            .take_while(|&(slot, _)| slot_upper(usize::from(slot)) <= bound)
+            .map(|(_, count)| count)
             .sum()
     }
+}
+
+/// The `q`-quantile of `count` values that are told by ascending slot, of which `max` is the largest; see
+/// [`Histogram::quantile`].
+#[must_use]
+pub fn quantile_of(
+    slots: impl IntoIterator<Item = (u16, u64)>,
+    count: u64,
+    max: Nanos,
+    q: f64,
+) -> Option<Nanos> {
+    if count == 0 {
+        return None;
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "q is clamped, so the rank is within count"
+    )]
+    let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).max(1);
+    let mut seen = 0u64;
+    for (slot, n) in slots {
+        seen = seen.saturating_add(n);
+        if seen >= rank {
+            return Some(slot_upper(usize::from(slot)).min(max));
+        }
+    }
+    Some(max)
 }
 
 #[cfg(test)]

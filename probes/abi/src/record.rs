@@ -43,6 +43,8 @@ pub const CALL_COLD: u16 = 1;
 pub const CALL_STALLED: u16 = 2;
 /// Kernel functions that are remembered of one process.
 pub const MAX_KERNELS: usize = 4096;
+/// Addresses of device memory that are remembered of one process.
+pub const MAX_ALLOCATIONS: usize = 65_536;
 /// Handles of one process whose kernel names are remembered.
 pub const MAX_KERNEL_NAMES: usize = 2048;
 /// Bytes that are kept of a kernel's name, with the byte that ends it.
@@ -195,7 +197,7 @@ shared_enum! {
         FullKernels = "full_kernels",
         /// `kernel_names` refused an entry, or a process has too many.
         FullKernelNames = "full_kernel_names",
-        /// `allocations` refused an entry: the address counts as allocated, and its release is missed.
+        /// `allocations` refused an entry, or a process has too many: what was allocated counts as freed at once.
         FullAllocations = "full_allocations",
         /// `bytes` refused an entry.
         FullBytes = "full_bytes",
@@ -337,7 +339,8 @@ records! {
         tcp_retransmits: u64,
         /// 1 when the kernel killed it for lack of memory.
         oom_killed: u32,
-        pad_end: u32,
+        /// Entries of `allocations`.
+        allocations: u32,
         comm: [u8; COMM_LEN],
     }
 

@@ -3,13 +3,35 @@
 use std::collections::BTreeMap;
 
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::Histogram;
+use gpucause_abi::hist::{Histogram, Packer, Slots};
 use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{CALL_COLD, CALL_STALLED, CHUNK_SLOTS, HistKey, HistKind, HistRecord};
 use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
 use gpucause_abi::state::{Reason, Role};
 
 use super::{ReadError, Reader, decode, for_each};
+
+/// A chunk as it was read.
+struct Chunk {
+    key: HistKey,
+    sum: Nanos,
+    max: Nanos,
+    /// Counted from the beginning of the whole.
+    slots: Slots,
+}
+
+impl Chunk {
+    fn of(key: HistKey, record: &HistRecord, packer: &mut Packer) -> Self {
+        let first = key.chunk.saturating_mul(CHUNK_SLOTS as u16);
+        (first..).zip(record.slots).for_each(|(slot, count)| packer.push(slot, count));
+        Self { key, sum: Nanos(record.sum_ns), max: Nanos(record.max_ns), slots: packer.take() }
+    }
+
+    /// Chunks of one histogram have the same, but for the number of the chunk.
+    const fn whole(&self) -> (u32, u16, u16, u16) {
+        (self.key.proc_id, self.key.kind, self.key.a, self.key.b)
+    }
+}
 
 impl Reader {
     /// Fills in histograms; returns the entries of the map.
@@ -18,90 +40,79 @@ impl Reader {
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
         let mut entries = 0;
+        let mut chunks = Vec::new();
+        let mut packer = Packer::default();
         for_each(&self.hists, "hists", |key, value| {
             entries += 1;
             let key: HistKey = decode("hists", key)?;
-            if let Some(process) = processes.get_mut(&key.proc_id) {
-                let record: HistRecord = decode("hists", value)?;
-                if let Some(whole) = histogram_of(process, &key) {
-                    add_chunk(whole, key.chunk, &record);
-                }
-            }
+            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut packer));
             Ok(())
         })?;
-        for process in processes.values_mut() {
-            let calls =
-                process.calls.iter_mut().flat_map(|call| [&mut call.durations, &mut call.stalled]);
-            let offcpu = process.offcpu.iter_mut().map(|(_, _, stretches)| stretches);
-            let runqueue = process.runqueue.iter_mut().map(|(_, waits)| waits);
-            let copies = process.copies.iter_mut().map(|(_, _, copies)| copies);
-            let gaps = std::iter::once(&mut process.launch_gap);
-            for whole in calls.chain(offcpu).chain(runqueue).chain(copies).chain(gaps) {
-                whole.slots.sort_unstable_by_key(|&(slot, _)| slot);
+        // They come in no order.
+        chunks.sort_unstable_by_key(|chunk| (chunk.whole(), chunk.key.chunk));
+        chunks.dedup_by_key(|chunk| (chunk.whole(), chunk.key.chunk));
+        for of_process in chunks.chunk_by_mut(|a, b| a.key.proc_id == b.key.proc_id) {
+            let id = of_process.first().map(|chunk| chunk.key.proc_id);
+            let Some(process) = id.and_then(|id| processes.get_mut(&id)) else { continue };
+            for of_whole in of_process.chunk_by_mut(|a, b| a.whole() == b.whole()) {
+                add(process, of_whole, &mut packer);
             }
             for call in &mut process.calls {
                 // So far those that never left the CPU.
                 call.durations.merge(&call.stalled);
             }
             process.calls.sort_unstable_by_key(|call| (call.op, call.cold));
-            process.offcpu.sort_unstable_by_key(|&(role, reason, _)| (role, reason));
-            process.runqueue.sort_unstable_by_key(|&(role, _)| role);
         }
         Ok(entries)
     }
 }
 
-/// Adds a chunk's values. Chunks come in no order and share no slot: the slots are sorted when all are there.
-fn add_chunk(whole: &mut Histogram, chunk: u16, record: &HistRecord) {
-    whole.sum.0 = whole.sum.0.saturating_add(record.sum_ns);
-    whole.max = whole.max.max(Nanos(record.max_ns));
-    let first = chunk.saturating_mul(CHUNK_SLOTS as u16);
-    let slots = (first..).zip(record.slots);
-    whole.slots.extend(slots.filter(|&(_, count)| count > 0));
+/// Adds a histogram whose chunks these are. One that is known already has its cold and its stalled calls told apart.
+fn add(process: &mut ProcessSnapshot, chunks: &mut [Chunk], packer: &mut Packer) {
+    let Some(key) = chunks.first().map(|chunk| chunk.key) else { return };
+    let sum = chunks.iter().fold(0u64, |all, chunk| all.saturating_add(chunk.sum.0));
+    let max = chunks.iter().map(|chunk| chunk.max).max().unwrap_or_default();
+    let slots = match chunks {
+        [only] => std::mem::take(&mut only.slots),
+        several => {
+            let entries = several.iter().flat_map(|chunk| &chunk.slots);
+            entries.for_each(|(slot, count)| packer.push(slot, count));
+            packer.take()
+        }
+    };
+    put(process, &key, Histogram { sum: Nanos(sum), max, slots });
 }
 
-/// The histogram that a chunk is part of; `None` for a key from a newer source tree.
-fn histogram_of<'a>(process: &'a mut ProcessSnapshot, key: &HistKey) -> Option<&'a mut Histogram> {
+/// Histograms come by kind, and those of one kind by what they are of; one of a kind that is not known is from a newer source tree.
+fn put(process: &mut ProcessSnapshot, key: &HistKey, whole: Histogram) {
     let role = || u8::try_from(key.a).ok().and_then(Role::from_raw);
-    match u8::try_from(key.kind).ok().and_then(HistKind::from_raw)? {
-        HistKind::Call => {
+    match u8::try_from(key.kind).ok().and_then(HistKind::from_raw) {
+        Some(HistKind::Call) => {
             let (op, cold) = (OpId(key.a), key.b & CALL_COLD != 0);
-            let at = process.calls.iter().position(|call| call.op == op && call.cold == cold);
-            let at = at.unwrap_or_else(|| {
+            let same = |call: &CallSnapshot| (call.op, call.cold) == (op, cold);
+            let at = process.calls.iter().rposition(same).unwrap_or_else(|| {
                 let (durations, stalled) = Default::default();
                 process.calls.push(CallSnapshot { op, cold, durations, stalled });
                 process.calls.len() - 1
             });
-            let call = process.calls.get_mut(at)?;
-            Some(if key.b & CALL_STALLED == 0 { &mut call.durations } else { &mut call.stalled })
+            if let Some(call) = process.calls.get_mut(at) {
+                let stalled = key.b & CALL_STALLED != 0;
+                *(if stalled { &mut call.stalled } else { &mut call.durations }) = whole;
+            }
         }
-        HistKind::Offcpu => {
-            let (role, reason) = (role()?, Reason::from_raw(u8::try_from(key.b).ok()?)?);
-            let at = process.offcpu.iter().position(|&(r, why, _)| r == role && why == reason);
-            let at = at.unwrap_or_else(|| {
-                process.offcpu.push((role, reason, Histogram::default()));
-                process.offcpu.len() - 1
-            });
-            process.offcpu.get_mut(at).map(|(_, _, whole)| whole)
+        Some(HistKind::Offcpu) => {
+            let reason = u8::try_from(key.b).ok().and_then(Reason::from_raw);
+            if let (Some(role), Some(reason)) = (role(), reason) {
+                process.offcpu.push((role, reason, whole));
+            }
         }
-        HistKind::Copy => {
-            let kind = u8::try_from(key.a).ok().and_then(CopyKind::from_raw)?;
-            let at = process.copies.iter().position(|&(k, class, _)| k == kind && class == key.b);
-            let at = at.unwrap_or_else(|| {
-                process.copies.push((kind, key.b, Histogram::default()));
-                process.copies.len() - 1
-            });
-            process.copies.get_mut(at).map(|(_, _, whole)| whole)
+        Some(HistKind::Copy) => {
+            if let Some(kind) = u8::try_from(key.a).ok().and_then(CopyKind::from_raw) {
+                process.copies.push((kind, key.b, whole));
+            }
         }
-        HistKind::LaunchGap => Some(&mut process.launch_gap),
-        HistKind::Runqueue => {
-            let role = role()?;
-            let at = process.runqueue.iter().position(|&(r, _)| r == role);
-            let at = at.unwrap_or_else(|| {
-                process.runqueue.push((role, Histogram::default()));
-                process.runqueue.len() - 1
-            });
-            process.runqueue.get_mut(at).map(|(_, whole)| whole)
-        }
+        Some(HistKind::LaunchGap) => process.launch_gap = whole,
+        Some(HistKind::Runqueue) => process.runqueue.extend(role().map(|role| (role, whole))),
+        None => {}
     }
 }

@@ -1,6 +1,7 @@
 //! Device memory: what each family of functions takes and gives back is counted to the byte.
 
 use anyhow::Result;
+use gpucause_abi::record::{MAX_ALLOCATIONS, SelfCounter};
 use gpucause_abi::snapshot::{MemorySnapshot, ProcessSnapshot};
 use gpucause_probes::Options;
 use serde_json::Value;
@@ -120,5 +121,27 @@ fn memory_that_went_with_its_device_counts_as_freed_when_its_address_is_given_ou
     assert_eq!(number(&truth, "/allocated_bytes"), 40 * 1000);
     assert_eq!(process.memory.allocated, 40 * 1000);
     assert_eq!(process.memory.live(), 4 * 1000, "{truth}");
+    Ok(())
+}
+
+#[test]
+fn a_process_that_never_frees_has_a_bounded_part_of_the_map_and_takes_nothing_from_others()
+-> Result<()> {
+    const ALLOCATIONS: u64 = 70_000;
+    let remembered = u64::try_from(MAX_ALLOCATIONS)?;
+    let stand_ins = StandIns::lay_out()?;
+    let mixes = [
+        format!("calls --calls {ALLOCATIONS} --mix cudaMalloc=1"),
+        "calls --calls 300 --free-all --mix cudaMalloc=2,cudaFree=1".into(),
+    ];
+    let (mut workloads, observed) = observe(&stand_ins, &mixes)?;
+    let (_, greedy) = work(&observed, &mut workloads[0])?;
+    assert_eq!(greedy.memory.allocated, ALLOCATIONS * 1000);
+    assert_eq!(greedy.memory.live(), remembered * 1000, "what finds no room counts as freed");
+    assert_eq!(observed.counter(SelfCounter::FullAllocations)?, ALLOCATIONS - remembered);
+    let (truth, modest) = work(&observed, &mut workloads[1])?;
+    assert_eq!(modest.memory.allocated, number(&truth, "/allocated_bytes"));
+    assert_eq!(modest.memory.live(), 0);
+    assert_eq!(observed.counter(SelfCounter::FullAllocations)?, ALLOCATIONS - remembered);
     Ok(())
 }

@@ -36,7 +36,7 @@ fn is_within(value: f64, truth: f64, tolerance: f64) -> bool {
 /// Loads the slots into the histogram that they are the layout of.
 fn to_hdr(kernel: &Histogram) -> Hdr<u64> {
     let mut hdr = Hdr::new_with_bounds(1, slot_upper(SLOTS - 1).0, 1).unwrap();
-    for &(slot, count) in &kernel.slots {
+    for (slot, count) in &kernel.slots {
         hdr.record_n(slot_lower(slot.into()).0, count).unwrap();
     }
     hdr
@@ -128,7 +128,7 @@ impl Measured {
     /// microseconds: as many truths as there are chunks may be above the maximum.
     fn max_is_true(&self) -> bool {
         let mut chunks: Vec<_> =
-            self.kernel.slots.iter().map(|&(slot, _)| usize::from(slot) / CHUNK_SLOTS).collect();
+            self.kernel.slots.iter().map(|(slot, _)| usize::from(slot) / CHUNK_SLOTS).collect();
         chunks.dedup();
         let max = self.kernel.max.0 as f64;
         let candidates = self.truth.iter().rev().take(1 + chunks.len());

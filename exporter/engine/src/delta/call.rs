@@ -8,7 +8,7 @@ use gpucause_abi::op::OpId;
 use gpucause_abi::record::REASONS;
 use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
 
-use super::entry;
+use super::{Values, entry};
 
 /// Calls of one op.
 #[derive(Debug)]
@@ -28,8 +28,7 @@ pub(crate) struct CallDelta<'a> {
 struct Since<'a> {
     before: Option<&'a Histogram>,
     now: &'a Histogram,
-    count: OnceCell<u64>,
-    values: OnceCell<Histogram>,
+    values: OnceCell<Values>,
 }
 
 impl<'a> CallDelta<'a> {
@@ -56,10 +55,7 @@ impl<'a> CallDelta<'a> {
         for (time, earlier) in time.iter_mut().zip(before.map(offcpu).unwrap_or_default()) {
             *time = time.less(earlier);
         }
-        let since = |before, now| {
-            let (count, values) = Default::default();
-            Since { before, now, count, values }
-        };
+        let since = |before, now| Since { before, now, values: OnceCell::new() };
         Some(Self {
             op,
             cold,
@@ -72,29 +68,23 @@ impl<'a> CallDelta<'a> {
 
     /// How many.
     pub(crate) fn count(&self) -> u64 {
-        let Since { before, now, count, values } = &self.durations;
-        *count.get_or_init(|| match values.get() {
-            Some(values) => values.count(),
-            None => now.count().saturating_sub(before.map_or(0, Histogram::count)),
-        })
+        let Since { before, now, .. } = &self.durations;
+        now.count().saturating_sub(before.map_or(0, Histogram::count))
     }
 
     /// All of them.
-    pub(crate) fn durations(&self) -> &Histogram {
+    pub(crate) fn durations(&self) -> &Values {
         self.durations.values()
     }
 
     /// Those that were off the CPU at some time.
-    pub(crate) fn stalled(&self) -> &Histogram {
+    pub(crate) fn stalled(&self) -> &Values {
         self.stalled.values()
     }
 }
 
 impl Since<'_> {
-    fn values(&self) -> &Histogram {
-        self.values.get_or_init(|| match self.before {
-            Some(before) => self.now.since(before),
-            None => self.now.clone(),
-        })
+    fn values(&self) -> &Values {
+        self.values.get_or_init(|| Values::since(self.before, self.now))
     }
 }

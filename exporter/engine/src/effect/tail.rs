@@ -5,14 +5,14 @@
 //! not slow can have spent so is taken off. First launches of a kernel are left out.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::{Histogram, slot_lower, slot_of, slot_upper};
+use gpucause_abi::hist::{slot_lower, slot_of, slot_upper};
 use gpucause_abi::op::{Class, OpId};
 use gpucause_abi::record::REASONS;
 
 use super::{Measured, Phases, ratio, total};
 use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
-use crate::delta::{CallDelta, Delta};
+use crate::delta::{CallDelta, Delta, Values};
 use crate::settings::Settings;
 
 /// How many times the median a call takes at least that counts as slow.
@@ -89,13 +89,19 @@ fn tail(
     if of_late.is_some_and(|now| now.durations().max < slow_from) {
         return None;
     }
+    let spreads =
+        spread >= settings.min_spread && p99.as_secs_f64() >= settings.min_launch_p99_seconds;
     let (all_count, all) = beyond(durations, p50, slow_from);
+    // Asked before the calls that were off the CPU are looked at: most of all windows end here.
+    if !spreads && (effect != Effect::LaunchTail || !is_heavy(delta, all, settings)) {
+        return None;
+    }
     let (_, stalled) = beyond(call.stalled(), p50, slow_from);
     let offcpu = in_slow_calls(call, slow_from, stalled.min(all));
     let mut evidence = Evidence::default().with("p50_seconds", p50.as_secs_f64());
-    if spread >= settings.min_spread && p99.as_secs_f64() >= settings.min_launch_p99_seconds {
+    if spreads {
         evidence = evidence.with("p99_seconds", p99.as_secs_f64()).with("spread", spread);
-    } else if effect != Effect::LaunchTail || !is_rare_and_heavy(delta, all, &offcpu, settings) {
+    } else if ratio(total(offcpu.iter().copied()), all) < settings.explained_share {
         return None;
     }
     Some(Measured {
@@ -112,29 +118,23 @@ fn tail(
     })
 }
 
-/// Whether slow calls are fewer than one in a hundred and yet cost the share of severity medium, off the CPU. A launch of a
-/// few microseconds is rarely in the midst when a time slice ends, but then waits for thousands of its kind.
-fn is_rare_and_heavy(
-    delta: &Delta<'_>,
-    excess: Nanos,
-    offcpu: &[Nanos; REASONS],
-    settings: &Settings,
-) -> bool {
+/// Whether slow calls cost the share of severity medium. A launch of a few microseconds is rarely in the midst when a time slice
+/// ends, but then waits for thousands of its kind: fewer than one in a hundred are a tail too when that time was off the CPU.
+fn is_heavy(delta: &Delta<'_>, excess: Nanos, settings: &Settings) -> bool {
     ratio(excess, delta.wall) >= settings.severities.medium
-        && ratio(total(offcpu.iter().copied()), excess) >= settings.explained_share
 }
 
 /// Calls of at least `slow_from`, and what they took beyond `usual`, by the middle of their slots and not more than the sum
 /// allows.
-fn beyond(durations: &Histogram, usual: Nanos, slow_from: Nanos) -> (u64, Nanos) {
+fn beyond(durations: &Values, usual: Nanos, slow_from: Nanos) -> (u64, Nanos) {
     let (mut count, mut excess) = (0u64, 0u64);
-    for &(slot, calls) in &durations.slots {
-        let (low, high) = (slot_lower(usize::from(slot)), slot_upper(usize::from(slot)));
-        if low >= slow_from {
-            count = count.saturating_add(calls);
-            let middle = low.0.midpoint(high.0.min(durations.max.0.max(low.0)));
-            excess = excess.saturating_add(calls.saturating_mul(middle.saturating_sub(usual.0)));
-        }
+    let low = |slot: u16| slot_lower(usize::from(slot));
+    let first = durations.slots.partition_point(|&(slot, _)| low(slot) < slow_from);
+    for &(slot, calls) in &durations.slots[first..] {
+        let (low, high) = (low(slot), slot_upper(usize::from(slot)));
+        count = count.saturating_add(calls);
+        let middle = low.0.midpoint(high.0.min(durations.max.0.max(low.0)));
+        excess = excess.saturating_add(calls.saturating_mul(middle.saturating_sub(usual.0)));
     }
     (count, Nanos(excess.min(durations.sum.0)))
 }
@@ -142,7 +142,7 @@ fn beyond(durations: &Histogram, usual: Nanos, slow_from: Nanos) -> (u64, Nanos)
 /// Off-CPU time of the calls that were slow: not more than their excess, and without what the others that were off the CPU
 /// took beyond a call that was not.
 fn in_slow_calls(call: &CallDelta<'_>, slow_from: Nanos, excess: Nanos) -> [Nanos; REASONS] {
-    let unstalled = call.durations().since(call.stalled()).quantile(0.5);
+    let unstalled = call.durations().without(call.stalled()).quantile(0.5);
     let shortest = call.stalled().slots.first().map_or(0, |&(slot, _)| usize::from(slot));
     let usual = slot_lower(unstalled.map_or(shortest, slot_of));
     let fast = call.stalled().slots.iter().map(|&(slot, calls)| (usize::from(slot), calls));
@@ -160,7 +160,7 @@ fn in_slow_calls(call: &CallDelta<'_>, slow_from: Nanos, excess: Nanos) -> [Nano
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpucause_abi::hist::slot_of;
+    use gpucause_abi::hist::Histogram;
     use gpucause_abi::op::{LaunchOps, op_of_symbol};
     use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot};
     use gpucause_abi::{ProcId, Tgid};
@@ -168,7 +168,7 @@ mod tests {
     /// The effect of calls of this op of which a few take far longer than the others.
     fn effect(op: &str, settings: &Settings) -> Option<Effect> {
         let slot = |ns| u16::try_from(slot_of(Nanos(ns))).unwrap();
-        let slots = vec![(slot(10_000), 900), (slot(5_000_000), 100)];
+        let slots = vec![(slot(10_000), 900), (slot(5_000_000), 100)].into();
         let durations = Histogram { sum: Nanos(510_000_000), max: Nanos(5_000_000), slots };
         let process = ProcessSnapshot {
             calls: vec![CallSnapshot::unstalled(op_of_symbol(op).unwrap(), false, durations)],

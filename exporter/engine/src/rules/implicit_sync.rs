@@ -20,8 +20,8 @@ pub(super) struct ImplicitSync;
 /// Copies to the host that return when they are done.
 fn blocking_copies(subject: &Subject<'_>) -> u64 {
     let blocking = |name: &str| !name.ends_with("Async");
-    let to_host = subject.short.copies().filter(|(kind, _, _)| *kind == CopyKind::D2h);
-    let to_host = to_host.fold(0u64, |all, (.., hist)| all.saturating_add(hist.count()));
+    let to_host = subject.short.copies().filter(|&(kind, ..)| kind == CopyKind::D2h);
+    let to_host = to_host.fold(0u64, |all, (_, _, count, _)| all.saturating_add(count));
     to_host.min(subject.short.count(Class::Memcpy, blocking))
 }
 

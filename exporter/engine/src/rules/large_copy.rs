@@ -1,7 +1,6 @@
 //! Copies are slow because they are large: within a size class they take what such copies take.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::Histogram;
 use gpucause_abi::state::{Phase, Reason, State};
 
 use super::{Declaration, Rule, Window};
@@ -18,13 +17,24 @@ const LARGE_FROM: f64 = 1024.0 * 1024.0;
 
 pub(super) struct LargeCopy;
 
+/// How many, and what they took together.
+#[derive(Debug, Default)]
+struct Copies {
+    count: u64,
+    sum: Nanos,
+}
+
 /// Copies of the large classes, and of all.
-fn copies(delta: &Delta<'_>) -> (Histogram, Histogram) {
-    let (mut large, mut all) = (Histogram::default(), Histogram::default());
-    for (_, class, durations) in delta.copies() {
-        all.merge(&durations);
+fn copies(delta: &Delta<'_>) -> (Copies, Copies) {
+    let (mut large, mut all) = (Copies::default(), Copies::default());
+    let add = |copies: &mut Copies, count, sum: Nanos| {
+        copies.count = copies.count.saturating_add(count);
+        copies.sum.0 = copies.sum.0.saturating_add(sum.0);
+    };
+    for (_, class, count, sum) in delta.copies() {
+        add(&mut all, count, sum);
         if class >= LARGE {
-            large.merge(&durations);
+            add(&mut large, count, sum);
         }
     }
     (large, all)
@@ -62,7 +72,7 @@ impl Rule for LargeCopy {
         let explained = ratio(large.sum, all.sum).min(1.0);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
         // Copies hold nothing up in a program that only loads or stores.
-        if large.count() == 0
+        if large.count == 0
             || subject.short.launches(&settings.launch_ops) == 0
             || lost_share < least
         {
@@ -74,10 +84,10 @@ impl Rule for LargeCopy {
         let lost = own(thread).share(explained);
         let evidence = Evidence::default()
             .with("large_from_bytes", LARGE_FROM)
-            .with("large_copies", large.count() as f64)
-            .with("copies", all.count() as f64)
+            .with("large_copies", large.count as f64)
+            .with("copies", all.count as f64)
             .with("large_copies_seconds", large.sum.as_secs_f64())
-            .with("large_copy_mean_seconds", large.sum.as_secs_f64() / large.count().max(1) as f64)
+            .with("large_copy_mean_seconds", large.sum.as_secs_f64() / large.count.max(1) as f64)
             .with("lost_share", lost_share)
             .with("explained_share", explained);
         let doing = OwnDoing {

@@ -1,9 +1,10 @@
 //! One trouble, one chain.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use gpucause_abi::op::op_of_symbol;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
+use gpucause_engine::FOLDED;
 use gpucause_engine::chain::{Cause, Effect, Severity};
 use gpucause_engine::settings::{RuleSettings, Settings};
 
@@ -26,7 +27,7 @@ fn a_trouble_that_goes_on_extends_its_chain() {
     assert_eq!((&chain.id, chain.first_seen), (&first.id, first.first_seen));
     assert!((chain.last_seen - first.last_seen - 18.0).abs() < 1e-6);
     lost(chain, 10 * 700 * MS);
-    assert_eq!(host.engine.counts().iter().map(|count| count.count).sum::<u64>(), 1);
+    assert_eq!(host.engine.counts().map(|count| count.count).sum::<u64>(), 1);
 }
 
 #[test]
@@ -41,8 +42,8 @@ fn a_trouble_that_returns_soon_is_the_same_and_one_that_returns_late_is_another(
     let chains = host.chains();
     assert_eq!(chains.len(), 2);
     assert_ne!(chains[0].id, chains[1].id);
-    assert_eq!(host.engine.counts()[0].count, 2);
-    let counted = host.engine.stalls()[0].lost.as_secs_f64();
+    assert_eq!(host.engine.counts().next().unwrap().count, 2);
+    let counted = host.engine.stalls().next().unwrap().lost.as_secs_f64();
     assert!((counted - 6.0 * 0.7).abs() < 1e-3, "{counted}");
 }
 
@@ -68,7 +69,7 @@ fn a_chain_that_gets_worse_counts_once_more() {
     }
     let chain = host.only(Cause::BlockIo);
     assert_eq!(chain.severity, Severity::High);
-    let counts = host.engine.counts().iter().map(|count| (count.severity, count.count));
+    let counts = host.engine.counts().map(|count| (count.severity, count.count));
     let expected = [(Severity::Low, 1), (Severity::Medium, 1), (Severity::High, 1)];
     assert_eq!(counts.collect::<Vec<_>>(), expected);
     lost(chain, 1_900 * MS);
@@ -140,7 +141,7 @@ fn a_process_that_ended_between_looks_keeps_its_chain_and_its_counts() {
     assert_eq!(host.engine.counts().len(), 2);
     host.processes.clear();
     host.run_all(1, |_, _| {});
-    assert!(host.chains().len() == 1 && host.engine.counts().is_empty());
+    assert!(host.chains().len() == 1 && host.engine.counts().len() == 0);
 }
 
 #[test]
@@ -193,7 +194,7 @@ fn causes_of_one_process_share_the_time_that_there_was() {
     }
     let causes: Vec<_> = host.chains().iter().map(|chain| (chain.cause, chain.effect)).collect();
     assert!(causes.len() > 1, "a hang and what it does to the rate: {causes:?}");
-    let lost: u64 = host.engine.stalls().iter().map(|stall| stall.lost.0).sum();
+    let lost: u64 = host.engine.stalls().map(|stall| stall.lost.0).sum();
     assert!((10 * WINDOW..=11 * WINDOW).contains(&lost), "{lost} ns");
 }
 
@@ -225,4 +226,26 @@ fn other_ops_that_count_as_launches_are_no_drop_of_the_rate() {
     });
     let effects: Vec<_> = host.chains().iter().map(|chain| chain.effect).collect();
     assert!(!effects.contains(&Effect::LaunchRateDrop), "{effects:?}");
+}
+
+#[test]
+fn what_was_told_of_a_process_that_is_folded_is_told_of_all_others_and_stays() {
+    let mut host = trained();
+    host.run(2, |train| reads_for(train, 700 * MS));
+    let before: Vec<_> = host.engine.stalls().map(|stall| (stall.cause, stall.lost)).collect();
+    let counted: u64 = host.engine.counts().map(|count| count.count).sum();
+    assert!(counted > 0 && !before.is_empty());
+    host.engine.fold(&HashSet::from([host.processes[0].now.id]));
+    host.forget_counters();
+    // A moment from before may still be looked at.
+    host.run(1, |train| reads_for(train, 700 * MS));
+    host.processes.clear();
+    host.run_all(2, |_, _| {});
+    assert!(host.engine.stalls().all(|stall| stall.process == FOLDED));
+    assert!(host.engine.counts().all(|count| count.process == FOLDED));
+    assert_eq!(host.engine.counts().map(|count| count.count).sum::<u64>(), counted);
+    let lost = |cause| host.engine.stalls().find(|stall| stall.cause == cause).unwrap().lost;
+    for (cause, before) in before {
+        assert!(lost(cause) > before, "{cause}: {:?} after {before:?}", lost(cause));
+    }
 }

@@ -67,17 +67,18 @@ fn later_slots_go_into_later_buckets_without_gap() {
 
 #[test]
 fn zero_is_in_the_zero_bucket() {
-    let buckets = Buckets::of(&[(0, 5), (1, 2)]);
+    let buckets = Buckets::of(&vec![(0, 5), (1, 2)].into());
     assert_eq!(buckets.zero_count, 5);
     assert_eq!(counts(&buckets), BTreeMap::from([(-239, 2)]));
-    assert_eq!(Buckets::of(&[]), Buckets::default());
+    assert_eq!(Buckets::of(&Slots::default()), Buckets::default());
 }
 
 #[test]
 fn a_gap_between_buckets_begins_a_span() {
     let slot = |ns| u16::try_from(slot_of(Nanos(ns))).unwrap();
     // 2^-10 s is 976_562.5 ns.
-    let buckets = Buckets::of(&[(slot(950_000), 1), (slot(1_000_000), 4), (slot(2_000_000), 2)]);
+    let buckets =
+        Buckets::of(&vec![(slot(950_000), 1), (slot(1_000_000), 4), (slot(2_000_000), 2)].into());
     let span = |offset, length| Span { offset, length };
     assert_eq!(buckets.spans, [span(-80, 2), span(7, 1)]);
     assert_eq!(buckets.deltas, [1, 3, -2]);

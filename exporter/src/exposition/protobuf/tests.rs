@@ -84,7 +84,7 @@ fn a_gauge_of_zero_is_still_a_gauge() {
 #[test]
 fn a_histogram_has_classic_and_native_buckets() {
     let slot = |ns| u16::try_from(slot_of(Nanos(ns))).unwrap();
-    let slots = vec![(0, 2), (slot(1_000_000), 4), (slot(2_000_000), 1)];
+    let slots = vec![(0, 2), (slot(1_000_000), 4), (slot(2_000_000), 1)].into();
     let values = Histogram { sum: Nanos(6_000_000), max: Nanos(2_000_000), slots };
     let mut family = Family::new(&RUNQUEUE_LATENCY);
     family.push_created(["1", "p", "r"].map(Into::into), Value::Histogram(values), Some(9.0));

@@ -27,11 +27,10 @@ fn comm(name: &str) -> Comm {
 
 /// So many values of so many nanoseconds.
 fn histogram(values: &[(u64, u64)]) -> Histogram {
-    let mut slots: Vec<(u16, u64)> = values
+    let slots = values
         .iter()
         .map(|&(ns, count)| (u16::try_from(slot_of(Nanos(ns))).unwrap(), count))
         .collect();
-    slots.sort_unstable();
     Histogram {
         sum: Nanos(values.iter().map(|(ns, count)| ns * count).sum()),
         max: Nanos(values.iter().map(|&(ns, _)| ns).max().unwrap_or(0)),

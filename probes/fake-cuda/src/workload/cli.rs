@@ -125,6 +125,8 @@ pub(crate) enum Scenario {
     Split(Split),
     /// Start short-lived processes that make a few calls each.
     Spawn(Spawn),
+    /// Fork processes that make a few calls each and stay.
+    Crowd(Crowd),
     /// Start short-lived threads that make a few calls each.
     Churn(Churn),
     /// Leave calls in odd ways.
@@ -318,6 +320,27 @@ pub(crate) struct Spawn {
     /// Processes at a time.
     #[arg(long, default_value_t = 8)]
     pub(crate) parallel: usize,
+    #[command(flatten)]
+    pub(crate) mix: Mix,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Crowd {
+    /// Processes in all.
+    #[arg(long)]
+    pub(crate) processes: usize,
+    /// Calls of each process.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) calls: u64,
+    /// Processes that make their calls at a time.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) parallel: usize,
+    /// The calls are made again after each pause of this length.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) again_every: Option<u64>,
+    /// Processes end once they have made their calls.
+    #[arg(long, conflicts_with = "again_every")]
+    pub(crate) end: bool,
     #[command(flatten)]
     pub(crate) mix: Mix,
 }

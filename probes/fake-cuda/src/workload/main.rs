@@ -57,6 +57,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Scenario::Rate(options) => scenario::rate::run(common, options),
         Scenario::Split(options) => scenario::split::run(common, options),
         Scenario::Spawn(options) => scenario::spawn::run(common, options),
+        Scenario::Crowd(options) => scenario::crowd::run(common, options),
         Scenario::Churn(options) => scenario::churn::run(common, options),
         Scenario::Unwind(options) => scenario::unwind::run(common, options),
         Scenario::Fault(options) => scenario::fault::run(common, options),

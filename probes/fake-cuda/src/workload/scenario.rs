@@ -4,6 +4,7 @@ pub(crate) mod block;
 pub(crate) mod calls;
 pub(crate) mod churn;
 pub(crate) mod contend;
+pub(crate) mod crowd;
 pub(crate) mod fault;
 pub(crate) mod host;
 pub(crate) mod idle;

@@ -1,0 +1,82 @@
+//! Many processes: few are told apart, and the page as a whole loses nothing.
+
+use crate::exporter::Exporter;
+use crate::poll::until;
+use crate::samples::Samples;
+use crate::workload::{Workload, libraries};
+use std::collections::BTreeSet;
+use std::io::Write as _;
+
+const COUNT: &str = "gpucause_cuda_call_duration_seconds_count";
+/// An op that no other process of this host is likely to call.
+const OP: &str = "cudaStreamWaitEvent";
+const OTHER: [(&str, &str); 2] = [("op", OP), ("pid", "other")];
+
+fn told_apart(page: &Samples) -> usize {
+    let pids = page.of(COUNT, &[("op", OP)]);
+    let pids: BTreeSet<_> = pids.iter().map(|sample| sample.label("pid")).collect();
+    pids.len() - usize::from(pids.contains("other"))
+}
+
+#[test]
+fn live_processes_beyond_the_limit_are_told_as_one_and_keep_what_they_did_when_they_end() {
+    const PROCESSES: u64 = 60;
+    const CALLS: u64 = 40;
+    const LIMIT: usize = 20;
+    let mut config = tempfile::NamedTempFile::new().unwrap();
+    write!(config, "limits: {{live_processes: {LIMIT}}}").unwrap();
+    let exporter = Exporter::start(&["--config.file", config.path().to_str().unwrap()]);
+    let _holder = Workload::start(&["idle"]);
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
+    let mut crowd = Workload::start(&["crowd", "--processes=60", "--calls=40", "--op", OP]);
+    crowd.work();
+    let page = exporter.samples();
+    assert_eq!(page.count(COUNT, &[("op", OP)]), PROCESSES * CALLS);
+    assert_eq!(told_apart(&page), LIMIT);
+    assert_eq!(page.count(COUNT, &OTHER), (PROCESSES - LIMIT as u64) * CALLS);
+    assert_eq!(page.count("gpucause_processes_folded_total", &[]), PROCESSES - LIMIT as u64);
+    assert!(page.count("gpucause_processes_observed", &[]) >= PROCESSES);
+    let held = page.sum("gpucause_dispatcher_seconds_total", &[("pid", "other")]);
+    crowd.end();
+    let gone = until("the end of the crowd", || {
+        let page = exporter.samples();
+        assert_eq!(page.count(COUNT, &[("op", OP)]), PROCESSES * CALLS);
+        assert_eq!(page.count(COUNT, &OTHER), (PROCESSES - LIMIT as u64) * CALLS);
+        (page.count("gpucause_processes_observed", &[]) == 0).then_some(page)
+    });
+    assert!(gone.sum("gpucause_dispatcher_seconds_total", &[("pid", "other")]) >= held);
+}
+
+#[test]
+fn thousands_of_short_lived_processes_make_few_series_that_have_all_their_calls() {
+    const PROCESSES: u64 = 2_000;
+    const CALLS: u64 = 4;
+    /// Ended processes that are told apart, and those that a page finds before they are folded.
+    const MOST: usize = 256;
+    let exporter = Exporter::start(&[]);
+    let _holder = Workload::start(&["idle"]);
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
+    let mut crowd = Workload::start(&[
+        "crowd",
+        "--end",
+        "--processes=2000",
+        "--calls=4",
+        "--parallel=8",
+        "--op",
+        OP,
+    ]);
+    crowd.go();
+    let mut others = 0;
+    // Nobody scrapes at first: who is on a page is told apart for as long as it is kept.
+    crowd.truth();
+    let page = until("all calls, few of them told apart", || {
+        let page = exporter.samples();
+        let now = page.count(COUNT, &OTHER);
+        assert!(now >= others, "{now} calls after {others}");
+        others = now;
+        assert_eq!(page.count("gpucause_map_full_total", &[("map", "procs")]), 0);
+        assert_eq!(page.count(COUNT, &[("op", OP)]), PROCESSES * CALLS);
+        (told_apart(&page) <= MOST).then_some(page)
+    });
+    assert!(page.count("gpucause_map_entries", &[("map", "procs")]) <= MOST as u64);
+}
