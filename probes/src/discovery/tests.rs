@@ -35,6 +35,14 @@ impl Attach for Fake {
     }
 
     fn detach(&mut self, _: LinkId, (): ()) {}
+
+    fn set_launches(&mut self, _: bool) {}
+
+    fn shed_launches(&mut self, (): &mut ()) {}
+
+    fn restore_launches(&mut self, _: &File, (): &mut ()) -> Result<(), &'static str> {
+        Ok(())
+    }
 }
 
 /// A process that maps a file and does nothing else.

@@ -226,3 +226,20 @@ fn other_ops_that_count_as_launches_are_no_drop_of_the_rate() {
     let effects: Vec<_> = host.chains().iter().map(|chain| chain.effect).collect();
     assert!(!effects.contains(&Effect::LaunchRateDrop), "{effects:?}");
 }
+
+/// Launches that nobody counted are no drop of their rate, nor do they make waits for the GPU too many.
+#[test]
+fn launches_that_went_unwatched_were_not_missing() {
+    let few = |process: &mut Process| {
+        process.on(100).launches(100, 5 * US).calls("cudaStreamSynchronize", 900, 1_000 * US, &[]);
+    };
+    let mut host = trained();
+    for _ in 0..8 {
+        host.launches_unwatched += WINDOW * 9 / 10;
+        host.run(1, few);
+    }
+    host.is_silent();
+    let mut host = trained();
+    host.run(8, few);
+    assert!(!host.chains().is_empty(), "the same is worth a chain when all were watched");
+}
