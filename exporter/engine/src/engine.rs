@@ -156,7 +156,9 @@ impl<'a> Earlier<'a> {
         let from = if earlier.is_some() { self.at } else { process.first_seen };
         let wall = process.ended.unwrap_or(now.taken_at).min(now.taken_at).less(from);
         let launches_unwatched = now.launches_unwatched.less(self.launches_unwatched);
-        Delta { launches_unwatched, ..Delta::between(earlier, process, wall) }
+        let mut delta = Delta::between(earlier, process, wall);
+        delta.launches_unwatched = launches_unwatched;
+        delta
     }
 }
 
