@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gpucause_probes::feature::{AttachMode, Features};
+use gpucause_probes::hazard::Gravity;
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, Status};
@@ -144,6 +145,14 @@ impl Report {
             None => (State::Unsupported, format!("cannot tell the version of {release:?}")),
         };
         self.add(state, "kernel", detail, true);
+        for hazard in gpucause_probes::hazard::hazards(release) {
+            let state = match hazard.gravity {
+                Gravity::Warning => State::Missing,
+                Gravity::Note => State::Ok,
+            };
+            let detail = format!("{}; {}", hazard.harm, hazard.remedy);
+            self.add(state, &format!("hazard {}", hazard.name), detail, false);
+        }
     }
 
     fn pid_namespace(&mut self) {

@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::budget::Budget;
 use crate::config::reload::{ConfigSource, Overrides};
 use crate::dcgm::{PageUrl, Upstream};
 use crate::demo::scenario::Scenario;
@@ -187,6 +188,9 @@ pub struct ExporterArgs {
     /// How long the series of an exited process stay, such as 90s, 5m or 1h; wins over the configuration file [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub retention: Option<Duration>,
+    /// Share of a thread's time that probes on its calls may take, such as 2% or 0.02, or off for no limit; launches are watched part of the time to keep to it; wins over the configuration file [default: 2%]
+    #[arg(long = "probe.budget", value_name = "SHARE")]
+    pub budget: Option<Budget>,
     /// Reload the configuration on POST to /-/reload
     #[arg(long = "web.enable-lifecycle")]
     pub lifecycle: bool,
@@ -253,7 +257,7 @@ impl ExporterArgs {
         ConfigSource {
             file: self.config.file.clone(),
             optional: self.config.optional,
-            overrides: Overrides { retention: self.retention },
+            overrides: Overrides { retention: self.retention, budget: self.budget },
         }
     }
 }
@@ -363,6 +367,14 @@ mod tests {
         assert_eq!(of_file.retention.0, Duration::from_secs(3600));
         let flags = exporter(&["--config.file", path, "--retention=7s"]).unwrap();
         assert_eq!(flags.config_source().load().unwrap().retention.0, Duration::from_secs(7));
+        std::fs::write(file.path(), "probe: {budget: 10%}\n").unwrap();
+        let budget = |arguments: &[&str]| {
+            exporter(arguments).unwrap().config_source().load().unwrap().probe.budget.0
+        };
+        assert_eq!(budget(&[]), Some(0.02));
+        assert_eq!(budget(&["--config.file", path]), Some(0.1));
+        assert_eq!(budget(&["--config.file", path, "--probe.budget=off"]), None);
+        assert!(exporter(&["--probe.budget=0"]).is_err());
     }
 
     #[test]

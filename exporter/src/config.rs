@@ -17,6 +17,7 @@ use std::time::Duration;
 use gpucause_engine::settings::Settings;
 use serde::{Deserialize, Serialize};
 
+use crate::budget::Budget;
 use crate::duration::Span;
 use crate::retention;
 use outline::{Node, Value};
@@ -43,6 +44,24 @@ pub struct Config {
     pub retention: Span,
     /// Bounds.
     pub limits: Limits,
+    /// The probes.
+    pub probe: ProbeSettings,
+}
+
+/// Whether there are probes, and what they may take.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProbeSettings {
+    /// Without, nothing is attached and nothing observed.
+    pub enabled: bool,
+    /// Share of a thread's time that probes on calls may take.
+    pub budget: Budget,
+}
+
+impl Default for ProbeSettings {
+    fn default() -> Self {
+        Self { enabled: true, budget: Budget::default() }
+    }
 }
 
 /// Bounds on what is told, and on what clients take.
@@ -81,6 +100,7 @@ impl Default for Config {
             processes: ProcessFilter::default(),
             retention: Span(Duration::from_secs(300)),
             limits: Limits::default(),
+            probe: ProbeSettings::default(),
         }
     }
 }
@@ -188,6 +208,13 @@ impl Config {
             }
         }
         complaints
+    }
+
+    /// The defaults, with launches watched all the time: for somebody who looks on.
+    #[must_use]
+    pub fn without_budget() -> Self {
+        let probe = ProbeSettings { budget: Budget(None), ..ProbeSettings::default() };
+        Self { probe, ..Self::default() }
     }
 
     /// What to keep of exited processes.

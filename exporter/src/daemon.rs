@@ -1,6 +1,7 @@
 //! The daemon between the probes and the page: what is kept of processes that ended, and what `/proc` says of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use gpucause_abi::record::FAULTS;
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
+use gpucause_probes::hazard::{Gravity, hazards_of_this_kernel};
 use gpucause_probes::host_functions::{FunctionName, HostFunctions};
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
@@ -80,6 +82,8 @@ pub struct Daemon {
     gpus: Gpus,
     memory: Mutex<Memory>,
     since: Nanos,
+    /// Whether there are to be probes.
+    enabled: AtomicBool,
     /// How the page's readers are let in.
     access: OnceLock<Arc<LiveWebConfig>>,
 }
@@ -91,7 +95,9 @@ impl Daemon {
     /// When this kernel cannot run them, or does not permit it.
     pub fn start(options: Options, config: Arc<Config>) -> Result<Self, StartError> {
         let since = monotonic_now();
-        let options = Options { launch_ops: config.launch_ops.0, ..options };
+        let (launch_ops, budget) = (config.launch_ops.0, config.probe.budget.0);
+        let options = Options { launch_ops, budget, calibrate: true, ..options };
+        warn_of_hazards();
         let probes = Probes::start(options)?;
         let memory = Memory {
             config: Arc::default(),
@@ -114,7 +120,8 @@ impl Daemon {
         let memory = Mutex::new(memory);
         let (collectors, gpus) = (Collectors::default(), Gpus::default());
         let access = OnceLock::new();
-        let daemon = Self { probes, collectors, chains, gpus, memory, since, access };
+        let enabled = AtomicBool::new(true);
+        let daemon = Self { probes, collectors, chains, gpus, memory, since, enabled, access };
         daemon.configure(config);
         Ok(daemon)
     }
@@ -139,6 +146,8 @@ impl Daemon {
     /// Goes by another configuration from now on. Waits for a scrape under way.
     pub fn configure(&self, config: Arc<Config>) {
         self.chains.set_settings(config.chains.clone());
+        self.probes.set_budget(config.probe.budget.0);
+        self.set_enabled(config.probe.enabled);
         let mut memory = self.memory();
         if let Err(error) = self.probes.set_launch_ops(&config.launch_ops.0) {
             tracing::warn!(%error, "the ops that count as launches stay as they were");
@@ -150,6 +159,19 @@ impl Daemon {
         let taken_at = memory.clock.unix_seconds(monotonic_now());
         memory.config_state = ConfigState { successful: true, taken_at };
         memory.config = config;
+    }
+
+    fn set_enabled(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
+        self.probes.set_enabled(enabled);
+    }
+
+    /// Takes all probes away at once, or puts them back when there are none, until the configuration is taken again.
+    pub fn toggle(&self) {
+        let enable = !self.enabled.load(Ordering::Relaxed);
+        let action = if enable { "attaching probes again" } else { "detaching all probes" };
+        tracing::warn!(signal = "SIGUSR1", "{action}");
+        self.set_enabled(enable);
     }
 
     /// A configuration was not taken: the pages tell.
@@ -196,6 +218,8 @@ impl Daemon {
         observation.details = details;
         observation.probes = probe_states(&status);
         observation.attach_gaps = attach_gaps(&status.libraries);
+        observation.hit_cost = status.hit_cost;
+        observation.duty_ratio = status.duty_ratio;
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.processes_excluded = excluded;
         observation.config = memory.config_state;
@@ -387,6 +411,9 @@ impl Source for Daemon {
 
     fn ready(&self) -> Readiness {
         let status = self.probes.status();
+        if !status.enabled {
+            return Readiness::Disabled;
+        }
         if !status.is_ready() {
             return Readiness::NotReady("the libraries in use are being looked for".into());
         }
@@ -458,6 +485,13 @@ fn ends(processes: &[ProcessSnapshot]) -> HashMap<ProcId, Option<Nanos>> {
     processes.iter().map(|p| (p.id, last.get(&key(p)).and_then(|entry| entry.1))).collect()
 }
 
+/// Kernels on which probes can harm what they observe.
+fn warn_of_hazards() {
+    for hazard in hazards_of_this_kernel().iter().filter(|h| h.gravity == Gravity::Warning) {
+        tracing::warn!(hazard = hazard.name, "this kernel: {}; {}", hazard.harm, hazard.remedy);
+    }
+}
+
 fn probe_states(status: &Status) -> Vec<ProbeState> {
     let host = status.programs.iter().map(|program| ProbeState {
         probe: program.program.into(),
@@ -475,7 +509,12 @@ fn probe_states(status: &Status) -> Vec<ProbeState> {
             LibraryVerdict::OverLimit => "over_limit",
         },
     });
-    host.chain(libraries).collect()
+    let none = (!status.enabled).then(|| ProbeState {
+        probe: "call".into(),
+        library: String::new(),
+        verdict: Verdict::Disabled.label(),
+    });
+    host.chain(libraries).chain(none).collect()
 }
 
 /// The library by which the driver is asked is told of as the probes are.

@@ -16,6 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cli::DemoArgs;
+use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::logging;
 use crate::serve;
@@ -56,7 +57,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
         };
         format!("{scheme}://{host}{}", args.web.telemetry_path.as_str())
     });
-    let daemon = Arc::new(Daemon::start(Options::default(), Arc::default())?);
+    let daemon = Arc::new(Daemon::start(Options::default(), Arc::new(Config::without_budget()))?);
     until_found(&daemon);
     let real = daemon.status().libraries.iter().filter(|l| l.verdict == Verdict::Attached).count();
     let stand_in = if real == 0 || args.stand_in || plain {

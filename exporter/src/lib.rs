@@ -3,6 +3,7 @@
 //! A scrape copies the kernel's accounts into an [`observation`], [`collector`]s turn it into [`family`] values, an
 //! [`exposition`] encoder writes them, and the [`server`] hands them out.
 
+pub mod budget;
 pub mod chains;
 pub mod check;
 pub mod cli;

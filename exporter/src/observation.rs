@@ -24,6 +24,10 @@ pub struct Observation {
     pub probes: Vec<ProbeState>,
     /// How long each library was mapped before its probes were attached.
     pub attach_gaps: Vec<AttachGap>,
+    /// What a hit of a call probe costs, where that was measured.
+    pub hit_cost: Option<Nanos>,
+    /// Share of the time for which launches are watched.
+    pub duty_ratio: f64,
     /// Notices of newly mapped files that were lost.
     pub mmap_events_lost: u64,
     /// Processes that live, those that are not told apart among them.
@@ -72,6 +76,8 @@ impl Observation {
             details: HashMap::new(),
             probes: Vec::new(),
             attach_gaps: Vec::new(),
+            hit_cost: None,
+            duty_ratio: 1.0,
             mmap_events_lost: 0,
             processes_live,
             processes_folded: 0,
@@ -90,6 +96,15 @@ impl Observation {
             since,
             clock,
         }
+    }
+}
+
+impl Observation {
+    /// How long launches were watched so far.
+    #[must_use]
+    pub fn launches_observed(&self) -> Nanos {
+        let up = self.snapshot.taken_at.0.saturating_sub(self.since.0);
+        Nanos(up.saturating_sub(self.snapshot.launches_unwatched.0))
     }
 }
 

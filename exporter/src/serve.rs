@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
 use crate::chains::LOOK_EVERY;
 use crate::config::reload::{ConfigSource, Reloader};
 use crate::daemon::{Daemon, REAP_EVERY};
@@ -66,6 +68,8 @@ pub fn until_signal(
             }
             None => None,
         };
+        let kills = signal(SignalKind::user_defined1()).context("cannot catch SIGUSR1")?;
+        let switching = tokio::spawn(follow_switch(Arc::clone(daemon), kills));
         let reaping = tokio::spawn(reap(Arc::clone(daemon), progress.clone()));
         let looking = tokio::spawn(look(Arc::clone(daemon), progress.clone()));
         let following =
@@ -75,7 +79,7 @@ pub fn until_signal(
         let source = Arc::clone(daemon);
         let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
         manager.stopping();
-        let tasks = [reaping, looking, telling, living].into_iter();
+        let tasks = [switching, reaping, looking, telling, living].into_iter();
         for task in tasks.chain(reloading).chain(following) {
             task.abort();
         }
@@ -92,6 +96,13 @@ fn raise_file_limit() {
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {
         tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
+
+/// SIGUSR1 is the switch of all probes.
+async fn follow_switch(daemon: Arc<Daemon>, mut signals: Signal) {
+    while signals.recv().await.is_some() {
+        daemon.toggle();
     }
 }
 
@@ -135,7 +146,7 @@ async fn look(daemon: Arc<Daemon>, progress: Progress) {
 
 /// Tells the service manager once the libraries in use are attached to.
 async fn tell_ready(daemon: Arc<Daemon>, manager: ServiceManager) {
-    while daemon.ready() != Readiness::Ready {
+    while matches!(daemon.ready(), Readiness::NotReady(_)) {
         tokio::time::sleep(READY_EVERY).await;
     }
     let status = daemon.status();

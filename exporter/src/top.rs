@@ -21,6 +21,7 @@ use gpucause_probes::ReadError;
 use nix::unistd::Uid;
 
 use crate::cli::TopArgs;
+use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::observation::Observation;
 use crate::server::shutdown_signal;
@@ -79,7 +80,8 @@ impl Show {
 /// When the programs cannot be loaded or the terminal fails.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let stopped = stopped_by_signal()?;
-    let daemon = Daemon::start(args.probe.options(), Arc::default()).with_context(advice)?;
+    let config = Arc::new(Config::without_budget());
+    let daemon = Daemon::start(args.probe.options(), config).with_context(advice)?;
     show(&daemon, &args.show(), &stopped)
 }
 

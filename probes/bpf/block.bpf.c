@@ -55,7 +55,7 @@ static __always_inline int submitted(struct request *request)
 	__u64 address = (__u64)request;
 	__u32 proc_id;
 
-	count_self(SELF_HIT_BLOCK);
+	COUNT_RUN(BLOCK);
 	proc_id = current_proc_id();
 	if (proc_id)
 		begin_request(request, proc_id);
@@ -87,7 +87,7 @@ int BPF_PROG(block_complete, struct request *request, int error, unsigned int do
 	struct block_request *begun;
 	struct block_total *total;
 
-	count_self(SELF_HIT_BLOCK);
+	COUNT_RUN(BLOCK);
 	begun = bpf_map_lookup_elem(&block_requests, &address);
 	if (!begun)
 		return 0;

@@ -95,7 +95,7 @@ static __noinline struct thread *dispatcher(void)
 	if (thread && thread->proc_id && thread->role == ROLE_DISPATCHER)
 		return thread;
 	tgid = bpf_get_current_pid_tgid() >> 32;
-	if (tgid == settings.own_tgid)
+	if (tgid == settings.own_tgid && !watch.calibrates)
 		return 0;
 	known = bpf_map_lookup_elem(&tracked, &tgid);
 	proc_id = known ? *known : track_process(BPF_CORE_READ(task, group_leader), tgid, 0);
@@ -117,6 +117,48 @@ static __noinline struct thread *dispatcher(void)
 		__sync_fetch_and_add(&new_dispatchers, 1);
 	}
 	return thread;
+}
+
+/* Leaves calls whose return nobody sees, and those within them, neither counted nor timed. */
+static __noinline void drop_cut(struct thread *thread)
+{
+	__u32 depth = depth_of(thread);
+
+	for (__u32 i = 0; i < MAX_DEPTH && i < depth; i++) {
+		if (!is_cut(frame_at(thread, i)))
+			continue;
+		count_self_by(SELF_CUT, depth - i);
+		thread->depth = i;
+		return;
+	}
+}
+
+/* Counts a hit for the thread. The busiest of all is told about every HIT_BATCH launches, so that threads that are as busy
+ * do not fight for its cache line. */
+static __noinline void count_hit(struct thread *thread, bool shed)
+{
+	__u32 window = watch.window;
+
+	if (thread->hit_window != window) {
+		thread->hit_window = window;
+		thread->launch_hits = 0;
+		thread->other_hits = 0;
+	}
+	if (!shed) {
+		thread->other_hits++;
+		return;
+	}
+	if (++thread->launch_hits % HIT_BATCH)
+		return;
+	if (busiest.window != window) {
+		busiest.window = window;
+		busiest.launches = 0;
+		busiest.others = 0;
+	}
+	if ((__u64)thread->launch_hits + thread->other_hits <= (__u64)busiest.launches + busiest.others)
+		return;
+	busiest.launches = thread->launch_hits;
+	busiest.others = thread->other_hits;
 }
 
 /* Abandons calls that were unwound: those that began deeper on the stack than this one. Returns false when this is the second
@@ -142,13 +184,14 @@ static __noinline bool drop_unwound(struct thread *thread, __u64 stack, __u32 op
 	return true;
 }
 
-/* The outermost call begins: the thread leaves its own code, and when it launches, the gap since the last launch ends. */
+/* The outermost call begins: the thread leaves its own code, and when it launches, the gap since the last launch ends. There
+ * is none when launches may have gone unseen in between. */
 static __noinline void enter_phase(struct thread *thread, const volatile struct op_info *info, __u64 now, __u64 offcpu)
 {
 	__u64 launched = thread->launched_ns;
 
 	change_phase(thread, info->phase, now, offcpu);
-	if (info->is_launch && launched && now >= launched)
+	if (info->is_launch && launched && now >= launched && !is_away() && thread->launched_turn == watch.turn)
 		hist_add(thread->proc_id, HIST_LAUNCH_GAP, 0, 0, now - launched);
 }
 
@@ -156,8 +199,10 @@ static __noinline void enter_phase(struct thread *thread, const volatile struct 
 static __noinline void leave_phase(struct thread *thread, const volatile struct op_info *info, __u64 now, __u64 offcpu)
 {
 	change_phase(thread, PHASE_HOST, now, offcpu);
-	if (info->is_launch)
+	if (info->is_launch) {
 		thread->launched_ns = now;
+		thread->launched_turn = watch.turn;
+	}
 }
 
 /* Whether the call that begins is part of a launch: the driver's part in one of the runtime. */
@@ -206,6 +251,7 @@ static __noinline __u64 open_frame(struct pt_regs *ctx, struct thread *thread, s
 static __noinline bool enter(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
+	bool shed = is_shed(cookie.op);
 	struct thread *thread;
 	struct frame *frame;
 	__u64 offcpu;
@@ -214,6 +260,11 @@ static __noinline bool enter(struct pt_regs *ctx)
 	thread = dispatcher();
 	if (!thread)
 		return false;
+	count_hit(thread, shed);
+	if (shed && is_away())
+		return false;
+	if (thread->depth)
+		drop_cut(thread);
 	if (thread->off_since_ns)
 		mend_arrival(thread);
 	if (!drop_unwound(thread, PT_REGS_SP(ctx), cookie.op, cookie.link)) {
@@ -229,6 +280,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 	frame->op = cookie.op;
 	frame->link = cookie.link;
 	frame->overtaken = 0;
+	frame->turn = watch.turn;
 	offcpu = open_frame(ctx, thread, frame);
 	if (!thread->depth)
 		enter_phase(thread, &op_info[cookie.op & (MAX_OPS - 1)], frame->start_ns, offcpu);
@@ -354,6 +406,13 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 		book_arguments(thread->proc_id, info, frame, ns, code);
 }
 
+/* Once launches have been unwatched, returns of calls that began meanwhile are nothing out of the ordinary. */
+static __always_inline void count_unmatched(struct cookie cookie)
+{
+	if (!watch.turn || !is_shed(cookie.op))
+		count_self(SELF_UNMATCHED);
+}
+
 static __noinline void leave(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
@@ -361,14 +420,14 @@ static __noinline void leave(struct pt_regs *ctx)
 	struct frame *frame, *below;
 
 	if (!thread || !thread->proc_id) {
-		count_self(SELF_UNMATCHED);
+		count_unmatched(cookie);
 		return;
 	}
 	if (thread->off_since_ns)
 		mend_arrival(thread);
 	frame = matching_frame(thread, PT_REGS_SP(ctx) - settings.return_pop, cookie);
 	if (!frame) {
-		count_self(SELF_UNMATCHED);
+		count_unmatched(cookie);
 		return;
 	}
 	book_call(thread, frame, PT_REGS_RC(ctx));

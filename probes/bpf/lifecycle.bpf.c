@@ -41,6 +41,53 @@ static __noinline void end_thread(struct task_struct *task, struct thread *threa
 	keep_faults(task, thread->proc_id);
 }
 
+/* Closes what a live thread has open when nobody will see it any longer: the state it is in lasts until now. */
+static __noinline void forget_thread(struct task_struct *task, struct thread *thread)
+{
+	__u64 since = thread->off_since_ns, now = bpf_ktime_get_ns();
+
+	if (thread->depth)
+		count_self_by(SELF_CUT, thread->depth);
+	thread->depth = 0;
+	if (thread->slot)
+		give_slot_back(thread, task->pid);
+	thread->off_since_ns = 0;
+	if (since && since <= now && thread->account_since_ns) {
+		if (thread->off_reason < REASONS)
+			account_add(thread, thread->phase, STATE_OFF(thread->off_reason), now - since);
+		account_add(thread, thread->phase, STATE_RUNNING, -now);
+	}
+	close_account(thread);
+	keep_faults(task, thread->proc_id);
+}
+
+/* Ends the accounts of all processes, and forgets their threads. Run by user space when all probes have been taken away:
+ * what comes after is nobody's, and who is seen again is new. */
+SEC("iter/task")
+int forget_tasks(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct thread *thread;
+	__u32 *proc_id;
+	__u32 tgid;
+
+	if (!task)
+		return 0;
+	thread = thread_of(task);
+	if (thread) {
+		if (thread->proc_id)
+			forget_thread(task, thread);
+		bpf_task_storage_delete(&threads, task);
+	}
+	tgid = task->tgid;
+	if (task->pid != tgid)
+		return 0;
+	proc_id = bpf_map_lookup_elem(&tracked, &tgid);
+	if (proc_id)
+		end_process(tgid, *proc_id, false);
+	return 0;
+}
+
 static __noinline __u32 parent_of(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
@@ -57,7 +104,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	__u32 proc_id;
 	__u64 now;
 
-	count_self(SELF_HIT_LIFECYCLE);
+	COUNT_RUN(LIFECYCLE);
 	if (!maybe_tracked(parent_tgid))
 		return 0;
 	parent_id = bpf_map_lookup_elem(&tracked, &parent_tgid);
@@ -86,7 +133,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 	__u32 tgid = task->tgid, proc_id = 0, old_id, parent_id;
 	struct thread *thread;
 
-	count_self(SELF_HIT_LIFECYCLE);
+	COUNT_RUN(LIFECYCLE);
 	if (!maybe_tracked(tgid))
 		return 0;
 	thread = thread_of(task);
@@ -114,7 +161,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	struct thread *thread;
 	__u32 *proc_id;
 
-	count_self(SELF_HIT_LIFECYCLE);
+	COUNT_RUN(LIFECYCLE);
 	/* Before the filter: of threads that exit at the same time, the last may have closed the process already. */
 	thread = thread_of(task);
 	if (thread && thread->proc_id) {

@@ -17,6 +17,10 @@ __u32 last_proc_id;
 __u32 new_dispatchers SEC(".data.adopt");
 /* 1 for links that were closed: frames they opened can no longer be returned from. Written by user space. */
 __u8 closed_links[MAX_LINKS] SEC(".data.links");
+/* Whether launches are watched. Written by user space, in one piece. */
+volatile struct watch watch SEC(".data.watch");
+/* The thread that made most calls in the present window. Read by user space. */
+volatile struct busiest busiest SEC(".data.busy");
 /* Written by user space: before the programs are loaded, and is_launch again when the configuration changes. */
 volatile struct op_info op_info[MAX_OPS] SEC(".data.ops");
 
@@ -192,4 +196,38 @@ static __noinline void count_self_by(__u32 counter, __u64 amount)
 static __always_inline void count_self(__u32 counter)
 {
 	count_self_by(counter, 1);
+}
+
+/* Of so many runs of a program on a CPU one is timed and stands for all: a power of two. */
+#define TIMED_RUNS 64
+
+struct run {
+	__u64 since_ns;
+	__u32 counter;
+};
+
+static __always_inline struct run begin_run(__u32 counter)
+{
+	struct run run = { .counter = counter };
+	__u64 *runs = bpf_map_lookup_elem(&self_counters, &counter);
+
+	if (runs && (__sync_fetch_and_add(runs, 1) & (TIMED_RUNS - 1)) == TIMED_RUNS - 1)
+		run.since_ns = bpf_ktime_get_ns();
+	return run;
+}
+
+static __always_inline void end_run(struct run *run)
+{
+	if (run->since_ns)
+		count_self_by(run->counter + (SELF_COST_SWITCH - SELF_HIT_SWITCH),
+			      (bpf_ktime_get_ns() - run->since_ns) * TIMED_RUNS);
+}
+
+/* Counts this run of a host program, and times it now and then, wherever it returns. */
+#define COUNT_RUN(probe) struct run run __attribute__((cleanup(end_run), unused)) = begin_run(SELF_HIT_##probe)
+
+/* Launches are not watched now: their probes are away, come or go. */
+static __always_inline bool is_away(void)
+{
+	return watch.turn & 1;
 }

@@ -12,7 +12,7 @@ int BPF_PROG(page_alloc, struct page *page, unsigned int order, unsigned int fla
 	struct proc *proc;
 	__u32 proc_id;
 
-	count_self(SELF_HIT_PAGE_ALLOC);
+	COUNT_RUN(PAGE_ALLOC);
 	proc_id = current_proc_id();
 	if (!proc_id || !(flags & GFP_OF_A_TASK))
 		return 0;
@@ -39,7 +39,7 @@ static __noinline int begin_reclaim(void)
 {
 	struct thread *thread;
 
-	count_self(SELF_HIT_MEMORY);
+	COUNT_RUN(MEMORY);
 	thread = current_thread();
 	if (thread)
 		thread->reclaim_since_ns = bpf_ktime_get_ns();
@@ -53,7 +53,7 @@ static __noinline int end_reclaim(void)
 	struct proc *proc;
 	__u32 proc_id;
 
-	count_self(SELF_HIT_MEMORY);
+	COUNT_RUN(MEMORY);
 	thread = current_thread();
 	if (!thread)
 		return 0;
@@ -107,7 +107,7 @@ int oom_victim(__u64 *ctx)
 	__u32 *proc_id;
 	struct proc *proc;
 
-	count_self(SELF_HIT_MEMORY);
+	COUNT_RUN(MEMORY);
 	if (settings.victim_is_task)
 		tgid = BPF_CORE_READ((struct task_struct *)ctx[0], tgid);
 	else

@@ -31,7 +31,7 @@ int BPF_PROG(tcp_state, struct sock *socket, int from, int to)
 {
 	__u32 proc_id;
 
-	count_self(SELF_HIT_NETWORK);
+	COUNT_RUN(NETWORK);
 	if (to != STATE_SYN_SENT || !is_at_hand(socket))
 		return 0;
 	proc_id = current_proc_id();
@@ -46,7 +46,7 @@ int BPF_PROG(tcp_receive, struct sock *socket)
 {
 	__u32 proc_id;
 
-	count_self(SELF_HIT_NETWORK);
+	COUNT_RUN(NETWORK);
 	proc_id = current_proc_id();
 	if (!proc_id && !socket->sk_bpf_storage)
 		return 0;
@@ -63,7 +63,7 @@ int tcp_retransmit(__u64 *ctx)
 	__u32 *owner;
 	__u32 proc_id;
 
-	count_self(SELF_HIT_NETWORK);
+	COUNT_RUN(NETWORK);
 	/* Kernels that do not tell of errors do not tell of segments that failed to be sent. */
 	if (settings.retransmit_tells_error && (int)ctx[2])
 		return 0;

@@ -222,6 +222,9 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, s
 		charge_interval(thread, task->pid, now, prev);
 		thread->intervals++;
 	}
+	/* A launch whose return nobody sees is over by the time the thread is next seen to run. */
+	if (thread->phase == PHASE_LAUNCH && thread->depth && is_cut(&thread->frames[0]))
+		*(volatile __u32 *)&thread->phase = PHASE_HOST;
 	if (since && thread->account_since_ns)
 		account_add(thread, thread->phase, STATE_RUNNING, -now);
 	thread->off_since_ns = 0;
@@ -236,7 +239,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	__u64 now;
 	bool leaves = maybe_tracked(prev_tgid), arrives = maybe_tracked(next_tgid);
 
-	count_self(SELF_HIT_SWITCH);
+	COUNT_RUN(SWITCH);
 	if (!leaves && !arrives && !(victims && victims->waiting))
 		return 0;
 	now = bpf_ktime_get_ns();
@@ -254,7 +257,7 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 {
 	struct thread *thread;
 
-	count_self(SELF_HIT_WAKING);
+	COUNT_RUN(WAKING);
 	if (!maybe_tracked(task->tgid))
 		return 0;
 	thread = thread_of(task);

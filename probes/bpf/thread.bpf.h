@@ -65,6 +65,18 @@ static __always_inline struct thread *thread_of(struct task_struct *task)
 	return bpf_task_storage_get(&threads, task, 0, 0);
 }
 
+/* Ops whose probes are taken away when they cost too much. */
+static __always_inline bool is_shed(__u32 op)
+{
+	return op_info[op & (MAX_OPS - 1)].phase == PHASE_LAUNCH;
+}
+
+/* Whether the probes that would see the call return were taken away since it began. */
+static __always_inline bool is_cut(const struct frame *frame)
+{
+	return (__s32)(frame->turn - watch.gone) < 0 && is_shed(frame->op);
+}
+
 /* Gives a task of a tracked process its record. `proc_id` is written last: a record without it is in no account. */
 static __noinline struct thread *track_thread(struct task_struct *task, __u32 tgid, __u32 proc_id, __u32 role)
 {

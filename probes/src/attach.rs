@@ -30,6 +30,15 @@ pub(crate) enum AttachError {
     NoProgram(&'static str),
 }
 
+/// The probes on one file. Those on launches can be taken away and put back.
+#[derive(Debug)]
+pub(crate) struct FileLinks {
+    _others: Vec<Link>,
+    launches: Vec<Link>,
+    /// Offset and cookie of each launch.
+    launch_probes: Vec<(u64, u64)>,
+}
+
 /// Attaches the call programs, in the way that was chosen when they were loaded.
 #[derive(Debug)]
 pub(crate) struct CallProbes {
@@ -37,6 +46,13 @@ pub(crate) struct CallProbes {
     closed_links: MapHandle,
     /// What `closed_links` holds; this is its only writer.
     closed: Vec<u8>,
+    /// Whether files that are attached now get probes on launches.
+    with_launches: bool,
+}
+
+/// The kernel resolves this path to the open file itself, whatever name or mount it has or had.
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
 }
 
 impl CallProbes {
@@ -47,7 +63,7 @@ impl CallProbes {
             .find(|map| map.name().to_string_lossy().ends_with(".data.links"))
             .and_then(|map| MapHandle::try_from(&map).ok())
             .ok_or(LoadError::Incomplete("closed_links"))?;
-        Ok(Self { programs, closed_links, closed: vec![0; MAX_LINKS] })
+        Ok(Self { programs, closed_links, closed: vec![0; MAX_LINKS], with_launches: true })
     }
 
     fn set_closed(&mut self, link: LinkId, closed: bool) {
@@ -121,7 +137,7 @@ impl CallProbes {
 
     /// Entry probes come before return probes in what is returned, and are attached after them and closed before them: a
     /// return without an entry is ignored, while an entry without a return would look like a hanging call.
-    fn attach_group(
+    pub(crate) fn attach_group(
         &self,
         path: &Path,
         probes: &[(u64, u64)],
@@ -146,7 +162,7 @@ impl CallProbes {
 }
 
 impl Attach for CallProbes {
-    type Links = Vec<Link>;
+    type Links = FileLinks;
     type Error = AttachError;
 
     /// Launches get a link of their own.
@@ -155,25 +171,41 @@ impl Attach for CallProbes {
         file: &File,
         link: LinkId,
         sites: &[ProbeSite],
-    ) -> Result<Vec<Link>, AttachError> {
-        // The kernel resolves this path to the open file itself, whatever name or mount it has or had.
-        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()));
-        let cookie = |site: &ProbeSite| u64::from(site.op.0) | u64::from(link.0) << 16;
+    ) -> Result<FileLinks, AttachError> {
+        let path = path_of(file);
+        let probe =
+            |site: &ProbeSite| (site.offset, u64::from(site.op.0) | u64::from(link.0) << 16);
         let is_launch =
             |site: &&ProbeSite| site.op.op().is_some_and(|op| op.class == Class::Launch);
         let (launches, others): (Vec<_>, Vec<_>) = sites.iter().partition(is_launch);
-        let mut links = Vec::new();
+        let launch_probes: Vec<_> = launches.into_iter().map(probe).collect();
+        let others: Vec<_> = others.into_iter().map(probe).collect();
         self.set_closed(link, false);
-        for group in [others, launches] {
-            let probes: Vec<_> =
-                group.into_iter().map(|site| (site.offset, cookie(site))).collect();
-            self.attach_group(&path, &probes, &mut links)?;
+        let (mut other_links, mut launch_links) = (Vec::new(), Vec::new());
+        self.attach_group(&path, &others, &mut other_links)?;
+        if self.with_launches {
+            self.attach_group(&path, &launch_probes, &mut launch_links)?;
         }
-        Ok(links)
+        Ok(FileLinks { _others: other_links, launches: launch_links, launch_probes })
     }
 
-    fn detach(&mut self, link: LinkId, links: Vec<Link>) {
+    fn detach(&mut self, link: LinkId, links: FileLinks) {
         drop(links);
         self.set_closed(link, true);
+    }
+
+    fn set_launches(&mut self, wanted: bool) {
+        self.with_launches = wanted;
+    }
+
+    fn shed_launches(&mut self, links: &mut FileLinks) {
+        links.launches.clear();
+    }
+
+    fn restore_launches(&mut self, file: &File, links: &mut FileLinks) -> Result<(), AttachError> {
+        if !links.launches.is_empty() {
+            return Ok(());
+        }
+        self.attach_group(&path_of(file), &links.launch_probes, &mut links.launches)
     }
 }

@@ -42,6 +42,38 @@ pub struct DiscoveryStatus {
     pub unreadable: u64,
 }
 
+/// What else the thread of discovery does.
+pub trait Chores<A: Attach> {
+    /// Called after the first scan - all libraries that were in use are then attached - and whenever the registry or the status
+    /// may have changed.
+    fn changed(&mut self, registry: &Registry<A::Links>, status: DiscoveryStatus);
+
+    /// Does what is due. Called often.
+    fn tick(&mut self, _registry: &mut Registry<A::Links>, _attacher: &mut A) -> Tick {
+        Tick::default()
+    }
+
+    /// Readable when something is due.
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl<A: Attach, F: FnMut(&Registry<A::Links>, DiscoveryStatus)> Chores<A> for F {
+    fn changed(&mut self, registry: &Registry<A::Links>, status: DiscoveryStatus) {
+        self(registry, status);
+    }
+}
+
+/// How to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tick {
+    /// When something is due again.
+    pub again: Option<Instant>,
+    /// Whether nothing is to be looked for. Afterwards everything is looked for anew.
+    pub paused: bool,
+}
+
 /// Watches the host and tells a registry.
 #[derive(Debug)]
 pub struct Discovery {
@@ -155,19 +187,28 @@ impl Discovery {
         status.lost_events = watch.lost();
     }
 
-    /// Works until `stop` is raised; the probes then stay as they are. Calls `changed` after the first scan - all
-    /// libraries that were in use are then attached - and whenever the registry or the status may have changed.
+    /// Works until `stop` is raised; the probes then stay as they are.
     pub fn run<A: Attach>(
         mut self,
         registry: &mut Registry<A::Links>,
         attacher: &mut A,
         stop: &StopSignal,
-        mut changed: impl FnMut(&Registry<A::Links>, DiscoveryStatus),
+        mut chores: impl Chores<A>,
     ) {
         let mut told = None;
         let mut next_scan = Instant::now();
         let mut next_recheck = next_scan + RECHECK_EVERY;
         while !stop.is_stopped() {
+            let tick = chores.tick(registry, attacher);
+            if tick.paused {
+                if let Some(watch) = &mut self.watch {
+                    watch.drain(|_| {});
+                }
+                chores.changed(registry, self.status);
+                next_scan = Instant::now();
+                self.sleep(next_scan + SCAN_EVERY, stop, chores.wake());
+                continue;
+            }
             let lost_before = self.status.lost_events;
             if Instant::now() >= next_scan {
                 self.scan(registry, attacher);
@@ -186,20 +227,27 @@ impl Discovery {
             let now = Some((registry.generation(), self.status.scans, self.status.lost_events));
             if told != now {
                 told = now;
-                changed(registry, self.status);
+                chores.changed(registry, self.status);
             }
-            self.sleep(next_scan.min(next_recheck), stop, registry.writes());
+            let next = next_scan.min(next_recheck);
+            let next = tick.again.map_or(next, |again| again.min(next));
+            self.sleep(next, stop, registry.writes().into_iter().chain(chores.wake()));
         }
     }
 
-    fn sleep(&self, until: Instant, stop: &StopSignal, writes: Option<BorrowedFd<'_>>) {
+    fn sleep<'a>(
+        &'a self,
+        until: Instant,
+        stop: &'a StopSignal,
+        wakers: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) {
         if stop.wait(GATHER) {
             return;
         }
         let timeout = until.saturating_duration_since(Instant::now());
         let failed = match &self.watch {
             Some(watch) => {
-                let wakers = std::iter::once(stop.as_fd()).chain(writes);
+                let wakers = std::iter::once(stop.as_fd()).chain(wakers);
                 watch.wait(timeout, wakers).is_err()
             }
             None => true,

@@ -10,8 +10,10 @@
 
 pub mod allocator;
 pub mod discovery;
+pub mod duty;
 pub mod elf;
 pub mod feature;
+pub mod hazard;
 pub mod host_functions;
 pub mod mapped;
 pub mod mmap_events;
@@ -23,10 +25,15 @@ pub mod verdict;
 
 mod attach;
 mod batch;
+mod calibrate;
+mod finder;
+mod launch_watch;
 mod op_table;
+mod orders;
 mod prefill;
 mod probes;
 mod reader;
+mod shedding;
 mod syscall;
 mod thread_report;
 

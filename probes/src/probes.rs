@@ -2,20 +2,27 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use gpucause_abi::op::LaunchOps;
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
+use libbpf_rs::Link;
 
 use crate::attach::CallProbes;
+use crate::calibrate::hit_cost;
 use crate::discovery::{Discovery, DiscoveryStatus};
 use crate::feature::AttachMode;
+use crate::finder::{Finder, Told, lock};
+use crate::launch_watch::{LaunchWatch, Unwatched};
 use crate::op_table::OpTable;
+use crate::orders::{Orders, Wanted};
 use crate::program::{LoadError, Options, Programs};
 use crate::reader::{ReadError, Reader};
 use crate::registry::{LibraryStatus, Limits, Registry, RegistryCounts};
+use crate::shedding::Shedding;
 use crate::stop::StopSignal;
 use crate::verdict::ProgramStatus;
 
@@ -34,8 +41,14 @@ pub enum StartError {
 }
 
 /// How everything does.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Status {
+    /// Whether there are probes; without, nothing is observed, and that is as it was asked for.
+    pub enabled: bool,
+    /// Share of the time for which calls of class launch are watched.
+    pub duty_ratio: f64,
+    /// What a hit of a call probe costs, entry and return together; `None` where it was not measured.
+    pub hit_cost: Option<Nanos>,
     /// How libraries are attached to.
     pub mode: AttachMode,
     /// The host-wide programs.
@@ -56,20 +69,14 @@ impl Status {
     }
 }
 
-/// What the discovery thread last told.
-#[derive(Debug, Default)]
-struct Told {
-    libraries: Vec<LibraryStatus>,
-    discovery: DiscoveryStatus,
-    counts: RegistryCounts,
-}
-
 /// Programs in the kernel and a thread that attaches them. Dropping it leaves no probe behind.
 #[derive(Debug)]
 pub struct Probes {
     programs: Arc<Programs>,
     op_table: OpTable,
-    reader: Reader,
+    reader: Arc<Reader>,
+    hit_cost: Option<Nanos>,
+    orders: Arc<Orders>,
     told: Arc<Mutex<Told>>,
     stop: Arc<StopSignal>,
     finder: Option<JoinHandle<()>>,
@@ -87,28 +94,44 @@ impl Probes {
     /// 5.15 or newer with BTF; 6.6 or newer for the privileges that the systemd unit has.
     pub fn start(options: Options) -> Result<Self, StartError> {
         let loaded = options.loaded;
-        let mut programs = Programs::load(options)?;
-        let (reports, adopts) = (programs.reports.take(), programs.adopts.take());
-        let reader = Reader::new(&programs.object, reports, adopts)?;
+        let programs = Programs::load(options)?;
+        let unwatched = Arc::new(Unwatched::default());
+        let mut watch = LaunchWatch::new(&programs.object, Arc::clone(&unwatched))?;
+        let reader = Arc::new(Reader::new(&programs.object, unwatched)?);
         let op_table = OpTable::new(&programs)?;
         let programs = Arc::new(programs);
         let mut attacher = CallProbes::new(Arc::clone(&programs))?;
+        reader.set_iterators(programs.attach_host_programs());
+        let calibration = options
+            .calibrate
+            .then(|| calibrate(&programs, &reader, &attacher, &mut watch))
+            .flatten();
+        let (hit_cost, used_links) = calibration.unzip();
         let told = Arc::new(Mutex::new(Told::default()));
         let stop = Arc::new(StopSignal::new()?);
-        let (telling, stopping) = (Arc::clone(&told), Arc::clone(&stop));
+        let stopping = Arc::clone(&stop);
+        let wanted = Wanted { enabled: true, budget: options.budget };
+        let orders = Arc::new(Orders::new(wanted)?);
+        let chores = Finder {
+            programs: Arc::clone(&programs),
+            reader: Arc::clone(&reader),
+            orders: Arc::clone(&orders),
+            told: Arc::clone(&told),
+            shedding: Shedding::new(watch, hit_cost, Instant::now()),
+            enabled: true,
+        };
         let discovery = Discovery::new();
         if let Some(loaded) = loaded {
             loaded(programs.mode);
         }
         let finder = std::thread::Builder::new().name("gpucause-find".into()).spawn(move || {
             let mut registry = Registry::new(Limits::default());
-            discovery.run(&mut registry, &mut attacher, &stopping, |registry, discovery| {
-                let libraries = registry.libraries().collect();
-                *lock(&telling) = Told { libraries, discovery, counts: registry.counts() };
-            });
+            drop(used_links);
+            discovery.run(&mut registry, &mut attacher, &stopping, chores);
             registry.detach_all(&mut attacher);
         })?;
-        Ok(Self { programs, op_table, reader, told, stop, finder: Some(finder) })
+        let finder = Some(finder);
+        Ok(Self { programs, op_table, reader, hit_cost, orders, told, stop, finder })
     }
 
     /// Copies every account.
@@ -178,13 +201,27 @@ impl Probes {
         self.op_table.set_launch_ops(ops).map_err(refused)
     }
 
+    /// Takes all probes away, or puts them back, soon after. While there are none nothing is observed; processes then count as
+    /// ended, and as new when they are seen again.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.orders.change(|wanted| wanted.enabled = enabled);
+    }
+
+    /// From now on call probes may take this share of a thread's time; `None` for any.
+    pub fn set_budget(&self, budget: Option<f64>) {
+        self.orders.change(|wanted| wanted.budget = budget);
+    }
+
     /// How everything does.
     #[must_use]
     pub fn status(&self) -> Status {
         let told = lock(&self.told);
         Status {
+            enabled: told.enabled,
+            duty_ratio: told.duty_ratio,
+            hit_cost: self.hit_cost,
             mode: self.programs.mode,
-            programs: self.programs.statuses.clone(),
+            programs: self.programs.statuses(),
             libraries: told.libraries.clone(),
             discovery: told.discovery,
             counts: told.counts,
@@ -203,7 +240,28 @@ impl Drop for Probes {
     }
 }
 
-/// A panic elsewhere must not take the status down with it.
-fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
-    told.lock().unwrap_or_else(PoisonError::into_inner)
+/// Measures what a hit costs, and leaves the accounts as if that had not been. Returns links to be closed.
+fn calibrate(
+    programs: &Programs,
+    reader: &Reader,
+    call_probes: &CallProbes,
+    watch: &mut LaunchWatch,
+) -> Option<(Nanos, Vec<Link>)> {
+    let began = Instant::now();
+    let measured = hit_cost(call_probes, watch);
+    let undone = programs.forget_tasks().map_err(ReadError::Reports);
+    if let Err(error) = undone.and_then(|()| reader.end_rest()).and_then(|()| reader.remove_all()) {
+        tracing::error!(%error, "the daemon's own calls stay in the accounts");
+    }
+    match measured {
+        Ok((cost, links)) => {
+            let (cost_ns, took) = (cost.0, began.elapsed().as_secs_f64());
+            tracing::info!(cost_ns, seconds = took, "a hit of a call probe was measured");
+            Some((cost, links))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "what a hit of a call probe costs is not known");
+            None
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! Opens, configures and loads the kernel programs, and attaches those that are not tied to a library.
 
-use std::sync::Mutex;
+use std::io::Read as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpucause_abi::op::LaunchOps;
 use gpucause_abi::record::Settings;
 use gpucause_abi::{reason_of_syscalls, wakes_of_syscalls};
-use libbpf_rs::{Link, Object, ObjectBuilder, OpenObject, PrintLevel};
+use libbpf_rs::{Iter, Link, Object, ObjectBuilder, OpenObject, PrintLevel};
 use nix::unistd::{SysconfVar, sysconf};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
@@ -16,7 +17,7 @@ use crate::verdict::{ProgramStatus, Verdict};
 
 mod host;
 
-use host::{ADOPTS, HOST_PROGRAMS, REPORTS};
+use host::{ADOPTS, FORGETS, HOST_PROGRAMS, REPORTS};
 
 /// The compiled programs.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucause.bpf.o"));
@@ -38,6 +39,10 @@ pub struct Options {
     pub max_processes: Option<u32>,
     /// Ops that count as launches at first: see [`Probes::set_launch_ops`](crate::Probes::set_launch_ops).
     pub launch_ops: LaunchOps,
+    /// Share of a thread's time that call probes may take; `None` for any. See [`Duty`](crate::duty::Duty).
+    pub budget: Option<f64>,
+    /// Find out at start what a hit of a call probe costs. Takes some ten milliseconds.
+    pub calibrate: bool,
     /// Called when all is loaded, before the thread that attaches to libraries is started: what privileges it drops, that
     /// thread does not have either. It needs those of [`AttachMode::privileges`].
     pub loaded: Option<fn(AttachMode)>,
@@ -77,20 +82,32 @@ pub enum LoadError {
 #[derive(Debug)]
 pub(crate) struct Programs {
     // Links go before the object that owns their programs.
-    links: Vec<Link>,
-    /// That of the program that makes live threads report; for whoever reads it.
-    pub(crate) reports: Option<Link>,
-    /// That of the program that tracks children older than the tracking; likewise.
-    pub(crate) adopts: Option<Link>,
+    links: Mutex<Vec<Link>>,
     pub(crate) object: Object,
     pub(crate) mode: AttachMode,
-    pub(crate) statuses: Vec<ProgramStatus>,
+    tracepoints: Tracepoints,
+    /// Those that cannot be had.
+    refused: Vec<ProgramStatus>,
+    statuses: Mutex<Vec<ProgramStatus>>,
+}
+
+/// Links of the programs that run when user space reads from them.
+#[derive(Debug, Default)]
+pub(crate) struct Iterators {
+    /// Makes live threads report.
+    pub(crate) reports: Option<Link>,
+    /// Tracks children older than the tracking of their parents.
+    pub(crate) adopts: Option<Link>,
 }
 
 /// libbpf's warnings while programs are loaded; its print callback is a plain function.
 static LOAD_LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Held while loading, so that two loads do not mix their logs.
 static LOADING: Mutex<()> = Mutex::new(());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[expect(clippy::needless_pass_by_value, reason = "libbpf-rs wants this signature")]
 fn record_log(_: PrintLevel, line: String) {
@@ -100,8 +117,7 @@ fn record_log(_: PrintLevel, line: String) {
 }
 
 impl Programs {
-    /// Loads everything, and attaches the host-wide programs. One that the kernel refuses is left out and reported;
-    /// the call programs are needed.
+    /// Loads everything. A host-wide program that the kernel refuses is left out and reported; the call programs are needed.
     pub(crate) fn load(options: Options) -> Result<Self, LoadError> {
         let types = kernel_types()?;
         let (features, tracepoints) = (Features::of(&types), Tracepoints::of(&types));
@@ -119,34 +135,62 @@ impl Programs {
         let previous = libbpf_rs::set_print(Some((PrintLevel::Warn, record_log)));
         let loaded = load_best(options, mode, &tracepoints);
         libbpf_rs::set_print(previous);
-        let (object, mode, statuses) = loaded?;
-        let links = Vec::new();
-        let mut programs = Self { links, reports: None, adopts: None, object, mode, statuses };
-        programs.attach_host_programs(&tracepoints);
-        Ok(programs)
+        let (object, mode, refused) = loaded?;
+        let (links, statuses) = Default::default();
+        Ok(Self { links, object, mode, tracepoints, refused, statuses })
     }
 
-    fn attach_host_programs(&mut self, tracepoints: &Tracepoints) {
+    /// What became of the host-wide programs.
+    pub(crate) fn statuses(&self) -> Vec<ProgramStatus> {
+        lock(&self.statuses).clone()
+    }
+
+    /// Detaches the host-wide programs.
+    pub(crate) fn detach_host_programs(&self) {
+        lock(&self.links).clear();
+        for status in lock(&self.statuses).iter_mut() {
+            if status.verdict == Verdict::Attached {
+                status.verdict = Verdict::Disabled;
+            }
+        }
+    }
+
+    /// Ends the accounts of all processes. To be called when nothing is attached.
+    pub(crate) fn forget_tasks(&self) -> std::io::Result<()> {
+        let failed = |error: libbpf_rs::Error| std::io::Error::other(format!("{error:#}"));
+        let mut programs = self.object.progs_mut();
+        let Some(program) = programs.find(|program| program.name() == FORGETS) else {
+            return Err(std::io::Error::other(format!("{FORGETS} is not loaded")));
+        };
+        let link = program.attach().map_err(failed)?;
+        Iter::new(&link).map_err(failed)?.read_to_end(&mut Vec::new()).map(drop)
+    }
+
+    /// Attaches the host-wide programs.
+    pub(crate) fn attach_host_programs(&self) -> Iterators {
+        let (mut iterators, mut links) = (Iterators::default(), Vec::new());
+        let mut statuses = self.refused.clone();
         for program in self.object.progs_mut() {
             let known = HOST_PROGRAMS.into_iter().find(|&(name, _)| program.name() == name);
-            let Some((name, _)) = known.filter(|&(name, _)| !host::is_replaced(name, tracepoints))
+            let Some((name, _)) =
+                known.filter(|&(name, _)| !host::is_replaced(name, &self.tracepoints))
             else {
                 continue;
             };
-            if self.statuses.iter().any(|status| status.program == name) {
+            if statuses.iter().any(|status| status.program == name) {
                 continue;
             }
             let verdict = match program.attach() {
                 Ok(link) if name == REPORTS => {
-                    self.reports = Some(link);
+                    iterators.reports = Some(link);
                     Verdict::Attached
                 }
                 Ok(link) if name == ADOPTS => {
-                    self.adopts = Some(link);
+                    iterators.adopts = Some(link);
                     Verdict::Attached
                 }
                 Ok(link) => {
-                    self.links.push(link);
+                    links.push(link);
                     Verdict::Attached
                 }
                 Err(error) => Verdict::Broken(format!("{error:#}")),
@@ -158,8 +202,11 @@ impl Programs {
                     "program not attached: what it measures will be missing"
                 );
             }
-            self.statuses.push(ProgramStatus { program: name, verdict });
+            statuses.push(ProgramStatus { program: name, verdict });
         }
+        *lock(&self.links) = links;
+        *lock(&self.statuses) = statuses;
+        iterators
     }
 }
 
@@ -243,7 +290,7 @@ fn load_without_refused(
 /// The host program that libbpf's log blames, as in `prog 'sched_switch': failed to load: -EINVAL`.
 fn refused_program() -> Option<&'static str> {
     let log = LOAD_LOG.lock().ok()?;
-    HOST_PROGRAMS.into_iter().map(|(name, _)| name).chain([RUN_BY_US]).find(|name| {
+    HOST_PROGRAMS.into_iter().map(|(name, _)| name).chain([RUN_BY_US, FORGETS]).find(|name| {
         log.iter().any(|line| line.contains(&format!("prog '{name}': failed to load")))
     })
 }

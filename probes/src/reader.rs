@@ -3,6 +3,7 @@
 //! Maps are cumulative and shared, so a copy is consistent per entry, not across entries: counts only ever grow.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
@@ -14,6 +15,8 @@ use gpucause_abi::snapshot::{Comm, HostUse, MapUsage, ProcessSnapshot, Snapshot,
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
+use crate::launch_watch::Unwatched;
+use crate::program::Iterators;
 use crate::{batch, prefill};
 
 mod adoption;
@@ -127,7 +130,9 @@ pub(crate) struct Reader {
     block_io: MapHandle,
     self_counters: MapHandle,
     /// The program that makes live threads report; without it only ended threads are in the time accounts.
-    reports: Option<Link>,
+    reports: Mutex<Option<Link>>,
+    watch: MapHandle,
+    unwatched: Arc<Unwatched>,
     adoption: Adoption,
 }
 
@@ -164,12 +169,7 @@ fn map_of(object: &Object, name: &'static str) -> Result<MapHandle, ReadError> {
 }
 
 impl Reader {
-    /// With the programs that make live threads report, and that track children older than the tracking.
-    pub(crate) fn new(
-        object: &Object,
-        reports: Option<Link>,
-        adopts: Option<Link>,
-    ) -> Result<Self, ReadError> {
+    pub(crate) fn new(object: &Object, unwatched: Arc<Unwatched>) -> Result<Self, ReadError> {
         let map = |name: &'static str| map_of(object, name);
         let hists = map("hists")?;
         prefill::fill(&hists);
@@ -187,10 +187,59 @@ impl Reader {
             allocations: map("allocations")?,
             accounts: map("accounts")?,
             block_io: map("block_io")?,
-            reports,
-            adoption: Adoption::new(map(adoption::MAP)?, adopts),
+            reports: Mutex::default(),
+            watch: map(waits::WATCH)?,
+            unwatched,
+            adoption: Adoption::new(map(adoption::MAP)?),
             self_counters: map("self_counters")?,
         })
+    }
+
+    /// Goes by these programs from now on.
+    pub(crate) fn set_iterators(&self, Iterators { reports, adopts }: Iterators) {
+        *self.reports.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+        self.adoption.set_program(adopts);
+    }
+
+    /// Ends the accounts of processes that ended unseen, as between two detaches. To be called when nothing is attached and
+    /// [`Programs::forget_tasks`](crate::program::Programs::forget_tasks) has ended the others.
+    pub(crate) fn end_rest(&self) -> Result<(), ReadError> {
+        let keys: Vec<_> = self.tracked.keys().collect();
+        keys.iter().try_for_each(|key| self.delete("tracked", key))?;
+        let now = monotonic_now();
+        let ended = std::mem::offset_of!(ProcRecord, ended_ns);
+        let failed = |source| ReadError::Libbpf { map: "procs", source };
+        for key in self.procs.keys() {
+            let Some(mut value) = self.procs.lookup(&key, MapFlags::ANY).map_err(failed)? else {
+                continue;
+            };
+            let field = value.get_mut(ended..ended + size_of::<u64>());
+            let field = field.ok_or(ReadError::Layout("procs"))?;
+            if field.iter().all(|&byte| byte == 0) {
+                field.copy_from_slice(&now.0.to_ne_bytes());
+                self.procs.update(&key, &value, MapFlags::EXIST).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes all processes, and what the programs count about themselves.
+    pub(crate) fn remove_all(&self) -> Result<(), ReadError> {
+        let ids = self.processes()?.0.into_keys().map(ProcId).collect();
+        self.remove(&ids)?;
+        let map = "self_counters";
+        for &counter in SelfCounter::ALL {
+            let key = u32::from(counter as u8).to_ne_bytes();
+            let failed = |source| ReadError::Libbpf { map, source };
+            let Some(mut values) =
+                self.self_counters.lookup_percpu(&key, MapFlags::ANY).map_err(failed)?
+            else {
+                continue;
+            };
+            values.iter_mut().for_each(|value| value.fill(0));
+            self.self_counters.update_percpu(&key, &values, MapFlags::ANY).map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Copies every account.
@@ -233,7 +282,9 @@ impl Reader {
             })
             .chain([timers])
             .collect();
-        Ok(Snapshot { taken_at, processes: processes.into_values().collect(), counters, maps })
+        let processes = processes.into_values().collect();
+        let launches_unwatched = self.unwatched.until(taken_at);
+        Ok(Snapshot { taken_at, launches_unwatched, processes, counters, maps })
     }
 
     /// Whether there is any process in the accounts.

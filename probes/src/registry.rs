@@ -59,6 +59,19 @@ pub trait Attach {
 
     /// Removes the probes of `link`.
     fn detach(&mut self, link: LinkId, links: Self::Links);
+
+    /// Whether files that are attached from now on get probes on calls of class launch at once.
+    fn set_launches(&mut self, wanted: bool);
+
+    /// Removes those of a file.
+    fn shed_launches(&mut self, links: &mut Self::Links);
+
+    /// Puts those of a file in place, if they are not.
+    ///
+    /// # Errors
+    /// When the kernel refuses; the other probes of the file stay.
+    fn restore_launches(&mut self, file: &File, links: &mut Self::Links)
+    -> Result<(), Self::Error>;
 }
 
 /// A file with traced functions. It is kept open, so that its inode cannot be given to another file.
@@ -364,6 +377,34 @@ impl<L> Registry<L> {
         }
         let forgotten = self.dismissed.forget_reports(scan_started, UNMAPPED_GRACE);
         self.generation += u64::from(forgotten);
+    }
+
+    /// Removes the probes on calls of class launch from all files.
+    pub fn shed_launches<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
+        attacher.set_launches(false);
+        for (_, links) in self.files.values_mut().filter_map(|held| held.state.as_mut().ok()) {
+            attacher.shed_launches(links);
+        }
+    }
+
+    /// Puts them back. A file that the kernel refuses them for loses its other probes as well, and is tried again as any other.
+    pub fn restore_launches<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
+        attacher.set_launches(true);
+        let mut refused = Vec::new();
+        for (id, held) in &mut self.files {
+            let Ok((_, links)) = &mut held.state else { continue };
+            if let Err(error) = attacher.restore_launches(&held.file, links) {
+                refused.push((*id, error.to_string()));
+            }
+        }
+        for (id, reason) in refused {
+            let Some(mut held) = self.files.remove(&id) else { continue };
+            tracing::warn!(path = %held.path.display(), %reason, "launches cannot be probed again, will try later");
+            self.detach(attacher, &mut held);
+            held.state = Err(reason);
+            self.counts.refused += 1;
+            self.files.insert(id, held);
+        }
     }
 
     /// Removes all probes, as before the process ends.

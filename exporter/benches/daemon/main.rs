@@ -1,5 +1,6 @@
 //! What the daemon takes of its host, beside the bounds that it must keep: CPU time while calls are counted and nobody
-//! scrapes, and the time of a scrape and the memory with many processes under observation. Run with `make bench`.
+//! scrapes, the time of a scrape and the memory with many processes under observation, and what probes take of a program with
+//! and without a budget. Run with `make bench`.
 //!
 //! The daemon is the real program in a process of its own; the calls are those of stand-in workloads.
 
@@ -11,6 +12,7 @@
 )]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
+mod budget;
 #[path = "../../tests/fixture/exporter.rs"]
 #[allow(dead_code, reason = "made for tests, which need more of it")]
 mod exporter;
@@ -109,10 +111,12 @@ const FORMATS: [(&str, &str); 6] = [
 fn main() {
     idle();
     CROWDS.iter().for_each(scraped);
+    println!();
+    budget::run();
 }
 
 fn idle() {
-    let exporter = Exporter::start(&[]);
+    let exporter = Exporter::start(&["--probe.budget=off"]);
     let rate = format!("--per-second={CALLS_PER_SECOND}");
     let seconds = (CPU_WINDOW * CPU_WINDOWS).as_secs_f64() + 2.0;
     let length = format!("--seconds={seconds}");

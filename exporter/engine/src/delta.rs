@@ -13,7 +13,7 @@ use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, Op, OpId};
 use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
 
-use crate::effect::total;
+use crate::effect::{ratio, total};
 
 pub(crate) use call::CallDelta;
 pub(crate) use thread::ThreadDelta;
@@ -27,6 +27,8 @@ const OUT_OF_MEMORY: u32 = 2;
 pub(crate) struct Delta<'a> {
     /// Length of the window.
     pub(crate) wall: Nanos,
+    /// How much of it launches were not watched.
+    pub(crate) launches_unwatched: Nanos,
     /// Calls by op and coldness.
     pub(crate) calls: Vec<CallDelta<'a>>,
     /// Device memory taken, in bytes.
@@ -43,6 +45,9 @@ pub(crate) struct Delta<'a> {
     launch_gap: OnceCell<Values>,
     launches: OnceCell<(LaunchOps, u64)>,
 }
+
+/// Share of a window that launches may have gone unwatched for when their count is taken for whole.
+const MOST_UNWATCHED: f64 = 0.02;
 
 /// The entry that belongs to one of a later list, where it was last or elsewhere.
 fn entry<T>(earlier: &[T], index: usize, same: impl Fn(&T) -> bool) -> Option<&T> {
@@ -73,6 +78,7 @@ impl<'a> Delta<'a> {
         let allocated = before.map_or(0, |before| before.memory.allocated);
         Self {
             wall,
+            launches_unwatched: Nanos(0),
             calls: calls.collect(),
             allocated: now.memory.allocated.saturating_sub(allocated),
             oom_kills: now.host.oom_kills.saturating_sub(before.map_or(0, |b| b.host.oom_kills)),
@@ -160,7 +166,13 @@ impl<'a> Delta<'a> {
         Nanos(self.most(class, |call| if is_wanted(call.op) { call.sum.0 } else { 0 }))
     }
 
-    /// Kernels and graphs handed to the GPU.
+    /// Whether nearly all launches of the window were counted. Where they are watched for part of the time only, a rate read
+    /// from their count would be that of a moment.
+    pub(crate) fn saw_launches(&self) -> bool {
+        ratio(self.launches_unwatched, self.wall) <= MOST_UNWATCHED
+    }
+
+    /// Kernels and graphs handed to the GPU, as far as they were counted.
     pub(crate) fn launches(&self, ops: &LaunchOps) -> u64 {
         // Asked by one rule after the other, all of them for the ops of the settings.
         if let Some((known, launches)) = self.launches.get()

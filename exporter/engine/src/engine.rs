@@ -138,26 +138,31 @@ impl Engine {
 /// The accounts of a process at an earlier moment.
 struct Earlier<'a> {
     at: Nanos,
+    launches_unwatched: Nanos,
     processes: HashMap<ProcId, &'a ProcessSnapshot>,
 }
 
 impl<'a> Earlier<'a> {
     fn of(moment: &'a Moment) -> Self {
         let processes = moment.snapshot.processes.iter().map(|process| (process.id, process));
-        Self { at: moment.snapshot.taken_at, processes: processes.collect() }
+        let Snapshot { taken_at: at, launches_unwatched, .. } = *moment.snapshot;
+        Self { at, launches_unwatched, processes: processes.collect() }
     }
 
     /// What the process did since. One that is not in the earlier accounts, and yet older than they are, has nothing to be
     /// compared with.
-    fn delta(&self, now: Nanos, process: &'a ProcessSnapshot) -> Delta<'a> {
+    fn delta(&self, now: &Snapshot, process: &'a ProcessSnapshot) -> Delta<'a> {
         let earlier = self.processes.get(&process.id).copied();
         let is_new = process.first_seen.0.saturating_add(COPYING.0) >= self.at.0;
         if earlier.is_none() && !is_new {
             return Delta::default();
         }
         let from = if earlier.is_some() { self.at } else { process.first_seen };
-        let wall = process.ended.unwrap_or(now).min(now).less(from);
-        Delta::between(earlier, process, wall)
+        let wall = process.ended.unwrap_or(now.taken_at).min(now.taken_at).less(from);
+        let launches_unwatched = now.launches_unwatched.less(self.launches_unwatched);
+        let mut delta = Delta::between(earlier, process, wall);
+        delta.launches_unwatched = launches_unwatched;
+        delta
     }
 }
 
@@ -175,7 +180,7 @@ fn scene<'a>(
     let subjects = now.processes.iter().filter(fresh).map(|process| {
         let history = histories.get(&process.id);
         let delta = |earlier: Option<&Earlier<'a>>| {
-            earlier.map(|earlier| earlier.delta(now.taken_at, process)).unwrap_or_default()
+            earlier.map(|earlier| earlier.delta(now, process)).unwrap_or_default()
         };
         let knows = |earlier: &&Earlier<'a>| earlier.processes.contains_key(&process.id);
         let mut subject = Subject {

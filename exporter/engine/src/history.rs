@@ -103,7 +103,8 @@ impl History {
         if self.live.back().is_none_or(|&(last, _)| now.less(last) >= apart) {
             push(&mut self.live, (now, live), LOOKS);
         }
-        if !healthy || !(quiet || self.settled) || delta.wall.0 == 0 {
+        let counted = delta.wall.0 > 0 && delta.saw_launches();
+        if !healthy || !(quiet || self.settled) || !counted {
             return;
         }
         let mut offcpu = [0.0; REASONS];

@@ -3,10 +3,12 @@
 use super::{CollectError, Collector, Input};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
-    CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW, DUPLICATE_HITS, LIBRARY_ATTACH_GAP,
-    MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, MISSED_ARRIVALS, MMAP_EVENTS_LOST, PROBE_HITS, PROBE_INFO,
+    CALLS_CUT, CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW, DUPLICATE_HITS,
+    LIBRARY_ATTACH_GAP, MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, MISSED_ARRIVALS, MMAP_EVENTS_LOST,
+    PROBE_COST, PROBE_DUTY, PROBE_HIT_COST, PROBE_HITS, PROBE_INFO, PROBE_OBSERVED,
 };
 use crate::observation::Observation;
+use gpucause_abi::Nanos;
 use gpucause_abi::record::SelfCounter;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +24,7 @@ impl Collector for Probes {
         let since = Some(observation.clock.unix_seconds(observation.since));
         let mut families = vec![probe_info(observation)];
         families.extend(counters(observation, since));
+        families.extend(cost(observation, since));
         families.extend(maps(observation, since));
         families.push(attach_gaps(observation));
         families.push(Family::single(
@@ -63,13 +66,21 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
                 hits.push_created([LabelValue::Fixed(probe)], value, since);
                 continue;
             }
+            SelfCounter::Cut => &CALLS_CUT,
             SelfCounter::DuplicateHit => &DUPLICATE_HITS,
             SelfCounter::Unmatched => &CALLS_UNMATCHED_RETURNS,
             SelfCounter::TooDeep => &CALLS_TOO_DEEP,
             SelfCounter::ClockUnderflow => &CLOCK_UNDERFLOW,
             SelfCounter::MissedArrival => &MISSED_ARRIVALS,
-            // Abandoned calls are told by process, refused updates by map.
+            // Cost is told of beside hits, abandoned calls by process, refused updates by map.
             SelfCounter::Abandoned
+            | SelfCounter::CostSwitch
+            | SelfCounter::CostWaking
+            | SelfCounter::CostLifecycle
+            | SelfCounter::CostBlock
+            | SelfCounter::CostMemory
+            | SelfCounter::CostPageAlloc
+            | SelfCounter::CostNetwork
             | SelfCounter::FullHists
             | SelfCounter::FullProcs
             | SelfCounter::FullStalls
@@ -89,6 +100,28 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
     }
     others.insert(0, hits);
     others
+}
+
+/// What the probes took, and how much of it the budget lets them.
+fn cost(observation: &Observation, since: Option<f64>) -> [Family; 4] {
+    let mut cost = Family::new(&PROBE_COST);
+    let mut of_hit = Family::new(&PROBE_HIT_COST);
+    for &(counter, count) in &observation.snapshot.counters {
+        let label = counter.label();
+        let (probe, time) = match (counter, observation.hit_cost, label.strip_prefix("cost_")) {
+            (SelfCounter::HitCall, Some(each), _) => {
+                of_hit.push(["call".into()], Value::Seconds(each));
+                ("call", Nanos(count.saturating_mul(each.0)))
+            }
+            (_, _, Some(probe)) => (probe, Nanos(count)),
+            _ => continue,
+        };
+        cost.push_created([LabelValue::Fixed(probe)], Value::Seconds(time), since);
+    }
+    let mut duty = Family::new(&PROBE_DUTY);
+    duty.push([], Value::Float(observation.duty_ratio));
+    let observed = Value::Seconds(observation.launches_observed());
+    [cost, of_hit, duty, Family::single(&PROBE_OBSERVED, observed, since)]
 }
 
 fn maps(observation: &Observation, since: Option<f64>) -> [Family; 3] {

@@ -11,6 +11,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::watch::FolderWatch;
 use super::{Config, ConfigError, parse, read};
+use crate::budget::Budget;
 use crate::daemon::Daemon;
 use crate::duration::Span;
 use crate::server::{Gates, ReloadRequests};
@@ -24,6 +25,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 pub struct Overrides {
     /// That of `--retention`.
     pub retention: Option<Duration>,
+    /// That of `--probe.budget`.
+    pub budget: Option<Budget>,
 }
 
 /// Where the configuration comes from.
@@ -65,6 +68,9 @@ impl ConfigSource {
         };
         if let Some(retention) = self.overrides.retention {
             config.retention = Span(retention);
+        }
+        if let Some(budget) = self.overrides.budget {
+            config.probe.budget = budget;
         }
         Ok(config)
     }

@@ -87,6 +87,7 @@ fn what_is_said_is_taken() {
          launch_ops: [cudaLaunchKernel, cuMemcpyAsync]\n\
          processes: {include: [{comm: '3', user: \"ml\"}]}\n\
          limits: {wait_names: 3}\n\
+         probe: {enabled: false, budget: 0.5%}\n\
          chains:\n  min_spread: 7\n  rules: {cpu_preemption: {enabled: false}}\n",
     )
     .unwrap();
@@ -97,6 +98,11 @@ fn what_is_said_is_taken() {
     assert!(config.processes.include[0].comm.as_ref().unwrap().matches("3"));
     assert_eq!(config.limits, Limits { wait_names: 3, ..Limits::default() });
     assert_eq!(config.chains.min_spread, 7.0);
+    assert_eq!((config.probe.enabled, config.probe.budget.0), (false, Some(0.005)));
+    for (text, budget) in [("off", None), ("0.02", Some(0.02)), ("1", Some(1.0))] {
+        let config = Config::parse(&format!("probe:\n  budget: {text}")).unwrap();
+        assert_eq!(config.probe.budget.0, budget, "{text}");
+    }
     assert!(!config.chains.rule(Cause::CpuPreemption).enabled);
 }
 
@@ -112,11 +118,16 @@ const REFUSALS: &[(&str, &str)] = &[
         "retention: 300",
         "line 1: retention is \"300\", and must be a duration: numbers with units ms, s, m, h or d, such as 90s or 1h30m",
     ),
+    (
+        "probe: {budget: 3}",
+        "line 1: probe.budget is \"3\", and must be a share of a thread's time above 0 and up to 1, such as 2% or 0.02, or off for no limit",
+    ),
+    ("probe: {enabled: 1}", "line 1: probe.enabled is 1, and must be true or false"),
     ("retention:", "line 1: retention is empty, and must be text"),
     ("retention: [5m]", "line 1: retention is a list, and must be text"),
     (
         "retension: 5m",
-        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits",
+        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits, probe",
     ),
     (
         "limits:\n  wait_names: ten",

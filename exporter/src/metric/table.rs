@@ -156,6 +156,18 @@ metrics! {
     PROBE_HITS: Counter "gpucause_probe_hits", None,
         ["probe"],
         "Runs of each kernel program.";
+    PROBE_COST: Counter "gpucause_probe_cost_seconds", SECONDS,
+        ["probe"],
+        "Time that probes took from the threads that hit them: of call, hits times what one costs; of the others, what one run in 64 took, times 64.";
+    PROBE_HIT_COST: Gauge "gpucause_probe_hit_cost_seconds", SECONDS,
+        ["probe"],
+        "What a hit of a call probe costs, trap, program and return, as measured when the daemon started.";
+    PROBE_DUTY: Gauge "gpucause_probe_duty_ratio", None,
+        [],
+        "Share of the time for which launches are watched, to keep to the budget; 0 while probes are disabled.";
+    PROBE_OBSERVED: Counter "gpucause_probe_observed_seconds", SECONDS,
+        [],
+        "Time for which launches were watched: their rates, divided by its rate, are the true ones.";
     MAP_ENTRIES: Gauge "gpucause_map_entries", None,
         ["map"],
         "Entries in each bounded kernel map.";
@@ -168,6 +180,9 @@ metrics! {
     CALLS_UNMATCHED_RETURNS: Counter "gpucause_calls_unmatched_returns", None,
         [],
         "Returns without a known entry, such as of calls that were in flight at attach.";
+    CALLS_CUT: Counter "gpucause_calls_cut", None,
+        [],
+        "Calls that were in flight when the probes went that would have seen them return; neither counted nor timed.";
     DUPLICATE_HITS: Counter "gpucause_duplicate_hits", None,
         [],
         "Second reports of one call through another mount of the same library; not counted as calls.";

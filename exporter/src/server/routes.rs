@@ -99,6 +99,11 @@ impl Routes {
             "/-/healthy" => reply(StatusCode::OK, TEXT, "Healthy.\n"),
             "/-/ready" => match self.source.ready() {
                 Readiness::Ready => reply(StatusCode::OK, TEXT, "Ready.\n"),
+                Readiness::Disabled => {
+                    let how =
+                        "Probes are disabled: nothing is observed. SIGUSR1 attaches them again.";
+                    reply(StatusCode::OK, TEXT, format!("Ready. {how}\n"))
+                }
                 Readiness::NotReady(reason) => {
                     reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("Not ready: {reason}\n"))
                 }

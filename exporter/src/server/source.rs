@@ -27,6 +27,8 @@ pub trait Source: Send + Sync + 'static {
 pub enum Readiness {
     /// It does.
     Ready,
+    /// There are no probes, because none are wanted.
+    Disabled,
     /// It does not, for this reason.
     NotReady(String),
 }

@@ -15,6 +15,7 @@ mod cgroup;
 mod chains;
 mod check;
 mod configuration;
+mod cost;
 mod crowd;
 mod dcgm;
 #[path = "../fixture/exporter.rs"]

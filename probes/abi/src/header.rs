@@ -45,6 +45,7 @@ pub fn c_header() -> String {
         ("MAX_VICTIMS", record::MAX_VICTIMS),
         ("MAX_LINKS", record::MAX_LINKS),
         ("MAX_SYSCALLS", record::MAX_SYSCALLS),
+        ("HIT_BATCH", record::HIT_BATCH),
         ("FILTER_SLOTS", record::FILTER_SLOTS),
         ("WAKES_FUTEX", crate::syscall::WAKES_FUTEX as usize),
         ("WAKES_FD", crate::syscall::WAKES_FD as usize),

@@ -57,6 +57,8 @@ pub const MAX_NAMES: usize = 256;
 pub const MAX_CPUS: usize = 1024;
 /// Preempted threads of one CPU whose waits are split.
 pub const MAX_VICTIMS: usize = 4;
+/// Launches of a thread after which the busiest is compared with it; a power of two.
+pub const HIT_BATCH: usize = 64;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
 
@@ -175,6 +177,24 @@ shared_enum! {
         HitPageAlloc = "hit_page_alloc",
         /// Runs of the TCP programs.
         HitNetwork = "hit_network",
+        /// Time of the `sched_switch` program, in nanoseconds: one run in so many is timed, and stands for all. The others
+        /// follow in the order of their runs.
+        CostSwitch = "cost_switch",
+        /// Of the `sched_waking` program.
+        CostWaking = "cost_waking",
+        /// Of the process lifecycle programs.
+        CostLifecycle = "cost_lifecycle",
+        /// Of the block I/O programs.
+        CostBlock = "cost_block",
+        /// Of the reclaim and out-of-memory programs.
+        CostMemory = "cost_memory",
+        /// Of the page allocation program.
+        CostPageAlloc = "cost_page_alloc",
+        /// Of the TCP programs.
+        CostNetwork = "cost_network",
+        /// Calls that were in flight when the probes were taken away that would have seen them return; neither counted nor
+        /// timed.
+        Cut = "cut",
         /// Second reports of one call through another mount of the same file; not counted as calls.
         DuplicateHit = "duplicate_hit",
         /// Calls that never returned: unwound by longjmp or an exception, or cut short by exit or exec.
@@ -364,6 +384,9 @@ records! {
         intervals: u32,
         /// 1 when a tail call from this call has returned: if this one is still open then, it was unwound.
         overtaken: u32,
+        /// The `turn` of [`Watch`] at entry.
+        turn: u32,
+        pad: u32,
         offcpu_at_entry_ns: [u64; REASONS],
     }
 
@@ -389,6 +412,13 @@ records! {
         account_since_ns: u64,
         /// When the last launch returned; 0 before the first.
         launched_ns: u64,
+        /// The `turn` of [`Watch`] then.
+        launched_turn: u32,
+        /// Hits of call probes by this thread in this `window` of [`Watch`]: on ops that are shed, and on others. Written by
+        /// the call programs.
+        hit_window: u32,
+        launch_hits: u32,
+        other_hits: u32,
         /// When it began to free memory; 0 when it does not. Written by the reclaim programs.
         reclaim_since_ns: u64,
         /// Where its wait for a CPU is split by who has it: one of that CPU's slots, counted from 1; 0 for none.
@@ -435,6 +465,29 @@ records! {
         victim_is_task: u32,
     }
 
+    /// Whether calls of class launch are watched. Written by user space, in one piece.
+    Watch as "watch" {
+        /// Moves when watching ends, and when it begins again: odd while their probes are not to count.
+        turn: u32,
+        /// Calls that began in an earlier turn than this will not be seen to return.
+        gone: u32,
+        /// Moves when hits are to be counted anew.
+        window: u32,
+        /// 1 while the daemon's own calls are counted like others, to find out what one costs.
+        calibrates: u32,
+    }
+
+    /// The thread that made most calls in a window, among those with [`HIT_BATCH`] launches.
+    Busiest as "busiest" {
+        /// That of [`Watch`]; the rest is of another window when it differs.
+        window: u32,
+        /// Hits on ops that are shed.
+        launches: u32,
+        /// Hits on others.
+        others: u32,
+        pad: u32,
+    }
+
     /// What the programs need to know about an op.
     OpInfo as "op_info" {
         /// Argument that holds the kernel function being launched, counted from 1; 0 for none.
@@ -469,6 +522,21 @@ impl Settings {
         let words = [own_tgid, return_pop, page_bytes, retransmit_tells_error, victim_is_task];
         let mut bytes = [0; size_of::<Self>()];
         for (to, word) in bytes.chunks_exact_mut(size_of::<u32>()).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}
+
+impl Watch {
+    /// The record as it lies in memory.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
+        let Self { turn, gone, window, calibrates } = self;
+        let mut bytes = [0; size_of::<Self>()];
+        for (to, word) in
+            bytes.chunks_exact_mut(size_of::<u32>()).zip([turn, gone, window, calibrates])
+        {
             to.copy_from_slice(&word.to_ne_bytes());
         }
         bytes

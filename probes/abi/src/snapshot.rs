@@ -11,6 +11,8 @@ use crate::{Nanos, ProcId, Tgid, Tid};
 pub struct Snapshot {
     /// When the copy was made, on the monotonic clock.
     pub taken_at: Nanos,
+    /// How long calls of class launch were not watched so far, since the programs were loaded.
+    pub launches_unwatched: Nanos,
     /// Every process that is or was observed, by [`ProcId`].
     pub processes: Vec<ProcessSnapshot>,
     /// The programs' counters about themselves, by [`SelfCounter`].

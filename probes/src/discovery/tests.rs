@@ -35,6 +35,14 @@ impl Attach for Fake {
     }
 
     fn detach(&mut self, _: LinkId, (): ()) {}
+
+    fn set_launches(&mut self, _: bool) {}
+
+    fn shed_launches(&mut self, (): &mut ()) {}
+
+    fn restore_launches(&mut self, _: &File, (): &mut ()) -> Result<(), &'static str> {
+        Ok(())
+    }
 }
 
 /// A process that maps a file and does nothing else.
@@ -78,14 +86,15 @@ type Update = (Vec<LibraryStatus>, DiscoveryStatus);
 /// Runs `test` beside a running discovery; it gets what the discovery tells of.
 fn beside(discovery: Discovery, test: impl FnOnce(&Receiver<Update>)) {
     let stop = StopSignal::new().unwrap();
-    let (tell, told) = channel();
+    let (told_of, told) = channel();
     std::thread::scope(|scope| {
         let stop = &stop;
         let running = scope.spawn(move || {
             let mut registry = Registry::new(Limits::default());
-            discovery.run(&mut registry, &mut Fake, stop, |registry, status| {
-                let _ = tell.send((registry.libraries().collect(), status));
-            });
+            let tell = |registry: &Registry<()>, status: DiscoveryStatus| {
+                let _ = told_of.send((registry.libraries().collect(), status));
+            };
+            discovery.run(&mut registry, &mut Fake, stop, tell);
         });
         struct Stop<'a>(&'a StopSignal);
         impl Drop for Stop<'_> {

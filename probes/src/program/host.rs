@@ -7,6 +7,8 @@ use crate::verdict::{ProgramStatus, Verdict};
 pub(super) const REPORTS: &str = "report_threads";
 /// Tracks children that are older than the tracking of their parents.
 pub(super) const ADOPTS: &str = "adopt_workers";
+/// Ends all accounts when the probes have been taken away. Attached for as long as it runs.
+pub(super) const FORGETS: &str = "forget_tasks";
 /// At submission of block I/O, and what stands in for it on kernels < 6.5.
 const SUBMITS: &str = "block_start";
 const ISSUES: &str = "block_issue";

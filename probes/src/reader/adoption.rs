@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{Iter, Link, MapCore as _, MapFlags, MapHandle};
 
@@ -14,18 +15,24 @@ pub(super) const MAP: &str = ".data.adopt";
 #[derive(Debug)]
 pub(super) struct Adoption {
     dispatchers: MapHandle,
-    program: Option<Link>,
+    program: Mutex<Option<Link>>,
     /// The number for which children have been looked for.
     done: AtomicU32,
 }
 
 impl Adoption {
-    pub(super) fn new(dispatchers: MapHandle, program: Option<Link>) -> Self {
-        Self { dispatchers, program, done: AtomicU32::new(0) }
+    pub(super) fn new(dispatchers: MapHandle) -> Self {
+        Self { dispatchers, program: Mutex::default(), done: AtomicU32::new(0) }
+    }
+
+    /// Goes by another link of the program from now on, or by none.
+    pub(super) fn set_program(&self, program: Option<Link>) {
+        *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program;
     }
 
     pub(super) fn run_if_due(&self) -> Result<(), ReadError> {
-        let Some(program) = &self.program else { return Ok(()) };
+        let program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(program) = &*program else { return Ok(()) };
         let failed = |source| ReadError::Libbpf { map: MAP, source };
         let bytes = self.dispatchers.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
         let bytes = bytes.as_ref().and_then(|bytes| bytes.first_chunk().copied());

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::sync::PoisonError;
 
-use gpucause_abi::op::OpId;
+use gpucause_abi::op::{Class, OpId};
 use gpucause_abi::record::{
-    AccountRecord, BlameKey, BlameRecord, FAULTS, ProcRecord, ThreadRecord, ThreadReport,
+    AccountRecord, BlameKey, BlameRecord, FAULTS, FrameRecord, ProcRecord, ThreadRecord,
+    ThreadReport, Watch,
 };
 use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, Tgid, Tid};
-use libbpf_rs::Iter;
+use libbpf_rs::{Iter, MapCore as _, MapFlags};
 
 use super::{ReadError, Reader, decode, for_each};
 use crate::thread_report::{settle, time_account};
@@ -112,15 +114,28 @@ impl Reader {
         Ok(accounts)
     }
 
+    /// Launches of earlier turns are not seen to return.
+    fn gone(&self) -> Result<u32, ReadError> {
+        let map = WATCH;
+        let failed = |source| ReadError::Libbpf { map, source };
+        let bytes = self.watch.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
+        let bytes = bytes.unwrap_or_default();
+        let word = bytes.get(std::mem::offset_of!(Watch, gone)..).and_then(<[u8]>::first_chunk);
+        Ok(u32::from_ne_bytes(*word.ok_or(ReadError::Layout(map))?))
+    }
+
     fn live_reports(&self) -> Result<Vec<Report>, ReadError> {
-        let Some(link) = &self.reports else { return Ok(Vec::new()) };
+        let link = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(link) = &*link else { return Ok(Vec::new()) };
         let mut bytes = Vec::new();
         let failed = |source| ReadError::Libbpf { map: REPORTS, source };
         Iter::new(link).map_err(failed)?.read_to_end(&mut bytes).map_err(ReadError::Reports)?;
-        reports_in(&bytes)
+        reports_in(&bytes, self.gone()?)
     }
 }
 
+/// What the name of the map ends in that tells whether launches are watched.
+pub(super) const WATCH: &str = ".data.watch";
 const REPORTS: &str = "report_threads";
 
 fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], ReadError> {
@@ -134,7 +149,7 @@ struct Report {
     thread: Option<(Role, DispatcherSnapshot)>,
 }
 
-fn reports_in(mut bytes: &[u8]) -> Result<Vec<Report>, ReadError> {
+fn reports_in(mut bytes: &[u8], gone: u32) -> Result<Vec<Report>, ReadError> {
     let mut reports = Vec::new();
     while !bytes.is_empty() {
         let head: ThreadReport = decode(REPORTS, take(&mut bytes, size_of::<ThreadReport>())?)?;
@@ -142,16 +157,26 @@ fn reports_in(mut bytes: &[u8]) -> Result<Vec<Report>, ReadError> {
             None
         } else {
             let record = decode(REPORTS, take(&mut bytes, size_of::<ThreadRecord>())?)?;
-            Some(thread_of(&head, &record))
+            Some(thread_of(&head, &record, gone))
         };
         reports.push(Report { proc_id: head.proc_id, faults: head.faults, thread });
     }
     Ok(reports)
 }
 
-fn thread_of(report: &ThreadReport, thread: &ThreadRecord) -> (Role, DispatcherSnapshot) {
+/// Whether the probes that would see the call return were taken away since it began, in an earlier turn than `gone`.
+fn is_cut(frame: &FrameRecord, gone: u32) -> bool {
+    let is_earlier = frame.turn.wrapping_sub(gone) > u32::MAX / 2;
+    is_earlier && OpId(frame.op).op().is_some_and(|op| op.class == Class::Launch)
+}
+
+fn thread_of(
+    report: &ThreadReport,
+    thread: &ThreadRecord,
+    gone: u32,
+) -> (Role, DispatcherSnapshot) {
     let (time, wall) = settle(report.now_ns, thread);
-    let outermost = thread.frames.first().filter(|_| thread.depth > 0);
+    let outermost = thread.frames.first().filter(|frame| thread.depth > 0 && !is_cut(frame, gone));
     let inflight = outermost
         .map(|frame| (OpId(frame.op), Nanos(report.now_ns.saturating_sub(frame.start_ns))));
     let role = u8::try_from(thread.role).ok().and_then(Role::from_raw).unwrap_or(Role::Helper);

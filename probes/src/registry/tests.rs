@@ -32,6 +32,23 @@ impl Attach for Fake {
         assert_eq!(link.0, links);
         self.log.push(format!("detach {}", link.0));
     }
+
+    fn set_launches(&mut self, wanted: bool) {
+        self.log.push(format!("launches {wanted}"));
+    }
+
+    fn shed_launches(&mut self, links: &mut u16) {
+        self.log.push(format!("shed {links}"));
+    }
+
+    fn restore_launches(&mut self, _: &File, links: &mut u16) -> Result<(), &'static str> {
+        if self.refuse > 0 {
+            self.refuse -= 1;
+            return Err("no memory");
+        }
+        self.log.push(format!("restore {links}"));
+        Ok(())
+    }
 }
 
 struct Host {
@@ -353,4 +370,25 @@ fn all_probes_can_be_removed() {
     let mut log = host.log();
     log.sort();
     assert_eq!(log, ["detach 0", "detach 1"]);
+}
+
+#[test]
+fn launches_go_from_all_files_and_come_back_and_a_file_that_is_refused_is_tried_again() {
+    let mut host = Host::new(Limits::default());
+    let path = host.write("libcudart.so.12", &cuda_library(b"one"));
+    host.observe(&path);
+    host.log();
+    host.registry.shed_launches(&mut host.fake);
+    assert_eq!(host.log(), ["launches false", "shed 0"]);
+    host.registry.restore_launches(&mut host.fake);
+    assert_eq!(host.log(), ["launches true", "restore 0"]);
+    host.registry.shed_launches(&mut host.fake);
+    host.log();
+    host.fake.refuse = 1;
+    host.registry.restore_launches(&mut host.fake);
+    assert_eq!(host.log(), ["launches true", "detach 0"]);
+    let refused = Verdict::Refused("no memory".to_owned());
+    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), refused)]);
+    host.sweep_after(Duration::ZERO);
+    assert!(host.log().iter().any(|line| line.starts_with("attach 1 ")));
 }

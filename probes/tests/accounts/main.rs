@@ -35,6 +35,7 @@ mod lossless;
 mod offcpu;
 mod programs;
 mod shares;
+mod shedding;
 mod storm;
 mod threads;
 mod unwinding;

@@ -12,7 +12,7 @@ use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{HandleName, MapUsage, ProcessSnapshot, Snapshot};
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::verdict::{ProgramStatus, Verdict as ProgramVerdict};
-use gpucause_probes::{Options, Probes};
+use gpucause_probes::{Options, Probes, Status};
 
 use crate::workload::{DEADLINE, StandIns};
 
@@ -36,6 +36,14 @@ impl Observed {
         let probes =
             Probes::start(options).context("these tests need root and a kernel with BTF")?;
         Ok(Self { probes, _alone: alone })
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.probes.status()
+    }
+
+    pub(crate) fn set_enabled(&self, enabled: bool) {
+        self.probes.set_enabled(enabled);
     }
 
     /// What became of each host-wide program.

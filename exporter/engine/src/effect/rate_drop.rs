@@ -2,7 +2,7 @@
 //!
 //! The excess is the part of the window in which the usual rate would have left nothing to do: had the thread lost that
 //! much time and worked as before for the rest, it would have launched as many as it did. Off-CPU time counts as far as it is
-//! more than usual.
+//! more than usual. Where launches were watched for part of the window only, nothing is said.
 
 use gpucause_abi::state::State;
 
@@ -14,6 +14,9 @@ use crate::settings::Settings;
 pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Option<Measured> {
     let usual = subject.usual_launch_rate?;
     let delta = &subject.short;
+    if !delta.saw_launches() {
+        return None;
+    }
     let rate = delta.launches(&settings.launch_ops) as f64 / delta.wall.as_secs_f64().max(1e-9);
     let drop = 1.0 - rate / usual.max(1e-9);
     if drop < settings.min_rate_drop {

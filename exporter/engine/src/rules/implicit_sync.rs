@@ -55,6 +55,9 @@ impl Rule for ImplicitSync {
         let (delta, settings) = (&subject.short, scene.settings);
         let (syncs, copies) = (delta.count(Class::Sync, |_| true), blocking_copies(subject));
         let launches = delta.launches(&settings.launch_ops);
+        if !delta.saw_launches() {
+            return None;
+        }
         let per_launch = syncs.saturating_add(copies) as f64 / launches.max(1) as f64;
         // The thread that launches may be another than the one that waits: then it is not held up.
         let thread = delta.victim(waited)?;

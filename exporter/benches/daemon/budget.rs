@@ -1,0 +1,89 @@
+//! What the daemon takes of a program that launches 200,000 kernels a second: with its budget, and without one, where what it says
+//! that it takes is compared with what the program lost.
+
+use crate::exporter::Exporter;
+use crate::workload::{Workload, libraries};
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 3;
+/// As long as launches take by themselves, so that one thread makes 200,000 a second.
+const SPIN: &str = "--script=cudaLaunchKernel:spin=4700ns";
+const LAUNCHES: u64 = 2_000_000;
+/// Enough to be over the budget for as long as it takes to be believed.
+const WARM_UP: u64 = 1_600_000;
+const LOSS_BOUND: f64 = 0.02;
+const AGREEMENT_BOUND: f64 = 0.2;
+
+/// Makes the calls as fast as it can; how long they took.
+fn launches(count: u64) -> Duration {
+    let calls = format!("--calls={count}");
+    let mut workload = Workload::start(&["calls", &calls, SPIN]);
+    let begin = Instant::now();
+    workload.work();
+    let took = begin.elapsed();
+    workload.end();
+    took
+}
+
+struct Watched {
+    took: Duration,
+    /// What the call probes say that they took.
+    told: f64,
+    duty: f64,
+}
+
+fn watched(budget: &str) -> Watched {
+    let exporter = Exporter::start(&[budget]);
+    let holder = Workload::start(&["idle"]);
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
+    launches(WARM_UP);
+    let cost = || exporter.samples().sum("gpucause_probe_cost_seconds_total", &[("probe", "call")]);
+    let before = cost();
+    let took = launches(LAUNCHES);
+    let told = cost() - before;
+    let duty = exporter.samples().sum("gpucause_probe_duty_ratio", &[]);
+    drop(holder);
+    Watched { took, told, duty }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+pub(crate) fn run() {
+    let (mut losses, mut noise, mut agreements, mut duties) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
+        let before = launches(LAUNCHES).as_secs_f64();
+        let kept = watched("--probe.budget=2%");
+        let free = watched("--probe.budget=off");
+        let after = launches(LAUNCHES).as_secs_f64();
+        let plain = before.min(after);
+        losses.push(kept.took.as_secs_f64() / plain - 1.0);
+        noise.push((before / after - 1.0).abs());
+        agreements.push(free.told / (free.took.as_secs_f64() - plain));
+        duties.push(kept.duty);
+        println!(
+            "  round: none {before:.2} s and {after:.2} s, budget {:.2} s, no budget {:.2} s, of which it tells {:.2} s",
+            kept.took.as_secs_f64(),
+            free.took.as_secs_f64(),
+            free.told
+        );
+    }
+    println!(
+        "a thread that launches as often as it can, {LAUNCHES} times, {ROUNDS} interleaved rounds"
+    );
+    println!(
+        "  loss at a budget of 2 %  {:5.2} %, duty ratio {:.2}   (must be <= {:.0} % and noise, here {:.2} %)",
+        100.0 * median(losses.into_iter()),
+        median(duties.into_iter()),
+        100.0 * LOSS_BOUND,
+        100.0 * median(noise.into_iter())
+    );
+    println!(
+        "  without a budget, cost told / time lost  {:.2}   (must be within {:.0} %)",
+        median(agreements.into_iter()),
+        100.0 * AGREEMENT_BOUND
+    );
+}

@@ -1,0 +1,134 @@
+//! What the probes cost, how they keep to a budget, and how they are switched off.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::exporter::Exporter;
+use crate::http_client;
+use crate::kernel_objects::KernelObjects;
+use crate::poll::until;
+use crate::samples::Samples;
+use crate::workload::{Workload, libraries};
+
+const CALLS: &str = "gpucause_cuda_call_duration_seconds_count";
+const DUTY: &str = "gpucause_probe_duty_ratio";
+const OBSERVED: &str = "gpucause_probe_observed_seconds_total";
+const COST: &str = "gpucause_probe_cost_seconds_total";
+const HITS: &str = "gpucause_probe_hits_total";
+const CALL: [(&str, &str); 1] = [("probe", "call")];
+
+/// All runs of all programs.
+fn hits(samples: &Samples) -> u64 {
+    samples.count(HITS, &[])
+}
+
+fn chains_of(exporter: &Exporter, pid: &str) -> Vec<Value> {
+    let response = http_client::get(exporter.address, "/api/v1/chains");
+    let answer: Value = serde_json::from_slice(&response.body).unwrap();
+    let chains = answer["data"]["chains"].as_array().unwrap().clone();
+    let own = |chain: &Value| chain["victim"]["pid"].as_u64() == pid.parse().ok();
+    chains.into_iter().filter(own).collect()
+}
+
+fn until_disabled(exporter: &Exporter, verdict: &[(&str, &str)]) {
+    until("the probes to go", || {
+        exporter.samples().has("gpucause_probe_info", verdict).then_some(())
+    });
+}
+
+#[test]
+fn over_the_budget_launches_are_watched_part_of_the_time_and_their_true_rate_can_be_told() {
+    let exporter = Exporter::start(&["--probe.budget=1%"]);
+    let mut workload = Workload::start(&["rate", "--per-second=50000", "--seconds=32"]);
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
+    let pid = workload.pid();
+    let own = [("pid", pid.as_str()), ("op", "cudaLaunchKernel")];
+    workload.go();
+    until("a duty ratio below one", || (exporter.samples().sum(DUTY, &[]) < 1.0).then_some(()));
+    let before = exporter.samples();
+    std::thread::sleep(Duration::from_secs(17));
+    let after = exporter.samples();
+    let truth = workload.truth();
+    let more = |name, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
+    let rate = more(CALLS, &own) / more(OBSERVED, &[]);
+    let true_rate = truth["calls"]["cudaLaunchKernel"].as_f64().unwrap() / 32.0;
+    assert!((rate / true_rate - 1.0).abs() < 0.03, "{rate} calls/s, where there are {true_rate}");
+    assert!(more(OBSERVED, &[]) < 12.0, "{}", more(OBSERVED, &[]));
+    let each = after.sum("gpucause_probe_hit_cost_seconds", &CALL);
+    let expected = after.sum(HITS, &CALL) * each;
+    assert!((after.sum(COST, &CALL) / expected - 1.0).abs() < 1e-6, "{expected}");
+    assert!(after.sum(COST, &[("probe", "switch")]) > 0.0);
+    let told = chains_of(&exporter, &pid);
+    let false_effects = ["launch_rate_drop", "hang", "sync_storm"];
+    assert!(
+        told.iter().all(|c| !false_effects.contains(&c["effect"].as_str().unwrap())),
+        "{told:?}"
+    );
+    let in_flight = exporter.samples().sum("gpucause_inflight_call_age_seconds", &own[..1]);
+    assert_eq!(in_flight, 0.0);
+    workload.end();
+}
+
+#[test]
+fn a_signal_takes_every_probe_away_and_brings_them_back() {
+    let exporter = Exporter::start(&[]);
+    let mut workload = Workload::start(&["rate", "--per-second=2000", "--seconds=12"]);
+    let runtime = libraries().join("libcudart.so.12");
+    exporter.until_attached(&runtime);
+    let pid = workload.pid();
+    let own = [("pid", pid.as_str()), ("op", "cudaLaunchKernel")];
+    workload.go();
+    until("some of its calls", || (exporter.samples().count(CALLS, &own) > 500).then_some(()));
+    exporter.signal(Signal::SIGUSR1);
+    until_disabled(&exporter, &[("probe", "call"), ("verdict", "disabled")]);
+    let left = KernelObjects::of_process(exporter.pid());
+    assert!(left.links.is_empty(), "{left:?}");
+    let off = exporter.samples();
+    assert!(off.has("gpucause_probe_info", &[("probe", "sched_switch"), ("verdict", "disabled")]));
+    assert!(!off.has("gpucause_probe_info", &[("verdict", "attached")]));
+    assert!(!off.has("gpucause_probe_info", &[("verdict", "broken")]));
+    assert_eq!(off.sum(DUTY, &[]), 0.0);
+    let ready = http_client::get(exporter.address, "/-/ready");
+    assert_eq!(ready.status, 200);
+    assert!(ready.text().contains("disabled"), "{}", ready.text());
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(hits(&exporter.samples()), hits(&off));
+
+    exporter.signal(Signal::SIGUSR1);
+    exporter.until_attached(&runtime);
+    let before = off.count(CALLS, &own);
+    until("its calls again", || {
+        (exporter.samples().count(CALLS, &own) > before + 500).then_some(())
+    });
+    assert_eq!(exporter.samples().sum(DUTY, &[]), 1.0);
+    assert!(!exporter.samples().has("gpucause_probe_info", &[("verdict", "disabled")]));
+    workload.truth();
+    let told = chains_of(&exporter, &pid);
+    assert!(told.iter().all(|chain| chain["effect"] != "hang"), "{told:?}");
+    workload.end();
+}
+
+#[test]
+fn the_configuration_switches_probes_off_and_a_reload_undoes_the_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.yaml");
+    std::fs::write(&file, "probe: {enabled: false}\n").unwrap();
+    let flag = format!("--config.file={}", file.display());
+    let exporter = Exporter::start(&[&flag]);
+    let disabled = [("probe", "call"), ("verdict", "disabled")];
+    until_disabled(&exporter, &disabled);
+    let attached = [("probe", "sched_switch"), ("verdict", "attached")];
+    let until_attached = || {
+        until("the probes to come", || {
+            exporter.samples().has("gpucause_probe_info", &attached).then_some(())
+        });
+    };
+    std::fs::write(&file, "probe: {enabled: true, budget: off}\n").unwrap();
+    until_attached();
+    exporter.signal(Signal::SIGUSR1);
+    until_disabled(&exporter, &disabled);
+    exporter.signal(Signal::SIGHUP);
+    until_attached();
+}

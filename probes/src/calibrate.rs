@@ -1,0 +1,111 @@
+//! What one hit of a call probe costs on this machine: trap, program and return, as a thread feels it.
+//!
+//! The real programs are put on a function of our own that begins as those of NVIDIA's libraries do, and for a moment the
+//! daemon's own calls are counted like others, as launches of a kernel that was launched before. Batches with and without probe
+//! alternate, and the median of their differences counts: whoever else runs on the machine disturbs a batch or two.
+
+use std::arch::naked_asm;
+use std::hint::black_box;
+use std::io;
+use std::path::Path;
+use std::time::Instant;
+
+use gpucause_abi::op::op_of_symbol;
+use gpucause_abi::{Nanos, Tgid};
+use libbpf_rs::Link;
+
+use crate::attach::{AttachError, CallProbes};
+use crate::launch_watch::LaunchWatch;
+use crate::mapped::executable_mappings;
+
+/// Pairs of batches, and calls in each: 3 ms of calls where one costs a microsecond.
+const BATCHES: usize = 21;
+const CALLS: u32 = 120;
+/// What is stood in for.
+const OP: &str = "cudaLaunchKernel";
+/// The kernel that is launched.
+const KERNEL: usize = 0x5eed;
+
+/// The cost of a hit could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CalibrationError {
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    #[error("the programs cannot be told: {0}")]
+    Tell(#[from] libbpf_rs::Error),
+    #[error("own mappings cannot be read: {0}")]
+    Mappings(io::Error),
+    #[error("a function of our own is in no file")]
+    NoFile,
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! like_a_library_function {
+    () => {
+        naked_asm!("push rbp", "mov rbp, rsp", "xor eax, eax", "pop rbp", "ret")
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! like_a_library_function {
+    () => {
+        naked_asm!("nop", "mov w0, #0", "ret")
+    };
+}
+
+#[unsafe(naked)]
+extern "C" fn probed(_kernel: usize) -> i32 {
+    like_a_library_function!()
+}
+
+#[unsafe(naked)]
+extern "C" fn plain(_kernel: usize) -> i32 {
+    like_a_library_function!()
+}
+
+/// Where in the running program's file a function lies.
+fn file_offset(function: extern "C" fn(usize) -> i32) -> Result<u64, CalibrationError> {
+    let address = function as usize as u64;
+    let mappings = executable_mappings(Tgid(std::process::id()))
+        .map_err(|error| CalibrationError::Mappings(io::Error::other(error)))?;
+    let holds = |start: u64, end: u64| (start..end).contains(&address);
+    let mapping = mappings.into_iter().find(|mapping| holds(mapping.start, mapping.end));
+    mapping.map(|m| address - m.start + m.offset).ok_or(CalibrationError::NoFile)
+}
+
+/// Nanoseconds that a call takes.
+fn batch(function: extern "C" fn(usize) -> i32) -> f64 {
+    let function = black_box(function);
+    let began = Instant::now();
+    for _ in 0..CALLS {
+        black_box(function(black_box(KERNEL)));
+    }
+    began.elapsed().as_nanos() as f64 / f64::from(CALLS)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Measures it. The calling process is in the accounts then; whoever calls removes it. So are the links, which take their time
+/// to close.
+pub(crate) fn hit_cost(
+    call_probes: &CallProbes,
+    watch: &mut LaunchWatch,
+) -> Result<(Nanos, Vec<Link>), CalibrationError> {
+    let cookie = op_of_symbol(OP).map_or(0, |op| u64::from(op.0));
+    let mut links = Vec::new();
+    let probes = [(file_offset(probed)?, cookie)];
+    call_probes.attach_group(Path::new("/proc/self/exe"), &probes, &mut links)?;
+    watch.calibrate(true)?;
+    batch(probed);
+    let pairs = (0..BATCHES).map(|_| batch(probed) - batch(plain));
+    let nanos = median(pairs.collect()).max(1.0);
+    watch.calibrate(false)?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "above zero, and far less than the type holds"
+    )]
+    Ok((Nanos(nanos as u64), links))
+}

@@ -1,0 +1,176 @@
+//! Kernels on which uprobes are known to do harm, by release string, and what to do there.
+//!
+//! Distributions port fixes to kernels whose version stays as it was. A kernel is told to have a hazard when its version is in the
+//! range of the upstream releases that have it and no fix is known in the releases of its distribution; better warned once too
+//! often, since what goes wrong there is the observed program.
+
+use std::fmt;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gravity {
+    /// Worth knowing; everything works.
+    Note,
+    /// Observed programs could come to harm in some situations.
+    Warning,
+}
+
+/// A version as kernels tell theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u32, pub u32, pub u32);
+
+impl Version {
+    /// From a release such as `5.15.0-1065-aws`, `6.6.30`, `6.12-rc3` or `5.14.0-427.13.1.el9_4.x86_64`.
+    #[must_use]
+    pub fn parse(release: &str) -> Option<Self> {
+        let end = release.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(release.len());
+        let mut numbers = release[..end].split('.').map(|number| number.parse().ok());
+        Some(Self(numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0)))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+/// A kind of harm, and the upstream releases that do it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hazard {
+    /// What it is called in reports.
+    pub name: &'static str,
+    /// How bad it is.
+    pub gravity: Gravity,
+    /// What can happen.
+    pub harm: &'static str,
+    /// What to do.
+    pub remedy: &'static str,
+    /// From each first version up to, and without, the one that is fixed; none where no release is known to be.
+    ranges: &'static [(Version, Option<Version>)],
+    /// On x86-64 alone.
+    only_x86_64: bool,
+}
+
+/// Every hazard that is known.
+pub const HAZARDS: &[Hazard] = &[
+    Hazard {
+        name: "uretprobe_seccomp",
+        gravity: Gravity::Warning,
+        harm: "a program under a seccomp filter, as in most containers, can be killed when a probed call returns, since \
+               return probes use a system call that filters do not know",
+        remedy: "use 6.12.13, 6.13.2 or newer, or a distribution's kernel that has the fix; until then set probe.enabled: \
+                 false in the configuration where such programs run",
+        ranges: &[
+            (Version(6, 11, 0), Some(Version(6, 12, 13))),
+            (Version(6, 13, 0), Some(Version(6, 13, 2))),
+        ],
+        only_x86_64: true,
+    },
+    Hazard {
+        name: "uretprobe_shadow_stack",
+        gravity: Gravity::Note,
+        harm: "a program that runs with a user shadow stack, which is off unless asked for, is killed when a probed call \
+               returns",
+        remedy: "use 6.11 or newer if programs run with one",
+        ranges: &[(Version(6, 6, 0), Some(Version(6, 11, 0)))],
+        only_x86_64: true,
+    },
+    Hazard {
+        name: "uprobe_nop5_red_zone",
+        gravity: Gravity::Note,
+        harm: "a probe on a 5-byte no-op in the middle of a function overwrites what the function keeps below its stack \
+               pointer",
+        remedy: "nothing is to be done: gpucause probes the entries of functions only, where nothing lies there",
+        ranges: &[(Version(6, 18, 0), None)],
+        only_x86_64: true,
+    },
+];
+
+impl Hazard {
+    fn has(&self, version: Version) -> bool {
+        let inside = |&(first, fixed): &(Version, Option<Version>)| {
+            version >= first && fixed.is_none_or(|fixed| version < fixed)
+        };
+        self.ranges.iter().any(inside)
+    }
+}
+
+/// What is known of a kernel of this release; nothing when the release tells no version.
+#[must_use]
+pub fn hazards(release: &str) -> Vec<&'static Hazard> {
+    let Some(version) = Version::parse(release) else { return Vec::new() };
+    let here = |hazard: &&Hazard| cfg!(target_arch = "x86_64") || !hazard.only_x86_64;
+    HAZARDS.iter().filter(here).filter(|hazard| hazard.has(version)).collect()
+}
+
+/// What is known of the running kernel.
+#[must_use]
+pub fn hazards_of_this_kernel() -> Vec<&'static Hazard> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    hazards(release.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_what_distributions_make_of_them() {
+        for (release, version) in [
+            ("6.18.44", Version(6, 18, 44)),
+            ("6.12-rc3", Version(6, 12, 0)),
+            ("6.8.0-1021-aws", Version(6, 8, 0)),
+            ("5.14.0-427.13.1.el9_4.x86_64", Version(5, 14, 0)),
+            ("6.1.0-18-amd64", Version(6, 1, 0)),
+            ("6.12.27+deb13-amd64", Version(6, 12, 27)),
+            ("5.15.153.1-microsoft-standard-WSL2", Version(5, 15, 153)),
+            ("6.13.1-arch1-1", Version(6, 13, 1)),
+            ("6.12.9-200.fc41.x86_64", Version(6, 12, 9)),
+        ] {
+            assert_eq!(Version::parse(release), Some(version), "{release}");
+        }
+        for release in ["", "rolling", "6", "v6.1", "6.x.1"] {
+            assert_eq!(Version::parse(release), None, "{release}");
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_release_has_the_hazards_of_its_version() {
+        const SECCOMP: &str = "uretprobe_seccomp";
+        const SHADOW_STACK: &str = "uretprobe_shadow_stack";
+        const NOP5: &str = "uprobe_nop5_red_zone";
+        for (release, known) in [
+            ("5.15.0-105-generic", &[][..]),
+            ("5.14.0-427.13.1.el9_4.x86_64", &[]),
+            ("6.1.0-18-amd64", &[]),
+            ("6.8.0-1021-aws", &[SHADOW_STACK]),
+            ("6.10.14", &[SHADOW_STACK]),
+            ("6.11.0-19-generic", &[SECCOMP]),
+            ("6.12.0-55.el10.x86_64", &[SECCOMP]),
+            ("6.12.9-200.fc41.x86_64", &[SECCOMP]),
+            ("6.12.12", &[SECCOMP]),
+            ("6.12.13", &[]),
+            ("6.12.27+deb13-amd64", &[]),
+            ("6.13-rc3", &[SECCOMP]),
+            ("6.13.1-arch1-1", &[SECCOMP]),
+            ("6.13.2", &[]),
+            ("6.14.0-1006-aws", &[]),
+            ("6.18.44", &[NOP5]),
+            ("7.0.0-rc1", &[NOP5]),
+            ("rolling", &[]),
+        ] {
+            let names: Vec<_> = hazards(release).iter().map(|hazard| hazard.name).collect();
+            assert_eq!(names, known, "{release}");
+        }
+    }
+
+    #[test]
+    fn every_hazard_says_what_to_do_and_ranges_are_in_order() {
+        for hazard in HAZARDS {
+            assert!(!hazard.harm.is_empty() && !hazard.remedy.is_empty());
+            assert!(hazard.ranges.iter().all(|&(first, fixed)| fixed.is_none_or(|f| first < f)));
+        }
+    }
+}
