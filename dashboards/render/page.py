@@ -19,8 +19,8 @@ svg{display:block}text{font-family:inherit}
 .panel h2 i{font-style:normal;font-size:11px;color:#8e8e98;border:1px solid #4a4d55;border-radius:50%;padding:0 5px;margin-left:6px}
 .body{padding:2px 8px 8px}.row{position:absolute;font-size:16px;font-weight:500}
 .drawing{display:flex;flex-wrap:wrap;align-items:flex-start}.legend{overflow:hidden;font-size:12px;padding-left:6px}.legend>span{margin-right:14px;white-space:nowrap}
-.legend table{width:100%;border-spacing:0;table-layout:auto}.legend th{font-weight:400;color:#6e9fff;text-align:right;padding:0 6px}
-.legend th:first-child{text-align:left;color:#8e8e98}.legend td{text-align:right;padding:0 6px;height:21px;white-space:nowrap}
+.legend table{width:100%;border-spacing:0;table-layout:auto}.legend th{height:21px;line-height:21px;box-sizing:border-box;font-weight:400;color:#6e9fff;text-align:right;padding:0 6px}
+.legend th:first-child{text-align:left;color:#8e8e98}.legend td{line-height:21px;box-sizing:border-box;text-align:right;padding:0 6px;height:21px;white-space:nowrap}
 .legend td.name{text-align:left;max-width:0;width:99%;overflow:hidden;text-overflow:ellipsis}
 .dash{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:7px;vertical-align:middle}
 .stats{display:flex;height:100%}.stat{flex:1;position:relative;text-align:center}.stat>div{position:relative;z-index:1;font-weight:500;line-height:1.25}

@@ -51,7 +51,7 @@ def _cost():
     return [
         timeseries("CPU of the daemon", "User and system CPU time, as a share of one CPU.",
                    [query(f"rate(process_cpu_seconds_total{{{ON}}}[$__rate_interval]) {OURS}", AT)], unit="percentunit", runbooks=["GpucauseProbesOverBudget"]),
-        timeseries("Memory of the daemon", "Resident memory.", [query(f"process_resident_memory_bytes{{{ON}}} {OURS}", AT)], unit="bytes",
+        timeseries("Memory of the daemon", "Resident memory of the daemon; what its maps in the kernel take is not in it.", [query(f"process_resident_memory_bytes{{{ON}}} {OURS}", AT)], unit="bytes",
                    legend=("lastNotNull", "max")),
         timeseries("Time of the collectors", "Time that each collector took in the last scrape.",
                    [query(f"topk(8, max by (collector) (gpucause_scrape_collector_duration_seconds{{{ON}}}))", "{{collector}}")], unit="s", legend=("mean", "max"),

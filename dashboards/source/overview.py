@@ -60,7 +60,7 @@ def _chains():
     return [
         table("Causal chains", "Findings since the exporter began: a cause, proven on the threads of the process, and its effect. `gpucause explain` tells their evidence, culprit and fix.",
               [query(f"max by (instance, pid, comm, cause, effect, severity) (gpucause_causal_chains_total{{{ON}}})", "chains", table=True)],
-              chain_columns, w=14, h=9, sort="Chains",
+              chain_columns, w=14, h=11, sort="Chains",
               overrides=[
                   override("Severity", mappings=[severities], custom__cellOptions=cell("color-background", mode="basic")),
                   override("PID", links=TO_PROCESS, unit="none"),
@@ -68,7 +68,7 @@ def _chains():
               ], runbooks=["GpucauseDispatcherStarved", "GpucauseLockHolder", "GpucauseDataloaderStarvation", "GpucauseInefficientProgram"]),
         bars("Time lost to each cause", "GPU-feeding time lost in the time range that is shown, in seconds of dispatcher threads, by proven cause.",
              [query(f"sort_desc(sum by (cause) (increase(gpucause_stall_seconds_total{{{ON}}}[$__range])) > 0)", "{{cause}}", instant=True)],
-             unit="s", w=10, h=9, decimals=1, overrides=coloured(CAUSES), runbooks=["GpucauseDispatcherStarved", "GpucauseInefficientProgram"]),
+             unit="s", w=10, h=11, decimals=1, overrides=coloured(CAUSES), runbooks=["GpucauseDispatcherStarved", "GpucauseInefficientProgram"]),
         table("Processes", "The last minute of each process that feeds a GPU. The PID leads to what it does.",
               [
                   query(f"{by} (process:gpucause_launches:rate1m{{{ON}}})", "launches", table=True),
