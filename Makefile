@@ -72,4 +72,4 @@ tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
 
 test-tools: tools
-	@.ci/install clang-format:clang-format promtool:prometheus python3:python3 pip3:python3-pip systemd-analyze:systemd curl:curl
+	@.ci/install clang-format:clang-format promtool:prometheus amtool:prometheus-alertmanager jq:jq python3:python3 pip3:python3-pip systemd-analyze:systemd curl:curl
