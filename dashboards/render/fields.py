@@ -17,11 +17,17 @@ class BadPanel(Exception):
     """A setting that this cannot draw."""
 
 
+LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+
+
 def legend(pattern, labels):
     """The name of a series; a label that it does not have shows by its name, so that nobody overlooks it."""
-    if not pattern:
-        return "{" + ", ".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}"
-    return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda match: labels.get(match[1], match[1] if match[1] not in labels else ""), pattern)
+    return LABEL.sub(lambda match: labels.get(match[1], match[1]), pattern)
+
+
+def names_in(pattern):
+    """The labels that a legend names."""
+    return set(LABEL.findall(pattern))
 
 
 def _matches(matcher, name):

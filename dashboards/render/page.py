@@ -5,7 +5,7 @@ from html import escape
 import draw_heatmap
 import draw_series
 import draw_values
-from fields import BadPanel, legend
+from fields import BadPanel, legend, names_in
 from prometheus import QueryError
 from variables import UnknownVariable
 
@@ -65,6 +65,9 @@ class Panel:
                 answer, numbers = [], [0]
             if not any(value is not None and value == value for value in numbers):
                 self.renderer.empty.append((self.renderer.dashboard["uid"], self.panel["title"], target["legendFormat"]))
+            absent = names_in(target["legendFormat"]) - {key for labels, _ in answer for key in labels}
+            if answer and target["format"] == "time_series" and absent:
+                self.renderer.errors.append(f"{name}: no series has the label {', '.join(sorted(absent))}")
             found.append((target, answer))
         return found
 
