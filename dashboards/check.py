@@ -152,7 +152,9 @@ def every_query_parses(dashboards):
 def only_series_that_exist_are_asked_for(dashboards):
     names = told() | NOT_TOLD
     for one in dashboards:
-        texts = itertools.chain(one.exprs(), (("a variable", variable.get("definition", "")) for variable in one.json["templating"]["list"]))
+        texts = itertools.chain(
+            one.exprs(), (("a variable", variable.get("definition", "")) for variable in one.json["templating"]["list"])
+        )
         for place, expr in texts:
             for name in SERIES.findall(re.sub(r'"[^"]*"', "", expr)):
                 if name not in names and not name.startswith("DCGM_FI_DEV_"):

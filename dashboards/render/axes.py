@@ -69,11 +69,15 @@ def time_ticks(start, end, width):
     step = next((one for one in steps if (end - start) / one * 62 <= width), steps[-1])
     pattern = "%H:%M:%S" if step < 60 else "%H:%M"
     first = math.ceil(start / step)
-    return [(tick * step, time.strftime(pattern, time.gmtime(tick * step))) for tick in range(first, math.floor(end / step) + 1)]
+    return [
+        (tick * step, time.strftime(pattern, time.gmtime(tick * step))) for tick in range(first, math.floor(end / step) + 1)
+    ]
 
 
 def label(x, y, text, anchor="middle", colour=FAINT, size=FONT, more=""):
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" font-size="{size}" {more}>{escape(text)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" font-size="{size}" {more}>{escape(text)}</text>'
+    )
 
 
 def line(x1, y1, x2, y2, colour=GRID, more=""):

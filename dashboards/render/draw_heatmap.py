@@ -62,7 +62,13 @@ def draw(panel, series, window, size):
                 continue
             x = max(frame.x(moment) - wide, frame.left)
             colour = _blend(scheme, (value / most) ** exponent)
-            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(wide - gap, 0.8):.2f}" height="{max(tall - gap, 1):.1f}" fill="{colour}"/>')
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(wide - gap, 0.8):.2f}" height="{max(tall - gap, 1):.1f}"'
+                f' fill="{colour}"/>'
+            )
     stops = "".join(f'<i style="background:{_blend(scheme, (place + 0.5) / 24)}"></i>' for place in range(24))
-    scale = f'<div class="scale"><span>0</span><b>{stops}</b><span>{units.text(most, options["cellValues"]["unit"], options["cellValues"]["decimals"])}</span></div>'
+    scale = (
+        "<div"
+        f' class="scale"><span>0</span><b>{stops}</b><span>{units.text(most, options["cellValues"]["unit"], options["cellValues"]["decimals"])}</span></div>'
+    )
     return f'<svg width="{width:.0f}" height="{height:.0f}">{"".join(parts)}</svg>{scale}'

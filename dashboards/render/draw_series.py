@@ -28,7 +28,10 @@ def _stacked(series):
     edges = []
     for one in series:
         low = list(below)
-        below = [base + (value if value is not None and value == value else 0.0) for base, value in zip(below, one.values, strict=True)]
+        below = [
+            base + (value if value is not None and value == value else 0.0)
+            for base, value in zip(below, one.values, strict=True)
+        ]
         edges.append((low, list(below)))
     return edges
 
@@ -70,7 +73,7 @@ def _legend(panel, series, size):
     space = size[1] if beside else size[1] * 0.4
     height = min(len(rows), int(space / LEGEND_ROW)) * LEGEND_ROW
     width = options["width"] if beside else size[0]
-    html = f'<div class="legend" style="height:{height}px;width:{width - 6}px"><table>{"".join(rows)}</table></div>'
+    html = f'<div class="legend" style="height:{height}px;min-width:0"><table>{"".join(rows)}</table></div>'
     return html, (width if beside else 0), (0 if beside else height)
 
 
@@ -99,12 +102,17 @@ def draw(panel, named, window, size, marks):
     for step in steps:
         if 0 <= scale.at(step["value"]) <= 1:
             y = frame.y(scale.at(step["value"]))
-            parts.append(axes.line(frame.left, y, frame.right, y, step["color"], 'stroke-dasharray="7 5" stroke-opacity="0.85"'))
+            parts.append(
+                axes.line(frame.left, y, frame.right, y, step["color"], 'stroke-dasharray="7 5" stroke-opacity="0.85"')
+            )
     for moment in marks:
         x = frame.x(moment)
         parts.append(axes.line(x, frame.top, x, frame.bottom, "#F2495C", 'stroke-dasharray="3 3" stroke-opacity="0.8"'))
         parts.append(f'<path d="M{x - 4:.1f} {frame.bottom + 5}h8l-4 -6z" fill="#F2495C"/>')
-    return f'<div class="drawing"><svg width="{width:.0f}" height="{height:.0f}">{"".join(parts)}</svg>{legend}</div>'
+    return (
+        f'<div class="{"beside" if beside else "below"}"><svg width="{width:.0f}"'
+        f' height="{height:.0f}">{"".join(parts)}</svg>{legend}</div>'
+    )
 
 
 def _one(one, low, high, frame, scale, moments, values):
@@ -124,7 +132,9 @@ def _one(one, low, high, frame, scale, moments, values):
             parts.append(f'<path d="{path}{base}" fill="{one.colour}" fill-opacity="{custom["fillOpacity"] / 100}"/>')
         style = custom.get("lineStyle", {})
         dash = f'stroke-dasharray="{" ".join(map(str, style["dash"]))}"' if style.get("fill") == "dash" else ""
-        parts.append(f'<path d="{path}" fill="none" stroke="{one.colour}" stroke-width="{custom.get("lineWidth", 1) + 0.3}" {dash}/>')
+        parts.append(
+            f'<path d="{path}" fill="none" stroke="{one.colour}" stroke-width="{custom.get("lineWidth", 1) + 0.3}" {dash}/>'
+        )
         if len(run) == 1:
             x, y = point(run[0], high[run[0]]).split()
             parts.append(f'<circle cx="{x}" cy="{y}" r="2" fill="{one.colour}"/>')

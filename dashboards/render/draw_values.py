@@ -20,7 +20,9 @@ def stat(panel, named, size):
         if panel["options"]["graphMode"] == "area" and len(values) > 1:
             spark = _spark(values, width / len(named), height * 0.42, chosen)
         title = f"<small>{escape(name)}</small>" if len(named) > 1 else ""
-        blocks.append(f'<div class="stat"><div style="color:{chosen};font-size:{font:.0f}px">{escape(text)}{title}</div>{spark}</div>')
+        blocks.append(
+            f'<div class="stat"><div style="color:{chosen};font-size:{font:.0f}px">{escape(text)}{title}</div>{spark}</div>'
+        )
     return f'<div class="stats">{"".join(blocks)}</div>'
 
 
@@ -29,13 +31,14 @@ def _spark(values, width, height, chosen):
     low, high = min(value for _, value in there), max(value for _, value in there)
     low = min(low, high - (abs(high) or 1) * 0.2)
     points = [
-        f"{place / (len(values) - 1) * width:.1f} {height - 2 - (value - low) / ((high - low) or 1) * (height - 6):.1f}" for place, value in there
+        f"{place / (len(values) - 1) * width:.1f} {height - 2 - (value - low) / ((high - low) or 1) * (height - 6):.1f}"
+        for place, value in there
     ]
     path = "M" + "L".join(points)
     ends = points[-1].split()[0], points[0].split()[0]
     return (
-        f'<svg class="spark" width="{width:.0f}" height="{height:.0f}"><path d="{path}L{ends[0]} {height}L{ends[1]} {height}Z" fill="{chosen}" '
-        f'fill-opacity="0.15"/><path d="{path}" fill="none" stroke="{chosen}"/></svg>'
+        f'<svg class="spark" width="{width:.0f}" height="{height:.0f}"><path d="{path}L{ends[0]} {height}L{ends[1]} {height}Z"'
+        f' fill="{chosen}" fill-opacity="0.15"/><path d="{path}" fill="none" stroke="{chosen}"/></svg>'
     )
 
 
@@ -59,7 +62,9 @@ def bars(panel, named, size):
         parts.append(axes.label(0, y + tall / 2 + 4, name, "start", "#ccccdc", 13))
         parts.append(f'<rect x="{names:.0f}" y="{y:.1f}" width="{room:.0f}" height="{tall:.1f}" fill="#22252b"/>')
         long = min(value / most, 1) * room
-        parts.append(f'<rect x="{names:.0f}" y="{y:.1f}" width="{long:.1f}" height="{tall:.1f}" fill="{chosen}" fill-opacity="0.35"/>')
+        parts.append(
+            f'<rect x="{names:.0f}" y="{y:.1f}" width="{long:.1f}" height="{tall:.1f}" fill="{chosen}" fill-opacity="0.35"/>'
+        )
         parts.append(f'<rect x="{names + max(long - 2, 0):.1f}" y="{y:.1f}" width="2" height="{tall:.1f}" fill="{chosen}"/>')
         parts.append(axes.label(width - 4, y + tall / 2 + 4, text, "end", chosen, 13))
     if len(rows) * (tall + 5) - 5 > height + 1:
@@ -85,10 +90,15 @@ def states(panel, named, window, size):
             text, chosen = mapped(config, value) or (shown(config, value)[0], threshold(config, value))
             seen[text] = chosen
             x, right = frame.x(moments[begin]), frame.x(min(moments[end] + step, frame.end))
-            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(right - x, 1):.1f}" height="{tall * 0.84:.1f}" fill="{chosen}" fill-opacity="0.75"/>')
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(right - x, 1):.1f}" height="{tall * 0.84:.1f}" fill="{chosen}"'
+                ' fill-opacity="0.75"/>'
+            )
             if axes.width_of(text) + 12 < right - x and tall > 15:
                 parts.append(axes.label(x + 6, y + tall * 0.42 + 4, text, "start", "#ffffff"))
-    items = "".join(f'<span><span class="dash" style="background:{chosen}"></span>{escape(text)}</span>' for text, chosen in seen.items())
+    items = "".join(
+        f'<span><span class="dash" style="background:{chosen}"></span>{escape(text)}</span>' for text, chosen in seen.items()
+    )
     return f'<svg width="{width:.0f}" height="{height:.0f}">{"".join(parts)}</svg><div class="legend">{items}</div>'
 
 
@@ -109,7 +119,12 @@ def merged(frames):
     for value_name, answer in frames:
         for labels, value in answer:
             same = next(
-                (row for row in rows if value_name not in row and all(row.get(key, each) == each for key, each in labels.items())), None
+                (
+                    row
+                    for row in rows
+                    if value_name not in row and all(row.get(key, each) == each for key, each in labels.items())
+                ),
+                None,
             )
             if same is None:
                 rows.append({**labels, value_name: value})
@@ -126,7 +141,10 @@ def table(panel, frames, size):
     rows = merged(frames)
     organize = known["organize"]
     there = {key for row in rows for key in row} & set(known["filterFieldsByName"]["include"]["names"])
-    columns = [(key, organize["renameByName"].get(key, key)) for key in sorted(there, key=lambda key: organize["indexByName"].get(key, 99))]
+    columns = [
+        (key, organize["renameByName"].get(key, key))
+        for key in sorted(there, key=lambda key: organize["indexByName"].get(key, 99))
+    ]
     for sort in reversed(panel["options"]["sortBy"]):
         key = next(key for key, title in columns if title == sort["displayName"])
         rows.sort(key=lambda row: row.get(key, float("-inf")), reverse=sort["desc"])
@@ -152,7 +170,7 @@ def _cell(config, value):
     number = not isinstance(value, str)
     chosen = chosen or (colour(config, 0, value) if number and kind != "auto" else None)
     side = ' class="number"' if number and not config.get("mappings") else ""
-    text = f'<a>{escape(text)}</a>' if config.get("links") else escape(text)
+    text = f"<a>{escape(text)}</a>" if config.get("links") else escape(text)
     if kind == "color-background" and chosen:
         return f'<td style="background:{chosen};color:#111217">{text}</td>'
     if kind == "color-text" and chosen:

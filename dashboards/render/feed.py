@@ -45,6 +45,8 @@ class Feed:
         self.data = pathlib.Path(data)
         self.prometheus_url = f"http://127.0.0.1:{port}"
         self.exporter = f"127.0.0.1:{port + 1}"
+        # The trainer maps files of its own, so that the exporter meets them as they come.
+        self.late_stand_ins = self.data / "stand-ins"
         self.running = []
 
     def __enter__(self):
@@ -88,8 +90,13 @@ class Feed:
         )
         self.start(
             "prometheus",
-            ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={self.data}/tsdb", "--log.level=warn",
-             f"--web.listen-address={self.prometheus_url.removeprefix('http://')}"],
+            [
+                "prometheus",
+                f"--config.file={config}",
+                f"--storage.tsdb.path={self.data}/tsdb",
+                "--log.level=warn",
+                f"--web.listen-address={self.prometheus_url.removeprefix('http://')}",
+            ],
         )
         self.until_answers(f"{self.prometheus_url}/-/ready")
 
@@ -107,11 +114,36 @@ class Feed:
         late = number == LATE
         return self.start(
             f"rank-{number}",
-            [self.programs / "gpucause-workload", "--libs", self.stand_ins, "--with-parent", "--comm", "trainer-rank",
-             "--kernels", 5, "--ranks", RANKS, "--rank", number, "--copy-bytes", 262144 if number else 4194304,
-             "--copy-kind", "d2h" if late else "h2d", "--script", BEHIND if late else ON_TIME, "rate", "--seconds", 3600,
-             "--per-second", 260, "--mix", MIX],
-            RANK=number, LOCAL_RANK=number, WORLD_SIZE=RANKS,
+            [
+                self.programs / "gpucause-workload",
+                "--libs",
+                self.stand_ins,
+                "--with-parent",
+                "--comm",
+                "trainer-rank",
+                "--kernels",
+                5,
+                "--ranks",
+                RANKS,
+                "--rank",
+                number,
+                "--copy-bytes",
+                262144 if number else 4194304,
+                "--copy-kind",
+                "d2h" if late else "h2d",
+                "--script",
+                BEHIND if late else ON_TIME,
+                "rate",
+                "--seconds",
+                3600,
+                "--per-second",
+                260,
+                "--mix",
+                MIX,
+            ],
+            RANK=number,
+            LOCAL_RANK=number,
+            WORLD_SIZE=RANKS,
         )
 
     def fault(self, name, seconds):
@@ -120,8 +152,20 @@ class Feed:
         healthy = min(HEALTHY_SECONDS, seconds / 3)
         process = self.start(
             log,
-            [self.programs / "gpucause-workload", "--libs", self.stand_ins, "--with-parent", "--comm", "demo-trainer",
-             "scenario", name, "--baseline", healthy, "--seconds", 3600],
+            [
+                self.programs / "gpucause-workload",
+                "--libs",
+                self.late_stand_ins,
+                "--with-parent",
+                "--comm",
+                "demo-trainer",
+                "scenario",
+                name,
+                "--baseline",
+                healthy,
+                "--seconds",
+                3600,
+            ],
         )
         time.sleep(seconds)
         os.killpg(process.pid, signal.SIGTERM)
@@ -130,13 +174,20 @@ class Feed:
 
     def run(self, seconds):
         """Feeds for about so long, and says of which moments in seconds since the Unix epoch."""
+        subprocess.run(
+            [self.programs / "gpucause-workload", "lay-out", self.late_stand_ins], check=True, stdout=subprocess.DEVNULL
+        )
         begin = time.time()
         ranks = [self.rank(number) for number in range(RANKS)]
         gpus = ",".join("+".join(f"{rank.pid}:4000000000" for rank in ranks[gpu::2]) for gpu in range(2))
         self.start(
             "exporter",
-            [self.programs / "gpucause", "exporter", f"--web.listen-address={self.exporter}",
-             f"--nvml.library={self.stand_ins}/libnvidia-ml.so.1"],
+            [
+                self.programs / "gpucause",
+                "exporter",
+                f"--web.listen-address={self.exporter}",
+                f"--nvml.library={self.stand_ins}/libnvidia-ml.so.1",
+            ],
             GPUCAUSE_FAKE_NVML=f"gpus=2;util=97,91;mem_used=34359738368,17179869184;processes={gpus}",
         )
         self.until_answers(f"http://{self.exporter}/-/ready")

@@ -18,7 +18,7 @@ svg{display:block}text{font-family:inherit}
 .panel h2{font-size:14px;font-weight:500;margin:0;padding:8px 8px 0 10px;height:26px;white-space:nowrap;overflow:hidden;box-sizing:border-box}
 .panel h2 i{font-style:normal;font-size:11px;color:#8e8e98;border:1px solid #4a4d55;border-radius:50%;padding:0 5px;margin-left:6px}
 .body{padding:2px 8px 8px}.row{position:absolute;font-size:16px;font-weight:500}
-.drawing{display:flex;flex-wrap:wrap;align-items:flex-start}.legend{overflow:hidden;font-size:12px;padding-left:6px}.legend>span{margin-right:14px;white-space:nowrap}
+.beside{display:flex;align-items:flex-start}.beside .legend{flex:1}.legend{overflow:hidden;font-size:12px;padding-left:6px}.legend>span{margin-right:14px;white-space:nowrap}
 .legend table{width:100%;border-spacing:0;table-layout:auto}.legend th{height:21px;line-height:21px;box-sizing:border-box;font-weight:400;color:#6e9fff;text-align:right;padding:0 6px}
 .legend th:first-child{text-align:left;color:#8e8e98}.legend td{line-height:21px;box-sizing:border-box;text-align:right;padding:0 6px;height:21px;white-space:nowrap}
 .legend td.name{text-align:left;max-width:0;width:99%;overflow:hidden;text-overflow:ellipsis}
@@ -85,10 +85,14 @@ class Panel:
         if kind == "heatmap":
             return draw_heatmap.draw(self.panel, answers[0][1], window, size)
         named = [
-            (legend(target["legendFormat"], labels), [value] if target["instant"] else value) for target, answer in answers for labels, value in answer
+            (legend(target["legendFormat"], labels), [value] if target["instant"] else value)
+            for target, answer in answers
+            for labels, value in answer
         ]
         if kind == "timeseries":
-            return draw_series.draw(self.panel, named, window, size, self.renderer.marks if self.panel["id"] in self.renderer.marked else [])
+            return draw_series.draw(
+                self.panel, named, window, size, self.renderer.marks if self.panel["id"] in self.renderer.marked else []
+            )
         if kind == "state-timeline":
             return draw_values.states(self.panel, named, window, size)
         return {"stat": draw_values.stat, "bargauge": draw_values.bars}[kind](self.panel, named, size)
@@ -104,8 +108,9 @@ class Panel:
             body = ""
         about = "<i>i</i>" if self.panel.get("description") else ""
         return (
-            f'<div class="panel" style="left:{left:.0f}px;top:{top:.0f}px;width:{width:.0f}px;height:{height:.0f}px">'
-            f'<h2>{escape(self.title)}{about}</h2><div class="body" style="height:{height - HEADER - 4:.0f}px">{body}</div></div>'
+            '<div class="panel"'
+            f' style="left:{left:.0f}px;top:{top:.0f}px;width:{width:.0f}px;height:{height:.0f}px"><h2>{escape(self.title)}{about}</h2><div'
+            f' class="body" style="height:{height - HEADER - 4:.0f}px">{body}</div></div>'
         )
 
 
@@ -155,13 +160,18 @@ class Renderer:
             bottom = max(bottom, place["y"] + place["h"])
             parts.append(Panel(self, panel, variables).html(place))
         rows = min(bottom, only) if only else bottom
-        height = TOP + rows * (CELL + GAP) + GAP
+        height = TOP + rows * (CELL + GAP) + (0 if only else GAP)
         chosen = "".join(
             f'<span><b>{escape(one["label"])}</b><em>{escape(self.variables.fill("$" + one["name"], plain=True))}</em></span>'
             for one in self.dashboard["templating"]["list"]
         )
-        title = f'<div class="title">{escape(self.dashboard["title"])}<small>{escape(self.dashboard["description"])}</small></div>'
+        title = (
+            f'<div class="title">{escape(self.dashboard["title"])}<small>{escape(self.dashboard["description"])}</small></div>'
+        )
         return (
-            f'<!doctype html><meta charset="utf-8"><style>{STYLE}body{{width:{WIDTH}px;height:{height}px}}</style>{title}'
-            f'<div class="vars">{chosen}</div>{"".join(parts)}'
-        ), height
+            (
+                f'<!doctype html><meta charset="utf-8"><style>{STYLE}body{{width:{WIDTH}px;height:{height}px}}</style>{title}'
+                f'<div class="vars">{chosen}</div>{"".join(parts)}'
+            ),
+            height,
+        )

@@ -30,24 +30,46 @@ def arguments():
     parser.add_argument("--prometheus", help="URL of a Prometheus that has the data; needs --from and --to")
     parser.add_argument("--from", dest="begin", type=float, help="in seconds since the Unix epoch")
     parser.add_argument("--to", dest="end", type=float)
-    parser.add_argument("--scrape-interval", type=float, default=feed.INTERVAL, help="of that Prometheus, in seconds [%(default)s]")
-    parser.add_argument("--var", action="append", default=[], metavar="DASHBOARD:NAME=VALUE", help="value of a variable instead of its default")
+    parser.add_argument(
+        "--scrape-interval", type=float, default=feed.INTERVAL, help="of that Prometheus, in seconds [%(default)s]"
+    )
+    parser.add_argument(
+        "--var", action="append", default=[], metavar="DASHBOARD:NAME=VALUE", help="value of a variable instead of its default"
+    )
     parser.add_argument("--out", default="target/dashboards", help="folder of the pictures [%(default)s]")
     parser.add_argument("--rows", type=int, help="only so many rows of the grid")
+    parser.add_argument("--scale", type=float, default=1, help="of the pictures [%(default)s]")
     parser.add_argument("--only", help="only the dashboard with this UID")
     return parser.parse_args()
 
 
-def screenshot(html, height, to):
+def screenshot(html, height, scale, to):
     """One picture of a page, as it is."""
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder) / "page.html"
         source.write_text(html)
         subprocess.run(
-            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage",
-             "--disable-extensions", "--disable-background-networking", "--no-first-run", f"--user-data-dir={folder}/profile",
-             f"--window-size={page.WIDTH},{height}", f"--screenshot={to}", source.as_uri()],
-            check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120,
+            [
+                "chromium",
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                "--disable-dev-shm-usage",
+                "--disable-extensions",
+                "--disable-background-networking",
+                "--no-first-run",
+                f"--force-device-scale-factor={scale}",
+                f"--user-data-dir={folder}/profile",
+                f"--window-size={page.WIDTH},{height}",
+                f"--screenshot={to}",
+                source.as_uri(),
+            ],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=120,
         )
 
 
@@ -68,11 +90,13 @@ def draw(options, url, begin, end):
             if name.startswith(f"{uid}:"):
                 chosen.setdefault(name.split(":")[1], []).append(value)
         variables = Variables(dashboard, prometheus, begin, end, chosen)
-        wrong += [f"{uid}: variable {name} has no values" for name in variables.missing if (uid, name) not in may_be_empty.VARIABLES]
+        wrong += [
+            f"{uid}: variable {name} has no values" for name in variables.missing if (uid, name) not in may_be_empty.VARIABLES
+        ]
         renderer = page.Renderer(dashboard, prometheus, variables, (begin, end), options.scrape_interval)
         html, height = renderer.html(options.rows)
         (out / f"{uid}.html").write_text(html)
-        screenshot(html, height, out / f"{uid}.png")
+        screenshot(html, height, options.scale, out / f"{uid}.png")
         wrong += renderer.errors
         empty |= set(renderer.empty)
         queries += sum(len(panel.get("targets", [])) for panel in dashboard["panels"])

@@ -29,9 +29,19 @@ def variables(chosen=None):
 class Units(unittest.TestCase):
     def test_numbers_are_scaled_and_have_three_digits(self):
         for value, unit, wanted in [
-            (0.0000123, "s", "12.3 µs"), (0, "s", "0 s"), (75, "s", "1.25 mins"), (1536, "bytes", "1.5 KiB"), (16384, "mbytes", "16 GiB"),
-            (2_500_000, "Bps", "2.5 MB/s"), (0.1234, "percentunit", "12.3%"), (97, "percent", "97%"), (8633, "ops", "8.63K ops/s"),
-            (40, "suffix:x", "40x"), (0, "short", "0"), (float("nan"), "s", ""), (None, "s", ""),
+            (0.0000123, "s", "12.3 µs"),
+            (0, "s", "0 s"),
+            (75, "s", "1.25 mins"),
+            (1536, "bytes", "1.5 KiB"),
+            (16384, "mbytes", "16 GiB"),
+            (2_500_000, "Bps", "2.5 MB/s"),
+            (0.1234, "percentunit", "12.3%"),
+            (97, "percent", "97%"),
+            (8633, "ops", "8.63K ops/s"),
+            (40, "suffix:x", "40x"),
+            (0, "short", "0"),
+            (float("nan"), "s", ""),
+            (None, "s", ""),
         ]:
             self.assertEqual(units.text(value, unit), wanted)
 
@@ -42,7 +52,10 @@ class Units(unittest.TestCase):
 
 class Settings(unittest.TestCase):
     def test_overrides_change_only_the_series_that_they_match(self):
-        override = {"matcher": {"id": "byRegexp", "options": "/^b/"}, "properties": [{"id": "custom.lineWidth", "value": 3}, {"id": "unit", "value": "s"}]}
+        override = {
+            "matcher": {"id": "byRegexp", "options": "/^b/"},
+            "properties": [{"id": "custom.lineWidth", "value": 3}, {"id": "unit", "value": "s"}],
+        }
         panel = {"fieldConfig": {"defaults": {"unit": "ops", "custom": {"lineWidth": 1}}, "overrides": [override]}}
         self.assertEqual(fields.settings(panel, "abc")["unit"], "ops")
         self.assertEqual(fields.settings(panel, "bcd"), {"unit": "s", "custom": {"lineWidth": 3}})
@@ -74,14 +87,19 @@ class Data(unittest.TestCase):
 
     def test_rows_are_joined_on_the_labels_that_they_share(self):
         frames = [("Value #A", [({"pid": "1"}, 5.0), ({"pid": "2"}, 6.0)]), ("Value #B", [({"pid": "2", "rank": "0"}, 7.0)])]
-        self.assertEqual(draw_values.merged(frames), [{"pid": "1", "Value #A": 5.0}, {"pid": "2", "Value #A": 6.0, "rank": "0", "Value #B": 7.0}])
+        self.assertEqual(
+            draw_values.merged(frames),
+            [{"pid": "1", "Value #A": 5.0}, {"pid": "2", "Value #A": 6.0, "rank": "0", "Value #B": 7.0}],
+        )
 
     def test_stacked_series_begin_where_the_one_below_ends(self):
         class One:
             def __init__(self, values):
                 self.values = values
 
-        self.assertEqual(draw_series._stacked([One([1.0, None]), One([2.0, 3.0])]), [([0.0, 0.0], [1.0, 0.0]), ([1.0, 0.0], [3.0, 3.0])])
+        self.assertEqual(
+            draw_series._stacked([One([1.0, None]), One([2.0, 3.0])]), [([0.0, 0.0], [1.0, 0.0]), ([1.0, 0.0], [3.0, 3.0])]
+        )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,17 @@ import math
 
 BINARY = ["", "Ki", "Mi", "Gi", "Ti", "Pi"]
 DECIMAL = ["", "K", "Mil", "Bil", "Tri"]
-TIMES = [(86400 * 365, "years"), (86400 * 7, "weeks"), (86400, "days"), (3600, "hours"), (60, "mins"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")]
+TIMES = [
+    (86400 * 365, "years"),
+    (86400 * 7, "weeks"),
+    (86400, "days"),
+    (3600, "hours"),
+    (60, "mins"),
+    (1, "s"),
+    (1e-3, "ms"),
+    (1e-6, "µs"),
+    (1e-9, "ns"),
+]
 # As they stand behind a number.
 SUFFIXES = {"percent": "%", "percentunit": "%", "ops": "ops/s", "watt": "W", "short": "", "none": ""}
 KNOWN = {*SUFFIXES, "s", "bytes", "Bps", "mbytes", "dateTimeAsIso"}
@@ -57,4 +67,7 @@ def text(value, unit, decimals=None):
     if unit == "none":
         return digits(value, decimals if decimals is not None else 0 if value == int(value) else None)
     suffix = SUFFIXES[unit]
-    return f"{scaled(value, 1000, DECIMAL if unit == 'short' else ['', 'K', 'M', 'B', 'T'], decimals, ' ' if unit == 'short' else '')} {suffix}".strip()
+    return (
+        f"{scaled(value, 1000, DECIMAL if unit == 'short' else ['', 'K', 'M', 'B', 'T'], decimals, ' ' if unit == 'short' else '')}"
+        f" {suffix}".strip()
+    )

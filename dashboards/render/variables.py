@@ -66,6 +66,8 @@ class Variables:
             values = self.values[name]
             if plain:
                 return " + ".join(values)
-            return values[0] if len(values) == 1 else "(" + "|".join(re.escape(one).replace("\\", "\\\\") for one in values) + ")"
+            return (
+                values[0] if len(values) == 1 else "(" + "|".join(re.escape(one).replace("\\", "\\\\") for one in values) + ")"
+            )
 
         return USE.sub(value, text)

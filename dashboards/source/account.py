@@ -27,7 +27,13 @@ def time_account(selector, *, w, h, runbooks):
         query(share("sum by (phase) (" + seconds('phase=~"host|launch|memcpy", state="running"') + ")"), "running: {{phase}}"),
         query(share("sum(" + seconds('phase!~"host|launch|memcpy|sync", state="running"') + ")"), "running: other calls"),
         query(
-            share("sum by (state) (" + seconds('phase!="sync", state!="running"') + " or " + seconds('state=~"preempted|runqueue"') + ")"),
+            share(
+                "sum by (state) ("
+                + seconds('phase!="sync", state!="running"')
+                + " or "
+                + seconds('state=~"preempted|runqueue"')
+                + ")"
+            ),
             "{{state}}",
         ),
     ]
@@ -48,13 +54,13 @@ def time_account(selector, *, w, h, runbooks):
     )
 
 
-def lost_by_cause(selector, *, w, h, runbooks):
-    """Time lost to proven causes."""
+def lost_by_cause(selector, *, w, h, runbooks, only=""):
+    """Time lost to proven causes, `only` of series that a part of the query says."""
     return timeseries(
         "Time lost, by cause",
         """GPU-feeding time lost to causes that were proven on the threads themselves, as a share of the time of one process: 100 %
         is one process that does nothing else. Of several processes, all together.""",
-        [query(f"sum by (cause) (cause:gpucause_stall:ratio_rate1m{{{selector}}}) > 0", "{{cause}}")],
+        [query(f"sum by (cause) (cause:gpucause_stall:ratio_rate1m{{{selector}}}{only}) > 0", "{{cause}}")],
         unit="percentunit",
         w=w,
         h=h,

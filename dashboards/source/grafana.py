@@ -100,8 +100,24 @@ def _panel(kind, title, description, targets, *, w, h, runbooks=(), defaults=Non
     return panel
 
 
-def timeseries(title, description, targets, *, unit, w=8, h=8, stack=False, low=0, high=None, log=False, lines=None, overrides=(),
-               legend=("mean", "max"), decimals=None, **more):
+def timeseries(
+    title,
+    description,
+    targets,
+    *,
+    unit,
+    w=8,
+    h=8,
+    stack=False,
+    low=0,
+    high=None,
+    log=False,
+    lines=None,
+    overrides=(),
+    legend=("mean", "max"),
+    decimals=None,
+    **more,
+):
     """Lines, or areas on top of each other. `lines` are thresholds to be drawn."""
     beside = w >= 12
     custom = {
@@ -132,16 +148,31 @@ def timeseries(title, description, targets, *, unit, w=8, h=8, stack=False, low=
             "displayMode": "table",
             "placement": "right" if beside else "bottom",
             "calcs": list(legend),
-            **({"width": 170 + 75 * len(legend)} if beside else {}),
+            **({"width": 215 + 70 * len(legend)} if beside else {}),
         },
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
-    return _panel("timeseries", title, description, targets, w=w, h=h, defaults=defaults, overrides=overrides,
-                  options=options, **more)
+    return _panel(
+        "timeseries", title, description, targets, w=w, h=h, defaults=defaults, overrides=overrides, options=options, **more
+    )
 
 
-def stat(title, description, targets, *, unit, thresholds=None, w=4, h=4, decimals=None, calc="lastNotNull", spark=True, mappings=(),
-         overrides=(), **more):
+def stat(
+    title,
+    description,
+    targets,
+    *,
+    unit,
+    thresholds=None,
+    w=4,
+    h=4,
+    decimals=None,
+    calc="lastNotNull",
+    spark=True,
+    mappings=(),
+    overrides=(),
+    **more,
+):
     """One number, coloured by thresholds."""
     defaults = {
         "unit": unit,
@@ -159,7 +190,9 @@ def stat(title, description, targets, *, unit, thresholds=None, w=4, h=4, decima
         "textMode": "auto",
         "reduceOptions": {"calcs": [calc], "fields": "", "values": False},
     }
-    return _panel("stat", title, description, targets, w=w, h=h, defaults=defaults, options=options, overrides=overrides, **more)
+    return _panel(
+        "stat", title, description, targets, w=w, h=h, defaults=defaults, options=options, overrides=overrides, **more
+    )
 
 
 def bars(title, description, targets, *, unit, w=8, h=8, high=None, thresholds=None, overrides=(), decimals=None, **more):
@@ -186,7 +219,9 @@ def bars(title, description, targets, *, unit, w=8, h=8, high=None, thresholds=N
         "minVizWidth": 8,
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
     }
-    return _panel("bargauge", title, description, targets, w=w, h=h, defaults=defaults, options=options, overrides=overrides, **more)
+    return _panel(
+        "bargauge", title, description, targets, w=w, h=h, defaults=defaults, options=options, overrides=overrides, **more
+    )
 
 
 def heatmap(title, description, targets, *, unit="s", w=8, h=9, scheme="Oranges", **more):
@@ -195,8 +230,15 @@ def heatmap(title, description, targets, *, unit="s", w=8, h=9, scheme="Oranges"
         "calculate": False,
         "cellGap": 1,
         "cellValues": {"unit": "short", "decimals": 0},
-        "color": {"mode": "scheme", "scheme": scheme, "scale": "exponential", "exponent": 0.4, "steps": 64, "reverse": False,
-                  "fill": "dark-orange"},
+        "color": {
+            "mode": "scheme",
+            "scheme": scheme,
+            "scale": "exponential",
+            "exponent": 0.4,
+            "steps": 64,
+            "reverse": False,
+            "fill": "dark-orange",
+        },
         "exemplars": {"color": "rgba(255,0,255,0.7)"},
         "filterValues": {"le": 1e-9},
         "legend": {"show": True},
@@ -205,7 +247,9 @@ def heatmap(title, description, targets, *, unit="s", w=8, h=9, scheme="Oranges"
         "tooltip": {"mode": "single", "yHistogram": True, "showColorScale": True},
         "yAxis": {"unit": unit, "axisPlacement": "left", "reverse": False},
     }
-    defaults = {"custom": {"hideFrom": {"legend": False, "tooltip": False, "viz": False}, "scaleDistribution": {"type": "linear"}}}
+    defaults = {
+        "custom": {"hideFrom": {"legend": False, "tooltip": False, "viz": False}, "scaleDistribution": {"type": "linear"}}
+    }
     return _panel("heatmap", title, description, targets, w=w, h=h, defaults=defaults, options=options, **more)
 
 
@@ -229,8 +273,19 @@ def table(title, description, targets, columns, *, w=24, h=8, sort=None, overrid
         "footer": {"show": False, "reducer": ["sum"], "countRows": False, "fields": ""},
         "sortBy": [{"displayName": sort, "desc": True}] if sort else [],
     }
-    return _panel("table", title, description, targets, w=w, h=h, defaults=defaults, options=options, overrides=overrides,
-                  transformations=transformations, **more)
+    return _panel(
+        "table",
+        title,
+        description,
+        targets,
+        w=w,
+        h=h,
+        defaults=defaults,
+        options=options,
+        overrides=overrides,
+        transformations=transformations,
+        **more,
+    )
 
 
 def states(title, description, targets, *, mappings, unit="short", w=24, h=6, **more):
@@ -256,7 +311,8 @@ def states(title, description, targets, *, mappings, unit="short", w=24, h=6, **
 def values(mapping):
     """What values are called and how they are coloured: value -> (text, colour)."""
     options = {
-        str(value): {"text": text, "color": colour, "index": index} for index, (value, (text, colour)) in enumerate(mapping.items())
+        str(value): {"text": text, "color": colour, "index": index}
+        for index, (value, (text, colour)) in enumerate(mapping.items())
     }
     return {"type": "value", "options": options}
 
@@ -314,7 +370,9 @@ def _lay(rows):
     """Places the panels of each row of the dashboard, from left to right and on to the next line where one does not fit."""
     panels, y = [], 0
     for title, members in rows:
-        panels.append({"type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": y}})
+        panels.append(
+            {"type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": y}}
+        )
         y += 1
         x = tallest = 0
         for member in members:
