@@ -67,8 +67,6 @@ def draw(panel, series, window, size):
                 f' fill="{colour}"/>'
             )
     stops = "".join(f'<i style="background:{_blend(scheme, (place + 0.5) / 24)}"></i>' for place in range(24))
-    scale = (
-        "<div"
-        f' class="scale"><span>0</span><b>{stops}</b><span>{units.text(most, options["cellValues"]["unit"], options["cellValues"]["decimals"])}</span></div>'
-    )
+    top = units.text(most, options["cellValues"]["unit"], options["cellValues"]["decimals"])
+    scale = f'<div class="scale"><span>0</span><b>{stops}</b><span>{top}</span></div>'
     return f'<svg width="{width:.0f}" height="{height:.0f}">{"".join(parts)}</svg>{scale}'

@@ -1,5 +1,6 @@
 """A dashboard as one page of HTML: its queries run, its panels drawn where it lays them."""
 
+import pathlib
 from html import escape
 
 import draw_heatmap
@@ -11,32 +12,7 @@ from variables import UnknownVariable
 
 WIDTH = 1600
 CELL, GAP, MARGIN, HEADER, TOP = 30, 8, 16, 34, 96
-STYLE = """
-body{margin:0;background:#111217;color:#ccccdc;font:13px Inter,Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif;position:relative}
-svg{display:block}text{font-family:inherit}
-.panel{position:absolute;background:#181b1f;border:1px solid #2b2e35;border-radius:2px;overflow:hidden;box-sizing:border-box}
-.panel h2{font-size:14px;font-weight:500;margin:0;padding:8px 8px 0 10px;height:26px;white-space:nowrap;overflow:hidden;box-sizing:border-box}
-.panel h2 i{font-style:normal;font-size:11px;color:#8e8e98;border:1px solid #4a4d55;border-radius:50%;padding:0 5px;margin-left:6px}
-.body{padding:2px 8px 8px}.row{position:absolute;font-size:16px;font-weight:500}
-.beside{display:flex;align-items:flex-start}.beside .legend{flex:1}.legend{overflow:hidden;font-size:12px;padding-left:6px}.legend>span{margin-right:14px;white-space:nowrap}
-.legend table{width:100%;border-spacing:0;table-layout:auto}.legend th{height:21px;line-height:21px;box-sizing:border-box;font-weight:400;color:#6e9fff;text-align:right;padding:0 6px}
-.legend th:first-child{text-align:left;color:#8e8e98}.legend td{line-height:21px;box-sizing:border-box;text-align:right;padding:0 6px;height:21px;white-space:nowrap}
-.legend td.name{text-align:left;max-width:0;width:99%;overflow:hidden;text-overflow:ellipsis}
-.dash{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:7px;vertical-align:middle}
-.stats{display:flex;height:100%}.stat{flex:1;position:relative;text-align:center}.stat>div{position:relative;z-index:1;font-weight:500;line-height:1.25}
-.stat small{display:block;font-size:12px}.spark{position:absolute;left:0;bottom:0}
-.scale{display:flex;justify-content:center;align-items:center;gap:8px;color:#9a9aa8;font-size:11px;height:26px}
-.scale b{display:flex;width:220px;height:8px}.scale i{flex:1}
-.table table{width:100%;border-spacing:0;font-size:13px}.table th{text-align:left;color:#6e9fff;font-weight:500;height:32px;padding:0 8px;border-bottom:1px solid #2b2e35}
-.table td{height:32px;padding:0 8px;border-bottom:1px solid #22252b;white-space:nowrap;max-width:360px;overflow:hidden;text-overflow:ellipsis}
-.table table .number{text-align:right}.table th{white-space:nowrap}a{color:#6e9fff}
-.cell{display:flex;align-items:center;gap:10px}.cell em{font-style:normal;width:52px;text-align:right}
-.gauge{flex:1;min-width:70px;height:18px;background:#22252b}.gauge i{display:block;height:100%;opacity:.75}
-.nodata{color:#8e8e98;text-align:center;padding-top:40px}
-.title{position:absolute;left:16px;top:14px;font-size:18px;font-weight:500}.title small{color:#8e8e98;font-size:13px;margin-left:14px;font-weight:400}
-.vars{position:absolute;left:16px;top:50px;display:flex;gap:14px}.vars span{border:1px solid #35383f;border-radius:2px}
-.vars b{font-weight:500;background:#22252b;padding:6px 8px;display:inline-block}.vars em{font-style:normal;padding:6px 10px;display:inline-block}
-"""
+STYLE = (pathlib.Path(__file__).parent / "page.css").read_text()
 
 
 class Panel:
@@ -107,11 +83,10 @@ class Panel:
             self.renderer.errors.append(f"{self.where}: {error}")
             body = ""
         about = "<i>i</i>" if self.panel.get("description") else ""
-        return (
-            '<div class="panel"'
-            f' style="left:{left:.0f}px;top:{top:.0f}px;width:{width:.0f}px;height:{height:.0f}px"><h2>{escape(self.title)}{about}</h2><div'
-            f' class="body" style="height:{height - HEADER - 4:.0f}px">{body}</div></div>'
-        )
+        where = f"left:{left:.0f}px;top:{top:.0f}px;width:{width:.0f}px;height:{height:.0f}px"
+        heading = f"<h2>{escape(self.title)}{about}</h2>"
+        body = f'<div class="body" style="height:{height - HEADER - 4:.0f}px">{body}</div>'
+        return f'<div class="panel" style="{where}">{heading}{body}</div>'
 
 
 class Renderer:

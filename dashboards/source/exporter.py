@@ -26,7 +26,6 @@ AT = "{{instance}}"
 
 
 def _state():
-    verdicts = {"broken": ("broken", RED), "silent": ("silent", RED), "unsupported": ("unsupported", ORANGE)}
     return [
         stat(
             "Exporters down",
@@ -102,6 +101,12 @@ def _state():
             thresholds=steps(GREEN, (1, RED)),
             runbooks=["GpucauseMapFull"],
         ),
+    ]
+
+
+def _inventory():
+    verdicts = {"broken": ("broken", RED), "silent": ("silent", RED), "unsupported": ("unsupported", ORANGE)}
+    return [
         table(
             "Exporters",
             "Version and build of each exporter, and since when it runs.",
@@ -335,5 +340,5 @@ def dashboard():
         "gpucause / Exporter",
         "The exporter about itself: whether it sees everything, what it costs, and how near its limits it is.",
         variables,
-        [("Now", _state()), ("Coverage", _coverage()), ("Cost", _cost()), ("Limits", _limits())],
+        [("Now", _state() + _inventory()), ("Coverage", _coverage()), ("Cost", _cost()), ("Limits", _limits())],
     )

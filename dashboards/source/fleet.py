@@ -2,6 +2,7 @@
 
 from account import lost_by_cause
 from grafana import (
+    TO_PROCESS,
     GREEN,
     ORANGE,
     RED,
@@ -22,7 +23,6 @@ from grafana import (
 ON = 'slurm_job=~"$slurm_job", comm=~"$comm"'
 RANK = "rank {{rank}} on {{instance}}"
 JOB = "job, comm, slurm_job, namespace, world_size"
-PROCESS = "/d/gpucause-process/?${datasource:queryparam}&var-instance=${__data.fields.Instance}&var-pid=${__data.fields.PID}&${__url_time_range}"
 
 
 def _state():
@@ -70,21 +70,6 @@ def _state():
 
 def _stragglers():
     band = values({0: ("like its peers", "#2F6B3A"), 1: ("straggler", RED)})
-    columns = {
-        "instance": "Instance",
-        "rank": "Rank",
-        "pid": "PID",
-        "comm": "Process",
-        "slurm_job": "Slurm job",
-        "world_size": "Of",
-        "baseline": "Compared with",
-        "Value #A": "Health",
-        "Value #B": "Deviation",
-        "Value #C": "Waits for others",
-        "Value #D": "Launches",
-    }
-    of_rank = "* on (job, instance, pid, comm) group_left (rank, slurm_job, world_size) process:gpucause_peers:info"
-    by = "max by (instance, pid, comm, rank, slurm_job, world_size)"
     return [
         timeseries(
             "Health of each rank",
@@ -136,6 +121,26 @@ def _stragglers():
             mappings=[band],
             runbooks=["GpucauseStraggler"],
         ),
+    ]
+
+
+def _ranks():
+    columns = {
+        "instance": "Instance",
+        "rank": "Rank",
+        "pid": "PID",
+        "comm": "Process",
+        "slurm_job": "Slurm job",
+        "world_size": "Of",
+        "baseline": "Compared with",
+        "Value #A": "Health",
+        "Value #B": "Deviation",
+        "Value #C": "Waits for others",
+        "Value #D": "Launches",
+    }
+    of_rank = "* on (job, instance, pid, comm) group_left (rank, slurm_job, world_size) process:gpucause_peers:info"
+    by = "max by (instance, pid, comm, rank, slurm_job, world_size)"
+    return [
         table(
             "Ranks",
             "The last minute of each rank. The PID leads to what it does.",
@@ -154,7 +159,7 @@ def _stragglers():
             sort="Deviation",
             runbooks=["GpucauseStraggler", "GpucauseNcclLateRank"],
             overrides=[
-                override("PID", unit="none", links=[{"title": "What this process does", "url": PROCESS}]),
+                override("PID", unit="none", links=TO_PROCESS),
                 override(
                     "/Health|Waits.*/",
                     unit="percentunit",
@@ -268,6 +273,6 @@ def dashboard():
         "gpucause / Fleet",
         "The ranks of a job beside each other: who is slower than its peers, and whom all others wait for.",
         variables,
-        [("Now", _state()), ("Stragglers", _stragglers()), ("Collectives", _collectives()), ("Peers", _peers())],
+        [("Now", _state()), ("Stragglers", _stragglers() + _ranks()), ("Collectives", _collectives()), ("Peers", _peers())],
         alerts=["Health of each rank", "Deviation from peers", "Waiting in collectives and for the GPU"],
     )

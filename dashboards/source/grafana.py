@@ -9,6 +9,14 @@ GRAFANA = "11.0.0"
 WIDTH = 24
 RUNBOOKS = "https://github.com/gpucause/gpucause/blob/main/investigations"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+# From a row of a table to the process that it is of.
+TO_PROCESS = [
+    {
+        "title": "What this process does",
+        "url": "/d/gpucause-process/?${datasource:queryparam}&var-instance=${__data.fields.Instance}"
+        "&var-pid=${__data.fields.PID}&${__url_time_range}",
+    }
+]
 
 GREEN, YELLOW, ORANGE, RED, BLUE, GREY = "#73BF69", "#FADE2A", "#FF9830", "#F2495C", "#5794F2", "#8E8E8E"
 # One colour a cause on every dashboard; no two that occur together are alike.
@@ -424,18 +432,20 @@ def dashboard(uid, title, description, variables, rows, *, alerts=()):
         "fiscalYearStartMonth": 0,
         "liveNow": False,
         "annotations": {"list": [_alerts(marked)] if marked else []},
-        "links": [{
-            "type": "dashboards",
-            "title": "gpucause",
-            "tags": ["gpucause"],
-            "asDropdown": False,
-            "icon": "external link",
-            "includeVars": True,
-            "keepTime": True,
-            "targetBlank": False,
-            "tooltip": "",
-            "url": "",
-        }],
+        "links": [
+            {
+                "type": "dashboards",
+                "title": "gpucause",
+                "tags": ["gpucause"],
+                "asDropdown": False,
+                "icon": "external link",
+                "includeVars": True,
+                "keepTime": True,
+                "targetBlank": False,
+                "tooltip": "",
+                "url": "",
+            }
+        ],
         "templating": {"list": [_source(), *variables]},
         "panels": panels,
     }

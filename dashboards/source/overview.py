@@ -2,6 +2,7 @@
 
 from account import lost_by_cause, time_account
 from grafana import (
+    TO_PROCESS,
     CAUSES,
     GREEN,
     ORANGE,
@@ -23,8 +24,6 @@ from grafana import (
 )
 
 ON = 'instance=~"$instance"'
-PROCESS = "/d/gpucause-process/?${datasource:queryparam}&var-instance=${__data.fields.Instance}&var-pid=${__data.fields.PID}&${__url_time_range}"
-TO_PROCESS = [{"title": "What this process does", "url": PROCESS}]
 LOST = steps(GREEN, (0.02, YELLOW), (0.1, ORANGE), (0.25, RED))
 SPREAD = steps(GREEN, (4, YELLOW), (8, RED))
 
@@ -144,19 +143,6 @@ def _chains():
     }
     chain = f"max by (instance, pid, comm, cause, effect, severity) (gpucause_causal_chains_total{{{ON}}})"
     lost = f"max by (instance, pid, comm, cause) (gpucause_stall_seconds_total{{{ON}}})"
-    columns = {
-        "instance": "Instance",
-        "pid": "PID",
-        "comm": "Process",
-        "Value #A": "Launches",
-        "Value #B": "p50",
-        "Value #C": "p99",
-        "Value #D": "Spread",
-        "Value #E": "Lost",
-        "Value #F": "Lost to proven causes",
-        "Value #G": "GPU busy",
-    }
-    by = "max by (instance, pid, comm)"
     return [
         table(
             "Causal chains",
@@ -200,6 +186,24 @@ def _chains():
             overrides=coloured(CAUSES),
             runbooks=["GpucauseDispatcherStarved", "GpucauseInefficientProgram"],
         ),
+    ]
+
+
+def _processes():
+    columns = {
+        "instance": "Instance",
+        "pid": "PID",
+        "comm": "Process",
+        "Value #A": "Launches",
+        "Value #B": "p50",
+        "Value #C": "p99",
+        "Value #D": "Spread",
+        "Value #E": "Lost",
+        "Value #F": "Lost to proven causes",
+        "Value #G": "GPU busy",
+    }
+    by = "max by (instance, pid, comm)"
+    return [
         table(
             "Processes",
             "The last minute of each process that feeds a GPU. The PID leads to what it does.",
@@ -316,7 +320,7 @@ def dashboard():
         [
             ("Now", _state()),
             ("What the GPU says, and what its host does", _cause_side()),
-            ("Causes", _chains()),
+            ("Causes", _chains() + _processes()),
             ("GPUs", _gpus()),
         ],
         alerts=["GPU utilisation", "Launch p99 spread", "Launches"],
