@@ -48,6 +48,7 @@ def time_account(selector, *, w, h, runbooks):
         h=h,
         stack=True,
         high=1,
+        decimals=1,
         legend=("mean",),
         overrides=coloured(HEALTHY | REASONS),
         runbooks=runbooks,
