@@ -5,6 +5,7 @@ own, beside the stand-in driver of two GPUs. Everything listens on loopback, and
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -180,11 +181,16 @@ class Feed:
         begin = time.time()
         ranks = [self.rank(number) for number in range(RANKS)]
         gpus = ",".join("+".join(f"{rank.pid}:4000000000" for rank in ranks[gpu::2]) for gpu in range(2))
+        # Nothing else that runs here is to be in the pictures.
+        config = self.data / "gpucause.yaml"
+        workload = re.escape(str((self.programs / "gpucause-workload").resolve()))
+        config.write_text(f"processes: {{include: [{{exe: '{workload}'}}]}}\n")
         self.start(
             "exporter",
             [
                 self.programs / "gpucause",
                 "exporter",
+                f"--config.file={config}",
                 f"--web.listen-address={self.exporter}",
                 f"--nvml.library={self.stand_ins}/libnvidia-ml.so.1",
             ],
