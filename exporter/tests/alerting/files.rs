@@ -113,7 +113,9 @@ fn collect_queries(file: &str, value: &Value, queries: &mut Vec<(String, String)
             }
         }
         Value::Array(values) => {
-            values.iter().for_each(|value| collect_queries(file, value, queries))
+            for value in values {
+                collect_queries(file, value, queries);
+            }
         }
         _ => {}
     }

@@ -160,7 +160,7 @@ fn every_rule_has_a_test() {
 fn names_of_recorded_series_tell_level_metric_and_operation() {
     let name = Regex::new("^[a-z_]+:gpucause_[a-z0-9_]+:[a-z0-9_]+$").unwrap();
     for record in &*RECORDED {
-        assert!(name.is_match(&record), "{record}");
+        assert!(name.is_match(record), "{record}");
     }
 }
 
