@@ -4,6 +4,7 @@
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
 # make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
+# make dashboards-picture  the dashboards as pictures of real data, below target/dashboards; fails when a query has no answer
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon and a look for causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
 
@@ -17,7 +18,7 @@ CARGO_DEB_ROOT := $(abspath $(TARGET_DIR))/tools
 SHIPPED := $(TARGET_DIR)/release/shipped
 
 .DEFAULT_GOAL := help
-.PHONY: help run test scenarios healthy bench build deb cargo-deb stand-ins debug-stand-ins tools test-tools
+.PHONY: help run test scenarios healthy dashboards-picture bench build deb cargo-deb stand-ins debug-stand-ins tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -54,6 +55,10 @@ scenarios: debug-stand-ins
 
 healthy: debug-stand-ins
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test scenarios healthy -- --test-threads=1 --nocapture
+
+dashboards-picture: build stand-ins
+	@.ci/install prometheus:prometheus python3:python3 chromium:chromium
+	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards
 
 debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)

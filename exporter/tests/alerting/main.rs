@@ -19,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::LazyLock;
 
 /// Series of others: Prometheus' own, and those that tell of GPUs.
-const FOREIGN: [&str; 3] = ["up", "scrape_duration_seconds", "nvidia_smi_utilization_gpu_ratio"];
+const FOREIGN: [&str; 4] =
+    ["up", "scrape_duration_seconds", "scrape_samples_scraped", "nvidia_smi_utilization_gpu_ratio"];
 /// Ours that are exposed only by builds that guard their cost.
 const OF_COST: [&str; 3] = [
     "gpucause_probe_duty_ratio",
@@ -27,7 +28,8 @@ const OF_COST: [&str; 3] = [
     "gpucause_probe_observed_seconds_total",
 ];
 /// Labels that Prometheus, DCGM and the rules add.
-const ADDED_LABELS: [&str; 7] = ["job", "instance", "le", "UUID", "gpu", "uuid", "baseline"];
+const ADDED_LABELS: [&str; 8] =
+    ["job", "instance", "le", "UUID", "gpu", "uuid", "Hostname", "baseline"];
 
 /// The series of the table, by name, with their metric.
 static EXPOSED: LazyLock<BTreeMap<String, &'static Metric>> = LazyLock::new(|| {

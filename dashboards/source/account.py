@@ -1,0 +1,72 @@
+"""Panels that more than one dashboard has: where the time of the threads that feed GPUs goes, and what loses it."""
+
+from grafana import CAUSES, GREEN, REASONS, coloured, query, timeseries
+
+SECONDS = "gpucause_dispatcher_seconds_total"
+# Running and waiting for the GPU are healthy, so they are calm colours; the rest has those of its reason.
+HEALTHY = {
+    "GPU works": "#2F6B3A",
+    "running: host": "#9FC5A8",
+    "running: launch": GREEN,
+    "running: memcpy": "#56A64B",
+    "running: other calls": "#C8DCC9",
+}
+
+
+def time_account(selector, *, w, h, runbooks):
+    """All time of dispatcher threads, stacked to 100 %."""
+
+    def share(inner):
+        return f"({inner}) / scalar(sum(rate({SECONDS}{{{selector}}}[$__rate_interval])))"
+
+    def seconds(more):
+        return f"rate({SECONDS}{{{selector}, {more}}}[$__rate_interval])"
+
+    targets = [
+        query(share("sum(" + seconds('phase="sync", state!~"preempted|runqueue"') + ")"), "GPU works"),
+        query(share("sum by (phase) (" + seconds('phase=~"host|launch|memcpy", state="running"') + ")"), "running: {{phase}}"),
+        query(share("sum(" + seconds('phase!~"host|launch|memcpy|sync", state="running"') + ")"), "running: other calls"),
+        query(
+            share(
+                "sum by (state) ("
+                + seconds('phase!="sync", state!="running"')
+                + " or "
+                + seconds('state=~"preempted|runqueue"')
+                + ")"
+            ),
+            "{{state}}",
+        ),
+    ]
+    return timeseries(
+        "Where the time of dispatcher threads goes",
+        """All wall time of the threads that make CUDA calls, stacked to 100 %. Green is healthy: running, or waiting in a
+        synchronise while the GPU works. preempted and runqueue are time without a CPU; futex, io and page_fault outside of a
+        synchronise are time that no GPU has a use for.""",
+        targets,
+        unit="percentunit",
+        w=w,
+        h=h,
+        stack=True,
+        high=1,
+        decimals=1,
+        legend=("mean",),
+        overrides=coloured(HEALTHY | REASONS),
+        runbooks=runbooks,
+    )
+
+
+def lost_by_cause(selector, *, w, h, runbooks, only=""):
+    """Time lost to proven causes, `only` of series that a part of the query says."""
+    return timeseries(
+        "Time lost, by cause",
+        """GPU-feeding time lost to causes that were proven on the threads themselves, as a share of the time of one process: 100 %
+        is one process that does nothing else. Of several processes, all together.""",
+        [query(f"sum by (cause) (cause:gpucause_stall:ratio_rate1m{{{selector}}}{only}) > 0", "{{cause}}")],
+        unit="percentunit",
+        w=w,
+        h=h,
+        stack=True,
+        legend=("mean", "max"),
+        overrides=coloured(CAUSES),
+        runbooks=runbooks,
+    )

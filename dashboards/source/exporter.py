@@ -1,0 +1,344 @@
+"""The exporter about itself: whether it sees everything, what it costs, and how near its limits it is."""
+
+from grafana import (
+    GREEN,
+    ORANGE,
+    RED,
+    YELLOW,
+    bars,
+    cell,
+    dashboard as make,
+    override,
+    query,
+    stat,
+    states,
+    steps,
+    table,
+    timeseries,
+    values,
+    variable,
+)
+
+ON = 'instance=~"$instance"'
+# Who the process metrics are of, whatever the scrape job is called.
+OURS = f"and on (job, instance) gpucause_build_info{{{ON}}}"
+AT = "{{instance}}"
+
+
+def _state():
+    return [
+        stat(
+            "Exporters down",
+            "Exporters that were there within a day and did not answer their last scrape.",
+            [
+                query(
+                    f"count(up{{{ON}}} == 0 and on (job, instance) last_over_time(gpucause_build_info{{{ON}}}[1d])) or"
+                    " vector(0)",
+                    "down",
+                )
+            ],
+            unit="short",
+            decimals=0,
+            w=3,
+            thresholds=steps(GREEN, (1, RED)),
+            runbooks=["GpucauseExporterDown"],
+        ),
+        stat(
+            "Processes observed",
+            "Live processes that make CUDA calls.",
+            [query(f"sum(gpucause_processes_observed{{{ON}}})", "processes")],
+            unit="short",
+            decimals=0,
+            w=3,
+        ),
+        stat(
+            "Probes that do not count",
+            "Probes and libraries that are broken or silent: what they should tell is missing.",
+            [query(f'count(gpucause_probe_info{{{ON}, verdict=~"broken|silent"}}) or vector(0)', "probes")],
+            unit="short",
+            decimals=0,
+            w=4,
+            thresholds=steps(GREEN, (1, RED)),
+            runbooks=["GpucauseProbesBroken"],
+        ),
+        stat(
+            "CPU",
+            "CPU time of the costliest daemon, as a share of one CPU; probes run on the CPUs of the programs they observe and"
+            " are not in it.",
+            [query(f"max(rate(process_cpu_seconds_total{{{ON}}}[$__rate_interval]) {OURS})", "CPU")],
+            unit="percentunit",
+            decimals=2,
+            w=4,
+            thresholds=steps(GREEN, (0.05, YELLOW), (0.2, RED)),
+        ),
+        stat(
+            "Memory",
+            "Resident memory of the largest daemon.",
+            [query(f"max(process_resident_memory_bytes{{{ON}}} {OURS})", "memory")],
+            unit="bytes",
+            decimals=0,
+            w=3,
+            thresholds=steps(GREEN, (256 << 20, YELLOW), (1 << 30, RED)),
+        ),
+        stat(
+            "Fullest map",
+            "How full the fullest bounded map in the kernel is.",
+            [query(f"max(map:gpucause_map_fill:ratio{{{ON}}})", "map")],
+            unit="percentunit",
+            decimals=0,
+            w=3,
+            thresholds=steps(GREEN, (0.7, YELLOW), (0.9, RED)),
+            runbooks=["GpucauseMapFull"],
+        ),
+        stat(
+            "Updates refused",
+            "Updates that full maps refused in the time range that is shown: what they would have counted is missing.",
+            [query(f"sum(increase(gpucause_map_full_total{{{ON}}}[$__range]))", "updates", instant=True)],
+            unit="short",
+            decimals=0,
+            w=4,
+            spark=False,
+            thresholds=steps(GREEN, (1, RED)),
+            runbooks=["GpucauseMapFull"],
+        ),
+    ]
+
+
+def _inventory():
+    verdicts = {"broken": ("broken", RED), "silent": ("silent", RED), "unsupported": ("unsupported", ORANGE)}
+    return [
+        table(
+            "Exporters",
+            "Version and build of each exporter, and since when it runs.",
+            [
+                query(
+                    f"max by (instance, version, revision, rustversion, arch) (gpucause_build_info{{{ON}}})",
+                    "build",
+                    table=True,
+                ),
+                query(f"max by (instance) (1000 * process_start_time_seconds{{{ON}}} {OURS})", "since", table=True),
+                query(f"max by (instance) (gpucause_config_last_reload_successful{{{ON}}})", "configuration", table=True),
+            ],
+            {
+                "instance": "Instance",
+                "version": "Version",
+                "revision": "Revision",
+                "rustversion": "Rust",
+                "arch": "Architecture",
+                "Value #B": "Runs since",
+                "Value #C": "Configuration",
+            },
+            w=12,
+            h=8,
+            runbooks=["GpucauseConfigRejected", "GpucauseExporterDown"],
+            overrides=[
+                override("Runs since", unit="dateTimeAsIso"),
+                override(
+                    "Configuration",
+                    mappings=[values({1: ("in effect", GREEN), 0: ("rejected", RED)})],
+                    custom__cellOptions=cell("color-text"),
+                ),
+            ],
+        ),
+        table(
+            "Probes",
+            "What became of each probe, and of each library. unsupported is a feature that this kernel lacks.",
+            [query(f"max by (instance, probe, library, verdict) (gpucause_probe_info{{{ON}}})", "probe", table=True)],
+            {"instance": "Instance", "probe": "Probe", "library": "Library", "verdict": "Verdict"},
+            w=12,
+            h=8,
+            runbooks=["GpucauseProbesBroken"],
+            overrides=[
+                override(
+                    "Verdict",
+                    mappings=[values({"ok": ("ok", GREEN), "attached": ("attached", GREEN)} | verdicts)],
+                    custom__cellOptions=cell("color-text"),
+                    custom__width=120,
+                )
+            ],
+        ),
+    ]
+
+
+def _cost():
+    return [
+        timeseries(
+            "CPU of the daemon",
+            "User and system CPU time, as a share of one CPU.",
+            [query(f"rate(process_cpu_seconds_total{{{ON}}}[$__rate_interval]) {OURS}", AT)],
+            unit="percentunit",
+            runbooks=["GpucauseProbesOverBudget"],
+        ),
+        timeseries(
+            "Memory of the daemon",
+            "Resident memory of the daemon; what its maps in the kernel take is not in it.",
+            [query(f"process_resident_memory_bytes{{{ON}}} {OURS}", AT)],
+            unit="bytes",
+            legend=("lastNotNull", "max"),
+        ),
+        timeseries(
+            "Time of the collectors",
+            "Time that each collector took in the last scrape.",
+            [query(f"topk(8, max by (collector) (gpucause_scrape_collector_duration_seconds{{{ON}}}))", "{{collector}}")],
+            unit="s",
+            legend=("mean", "max"),
+            runbooks=["GpucauseCollectorFailed"],
+        ),
+        timeseries(
+            "Probe hits",
+            "Runs of each kernel program a second.",
+            [query(f"topk(8, sum by (probe) (rate(gpucause_probe_hits_total{{{ON}}}[$__rate_interval])))", "{{probe}}")],
+            unit="ops",
+            log=True,
+            w=12,
+            legend=("mean",),
+            runbooks=["GpucauseProbesOverBudget"],
+        ),
+        timeseries(
+            "Cost and duty ratio of the probes",
+            "CPU time that probes took from the programs they observe, as a share of one CPU, over five minutes; and the share"
+            " of the time for which the probes on launches are attached: below 100 % they cost more than their budget, and"
+            " rates are made up for it.",
+            [
+                query(f"instance:gpucause_probe_cost:rate5m{{{ON}}}", "cost, " + AT),
+                query(f"gpucause_probe_duty_ratio{{{ON}}}", "duty ratio, " + AT),
+            ],
+            unit="percentunit",
+            w=12,
+            legend=("lastNotNull", "max"),
+            runbooks=["GpucauseProbesOverBudget"],
+        ),
+    ]
+
+
+def _coverage():
+    lost = [
+        ("gpucause_calls_unmatched_returns_total", "returns without a known entry"),
+        ("gpucause_duplicate_hits_total", "second reports of one call"),
+        ("gpucause_calls_too_deep_total", "calls nested too deep"),
+        ("gpucause_clock_underflow_total", "intervals that ended before they began"),
+        ("gpucause_missed_arrivals_total", "intervals without an end"),
+        ("gpucause_mmap_events_lost_total", "notices of new files lost"),
+    ]
+    collector = values({1: ("succeeded", "#2F6B3A"), 0: ("failed", RED)})
+    return [
+        timeseries(
+            "What was not counted",
+            "Events a second that could not be counted, or not as a call; each says what happened.",
+            [query(f"sum(rate({metric}{{{ON}}}[$__rate_interval]))", title) for metric, title in lost]
+            + [query(f"sum(rate(gpucause_calls_abandoned_total{{{ON}}}[$__rate_interval]))", "calls that never returned")],
+            unit="ops",
+            w=12,
+            h=9,
+            legend=("mean", "max"),
+            runbooks=["GpucauseProbesBroken"],
+        ),
+        bars(
+            "Attach gap of libraries",
+            "Time between the mapping of a library and the attach of its probes, of those with the longest: calls in it were"
+            " not seen.",
+            [query(f"topk(8, max by (library) (gpucause_library_attach_gap_seconds{{{ON}}}))", "{{library}}", instant=True)],
+            unit="s",
+            w=12,
+            h=9,
+            thresholds=steps(GREEN, (0.2, YELLOW), (1, RED)),
+            runbooks=["GpucauseProbesBroken"],
+        ),
+        states(
+            "Collectors",
+            "Whether each collector succeeded in each scrape.",
+            [query(f"min by (collector) (gpucause_scrape_collector_success{{{ON}}})", "{{collector}}")],
+            mappings=[collector],
+            w=12,
+            h=9,
+            runbooks=["GpucauseCollectorFailed"],
+        ),
+        timeseries(
+            "Sources of GPU metrics",
+            "Age of what the NVIDIA driver said last, or of the page of dcgm-exporter.",
+            [
+                query(f"gpucause_nvml_sample_age_seconds{{{ON}}}", "driver, {{instance}}"),
+                query(f"gpucause_dcgm_page_age_seconds{{{ON}}}", "dcgm-exporter, {{instance}}"),
+            ],
+            unit="s",
+            w=12,
+            h=9,
+            legend=("lastNotNull", "max"),
+            runbooks=["GpucauseDcgmUnreachable"],
+        ),
+    ]
+
+
+def _limits():
+    return [
+        bars(
+            "Fill of the maps",
+            "How full each bounded map in the kernel is, of the exporter where it is fullest.",
+            [query(f"topk(16, max by (map) (map:gpucause_map_fill:ratio{{{ON}}}))", "{{map}}", instant=True)],
+            unit="percentunit",
+            high=1,
+            h=10,
+            thresholds=steps(GREEN, (0.7, YELLOW), (0.9, RED)),
+            decimals=1,
+            runbooks=["GpucauseMapFull"],
+        ),
+        timeseries(
+            "Updates refused",
+            "Updates a second that a full map refused.",
+            [query(f"sum by (map) (rate(gpucause_map_full_total{{{ON}}}[$__rate_interval]))", "{{map}}")],
+            unit="ops",
+            h=10,
+            legend=("max",),
+            runbooks=["GpucauseMapFull"],
+        ),
+        timeseries(
+            "Series",
+            "Samples that Prometheus took from each page, and processes that were folded into others so that there are not"
+            " more.",
+            [
+                query(f"scrape_samples_scraped{{{ON}}} {OURS}", "samples, " + AT),
+                query(f"gpucause_processes_folded_total{{{ON}}}", "processes folded, " + AT),
+                query(f"sum by (instance) (gpucause_wait_names_folded_total{{{ON}}})", "names of culprits folded, " + AT),
+                query(f"gpucause_kernel_names_folded_total{{{ON}}}", "names of kernels folded, " + AT),
+            ],
+            unit="short",
+            h=10,
+            legend=("lastNotNull",),
+            runbooks=["GpucauseSeriesFolded"],
+        ),
+        timeseries(
+            "Processes",
+            "Live processes under observation, and those that the configuration leaves out.",
+            [
+                query(f"gpucause_processes_observed{{{ON}}}", "observed, " + AT),
+                query(f"gpucause_processes_excluded{{{ON}}}", "left out, " + AT),
+            ],
+            unit="short",
+            decimals=0,
+            w=12,
+            legend=("lastNotNull", "max"),
+            runbooks=["GpucauseSeriesFolded"],
+        ),
+        timeseries(
+            "Scrapes",
+            "How long a scrape took, as Prometheus saw it.",
+            [query(f"scrape_duration_seconds{{{ON}}} {OURS}", AT)],
+            unit="s",
+            w=12,
+            legend=("mean", "max"),
+            runbooks=["GpucauseExporterDown"],
+        ),
+    ]
+
+
+def dashboard():
+    variables = [
+        variable("instance", "Instance", "label_values(gpucause_build_info, instance)", description="Exporters, one a host.")
+    ]
+    return make(
+        "gpucause-exporter",
+        "gpucause / Exporter",
+        "The exporter about itself: whether it sees everything, what it costs, and how near its limits it is.",
+        variables,
+        [("Now", _state() + _inventory()), ("Coverage", _coverage()), ("Cost", _cost()), ("Limits", _limits())],
+    )

@@ -1,0 +1,278 @@
+"""The ranks of a job beside each other: who is slower than its peers, and whom all others wait for."""
+
+from account import lost_by_cause
+from grafana import (
+    TO_PROCESS,
+    GREEN,
+    ORANGE,
+    RED,
+    YELLOW,
+    cell,
+    dashboard as make,
+    override,
+    query,
+    stat,
+    states,
+    steps,
+    table,
+    timeseries,
+    values,
+    variable,
+)
+
+ON = 'slurm_job=~"$slurm_job", comm=~"$comm"'
+RANK = "rank {{rank}} on {{instance}}"
+JOB = "job, comm, slurm_job, namespace, world_size"
+
+
+def _state():
+    return [
+        stat(
+            "Ranks",
+            "Processes of jobs with a rank, that are seen now.",
+            [query(f"count(process:gpucause_health:score{{{ON}}})", "ranks")],
+            unit="short",
+            decimals=0,
+            w=6,
+        ),
+        stat(
+            "Stragglers",
+            "Ranks that are slower than their peers, or than their own past where there are fewer than three.",
+            [query(f"count(process:gpucause_straggler:state{{{ON}}} > 0) or vector(0)", "stragglers")],
+            unit="short",
+            decimals=0,
+            w=6,
+            thresholds=steps(GREEN, (1, RED)),
+            runbooks=["GpucauseStraggler"],
+        ),
+        stat(
+            "Worst rank loses",
+            "Share of the last minute that the worst rank lost on its host.",
+            [query(f"1 - min(process:gpucause_health:score{{{ON}}})", "lost")],
+            unit="percentunit",
+            decimals=0,
+            w=6,
+            thresholds=steps(GREEN, (0.05, YELLOW), (0.1, ORANGE), (0.25, RED)),
+            runbooks=["GpucauseStraggler"],
+        ),
+        stat(
+            "Waiting for the late rank",
+            "By how much of its time the rank that waits least is alone in that: the others wait for it.",
+            [query(f"max(peers:gpucause_nccl_wait:late_margin_1m{{{ON}}})", "margin")],
+            unit="percentunit",
+            decimals=0,
+            w=6,
+            thresholds=steps(GREEN, (0.05, YELLOW), (0.1, RED)),
+            runbooks=["GpucauseNcclLateRank"],
+        ),
+    ]
+
+
+def _stragglers():
+    band = values({0: ("like its peers", "#2F6B3A"), 1: ("straggler", RED)})
+    return [
+        timeseries(
+            "Health of each rank",
+            "Share of the last minute that a rank did not lose on its host: 100 % is healthy. Dashed is the median of its"
+            " peers.",
+            [
+                query(f"process:gpucause_health:score{{{ON}}}", RANK),
+                query(f"peers:gpucause_health:median{{{ON}}}", "median of {{world_size}} {{comm}}"),
+            ],
+            unit="percentunit",
+            w=12,
+            h=9,
+            high=1,
+            legend=("lastNotNull", "min"),
+            runbooks=["GpucauseStraggler"],
+            overrides=[
+                override(
+                    "/^median/",
+                    custom__lineStyle={"fill": "dash", "dash": [6, 4]},
+                    custom__fillOpacity=0,
+                    color={"mode": "fixed", "fixedColor": "#FFFFFF"},
+                )
+            ],
+        ),
+        timeseries(
+            "Deviation from peers",
+            "How far below its peers a rank is, in parts of what is too far: above 1 it is a straggler, until it is below one"
+            " half.",
+            [query(f"process:gpucause_health:deviation{{{ON}}}", RANK)],
+            unit="suffix:x",
+            w=12,
+            h=9,
+            decimals=2,
+            low=None,
+            lines=steps("transparent", (0.5, ORANGE), (1, RED)),
+            legend=("lastNotNull", "max"),
+            runbooks=["GpucauseStraggler"],
+        ),
+        states(
+            "Stragglers",
+            "Which rank was a straggler when.",
+            [
+                query(
+                    f"max by (instance, comm, rank) ((process:gpucause_straggler:state{{{ON}}} > bool 0) or 0 *"
+                    f" process:gpucause_health:score{{{ON}}})",
+                    RANK,
+                )
+            ],
+            mappings=[band],
+            runbooks=["GpucauseStraggler"],
+        ),
+    ]
+
+
+def _ranks():
+    columns = {
+        "instance": "Instance",
+        "rank": "Rank",
+        "pid": "PID",
+        "comm": "Process",
+        "slurm_job": "Slurm job",
+        "world_size": "Of",
+        "baseline": "Compared with",
+        "Value #A": "Health",
+        "Value #B": "Deviation",
+        "Value #C": "Waits for others",
+        "Value #D": "Launches",
+    }
+    of_rank = "* on (job, instance, pid, comm) group_left (rank, slurm_job, world_size) process:gpucause_peers:info"
+    by = "max by (instance, pid, comm, rank, slurm_job, world_size)"
+    return [
+        table(
+            "Ranks",
+            "The last minute of each rank. The PID leads to what it does.",
+            [
+                query(f"{by} (process:gpucause_health:score{{{ON}}})", "health", table=True),
+                query(
+                    "max by (instance, pid, comm, rank, slurm_job, world_size, baseline)"
+                    f" (process:gpucause_health:deviation{{{ON}}})",
+                    "deviation",
+                    table=True,
+                ),
+                query(f"{by} (process:gpucause_nccl_wait:ratio_rate1m{{{ON}}})", "waits", table=True),
+                query(f'{by} (process:gpucause_launches:rate1m{{comm=~"$comm"}} {of_rank}{{{ON}}})', "launches", table=True),
+            ],
+            columns,
+            sort="Deviation",
+            runbooks=["GpucauseStraggler", "GpucauseNcclLateRank"],
+            overrides=[
+                override("PID", unit="none", links=TO_PROCESS),
+                override(
+                    "/Health|Waits.*/",
+                    unit="percentunit",
+                    decimals=1,
+                    min=0,
+                    max=1,
+                    custom__cellOptions=cell("gauge", mode="basic", valueDisplayMode="text"),
+                    color={"mode": "fixed", "fixedColor": "#5794F2"},
+                ),
+                override(
+                    "Deviation",
+                    unit="suffix:x",
+                    decimals=1,
+                    custom__cellOptions=cell("color-text"),
+                    thresholds={"mode": "absolute", "steps": steps(GREEN, (0.5, ORANGE), (1, RED))},
+                ),
+                override("Launches", unit="ops", decimals=0),
+            ],
+        ),
+    ]
+
+
+def _collectives():
+    return [
+        timeseries(
+            "Waiting in collectives and for the GPU",
+            "Share of the last minute that each rank waits in collectives and for its GPU. The one that waits least is the one"
+            " that the others wait for.",
+            [query(f"process:gpucause_nccl_wait:ratio_rate1m{{{ON}}}", RANK)],
+            unit="percentunit",
+            w=12,
+            legend=("lastNotNull", "min"),
+            high=1,
+            runbooks=["GpucauseNcclLateRank"],
+        ),
+        timeseries(
+            "Skew of collectives",
+            "How far the most and the least waiting rank are apart, and by how much the least waiting one is alone.",
+            [
+                query(f"peers:gpucause_nccl_wait:skew_1m{{{ON}}}", "skew of {{comm}}"),
+                query(f"peers:gpucause_nccl_wait:late_margin_1m{{{ON}}}", "margin of the late rank"),
+            ],
+            unit="percentunit",
+            w=12,
+            lines=steps("transparent", (0.1, RED)),
+            legend=("lastNotNull", "max"),
+            runbooks=["GpucauseNcclLateRank"],
+        ),
+    ]
+
+
+def _peers():
+    columns = {
+        "comm": "Process",
+        "slurm_job": "Slurm job",
+        "namespace": "Namespace",
+        "world_size": "World size",
+        "Value #A": "Ranks seen",
+        "Value #B": "Median health",
+        "Value #C": "Deviation (MAD)",
+        "Value #D": "Too far below the median",
+    }
+    return [
+        table(
+            "Jobs",
+            "Jobs whose ranks are compared: there are three at least, each with a rank of its own. Too far is five deviations,"
+            " at least a tenth of the time.",
+            [
+                query(f"max by ({JOB}) (peers:gpucause_health:count{{{ON}}})", "ranks", table=True),
+                query(f"max by ({JOB}) (peers:gpucause_health:median{{{ON}}})", "median", table=True),
+                query(f"max by ({JOB}) (peers:gpucause_health:mad{{{ON}}})", "deviation", table=True),
+                query(
+                    f"max by ({JOB}) (clamp_min(5 * 1.4826 * peers:gpucause_health:mad{{{ON}}}, 0.1))", "too far", table=True
+                ),
+            ],
+            columns,
+            w=12,
+            overrides=[
+                override("/Median.*|Deviation.*|Too far.*/", unit="percentunit", decimals=1),
+                override("Ranks seen", decimals=0),
+            ],
+            runbooks=["GpucauseStraggler"],
+        ),
+        lost_by_cause(
+            'comm=~"$comm"',
+            only=f" and on (job, instance, pid, comm) process:gpucause_peers:info{{{ON}}}",
+            w=12,
+            h=8,
+            runbooks=["GpucauseStraggler", "GpucauseDispatcherStarved"],
+        ),
+    ]
+
+
+def dashboard():
+    variables = [
+        variable(
+            "slurm_job",
+            "Slurm job",
+            "label_values(process:gpucause_peers:info, slurm_job)",
+            description="Jobs by Slurm's number; ranks without Slurm have none and are in All.",
+        ),
+        variable(
+            "comm",
+            "Process",
+            'label_values(process:gpucause_peers:info{slurm_job=~"$slurm_job"}, comm)',
+            description="Names of processes with a rank.",
+        ),
+    ]
+    return make(
+        "gpucause-fleet",
+        "gpucause / Fleet",
+        "The ranks of a job beside each other: who is slower than its peers, and whom all others wait for.",
+        variables,
+        [("Now", _state()), ("Stragglers", _stragglers() + _ranks()), ("Collectives", _collectives()), ("Peers", _peers())],
+        alerts=["Health of each rank", "Deviation from peers", "Waiting in collectives and for the GPU"],
+    )

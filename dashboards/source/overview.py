@@ -1,0 +1,327 @@
+"""The first look: what the GPUs say of themselves, beside what their hosts do to feed them."""
+
+from account import lost_by_cause, time_account
+from grafana import (
+    TO_PROCESS,
+    CAUSES,
+    GREEN,
+    ORANGE,
+    RED,
+    SEVERITIES,
+    YELLOW,
+    bars,
+    cell,
+    coloured,
+    dashboard as make,
+    override,
+    query,
+    stat,
+    steps,
+    table,
+    timeseries,
+    values,
+    variable,
+)
+
+ON = 'instance=~"$instance"'
+LOST = steps(GREEN, (0.02, YELLOW), (0.1, ORANGE), (0.25, RED))
+SPREAD = steps(GREEN, (4, YELLOW), (8, RED))
+
+
+def _state():
+    return [
+        stat(
+            "GPU utilisation",
+            "What the GPUs say of themselves: the share of time in which any kernel ran, however small. It stays high when"
+            " launches come late.",
+            [query('avg(DCGM_FI_DEV_GPU_UTIL{UUID=~"$gpu"})', "utilisation")],
+            unit="percent",
+            decimals=0,
+            runbooks=["GpucauseUtilisationMisleading"],
+        ),
+        stat(
+            "Launches",
+            "Kernel launches of all processes a second, as an average over a minute.",
+            [query(f"sum(instance:gpucause_launches:rate1m{{{ON}}})", "launches")],
+            unit="ops",
+        ),
+        stat(
+            "Worst p99 spread",
+            "How many times as long as the median launch the slowest hundredth takes, of the process in which that is worst."
+            " Only warm launches count.",
+            [query(f"max(process:gpucause_launch_p99_spread:ratio_1m{{{ON}}})", "spread")],
+            unit="suffix:x",
+            decimals=1,
+            thresholds=SPREAD,
+            runbooks=["GpucauseLaunchP99SpreadHigh"],
+        ),
+        stat(
+            "Worst loss of feeding time",
+            "Share of the last minute that the dispatcher threads of the worst process lost on the host.",
+            [query(f"max(process:gpucause_dispatcher_lost:ratio_rate1m{{{ON}}})", "lost")],
+            unit="percentunit",
+            decimals=0,
+            thresholds=LOST,
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+        stat(
+            "Processes losing time",
+            "Processes that lost more than 2 % of the last minute to proven causes.",
+            [query(f"count(process:gpucause_stall:ratio_rate1m{{{ON}}} > 0.02) or vector(0)", "processes")],
+            unit="short",
+            decimals=0,
+            thresholds=steps(GREEN, (1, ORANGE)),
+        ),
+        stat(
+            "Alerts firing",
+            "Alerts of gpucause that fire now, on any host.",
+            [query('count(ALERTS{alertname=~"Gpucause.*", alertstate="firing"}) or vector(0)', "alerts")],
+            unit="short",
+            decimals=0,
+            thresholds=steps(GREEN, (1, RED)),
+        ),
+    ]
+
+
+def _cause_side():
+    return [
+        timeseries(
+            "GPU utilisation",
+            "DCGM_FI_DEV_GPU_UTIL of each GPU, of dcgm-exporter or of this exporter's page. Compare with the panel beside it: a"
+            " busy GPU that gets fewer launches is not well fed.",
+            [query('max by (UUID, gpu, Hostname) (DCGM_FI_DEV_GPU_UTIL{UUID=~"$gpu"})', "GPU {{gpu}} on {{Hostname}}")],
+            unit="percent",
+            high=100,
+            legend=("mean", "lastNotNull"),
+            runbooks=["GpucauseUtilisationMisleading"],
+        ),
+        timeseries(
+            "Launch p99 spread",
+            "p99 over p50 of the warm launches of each process, over a minute. 1 is a tail that is no tail; the alert begins at"
+            " the line.",
+            [query(f"process:gpucause_launch_p99_spread:ratio_1m{{{ON}}}", "{{comm}} {{pid}}")],
+            unit="suffix:x",
+            log=True,
+            lines=steps("transparent", (8, RED)),
+            legend=("mean", "max"),
+            runbooks=["GpucauseLaunchP99SpreadHigh"],
+        ),
+        timeseries(
+            "Launches",
+            "Kernel launches a second of each process.",
+            [query(f"process:gpucause_launches:rate1m{{{ON}}}", "{{comm}} {{pid}}")],
+            unit="ops",
+            legend=("mean", "lastNotNull"),
+            runbooks=["GpucauseUtilisationMisleading"],
+        ),
+        time_account(ON, w=12, h=10, runbooks=["GpucauseDispatcherStarved", "GpucauseLockHolder"]),
+        lost_by_cause(
+            ON,
+            w=12,
+            h=10,
+            runbooks=[
+                "GpucauseDispatcherStarved",
+                "GpucauseLockHolder",
+                "GpucauseDataloaderStarvation",
+                "GpucauseInefficientProgram",
+            ],
+        ),
+    ]
+
+
+def _chains():
+    severities = values({name: (name, colour) for name, colour in SEVERITIES.items()})
+    chain_columns = {
+        "instance": "Instance",
+        "pid": "PID",
+        "comm": "Process",
+        "cause": "Cause",
+        "effect": "Effect",
+        "severity": "Severity",
+        "Value #A": "Chains",
+        "Value #B": "Lost",
+    }
+    chain = f"max by (instance, pid, comm, cause, effect, severity) (gpucause_causal_chains_total{{{ON}}})"
+    lost = f"max by (instance, pid, comm, cause) (gpucause_stall_seconds_total{{{ON}}})"
+    return [
+        table(
+            "Causal chains",
+            "Findings since the exporter began: a cause, proven on the threads of the process, its effect, and the time lost to"
+            " that cause. `gpucause explain` tells their evidence, culprit and fix.",
+            [
+                query(chain, "chains", table=True),
+                query(f"{chain} ^ 0 * on (instance, pid, comm, cause) group_left () {lost}", "lost", table=True),
+            ],
+            chain_columns,
+            w=14,
+            h=11,
+            sort="Lost",
+            overrides=[
+                override("Severity", mappings=[severities], custom__cellOptions=cell("color-background", mode="basic")),
+                override("PID", links=TO_PROCESS, unit="none"),
+                override("Chains", decimals=0, custom__width=80),
+                override("Lost", unit="s", decimals=1, custom__width=100),
+            ],
+            runbooks=[
+                "GpucauseDispatcherStarved",
+                "GpucauseLockHolder",
+                "GpucauseDataloaderStarvation",
+                "GpucauseInefficientProgram",
+            ],
+        ),
+        bars(
+            "Time lost to each cause",
+            "GPU-feeding time lost in the time range that is shown, in seconds of dispatcher threads, by proven cause.",
+            [
+                query(
+                    f"sort_desc(sum by (cause) (increase(gpucause_stall_seconds_total{{{ON}}}[$__range])) > 0)",
+                    "{{cause}}",
+                    instant=True,
+                )
+            ],
+            unit="s",
+            w=10,
+            h=11,
+            decimals=1,
+            overrides=coloured(CAUSES),
+            runbooks=["GpucauseDispatcherStarved", "GpucauseInefficientProgram"],
+        ),
+    ]
+
+
+def _processes():
+    columns = {
+        "instance": "Instance",
+        "pid": "PID",
+        "comm": "Process",
+        "Value #A": "Launches",
+        "Value #B": "p50",
+        "Value #C": "p99",
+        "Value #D": "Spread",
+        "Value #E": "Lost",
+        "Value #F": "Lost to proven causes",
+        "Value #G": "GPU busy",
+    }
+    by = "max by (instance, pid, comm)"
+    return [
+        table(
+            "Processes",
+            "The last minute of each process that feeds a GPU. The PID leads to what it does.",
+            [
+                query(f"{by} (process:gpucause_launches:rate1m{{{ON}}})", "launches", table=True),
+                query(f"{by} (process:gpucause_launch_duration_seconds:p50_1m{{{ON}}})", "p50", table=True),
+                query(f"{by} (process:gpucause_launch_duration_seconds:p99_1m{{{ON}}})", "p99", table=True),
+                query(f"{by} (process:gpucause_launch_p99_spread:ratio_1m{{{ON}}})", "spread", table=True),
+                query(f"{by} (process:gpucause_dispatcher_lost:ratio_rate1m{{{ON}}})", "lost", table=True),
+                query(f"{by} (process:gpucause_stall:ratio_rate1m{{{ON}}})", "proven", table=True),
+                query(f"{by} (process:gpucause_gpu_busy:ratio_avg2m{{{ON}}})", "GPU busy", table=True),
+            ],
+            columns,
+            h=8,
+            sort="Lost",
+            overrides=[
+                override("PID", links=TO_PROCESS, unit="none"),
+                override("Launches", unit="ops", decimals=0),
+                override("/p50|p99/", unit="s"),
+                override(
+                    "Spread",
+                    unit="suffix:x",
+                    decimals=1,
+                    thresholds={"mode": "absolute", "steps": SPREAD},
+                    custom__cellOptions=cell("color-text"),
+                ),
+                override(
+                    "/Lost.*/",
+                    unit="percentunit",
+                    decimals=1,
+                    min=0,
+                    max=1,
+                    thresholds={"mode": "absolute", "steps": LOST},
+                    custom__cellOptions=cell("gauge", mode="basic", valueDisplayMode="text"),
+                ),
+                override("GPU busy", unit="percentunit", decimals=0),
+            ],
+            runbooks=["GpucauseDispatcherStarved", "GpucauseLaunchP99SpreadHigh"],
+        ),
+    ]
+
+
+def _gpus():
+    gpu = 'UUID=~"$gpu"'
+    by = "max by (UUID, gpu, Hostname)"
+    name = "GPU {{gpu}} on {{Hostname}}"
+    return [
+        timeseries(
+            "Busy beyond its launches",
+            "How much busier the GPU of a process says it is than the launches of the process, as a share of what they are as a"
+            " rule, would let expect.",
+            [query(f"clamp_min(process:gpucause_utilisation_gap:ratio{{{ON}}}, 0)", "{{comm}} {{pid}}")],
+            unit="percentunit",
+            high=1,
+            w=6,
+            lines=steps("transparent", (0.3, RED)),
+            legend=("lastNotNull",),
+            runbooks=["GpucauseUtilisationMisleading"],
+        ),
+        timeseries(
+            "Throttled",
+            "Share of two minutes for which a fault, heat or power kept the clock of a GPU down. DCGM's field for that is off"
+            " by default in dcgm-exporter.",
+            [
+                query(
+                    f"gpu:gpucause_gpu_throttled:ratio_avg2m{{{gpu}}} * on (UUID) group_left (gpu, Hostname) {by}"
+                    " (DCGM_FI_DEV_GPU_UTIL ^ 0)",
+                    name,
+                )
+            ],
+            unit="percentunit",
+            high=1,
+            w=6,
+            lines=steps("transparent", (0.5, RED)),
+            legend=("lastNotNull",),
+            runbooks=["GpucauseGpuThrottled"],
+        ),
+        timeseries(
+            "Memory in use",
+            "Device memory that is in use on each GPU, by all processes.",
+            [query(f"{by} (DCGM_FI_DEV_FB_USED{{{gpu}}})", name)],
+            unit="mbytes",
+            w=6,
+            legend=("lastNotNull",),
+            runbooks=["GpucauseMemoryLeak"],
+        ),
+        timeseries(
+            "Power",
+            "What each GPU draws: a GPU that waits while it says that it is busy draws little.",
+            [query(f"{by} (DCGM_FI_DEV_POWER_USAGE{{{gpu}}})", name)],
+            unit="watt",
+            w=6,
+            legend=("lastNotNull",),
+            runbooks=["GpucauseGpuThrottled"],
+        ),
+    ]
+
+
+def dashboard():
+    variables = [
+        variable("instance", "Instance", "label_values(gpucause_build_info, instance)", description="Exporters, one a host."),
+        variable(
+            "gpu",
+            "GPU",
+            "label_values(DCGM_FI_DEV_GPU_UTIL, UUID)",
+            description="GPUs by UUID, whatever exporter tells of them.",
+        ),
+    ]
+    return make(
+        "gpucause-overview",
+        "gpucause / Overview",
+        "What the GPUs say of themselves, beside what their hosts do to feed them.",
+        variables,
+        [
+            ("Now", _state()),
+            ("What the GPU says, and what its host does", _cause_side()),
+            ("Causes", _chains() + _processes()),
+            ("GPUs", _gpus()),
+        ],
+        alerts=["GPU utilisation", "Launch p99 spread", "Launches"],
+    )

@@ -1,0 +1,513 @@
+"""One process, or a few: what its calls take, why they are late, and who is to blame."""
+
+from account import lost_by_cause, time_account
+from grafana import (
+    RED,
+    REASONS,
+    bars,
+    coloured,
+    dashboard as make,
+    heatmap,
+    override,
+    query,
+    steps,
+    table,
+    timeseries,
+    variable,
+)
+
+ON = 'instance=~"$instance", comm=~"$comm", pid=~"$pid"'
+BUCKETS = "gpucause_cuda_call_duration_seconds_bucket"
+NAME = "{{comm}} {{pid}}"
+LOCKS = 'reason="futex"'
+
+
+def rate(metric, by, more=""):
+    selector = f"{ON}, {more}" if more else ON
+    return f"sum by ({by}) (rate({metric}{{{selector}}}[$__rate_interval]))"
+
+
+def p99(metric, by, more=""):
+    return f"histogram_quantile(0.99, {rate(metric + '_bucket', by + ', le', more)}) > 0"
+
+
+def _who():
+    columns = {
+        "instance": "Instance",
+        "pid": "PID",
+        "comm": "Process",
+        "exe": "Executable",
+        "user": "User",
+        "rank": "Rank",
+        "world_size": "Of",
+        "slurm_job": "Slurm job",
+        "namespace": "Namespace",
+        "pod": "Pod",
+        "gpu_uuid": "GPUs",
+    }
+    return [
+        table(
+            "Processes",
+            "What the chosen processes are, as read on their hosts.",
+            [query(f"max by ({', '.join(columns)}) (gpucause_process_info{{{ON}}})", "process", table=True)],
+            columns,
+            h=5,
+            overrides=[override("/PID|Rank|Of/", unit="none", custom__width=80), override("GPUs", custom__width=330)],
+        ),
+        time_account(ON, w=12, h=10, runbooks=["GpucauseDispatcherStarved", "GpucauseLockHolder"]),
+        lost_by_cause(
+            ON,
+            w=12,
+            h=10,
+            runbooks=[
+                "GpucauseDispatcherStarved",
+                "GpucauseLockHolder",
+                "GpucauseDataloaderStarvation",
+                "GpucauseInefficientProgram",
+            ],
+        ),
+    ]
+
+
+def _launches():
+    return [
+        timeseries(
+            "Launches",
+            "Kernel launches a second, and dashed what they are as a rule: their median over the last hour.",
+            [
+                query(f"process:gpucause_launches:rate1m{{{ON}}}", NAME),
+                query(f"process:gpucause_launches:past_rate1m{{{ON}}}", NAME + " as a rule"),
+            ],
+            unit="ops",
+            legend=("lastNotNull",),
+            runbooks=["GpucauseUtilisationMisleading"],
+            overrides=[override("/as a rule$/", custom__lineStyle={"fill": "dash", "dash": [6, 4]}, custom__fillOpacity=0)],
+        ),
+        timeseries(
+            "Duration of warm launches",
+            "The median and the slowest hundredth of launches over a minute, without first launches, which load the kernel.",
+            [
+                query(f"process:gpucause_launch_duration_seconds:p99_1m{{{ON}}}", NAME + " p99"),
+                query(f"process:gpucause_launch_duration_seconds:p50_1m{{{ON}}}", NAME + " p50"),
+            ],
+            unit="s",
+            log=True,
+            legend=("lastNotNull", "max"),
+            runbooks=["GpucauseLaunchP99SpreadHigh"],
+        ),
+        timeseries(
+            "p99 spread",
+            "p99 over p50 of warm launches over a minute. The alert begins at the line.",
+            [query(f"process:gpucause_launch_p99_spread:ratio_1m{{{ON}}}", NAME)],
+            unit="suffix:x",
+            log=True,
+            lines=steps("transparent", (8, RED)),
+            legend=("lastNotNull", "max"),
+            runbooks=["GpucauseLaunchP99SpreadHigh"],
+        ),
+    ]
+
+
+def _latency():
+    return [
+        heatmap(
+            "Duration of $op",
+            "How long calls took, by histogram bucket: the brighter, the more calls. A second band far above the first is a"
+            " tail with a cause of its own.",
+            [
+                query(
+                    f'sum by (le) (increase({BUCKETS}{{{ON}, op="$op", cold="false"}}[$__rate_interval]))',
+                    "{{le}}",
+                    heatmap=True,
+                )
+            ],
+            w=24,
+            repeat="op",
+            repeatDirection="h",
+            maxPerRow=3,
+            runbooks=["GpucauseLaunchP99SpreadHigh"],
+        ),
+        heatmap(
+            "Time between launches",
+            "From one launch's return to the next launch's entry on the same thread: what the GPU may have to wait for.",
+            [
+                query(
+                    f"sum by (le) (increase(gpucause_launch_gap_seconds_bucket{{{ON}}}[$__rate_interval]))",
+                    "{{le}}",
+                    heatmap=True,
+                )
+            ],
+            w=12,
+            scheme="Blues",
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+        heatmap(
+            "Copies",
+            "How long copies took, by histogram bucket, of all directions and sizes.",
+            [
+                query(
+                    f"sum by (le) (increase(gpucause_memcpy_duration_seconds_bucket{{{ON}}}[$__rate_interval]))",
+                    "{{le}}",
+                    heatmap=True,
+                )
+            ],
+            w=12,
+            scheme="Greens",
+            runbooks=["GpucauseInefficientProgram"],
+        ),
+    ]
+
+
+def _stalls():
+    return [
+        timeseries(
+            "Stalls inside calls, by reason",
+            "Time that threads were off the CPU between entry and return of runtime calls other than waits for the GPU, by"
+            " reason; 1 s/s is one thread all of the time.",
+            [
+                query(
+                    rate("gpucause_cuda_call_offcpu_seconds_total", "reason", 'api="runtime", op!~".*Synchronize"') + " > 0",
+                    "{{reason}}",
+                )
+            ],
+            unit="suffix: s/s",
+            stack=True,
+            overrides=coloured(REASONS),
+            runbooks=["GpucauseDispatcherStarved", "GpucauseLaunchP99SpreadHigh"],
+        ),
+        timeseries(
+            "Calls that stalled",
+            "Share of the calls of each operation in which the thread was off the CPU at any time.",
+            [
+                query(
+                    f"topk(8, {rate('gpucause_cuda_call_stalled_total', 'op')} /"
+                    f" {rate('gpucause_cuda_call_duration_seconds_count', 'op')} > 0)",
+                    "{{op}}",
+                )
+            ],
+            unit="percentunit",
+            high=1,
+            legend=("mean",),
+            runbooks=["GpucauseLaunchP99SpreadHigh"],
+        ),
+        timeseries(
+            "Oldest call in flight",
+            "Age of the oldest call that has not returned, by operation. A call that waits for the GPU may be old; a launch may"
+            " not.",
+            [query(f"max by (op) (gpucause_inflight_call_age_seconds{{{ON}}})", "{{op}}")],
+            unit="s",
+            legend=("lastNotNull", "max"),
+            lines=steps("transparent", (10, RED)),
+            runbooks=["GpucauseCallHung"],
+        ),
+        timeseries(
+            "Run-queue latency, p99",
+            "How long runnable threads waited for a CPU in the slowest hundredth, by role: dispatchers make calls, helpers are"
+            " other threads of the process, workers those of its children.",
+            [query(p99("gpucause_runqueue_latency_seconds", "role"), "{{role}}")],
+            unit="s",
+            log=True,
+            legend=("mean", "max"),
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+        timeseries(
+            "Off the CPU, by role and reason",
+            "Time off the CPU of the threads of each role, as it ended, by reason; sleep and poll are idleness as a rule.",
+            [query(f"topk(10, {rate('gpucause_offcpu_duration_seconds_sum', 'role, reason')} > 0)", "{{role}} {{reason}}")],
+            unit="suffix: s/s",
+            legend=("mean",),
+            runbooks=["GpucauseDataloaderStarvation"],
+        ),
+        timeseries(
+            "Context switches",
+            "Times a second that threads left a CPU: voluntary when they block, involuntary when they are preempted.",
+            [query(rate("gpucause_context_switches_total", "role, kind"), "{{role}} {{kind}}")],
+            unit="ops",
+            legend=("mean",),
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+    ]
+
+
+def _blame():
+    return [
+        timeseries(
+            "Culprits: who had the CPU",
+            "Time a second that dispatchers and workers could have run, by who had their CPU.",
+            [query(f"topk(8, {rate('gpucause_preempted_by_seconds_total', 'culprit')} > 0)", "{{culprit}}")],
+            unit="suffix: s/s",
+            w=12,
+            stack=True,
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+        timeseries(
+            "Holders: who ended the wait for a lock",
+            "Time a second that dispatchers and workers were blocked on locks and conditions, by the thread that released"
+            " them.",
+            [query(f"topk(8, {rate('gpucause_blocked_on_seconds_total', 'waker', LOCKS)} > 0)", "{{waker}}")],
+            unit="suffix: s/s",
+            w=12,
+            stack=True,
+            runbooks=["GpucauseLockHolder", "GpucauseDataloaderStarvation"],
+        ),
+        bars(
+            "Culprits",
+            "The same for the whole time range that is shown, in seconds.",
+            [
+                query(
+                    f"topk(8, sum by (culprit) (increase(gpucause_preempted_by_seconds_total{{{ON}}}[$__range])) > 0)",
+                    "{{culprit}}",
+                    instant=True,
+                )
+            ],
+            unit="s",
+            w=8,
+            h=7,
+            decimals=1,
+            thresholds=steps(REASONS["preempted"]),
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+        bars(
+            "Holders",
+            "The same for the whole time range that is shown, in seconds.",
+            [
+                query(
+                    f'topk(8, sum by (waker) (increase(gpucause_blocked_on_seconds_total{{{ON}, reason="futex"}}[$__range]))'
+                    " > 0)",
+                    "{{waker}}",
+                    instant=True,
+                )
+            ],
+            unit="s",
+            w=8,
+            h=7,
+            decimals=1,
+            thresholds=steps(REASONS["futex"]),
+            runbooks=["GpucauseLockHolder"],
+        ),
+        bars(
+            "Other waits",
+            "Time blocked on anything but locks in the time range that is shown, by reason and by who ended the wait.",
+            [
+                query(
+                    f"topk(8, sum by (reason, waker) (increase(gpucause_blocked_on_seconds_total{{{ON},"
+                    ' reason!~"futex|sleep"}[$__range])) > 0)',
+                    "{{reason}}: {{waker}}",
+                    instant=True,
+                )
+            ],
+            unit="s",
+            w=8,
+            h=7,
+            decimals=1,
+            thresholds=steps(REASONS["io"]),
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+    ]
+
+
+def _memory():
+    return [
+        timeseries(
+            "Device memory in use",
+            "Device memory that each process took and has not given back. Growth that never ends is a leak.",
+            [query(f"gpucause_device_memory_live_bytes{{{ON}}}", NAME)],
+            unit="bytes",
+            w=6,
+            legend=("lastNotNull", "max"),
+            runbooks=["GpucauseMemoryLeak"],
+        ),
+        timeseries(
+            "Device memory taken and given back",
+            "Bytes a second; both high and alike is an allocator that is asked in each step.",
+            [
+                query(rate("gpucause_device_memory_allocated_bytes_total", "job"), "taken"),
+                query(rate("gpucause_device_memory_freed_bytes_total", "job"), "given back"),
+            ],
+            unit="Bps",
+            w=6,
+            legend=("mean", "max"),
+            runbooks=["GpucauseFragmentationPressure", "GpucauseInefficientProgram"],
+        ),
+        timeseries(
+            "Copies, by direction",
+            "Bytes a second that successful copies moved.",
+            [query(rate("gpucause_memcpy_bytes_total", "kind") + " > 0", "{{kind}}")],
+            unit="Bps",
+            w=6,
+            stack=True,
+            runbooks=["GpucauseInefficientProgram"],
+        ),
+        timeseries(
+            "Duration of copies, p99",
+            "The slowest hundredth of copies, by direction and upper bound of the size in bytes.",
+            [query(p99("gpucause_memcpy_duration_seconds", "kind, size"), "{{kind}} up to {{size}} B")],
+            unit="s",
+            w=6,
+            log=True,
+            legend=("mean",),
+            runbooks=["GpucauseInefficientProgram"],
+        ),
+    ]
+
+
+def _programme():
+    return [
+        timeseries(
+            "Kernels, by launches",
+            "Launches a second of the most launched kernels.",
+            [query(f"topk(8, {rate('gpucause_kernel_launches_total', 'kernel')})", "{{kernel}}")],
+            unit="ops",
+            stack=True,
+            legend=("mean",),
+            runbooks=["GpucauseInefficientProgram"],
+        ),
+        timeseries(
+            "Kernels, p99 of their launches",
+            "The slowest hundredth of warm launches of each kernel that is timed.",
+            [query(f"topk(8, {p99('gpucause_kernel_launch_duration_seconds', 'kernel')})", "{{kernel}}")],
+            unit="s",
+            log=True,
+            legend=("mean", "max"),
+            runbooks=["GpucauseLaunchP99SpreadHigh"],
+        ),
+        timeseries(
+            "Calls, by operation",
+            "Calls a second of the most called operations of the runtime, the driver and NCCL.",
+            [query(f"topk(8, {rate('gpucause_cuda_call_duration_seconds_count', 'api, op')})", "{{op}} ({{api}})")],
+            unit="ops",
+            legend=("mean",),
+            runbooks=["GpucauseInefficientProgram"],
+        ),
+        timeseries(
+            "Collectives",
+            "Bytes a second that collectives, sends and receives were given.",
+            [query(rate("gpucause_nccl_bytes_total", "op"), "{{op}}")],
+            unit="Bps",
+            stack=True,
+            runbooks=["GpucauseNcclLateRank"],
+        ),
+        timeseries(
+            "First launches",
+            "Launches a second that loaded their kernel first: slow for that reason alone.",
+            [
+                query(
+                    f'sum by (op) (rate(gpucause_cuda_call_duration_seconds_count{{{ON}, cold="true"}}[$__rate_interval]))',
+                    "{{op}}",
+                )
+            ],
+            unit="ops",
+            legend=("mean", "max"),
+            runbooks=["GpucauseInefficientProgram"],
+        ),
+        timeseries(
+            "Errors",
+            "Calls that returned an error in the last five minutes. Not ready is none.",
+            [query(f"sum by (op, error) (op:gpucause_cuda_call_errors:increase5m{{{ON}}}) > 0", "{{op}}: {{error}}")],
+            unit="short",
+            legend=("lastNotNull",),
+            runbooks=["GpucauseCudaErrors", "GpucauseFragmentationPressure"],
+        ),
+    ]
+
+
+def _host():
+    return [
+        timeseries(
+            "Block I/O, time",
+            "Time of the block I/O requests of the process's threads, by device; requests in parallel add up.",
+            [query(rate("gpucause_block_io_seconds_total", "device, operation"), "{{device}} {{operation}}")],
+            unit="suffix: s/s",
+            w=6,
+            legend=("mean",),
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+        timeseries(
+            "Block I/O, bytes",
+            "Bytes a second of those requests.",
+            [query(rate("gpucause_block_io_bytes_total", "device, operation"), "{{device}} {{operation}}")],
+            unit="Bps",
+            w=6,
+            legend=("mean",),
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+        timeseries(
+            "Memory of the host",
+            "Bytes a second of pages that the process's threads took from the kernel.",
+            [query(rate("gpucause_page_alloc_bytes_total", "job"), "pages taken")],
+            unit="Bps",
+            w=6,
+            legend=("mean", "max"),
+            runbooks=["GpucauseProcessOomKilled"],
+        ),
+        timeseries(
+            "Page faults",
+            "Page faults a second: minor ones were served from memory, major ones from a disk.",
+            [query(rate("gpucause_page_faults_total", "kind"), "{{kind}}")],
+            unit="ops",
+            w=6,
+            log=True,
+            legend=("mean", "max"),
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+        timeseries(
+            "Out of CPU quota",
+            "Time a second for which the cgroup of the process was out of its CPU quota, summed over CPUs; and time that its"
+            " threads spent freeing memory before they got theirs.",
+            [
+                query(f"sum by (comm, pid) (process:gpucause_cgroup_throttled:rate5m{{{ON}}})", "throttled {{comm}} {{pid}}"),
+                query(rate("gpucause_direct_reclaim_seconds_total", "job") + " > 0", "direct reclaim"),
+            ],
+            unit="suffix: s/s",
+            w=12,
+            legend=("mean", "max"),
+            runbooks=["GpucauseDispatcherStarved"],
+        ),
+        timeseries(
+            "Killed for lack of memory, and segments sent again",
+            "Processes that the kernel chose to kill, and TCP segments that were sent again, a minute.",
+            [
+                query(f"60 * {rate('gpucause_oom_kills_total', 'job')}", "killed"),
+                query(f"60 * {rate('gpucause_tcp_retransmits_total', 'job')}", "segments sent again"),
+            ],
+            unit="short",
+            w=12,
+            legend=("mean", "max"),
+            runbooks=["GpucauseProcessOomKilled"],
+        ),
+    ]
+
+
+def dashboard():
+    here = 'gpucause_process_info{instance=~"$instance"'
+    variables = [
+        variable("instance", "Instance", "label_values(gpucause_build_info, instance)", description="Exporters, one a host."),
+        variable("comm", "Process", f"label_values({here}}}, comm)", description="Names of processes."),
+        variable(
+            "pid", "PID", f'label_values({here}, comm=~"$comm"}}, pid)', description="Processes by their PID on the host."
+        ),
+        variable(
+            "op",
+            "Operation",
+            f"label_values(gpucause_cuda_call_duration_seconds_count{{{ON}}}, op)",
+            description="Operations that have a heatmap of their own.",
+            default=["cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize"],
+        ),
+    ]
+    return make(
+        "gpucause-process",
+        "gpucause / Process",
+        "What the calls of a process take, why they are late, and who is to blame.",
+        variables,
+        [
+            ("Account", _who()),
+            ("Launches", _launches()),
+            ("Latency", _latency()),
+            ("Culprits and holders", _blame()),
+            ("Stalls", _stalls()),
+            ("Memory and copies", _memory()),
+            ("Kernels and calls", _programme()),
+            ("Host", _host()),
+        ],
+        alerts=["Launches", "Duration of warm launches", "p99 spread"],
+    )
