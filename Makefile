@@ -4,6 +4,7 @@
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
 # make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
+# make test-unit  the package on a virtual host with systemd: hardening, reload, watchdog, socket, upgrade, purge; some minutes
 # make dashboards-picture  the dashboards as pictures of real data, below target/dashboards; fails when a query has no answer
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon and a look for causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
@@ -13,12 +14,13 @@ TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 STAND_INS := $(addprefix -p gpucause-fake-,cuda cudart cuda-driver nccl nvml)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUN_ARGS ?=
+GUESTS ?=
 CARGO_DEB_VERSION := 3.8.0
 CARGO_DEB_ROOT := $(abspath $(TARGET_DIR))/tools
 SHIPPED := $(TARGET_DIR)/release/shipped
 
 .DEFAULT_GOAL := help
-.PHONY: help run test scenarios healthy dashboards-picture bench build deb cargo-deb stand-ins debug-stand-ins tools test-tools
+.PHONY: help run test test-unit scenarios healthy dashboards-picture bench build deb cargo-deb stand-ins debug-stand-ins tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -32,9 +34,7 @@ stand-ins: tools
 
 deb: build stand-ins cargo-deb
 	rm -rf $(SHIPPED)
-	$(TARGET_DIR)/release/gpucause man --dir $(SHIPPED)/man
-	gzip -9n $(SHIPPED)/man/*.1
-	for shell in bash zsh fish; do $(TARGET_DIR)/release/gpucause completions $$shell >$(SHIPPED)/gpucause.$$shell || exit 1; done
+	.ci/stage-package $(TARGET_DIR)/release/gpucause $(SHIPPED)
 	PATH="$(CARGO_DEB_ROOT)/bin:$$PATH" $(CARGO) deb -p gpucause --no-build
 
 # Of a version of its own, in the target folder, so that nothing of the user's is replaced.
@@ -49,6 +49,11 @@ run: build stand-ins
 
 test: test-tools
 	.ci/test
+
+# Its processor is emulated, so that no KVM is needed: GUESTS="bookworm trixie trixie-backports" for older and newer kernels.
+test-unit: deb
+	@.ci/install qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs
+	.ci/under-systemd "$$(ls -t $(TARGET_DIR)/debian/gpucause_*.deb | head -n 1)" $(GUESTS)
 
 scenarios: debug-stand-ins
 	$(SUDO) env GPUCAUSE_SCENARIO_ROUNDS=20 $(CARGO) test -p gpucause --test scenarios causes -- --test-threads=1 --nocapture

@@ -32,8 +32,8 @@ pub enum MmapEventsError {
     },
     /// The kernel refused the event on a CPU.
     #[error(
-        "cannot watch executable mappings on CPU {cpu}: {source}; needs CAP_PERFMON \
-         (or kernel.perf_event_paranoid below 1)"
+        "cannot watch executable mappings on CPU {cpu}: {source}; needs CAP_PERFMON, and CAP_SYS_ADMIN \
+         while kernel.perf_event_paranoid is above 2, as Debian and Ubuntu have it"
     )]
     Open {
         /// The CPU.
@@ -107,7 +107,8 @@ impl MmapEvents {
     /// Starts watching on every online CPU.
     ///
     /// # Errors
-    /// When the kernel refuses for want of CAP_PERFMON or of locked memory.
+    /// When the kernel refuses for want of CAP_PERFMON, or of CAP_SYS_ADMIN where Debian's or Ubuntu's patch of
+    /// perf_event_open asks for it, or of locked memory.
     pub fn open() -> Result<Self, MmapEventsError> {
         let mut rings = Vec::new();
         for cpu in cpus::online()? {
