@@ -53,8 +53,9 @@ static __noinline void mend_arrival(struct thread *thread)
 		account_add(thread, thread->phase, STATE_RUNNING, -since);
 }
 
-/* Whether what the outermost call was to free is gone, nobody knows: until its address is given out again it is not. */
-static __noinline void abandon_release(struct thread *thread)
+/* Whether what the outermost call was to free is gone, nobody knows: until its address is given out again it is not. Inline,
+ * as no more than eight calls may be within one another. */
+static __always_inline void abandon_release(struct thread *thread)
 {
 	struct frame *frame = frame_at(thread, 0);
 

@@ -231,17 +231,15 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, s
 	thread->on_since_ns = now;
 }
 
-SEC("tp_btf/sched_switch")
-int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+static __noinline void on_switch(bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	struct cpu_victims *victims = victims_on(bpf_get_smp_processor_id());
 	__u32 prev_tgid = prev->tgid, next_tgid = next->tgid;
 	__u64 now;
 	bool leaves = maybe_tracked(prev_tgid), arrives = maybe_tracked(next_tgid);
 
-	COUNT_RUN(SWITCH);
 	if (!leaves && !arrives && !(victims && victims->waiting))
-		return 0;
+		return;
 	now = bpf_ktime_get_ns();
 	if (victims && victims->waiting)
 		charge_stint(victims, prev, now);
@@ -249,6 +247,13 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 		off_cpu(prev, prev_tgid, preempt, now, next);
 	if (arrives)
 		on_cpu(next, next_tgid, now, prev);
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	COUNT_RUN(SWITCH);
+	on_switch(preempt, prev, next);
 	return 0;
 }
 

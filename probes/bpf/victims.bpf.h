@@ -48,11 +48,19 @@ static __noinline void give_slot_back(struct thread *thread, __u32 pid)
 	thread->slot = 0;
 }
 
-/* Blames the task that leaves this CPU for the wait of each thread that waits for it. */
-static __noinline void charge_stint(struct cpu_victims *all, struct task_struct *prev, __u64 now)
+/* Blames the task that leaves this CPU for the wait of the thread `pid`. */
+static __noinline void charge_slot(struct victim *slot, __u32 pid, struct task_struct *prev, __u64 now)
 {
 	struct party party = {};
 
+	name_task(&party, prev, slot->tgid, slot->proc_id);
+	blame_add(VICTIM(slot->proc_id, pid), WAIT(REASON_PREEMPTED, slot->phase), &party, now - slot->since_ns, 0);
+	slot->since_ns = now;
+}
+
+/* The same for each thread that waits for this CPU. */
+static __noinline void charge_stint(struct cpu_victims *all, struct task_struct *prev, __u64 now)
+{
 	for (int i = 0; i < MAX_VICTIMS; i++) {
 		struct victim *slot = &all->slots[i];
 		__u32 pid = *(volatile __u32 *)&slot->pid;
@@ -64,10 +72,7 @@ static __noinline void charge_stint(struct cpu_victims *all, struct task_struct 
 			release_slot(all, slot, pid);
 			continue;
 		}
-		name_task(&party, prev, slot->tgid, slot->proc_id);
-		blame_add(VICTIM(slot->proc_id, pid), WAIT(REASON_PREEMPTED, slot->phase), &party, now - slot->since_ns,
-			  0);
-		slot->since_ns = now;
+		charge_slot(slot, pid, prev, now);
 	}
 }
 

@@ -90,7 +90,7 @@ fn add_stalls(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
         );
         family.set_exemplar(
             of_cause()
-                .last()
+                .next_back()
                 .and_then(|stall| told.exemplar(&stall.last_id, |_| stall.last_lost.as_secs_f64())),
         );
     }
