@@ -3,6 +3,8 @@
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
 # make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
+# make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
+# make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon and a look for causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
@@ -12,12 +14,14 @@ TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 STAND_INS := $(addprefix -p gpucause-fake-,cuda cudart cuda-driver nccl nvml)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUN_ARGS ?=
+SCENARIO ?= cpu-contention
+DEMO_STACK_ARGS ?=
 CARGO_DEB_VERSION := 3.8.0
 CARGO_DEB_ROOT := $(abspath $(TARGET_DIR))/tools
 SHIPPED := $(TARGET_DIR)/release/shipped
 
 .DEFAULT_GOAL := help
-.PHONY: help run test scenarios healthy bench build deb cargo-deb stand-ins debug-stand-ins tools test-tools
+.PHONY: help run test scenarios healthy healthy-alerts demo-stack bench build deb cargo-deb stand-ins debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -55,6 +59,13 @@ scenarios: debug-stand-ins
 healthy: debug-stand-ins
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test scenarios healthy -- --test-threads=1 --nocapture
 
+healthy-alerts: debug-stand-ins alert-tools
+	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=900 $(CARGO) test -p gpucause --test incidents healthy -- --test-threads=1 --nocapture
+
+demo-stack: build stand-ins alert-tools
+	@.ci/install python3:python3
+	@$(SUDO) python3 -B alerts/demo-stack/run.py --programs $(TARGET_DIR)/release --scenario $(SCENARIO) $(DEMO_STACK_ARGS)
+
 debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)
 
@@ -66,5 +77,9 @@ bench: stand-ins
 tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
 
-test-tools: tools
-	@.ci/install clang-format:clang-format promtool:prometheus amtool:prometheus-alertmanager jq:jq python3:python3 pip3:python3-pip systemd-analyze:systemd curl:curl
+# On a host with systemd, Debian's packages also start services of their own, on ports that nothing here uses.
+alert-tools:
+	@.ci/install prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager
+
+test-tools: tools alert-tools
+	@.ci/install clang-format:clang-format jq:jq python3:python3 pip3:python3-pip systemd-analyze:systemd curl:curl
