@@ -149,6 +149,9 @@ def start_workload(stack, args, events):
     child = stack.start("workload", [stand_ins / "gpucause-workload", "scenario", args.scenario, "--with-parent", "--libs", stand_ins,
                                      "--comm", "demo-trainer", "--baseline", args.healthy, "--seconds", 86400, "--every", "1s"],
                         stdout=subprocess.PIPE)
+    if not child.stdout.readline().startswith(b"ready "):
+        child.wait()
+        raise Failure(f"no workload:\n{stack.log_of('workload')}")
 
     def listen():
         for line in child.stdout:
