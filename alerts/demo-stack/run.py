@@ -146,8 +146,11 @@ def start_servers(stack, args, port):
 
 def start_workload(stack, args, events):
     stand_ins = args.programs / "stand-ins"
-    child = stack.start("workload", [stand_ins / "gpucause-workload", "scenario", args.scenario, "--with-parent", "--libs", stand_ins,
-                                     "--comm", "demo-trainer", "--baseline", args.healthy, "--seconds", 86400, "--every", "1s"],
+    # Nothing else on this host is to disturb it, however busy that is. A neighbour could not disturb who comes before all.
+    first = [] if args.scenario in ("incident", "cpu-contention") else ["--undisturbed"]
+    child = stack.start("workload", ["nice", "-n", "-20", stand_ins / "gpucause-workload", "scenario", args.scenario, *first, "--with-parent",
+                                     "--libs", stand_ins, "--comm", "demo-trainer", "--baseline", args.healthy, "--seconds", 86400,
+                                     "--every", "1s"],
                         stdout=subprocess.PIPE)
     if not child.stdout.readline().startswith(b"ready "):
         child.wait()
@@ -183,7 +186,7 @@ Scenario {args.scenario}: demo-trainer (PID {pid}) feeds a GPU that is not there
   metrics    {host}:{port['exporter']}/metrics
   why        {args.programs}/gpucause explain --url {host}:{port['exporter']}
   panels     PROMETHEUS_URL={host}:{port['prometheus']} and the line for Grafana in the README
-An alert takes about a minute: half of it is that the loss must last, and a sixth Alertmanager's collecting.
+Most alerts take about a minute: the loss must last for half of one, and Alertmanager collects for a sixth.
 {'Enter ends the fault, ' if sys.stdin.isatty() else ''}Ctrl-C ends all.
 """, flush=True)
 
@@ -198,10 +201,9 @@ def tell_alert(receiver, alert, since):
     labels, notes = alert["labels"], alert["annotations"]
     resolved = alert["status"] == "resolved"
     after = f", {time.time() - since:.0f} s after the fault {'ended' if resolved else 'began'}" if since else ""
-    who = f" {labels['comm']} (PID {labels['pid']})" if "pid" in labels else ""
     runbook = notes.get("runbook_url", "").rpartition("/")[2]
-    say(f"{'RESOLVED' if resolved else 'ALERT'} {labels['alertname']} [{labels.get('severity')}] to {receiver}:{who} {notes.get('summary')}"
-        f"  investigations/{runbook}{after}")
+    say(f"{'RESOLVED' if resolved else 'ALERT'} {labels['alertname']} [{labels.get('severity')}] to {receiver}{after}: "
+        f"{notes.get('summary')} investigations/{runbook}")
     if not resolved:
         print("          " + " ".join(notes.get("description", "").split()), flush=True)
 
