@@ -1,0 +1,250 @@
+//! Rules, alerts, dashboards, runbooks and the README name only series and labels that there are, and leave no metric out.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, in its fixtures too"
+)]
+
+mod files;
+mod promql;
+
+use files::{Rule, rules};
+use gpucause::metric::{ALL, Kind, Metric};
+use gpucause_abi::op::{Class, LaunchOps, OPS, Op, OpId};
+use promql::{Selector, names};
+use regex::Regex;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::LazyLock;
+
+/// Series of others: Prometheus' own, and those that tell of GPUs.
+const FOREIGN: [&str; 3] = ["up", "scrape_duration_seconds", "nvidia_smi_utilization_gpu_ratio"];
+/// Ours that are exposed only by builds that guard their cost.
+const OF_COST: [&str; 3] = [
+    "gpucause_probe_duty_ratio",
+    "gpucause_probe_cost_seconds_total",
+    "gpucause_probe_observed_seconds_total",
+];
+/// Labels that Prometheus, DCGM and the rules add.
+const ADDED_LABELS: [&str; 7] = ["job", "instance", "le", "UUID", "gpu", "uuid", "baseline"];
+
+/// The series of the table, by name, with their metric.
+static EXPOSED: LazyLock<BTreeMap<String, &'static Metric>> = LazyLock::new(|| {
+    let mut names = BTreeMap::new();
+    for metric in ALL {
+        names.insert(metric.query_name(), *metric);
+        if metric.kind == Kind::Histogram {
+            for suffix in ["_bucket", "_sum", "_count"] {
+                names.insert(format!("{}{suffix}", metric.name), *metric);
+            }
+        }
+    }
+    names
+});
+
+/// The series that rules record.
+static RECORDED: LazyLock<HashSet<&'static str>> =
+    LazyLock::new(|| rules().iter().filter_map(|(_, rule)| rule.record.as_deref()).collect());
+
+/// Every label that there is.
+static LABELS: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
+    ALL.iter().flat_map(|metric| metric.labels).copied().chain(ADDED_LABELS).collect()
+});
+
+fn is_foreign(name: &str) -> bool {
+    name.starts_with("DCGM_FI_") || FOREIGN.contains(&name) || OF_COST.contains(&name)
+}
+
+/// What is wrong with a selector: its name, or a label that its metric does not have.
+fn faults(selector: &Selector) -> Vec<String> {
+    let name = &selector.name;
+    let labels: HashSet<&str> = match EXPOSED.get(name) {
+        Some(metric) => metric.labels.iter().copied().chain(ADDED_LABELS).collect(),
+        None if RECORDED.contains(&**name) || is_foreign(name) => LABELS.clone(),
+        None => return vec![format!("no series {name}")],
+    };
+    let unknown = selector.matchers.iter().filter(|(label, _)| !labels.contains(&**label));
+    unknown.map(|(label, _)| format!("{name} has no label {label}")).collect()
+}
+
+fn assert_named_exist(expressions: &[(String, String)]) {
+    let mut wrong = BTreeSet::new();
+    for (place, expression) in expressions {
+        let found = names(expression);
+        let mut said: Vec<_> = found.selectors.iter().flat_map(faults).collect();
+        let unknown = found.labels.into_iter().filter(|label| {
+            // Grafana fills variables in.
+            !label.starts_with('$') && !LABELS.contains(&**label)
+        });
+        said.extend(unknown.map(|label| format!("no label {label}")));
+        wrong.extend(said.into_iter().map(|fault| format!("{place}: {fault}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn rules_and_alerts_name_series_and_labels_that_there_are() {
+    let mut expressions = Vec::new();
+    for (file, rule) in rules() {
+        let name = rule.name().to_owned();
+        expressions.push((format!("{file}, {name}"), rule.expr.clone()));
+        let texts = rule.annotations.values();
+        expressions.extend(texts.flat_map(|text| {
+            files::queries_in_template(text)
+                .map(|query| (format!("{file}, {name}"), query))
+                .collect::<Vec<_>>()
+        }));
+    }
+    assert!(expressions.len() > 100, "only {} expressions", expressions.len());
+    assert_named_exist(&expressions);
+}
+
+#[test]
+fn dashboards_name_series_and_labels_that_there_are() {
+    assert_named_exist(&files::dashboard_queries());
+}
+
+#[test]
+fn documents_name_series_and_labels_that_there_are() {
+    let mut wrong = BTreeSet::new();
+    for (file, text) in files::documents() {
+        for selector in files::series_in_text(&text) {
+            wrong.extend(faults(&selector).into_iter().map(|fault| format!("{file}: {fault}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn every_metric_is_used_or_explained() {
+    let mut used: HashSet<String> = HashSet::new();
+    let expressions = rules().iter().map(|(_, rule)| rule.expr.clone());
+    let queries = files::dashboard_queries().into_iter().map(|(_, query)| query);
+    for expression in expressions.chain(queries) {
+        used.extend(names(&expression).selectors.into_iter().map(|selector| selector.name));
+    }
+    let readme = files::readme();
+    for metric in ALL {
+        let mut forms =
+            EXPOSED.iter().filter(|(_, of)| of.name == metric.name).map(|(name, _)| name);
+        let row = format!("| `{}` | {} |", metric.query_name(), metric.kind.type_name());
+        let is_explained =
+            readme.lines().any(|line| line.starts_with(&row) && line.ends_with(". |"));
+        assert!(is_explained || forms.any(|form| used.contains(form)), "{}", metric.name);
+    }
+}
+
+#[test]
+fn every_rule_has_a_test() {
+    let tests = files::rule_tests();
+    for (file, rule) in rules() {
+        let name = rule.name();
+        let is_native = file.starts_with("rules/native/");
+        let is_named = tests
+            .iter()
+            .filter(|(path, _)| path.starts_with("rules/native/") == is_native)
+            .any(|(_, text)| {
+                text.match_indices(name).any(|(at, _)| {
+                    !text[at + name.len()..]
+                        .starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+                })
+            });
+        assert!(is_named, "no test names {name} of {file}");
+    }
+}
+
+#[test]
+fn names_of_recorded_series_tell_level_metric_and_operation() {
+    let name = Regex::new("^[a-z_]+:gpucause_[a-z0-9_]+:[a-z0-9_]+$").unwrap();
+    for record in &*RECORDED {
+        assert!(name.is_match(record), "{record}");
+    }
+}
+
+#[test]
+fn every_alert_says_what_is_wrong_how_bad_it_is_and_where_to_look() {
+    let runbooks = format!("{}/blob/main/investigations/", env!("CARGO_PKG_REPOSITORY"));
+    let alerts: Vec<_> = rules()
+        .iter()
+        .filter_map(|(_, rule)| rule.alert.as_ref().map(|name| (name, rule)))
+        .collect();
+    assert!(alerts.len() > 20);
+    for (name, Rule { labels, annotations, .. }) in alerts {
+        let of = |key: &str| {
+            annotations.get(key).unwrap_or_else(|| panic!("{name} has no {key}")).as_str()
+        };
+        assert!(name.starts_with("Gpucause"), "{name}");
+        assert!(["critical", "warning", "info"].contains(&labels["severity"].as_str()), "{name}");
+        assert!(
+            ["workload", "fleet", "exporter"].contains(&labels["component"].as_str()),
+            "{name}"
+        );
+        assert!(of("summary").ends_with('.') && !of("summary").contains("{{"), "{name}");
+        assert!(
+            of("description").ends_with(['.', '}']) && of("description").contains("{{"),
+            "{name}"
+        );
+        assert_eq!(of("runbook_url"), format!("{runbooks}{name}.md"));
+        assert!(of("dashboard_url").starts_with("https://grafana.example/d/gpucause-"), "{name}");
+    }
+}
+
+/// The ops whose names the matchers of `op` in this expression let through.
+fn ops_matched<'a>(selectors: impl Iterator<Item = &'a Selector>) -> BTreeSet<&'static str> {
+    let patterns =
+        selectors.flat_map(|selector| &selector.matchers).filter(|(label, _)| label == "op");
+    let patterns: Vec<_> =
+        patterns.map(|(_, value)| Regex::new(&format!("^(?:{value})$")).unwrap()).collect();
+    let names = OPS.iter().map(|op| op.name);
+    names.filter(|name| patterns.iter().any(|pattern| pattern.is_match(name))).collect()
+}
+
+fn ops_that(is: impl Fn(&Op) -> bool) -> BTreeSet<&'static str> {
+    OPS.iter().filter(|op| is(op)).map(|op| op.name).collect()
+}
+
+#[test]
+fn tails_are_of_all_operations_that_launch_kernels_and_of_no_others() {
+    let launches = LaunchOps::default();
+    let by_default: BTreeSet<_> = launches.iter().filter_map(OpId::op).map(|op| op.name).collect();
+    let expected: BTreeSet<_> =
+        by_default.into_iter().filter(|name| !name.ends_with("LaunchHostFunc")).collect();
+    let mut seen = 0;
+    for (_, rule) in rules() {
+        let is_base = rule
+            .record
+            .as_ref()
+            .is_some_and(|name| name.starts_with("process:gpucause_launch_duration_seconds"));
+        if is_base && rule.expr.contains("gpucause_cuda_call_duration_seconds") {
+            assert_eq!(
+                ops_matched(names(&rule.expr).selectors.iter()),
+                expected,
+                "{}",
+                rule.name()
+            );
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 3, "of one minute from classic, of two windows from native histograms");
+}
+
+#[test]
+fn calls_that_wait_by_nature_have_longer_to_return() {
+    let (_, hung) = rules().iter().find(|(_, rule)| rule.name() == "GpucauseCallHung").unwrap();
+    let selectors = names(&hung.expr).selectors;
+    let waits = ops_that(|op| matches!(op.class, Class::Sync | Class::Nccl | Class::Init));
+    for selector in &selectors {
+        assert_eq!(ops_matched(std::iter::once(selector)), waits);
+    }
+    assert_eq!(selectors.len(), 2, "those that wait, and those that do not");
+}
+
+#[test]
+fn every_alert_has_a_runbook() {
+    let runbooks: HashSet<String> = files::documents().into_iter().map(|(file, _)| file).collect();
+    let alerts = rules().iter().filter_map(|(_, rule)| rule.alert.as_ref());
+    let missing: BTreeSet<_> =
+        alerts.filter(|name| !runbooks.contains(&format!("investigations/{name}.md"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}

@@ -1,0 +1,134 @@
+//! Reads of PromQL what names series: selectors with their label matchers, and labels that are grouped or matched by. Prometheus'
+//! own tools check the grammar.
+
+/// A series that an expression selects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Selector {
+    /// The name of the metric.
+    pub(crate) name: String,
+    /// The labels that must match, with what they must match.
+    pub(crate) matchers: Vec<(String, String)>,
+}
+
+/// What an expression names.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    pub(crate) selectors: Vec<Selector>,
+    /// Labels in the lists of `by`, `without`, `on`, `ignoring`, `group_left` and `group_right`.
+    pub(crate) labels: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Token {
+    Word(String),
+    Text(String),
+    Sign(char),
+}
+
+/// Words that are neither functions nor metrics, and are followed by no list of labels.
+const OPERATORS: [&str; 8] = ["and", "or", "unless", "bool", "offset", "inf", "nan", "atan2"];
+/// Words with a list of labels.
+const LISTS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
+/// Functions whose list of labels may come before what they are of.
+const AGGREGATIONS: [&str; 9] =
+    ["sum", "avg", "min", "max", "count", "group", "quantile", "topk", "bottomk"];
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_:".contains(c)
+}
+
+fn tokens(expression: &str) -> Vec<Token> {
+    let mut tokens = Vec::new();
+    let mut rest = expression.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '"' | '\'' => {
+                let mut text = String::new();
+                while let Some(next) = rest.next().filter(|&next| next != c) {
+                    text.push(if next == '\\' { rest.next().unwrap_or(next) } else { next });
+                }
+                tokens.push(Token::Text(text));
+            }
+            '#' => while rest.next_if(|&next| next != '\n').is_some() {},
+            // A range is no list of words.
+            '[' => while rest.next().is_some_and(|next| next != ']') {},
+            c if is_word(c) || c == '$' => {
+                let mut word = String::from(c);
+                while let Some(next) = rest.next_if(|&next| is_word(next) || next == '.') {
+                    word.push(next);
+                }
+                tokens.push(Token::Word(word));
+            }
+            c if c.is_whitespace() => {}
+            c => tokens.push(Token::Sign(c)),
+        }
+    }
+    tokens
+}
+
+/// The words and texts up to the sign that closes a list, and how many tokens they are.
+fn list(tokens: &[Token], close: char) -> (Vec<&Token>, usize) {
+    let end = tokens.iter().position(|token| *token == Token::Sign(close)).unwrap_or(tokens.len());
+    (tokens[..end].iter().filter(|token| !matches!(token, Token::Sign(_))).collect(), end)
+}
+
+fn matchers(tokens: &[Token]) -> Vec<(String, String)> {
+    let pairs = list(tokens, '}').0;
+    let pair = |pair: &[&Token]| match pair {
+        [Token::Word(label), Token::Text(value)] => Some((label.clone(), value.clone())),
+        _ => None,
+    };
+    pairs.chunks(2).filter_map(pair).collect()
+}
+
+/// What `expression` names.
+pub(crate) fn names(expression: &str) -> Names {
+    let tokens = tokens(expression);
+    let mut names = Names::default();
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        at += 1;
+        let Token::Word(word) = token else { continue };
+        let next = tokens.get(at);
+        let lower = word.to_ascii_lowercase();
+        if LISTS.contains(&&*lower) && next == Some(&Token::Sign('(')) {
+            let (labels, length) = list(&tokens[at + 1..], ')');
+            let label = |token: &&Token| match token {
+                Token::Word(label) => Some(label.clone()),
+                _ => None,
+            };
+            names.labels.extend(labels.iter().filter_map(label));
+            at += 1 + length;
+        } else if is_series(word, next) {
+            let mut selector = Selector { name: word.clone(), matchers: Vec::new() };
+            if next == Some(&Token::Sign('{')) {
+                selector.matchers = matchers(&tokens[at + 1..]);
+                at += 1 + list(&tokens[at + 1..], '}').1;
+            }
+            names.selectors.push(selector);
+        }
+    }
+    names
+}
+
+/// Whether a word that is no label names a series, by what follows it.
+fn is_series(word: &str, next: Option<&Token>) -> bool {
+    let lower = word.to_ascii_lowercase();
+    let is_called = match next {
+        Some(Token::Sign('(')) => true,
+        Some(Token::Word(list)) => AGGREGATIONS.contains(&&*lower) && LISTS.contains(&&**list),
+        _ => false,
+    };
+    let is_number = word.starts_with(|c: char| c.is_ascii_digit() || c == '$');
+    !is_called && !is_number && !OPERATORS.contains(&&*lower) && !LISTS.contains(&&*lower)
+}
+
+#[test]
+fn an_expression_names_its_series_labels_and_matchers() {
+    let text = r#"sum by (pid, le) (rate(a_b_bucket{op=~"x{2}.*", cold="false"}[1m])) / on (pid) group_left () up:x_1m offset 5m > bool 0.5"#;
+    let Names { selectors, labels } = names(text);
+    let found: Vec<_> = selectors.iter().map(|s| (s.name.as_str(), s.matchers.len())).collect();
+    assert_eq!(found, [("a_b_bucket", 2), ("up:x_1m", 0)]);
+    assert_eq!(selectors[0].matchers[0], ("op".into(), "x{2}.*".into()));
+    assert_eq!(labels, ["pid", "le", "pid"]);
+}
