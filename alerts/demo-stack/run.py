@@ -147,8 +147,9 @@ def start_servers(stack, args, port):
 def start_workload(stack, args, events):
     stand_ins = args.programs / "stand-ins"
     # Nothing else on this host is to disturb it, however busy that is. A neighbour could not disturb who comes before all.
-    first = [] if args.scenario in ("incident", "cpu-contention") else ["--undisturbed"]
-    child = stack.start("workload", ["nice", "-n", "-20", stand_ins / "gpucause-workload", "scenario", args.scenario, *first, "--with-parent",
+    contended = args.scenario in ("incident", "cpu-contention")
+    before, first = (["nice", "-n", "-20"], []) if contended else ([], ["--undisturbed"])
+    child = stack.start("workload", [*before, stand_ins / "gpucause-workload", "scenario", args.scenario, *first, "--with-parent",
                                      "--libs", stand_ins, "--comm", "demo-trainer", "--baseline", args.healthy, "--seconds", 86400,
                                      "--every", "1s"],
                         stdout=subprocess.PIPE)
