@@ -3,6 +3,8 @@
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
 # make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
+# make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
+# make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make test-unit  the package on a virtual host with systemd: hardening, reload, watchdog, socket, upgrade, purge; some minutes
 # make dashboards-picture  the dashboards as pictures of real data, below target/dashboards; fails when a query has no answer
@@ -15,12 +17,14 @@ STAND_INS := $(addprefix -p gpucause-fake-,cuda cudart cuda-driver nccl nvml)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUN_ARGS ?=
 GUESTS ?=
+SCENARIO ?= cpu-contention
+DEMO_STACK_ARGS ?=
 CARGO_DEB_VERSION := 3.8.0
 CARGO_DEB_ROOT := $(abspath $(TARGET_DIR))/tools
 SHIPPED := $(TARGET_DIR)/release/shipped
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit scenarios healthy dashboards-picture bench build deb cargo-deb stand-ins debug-stand-ins tools test-tools
+.PHONY: help run test test-unit scenarios healthy healthy-alerts demo-stack dashboards-picture bench build deb cargo-deb stand-ins debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -65,6 +69,13 @@ dashboards-picture: build stand-ins
 	@.ci/install prometheus:prometheus python3:python3 chromium:chromium
 	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards
 
+healthy-alerts: debug-stand-ins alert-tools
+	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=900 $(CARGO) test -p gpucause --test incidents healthy -- --test-threads=1 --nocapture
+
+demo-stack: build stand-ins alert-tools
+	@.ci/install python3:python3
+	@$(SUDO) python3 -B alerts/demo-stack/run.py --programs $(TARGET_DIR)/release --scenario $(SCENARIO) $(DEMO_STACK_ARGS)
+
 debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)
 
@@ -76,5 +87,9 @@ bench: stand-ins
 tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
 
-test-tools: tools
-	@.ci/install clang-format:clang-format promtool:prometheus amtool:prometheus-alertmanager jq:jq python3:python3 pip3:python3-pip systemd-analyze:systemd curl:curl
+# On a host with systemd, Debian's packages also start services of their own, on ports that nothing here uses.
+alert-tools:
+	@.ci/install prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager
+
+test-tools: tools alert-tools
+	@.ci/install clang-format:clang-format jq:jq python3:python3 pip3:python3-pip systemd-analyze:systemd curl:curl

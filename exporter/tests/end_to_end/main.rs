@@ -31,10 +31,14 @@ mod page;
 #[path = "../fixture/poll.rs"]
 mod poll;
 mod prometheus;
+#[path = "../fixture/prometheus_server.rs"]
+mod prometheus_server;
 mod refusals;
 mod retention;
 #[path = "../fixture/samples.rs"]
 mod samples;
+#[path = "../fixture/server_process.rs"]
+mod server_process;
 mod service;
 mod top;
 #[path = "../fixture/upstream.rs"]

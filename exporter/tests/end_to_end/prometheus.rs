@@ -2,113 +2,33 @@
 //! histogram while one makes calls of known durations.
 
 use crate::exporter::Exporter;
-use crate::http_client;
 use crate::poll::until;
+use crate::prometheus_server::Prometheus;
 use crate::workload::{Workload, libraries};
 use gpucause::exposition::ladder::LADDER;
 use gpucause::exposition::native::MAX_ERROR;
 use serde_json::Value;
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener};
+use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use tempfile::TempDir;
 
-/// A Prometheus that scrapes one target every second. Killed when dropped.
-struct Prometheus {
-    child: Child,
-    address: SocketAddr,
-    dir: TempDir,
+/// A Prometheus that scrapes one target every second. `features` are names of experimental features, separated by commas.
+fn scraping(target: SocketAddr, features: &str) -> Prometheus {
+    let config = format!(
+        "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n- job_name: gpucause\n  \
+         static_configs: [{{targets: ['{target}']}}]\n"
+    );
+    Prometheus::start(&config, &[&format!("--enable-feature={features}")])
 }
 
-impl Prometheus {
-    /// `features` are names of experimental features, separated by commas.
-    fn start(target: SocketAddr, features: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let config = dir.path().join("prometheus.yml");
-        let text = format!(
-            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n- job_name: gpucause\n  \
-             static_configs: [{{targets: ['{target}']}}]\n"
-        );
-        fs::write(&config, text).unwrap();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
-            .arg(format!("--web.listen-address={free}"))
-            .arg(format!("--enable-feature={features}"))
-            .stderr(File::create(dir.path().join("log")).unwrap())
-            .spawn()
-            .expect("prometheus is installed; `make test-tools` does it");
-        let prometheus = Self { child, address: free, dir };
-        until("Prometheus", || {
-            std::net::TcpStream::connect(free).ok()?;
-            (prometheus.get("/-/ready").0 == 200).then_some(())
-        });
-        prometheus
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.dir.path().join("log")).unwrap()
-    }
-
-    /// Status and, if it is JSON, the body.
-    fn get(&self, path: &str) -> (u16, Option<Value>) {
-        let mut stream = http_client::connect(self.address);
-        // To a client of HTTP 1.0 the body comes in one piece.
-        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
-        let response = http_client::read_to_end(stream);
-        (response.status, serde_json::from_slice(&response.body).ok())
-    }
-
-    /// The `data` of an answer of the API.
-    fn api(&self, path: &str) -> Value {
-        let (status, answer) = self.get(path);
-        let answer = answer.unwrap_or_default();
-        assert_eq!((status, &answer["status"]), (200, &Value::from("success")), "{answer}");
-        answer["data"].clone()
-    }
-
-    /// The value of each series of an instant query, by one label.
-    fn query(&self, expression: &str, label: &str) -> Vec<(String, f64)> {
-        let encoded: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        let data = self.api(&format!("/api/v1/query?query={encoded}"));
-        let series = data["result"].as_array().unwrap().iter().map(|series| {
-            let key = series["metric"][label].as_str().unwrap_or_default().to_owned();
-            (key, series["value"][1].as_str().unwrap().parse().unwrap())
-        });
-        series.collect()
-    }
-
-    /// The one value of an instant query.
-    fn value(&self, expression: &str) -> Option<f64> {
-        self.query(expression, "").first().map(|&(_, value)| value)
-    }
-
-    fn assert_that_every_scrape_succeeded(&self) {
-        assert_eq!(self.query("up", "job"), [("gpucause".to_owned(), 1.0)]);
-        assert_eq!(self.value("min_over_time(up[1m])"), Some(1.0));
-        let targets = self.api("/api/v1/targets");
-        let [target] = &targets["activeTargets"].as_array().unwrap()[..] else {
-            panic!("{targets}")
-        };
-        let told = (&target["health"], &target["lastError"]);
-        assert_eq!(told, (&"up".into(), &"".into()), "{target}");
-        let log = self.log();
-        assert!(!log.contains("level=warn") && !log.contains("level=error"), "{log}");
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("log of Prometheus:\n{}", self.log());
-        }
-    }
+fn assert_that_every_scrape_succeeded(prometheus: &Prometheus) {
+    assert_eq!(prometheus.query("up", "job"), [("gpucause".to_owned(), 1.0)]);
+    assert_eq!(prometheus.value("min_over_time(up[1m])"), Some(1.0));
+    let targets = prometheus.api("/api/v1/targets");
+    let [target] = &targets["activeTargets"].as_array().unwrap()[..] else { panic!("{targets}") };
+    let told = (&target["health"], &target["lastError"]);
+    assert_eq!(told, (&"up".into(), &"".into()), "{target}");
+    prometheus.assert_that_it_complained_of_nothing();
 }
 
 /// The first file of this name in a folder or the folders below it.
@@ -138,7 +58,7 @@ fn real_cudart() -> PathBuf {
 fn prometheus_has_the_true_counts_of_calls_to_the_real_runtime() {
     let cudart = real_cudart();
     let exporter = Exporter::start(&[]);
-    let prometheus = Prometheus::start(exporter.address, "");
+    let prometheus = scraping(exporter.address, "");
     let mut workload = Workload::with(&[
         "rate",
         "--per-second=5000",
@@ -178,7 +98,7 @@ fn prometheus_has_the_true_counts_of_calls_to_the_real_runtime() {
     );
     let p50 = prometheus.query(&quantile, "")[0].1;
     assert!(p50 > 0.0 && p50 < 0.1, "the median call takes {p50} s");
-    prometheus.assert_that_every_scrape_succeeded();
+    assert_that_every_scrape_succeeded(&prometheus);
     workload.end();
 }
 
@@ -206,8 +126,8 @@ fn classic_bucket(value: f64) -> (f64, f64) {
 #[test]
 fn quantiles_of_classic_and_of_native_histograms_are_those_of_the_workload() {
     let exporter = Exporter::start(&[]);
-    let classic = Prometheus::start(exporter.address, "");
-    let native = Prometheus::start(exporter.address, "native-histograms,exemplar-storage");
+    let classic = scraping(exporter.address, "");
+    let native = scraping(exporter.address, "native-histograms,exemplar-storage");
     let arguments = ["latency", "--delays=100us,1500us,12ms", "--repeat=700,250,50", "--list"];
     let mut workload = Workload::start(&arguments);
     exporter.until_attached(&libraries().join("libcudart.so.12"));
@@ -242,8 +162,8 @@ fn quantiles_of_classic_and_of_native_histograms_are_those_of_the_workload() {
     }
     workload.end();
     exemplars_arrive(&native);
-    classic.assert_that_every_scrape_succeeded();
-    native.assert_that_every_scrape_succeeded();
+    assert_that_every_scrape_succeeded(&classic);
+    assert_that_every_scrape_succeeded(&native);
 }
 
 /// A chain's counter names the chain.

@@ -11,7 +11,10 @@
     reason = "a failing test may panic"
 )]
 
+#[path = "../fixture/alone.rs"]
+mod alone;
 mod causes;
 mod healthy;
 mod run;
+#[path = "../fixture/trainer.rs"]
 mod trainer;

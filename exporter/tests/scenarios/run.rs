@@ -1,8 +1,7 @@
 //! One scenario from start to end: the trainer, the probes, the engine, and what it found at each look.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpucause::chains::LOOK_EVERY;
@@ -13,6 +12,7 @@ use gpucause_engine::{Engine, Moment};
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::{Options, Probes};
 
+use crate::alone::alone;
 use crate::trainer::{Trainer, libraries};
 
 /// How long the libraries may take to be found.
@@ -62,17 +62,6 @@ pub(crate) struct Outcome {
     pub(crate) looks: Vec<Look>,
     /// The processes of the trainer, as the last look saw them.
     pub(crate) processes: Vec<ProcessSnapshot>,
-}
-
-/// Held by each test, in any checkout: what one loads onto the CPUs would disturb what another measures.
-fn alone() -> &'static File {
-    static ALONE: OnceLock<File> = OnceLock::new();
-    ALONE.get_or_init(|| {
-        let path = std::env::temp_dir().join("gpucause-test-alone");
-        let file = File::create(&path).unwrap();
-        file.lock().unwrap();
-        file
-    })
 }
 
 fn until_attached(probes: &Probes, library: &std::path::Path) {

@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""An incident from its cause to the pager, on loopback: a stand-in workload with a fault, the exporter, Prometheus with the
+rules and alerts of this repository, Alertmanager with its routes, and a receiver that prints each notification.
+
+Only what must be another address is changed in the shipped files. Everything is a child of this program and ends with it,
+and the data of Prometheus and Alertmanager are in a temporary folder.
+"""
+
+import argparse
+import contextlib
+import errno
+import json
+import os
+import pathlib
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import stack_files
+from webhook import Receiver
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+START_SECONDS = 60
+# Whoever is asked nicely has this long to end.
+END_SECONDS = 5
+# Not those that Debian's packages, or exporters, listen on.
+PORTS = {"exporter": 19400, "prometheus": 19090, "alertmanager": 19093, "webhook": 19095}
+
+
+class Failure(Exception):
+    """Told to the user in one line."""
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description="See an injected fault fire its alert.")
+    parser.add_argument("--programs", type=pathlib.Path, required=True, metavar="DIR", help="folder of gpucause and stand-ins/")
+    parser.add_argument("--scenario", default="cpu-contention", help="the fault; gpucause-workload scenario --help lists them")
+    parser.add_argument("--healthy", type=float, default=20, metavar="SECONDS", help="time before the fault [%(default)s]")
+    parser.add_argument("--duration", type=float, metavar="SECONDS", help="end after this time rather than on Ctrl-C")
+    parser.add_argument("--interval", default="5s", help="of scrapes and evaluations [%(default)s]")
+    for name, port in PORTS.items():
+        parser.add_argument(f"--{name}-port", type=int, default=port, metavar="PORT", help="[%(default)s]")
+    return parser.parse_args()
+
+
+def ports(args):
+    """The ports, once all of them are known to be free."""
+    chosen = {name: getattr(args, f"{name}_port") for name in PORTS}
+    for name, port in chosen.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                raise Failure(f"port {port} is in use: choose another with --{name}-port, or "
+                              f'make demo-stack DEMO_STACK_ARGS="--{name}-port N"') from error
+    return chosen
+
+
+def say(text):
+    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+
+
+class Stack:
+    """The running programs. Each is in a process group of its own, so that its children end with it, and so that Ctrl-C is
+    this program's alone."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.running = {}
+
+    def start(self, name, command, *, own_user=False, **more):
+        user = {}
+        if own_user and os.environ.get("SUDO_UID"):
+            # Root is for probes alone.
+            user = {"user": int(os.environ["SUDO_UID"]), "group": int(os.environ["SUDO_GID"]), "extra_groups": []}
+        log = open(self.folder / f"{name}.log", "wb")
+        with log:
+            more.setdefault("stdout", log)
+            child = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stderr=log,
+                                     start_new_session=True, **user, **more)
+        self.running[name] = child
+        return child
+
+    def log_of(self, name):
+        lines = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
+        return "\n".join(f"    {line}" for line in lines[-8:])
+
+    def check(self):
+        for name, child in self.running.items():
+            if child.poll() is not None:
+                raise Failure(f"{name} has ended with {child.returncode}:\n{self.log_of(name)}")
+
+    def until_ready(self, name, url):
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            self.check()
+            with contextlib.suppress(OSError, urllib.error.URLError):
+                with urllib.request.urlopen(url, timeout=2) as answer:
+                    if answer.status == 200:
+                        return
+            time.sleep(0.05)
+        raise Failure(f"{name} is not ready after {START_SECONDS} s:\n{self.log_of(name)}")
+
+    def end(self, names=None):
+        """Ends these, in this order, or all, the last that was started first."""
+        for name in names or list(reversed(self.running)):
+            child = self.running.pop(name)
+            for wish in (signal.SIGTERM, signal.SIGKILL):
+                # The leader may have ended, and others of its group not.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, wish)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(END_SECONDS)
+
+
+def start_servers(stack, args, port):
+    """Exporter, Alertmanager and Prometheus, each once what it needs is there."""
+    stack.start("exporter", [args.programs / "gpucause", "exporter", f"--web.listen-address=127.0.0.1:{port['exporter']}"])
+    stack.until_ready("exporter", f"http://127.0.0.1:{port['exporter']}/-/ready")
+    alertmanager = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+    prometheus = shutil.which("prometheus")
+    if not (alertmanager and prometheus):
+        raise Failure("this needs Prometheus and Alertmanager: apt install prometheus prometheus-alertmanager")
+    config = stack_files.alertmanager(ROOT, stack.folder, port)
+    stack.start("alertmanager", [alertmanager, f"--config.file={config}", f"--storage.path={stack.folder / 'alertmanager'}",
+                                 f"--web.listen-address=127.0.0.1:{port['alertmanager']}", "--cluster.listen-address="],
+                own_user=True)
+    config = stack_files.prometheus(ROOT, stack.folder, port, args.interval)
+    stack.start("prometheus", [prometheus, f"--config.file={config}", f"--storage.tsdb.path={stack.folder / 'prometheus'}",
+                               f"--web.listen-address=127.0.0.1:{port['prometheus']}",
+                               f"--web.external-url=http://127.0.0.1:{port['prometheus']}"], own_user=True)
+    stack.until_ready("alertmanager", f"http://127.0.0.1:{port['alertmanager']}/-/ready")
+    stack.until_ready("prometheus", f"http://127.0.0.1:{port['prometheus']}/-/ready")
+
+
+def start_workload(stack, args, events):
+    stand_ins = args.programs / "stand-ins"
+    # Nothing else on this host is to disturb it, however busy that is. A neighbour could not disturb who comes before all.
+    contended = args.scenario in ("incident", "cpu-contention")
+    before, first = (["nice", "-n", "-20"], []) if contended else ([], ["--undisturbed"])
+    child = stack.start("workload", [*before, stand_ins / "gpucause-workload", "scenario", args.scenario, *first, "--with-parent",
+                                     "--libs", stand_ins, "--comm", "demo-trainer", "--baseline", args.healthy, "--seconds", 86400,
+                                     "--every", "1s"],
+                        stdout=subprocess.PIPE)
+    if not child.stdout.readline().startswith(b"ready "):
+        child.wait()
+        raise Failure(f"no workload:\n{stack.log_of('workload')}")
+
+    def listen():
+        for line in child.stdout:
+            with contextlib.suppress(ValueError):
+                said = json.loads(line)
+                if "injected" in said:
+                    events.put(("injected", said["injected"]))
+
+    threading.Thread(target=listen, daemon=True).start()
+    return child.pid
+
+
+def hear_enter(events):
+    """Whoever sits at a terminal may end the fault."""
+    def listen():
+        if sys.stdin.readline():
+            events.put(("enter", None))
+
+    threading.Thread(target=listen, daemon=True).start()
+
+
+def where_to_look(args, port, pid):
+    host = "http://127.0.0.1"
+    print(f"""
+Scenario {args.scenario}: demo-trainer (PID {pid}) feeds a GPU that is not there; what goes wrong with it is real.
+  alerts     {host}:{port['prometheus']}/alerts
+  graphs     {host}:{port['prometheus']}/graph?g0.tab=0&g0.range_input=10m&g0.expr=cause%3Agpucause_stall%3Aratio_rate1m
+  routing    {host}:{port['alertmanager']}/#/alerts
+  metrics    {host}:{port['exporter']}/metrics
+  why        {args.programs}/gpucause explain --url {host}:{port['exporter']}
+  panels     PROMETHEUS_URL={host}:{port['prometheus']} and the line for Grafana in the README
+Most alerts take about a minute: the loss must last for half of one, and Alertmanager collects for a sixth.
+{'Enter ends the fault, ' if sys.stdin.isatty() else ''}Ctrl-C ends all.
+""", flush=True)
+
+
+def tell_injected(injected):
+    culprit = injected.get("culprit")
+    by = f" by {culprit['comm']} (PID {' or '.join(map(str, culprit['pids']))})" if culprit else ""
+    say(f"the fault begins: {injected['cause']}{by}" if injected["cause"] else "nothing goes wrong, and no alert is to come")
+
+
+def tell_alert(receiver, alert, since):
+    labels, notes = alert["labels"], alert["annotations"]
+    resolved = alert["status"] == "resolved"
+    after = f", {time.time() - since:.0f} s after the fault {'ended' if resolved else 'began'}" if since else ""
+    runbook = notes.get("runbook_url", "").rpartition("/")[2]
+    say(f"{'RESOLVED' if resolved else 'ALERT'} {labels['alertname']} [{labels.get('severity')}] to {receiver}{after}: "
+        f"{notes.get('summary')} investigations/{runbook}")
+    if not resolved:
+        print("          " + " ".join(notes.get("description", "").split()), flush=True)
+
+
+def follow(stack, args, events):
+    """Prints what happens, until the time is over."""
+    end = time.monotonic() + args.duration if args.duration else float("inf")
+    begun = ended = None
+    # A notification repeats what others of its group have told.
+    told = set()
+    while time.monotonic() < end:
+        stack.check()
+        try:
+            kind, what = events.get(timeout=min(0.5, max(end - time.monotonic(), 0)))
+        except queue.Empty:
+            continue
+        if kind == "injected":
+            begun = what["at_unix"]
+            tell_injected(what)
+        elif kind == "enter" and not ended:
+            stack.end(["workload"])
+            ended = time.time()
+            say("the fault has ended, and the program with it; the alert resolves when the last minute shows none")
+        elif kind == "alert":
+            receiver, alert = what
+            state = (receiver, alert["fingerprint"], alert["startsAt"], alert["status"])
+            if state not in told:
+                told.add(state)
+                tell_alert(receiver, alert, ended if alert["status"] == "resolved" else begun)
+
+
+def stop(signum, _frame):
+    # From now on nothing interrupts the ending.
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt(signum)
+
+
+def main():
+    args = arguments()
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, stop)
+    events = queue.Queue()
+    try:
+        port = ports(args)
+        with tempfile.TemporaryDirectory(prefix="gpucause-demo-stack-") as name:
+            stack = Stack(pathlib.Path(name))
+            if os.environ.get("SUDO_UID"):
+                os.chown(name, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
+            try:
+                with Receiver(port["webhook"], lambda receiver, alert: events.put(("alert", (receiver, alert)))):
+                    start_servers(stack, args, port)
+                    where_to_look(args, port, start_workload(stack, args, events))
+                    if sys.stdin.isatty():
+                        hear_enter(events)
+                    follow(stack, args, events)
+            finally:
+                stack.end()
+    except Failure as failure:
+        sys.exit(f"demo-stack: {failure}")
+    except KeyboardInterrupt:
+        print("\nended; nothing is left behind", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+//! Which alert is right for which fault.
+
+use crate::webhook::Alert;
+
+/// A fault and what must be told of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expected {
+    pub(crate) scenario: &'static str,
+    /// Whether the feeding thread comes before all others. Neighbours cannot disturb one that does.
+    pub(crate) undisturbed: bool,
+    pub(crate) alert: &'static str,
+    pub(crate) receiver: &'static str,
+    /// Beside those of the process.
+    pub(crate) labels: &'static [(&'static str, &'static str)],
+    /// What the description must say, beside who the victim is.
+    pub(crate) told: &'static [&'static str],
+    /// What is true as well, and must be inhibited.
+    pub(crate) inhibited: Option<&'static str>,
+}
+
+pub(crate) const LOCK: Expected = Expected {
+    scenario: "lock",
+    undisturbed: true,
+    alert: "GpucauseLockHolder",
+    receiver: "gpu-hosts",
+    labels: &[],
+    told: &["waiting for locks", "stats-flusher"],
+    inhibited: None,
+};
+
+pub(crate) const DATALOADER: Expected = Expected {
+    scenario: "dataloader",
+    undisturbed: true,
+    alert: "GpucauseDataloaderStarvation",
+    receiver: "gpu-hosts",
+    labels: &[],
+    told: &["waited for data that busy workers had not ready"],
+    inhibited: None,
+};
+
+pub(crate) const CPU_CONTENTION: Expected = Expected {
+    scenario: "cpu-contention",
+    undisturbed: false,
+    alert: "GpucauseDispatcherStarved",
+    receiver: "gpu-hosts",
+    labels: &[("cause", "cpu_preemption")],
+    told: &["to cpu_preemption", "noisy-neighb"],
+    inhibited: Some("GpucauseLaunchP99SpreadHigh"),
+};
+
+impl Expected {
+    /// Whether an alert is the one that a process with this fault must raise.
+    pub(crate) fn is(&self, alert: &Alert, pid: u32) -> bool {
+        let labels = self.labels.iter().chain(&[("severity", "warning"), ("comm", "demo-trainer")]);
+        alert.name() == self.alert
+            && alert.label("pid") == pid.to_string()
+            && alert.receiver == self.receiver
+            && labels.into_iter().all(|&(key, value)| alert.label(key) == value)
+    }
+
+    /// What is wrong with the words and links of the right alert.
+    pub(crate) fn complaints(&self, alert: &Alert, pid: u32) -> Vec<String> {
+        let description = alert.annotation("description");
+        let victim = format!("demo-trainer (PID {pid} on ");
+        let parts = self.told.iter().copied().chain([&*victim]);
+        let mut complaints: Vec<String> = parts
+            .filter(|part| !description.contains(part))
+            .map(|part| format!("`{part}` is not in `{description}`"))
+            .collect();
+        let links = [
+            ("runbook_url", format!("/investigations/{}.md", self.alert)),
+            ("dashboard_url", format!("&var-pid={pid}")),
+        ];
+        for (key, end) in links {
+            if !alert.annotation(key).ends_with(&end) {
+                complaints.push(format!("{key} is {}", alert.annotation(key)));
+            }
+        }
+        if alert.annotation("summary").is_empty() {
+            complaints.push("there is no summary".into());
+        }
+        complaints
+    }
+}

@@ -1,0 +1,52 @@
+//! Where nothing is wrong no alert fires.
+
+use std::time::{Duration, Instant};
+
+use crate::poll::until;
+use crate::stack::Stack;
+
+/// In turn: each feeding thread wants the same CPU.
+const SCENARIOS: [&str; 4] = ["healthy", "healthy-idle", "healthy-sync", "healthy-noise"];
+
+/// Time of each, in seconds.
+fn seconds() -> u64 {
+    let asked = std::env::var("GPUCAUSE_HEALTHY_SECONDS").ok();
+    asked.map_or(20, |all| all.parse::<u64>().expect("a number of seconds") / 4)
+}
+
+/// Alerts in a state at any time of the run, each with its labels.
+fn alerts(stack: &Stack, state: &str) -> Vec<String> {
+    let expression = format!("max_over_time(ALERTS{{alertstate=\"{state}\"}}[1h])");
+    let series = stack.prometheus.series(&expression).into_iter();
+    series.map(|series| series["metric"].to_string()).collect()
+}
+
+#[test]
+fn healthy_programs_fire_no_alert() {
+    let stack = Stack::start();
+    let begun = Instant::now();
+    for scenario in SCENARIOS {
+        let seconds = seconds();
+        let arguments = [
+            scenario.to_owned(),
+            "--baseline=0".into(),
+            format!("--seconds={seconds}"),
+            "--undisturbed".into(),
+        ];
+        let mut trainer = stack.trainer(&arguments);
+        let pid = trainer.pid();
+        let end = Instant::now() + Duration::from_secs(seconds + 30);
+        assert!(!trainer.listen_until(end), "{scenario} does not end");
+        // Of a program that nobody saw, silence tells nothing.
+        let launches =
+            format!("max_over_time(process:gpucause_launches:rate1m{{pid=\"{pid}\"}}[1h])");
+        let launches = until("launches", || stack.prometheus.value(&launches));
+        assert!(launches > 10.0, "{scenario}: {launches} launches a second");
+        println!("{scenario}: {seconds} s, {launches:.0} launches a second");
+    }
+    println!("pending for a time: {:#?}", alerts(&stack, "pending"));
+    let (fired, received) = (alerts(&stack, "firing"), stack.webhook.received());
+    assert!(fired.is_empty() && received.is_empty(), "{fired:#?}\n{received:#?}");
+    stack.assert_that_all_is_evaluated();
+    println!("no alert in {:.0} s", begun.elapsed().as_secs_f64());
+}

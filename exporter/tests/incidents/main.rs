@@ -1,0 +1,39 @@
+//! From a fault to the pager: real faults are injected into a stand-in workload, and a real Prometheus with the shipped rules
+//! and alerts, and a real Alertmanager with the shipped routes, must notify of the right alert, soon, and of no other. And of
+//! none where nothing is wrong.
+//!
+//! Needs root, the built stand-ins, two CPUs, Prometheus and Alertmanager, and nobody else's tests at the same time.
+//! `GPUCAUSE_HEALTHY_SECONDS` sets how long the healthy programs run (`make healthy-alerts`).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failing test may panic"
+)]
+
+#[path = "../fixture/alone.rs"]
+mod alone;
+mod expected;
+#[allow(dead_code, reason = "other programs of tests use more of it")]
+#[path = "../fixture/exporter.rs"]
+mod exporter;
+mod faults;
+mod healthy;
+#[allow(dead_code, reason = "other programs of tests use more of it")]
+#[path = "../fixture/http_client.rs"]
+mod http_client;
+#[path = "../fixture/poll.rs"]
+mod poll;
+#[path = "../fixture/prometheus_server.rs"]
+mod prometheus_server;
+#[allow(dead_code, reason = "other programs of tests use more of it")]
+#[path = "../fixture/samples.rs"]
+mod samples;
+#[path = "../fixture/server_process.rs"]
+mod server_process;
+mod stack;
+#[allow(dead_code, reason = "other programs of tests use more of it")]
+#[path = "../fixture/trainer.rs"]
+mod trainer;
+mod webhook;

@@ -1,0 +1,149 @@
+//! The exporter, Prometheus with the shipped rules and alerts, and Alertmanager with the shipped routes. Of the shipped files
+//! only addresses and intervals are changed.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+use crate::alone::alone;
+use crate::exporter::Exporter;
+use crate::poll::until;
+use crate::prometheus_server::Prometheus;
+use crate::server_process::ServerProcess;
+use crate::trainer::{Trainer, libraries};
+use crate::webhook::Webhook;
+
+/// Of scrapes and evaluations.
+const INTERVAL: &str = "5s";
+
+/// All that stands between a fault and its notification. Dropped in this order: who asks before who is asked.
+pub(crate) struct Stack {
+    pub(crate) prometheus: Prometheus,
+    alertmanager: ServerProcess,
+    pub(crate) webhook: Webhook,
+    exporter: Exporter,
+    libraries: PathBuf,
+    _config: NamedTempFile,
+    _alone: &'static File,
+}
+
+fn shipped(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
+}
+
+/// A shipped file with other text in place of some, each of which must be there so many times.
+fn adapted(path: &str, changes: &[(&str, &str, usize)]) -> String {
+    let text = fs::read_to_string(shipped(path)).unwrap();
+    changes.iter().fold(text, |text, (old, new, times)| {
+        assert_eq!(text.matches(old).count(), *times, "{old} in {path}");
+        text.replace(old, new)
+    })
+}
+
+/// The routes as they are, and each receiver ours.
+fn routes(webhook: &Webhook) -> String {
+    let path = "alerts/alertmanager.yml";
+    let text = fs::read_to_string(shipped(path)).unwrap();
+    let receivers = text.matches("\n  - name: ").count();
+    let ours = format!("http://{}/", webhook.address);
+    adapted(path, &[("http://localhost:9095/", &ours, receivers)])
+}
+
+fn prometheus_config(exporter: &Exporter, alertmanager: &ServerProcess) -> String {
+    let rules = format!("- {}/", shipped("rules").display());
+    let alerts = format!("- {}/", shipped("alerts").display());
+    let changes: [(&str, &str, usize); 5] = [
+        ("- ../rules/", &rules, 1),
+        ("- ./", &alerts, 1),
+        ("localhost:9093", &alertmanager.address.to_string(), 1),
+        ("localhost:9400", &exporter.address.to_string(), 1),
+        ("_interval: 15s", &format!("_interval: {INTERVAL}"), 2),
+    ];
+    adapted("alerts/prometheus.yml", &changes)
+}
+
+impl Stack {
+    /// Starts everything, once nobody else tests on this host.
+    pub(crate) fn start() -> Self {
+        let alone = alone();
+        // The host may have CUDA processes of others.
+        let config = NamedTempFile::with_suffix(".yaml").unwrap();
+        let workload =
+            Path::new(env!("CARGO_BIN_EXE_gpucause")).with_file_name("gpucause-workload");
+        let workload = workload.canonicalize().expect("the stand-ins are built");
+        let include = format!("processes: {{include: [{{exe: '{}'}}]}}\n", workload.display());
+        fs::write(config.path(), include).unwrap();
+        let path = config.path().to_str().unwrap();
+        let exporter = Exporter::start(&["--config.file", path, "--nvml.off"]);
+        let webhook = Webhook::listen();
+        let alertmanager = ServerProcess::start(
+            "prometheus-alertmanager",
+            &routes(&webhook),
+            "--storage.path",
+            &["--cluster.listen-address="],
+        );
+        let prometheus = Prometheus::start(&prometheus_config(&exporter, &alertmanager), &[]);
+        until("a scrape", || (!prometheus.query("up == 1", "job").is_empty()).then_some(()));
+        let libraries = libraries();
+        Self {
+            prometheus,
+            alertmanager,
+            webhook,
+            exporter,
+            libraries,
+            _config: config,
+            _alone: alone,
+        }
+    }
+
+    /// Starts a scenario, with probes from its first call on.
+    pub(crate) fn trainer(&self, arguments: &[String]) -> Trainer {
+        let mut trainer = Trainer::start(&self.libraries, arguments);
+        self.exporter.until_attached(&self.libraries.join("libcudart.so.12"));
+        trainer.go();
+        trainer
+    }
+
+    /// Names of alerts of a process that Alertmanager has and tells nobody, because another says more.
+    pub(crate) fn inhibited(&self, pid: u32) -> Vec<String> {
+        let (status, alerts) = self.alertmanager.get("/api/v2/alerts?inhibited=true&active=false");
+        assert_eq!(status, 200, "{alerts:?}");
+        let alerts = alerts.unwrap();
+        let of_pid = alerts.as_array().unwrap().iter().filter(|alert| {
+            let is_inhibited = !alert["status"]["inhibitedBy"].as_array().unwrap().is_empty();
+            is_inhibited && alert["labels"]["pid"] == pid.to_string()
+        });
+        of_pid.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Rules and alerts are loaded, and none fails; neither does a scrape.
+    pub(crate) fn assert_that_all_is_evaluated(&self) {
+        let rules = self.prometheus.api("/api/v1/rules");
+        let groups = rules["groups"].as_array().unwrap();
+        let all: Vec<&Value> =
+            groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();
+        let alerts = all.iter().filter(|rule| rule["type"] == "alerting").count();
+        assert!(alerts >= 20 && all.len() > 2 * alerts, "{alerts} alerts of {} rules", all.len());
+        for rule in all {
+            assert_eq!(
+                (&rule["health"], &rule["lastError"]),
+                (&"ok".into(), &Value::Null),
+                "{rule}"
+            );
+        }
+        assert_eq!(self.prometheus.value("min_over_time(up[1h])"), Some(1.0));
+        self.prometheus.assert_that_it_complained_of_nothing();
+        self.alertmanager.assert_that_it_complained_of_nothing();
+    }
+}
+
+/// Listens to what a trainer says until it has told that its fault began.
+pub(crate) fn until_injected(trainer: &mut Trainer) -> Value {
+    until("the injection", || {
+        trainer.listen_until(Instant::now() + Duration::from_millis(100));
+        trainer.injected.clone()
+    })
+}
