@@ -14,6 +14,7 @@ use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use gpucause_abi::Tgid;
+use gpucause_investigations::http::TrustError;
 use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
@@ -127,9 +128,15 @@ pub struct CheckArgs {
 /// Flags of `gpucause explain`.
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
-    /// The node, where gpucause exporter runs
+    /// The node, where gpucause exporter runs, such as https://me@gpu-1:9400; a password in it can be seen by other users of this host
     #[arg(long, value_name = "URL", default_value = "http://localhost:9400")]
     pub url: NodeUrl,
+    /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken
+    #[arg(long, value_name = "PATH")]
+    pub password_file: Option<PathBuf>,
+    /// File of the authorities that the node's certificate may come from, in PEM [default: those that this host trusts]
+    #[arg(long, value_name = "PATH")]
+    pub ca_file: Option<PathBuf>,
     /// Only what was seen in this time, such as 5m or 1h30m
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
     pub since: Duration,
@@ -202,6 +209,9 @@ pub struct GpuArgs {
     /// Add the metrics of the dcgm-exporter at this address, such as http://localhost:9401/metrics
     #[arg(long = "dcgm.url", value_name = "URL")]
     pub dcgm_url: Option<PageUrl>,
+    /// File of the authorities that dcgm-exporter's certificate may come from, in PEM [default: those that this host trusts]
+    #[arg(long = "dcgm.ca-file", value_name = "PATH", requires = "dcgm_url")]
+    pub dcgm_ca_file: Option<PathBuf>,
     /// Fetch them so often; they go when they are three times as old
     #[arg(long = "dcgm.interval", value_name = "DURATION", default_value = "10s", value_parser = dcgm_interval)]
     pub dcgm_interval: Duration,
@@ -214,12 +224,21 @@ pub struct GpuArgs {
 }
 
 impl GpuArgs {
+    /// The page of dcgm-exporter, when there is to be one.
+    ///
+    /// # Errors
+    /// When it is not known whose certificate to believe.
+    pub fn upstream(&self) -> Result<Option<Arc<Upstream>>, TrustError> {
+        let Some(url) = self.dcgm_url.clone() else { return Ok(None) };
+        let upstream = Upstream::new(url, self.dcgm_ca_file.as_deref(), self.dcgm_interval)?;
+        Ok(Some(Arc::new(upstream)))
+    }
+
     /// Where it comes from; the driver is asked from now on.
     #[must_use]
-    pub fn sources(&self) -> Gpus {
-        let upstream = |url| Arc::new(Upstream::new(url, self.dcgm_interval));
+    pub fn sources(&self, upstream: Option<Arc<Upstream>>) -> Gpus {
         let nvml = (!self.nvml_off).then(|| Nvml::start(&self.nvml_library));
-        Gpus::new(self.dcgm_url.clone().map(upstream), nvml)
+        Gpus::new(upstream, nvml)
     }
 }
 

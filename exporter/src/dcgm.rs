@@ -5,9 +5,11 @@ mod fetch;
 mod page;
 mod url;
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gpucause_investigations::http::{Client, TrustError};
 use tokio::time::MissedTickBehavior;
 
 use crate::foreign::{Family, PREFIX, Sample};
@@ -34,7 +36,7 @@ pub struct State {
 /// The upstream page as last fetched.
 #[derive(Debug)]
 pub struct Upstream {
-    url: PageUrl,
+    client: Client,
     interval: Duration,
     kept: Mutex<Kept>,
 }
@@ -60,10 +62,17 @@ enum Health {
 }
 
 impl Upstream {
-    /// Of this address, to be fetched so often.
-    #[must_use]
-    pub fn new(url: PageUrl, interval: Duration) -> Self {
-        Self { url, interval, kept: Mutex::default() }
+    /// Of this address, to be fetched so often. Over TLS it is believed to whom the authorities of `ca_file`, or else those
+    /// that this host trusts, have given a certificate; they are read once.
+    ///
+    /// # Errors
+    /// When the authorities cannot be read.
+    pub fn new(
+        url: PageUrl,
+        ca_file: Option<&Path>,
+        interval: Duration,
+    ) -> Result<Self, TrustError> {
+        Ok(Self { client: Client::new(url.into(), ca_file)?, interval, kept: Mutex::default() })
     }
 
     /// Fetches the page for ever.
@@ -72,7 +81,7 @@ impl Upstream {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let fetched = fetch::families(&self.url).await;
+            let fetched = fetch::families(&self.client).await;
             self.take(fetched, Instant::now());
         }
     }
@@ -97,7 +106,7 @@ impl Upstream {
     fn take(&self, fetched: Result<Vec<Family>, FetchError>, now: Instant) {
         let mut kept = self.kept();
         let before = kept.health;
-        let url = &self.url;
+        let url = self.client.address();
         match fetched {
             Ok(families) => {
                 kept.page = Some((families.into_iter().map(Arc::new).collect(), now));

@@ -5,9 +5,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use gpucause_investigations::explain::{Incident, render};
+use gpucause_investigations::http::{Client, Login};
 use gpucause_investigations::node;
 
 use crate::cli::ExplainArgs;
+
+/// Where a password may be, which no other user can see there.
+const PASSWORD: &str = "GPUCAUSE_PASSWORD";
+const HINT: &str =
+    "write it to a file and name that with --password-file, or put it into GPUCAUSE_PASSWORD";
+
+fn client(args: &ExplainArgs) -> anyhow::Result<Client> {
+    let address = args.url.address();
+    let client = Client::new(address.clone(), args.ca_file.as_deref())?;
+    let inherited = std::env::var(PASSWORD).ok();
+    Ok(match Login::of(address, args.password_file.as_deref(), inherited, HINT)? {
+        Some(login) => client.with_login(&login)?,
+        None => client,
+    })
+}
 
 /// Asks the node and prints the report.
 ///
@@ -18,7 +34,7 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let answer = runtime.block_on(node::chains(&args.url))?;
+    let answer = runtime.block_on(node::chains(&client(args)?))?;
     let here = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let since = answer.now.unwrap_or_else(here) - args.since.as_secs_f64();
     let watched_since = answer.watched_since;

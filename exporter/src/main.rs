@@ -12,6 +12,7 @@ use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::service_manager::{SocketError, sockets};
 use gpucause::{demo, explain, logging, manual, privileges, top};
+use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::share_one_arena;
 use std::io::Write as _;
@@ -89,7 +90,9 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     let configuration = error.downcast_ref::<BindError>().is_some_and(BindError::is_configuration)
         || error.is::<SocketError>()
         || error.is::<Arc<ConfigError>>()
-        || error.is::<WebConfigError>();
+        || error.is::<WebConfigError>()
+        || error.is::<TrustError>()
+        || error.is::<LoginError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
 }
 
@@ -97,6 +100,8 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     let passed = sockets()?;
     let source = args.config_source();
     let config = source.load()?;
+    // Read while this may read everything.
+    let upstream = args.gpus.upstream().context("--dcgm.url")?;
     let limits = Limits::default();
     let limits =
         Limits { scrapes: config.limits.scrapes, connections: config.limits.connections, ..limits };
@@ -105,7 +110,7 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     // From then on, that is before there is another thread.
     let options = Options { loaded: Some(privileges::confine), ..args.probe.options() };
     let daemon = Daemon::start(options, Arc::new(config))?;
-    let daemon = Arc::new(daemon.with_gpus(args.gpus.sources()));
+    let daemon = Arc::new(daemon.with_gpus(args.gpus.sources(upstream)));
     let reloads = Reloads { source, over_http: args.lifecycle };
     serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), Some(reloads))
 }

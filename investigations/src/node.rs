@@ -5,15 +5,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use gpucause_engine::chain::Chain;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, HOST};
-use hyper::{Request, Uri};
-use hyper_util::rt::TokioIo;
+use hyper::StatusCode;
 use serde::Deserialize;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::http::{Address, Client, GetError};
 
 /// Time for the whole of a question.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,49 +20,41 @@ const MAX_REASON: usize = 300;
 /// Where chains are.
 const CHAINS: &str = "/api/v1/chains";
 
-/// Address of a node, such as `http://localhost:9400`.
+/// Port of a node whose address has none.
+const PORT: u16 = 9400;
+
+/// Address of a node, such as `http://localhost:9400` or `https://me@gpu-1:9400`. Shown without a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeUrl {
-    host: String,
-    port: u16,
-}
+pub struct NodeUrl(Address);
 
 /// Why text is no [`NodeUrl`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UrlError {
-    /// It is none.
-    #[error("{0:?} is no address of a node; write http://HOST:PORT, such as http://localhost:9400")]
-    Form(String),
-    /// It asks for TLS.
-    #[error(
-        "{0:?} asks for TLS, which gpucause explain does not speak yet; write http://HOST:PORT"
-    )]
-    Tls(String),
-}
+#[error(
+    "this is no address of a node; write http://HOST:PORT, such as http://localhost:9400, or https://USER@HOST:PORT"
+)]
+pub struct UrlError;
 
 impl FromStr for NodeUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let form = || UrlError::Form(text.to_owned());
         let full = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        let uri: Uri = full.parse().map_err(|_| form())?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(UrlError::Tls(text.to_owned())),
-            _ => return Err(form()),
-        }
-        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(form());
-        }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(form)?;
-        Ok(Self { host: host.to_owned(), port: uri.port_u16().unwrap_or(9400) })
+        let address = Address::parse(&full, [PORT, PORT]).ok_or(UrlError)?;
+        if address.path() == "/" { Ok(Self(address)) } else { Err(UrlError) }
+    }
+}
+
+impl NodeUrl {
+    /// The address.
+    #[must_use]
+    pub const fn address(&self) -> &Address {
+        &self.0
     }
 }
 
 impl fmt::Display for NodeUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}:{}", self.host, self.port)
+        self.0.fmt(f)
     }
 }
 
@@ -79,26 +67,41 @@ pub enum AskError {
     )]
     Unreachable {
         /// The node.
-        url: NodeUrl,
+        url: Address,
         /// What the kernel says.
+        source: std::io::Error,
+    },
+    /// It speaks no TLS, or nobody who is trusted says that it is the node.
+    #[error(
+        "{url} was not believed to be the node, or speaks no TLS ({source}); a certificate of an authority of your own is trusted with --ca-file"
+    )]
+    Tls {
+        /// The node.
+        url: Address,
+        /// What is wrong.
         source: std::io::Error,
     },
     /// It did not answer in time.
     #[error("{0} did not answer within {PATIENCE:?}")]
-    Silent(NodeUrl),
+    Silent(Address),
     /// The connection broke, or the answer is too long.
     #[error("{url} did not answer as it should: {source}")]
     Broken {
         /// The node.
-        url: NodeUrl,
+        url: Address,
         /// What went wrong.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: GetError,
     },
+    /// It does not know who asks.
+    #[error(
+        "{0} tells only who logs in; write https://USER@HOST:PORT, with the right password in GPUCAUSE_PASSWORD or in the file of --password-file"
+    )]
+    Unauthorized(Address),
     /// It refused.
     #[error("{url} answered {status}: {reason}")]
     Refused {
         /// The node.
-        url: NodeUrl,
+        url: Address,
         /// The status code.
         status: u16,
         /// What it said.
@@ -108,7 +111,7 @@ pub enum AskError {
     #[error("{url} is not gpucause, or not of a version that this one understands: {source}")]
     NotUnderstood {
         /// The node.
-        url: NodeUrl,
+        url: Address,
         /// What was not understood.
         source: serde_json::Error,
     },
@@ -140,44 +143,32 @@ pub struct Chains {
 ///
 /// # Errors
 /// When there is no answer, or not one that is understood.
-pub async fn chains(url: &NodeUrl) -> Result<Chains, AskError> {
-    match timeout(PATIENCE, ask(url)).await {
+pub async fn chains(node: &Client) -> Result<Chains, AskError> {
+    match timeout(PATIENCE, ask(node)).await {
         Ok(answer) => answer,
-        Err(_) => Err(AskError::Silent(url.clone())),
+        Err(_) => Err(AskError::Silent(node.address().clone())),
     }
 }
 
-async fn ask(url: &NodeUrl) -> Result<Chains, AskError> {
-    let broken = |source: Box<dyn std::error::Error + Send + Sync>| AskError::Broken {
-        url: url.clone(),
-        source,
-    };
-    let host = url.host.trim_start_matches('[').trim_end_matches(']');
-    let unreachable = |source| AskError::Unreachable { url: url.clone(), source };
-    let stream = TcpStream::connect((host, url.port)).await.map_err(unreachable)?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(e.into()))?;
-    // It ends with the sender; what goes wrong in it is told by the request.
-    tokio::spawn(async move {
-        let _ = connection.await;
-    });
-    let request = Request::get(CHAINS)
-        .header(HOST, format!("{}:{}", url.host, url.port))
-        .header(ACCEPT, "application/json")
-        .body(Empty::<Bytes>::new())
-        .map_err(|e| broken(e.into()))?;
-    let response = sender.send_request(request).await.map_err(|e| broken(e.into()))?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(broken)?;
-    let bytes = body.to_bytes();
-    let parsed: Result<Answer, _> = serde_json::from_slice(&bytes);
-    if !status.is_success() {
-        let told = parsed.ok().and_then(|answer| answer.error);
-        let told = told.unwrap_or_else(|| String::from_utf8_lossy(&bytes).trim().to_owned());
-        let reason = told.chars().take(MAX_REASON).collect();
-        return Err(AskError::Refused { url: url.clone(), status: status.as_u16(), reason });
+async fn ask(node: &Client) -> Result<Chains, AskError> {
+    let url = || node.address().clone();
+    let answer = node.get(CHAINS, "application/json", MAX_ANSWER).await;
+    let answer = answer.map_err(|error| match error {
+        GetError::Unreachable(source) => AskError::Unreachable { url: url(), source },
+        GetError::Tls(source) => AskError::Tls { url: url(), source },
+        source => AskError::Broken { url: url(), source },
+    })?;
+    if answer.status == StatusCode::UNAUTHORIZED {
+        return Err(AskError::Unauthorized(url()));
     }
-    let not_understood = |source| AskError::NotUnderstood { url: url.clone(), source };
+    let parsed: Result<Answer, _> = serde_json::from_slice(&answer.body);
+    if !answer.status.is_success() {
+        let told = parsed.ok().and_then(|answer| answer.error);
+        let told = told.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim().to_owned());
+        let reason = told.chars().take(MAX_REASON).collect();
+        return Err(AskError::Refused { url: url(), status: answer.status.as_u16(), reason });
+    }
+    let not_understood = |source| AskError::NotUnderstood { url: url(), source };
     let answer = parsed.map_err(not_understood)?;
     answer.data.ok_or_else(|| not_understood(serde::de::Error::custom("the answer has no data")))
 }
@@ -194,6 +185,7 @@ mod tests {
             ("node:9401", "http://node:9401"),
             ("node", "http://node:9400"),
             ("http://[::1]:9400", "http://[::1]:9400"),
+            ("https://me:secret@node", "https://node:9400"),
         ] {
             assert_eq!(text.parse::<NodeUrl>().map(|url| url.to_string()), Ok(told.into()));
         }
@@ -201,6 +193,5 @@ mod tests {
             let error = text.parse::<NodeUrl>().unwrap_err().to_string();
             assert!(error.contains("such as http://localhost:9400"), "{text}: {error}");
         }
-        assert_eq!("https://x".parse::<NodeUrl>(), Err(UrlError::Tls("https://x".into())));
     }
 }

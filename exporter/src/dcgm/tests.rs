@@ -1,11 +1,12 @@
 //! What is told of the upstream page as it comes and goes.
 
 use super::*;
+use gpucause_investigations::http::GetError;
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
 fn upstream() -> Upstream {
-    Upstream::new("http://localhost:9401".parse().unwrap(), INTERVAL)
+    Upstream::new("http://localhost:9401".parse().unwrap(), None, INTERVAL).unwrap()
 }
 
 fn families() -> Vec<Family> {
@@ -32,7 +33,7 @@ fn a_page_is_told_until_it_is_three_intervals_old() {
     let late = begin + INTERVAL * 3 + Duration::from_millis(1);
     let (page, state) = upstream.view(late);
     assert!(page.is_empty() && state.age.is_none());
-    upstream.take(Err(FetchError::Huge), late);
+    upstream.take(Err(GetError::Huge(1).into()), late);
     upstream.take(Ok(families()), late);
     let (page, state) = upstream.view(late);
     assert_eq!((page.len(), state.up, state.age), (2, true, Some(Duration::ZERO)));

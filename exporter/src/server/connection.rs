@@ -5,13 +5,15 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -21,7 +23,7 @@ use super::Limits;
 use super::access::Peer;
 use super::body::Pieces;
 use super::door::{self, Door};
-use super::lobby::{Group, Guest, Lobby};
+use super::lobby::{Group, Guest, Lobby, Said};
 use super::paced::Paced;
 use super::routes::Routes;
 use super::web_config::Tls;
@@ -51,7 +53,7 @@ impl Host {
     ) {
         let patience = self.limits.header_timeout;
         let seat = tokio::select! {
-            seat = Arc::clone(&self.lobby).enter(Group::of(address), patience) => seat,
+            seat = Arc::clone(&self.lobby).enter(Group::of(address), patience, || said(&stream)) => seat,
             _ = stopped.wait_for(|stopped| *stopped) => None,
         };
         let Some(seat) = seat else {
@@ -94,6 +96,9 @@ impl Host {
         tls: &Tls,
         stream: Paced,
     ) -> io::Result<(impl AsyncRead + AsyncWrite + Unpin + use<>, bool)> {
+        if stream.first_byte().await?.is_some_and(|byte| byte.is_ascii_uppercase()) {
+            return Err(refuse_plain(stream).await?);
+        }
         let acceptor = TlsAcceptor::from(Arc::clone(&tls.config));
         match acceptor.accept(stream).into_fallible().await {
             Ok(stream) => {
@@ -101,12 +106,6 @@ impl Host {
                 Ok((stream, shown && tls.proves_identity))
             }
             Err((error, mut stream)) => {
-                let no_tls =
-                    rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
-                let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
-                if cause == Some(&no_tls) {
-                    stream.write_all(NO_TLS).await?;
-                }
                 // What the client has been told to know must have left before the connection is closed.
                 stream.shutdown().await?;
                 Err(error)
@@ -114,7 +113,7 @@ impl Host {
         }
     }
 
-    async fn serve(
+    pub(super) async fn serve(
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin,
         peer: Peer,
@@ -158,13 +157,49 @@ impl Host {
         let response = match self.door.admit(&rules, peer, request.headers()).await {
             Ok(peer) => {
                 guest.set_busy(true);
-                let response = self.routes.respond(request, peer);
+                let response = self.routes.respond(request, peer, guest);
                 let response = timeout(self.limits.response_timeout, response).await;
                 guest.set_busy(false);
                 response.unwrap_or_else(|_| door::too_slow())
             }
             Err(refusal) => refusal,
         };
-        door::dress(response, &rules)
+        let mut response = door::dress(response, &rules);
+        if guest.is_finishing() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
+}
+
+/// Tells that TLS is spoken here, and why the connection ends.
+async fn refuse_plain(mut stream: Paced) -> io::Result<io::Error> {
+    // Unread, what was sent would have the kernel drop the answer.
+    let _ = stream.read(&mut [0; 4096]).await?;
+    stream.write_all(NO_TLS).await?;
+    stream.shutdown().await?;
+    Ok(io::Error::other("plain HTTP where TLS is spoken"))
+}
+
+/// What a connection has sent so far, all of which stays to be read: the end of a request's head, or the whole of the first
+/// message of TLS, is enough, and so is whatever it is when nothing will follow.
+fn said(stream: &TcpStream) -> Said {
+    let mut bytes = [0; 2048];
+    let mut sent = ReadBuf::new(&mut bytes);
+    let mut context = Context::from_waker(Waker::noop());
+    match stream.poll_peek(&mut context, &mut sent) {
+        Poll::Ready(Ok(0) | Err(_)) => return Said::Goodbye,
+        Poll::Ready(Ok(_)) => {}
+        Poll::Pending => return Said::Little,
+    }
+    let is_whole = match sent.filled() {
+        // The third number is the length of what follows.
+        [0x16, _, _, high, low, rest @ ..] => {
+            rest.len() >= usize::from(u16::from_be_bytes([*high, *low]))
+        }
+        head => head.windows(4).any(|end| end == b"\r\n\r\n"),
+    };
+    let ready = pin!(stream.ready(Interest::READABLE)).poll(&mut context);
+    let is_all = matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed());
+    if is_whole || is_all || sent.remaining() == 0 { Said::Enough } else { Said::Little }
 }

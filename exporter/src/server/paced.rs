@@ -26,6 +26,13 @@ impl Paced {
         Self { stream, guest, limit, deadline: None }
     }
 
+    /// The first byte that the client sends, which stays to be read; `None` when it sends nothing more.
+    pub(super) async fn first_byte(&self) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        let length = self.stream.peek(&mut byte).await?;
+        Ok((length == 1).then_some(byte[0]))
+    }
+
     fn paced(
         &mut self,
         context: &mut Context<'_>,

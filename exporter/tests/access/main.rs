@@ -3,6 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
+mod dcgm;
+mod elsewhere;
+mod explain;
 mod flood;
 #[path = "../fixture/http_client.rs"]
 mod http_client;

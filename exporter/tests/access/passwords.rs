@@ -1,14 +1,13 @@
 //! Basic authentication.
 
 use std::fmt::Write as _;
-use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use socket2::{Domain, Socket, Type};
 
-use crate::http_client::{DEADLINE, Response, get, read_to_end, request};
+use crate::elsewhere::request_from;
+use crate::http_client::{get, request};
 use crate::pairs::Folder;
 use crate::server::serve;
 
@@ -25,19 +24,6 @@ pub(crate) fn users(cost: u32, users: &[(&str, &str)]) -> String {
         writeln!(section, "  {user}: {hash}").unwrap();
     }
     section
-}
-
-/// Asks as another address of this host.
-fn request_from(from: [u8; 4], server: SocketAddr, path: &str, headers: &str) -> Response {
-    use std::io::Write as _;
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
-    socket.connect_timeout(&server.into(), DEADLINE).unwrap();
-    let mut stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
-    stream.write_all(head.as_bytes()).unwrap();
-    read_to_end(stream)
 }
 
 #[test]

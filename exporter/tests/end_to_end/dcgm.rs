@@ -89,7 +89,7 @@ fn an_upstream_that_is_not_there_costs_nothing() {
 
 #[test]
 fn an_address_that_cannot_be_asked_is_a_usage_error() {
-    let output = gpucause(&["exporter", "--dcgm.url=https://h:9401"]).output().unwrap();
+    let output = gpucause(&["exporter", "--dcgm.url=ftp://h:9401"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.contains("http://HOST:PORT/metrics"), "{message}");

@@ -1,0 +1,71 @@
+//! `gpucause explain` over TLS, with a password.
+
+use std::process::{Command, Output};
+
+use crate::pairs::Folder;
+use crate::passwords::users;
+use crate::server::{Running, serve};
+
+const PASSWORD: &str = "p:w %41";
+
+fn outcome(arguments: &[&str], password: Option<&str>) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpucause"));
+    command.arg("explain").args(arguments).env_remove("GPUCAUSE_PASSWORD").env("NO_COLOR", "1");
+    if let Some(password) = password {
+        command.env("GPUCAUSE_PASSWORD", password);
+    }
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let said = String::from_utf8([stdout, stderr].concat()).unwrap();
+    assert!(!said.contains(PASSWORD), "{said}");
+    (status.code(), said)
+}
+
+/// Wants TLS and a password.
+fn node(folder: &Folder) -> (Running, String, String) {
+    let server = serve(&folder.configure(&[], &users(4, &[("alice", PASSWORD)])));
+    let url = format!("https://alice@localhost:{}", server.address.port());
+    (server, url, folder.path("ca.crt").to_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_node_is_asked_over_tls_with_a_password_of_a_file_the_environment_or_the_url() {
+    let folder = Folder::new();
+    let (server, url, ca) = node(&folder);
+    folder.write("password", &format!("{PASSWORD}\n"));
+    let file = folder.path("password");
+    let with_file = ["--url", &url, "--ca-file", &ca, "--password-file", file.to_str().unwrap()];
+    let whole = format!("https://alice:p%3Aw%20%2541@localhost:{}", server.address.port());
+    for (arguments, password) in [
+        (&with_file[..], None),
+        (&with_file[..4], Some(PASSWORD)),
+        (&["--url", &whole, "--ca-file", &ca], None),
+    ] {
+        let (code, output) = outcome(&[arguments, &["--since=1000000h"]].concat(), password);
+        assert_eq!(code, Some(0), "{arguments:?}: {output}");
+        assert!(output.contains("ROOT CAUSE"), "{output}");
+    }
+}
+
+#[test]
+fn what_keeps_a_node_from_answering_is_told() {
+    let folder = Folder::new();
+    let (server, url, ca) = node(&folder);
+    let nobody = format!("https://localhost:{}", server.address.port());
+    let plain = format!("http://alice@localhost:{}", server.address.port());
+    let key = folder.path("server.key").to_str().unwrap().to_owned();
+    let stranger = Folder::new();
+    let other = stranger.path("ca.crt").to_str().unwrap().to_owned();
+    for (arguments, password, code, told) in [
+        (["--url", &*url, "--ca-file", &*ca], Some("wrong"), 1, "tells only who logs in"),
+        (["--url", &nobody, "--ca-file", &ca], Some(PASSWORD), 1, "tells only who logs in"),
+        (["--url", &url, "--ca-file", &other], Some(PASSWORD), 1, "--ca-file"),
+        (["--url", &plain, "--ca-file", &ca], Some(PASSWORD), 1, "ask with https://"),
+        (["--url", &url, "--ca-file", &ca], None, 78, "--password-file"),
+        (["--url", &url, "--ca-file", "/nonexistent.crt"], Some(PASSWORD), 78, "/nonexistent.crt"),
+        (["--url", &url, "--ca-file", &key], Some(PASSWORD), 78, "no certificate"),
+    ] {
+        let (ended, output) = outcome(&arguments, password);
+        assert_eq!(ended, Some(code), "{arguments:?}: {output}");
+        assert!(output.contains(told), "{arguments:?}: {output}");
+    }
+}

@@ -1,0 +1,177 @@
+//! The address of a server, with or without a path, and with or without who logs in.
+
+use std::fmt;
+
+use hyper::Uri;
+
+/// What a URL says. It is shown without a password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Address {
+    tls: bool,
+    host: String,
+    port: u16,
+    path: String,
+    user: Option<String>,
+    password: Option<String>,
+}
+
+impl Address {
+    /// Of `http://` or `https://`; `ports` are those where none is said, without and with TLS.
+    #[must_use]
+    pub fn parse(text: &str, ports: [u16; 2]) -> Option<Self> {
+        let uri: Uri = text.parse().ok()?;
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return None,
+        };
+        let authority = uri.authority()?;
+        let (login, rest) = match authority.as_str().rsplit_once('@') {
+            Some((login, rest)) => (Some(login), rest),
+            None => (None, authority.as_str()),
+        };
+        let host = Some(authority.host()).filter(|host| !host.is_empty() && !host.contains('@'))?;
+        // The parser takes a port that is none for part of the host's end.
+        let port = match (authority.port_u16(), rest.len() == host.len()) {
+            (Some(port), _) => Some(port).filter(|&port| port != 0)?,
+            (None, true) => ports[usize::from(tls)],
+            (None, false) => return None,
+        };
+        let (user, password) =
+            match login.map(|l| l.split_once(':').map_or((l, None), |(u, p)| (u, Some(p)))) {
+                Some((user, password)) => {
+                    (Some(decoded(user)?), password.map(|p| decoded(p).ok_or(())).transpose().ok()?)
+                }
+                None => (None, None),
+            };
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let (host, path) = (host.to_owned(), path.to_owned());
+        Some(Self { tls, host, port, path, user, password })
+    }
+
+    /// Whether it is asked over TLS.
+    #[must_use]
+    pub const fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// The path, with a query.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// With another path.
+    #[must_use]
+    pub fn with_path(self, path: &str) -> Self {
+        Self { path: path.to_owned(), ..self }
+    }
+
+    /// Who logs in.
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// The password, when the URL has one.
+    #[must_use]
+    pub fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
+    /// Name or address of the host, and port.
+    #[must_use]
+    pub fn target(&self) -> (&str, u16) {
+        (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
+    }
+
+    /// The `Host` header.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "https" } else { "http" };
+        let path = if self.path == "/" { "" } else { &self.path };
+        write!(f, "{scheme}://{}:{}{path}", self.host, self.port)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// What `%XX` stands for.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                u8::try_from(digit()? << 4 | digit()?).ok()?
+            }
+            plain => plain,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Option<Address> {
+        Address::parse(text, [80, 443])
+    }
+
+    #[test]
+    fn an_address_is_completed_and_shown_without_a_password() {
+        for (text, told) in [
+            ("http://node", "http://node:80"),
+            ("https://node/", "https://node:443"),
+            ("https://me:secret@node:9400/a?b=c", "https://node:9400/a?b=c"),
+            ("http://[::1]:9401/x", "http://[::1]:9401/x"),
+        ] {
+            let address = parse(text).unwrap();
+            assert_eq!((address.to_string(), format!("{address:?}")), (told.into(), told.into()));
+        }
+        assert_eq!(parse("https://[::1]").unwrap().target(), ("::1", 443));
+    }
+
+    #[test]
+    fn who_logs_in_may_have_any_characters() {
+        let login = |text: &str| {
+            let address = parse(text).unwrap();
+            (address.user().map(str::to_owned), address.password().map(str::to_owned))
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(login("http://h"), (None, None));
+        assert_eq!(login("http://me@h"), (some("me"), None));
+        assert_eq!(login("http://me:@h"), (some("me"), some("")));
+        assert_eq!(login("http://m%40e:p%3aw:%25@h:1"), (some("m@e"), some("p:w:%")));
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_refused() {
+        for text in [
+            "",
+            "h:1",
+            "/x",
+            "ftp://h",
+            "http://",
+            "http://h:0",
+            "http://h:x",
+            "http://h:70000",
+            "http://u%4@h",
+            "http://a b",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}
