@@ -32,9 +32,13 @@ CAUSES = (
 ).split()
 LAUNCHES = [("runtime", "cudaLaunchKernel"), ("driver", "cuLaunchKernel")]
 CALLS = [
-    ("runtime", "cudaMemcpyAsync"), ("runtime", "cudaStreamSynchronize"), ("runtime", "cudaEventRecord"),
-    ("runtime", "cudaMalloc"), ("driver", "cuMemcpyHtoDAsync"), ("driver", "cuStreamSynchronize"), ("nccl", "ncclAllReduce"),
-]
+    ("runtime", op) for op in (
+        "cudaMemcpyAsync cudaMemsetAsync cudaStreamSynchronize cudaEventRecord cudaEventQuery cudaStreamWaitEvent "
+        "cudaMalloc cudaFree cudaSetDevice cudaEventSynchronize"
+    ).split()
+] + [
+    ("driver", op) for op in "cuMemcpyHtoDAsync cuMemsetD8Async cuStreamSynchronize cuEventRecord cuMemAlloc cuMemFree".split()
+] + [("nccl", "ncclAllReduce"), ("nccl", "ncclAllGather")]
 STATES = {
     "host": ["running", "preempted", "runqueue", "futex", "other"],
     "launch": ["running", "preempted", "runqueue"],
@@ -55,7 +59,7 @@ def histogram(name, labels):
 
 
 def process(instance, number, processes):
-    """The lines of one process."""
+    """The lines of one process: twenty operations, as a training step has, and all else that rules read."""
     pid, rank, world = 1000 + number, instance * processes + number, processes * 1000
     me = f'pid="{pid}",comm="python3"'
     uuid = f"GPU-{instance:04}-{number}"
@@ -75,6 +79,9 @@ def process(instance, number, processes):
             yield f'gpucause_cuda_call_offcpu_seconds_total{{{me},api="{api}",op="{op}",reason="{reason}"}} @e-3'
     yield f'gpucause_cuda_call_errors_total{{{me},api="runtime",op="cudaMalloc",error="cudaErrorInvalidValue"}} 1'
     yield f'gpucause_inflight_call_age_seconds{{{me},op="cudaStreamSynchronize"}} 0.001'
+    # Half of all programs launch graphs too.
+    for kind in ["kernel", "graph"] if number % 2 else ["kernel"]:
+        yield from histogram("gpucause_launch_duration_seconds", f'{me},kind="{kind}"')
     yield from histogram("gpucause_launch_gap_seconds", me)
     for phase, states in STATES.items():
         for state in states:

@@ -7,6 +7,7 @@ mod dispatch;
 mod gpus;
 mod host;
 mod kernels;
+mod launches;
 mod memory;
 mod offcpu;
 mod probes;

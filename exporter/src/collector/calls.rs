@@ -1,6 +1,6 @@
 //! Traced calls: how long they take, how they fail, and what keeps them from running.
 
-use super::{CollectError, Collector, Input, Series};
+use super::{CollectError, Collector, Input, Series, launches};
 use crate::error_name::error_name;
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
@@ -37,7 +37,7 @@ impl Collector for Calls {
             );
         }
         let Families { durations, errors, stalled, offcpu, abandoned } = families;
-        Ok(vec![durations, errors, stalled, offcpu, abandoned])
+        Ok(vec![durations, errors, stalled, offcpu, abandoned, launches::durations(input)])
     }
 }
 

@@ -37,6 +37,9 @@ metrics! {
     INFLIGHT_CALL_AGE: Gauge "gpucause_inflight_call_age_seconds", SECONDS,
         ["pid", "comm", "op"],
         "Age of the oldest call of each operation that has not returned.";
+    LAUNCH_DURATION: Histogram "gpucause_launch_duration_seconds", SECONDS,
+        ["pid", "comm", "kind"],
+        "Time from entry to return of all warm launches of kernels, or of graphs, together: the runtime's where the process has any, which call the driver's, else the driver's.";
     LAUNCH_GAP: Histogram "gpucause_launch_gap_seconds", SECONDS,
         ["pid", "comm"],
         "Time from one launch's return to the next launch's entry on the same thread.";
