@@ -3,6 +3,7 @@
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
 # make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
+# make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon and a look for causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
@@ -17,7 +18,7 @@ CARGO_DEB_ROOT := $(abspath $(TARGET_DIR))/tools
 SHIPPED := $(TARGET_DIR)/release/shipped
 
 .DEFAULT_GOAL := help
-.PHONY: help run test scenarios healthy bench build deb cargo-deb stand-ins debug-stand-ins tools test-tools
+.PHONY: help run test scenarios healthy fuzz bench build deb cargo-deb stand-ins debug-stand-ins tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -54,6 +55,10 @@ scenarios: debug-stand-ins
 
 healthy: debug-stand-ins
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test scenarios healthy -- --test-threads=1 --nocapture
+
+fuzz: tools
+	@.ci/install c++:g++
+	exporter/fuzz/run
 
 debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)

@@ -19,6 +19,8 @@ pub mod explain;
 pub mod exposition;
 pub mod family;
 pub mod foreign;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod gpus;
 pub mod kernel_names;
 pub mod logging;
