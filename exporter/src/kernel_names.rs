@@ -4,7 +4,7 @@
 //! is among those told apart, and else to the others. So each launch is in one series and stays there, although handles
 //! are given out again and the names that are told apart change.
 
-mod readable;
+pub(crate) mod readable;
 
 use gpucause_abi::ProcId;
 use gpucause_abi::hist::Histogram;

@@ -21,6 +21,8 @@ pub mod exposition;
 pub mod family;
 pub mod folding;
 pub mod foreign;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod gpus;
 pub mod kernel_names;
 pub mod logging;

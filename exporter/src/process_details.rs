@@ -1,6 +1,6 @@
 //! What `/proc` tells of an observed process. Read while it lives, kept for as long as its accounts are.
 
-mod membership;
+pub(crate) mod membership;
 mod pods;
 mod users;
 

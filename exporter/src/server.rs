@@ -9,6 +9,8 @@ mod body;
 mod connection;
 mod desk;
 mod door;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod gate;
 mod landing;
 mod lifecycle;
@@ -19,6 +21,7 @@ mod paced;
 mod routes;
 mod signal;
 mod source;
+mod turnstile;
 mod web_config;
 
 pub use gate::Gates;
@@ -41,8 +44,9 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{sleep, timeout};
+use turnstile::Turnstile;
 
 /// How long to wait when no connection can be accepted, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -52,9 +56,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Limits {
     /// Open connections; more wait to be accepted.
     pub connections: u32,
-    /// Those of one client that are served at a time; more wait for one of them to end, or to do nothing for a while.
+    /// Those of one client that are served at a time; more wait for one of them to end, to do nothing for a while, or to
+    /// have been answered.
     pub connections_per_client: usize,
-    /// Scrapes at a time; more wait.
+    /// Scrapes and questions for chains at a time; more wait, and clients take turns.
     pub scrapes: u32,
     /// How long a scrape waits for its turn before it is refused.
     pub scrape_wait: Duration,
@@ -114,7 +119,7 @@ impl Server {
     pub fn on(listeners: Vec<StdListener>, limits: Limits) -> Self {
         let gates = Gates {
             connections: Gate::new(limits.connections),
-            scrapes: Gate::new(limits.scrapes),
+            scrapes: Turnstile::new(limits.scrapes),
         };
         Self { listeners, limits, access: Arc::default(), gates, reload: None }
     }
@@ -206,12 +211,22 @@ impl Acceptor {
         }
     }
 
+    /// A place for one more connection, which others have to leave when there is none.
+    async fn place(&self) -> OwnedSemaphorePermit {
+        loop {
+            if let Some(place) = self.connections.try_enter() {
+                return place;
+            }
+            self.host.lobby.make_room();
+            if let Ok(place) = timeout(lobby::MAKE_ROOM_EVERY, self.connections.enter()).await {
+                return place;
+            }
+        }
+    }
+
     async fn accept_all(&self, listener: TcpListener) {
         loop {
-            let Ok(permit) = timeout(lobby::LOOK_EVERY, self.connections.enter()).await else {
-                self.host.lobby.make_room();
-                continue;
-            };
+            let permit = self.place().await;
             match listener.accept().await {
                 Ok((stream, peer)) => {
                     let (host, stopped) = (Arc::clone(&self.host), self.stopped.clone());

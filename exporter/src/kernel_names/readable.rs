@@ -29,7 +29,7 @@ impl DemangleWrite for Bounded {
 
 /// A kernel's name from the symbol that a module or an executable has for it. C++ names keep their template arguments and
 /// lose their parameters. `None` for a name that is empty, or one that stands for something else.
-pub(super) fn readable(symbol: &[u8]) -> Option<Arc<str>> {
+pub(crate) fn readable(symbol: &[u8]) -> Option<Arc<str>> {
     // The last underscore belongs to the mangled name of the kernel as well: __device_stub__Z3addPf.
     let mangled = symbol.strip_prefix(&STUB.as_bytes()[..STUB.len() - 1]).unwrap_or(symbol);
     let name = demangled(mangled).unwrap_or_else(|| String::from_utf8_lossy(symbol).into_owned());

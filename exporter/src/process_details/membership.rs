@@ -2,7 +2,7 @@
 
 /// What the path of a cgroup tells of who made it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Membership {
+pub(crate) struct Membership {
     /// Path in the hierarchy that tells the most.
     pub(super) cgroup: String,
     /// Full id of the innermost container.
@@ -16,7 +16,7 @@ pub(super) struct Membership {
 impl Membership {
     /// What a `/proc/PID/cgroup` file tells. The hierarchy in use comes first; where it says nothing, as the unified one
     /// of a hybrid host does of containers, the first of the others that does.
-    pub(super) fn of(file: &str) -> Self {
+    pub(crate) fn of(file: &str) -> Self {
         let preferred = Self::of_path(hierarchy_in_use(file));
         if preferred.tells() {
             return preferred;

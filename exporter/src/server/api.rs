@@ -45,8 +45,12 @@ pub(super) fn chains(chains: Vec<Chain>, up: Duration) -> String {
 
 /// An error, as JSON.
 pub(super) fn error(cause: &dyn std::error::Error) -> String {
-    let text = cause.to_string();
-    let answer = serde_json::to_string(&Failure { status: "error", error: &text });
+    failure(&cause.to_string())
+}
+
+/// What went wrong, as JSON.
+pub(super) fn failure(text: &str) -> String {
+    let answer = serde_json::to_string(&Failure { status: "error", error: text });
     answer.unwrap_or_else(|_| r#"{"status":"error"}"#.to_owned())
 }
 

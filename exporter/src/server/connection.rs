@@ -5,7 +5,6 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
@@ -13,7 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -53,7 +52,7 @@ impl Host {
     ) {
         let patience = self.limits.header_timeout;
         let seat = tokio::select! {
-            seat = Arc::clone(&self.lobby).enter(Group::of(address), patience, || said(&stream)) => seat,
+            seat = Arc::clone(&self.lobby).enter(Group::of(address), patience, saying(&stream)) => seat,
             _ = stopped.wait_for(|stopped| *stopped) => None,
         };
         let Some(seat) = seat else {
@@ -181,25 +180,31 @@ async fn refuse_plain(mut stream: Paced) -> io::Result<io::Error> {
     Ok(io::Error::other("plain HTTP where TLS is spoken"))
 }
 
-/// What a connection has sent so far, all of which stays to be read: the end of a request's head, or the whole of the first
-/// message of TLS, is enough, and so is whatever it is when nothing will follow.
-fn said(stream: &TcpStream) -> Said {
-    let mut bytes = [0; 2048];
-    let mut sent = ReadBuf::new(&mut bytes);
-    let mut context = Context::from_waker(Waker::noop());
-    match stream.poll_peek(&mut context, &mut sent) {
-        Poll::Ready(Ok(0) | Err(_)) => return Said::Goodbye,
-        Poll::Ready(Ok(_)) => {}
-        Poll::Pending => return Said::Little,
+/// Done when a connection has sent something to answer, all of which stays to be read.
+async fn saying(stream: &TcpStream) -> Said {
+    loop {
+        let Ok(ready) = stream.ready(Interest::READABLE).await else { return Said::Goodbye };
+        let mut bytes = [0; 2048];
+        match stream.peek(&mut bytes).await {
+            Ok(0) | Err(_) => return Said::Goodbye,
+            // Whatever it is, nothing will follow.
+            Ok(_) if ready.is_read_closed() => return Said::Enough,
+            Ok(length) if is_whole(&bytes[..length]) => return Said::Enough,
+            Ok(_) => {}
+        }
+        // Has the next round wait until there is more.
+        let _ =
+            stream.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
     }
-    let is_whole = match sent.filled() {
+}
+
+/// Whether it has the end of a request's head, the whole of the first message of TLS, or very much of either.
+fn is_whole(sent: &[u8]) -> bool {
+    match sent {
         // The third number is the length of what follows.
         [0x16, _, _, high, low, rest @ ..] => {
-            rest.len() >= usize::from(u16::from_be_bytes([*high, *low]))
+            rest.len() >= usize::from(u16::from_be_bytes([*high, *low])) || sent.len() >= 2048
         }
-        head => head.windows(4).any(|end| end == b"\r\n\r\n"),
-    };
-    let ready = pin!(stream.ready(Interest::READABLE)).poll(&mut context);
-    let is_all = matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed());
-    if is_whole || is_all || sent.remaining() == 0 { Said::Enough } else { Said::Little }
+        _ => sent.len() >= 2048 || sent.windows(4).any(|end| end == b"\r\n\r\n"),
+    }
 }

@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::turnstile::Turnstile;
+
 /// A number of places.
 #[derive(Debug, Clone)]
 pub(super) struct Gate {
@@ -14,6 +16,11 @@ pub(super) struct Gate {
 impl Gate {
     pub(super) fn new(size: u32) -> Self {
         Self { places: Arc::new(Semaphore::new(size as usize)), size: Arc::new(Mutex::new(size)) }
+    }
+
+    /// A place, when there is one.
+    pub(super) fn try_enter(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).try_acquire_owned().ok()
     }
 
     /// A place, once there is one.
@@ -57,7 +64,7 @@ impl Gate {
 #[derive(Debug, Clone)]
 pub struct Gates {
     pub(super) connections: Gate,
-    pub(super) scrapes: Gate,
+    pub(super) scrapes: Turnstile,
 }
 
 impl Gates {

@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::str::FromStr;
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 1024;
+/// Connections that may wait to be accepted, as far as net.core.somaxconn allows. One beyond them waits for a second at least.
+const BACKLOG: i32 = 4096;
 
 /// A `HOST:PORT` pair in the way of Prometheus exporters; without a host it means every address of this one.
 #[derive(Debug, Clone, PartialEq, Eq)]

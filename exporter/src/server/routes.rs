@@ -3,7 +3,8 @@
 use super::access::Peer;
 use super::api;
 use super::body::{Outgoing, Pieces};
-use super::gate::Gate;
+use super::lobby::{Group, Guest};
+use super::turnstile::{Turn, Turnstile};
 use super::{Readiness, ReloadHandle, ScrapeError, Source, landing};
 use crate::collector::Selection;
 use crate::exposition::{Format, negotiate};
@@ -20,6 +21,7 @@ use tokio::time::timeout;
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
+const BUSY: &str = "Too many scrapes at a time; try again.\n";
 
 /// The path that metrics are served under.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +60,7 @@ type Reply = Response<Pieces>;
 pub(super) struct Routes {
     source: Arc<dyn Source>,
     telemetry_path: TelemetryPath,
-    scrapes: Gate,
+    turnstile: Turnstile,
     scrape_wait: Duration,
     reload: Option<ReloadHandle>,
     started: Instant,
@@ -68,15 +70,20 @@ impl Routes {
     pub(super) fn new(
         source: Arc<dyn Source>,
         telemetry_path: TelemetryPath,
-        (scrapes, scrape_wait): (Gate, Duration),
+        (turnstile, scrape_wait): (Turnstile, Duration),
         reload: Option<ReloadHandle>,
     ) -> Self {
         let started = Instant::now();
-        Self { source, telemetry_path, scrapes, scrape_wait, reload, started }
+        Self { source, telemetry_path, turnstile, scrape_wait, reload, started }
     }
 
     /// The response. That to HEAD has the body of that to GET, which the server leaves out when it writes.
-    pub(super) async fn respond<B>(&self, request: &Request<B>, peer: Peer) -> Reply {
+    pub(super) async fn respond<B>(
+        &self,
+        request: &Request<B>,
+        peer: Peer,
+        guest: &Guest,
+    ) -> Reply {
         let path = request.uri().path();
         if path == "/-/reload" {
             return self.reload(request.method()).await;
@@ -91,9 +98,11 @@ impl Routes {
             return with_header(refusal, header::ALLOW, "GET, HEAD");
         }
         match path {
-            path if path == self.telemetry_path.as_str() => self.metrics(request).await,
+            path if path == self.telemetry_path.as_str() => {
+                self.metrics(request, peer, guest).await
+            }
             api::CHAINS => match peer.may_read_chains(request.headers()) {
-                Ok(()) => self.chains().await,
+                Ok(()) => self.chains(peer, guest).await,
                 Err(refusal) => reply(StatusCode::FORBIDDEN, JSON, api::error(&refusal)),
             },
             "/-/healthy" => reply(StatusCode::OK, TEXT, "Healthy.\n"),
@@ -113,10 +122,17 @@ impl Routes {
     }
 
     /// Off the thread that serves: the chains may be many, and in use by a look.
-    async fn chains(&self) -> Reply {
+    async fn chains(&self, peer: Peer, guest: &Guest) -> Reply {
+        let Some(turn) = self.turn(peer, guest).await else {
+            return reply(StatusCode::SERVICE_UNAVAILABLE, JSON, api::failure(BUSY.trim_end()));
+        };
         let source = Arc::clone(&self.source);
         let up = self.started.elapsed();
-        let answer = tokio::task::spawn_blocking(move || api::chains(source.chains(), up));
+        let answer = tokio::task::spawn_blocking(move || {
+            let answer = api::chains(source.chains(), up);
+            drop(turn);
+            answer
+        });
         match answer.await {
             Ok(answer) => reply(StatusCode::OK, JSON, answer),
             Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, JSON, api::error(&error)),
@@ -142,25 +158,33 @@ impl Routes {
         }
     }
 
-    async fn metrics<B>(&self, request: &Request<B>) -> Reply {
+    /// A turn to work on what takes long; `None` when it does not come in time, or others of the client want the place.
+    async fn turn(&self, peer: Peer, guest: &Guest) -> Option<Turn> {
+        let turn = self.turnstile.enter(Group::of(peer.address), guest.answered());
+        tokio::select! {
+            turn = timeout(self.scrape_wait, turn) => turn.ok(),
+            () = guest.asked_to_finish() => None,
+        }
+    }
+
+    async fn metrics<B>(&self, request: &Request<B>, peer: Peer, guest: &Guest) -> Reply {
         let query = request.uri().query().unwrap_or_default();
         let selection = match Selection::parse(query, &self.source.collectors()) {
             Ok(selection) => selection,
             Err(error) => return reply(StatusCode::BAD_REQUEST, TEXT, format!("{error}\n")),
         };
-        let Ok(permit) = timeout(self.scrape_wait, self.scrapes.enter()).await else {
-            let busy = "Too many scrapes at a time; try again.\n";
-            return reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, busy);
+        let Some(turn) = self.turn(peer, guest).await else {
+            return reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, BUSY);
         };
         let headers = request.headers();
         let format = negotiate::format(&joined(headers, &header::ACCEPT));
         let gzip = negotiate::gzip(&joined(headers, &header::ACCEPT_ENCODING));
         let source = Arc::clone(&self.source);
         let (takes, page) = oneshot::channel();
-        // The permit goes along: a scrape whose client has gone still takes its place until it is done.
+        // The turn goes along: a scrape whose client has gone still takes its place until it is done.
         tokio::task::spawn_blocking(move || {
             write_page(source.as_ref(), &selection, format, gzip, Outgoing::new(takes));
-            drop(permit);
+            drop(turn);
         });
         let failure = match page.await {
             Ok(Ok(body)) => {

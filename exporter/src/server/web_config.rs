@@ -1,6 +1,6 @@
 //! The file of `--web.config.file`, in the format of Prometheus's exporter-toolkit: what it says, and what is wrong with it.
 
-mod client_cert;
+pub(super) mod client_cert;
 mod document;
 mod headers;
 mod material;
@@ -100,7 +100,11 @@ impl WebConfig {
     }
 
     /// What a text says; the files that it names are added to `files`.
-    fn parse(text: &str, folder: &Path, files: &mut Vec<PathBuf>) -> Result<Self, Vec<Complaint>> {
+    pub(super) fn parse(
+        text: &str,
+        folder: &Path,
+        files: &mut Vec<PathBuf>,
+    ) -> Result<Self, Vec<Complaint>> {
         let document: Document = typed(text).map_err(|complaint| vec![complaint])?;
         let mut complaints = Complaints::default();
         let section = document.tls_server_config.map(|section| section.resolved(folder));

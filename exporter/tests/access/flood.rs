@@ -1,12 +1,13 @@
 //! Clients that try to keep others out, and proper ones between them.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
 use gpucause::server::{Limits, LiveWebConfig};
 
-use crate::http_client::{DEADLINE, connect, get, read_to_end};
+use crate::elsewhere::request_from;
+use crate::http_client::{DEADLINE, connect, get};
 use crate::pairs::Folder;
 use crate::poll::until;
 use crate::server::{Running, serve, start};
@@ -105,14 +106,8 @@ fn more_slow_clients_than_connections_keep_nobody_of_another_address_out() {
     let server = open();
     let slow: Vec<_> = (0..1_000).map(|_| connect(server.address)).collect();
     let begin = Instant::now();
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::from(([127, 0, 0, 9], 0)).into()).unwrap();
-    socket.connect_timeout(&server.address.into(), DEADLINE).unwrap();
-    let mut stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    assert_eq!(read_to_end(stream).status, 200);
-    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert_eq!(request_from([127, 0, 0, 9], server.address, "/metrics", "").status, 200);
+    assert!(begin.elapsed() < SCRAPE, "{:?}", begin.elapsed());
     drop(slow);
 }
 

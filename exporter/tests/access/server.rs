@@ -14,7 +14,10 @@ use tokio::sync::oneshot;
 
 use crate::snapshot;
 
-struct Fixture;
+struct Fixture {
+    /// How long a page takes to be made.
+    takes: Duration,
+}
 
 impl Source for Fixture {
     fn collectors(&self) -> Vec<&'static str> {
@@ -22,6 +25,7 @@ impl Source for Fixture {
     }
 
     fn scrape(&self, _: &Selection) -> Result<Exported, ScrapeError> {
+        std::thread::sleep(self.takes);
         Ok(snapshot::families().into())
     }
 
@@ -56,6 +60,11 @@ pub(crate) fn serve(file: &Path) -> Running {
 }
 
 pub(crate) fn start(access: LiveWebConfig, limits: Limits) -> Running {
+    start_slow(access, limits, Duration::ZERO)
+}
+
+/// The same with pages that take a while.
+pub(crate) fn start_slow(access: LiveWebConfig, limits: Limits, takes: Duration) -> Running {
     let server = Server::bind(&["0.0.0.0:0".parse().unwrap()], limits).unwrap();
     let server = server.with_access(Arc::new(access));
     let access = Arc::clone(server.access());
@@ -67,7 +76,7 @@ pub(crate) fn start(access: LiveWebConfig, limits: Limits) -> Running {
             let _ = stopped.await;
         };
         let path = "/metrics".parse().unwrap();
-        runtime.block_on(server.serve(Arc::new(Fixture), path, until)).unwrap();
+        runtime.block_on(server.serve(Arc::new(Fixture { takes }), path, until)).unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
     });
     Running { address, access, stop: Some(stop), thread: Some(thread) }

@@ -6,6 +6,11 @@ fn group(address: &str) -> Group {
     Group::of(address.parse().unwrap())
 }
 
+/// Of a connection that says nothing.
+fn silence() -> impl Future<Output = Said> + Send {
+    std::future::pending()
+}
+
 fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(test);
 }
@@ -23,7 +28,9 @@ fn hosts_of_one_ipv6_network_are_one_client_and_mapped_addresses_are_ipv4() {
 fn a_client_gets_its_seats_and_no_more_while_they_are_in_use() {
     run(async {
         let lobby = Arc::new(Lobby::new(2));
-        let enter = |address| Arc::clone(&lobby).enter(group(address), Duration::from_millis(200));
+        let enter = |address| {
+            Arc::clone(&lobby).enter(group(address), Duration::from_millis(200), silence())
+        };
         let first = enter("192.0.2.1").await.unwrap();
         let second = enter("192.0.2.1").await.unwrap();
         assert!(enter("192.0.2.1").await.is_none());
@@ -36,21 +43,24 @@ fn a_client_gets_its_seats_and_no_more_while_they_are_in_use() {
 }
 
 #[test]
-fn the_last_to_come_gets_the_seat_that_gets_free() {
+fn the_last_to_come_gets_the_seat_that_gets_free_and_the_first_the_next_one() {
     run(async {
         let lobby = Arc::new(Lobby::new(1));
-        let enter = || Arc::clone(&lobby).enter(group("192.0.2.1"), LONG);
+        let enter = || Arc::clone(&lobby).enter(group("192.0.2.1"), LONG, silence());
         let seat = enter().await.unwrap();
         seat.guest().set_busy(true);
-        let (early, late) = (tokio::spawn(enter()), tokio::spawn(enter()));
-        while lobby.parties()[&group("192.0.2.1")].waiting.len() < 2 {
+        let [early, middle, late] = [(); 3].map(|()| tokio::spawn(enter()));
+        while lobby.parties()[&group("192.0.2.1")].waiting.len() < 3 {
             tokio::task::yield_now().await;
         }
         drop(seat);
         let seat = late.await.unwrap().unwrap();
         assert!(!early.is_finished());
         drop(seat);
-        assert!(early.await.unwrap().is_some());
+        let seat = early.await.unwrap().unwrap();
+        assert!(!middle.is_finished());
+        drop(seat);
+        assert!(middle.await.unwrap().is_some());
     });
 }
 
@@ -58,7 +68,7 @@ fn the_last_to_come_gets_the_seat_that_gets_free() {
 fn one_that_does_nothing_makes_room_and_a_busy_one_does_not() {
     run(async {
         let lobby = Arc::new(Lobby::new(2));
-        let enter = |patience| Arc::clone(&lobby).enter(group("192.0.2.1"), patience);
+        let enter = |patience| Arc::clone(&lobby).enter(group("192.0.2.1"), patience, silence());
         let busy = enter(LONG).await.unwrap();
         busy.guest().set_busy(true);
         let idle = enter(LONG).await.unwrap();
@@ -72,10 +82,77 @@ fn one_that_does_nothing_makes_room_and_a_busy_one_does_not() {
 }
 
 #[test]
+fn those_that_have_said_enough_come_first_and_those_that_have_gone_not_at_all() {
+    run(async {
+        let lobby = Arc::new(Lobby::new(1));
+        let enter = |said: Option<Said>| {
+            let saying = async move {
+                match said {
+                    Some(said) => said,
+                    None => silence().await,
+                }
+            };
+            tokio::spawn(Arc::clone(&lobby).enter(group("192.0.2.1"), LONG, saying))
+        };
+        let seat = Arc::clone(&lobby).enter(group("192.0.2.1"), LONG, silence()).await.unwrap();
+        seat.guest().set_busy(true);
+        let [first, enough, goodbye, last] =
+            [None, Some(Said::Enough), Some(Said::Goodbye), None].map(enter);
+        assert!(goodbye.await.unwrap().is_none());
+        let are_waiting = || {
+            let parties = lobby.parties();
+            parties.values().flat_map(|p| &p.waiting).filter(|w| !w.call.is_closed()).count()
+        };
+        while are_waiting() < 3 {
+            tokio::task::yield_now().await;
+        }
+        drop(seat);
+        let seat = enough.await.unwrap().unwrap();
+        assert!(!first.is_finished() && !last.is_finished());
+        drop(seat);
+        assert!(first.await.unwrap().is_some());
+        assert!(last.await.unwrap().is_some());
+    });
+}
+
+#[test]
+fn one_that_has_been_answered_in_a_row_is_to_finish_when_another_waits() {
+    run(async {
+        let lobby = Arc::new(Lobby::new(1));
+        let enter = |patience| Arc::clone(&lobby).enter(group("192.0.2.1"), patience, silence());
+        let greedy = enter(LONG).await.unwrap();
+        greedy.guest().set_busy(true);
+        assert!(enter(LOOK_EVERY * 3).await.is_none(), "its first request was not answered");
+        assert!(!greedy.guest().is_finishing());
+        greedy.guest().set_busy(false);
+        greedy.guest().set_busy(true);
+        assert_eq!(greedy.guest().answered(), 1);
+        let finishing = tokio::spawn(async move { greedy.guest().asked_to_finish().await });
+        assert!(enter(LONG).await.is_some());
+        assert!(finishing.await.is_ok());
+    });
+}
+
+#[test]
+fn a_pause_between_requests_ends_a_row() {
+    run(async {
+        let guest = Guest::new();
+        for answered in 0..3 {
+            guest.set_busy(true);
+            assert_eq!(guest.answered(), answered);
+            guest.set_busy(false);
+        }
+        sleep(PAUSE * 3 / 2).await;
+        guest.set_busy(true);
+        assert_eq!(guest.answered(), 0);
+    });
+}
+
+#[test]
 fn room_is_made_by_the_client_that_has_most() {
     run(async {
         let lobby = Arc::new(Lobby::new(1));
-        let enter = |address| Arc::clone(&lobby).enter(group(address), LONG);
+        let enter = |address| Arc::clone(&lobby).enter(group(address), LONG, silence());
         let few = enter("192.0.2.2").await.unwrap();
         let many = enter("192.0.2.1").await.unwrap();
         many.guest().set_busy(true);

@@ -1,6 +1,6 @@
 //! What is asked of the certificate that a client shows.
 
-mod san;
+pub(in super::super) mod san;
 
 use std::net::IpAddr;
 use std::sync::Arc;

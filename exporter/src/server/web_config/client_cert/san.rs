@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An alternative name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Name<'a> {
+pub(in super::super::super) enum Name<'a> {
     /// A DNS name, mail address or URI.
     Text(&'a str),
     /// An address.
@@ -25,7 +25,7 @@ const URI: u8 = 0x86;
 const ADDRESS: u8 = 0x87;
 
 /// The alternative names of a certificate in DER, none when it has no such extension, `None` when it is malformed.
-pub(super) fn alternative_names(certificate: &[u8]) -> Option<Vec<Name<'_>>> {
+pub(in super::super::super) fn alternative_names(certificate: &[u8]) -> Option<Vec<Name<'_>>> {
     let (SEQUENCE, signed, _) = element(within(certificate, SEQUENCE)?)? else { return None };
     let Some(extensions) = all(signed)?.into_iter().find(|(tag, _)| *tag == EXTENSIONS) else {
         return Some(Vec::new());

@@ -1,0 +1,151 @@
+//! Everything that reads what others write, as targets of a fuzz engine: no bytes may make one panic, hang or take memory
+//! without bound. `make fuzz` looks for such bytes; what it found stays in `exporter/fuzz/corpus`, which a test reads again.
+
+#![allow(clippy::unwrap_used, reason = "a target fails by panicking")]
+
+use std::fs::File;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use gpucause_investigations::explain::{Incident, render};
+use gpucause_investigations::node::Chains;
+use gpucause_probes::elf::{read_library, symbols_at};
+use gpucause_probes::mapped::parse_maps_line;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::collector::{Collectors, Selection};
+use crate::config::Config;
+use crate::exposition::{Format, negotiate};
+use crate::family::Exported;
+use crate::kernel_names::readable::readable;
+use crate::process_details::membership::Membership;
+use crate::server::fuzzing as server;
+use crate::{dcgm, foreign};
+
+/// Reads one input.
+pub type Target = fn(&[u8]);
+
+/// Every target, with the name of its folder in the corpus.
+pub const TARGETS: [(&str, Target); 10] = [
+    ("http", server::http),
+    ("request", request),
+    ("config", config),
+    ("web_config", server::web_config),
+    ("certificate", server::certificate),
+    ("dcgm", dcgm_page),
+    ("elf", elf),
+    ("proc", proc_files),
+    ("kernel_name", kernel_name),
+    ("node", node),
+];
+
+/// The target of a name.
+#[must_use]
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.iter().find(|(known, _)| *known == name).map(|(_, target)| *target)
+}
+
+/// A line each of a scrape's query, `Accept` and `Accept-Encoding`.
+fn request(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let mut lines = text.split('\n');
+    let mut line = || lines.next().unwrap_or_default();
+    let known = Collectors::default().names();
+    match Selection::parse(line(), &known) {
+        Ok(selection) => {
+            assert!(
+                selection == Selection::All || known.iter().any(|name| selection.includes(name))
+            );
+        }
+        Err(error) => assert!(error.to_string().len() < 4_096, "{error}"),
+    }
+    let _ = (negotiate::format(line()), negotiate::gzip(line()));
+}
+
+/// The text of a `--config.file`.
+fn config(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Err(complaints) = Config::parse(text) {
+        assert!(!complaints.is_empty());
+        complaints.iter().for_each(|complaint| drop(complaint.to_string()));
+    }
+}
+
+/// A dcgm-exporter's page. What is taken of it reads back as it is: no text in it breaks out of its place.
+fn dcgm_page(data: &[u8]) {
+    let written = |families: Vec<foreign::Family>| {
+        let families = families.into_iter().map(Arc::new).collect();
+        let exported = Exported { foreign: families, ..Exported::default() };
+        let [text, _, _] = Format::ALL.map(|format| format.encode(&exported));
+        text
+    };
+    let Ok(families) = dcgm::parse(data) else { return };
+    let page = written(families);
+    assert_eq!(written(dcgm::parse(&page).unwrap()), page);
+}
+
+fn file_of(data: &[u8]) -> File {
+    let mut file = File::from(memfd_create(c"specimen", MFdFlags::empty()).unwrap());
+    file.write_all(data).unwrap();
+    file
+}
+
+/// A file that a process has mapped to execute.
+fn elf(data: &[u8]) {
+    let file = file_of(data);
+    if let Ok(image) = read_library(&file) {
+        let offsets: Vec<_> = image.sites.iter().map(|site| site.offset).collect();
+        assert!(offsets.is_sorted() && offsets.iter().all(|&at| at < data.len() as u64));
+        drop(symbols_at(&file, &offsets));
+    }
+    drop(symbols_at(&file, &[0, 0x1000, 0x1010, u64::MAX]));
+}
+
+/// What a process can have in `/proc/PID/maps` and `/proc/PID/cgroup`.
+fn proc_files(data: &[u8]) {
+    for line in data.split(|&byte| byte == b'\n') {
+        drop(parse_maps_line(line));
+    }
+    drop(Membership::of(&String::from_utf8_lossy(data)));
+}
+
+/// A symbol of a kernel.
+fn kernel_name(data: &[u8]) {
+    if let Some(name) = readable(data) {
+        assert!(
+            !name.is_empty() && name.chars().count() <= 128 && !name.contains(char::is_control)
+        );
+    }
+}
+
+/// What a node answers to `gpucause explain`.
+fn node(data: &[u8]) {
+    let Ok(Chains { node, chains, watched_since, .. }) = serde_json::from_slice(data) else {
+        return;
+    };
+    let incident = Incident { watched_since, ..Incident::of(node, chains, 0.0) };
+    let report = render(&incident, true);
+    assert!(!report.contains(|c: char| c.is_control() && c != '\n'), "{report:?}");
+    serde_json::to_string(&incident).unwrap();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TARGETS;
+    use std::path::Path;
+
+    /// Runs each target over what is kept for it.
+    #[test]
+    fn what_fuzzing_has_found_is_read_without_harm() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+        for (name, target) in TARGETS {
+            let files: Vec<_> = std::fs::read_dir(corpus.join(name)).unwrap().collect();
+            assert!(files.len() >= 3, "{name} has nothing to read");
+            for file in files {
+                let path = file.unwrap().path();
+                println!("{}", path.display());
+                target(&std::fs::read(&path).unwrap());
+            }
+        }
+    }
+}
