@@ -128,7 +128,7 @@ impl Measured {
     /// microseconds: as many truths as there are chunks may be above the maximum.
     fn max_is_true(&self) -> bool {
         let mut chunks: Vec<_> =
-            self.kernel.slots.iter().map(|&(slot, _)| usize::from(slot) / CHUNK_SLOTS).collect();
+            self.kernel.slots.iter().map(|(slot, _)| usize::from(slot) / CHUNK_SLOTS).collect();
         chunks.dedup();
         let max = self.kernel.max.0 as f64;
         let candidates = self.truth.iter().rev().take(1 + chunks.len());

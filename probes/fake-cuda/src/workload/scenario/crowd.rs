@@ -86,7 +86,11 @@ fn live(
 ) -> Result<()> {
     let launchable = Launchable::new(pattern, libraries, common)?;
     let mut caller = Caller::new(pattern, &launchable);
-    let calls = |caller: &mut Caller| (0..options.calls).for_each(|_| caller.step());
+    let calls = |caller: &mut Caller| {
+        for _ in 0..options.calls {
+            caller.step();
+        }
+    };
     calls(&mut caller);
     tell.write_all(&[DONE])?;
     if options.end {
