@@ -87,9 +87,9 @@ fn live(
     let launchable = Launchable::new(pattern, libraries, common)?;
     let mut caller = Caller::new(pattern, &launchable);
     let calls = |caller: &mut Caller| {
-        (0..options.calls).for_each(|_| {
+        for _ in 0..options.calls {
             caller.step();
-        })
+        }
     };
     calls(&mut caller);
     tell.write_all(&[DONE])?;
