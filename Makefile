@@ -4,7 +4,7 @@
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
 # make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
-# make test-unit  the package on a virtual host with systemd: hardening, reload, watchdog, socket, upgrade, purge; some minutes
+# make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon and a look for causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
 
@@ -49,10 +49,11 @@ run: build stand-ins
 test: test-tools
 	.ci/test
 
-# Its processor is emulated, so that no KVM is needed: GUESTS="bookworm trixie trixie-backports" for older and newer kernels.
+# GUESTS="bookworm trixie trixie-backports" for emulated machines with those kernels.
 test-unit: deb
-	@.ci/install qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs
-	.ci/under-systemd "$$(ls -t $(TARGET_DIR)/debian/gpucause_*.deb | head -n 1)" $(GUESTS)
+	@.ci/install mmdebstrap:mmdebstrap mke2fs:e2fsprogs systemd-nspawn:systemd-container nsenter:util-linux
+	@[ -z "$(GUESTS)" ] || .ci/install qemu-system-x86_64:qemu-system-x86
+	$(SUDO) .ci/under-systemd "$$(ls -t $(TARGET_DIR)/debian/gpucause_*.deb | head -n 1)" $(GUESTS)
 
 scenarios: debug-stand-ins
 	$(SUDO) env GPUCAUSE_SCENARIO_ROUNDS=20 $(CARGO) test -p gpucause --test scenarios causes -- --test-threads=1 --nocapture
