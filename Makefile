@@ -3,14 +3,11 @@
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
 # make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
-<<<<<<< HEAD
 # make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
 # make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
-=======
 # make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
->>>>>>> b93128e6578d8417dea9a57ada5e685002be5e98
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
-# make test-unit  the package on a virtual host with systemd: hardening, reload, watchdog, socket, upgrade, purge; some minutes
+# make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
 # make dashboards-picture  the dashboards as pictures of real data, below target/dashboards; fails when a query has no answer
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon and a look for causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
@@ -28,11 +25,7 @@ CARGO_DEB_ROOT := $(abspath $(TARGET_DIR))/tools
 SHIPPED := $(TARGET_DIR)/release/shipped
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help run test test-unit scenarios healthy healthy-alerts demo-stack dashboards-picture bench build deb cargo-deb stand-ins debug-stand-ins tools alert-tools test-tools
-=======
-.PHONY: help run test scenarios healthy fuzz bench build deb cargo-deb stand-ins debug-stand-ins tools test-tools
->>>>>>> b93128e6578d8417dea9a57ada5e685002be5e98
+.PHONY: help run test test-unit scenarios healthy healthy-alerts demo-stack dashboards-picture fuzz bench build deb cargo-deb stand-ins debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -62,10 +55,11 @@ run: build stand-ins
 test: test-tools
 	.ci/test
 
-# Its processor is emulated, so that no KVM is needed: GUESTS="bookworm trixie trixie-backports" for older and newer kernels.
+# GUESTS="bookworm trixie trixie-backports" for emulated machines with those kernels.
 test-unit: deb
-	@.ci/install qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs
-	.ci/under-systemd "$$(ls -t $(TARGET_DIR)/debian/gpucause_*.deb | head -n 1)" $(GUESTS)
+	@.ci/install mmdebstrap:mmdebstrap mke2fs:e2fsprogs systemd-nspawn:systemd-container nsenter:util-linux
+	@[ -z "$(GUESTS)" ] || .ci/install qemu-system-x86_64:qemu-system-x86
+	$(SUDO) .ci/under-systemd "$$(ls -t $(TARGET_DIR)/debian/gpucause_*.deb | head -n 1)" $(GUESTS)
 
 scenarios: debug-stand-ins
 	$(SUDO) env GPUCAUSE_SCENARIO_ROUNDS=20 $(CARGO) test -p gpucause --test scenarios causes -- --test-threads=1 --nocapture
@@ -73,7 +67,6 @@ scenarios: debug-stand-ins
 healthy: debug-stand-ins
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test scenarios healthy -- --test-threads=1 --nocapture
 
-<<<<<<< HEAD
 dashboards-picture: build stand-ins
 	@.ci/install prometheus:prometheus python3:python3 chromium:chromium
 	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards
@@ -84,11 +77,10 @@ healthy-alerts: debug-stand-ins alert-tools
 demo-stack: build stand-ins alert-tools
 	@.ci/install python3:python3
 	@$(SUDO) python3 -B alerts/demo-stack/run.py --programs $(TARGET_DIR)/release --scenario $(SCENARIO) $(DEMO_STACK_ARGS)
-=======
+
 fuzz: tools
 	@.ci/install c++:g++
 	exporter/fuzz/run
->>>>>>> b93128e6578d8417dea9a57ada5e685002be5e98
 
 debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)

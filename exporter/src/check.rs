@@ -18,6 +18,9 @@ use crate::server::{Limits, ListenAddress, Server, WebConfig};
 
 /// Oldest kernel whose features suffice. On arm64 the atomic operations that the programs use came later.
 const OLDEST_KERNEL: (u32, u32) = if cfg!(target_arch = "aarch64") { (5, 18) } else { (5, 15) };
+/// The kernel's first PID namespace has this inode everywhere. `NSpid` of `/proc/self/status` does not tell: a container's own
+/// `/proc` begins with the PID in the container.
+const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// How long the libraries in use may take to be found.
 const FIND_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -156,9 +159,8 @@ impl Report {
     }
 
     fn pid_namespace(&mut self) {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        let nested = pids.is_some_and(|pids| pids.split_whitespace().count() > 1);
+        let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let nested = namespace.as_os_str() != HOST_PID_NAMESPACE;
         let (state, detail) = if nested {
             (
                 State::Missing,
