@@ -124,9 +124,15 @@ class Stack:
                     child.wait(END_SECONDS)
 
 
+def workload(args):
+    return args.programs / "stand-ins" / "gpucause-workload"
+
+
 def start_servers(stack, args, port):
     """Exporter, Alertmanager and Prometheus, each once what it needs is there."""
-    stack.start("exporter", [args.programs / "gpucause", "exporter", f"--web.listen-address=127.0.0.1:{port['exporter']}"])
+    config = stack_files.exporter(stack.folder, workload(args))
+    stack.start("exporter", [args.programs / "gpucause", "exporter", f"--web.listen-address=127.0.0.1:{port['exporter']}",
+                             f"--config.file={config}"])
     stack.until_ready("exporter", f"http://127.0.0.1:{port['exporter']}/-/ready")
     alertmanager = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
     prometheus = shutil.which("prometheus")
@@ -145,12 +151,11 @@ def start_servers(stack, args, port):
 
 
 def start_workload(stack, args, events):
-    stand_ins = args.programs / "stand-ins"
     # Nothing else on this host is to disturb it, however busy that is. A neighbour could not disturb who comes before all.
     contended = args.scenario in ("incident", "cpu-contention")
     before, first = (["nice", "-n", "-20"], []) if contended else ([], ["--undisturbed"])
-    child = stack.start("workload", [*before, stand_ins / "gpucause-workload", "scenario", args.scenario, *first, "--with-parent",
-                                     "--libs", stand_ins, "--comm", "demo-trainer", "--baseline", args.healthy, "--seconds", 86400,
+    child = stack.start("workload", [*before, workload(args), "scenario", args.scenario, *first, "--with-parent",
+                                     "--libs", workload(args).parent, "--comm", "demo-trainer", "--baseline", args.healthy, "--seconds", 86400,
                                      "--every", "1s"],
                         stdout=subprocess.PIPE)
     if not child.stdout.readline().startswith(b"ready "):

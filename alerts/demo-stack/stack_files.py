@@ -1,5 +1,6 @@
 """The shipped configuration of Prometheus and Alertmanager, with the addresses of the demo."""
 
+import json
 import re
 
 RECEIVERS = "http://localhost:9095/"
@@ -11,6 +12,14 @@ def replaced(text, old, new, times=None):
     if found == 0 or (times is not None and found != times):
         raise ValueError(f"{old} is there {found} times")
     return text.replace(old, new)
+
+
+def exporter(folder, workload):
+    """The host may have CUDA processes of its own: the demo tells of none but its workload."""
+    path = folder / "gpucause.yaml"
+    # What is a string in JSON is one in YAML.
+    path.write_text(f"processes: {{include: [{{exe: {json.dumps(re.escape(str(workload.resolve())))}}}]}}\n")
+    return path
 
 
 def alertmanager(root, folder, port):
