@@ -27,7 +27,8 @@ const OF_COST: [&str; 3] = [
     "gpucause_probe_observed_seconds_total",
 ];
 /// Labels that Prometheus, DCGM and the rules add.
-const ADDED_LABELS: [&str; 7] = ["job", "instance", "le", "UUID", "gpu", "uuid", "baseline"];
+const ADDED_LABELS: [&str; 9] =
+    ["job", "instance", "le", "UUID", "gpu", "uuid", "Hostname", "hostname", "baseline"];
 
 /// The series of the table, by name, with their metric.
 static EXPOSED: LazyLock<BTreeMap<String, &'static Metric>> = LazyLock::new(|| {
