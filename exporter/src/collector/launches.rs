@@ -69,8 +69,10 @@ mod tests {
 
     /// What is told of a process that made these calls: by kind, how many.
     fn told_of(calls: Vec<CallSnapshot>) -> Vec<(String, u64)> {
-        let process =
-            ProcessSnapshot { calls, ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'a'; COMM_LEN])) };
+        let process = ProcessSnapshot {
+            calls,
+            ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'a'; COMM_LEN]))
+        };
         let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
         let clock = WallClock::with_origin(Duration::from_secs(1_000));
         let observation = Observation::new(snapshot, Nanos(0), clock);

@@ -12,7 +12,7 @@ mod promql;
 
 use files::{Rule, rules};
 use gpucause::metric::{ALL, Kind, Metric};
-use gpucause_abi::op::{Class, LaunchOps, OPS, Op, OpId};
+use gpucause_abi::op::{OPS, Op};
 use promql::{Selector, names};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -28,8 +28,8 @@ const OF_COST: [&str; 3] = [
     "gpucause_probe_observed_seconds_total",
 ];
 /// Labels that Prometheus, DCGM and the rules add.
-const ADDED_LABELS: [&str; 8] =
-    ["job", "instance", "le", "UUID", "gpu", "uuid", "Hostname", "baseline"];
+const ADDED_LABELS: [&str; 9] =
+    ["job", "instance", "le", "UUID", "gpu", "uuid", "Hostname", "hostname", "baseline"];
 
 /// The series of the table, by name, with their metric.
 static EXPOSED: LazyLock<BTreeMap<String, &'static Metric>> = LazyLock::new(|| {
@@ -207,39 +207,17 @@ fn ops_that(is: impl Fn(&Op) -> bool) -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn tails_are_of_all_operations_that_launch_kernels_and_of_no_others() {
-    let launches = LaunchOps::default();
-    let by_default: BTreeSet<_> = launches.iter().filter_map(OpId::op).map(|op| op.name).collect();
-    let expected: BTreeSet<_> =
-        by_default.into_iter().filter(|name| !name.ends_with("LaunchHostFunc")).collect();
-    let mut seen = 0;
-    for (_, rule) in rules() {
-        let is_base = rule
-            .record
-            .as_ref()
-            .is_some_and(|name| name.starts_with("process:gpucause_launch_duration_seconds"));
-        if is_base && rule.expr.contains("gpucause_cuda_call_duration_seconds") {
-            assert_eq!(
-                ops_matched(names(&rule.expr).selectors.iter()),
-                expected,
-                "{}",
-                rule.name()
-            );
-            seen += 1;
-        }
-    }
-    assert_eq!(seen, 3, "of one minute from classic, of two windows from native histograms");
-}
-
-#[test]
-fn calls_that_wait_by_nature_have_longer_to_return() {
+fn only_launches_must_return_at_once_and_only_communicators_may_take_long_to_begin() {
     let (_, hung) = rules().iter().find(|(_, rule)| rule.name() == "GpucauseCallHung").unwrap();
     let selectors = names(&hung.expr).selectors;
-    let waits = ops_that(|op| matches!(op.class, Class::Sync | Class::Nccl | Class::Init));
-    for selector in &selectors {
-        assert_eq!(ops_matched(std::iter::once(selector)), waits);
-    }
-    assert_eq!(selectors.len(), 2, "those that wait, and those that do not");
+    let [launches, others, communicators] = &selectors[..] else {
+        panic!("{} selectors", selectors.len());
+    };
+    let of = |selector| ops_matched(std::iter::once(selector));
+    assert_eq!(of(launches), ops_that(Op::feeds_gpu));
+    assert_eq!(of(communicators), ops_that(|op| op.name.starts_with("ncclCommInit")));
+    // It is for those that are in neither.
+    assert_eq!(of(others), &of(launches) | &of(communicators));
 }
 
 #[test]
