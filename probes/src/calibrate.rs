@@ -2,13 +2,14 @@
 //!
 //! The real programs are put on a function of our own that begins as those of NVIDIA's libraries do, and for a moment the
 //! daemon's own calls are counted like others, as launches of a kernel that was launched before. Batches with and without probe
-//! alternate, and the median of their differences counts: whoever else runs on the machine disturbs a batch or two.
+//! alternate in a few bursts, and the lower quartile of their differences counts, of the quickest burst: whoever else runs on the
+//! machine makes calls longer, never shorter.
 
 use std::arch::naked_asm;
 use std::hint::black_box;
 use std::io;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpucause_abi::op::op_of_symbol;
 use gpucause_abi::{Nanos, Tgid};
@@ -18,9 +19,12 @@ use crate::attach::{AttachError, CallProbes};
 use crate::launch_watch::LaunchWatch;
 use crate::mapped::executable_mappings;
 
-/// Pairs of batches, and calls in each: 3 ms of calls where one costs a microsecond.
-const BATCHES: usize = 21;
-const CALLS: u32 = 120;
+/// Bursts, pairs of batches in each, and calls in a batch: 3 ms of calls where one costs a microsecond.
+const BURSTS: usize = 3;
+const BATCHES: usize = 9;
+const CALLS: u32 = 110;
+/// Between two bursts.
+const PAUSE: Duration = Duration::from_millis(8);
 /// What is stood in for.
 const OP: &str = "cudaLaunchKernel";
 /// The kernel that is launched.
@@ -82,9 +86,9 @@ fn batch(function: extern "C" fn(usize) -> i32) -> f64 {
     began.elapsed().as_nanos() as f64 / f64::from(CALLS)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+fn lower_quartile(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    values.get(values.len() / 4).copied().unwrap_or(0.0)
 }
 
 /// Measures it. The calling process is in the accounts then; whoever calls removes it. So are the links, which take their time
@@ -98,9 +102,14 @@ pub(crate) fn hit_cost(
     let probes = [(file_offset(probed)?, cookie)];
     call_probes.attach_group(Path::new("/proc/self/exe"), &probes, &mut links)?;
     watch.calibrate(true)?;
-    batch(probed);
-    let pairs = (0..BATCHES).map(|_| batch(probed) - batch(plain));
-    let nanos = median(pairs.collect()).max(1.0);
+    let burst = |number| {
+        if number > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        batch(probed);
+        lower_quartile((0..BATCHES).map(|_| batch(probed) - batch(plain)).collect())
+    };
+    let nanos = (0..BURSTS).map(burst).fold(f64::INFINITY, f64::min).max(1.0);
     watch.calibrate(false)?;
     #[expect(
         clippy::cast_possible_truncation,

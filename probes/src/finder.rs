@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use libbpf_rs::Link;
+
 use crate::attach::{CallProbes, FileLinks};
 use crate::discovery::{Chores, DiscoveryStatus, Tick};
 use crate::orders::Orders;
@@ -41,6 +43,8 @@ pub(crate) struct Finder {
     pub(crate) told: Arc<Mutex<Told>>,
     pub(crate) shedding: Shedding,
     pub(crate) enabled: bool,
+    /// To be closed once the libraries in use have probes: it takes a while.
+    pub(crate) used_links: Vec<Link>,
 }
 
 /// A panic elsewhere must not take the status down with it.
@@ -80,10 +84,13 @@ impl Finder {
 
 impl Chores<CallProbes> for Finder {
     fn changed(&mut self, registry: &Registry<FileLinks>, status: DiscoveryStatus) {
-        let mut told = lock(&self.told);
-        told.libraries = registry.libraries().collect();
-        told.discovery = status;
-        told.counts = registry.counts();
+        {
+            let mut told = lock(&self.told);
+            told.libraries = registry.libraries().collect();
+            told.discovery = status;
+            told.counts = registry.counts();
+        }
+        self.used_links.clear();
     }
 
     fn tick(&mut self, registry: &mut Registry<FileLinks>, attacher: &mut CallProbes) -> Tick {

@@ -119,6 +119,7 @@ impl Probes {
             told: Arc::clone(&told),
             shedding: Shedding::new(watch, hit_cost, Instant::now()),
             enabled: true,
+            used_links: used_links.unwrap_or_default(),
         };
         let discovery = Discovery::new();
         if let Some(loaded) = loaded {
@@ -126,7 +127,6 @@ impl Probes {
         }
         let finder = std::thread::Builder::new().name("gpucause-find".into()).spawn(move || {
             let mut registry = Registry::new(Limits::default());
-            drop(used_links);
             discovery.run(&mut registry, &mut attacher, &stopping, chores);
             registry.detach_all(&mut attacher);
         })?;

@@ -9,18 +9,16 @@ use std::time::{Duration, Instant};
 
 use gpucause_abi::Nanos;
 
-use crate::duty::{Duty, Window};
+use crate::duty::{CHANGE_SHARE, Duty, Window};
 use crate::launch_watch::LaunchWatch;
 use crate::registry::{Attach, Registry};
 
 /// How long hits are counted for while launches are watched all the time.
 const WINDOW: Duration = Duration::from_secs(1);
-/// From one time that launches are watched to the next, at least.
-const PERIOD: Duration = Duration::from_secs(4);
-/// How many times as long as it takes to remove and replace the probes a period is at least.
-const PERIOD_TRANSITIONS: u32 = 25;
+/// From one time that launches are watched to the next, at least and at most.
+const PERIODS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
 /// How long launches in flight have to return before their probes go.
-const DRAIN: Duration = Duration::from_millis(20);
+const DRAIN: Duration = Duration::from_millis(10);
 /// From this ratio on it is not worth the change.
 const NEARLY_ALL: f64 = 0.95;
 /// Assumed where the cost of a hit could not be measured.
@@ -116,15 +114,14 @@ impl Shedding {
                 if let Some(watched) = watched {
                     self.judge(watched)?;
                 }
-                let period = PERIOD.max(self.transition * PERIOD_TRANSITIONS);
-                self.stage = Stage::Away { until: self.opened + period };
+                self.stage = Stage::Away { until: self.opened + self.period() };
             }
             Stage::Away { .. } => {
                 self.open(now)?;
                 registry.restore_launches(attacher);
                 self.watch.begin()?;
                 let began = Instant::now();
-                let period = PERIOD.max(self.transition * PERIOD_TRANSITIONS);
+                let period = self.period();
                 self.transition = began - now;
                 let length = if self.ratio() < 1.0 {
                     period.mul_f64(self.ratio())
@@ -138,6 +135,15 @@ impl Shedding {
         let (Stage::Watching { until, .. } | Stage::Draining { until, .. } | Stage::Away { until }) =
             self.stage;
         Ok(until)
+    }
+
+    /// Who launches while probes come or go can be held up for as long as that takes: it is to happen so rarely that it takes no
+    /// more than its part of the budget.
+    fn period(&self) -> Duration {
+        let (least, most) = PERIODS;
+        let part = self.duty.budget().unwrap_or(1.0) * CHANGE_SHARE;
+        let period = self.transition.as_secs_f64() / part;
+        Duration::from_secs_f64(period.clamp(least.as_secs_f64(), most.as_secs_f64()))
     }
 
     fn open(&mut self, now: Instant) -> Result<(), libbpf_rs::Error> {
