@@ -98,8 +98,6 @@ mod tests {
             pad: 0,
             intervals: 0,
             overtaken: 0,
-            turn: 0,
-            pad: 0,
             offcpu_at_entry_ns: [0; REASONS],
         };
         let nobody = PartyRecord { comm: [0; COMM_LEN], tgid: 0, relation: 0 };
@@ -115,10 +113,6 @@ mod tests {
             phase: Phase::Launch as u32,
             account_since_ns: 1_000,
             launched_ns: 0,
-            launched_turn: 0,
-            hit_window: 0,
-            launch_hits: 0,
-            other_hits: 0,
             reclaim_since_ns: 0,
             offcpu_total_ns: 0,
             culprit: nobody,

@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    const PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
+    static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
     const PIECES: u64 = 4 * HELD_BYTES / PIECE.len() as u64;
 
     #[test]

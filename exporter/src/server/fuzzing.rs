@@ -1,5 +1,7 @@
 //! What the server reads that clients and administrators write, as targets of a fuzz engine.
 
+#![allow(clippy::unwrap_used, reason = "a target fails by panicking")]
+
 use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -112,9 +112,10 @@ impl Stack {
         let (status, alerts) = self.alertmanager.get("/api/v2/alerts?inhibited=true&active=false");
         assert_eq!(status, 200, "{alerts:?}");
         let alerts = alerts.unwrap();
+        let pid = pid.to_string();
         let of_pid = alerts.as_array().unwrap().iter().filter(|alert| {
             let is_inhibited = !alert["status"]["inhibitedBy"].as_array().unwrap().is_empty();
-            is_inhibited && alert["labels"]["pid"] == pid.to_string()
+            is_inhibited && alert["labels"]["pid"] == *pid
         });
         of_pid.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
     }
