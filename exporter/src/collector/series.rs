@@ -20,7 +20,7 @@ pub struct Series<'a> {
     pub pid: Arc<str>,
     /// The `comm` label.
     pub comm: Arc<str>,
-    /// Every image of the process, the latest last; [`FOLDED`](gpucause_engine::FOLDED) for those that are not told apart.
+    /// Every image of the process, the latest last; [`FOLDED`] for those that are not told apart.
     pub images: Vec<ProcId>,
     /// The accounts; identity and end are those of the latest image.
     pub process: Cow<'a, ProcessSnapshot>,
