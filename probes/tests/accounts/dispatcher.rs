@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use gpucause_abi::Tid;
 use gpucause_abi::snapshot::{DispatcherSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_fake_cuda::clock::monotonic_ns;
@@ -107,7 +106,8 @@ fn who_releases_a_lock_is_named_for_the_time_it_was_waited_for() -> Result<()> {
     for wait in process.waits.iter().filter(is_lock) {
         ensure!(wait.relation == Relation::Thread, "{wait:?}");
         ensure!(wait.tgid == Some(process.tgid), "{wait:?}");
-        ensure!(wait.tid == Some(Tid(process.tgid.0)), "its main thread waited: {wait:?}");
+        let is_waiting = |thread: &DispatcherSnapshot| Some(thread.tid) == wait.tid;
+        ensure!(process.dispatchers.iter().any(is_waiting), "a dispatcher waited: {wait:?}");
         ensure!(wait.held == wait.total, "a lock is held all the time: {wait:?}");
     }
     let blocked = number(&truth, "/blocked_offcpu_ns");
