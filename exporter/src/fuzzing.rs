@@ -130,22 +130,4 @@ fn node(data: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::TARGETS;
-    use std::path::Path;
-
-    /// Runs each target over what is kept for it.
-    #[test]
-    fn what_fuzzing_has_found_is_read_without_harm() {
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
-        for (name, target) in TARGETS {
-            let files: Vec<_> = std::fs::read_dir(corpus.join(name)).unwrap().collect();
-            assert!(files.len() >= 3, "{name} has nothing to read");
-            for file in files {
-                let path = file.unwrap().path();
-                println!("{}", path.display());
-                target(&std::fs::read(&path).unwrap());
-            }
-        }
-    }
-}
+mod tests;

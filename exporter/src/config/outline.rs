@@ -61,9 +61,13 @@ pub(super) struct SyntaxError {
     pub(super) problem: String,
 }
 
+/// Levels of lists and sections. Each takes stack, of which the threads that reload have 2 MiB, and a configuration has five.
+const MAX_DEPTH: usize = 16;
+
 /// Reads a document. One without content is null.
 pub(super) fn read(text: &str) -> Result<Node, SyntaxError> {
     let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
         strict_booleans: true,
         with_snippet: false,
         merge_keys: MergeKeyPolicy::Error,

@@ -8,6 +8,9 @@ use std::sync::Arc;
 const MAX_CHARS: usize = 128;
 /// Longest mangled name that is demangled, in bytes. It bounds the time that a name made to be slow takes.
 const MAX_MANGLED: usize = 2048;
+/// Conversion operators that a mangled name may seem to have: the demangler tries two readings of each. Kernels have none, but
+/// types in their template arguments may.
+const MAX_CONVERSIONS: usize = 4;
 /// What stands before the function that nvcc and clang make on the host for a kernel.
 const STUB: &str = "__device_stub__";
 
@@ -43,6 +46,11 @@ fn demangled(symbol: &[u8]) -> Option<String> {
     if symbol.len() > MAX_MANGLED || !symbol.starts_with(b"_Z") {
         return None;
     }
+    // Before a digit it is the end of a name such as that of a namespace `cv`, or harmless.
+    let conversions = symbol.windows(3).filter(|w| w.starts_with(b"cv") && !w[2].is_ascii_digit());
+    if conversions.count() > MAX_CONVERSIONS {
+        return None;
+    }
     let parsed = Symbol::new(symbol).ok()?;
     let mut name = Bounded { text: String::new(), room: MAX_CHARS + STUB.len() };
     let options = DemangleOptions::new().no_params().no_return_type();
@@ -73,6 +81,18 @@ mod tests {
     fn the_stub_of_a_kernel_has_the_name_of_the_kernel() {
         assert_eq!(text("__device_stub__Z9my_kernelPfi"), "my_kernel");
         assert_eq!(text("_Z24__device_stub__my_kernelPfi"), "my_kernel");
+    }
+
+    #[test]
+    fn a_name_made_to_take_for_ever_stays_as_it_is() {
+        for part in ["cvT_I", "cvSaI", "cvPT_I1a"] {
+            let name = format!("_Z{}", part.repeat(300));
+            assert!(name.starts_with(&text(&name)), "{part}");
+        }
+        assert_eq!(
+            text("_ZN2cv4cuda6device5mergeIN2cv3MatEEEvT_"),
+            "cv::cuda::device::merge<cv::Mat>"
+        );
     }
 
     #[test]

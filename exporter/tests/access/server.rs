@@ -14,6 +14,9 @@ use tokio::sync::oneshot;
 
 use crate::snapshot;
 
+/// What the thread that serves is called.
+pub(crate) const THREAD: &str = "test server";
+
 struct Fixture {
     /// How long a page takes to be made.
     takes: Duration,
@@ -70,7 +73,8 @@ pub(crate) fn start_slow(access: LiveWebConfig, limits: Limits, takes: Duration)
     let access = Arc::clone(server.access());
     let address = SocketAddr::from(([127, 0, 0, 1], server.addresses()[0].port()));
     let (stop, stopped) = oneshot::channel::<()>();
-    let thread = std::thread::spawn(move || {
+    let named = std::thread::Builder::new().name(THREAD.to_owned());
+    let serving = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let until = async {
             let _ = stopped.await;
@@ -78,6 +82,7 @@ pub(crate) fn start_slow(access: LiveWebConfig, limits: Limits, takes: Duration)
         let path = "/metrics".parse().unwrap();
         runtime.block_on(server.serve(Arc::new(Fixture { takes }), path, until)).unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
-    });
+    };
+    let thread = named.spawn(serving).unwrap();
     Running { address, access, stop: Some(stop), thread: Some(thread) }
 }
