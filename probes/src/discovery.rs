@@ -9,7 +9,7 @@ use gpucause_abi::Tgid;
 use crate::mapped::{Mapping, all_processes, candidate, executable_mappings};
 use crate::mmap_events::MmapEvents;
 use crate::registry::{Attach, Registry};
-use crate::stop::StopSignal;
+use crate::stop::{StopSignal, poll_readable};
 
 #[cfg(test)]
 mod tests;
@@ -245,12 +245,10 @@ impl Discovery {
             return;
         }
         let timeout = until.saturating_duration_since(Instant::now());
+        let wakers: Vec<_> = std::iter::once(stop.as_fd()).chain(wakers).collect();
         let failed = match &self.watch {
-            Some(watch) => {
-                let wakers = std::iter::once(stop.as_fd()).chain(wakers);
-                watch.wait(timeout, wakers).is_err()
-            }
-            None => true,
+            Some(watch) => watch.wait(timeout, wakers).is_err(),
+            None => poll_readable(&wakers, timeout.min(SCAN_OFTEN)).is_err(),
         };
         if failed {
             let _ = stop.wait(timeout.min(SCAN_OFTEN));

@@ -15,8 +15,8 @@ use crate::registry::{Attach, Registry};
 
 /// How long hits are counted for while launches are watched all the time.
 const WINDOW: Duration = Duration::from_secs(1);
-/// From one time that launches are watched to the next, at least and at most.
-const PERIODS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
+/// From one time that launches are watched to the next, at least and at most: rates over a minute always have some.
+const PERIODS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(30));
 /// How long launches in flight have to return before their probes go.
 const DRAIN: Duration = Duration::from_millis(10);
 /// From this ratio on it is not worth the change.

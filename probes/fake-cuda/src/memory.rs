@@ -4,7 +4,8 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-const SLOTS: usize = 1 << 16;
+const SLOT_BITS: u32 = 17;
+const SLOTS: usize = 1 << SLOT_BITS;
 const WINDOW: usize = 64;
 /// CUDA aligns allocations to this, in bytes.
 const ALIGN: usize = 512;
@@ -14,7 +15,7 @@ struct Slot {
     bytes: AtomicU64,
 }
 
-/// The device memory of one library. Holds about fifty thousand allocations at a time.
+/// The device memory of one library. Holds about a hundred thousand allocations at a time.
 pub struct Heap {
     base: usize,
     next: AtomicUsize,
@@ -36,7 +37,8 @@ impl Heap {
     }
 
     fn window(&self, address: usize) -> impl Iterator<Item = &Slot> {
-        let hash = (address / ALIGN).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        let hash =
+            (address / ALIGN).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - SLOT_BITS);
         (hash..hash + WINDOW).filter_map(|index| self.slots.get(index % SLOTS))
     }
 

@@ -125,7 +125,6 @@ fn memory_that_went_with_its_device_counts_as_freed_when_its_address_is_given_ou
 }
 
 #[test]
-#[ignore = "known to fail: the stand-in gives out too few addresses for it"]
 fn a_process_that_never_frees_has_a_bounded_part_of_the_map_and_takes_nothing_from_others()
 -> Result<()> {
     const ALLOCATIONS: u64 = 70_000;
