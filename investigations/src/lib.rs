@@ -3,5 +3,6 @@
 pub mod explain;
 pub mod http;
 pub mod node;
+pub mod recording;
 
 mod moment;
