@@ -1,5 +1,6 @@
 //! The hour after the alert: what a node found, told so that somebody can act on it.
 
+pub mod accounts;
 pub mod explain;
 pub mod http;
 pub mod node;
