@@ -5,5 +5,6 @@ pub mod explain;
 pub mod http;
 pub mod node;
 pub mod recording;
+pub mod trace;
 
 mod moment;

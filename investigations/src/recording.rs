@@ -4,14 +4,21 @@
 //! schema. Times are nanoseconds since the Unix epoch by the clock of the node that recorded them, durations nanoseconds.
 
 mod event;
+mod open;
 mod statistics;
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use gpucause_abi::ProcId;
+use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
 
 pub use event::{Call, Event, EventId, Kind, OffCpu, Party, Stack, StackFrame, StackId};
+pub use open::open;
+pub(crate) use open::{error, read_only};
 pub use statistics::{CallStatistics, Completeness, Durations, WaitStatistics};
 
 /// Index into [`Recording::nodes`].
@@ -72,6 +79,30 @@ pub struct NodeChain {
     pub chain: Chain,
 }
 
+/// What a live daemon saw when it looked at the accounts.
+#[derive(Debug, Clone)]
+pub struct Look {
+    /// Where.
+    pub node: NodeIndex,
+    /// Index into [`Recording::sessions`].
+    pub session: usize,
+    /// Which of [`Recording::processes`] those of the accounts are. The numbers are those of this session.
+    pub processes: Arc<HashMap<ProcId, ProcessIndex>>,
+    /// What the engine is given.
+    pub moment: Moment,
+}
+
+/// What a process calls a kernel function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelName {
+    /// The process.
+    pub process: ProcessIndex,
+    /// The handle by which it launches the function, as the accounts tell it.
+    pub handle: u64,
+    /// The readable name.
+    pub name: String,
+}
+
 /// Which events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -105,6 +136,14 @@ pub enum RecordingError {
         path: PathBuf,
         /// What was looked for.
         reason: String,
+    },
+    /// Its last part is in a file beside it, which SQLite can only read where it may write.
+    #[error(
+        "{path} was not finished, and cannot be read where it is: copy it and {path}-wal to a folder in which you may write"
+    )]
+    LeftOpen {
+        /// The file.
+        path: PathBuf,
     },
     /// A newer gpucause wrote it.
     #[error(
@@ -187,4 +226,22 @@ pub trait Recording: std::fmt::Debug + Send {
     /// # Errors
     /// When the file is damaged.
     fn stack(&self, id: StackId) -> Result<Option<Stack>, RecordingError>;
+
+    /// Shows `each` what was seen at each look at the accounts, session by session in the order of time, until it breaks.
+    /// Only gpucause's own files hold accounts.
+    ///
+    /// # Errors
+    /// When the file is damaged. Looks before the damage have been shown.
+    fn looks(&self, each: &mut dyn FnMut(Look) -> ControlFlow<()>) -> Result<(), RecordingError> {
+        let _ = each;
+        Ok(())
+    }
+
+    /// Names of the kernel functions by whose handles the accounts count launches.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    fn kernel_names(&self) -> Result<Vec<KernelName>, RecordingError> {
+        Ok(Vec::new())
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpucause_abi::op::Api;
-use gpucause_abi::state::Reason;
+use gpucause_abi::state::{Reason, Role};
 
 use super::ProcessIndex;
 
@@ -62,6 +62,8 @@ pub struct WaitStatistics {
     pub process: ProcessIndex,
     /// The thread, where it is told apart.
     pub tid: Option<u32>,
+    /// What part the threads play, where that is told apart.
+    pub role: Option<Role>,
     /// Why; `None` where the recorder does not tell.
     pub reason: Option<Reason>,
     /// How long.

@@ -1,0 +1,84 @@
+//! From a file to a recording, whoever wrote it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::limits::Limit;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::{Recording, RecordingError};
+use crate::trace::{self, Trace};
+
+/// The longest text or blob that is taken from a file.
+const LONGEST: i32 = 64 << 20;
+/// How long a program that is writing is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A kind of file.
+struct Format {
+    /// Whether the database is one.
+    recognise: fn(&Connection) -> rusqlite::Result<bool>,
+    /// Reads one.
+    open: fn(&Path) -> Result<Box<dyn Recording>, RecordingError>,
+}
+
+/// Every kind of file that is read.
+const FORMATS: &[Format] =
+    &[Format { recognise: trace::recognise, open: |path| Ok(Box::new(Trace::open(path)?)) }];
+
+/// Opens a recording, for reading only.
+///
+/// # Errors
+/// When it is none that is known, or damaged.
+pub fn open(path: &Path) -> Result<Box<dyn Recording>, RecordingError> {
+    let connection = read_only(path)?;
+    for format in FORMATS {
+        if (format.recognise)(&connection).map_err(|source| error(path, source))? {
+            drop(connection);
+            return (format.open)(path);
+        }
+    }
+    let reason = "it is a database of something else".to_owned();
+    Err(RecordingError::NotATrace { path: path.to_owned(), reason })
+}
+
+/// A connection that changes nothing, and trusts nothing in the file.
+pub(crate) fn read_only(path: &Path) -> Result<Connection, RecordingError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || {
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(PATIENCE)?;
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST)?;
+        connection.pragma_update(None, "trusted_schema", false)?;
+        connection.pragma_update(None, "cell_size_check", true)?;
+        // The first that reads the file.
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+        Ok(connection)
+    };
+    open().map_err(|source| error(path, source))
+}
+
+/// What it means that SQLite cannot read.
+pub(crate) fn error(path: &Path, source: rusqlite::Error) -> RecordingError {
+    let path = path.to_owned();
+    let code = source.sqlite_error_code();
+    match code {
+        Some(ErrorCode::NotADatabase) => {
+            RecordingError::NotATrace { path, reason: "it is no SQLite database".to_owned() }
+        }
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) if log_of(&path).exists() => {
+            RecordingError::LeftOpen { path }
+        }
+        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::DatabaseBusy) => {
+            RecordingError::Open { path, source }
+        }
+        _ => RecordingError::Damaged { path, reason: source.to_string() },
+    }
+}
+
+/// Where what was written last is while a file is not finished.
+fn log_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}

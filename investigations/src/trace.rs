@@ -1,0 +1,20 @@
+//! gpucause's own trace file: one SQLite database that [`Writer`] writes and [`Trace`] reads.
+//!
+//! What each table and column means is in `investigations/trace-file.md`.
+
+mod dictionary;
+mod event_row;
+mod lists;
+mod look_codec;
+mod reader;
+mod schema;
+mod store;
+mod totals;
+mod writer;
+
+pub use event_row::{NewCall, NewEvent, NewKind, NewOffCpu, NewParty};
+pub use reader::Trace;
+pub use store::{ProcessRef, WriteError};
+pub use writer::{Finished, Start, Writer};
+
+pub(crate) use reader::recognise;

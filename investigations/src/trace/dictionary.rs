@@ -1,0 +1,73 @@
+//! What repeats in many events is written once, and known by a number.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use rusqlite::{Connection, Params};
+
+/// Numbers of what is in a table already. Looking one up allocates nothing.
+#[derive(Debug)]
+pub(super) struct Dictionary<K> {
+    insert: &'static str,
+    known: HashMap<K, i64>,
+}
+
+impl<K: Hash + Eq> Dictionary<K> {
+    /// Of an empty table; `insert` adds a row, with its number as the first parameter.
+    pub(super) fn new(insert: &'static str) -> Self {
+        Self { insert, known: HashMap::new() }
+    }
+
+    /// The number of `key`. A new one gets a row of what `row` makes of its number.
+    pub(super) fn id<Q, P: Params>(
+        &mut self,
+        connection: &Connection,
+        key: &Q,
+        owned: impl FnOnce() -> K,
+        row: impl FnOnce(i64) -> P,
+    ) -> rusqlite::Result<i64>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        if let Some(&id) = self.known.get(key) {
+            return Ok(id);
+        }
+        let id = self.known.len() as i64 + 1;
+        connection.execute(self.insert, row(id))?;
+        self.known.insert(owned(), id);
+        Ok(id)
+    }
+}
+
+/// Names of which a number comes with each.
+#[derive(Debug)]
+pub(super) struct Pairs<K: Hash + Eq> {
+    insert: &'static str,
+    known: HashMap<Box<str>, HashMap<K, i64>>,
+    count: i64,
+}
+
+impl<K: Hash + Eq + Copy> Pairs<K> {
+    pub(super) fn new(insert: &'static str) -> Self {
+        Self { insert, known: HashMap::new(), count: 0 }
+    }
+
+    /// The number of `name` with `with`. A new one gets a row of what `row` makes of its number.
+    pub(super) fn id<P: Params>(
+        &mut self,
+        connection: &Connection,
+        (name, with): (&str, K),
+        row: impl FnOnce(i64) -> P,
+    ) -> rusqlite::Result<i64> {
+        if let Some(&id) = self.known.get(name).and_then(|known| known.get(&with)) {
+            return Ok(id);
+        }
+        let id = self.count + 1;
+        connection.execute(self.insert, row(id))?;
+        self.count = id;
+        self.known.entry(name.into()).or_default().insert(with, id);
+        Ok(id)
+    }
+}

@@ -1,0 +1,386 @@
+//! A trace file as a [`Recording`]. Whatever is in the file, reading it ends in an answer or in an error.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gpucause_abi::op::{Api, CopyKind};
+use gpucause_abi::state::{BlockOperation, Reason, Role};
+use gpucause_engine::chain::Chain;
+use rusqlite::{Connection, Row, params};
+
+use super::event_row::kind;
+use super::lists::{ListError, Lists, natural, rows, some_natural};
+use super::look_codec;
+use super::schema;
+use super::store::FrameText;
+use crate::recording::{
+    Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, KernelName, Kind, Look,
+    Node, NodeChain, OffCpu, Party, Process, ProcessIndex, Recording, RecordingError, Session,
+    Stack, StackFrame, StackId, WaitStatistics, error, read_only,
+};
+
+/// Whether a database is a trace, of whichever version.
+pub(crate) fn recognise(connection: &Connection) -> rusqlite::Result<bool> {
+    let id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'event'";
+    let tables: i64 = connection.query_row(sql, [], |row| row.get(0))?;
+    Ok(id == schema::APPLICATION_ID && tables == 1)
+}
+
+/// A trace file, open for reading.
+#[derive(Debug)]
+pub struct Trace {
+    path: PathBuf,
+    connection: Connection,
+    version: i64,
+    lists: Lists,
+}
+
+impl Trace {
+    /// Opens a finished file, one that is being written, or one whose writer was killed.
+    ///
+    /// # Errors
+    /// When it is no trace, of a newer gpucause, or damaged.
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
+        let connection = read_only(path)?;
+        let owned = path.to_owned();
+        if !recognise(&connection).map_err(|source| error(path, source))? {
+            let reason = "it was not written by gpucause".to_owned();
+            return Err(RecordingError::NotATrace { path: owned, reason });
+        }
+        let version: i64 = connection
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .map_err(|source| error(path, source))?;
+        if version > schema::VERSION {
+            let known = schema::VERSION;
+            return Err(RecordingError::TooNew { path: owned, found: version, known });
+        }
+        let damaged = |reason| RecordingError::Damaged { path: path.to_owned(), reason };
+        if version < 1 {
+            return Err(damaged(format!("there is no schema version {version}")));
+        }
+        for table in schema::TABLES {
+            let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?";
+            let count: rusqlite::Result<i64> = connection.query_row(sql, [table], |row| row.get(0));
+            if count.map_err(|source| error(path, source))? != 1 {
+                return Err(damaged(format!("it has no table {table}")));
+            }
+        }
+        let lists = Lists::read(&connection).map_err(|failure| match failure {
+            ListError::Sql(source) => error(path, source),
+            other => damaged(other.to_string()),
+        })?;
+        Ok(Self { path: owned, connection, version, lists })
+    }
+
+    fn damaged(&self, reason: impl Into<String>) -> RecordingError {
+        RecordingError::Damaged { path: self.path.clone(), reason: reason.into() }
+    }
+
+    fn sql<T>(&self, result: rusqlite::Result<T>) -> Result<T, RecordingError> {
+        result.map_err(|source| error(&self.path, source))
+    }
+
+    fn list(&self, failure: &ListError) -> RecordingError {
+        self.damaged(failure.to_string())
+    }
+
+    /// The process of a row; `None` for one that came after the file was opened.
+    fn process(&self, row: i64) -> Result<Option<ProcessIndex>, RecordingError> {
+        let last = self.lists.rows_of_processes.last().copied().unwrap_or(0);
+        match self.lists.process_rows.get(&row) {
+            Some(&process) => Ok(Some(process)),
+            None if row > last => Ok(None),
+            None => Err(self.damaged(format!("there is no process {row}"))),
+        }
+    }
+
+    fn event(&self, row: &Row<'_>) -> Result<Event, EventError> {
+        let id: i64 = row.get(0)?;
+        let node = self.lists.node("event", id, id >> schema::SEQUENCE_BITS)?;
+        let sequence = (id & schema::MAX_SEQUENCE).unsigned_abs();
+        let thread: i64 = row.get(3)?;
+        let missing = |what| EventError::List(ListError::Missing { table: "event", row: id, what });
+        let &(process, tid) = self.lists.threads.get(&thread).ok_or(missing("a thread"))?;
+        let name = |column| -> Result<Option<&Arc<str>>, EventError> {
+            let name: Option<i64> = row.get(column)?;
+            let known = |name| self.lists.names.get(&name).ok_or(missing("a name"));
+            name.map(known).transpose()
+        };
+        let kind = match name(4)?.map_or("", |kind| kind) {
+            kind::CALL => {
+                let op: i64 = row.get(5)?;
+                let (api, op) = self.lists.ops.get(&op).ok_or(missing("an op"))?;
+                match api {
+                    Some(api) => call(row, *api, op, name(11)?, name(12)?)?,
+                    None => Kind::Other(Arc::clone(op)),
+                }
+            }
+            kind::OFF_CPU => {
+                let party: Option<i64> = row.get(14)?;
+                let known = |party| self.lists.parties.get(&party).ok_or(missing("a party"));
+                let by: Option<&Party> = party.map(known).transpose()?;
+                Kind::OffCpu(OffCpu { reason: name(13)?.map(|told| reason(told)), by: by.cloned() })
+            }
+            kind::BLOCK_IO => {
+                let told = name(11)?.map_or("", |told| told);
+                let known = BlockOperation::ALL.iter().find(|known| known.label() == told);
+                Kind::BlockIo {
+                    operation: known.copied().unwrap_or(BlockOperation::Other),
+                    bytes: natural(row, 10)?,
+                    device: name(12)?.cloned(),
+                }
+            }
+            kind::PAGE_ALLOCATION => Kind::PageAllocation { bytes: natural(row, 10)? },
+            kind::TCP_RETRANSMIT => Kind::TcpRetransmit,
+            kind::OOM_KILL => Kind::OomKill,
+            kind::START => Kind::Start,
+            kind::EXIT => Kind::Exit,
+            kind::OTHER => Kind::Other(name(12)?.ok_or(missing("a name"))?.clone()),
+            newer => Kind::Other(newer.into()),
+        };
+        Ok(Event {
+            id: EventId { node, sequence },
+            start_ns: row.get(1)?,
+            duration_ns: natural(row, 2)?,
+            process,
+            tid,
+            kind,
+            stack: row.get::<_, Option<i64>>(15)?.map(StackId),
+        })
+    }
+
+    fn row_of(&self, process: ProcessIndex) -> i64 {
+        let index = usize::try_from(process.0).unwrap_or(usize::MAX);
+        // No row has this number.
+        self.lists.rows_of_processes.get(index).copied().unwrap_or(-1)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum EventError {
+    #[error(transparent)]
+    Sql(#[from] rusqlite::Error),
+    #[error(transparent)]
+    List(#[from] ListError),
+}
+
+fn call(
+    row: &Row<'_>,
+    api: Api,
+    op: &Arc<str>,
+    direction: Option<&Arc<str>>,
+    object: Option<&Arc<str>>,
+) -> rusqlite::Result<Kind> {
+    let known = |told: &Arc<str>| CopyKind::ALL.iter().find(|kind| kind.label() == &**told);
+    Ok(Kind::Call(Call {
+        api,
+        op: Arc::clone(op),
+        cold: row.get(7)?,
+        outermost: row.get(6)?,
+        code: row.get(8)?,
+        off_cpu_ns: some_natural(row, 9)?,
+        bytes: some_natural(row, 10)?,
+        copy: direction.and_then(known).map(|kind| kind.label()),
+        kernel: object.cloned(),
+    }))
+}
+
+/// A reason that a newer gpucause knows is an `other` one here.
+fn reason(told: &str) -> Reason {
+    Reason::ALL.iter().copied().find(|known| known.label() == told).unwrap_or(Reason::Other)
+}
+
+/// Six columns from `first` on.
+fn durations(row: &Row<'_>, first: usize) -> rusqlite::Result<Durations> {
+    Ok(Durations {
+        count: natural(row, first)?,
+        sum_ns: natural(row, first + 1)?,
+        p50_ns: some_natural(row, first + 2)?,
+        p99_ns: some_natural(row, first + 3)?,
+        max_ns: natural(row, first + 4)?,
+        completeness: match some_natural(row, first + 5)? {
+            None => Completeness::Exact,
+            Some(stored) => Completeness::Sample { stored },
+        },
+    })
+}
+
+impl Recording for Trace {
+    fn format(&self) -> String {
+        format!("gpucause trace, schema {}", self.version)
+    }
+
+    fn nodes(&self) -> &[Node] {
+        &self.lists.nodes
+    }
+
+    fn sessions(&self) -> &[Session] {
+        &self.lists.sessions
+    }
+
+    fn processes(&self) -> &[Process] {
+        &self.lists.processes
+    }
+
+    fn thread_name(&self, process: ProcessIndex, tid: u32) -> Option<&str> {
+        self.lists.thread_names.get(&(process, tid)).map(String::as_str)
+    }
+
+    fn chains(&self) -> Result<Vec<NodeChain>, RecordingError> {
+        let text = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?));
+        let sql = "SELECT rowid, node, json FROM chains ORDER BY rowid";
+        let mut chains = Vec::new();
+        for (row, node, json) in self.sql(rows(&self.connection, sql, [], text))? {
+            let node =
+                self.lists.node("chains", row, node).map_err(|failure| self.list(&failure))?;
+            let chain: Chain = serde_json::from_str(&json)
+                .map_err(|failure| self.damaged(format!("row {row} of chains: {failure}")))?;
+            chains.push(NodeChain { node, chain });
+        }
+        chains.sort_by(|NodeChain { chain: a, .. }, NodeChain { chain: b, .. }| {
+            b.severity.cmp(&a.severity).then(b.lost_seconds.total_cmp(&a.lost_seconds))
+        });
+        Ok(chains)
+    }
+
+    fn calls(&self) -> Result<Vec<CallStatistics>, RecordingError> {
+        let sql = "SELECT process, op, cold, count, sum_ns, p50_ns, p99_ns, max_ns, stored, stalled, \
+                   off_cpu_ns FROM call_totals ORDER BY process, rowid";
+        let told = |row: &Row<'_>| {
+            let numbers = (durations(row, 3)?, some_natural(row, 9)?, some_natural(row, 10)?);
+            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get(2)?, numbers))
+        };
+        let mut calls = Vec::new();
+        for (process, op, cold, numbers) in self.sql(rows(&self.connection, sql, [], told))? {
+            let (Some(process), Some((api, op))) =
+                (self.process(process)?, self.lists.ops.get(&op))
+            else {
+                continue;
+            };
+            let Some(api) = *api else { continue };
+            let (durations, stalled, off_cpu_ns) = numbers;
+            let op = Arc::clone(op);
+            calls.push(CallStatistics { process, api, op, cold, durations, stalled, off_cpu_ns });
+        }
+        Ok(calls)
+    }
+
+    fn waits(&self) -> Result<Vec<WaitStatistics>, RecordingError> {
+        let sql = "SELECT process, tid, role, reason, count, sum_ns, p50_ns, p99_ns, max_ns, stored \
+                   FROM wait_totals ORDER BY process, rowid";
+        let told = |row: &Row<'_>| {
+            let role: Option<String> = row.get(2)?;
+            let role = role.and_then(|told| Role::ALL.iter().find(|role| role.label() == told));
+            let told: Option<String> = row.get(3)?;
+            let reason = told.map(|told| reason(&told));
+            Ok((row.get(0)?, row.get(1)?, role.copied(), reason, durations(row, 4)?))
+        };
+        let mut waits = Vec::new();
+        for (row, tid, role, reason, durations) in
+            self.sql(rows(&self.connection, sql, [], told))?
+        {
+            if let Some(process) = self.process(row)? {
+                waits.push(WaitStatistics { process, tid, role, reason, durations });
+            }
+        }
+        Ok(waits)
+    }
+
+    fn events(
+        &self,
+        filter: &Filter,
+        each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
+    ) -> Result<(), RecordingError> {
+        let Filter { from_ns, until_ns, process, at_least_ns } = *filter;
+        let process = process.map(|process| self.row_of(process));
+        let mut sql = "SELECT id, start_ns, duration_ns, thread, kind, op, outermost, cold, code, off_cpu_ns, bytes, \
+                       direction, object, reason, party, stack FROM event \
+                       WHERE id <= ?1 AND start_ns + duration_ns >= ?2 AND start_ns < ?3 AND duration_ns >= ?4"
+            .to_owned();
+        // With an end the index finds the events, without one it only sorts them.
+        if process.is_some() {
+            sql += " AND thread IN (SELECT id FROM threads WHERE process = ?5)";
+        } else {
+            sql += " AND ?5 IS NULL";
+        }
+        sql += " ORDER BY start_ns, id";
+        let mut statement = self.sql(self.connection.prepare(&sql))?;
+        let query = statement.query(params![
+            self.lists.last_event,
+            from_ns.unwrap_or(i64::MIN),
+            until_ns.unwrap_or(i64::MAX),
+            super::store::signed(at_least_ns),
+            process,
+        ]);
+        let mut found = self.sql(query)?;
+        while let Some(row) = self.sql(found.next())? {
+            let event = self.event(row).map_err(|failure| match failure {
+                EventError::Sql(source) => error(&self.path, source),
+                EventError::List(failure) => self.list(&failure),
+            })?;
+            if each(&event).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn event_count(&self) -> Result<u64, RecordingError> {
+        let sql = "SELECT count(*) FROM event WHERE id <= ?";
+        let last = [self.lists.last_event];
+        self.sql(self.connection.query_row(sql, last, |row| natural(row, 0)))
+    }
+
+    fn stack(&self, StackId(id): StackId) -> Result<Option<Stack>, RecordingError> {
+        let sql = "SELECT frames FROM stacks WHERE id = ?";
+        let text: Vec<String> = self.sql(rows(&self.connection, sql, [id], |row| row.get(0)))?;
+        let Some(text) = text.first() else { return Ok(None) };
+        let frames: Vec<FrameText<'_>> = serde_json::from_str(text)
+            .map_err(|failure| self.damaged(format!("stack {id}: {failure}")))?;
+        let frame = |FrameText { address, function, file, line }| StackFrame {
+            address,
+            function: function.map(Into::into),
+            file: file.map(Into::into),
+            line,
+        };
+        Ok(Some(Stack { frames: frames.into_iter().map(frame).collect() }))
+    }
+
+    fn looks(&self, each: &mut dyn FnMut(Look) -> ControlFlow<()>) -> Result<(), RecordingError> {
+        let mut sessions: Vec<_> = self.lists.session_rows.iter().collect();
+        sessions.sort_by_key(|(_, session)| **session);
+        let sql = "SELECT id, unix_seconds, accounts FROM looks WHERE session = ? ORDER BY id";
+        let mut statement = self.sql(self.connection.prepare(sql))?;
+        for (row, &session) in sessions {
+            let told = (self.lists.sessions.get(session), self.lists.accounts.get(session));
+            let (Some(Session { node, .. }), Some(processes)) = told else { continue };
+            let mut found = self.sql(statement.query([row]))?;
+            while let Some(row) = self.sql(found.next())? {
+                let told = || Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?));
+                let (id, unix_seconds, accounts) = self.sql(told())?;
+                let moment = look_codec::decode(&accounts, unix_seconds)
+                    .map_err(|failure| self.damaged(format!("look {id}: {failure}")))?;
+                let processes = Arc::clone(processes);
+                if each(Look { node: *node, session, processes, moment }).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn kernel_names(&self) -> Result<Vec<KernelName>, RecordingError> {
+        let sql = "SELECT process, handle, name FROM kernels";
+        let told = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get(2)?));
+        let mut names = Vec::new();
+        for (process, handle, name) in self.sql(rows(&self.connection, sql, [], told))? {
+            if let Some(process) = self.process(process)? {
+                let handle = u64::from_ne_bytes(handle.to_ne_bytes());
+                names.push(KernelName { process, handle, name });
+            }
+        }
+        Ok(names)
+    }
+}

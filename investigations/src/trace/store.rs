@@ -1,0 +1,578 @@
+//! What is written, row by row: the tables, the dictionaries and the transaction that is open.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gpucause_abi::op::Api;
+use gpucause_engine::chain::Chain;
+use rusqlite::{Connection, params};
+
+use super::dictionary::{Dictionary, Pairs};
+use super::event_row::{Columns, NewEvent};
+use super::schema;
+use crate::recording::{Stack, StackFrame, StackId};
+
+/// A process of the file that is being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ProcessRef(pub(super) i64);
+
+/// A node of the file that is being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct NodeRef(pub(super) i64);
+
+/// A session of the file that is being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SessionRef(pub(super) i64);
+
+/// Why a trace cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// There is a file already.
+    #[error("{path} exists already; write to another file, or say that it may be overwritten")]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be made.
+    #[error("cannot create {path}: {source}")]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// SQLite cannot write to it.
+    #[error("cannot write to {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite says.
+        source: rusqlite::Error,
+    },
+    /// Somebody reads it for longer than is waited for, so that what was written cannot be put together.
+    #[error(
+        "{path} is whole, but another program has it open: keep {path}-wal beside it; it becomes one file when something \
+         that may write opens and closes it"
+    )]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// More nodes or events than there are numbers for.
+    #[error("{path} has no numbers left for more {what}")]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// Of what there are too many.
+        what: &'static str,
+    },
+}
+
+/// How long a program that reads the file is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_NODES: usize = 1 << 16;
+
+const INSERT_EVENT: &str =
+    "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+const INSERT_NAME: &str = "INSERT INTO names VALUES (?, ?)";
+
+/// A file that is being written.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(super) connection: Connection,
+    pub(super) path: PathBuf,
+    dictionaries: Dictionaries,
+    nodes: Vec<String>,
+    sessions: i64,
+    processes: i64,
+    looks: i64,
+    /// Since when a transaction is open.
+    open_since: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Dictionaries {
+    names: Dictionary<Box<str>>,
+    ops: Pairs<Api>,
+    parties: Pairs<Option<u32>>,
+    threads: Dictionary<(i64, u32)>,
+    stacks: Dictionary<i64>,
+}
+
+impl Default for Dictionaries {
+    fn default() -> Self {
+        Self {
+            names: Dictionary::new(INSERT_NAME),
+            ops: Pairs::new("INSERT INTO ops VALUES (?, ?, ?)"),
+            parties: Pairs::new("INSERT INTO parties VALUES (?, ?, ?)"),
+            threads: Dictionary::new("INSERT INTO threads VALUES (?, ?, ?, NULL)"),
+            stacks: Dictionary::new("INSERT INTO stacks VALUES (?, ?, ?)"),
+        }
+    }
+}
+
+impl Dictionaries {
+    fn name(&mut self, connection: &Connection, text: &str) -> rusqlite::Result<i64> {
+        self.names.id(connection, text, || text.into(), |id| params_of_name(id, text))
+    }
+
+    fn op(&mut self, connection: &Connection, api: Api, op: &str) -> rusqlite::Result<i64> {
+        self.ops.id(connection, (op, api), |id| (id, api.label(), op.to_owned()))
+    }
+
+    fn thread(
+        &mut self,
+        connection: &Connection,
+        process: ProcessRef,
+        tid: u32,
+    ) -> rusqlite::Result<i64> {
+        let key = (process.0, tid);
+        self.threads.id(connection, &key, || key, |id| (id, process.0, tid))
+    }
+
+    fn insert(
+        &mut self,
+        connection: &Connection,
+        statement: &mut rusqlite::Statement<'_>,
+        id: i64,
+        event: &NewEvent<'_>,
+    ) -> rusqlite::Result<()> {
+        let columns = Columns::of(&event.kind);
+        let mut named =
+            |text: Option<&str>| text.map(|text| self.name(connection, text)).transpose();
+        let kind = named(Some(columns.kind))?;
+        let direction = named(columns.direction)?;
+        let object = named(columns.object)?;
+        let reason = named(columns.reason)?;
+        let op = columns.op.map(|(api, op)| self.op(connection, api, op)).transpose()?;
+        let party = columns.party.map(|party| {
+            let row = |id| (id, party.pid, party.comm.to_owned());
+            self.parties.id(connection, (party.comm, party.pid), row)
+        });
+        let thread = self.thread(connection, event.process, event.tid)?;
+        statement.execute(params![
+            id,
+            event.start_ns,
+            signed(event.duration_ns),
+            thread,
+            kind,
+            op,
+            columns.outermost,
+            columns.cold,
+            columns.code,
+            columns.off_cpu_ns.map(signed),
+            columns.bytes.map(signed),
+            direction,
+            object,
+            reason,
+            party.transpose()?,
+            event.stack.map(|stack| stack.0),
+        ])?;
+        Ok(())
+    }
+}
+
+fn params_of_name(id: i64, text: &str) -> (i64, String) {
+    (id, text.to_owned())
+}
+
+/// SQLite's numbers have a sign; none of ours comes near their end.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl Store {
+    /// Makes an empty file.
+    pub(crate) fn create(path: &Path, overwrite: bool) -> Result<Self, WriteError> {
+        if overwrite {
+            for suffix in ["", "-wal", "-shm", "-journal"] {
+                let mut name = path.as_os_str().to_owned();
+                name.push(suffix);
+                match std::fs::remove_file(&name) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(WriteError::Create { path: name.into(), source: error });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // Made here, since SQLite would take an existing file, or follow a link that somebody put there.
+        std::fs::File::create_new(path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::AlreadyExists => WriteError::Exists { path: path.to_owned() },
+            _ => WriteError::Create { path: path.to_owned(), source },
+        })?;
+        let write_error = |source| WriteError::Write { path: path.to_owned(), source };
+        let connection = Connection::open(path).map_err(write_error)?;
+        connection.busy_timeout(PATIENCE).map_err(write_error)?;
+        schema::create(&connection).map_err(write_error)?;
+        Ok(Self {
+            connection,
+            path: path.to_owned(),
+            dictionaries: Dictionaries::default(),
+            nodes: Vec::new(),
+            sessions: 0,
+            processes: 0,
+            looks: 0,
+            open_since: None,
+        })
+    }
+
+    /// Does something within the transaction that is open, or a new one.
+    pub(super) fn write<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> rusqlite::Result<T>,
+    ) -> Result<T, WriteError> {
+        if self.open_since.is_none() {
+            self.connection.execute_batch("BEGIN").map_err(|source| self.error(source))?;
+            self.open_since = Some(Instant::now());
+        }
+        work(self).map_err(|source| self.error(source))
+    }
+
+    pub(super) fn error(&self, source: rusqlite::Error) -> WriteError {
+        WriteError::Write { path: self.path.clone(), source }
+    }
+
+    /// For how long something waits to be committed.
+    pub(super) fn waiting(&self) -> Option<Duration> {
+        self.open_since.map(|since| since.elapsed())
+    }
+
+    /// Makes what was written so far outlast this process.
+    pub(crate) fn commit(&mut self) -> Result<(), WriteError> {
+        if self.open_since.is_some() {
+            self.connection.execute_batch("COMMIT").map_err(|source| self.error(source))?;
+            self.open_since = None;
+        }
+        Ok(())
+    }
+
+    /// The node of this name.
+    pub(crate) fn node(
+        &mut self,
+        name: &str,
+        clock_ahead_ns: Option<i64>,
+    ) -> Result<NodeRef, WriteError> {
+        if let Some(known) = self.nodes.iter().position(|known| known == name) {
+            return Ok(NodeRef(known as i64));
+        }
+        let id = self.nodes.len();
+        if id >= MAX_NODES {
+            return Err(WriteError::Full { path: self.path.clone(), what: "nodes" });
+        }
+        self.nodes.push(name.to_owned());
+        self.write(|store| {
+            let insert = "INSERT INTO nodes VALUES (?, ?, ?)";
+            store.connection.execute(insert, params![id as i64, name, clock_ahead_ns])
+        })?;
+        Ok(NodeRef(id as i64))
+    }
+
+    pub(crate) fn session(
+        &mut self,
+        node: NodeRef,
+        started_ns: i64,
+        recorder: &str,
+    ) -> Result<SessionRef, WriteError> {
+        self.sessions += 1;
+        let id = self.sessions;
+        self.write(|store| {
+            let insert = "INSERT INTO sessions VALUES (?, ?, ?, NULL, ?, NULL, 0)";
+            store.connection.execute(insert, params![id, node.0, started_ns, recorder])
+        })?;
+        Ok(SessionRef(id))
+    }
+
+    pub(crate) fn session_details(
+        &mut self,
+        session: SessionRef,
+        details: &[(String, String)],
+    ) -> Result<(), WriteError> {
+        self.write(|store| replace_details(&store.connection, "session", session.0, details))
+    }
+
+    pub(crate) fn session_numbers(
+        &mut self,
+        session: SessionRef,
+        ended_ns: Option<i64>,
+        lost_events: Option<u64>,
+    ) -> Result<(), WriteError> {
+        self.write(|store| {
+            let update = "UPDATE sessions SET ended_ns = ?, lost_events = ? WHERE id = ?";
+            let numbers = params![ended_ns, lost_events.map(signed), session.0];
+            store.connection.execute(update, numbers)
+        })?;
+        Ok(())
+    }
+
+    /// Adds a process; `known_as` is the session, and the number that the process has in its accounts.
+    pub(crate) fn process(
+        &mut self,
+        node: NodeRef,
+        known_as: Option<(SessionRef, u32)>,
+        (pid, comm): (u32, &str),
+    ) -> Result<ProcessRef, WriteError> {
+        self.processes += 1;
+        let id = self.processes;
+        let (session, proc_id) = known_as.map(|(session, id)| (session.0, id)).unzip();
+        self.write(|store| {
+            let insert = "INSERT INTO processes VALUES (?, ?, ?, ?, ?, ?, NULL)";
+            store.connection.execute(insert, params![id, node.0, session, proc_id, pid, comm])
+        })?;
+        Ok(ProcessRef(id))
+    }
+
+    pub(crate) fn rename_process(
+        &mut self,
+        process: ProcessRef,
+        comm: &str,
+        rank: Option<u32>,
+    ) -> Result<(), WriteError> {
+        self.write(|store| {
+            let update = "UPDATE processes SET comm = ?, rank = ? WHERE id = ?";
+            store.connection.execute(update, params![comm, rank, process.0])
+        })?;
+        Ok(())
+    }
+
+    pub(crate) fn process_details(
+        &mut self,
+        process: ProcessRef,
+        details: &[(String, String)],
+    ) -> Result<(), WriteError> {
+        self.write(|store| replace_details(&store.connection, "process", process.0, details))
+    }
+
+    pub(crate) fn name_thread(
+        &mut self,
+        process: ProcessRef,
+        tid: u32,
+        name: &str,
+    ) -> Result<(), WriteError> {
+        self.write(|store| {
+            let thread = store.dictionaries.thread(&store.connection, process, tid)?;
+            let update = "UPDATE threads SET name = ? WHERE id = ?";
+            store.connection.execute(update, params![name, thread])
+        })?;
+        Ok(())
+    }
+
+    pub(crate) fn name_kernel(
+        &mut self,
+        process: ProcessRef,
+        handle: u64,
+        name: &str,
+    ) -> Result<(), WriteError> {
+        self.write(|store| {
+            let insert = "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)";
+            let handle = i64::from_ne_bytes(handle.to_ne_bytes());
+            store.connection.execute(insert, params![process.0, handle, name])
+        })?;
+        Ok(())
+    }
+
+    pub(crate) fn stack(&mut self, stack: &Stack) -> Result<StackId, WriteError> {
+        let frames = frames_text(stack);
+        let hash = i64::from_ne_bytes(fnv1a(frames.as_bytes()).to_ne_bytes());
+        self.write(|store| {
+            let row = |id| (id, hash, frames);
+            store.dictionaries.stacks.id(&store.connection, &hash, || hash, row).map(StackId)
+        })
+    }
+
+    pub(super) fn op(&mut self, api: Api, op: &str) -> Result<i64, WriteError> {
+        self.write(|store| store.dictionaries.op(&store.connection, api, op))
+    }
+
+    /// Writes events of a node under these sequences, each of which is given once.
+    pub(crate) fn add_events<'a>(
+        &mut self,
+        node: NodeRef,
+        events: impl IntoIterator<Item = (u64, NewEvent<'a>)>,
+    ) -> Result<(), WriteError> {
+        let mut full = false;
+        self.write(|store| {
+            let Self { connection, dictionaries, .. } = store;
+            let mut statement = connection.prepare(INSERT_EVENT)?;
+            for (sequence, event) in events {
+                let sequence = signed(sequence);
+                full |= sequence > schema::MAX_SEQUENCE;
+                if full {
+                    break;
+                }
+                let id = node.0 << schema::SEQUENCE_BITS | sequence;
+                dictionaries.insert(connection, &mut statement, id, &event)?;
+            }
+            Ok(())
+        })?;
+        if full {
+            return Err(WriteError::Full { path: self.path.clone(), what: "events" });
+        }
+        Ok(())
+    }
+
+    pub(super) fn look(
+        &mut self,
+        session: SessionRef,
+        unix_seconds: f64,
+        accounts: &[u8],
+    ) -> Result<(), WriteError> {
+        self.looks += 1;
+        let id = self.looks;
+        self.write(|store| {
+            let insert = "INSERT INTO looks VALUES (?, ?, ?, ?)";
+            store.connection.execute(insert, params![id, session.0, unix_seconds, accounts])
+        })?;
+        Ok(())
+    }
+
+    /// Adds a chain, or replaces what was told of it before.
+    pub(crate) fn chain(
+        &mut self,
+        node: NodeRef,
+        session: Option<SessionRef>,
+        chain: &Chain,
+    ) -> Result<(), WriteError> {
+        let json = serde_json::to_string(chain).unwrap_or_default();
+        let Chain { id, cause, effect, severity, victim, culprit, explained, .. } = chain;
+        let Chain {
+            lost_seconds, evidence: _, path: _, sentence, fix, first_seen, last_seen, ..
+        } = chain;
+        let culprit = culprit.as_ref();
+        self.write(|store| {
+            let insert = "INSERT OR REPLACE INTO chains \
+                          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            store.connection.execute(
+                insert,
+                params![
+                    node.0,
+                    session.map(|session| session.0),
+                    id,
+                    cause.label(),
+                    effect.label(),
+                    severity.label(),
+                    victim.pid,
+                    victim.tid,
+                    victim.comm,
+                    culprit.map(|culprit| culprit.pid),
+                    culprit.map(|culprit| &culprit.comm),
+                    explained,
+                    lost_seconds,
+                    first_seen,
+                    last_seen,
+                    sentence,
+                    fix,
+                    json,
+                ],
+            )
+        })?;
+        Ok(())
+    }
+
+    /// What the file takes, less what is free in it, in bytes.
+    pub(super) fn bytes_used(&self) -> Result<u64, WriteError> {
+        let number = |pragma: &str| {
+            let number: Result<i64, _> =
+                self.connection.pragma_query_value(None, pragma, |row| row.get(0));
+            number.map(i64::unsigned_abs).map_err(|source| self.error(source))
+        };
+        let pages = number("page_count")?.saturating_sub(number("freelist_count")?);
+        Ok(pages * number("page_size")?)
+    }
+
+    /// Takes the events before this sequence away.
+    pub(super) fn drop_events(&mut self, node: NodeRef, first_kept: u64) -> Result<(), WriteError> {
+        let range = (node.0 << schema::SEQUENCE_BITS, signed(first_kept));
+        let range = params![range.0, range.0 | range.1];
+        self.write(|store| {
+            store.connection.execute("DELETE FROM event WHERE id >= ? AND id < ?", range)
+        })?;
+        Ok(())
+    }
+
+    /// Takes the oldest look in so many away, but never the last; tells whether any went.
+    pub(super) fn drop_looks(&mut self, one_in: u64) -> Result<bool, WriteError> {
+        let delete = "DELETE FROM looks WHERE id IN (SELECT id FROM looks ORDER BY id \
+                      LIMIT (SELECT (count(*) + ?1 - 2) / ?1 FROM looks))";
+        self.write(|store| store.connection.execute(delete, [signed(one_in)])).map(|went| went > 0)
+    }
+
+    /// Says how many events of a session went again.
+    pub(super) fn pruned(&mut self, session: SessionRef, events: u64) -> Result<(), WriteError> {
+        let numbers = [signed(events), session.0];
+        self.write(|store| {
+            let update = "UPDATE sessions SET pruned_events = ? WHERE id = ?";
+            store.connection.execute(update, numbers)
+        })?;
+        Ok(())
+    }
+
+    /// Makes it one plain file.
+    pub(crate) fn finish(mut self) -> Result<PathBuf, WriteError> {
+        self.write(|store| store.connection.execute_batch(schema::INDEX_EVENTS))?;
+        self.commit()?;
+        let connection = &self.connection;
+        connection
+            .execute_batch("PRAGMA incremental_vacuum")
+            .map_err(|source| self.error(source))?;
+        let mode: Result<String, _> =
+            connection.pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get(0));
+        match mode {
+            Ok(mode) if mode == "delete" => Ok(self.path.clone()),
+            Err(source)
+                if source.sqlite_error_code() != Some(rusqlite::ErrorCode::DatabaseBusy) =>
+            {
+                Err(self.error(source))
+            }
+            _ => Err(WriteError::InUse { path: self.path.clone() }),
+        }
+    }
+}
+
+fn replace_details(
+    connection: &Connection,
+    of: &str,
+    id: i64,
+    details: &[(String, String)],
+) -> rusqlite::Result<()> {
+    connection.execute(&format!("DELETE FROM {of}_details WHERE {of} = ?"), [id])?;
+    let mut insert =
+        connection.prepare(&format!("INSERT INTO {of}_details VALUES (?, ?, ?, ?)"))?;
+    for (position, (name, value)) in details.iter().enumerate() {
+        insert.execute(params![id, position as i64, name, value])?;
+    }
+    Ok(())
+}
+
+/// A frame in the column `frames`.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct FrameText<'a> {
+    pub(super) address: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none", borrow)]
+    pub(super) function: Option<std::borrow::Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", borrow)]
+    pub(super) file: Option<std::borrow::Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) line: Option<u32>,
+}
+
+fn frames_text(stack: &Stack) -> String {
+    let frames: Vec<_> = stack
+        .frames
+        .iter()
+        .map(|StackFrame { address, function, file, line }| FrameText {
+            address: *address,
+            function: function.as_deref().map(Into::into),
+            file: file.as_deref().map(Into::into),
+            line: *line,
+        })
+        .collect();
+    serde_json::to_string(&frames).unwrap_or_default()
+}
+
+/// FNV-1a: known well enough that others can compute it too.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,198 @@
+//! The accounts as tables, for those who ask in SQL and for reports: what the last look at each process told.
+
+use gpucause_abi::Nanos;
+use gpucause_abi::hist::Histogram;
+use gpucause_abi::op::{Api, OpId};
+use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::state::{Phase, Role, State};
+use rusqlite::params;
+
+use super::store::{ProcessRef, Store, WriteError, signed};
+use crate::recording::{CallStatistics, Completeness, Durations, WaitStatistics};
+
+const TABLES: &[&str] = &["call_totals", "wait_totals", "waited_for", "dispatcher_time"];
+
+/// Exact but for the percentiles, which are upper edges of the slots that they lie in, at most 6.25 % above.
+fn durations(histogram: &Histogram) -> Durations {
+    let quantile = |q| histogram.quantile(q).map(|Nanos(ns)| ns);
+    Durations {
+        count: histogram.count(),
+        sum_ns: histogram.sum.0,
+        p50_ns: quantile(0.5),
+        p99_ns: quantile(0.99),
+        max_ns: histogram.max.0,
+        completeness: Completeness::Exact,
+    }
+}
+
+impl Store {
+    /// Writes a process's accounts instead of those before.
+    pub(crate) fn totals(
+        &mut self,
+        row: ProcessRef,
+        process: &ProcessSnapshot,
+    ) -> Result<(), WriteError> {
+        self.write(|store| {
+            for table in TABLES {
+                let delete = format!("DELETE FROM {table} WHERE process = ?");
+                store.connection.execute(&delete, [row.0])?;
+            }
+            Ok(())
+        })?;
+        for call in &process.calls {
+            let (api, op) = name_of(call.op);
+            let stall =
+                process.stalls.iter().find(|stall| (stall.op, stall.cold) == (call.op, call.cold));
+            let off_cpu = stall.map_or(0, |stall| stall.offcpu.iter().map(|time| time.0).sum());
+            let numbers =
+                (durations(&call.durations), stall.map_or(0, |stall| stall.calls), off_cpu);
+            let (durations, stalled, off_cpu_ns) = numbers;
+            let (stalled, off_cpu_ns) = (Some(stalled), Some(off_cpu_ns));
+            self.call_total(row, (api, &op), Some(call.cold), (&durations, stalled, off_cpu_ns))?;
+        }
+        for (role, reason, histogram) in &process.offcpu {
+            let told = (None, Some(*role), Some(reason.label()));
+            self.wait_total(row, told, &durations(histogram))?;
+        }
+        self.waited_for(row, process)?;
+        self.dispatcher_time(row, process)
+    }
+
+    pub(crate) fn call_statistics(
+        &mut self,
+        row: ProcessRef,
+        calls: &CallStatistics,
+    ) -> Result<(), WriteError> {
+        let CallStatistics { process: _, api, op, cold, durations, stalled, off_cpu_ns } = calls;
+        self.call_total(row, (*api, op), *cold, (durations, *stalled, *off_cpu_ns))
+    }
+
+    pub(crate) fn wait_statistics(
+        &mut self,
+        row: ProcessRef,
+        waits: &WaitStatistics,
+    ) -> Result<(), WriteError> {
+        let WaitStatistics { process: _, tid, role, reason, durations } = waits;
+        self.wait_total(row, (*tid, *role, reason.map(|reason| reason.label())), durations)
+    }
+
+    fn call_total(
+        &mut self,
+        row: ProcessRef,
+        (api, op): (Api, &str),
+        cold: Option<bool>,
+        (durations, stalled, off_cpu_ns): (&Durations, Option<u64>, Option<u64>),
+    ) -> Result<(), WriteError> {
+        let op = self.op(api, op)?;
+        let Durations { count, sum_ns, p50_ns, p99_ns, max_ns, completeness } = *durations;
+        let insert = "INSERT INTO call_totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        self.write(|store| {
+            store.connection.execute(
+                insert,
+                params![
+                    row.0,
+                    op,
+                    cold,
+                    signed(count),
+                    signed(sum_ns),
+                    p50_ns.map(signed),
+                    p99_ns.map(signed),
+                    signed(max_ns),
+                    stored(completeness),
+                    stalled.map(signed),
+                    off_cpu_ns.map(signed),
+                ],
+            )
+        })?;
+        Ok(())
+    }
+
+    fn wait_total(
+        &mut self,
+        row: ProcessRef,
+        (tid, role, reason): (Option<u32>, Option<Role>, Option<&str>),
+        durations: &Durations,
+    ) -> Result<(), WriteError> {
+        let Durations { count, sum_ns, p50_ns, p99_ns, max_ns, completeness } = *durations;
+        let insert = "INSERT INTO wait_totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        self.write(|store| {
+            store.connection.execute(
+                insert,
+                params![
+                    row.0,
+                    tid,
+                    role.map(Role::label),
+                    reason,
+                    signed(count),
+                    signed(sum_ns),
+                    p50_ns.map(signed),
+                    p99_ns.map(signed),
+                    signed(max_ns),
+                    stored(completeness),
+                ],
+            )
+        })?;
+        Ok(())
+    }
+
+    fn waited_for(&mut self, row: ProcessRef, process: &ProcessSnapshot) -> Result<(), WriteError> {
+        self.write(|store| {
+            let insert = "INSERT INTO waited_for VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            let mut insert = store.connection.prepare(insert)?;
+            for wait in &process.waits {
+                insert.execute(params![
+                    row.0,
+                    wait.tid.map(|tid| tid.0),
+                    wait.phase.label(),
+                    wait.reason.label(),
+                    wait.on.to_text(),
+                    wait.tgid.map(|tgid| tgid.0),
+                    wait.relation.label(),
+                    signed(wait.total.0),
+                    signed(wait.held.0),
+                ])?;
+            }
+            Ok(())
+        })
+    }
+
+    fn dispatcher_time(
+        &mut self,
+        row: ProcessRef,
+        process: &ProcessSnapshot,
+    ) -> Result<(), WriteError> {
+        self.write(|store| {
+            let insert = "INSERT INTO dispatcher_time VALUES (?, ?, ?, ?)";
+            let mut insert = store.connection.prepare(insert)?;
+            for &phase in Phase::ALL {
+                for state in State::all() {
+                    let time = process.dispatcher_time.at(phase, state);
+                    if time > Nanos(0) {
+                        insert.execute(params![
+                            row.0,
+                            phase.label(),
+                            state.label(),
+                            signed(time.0)
+                        ])?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+fn stored(completeness: Completeness) -> Option<i64> {
+    match completeness {
+        Completeness::Exact => None,
+        Completeness::Sample { stored } => Some(signed(stored)),
+    }
+}
+
+/// The op's name; one of a newer table goes by its number.
+fn name_of(op: OpId) -> (Api, String) {
+    match op.op() {
+        Some(op) => (op.api, op.name.to_owned()),
+        None => (Api::Runtime, format!("op {}", op.0)),
+    }
+}

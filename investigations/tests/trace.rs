@@ -1,0 +1,385 @@
+//! What is written to a trace file is what is read from it.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use gpucause_abi::hist::{Histogram, slot_of};
+use gpucause_abi::op::{Api, OpId, op_of_symbol};
+use gpucause_abi::snapshot::{
+    CallSnapshot, Comm, DispatcherSnapshot, ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount,
+    Wait,
+};
+use gpucause_abi::state::{BlockOperation, Phase, Reason, Role, State};
+use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
+use gpucause_engine::Moment;
+use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
+use gpucause_investigations::recording::{
+    Call, Completeness, Event, EventId, Filter, Kind, Look, NodeIndex, OffCpu, Party, ProcessIndex,
+    Recording, RecordingError, Stack, StackFrame, StackId, open,
+};
+use gpucause_investigations::trace::{
+    NewCall, NewEvent, NewKind, NewOffCpu, NewParty, ProcessRef, Start, Trace, WriteError, Writer,
+};
+
+const SECOND: i64 = 1_000_000_000;
+const START: i64 = 1_700_000_000 * SECOND;
+
+fn start() -> Start {
+    Start {
+        node: "gpu-1".into(),
+        recorder: "gpucause 0.1.0".into(),
+        started_ns: START,
+        details: vec![("kernel".into(), "6.18.0".into()), ("slower_than_ns".into(), "1000".into())],
+        ..Start::default()
+    }
+}
+
+fn comm(name: &str) -> Comm {
+    let mut bytes = [0; 16];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    Comm(bytes)
+}
+
+fn op(name: &str) -> OpId {
+    op_of_symbol(name).unwrap()
+}
+
+fn histogram(values: &[u64]) -> Histogram {
+    let mut slots = vec![0u64; gpucause_abi::hist::SLOTS];
+    values.iter().for_each(|&value| slots[slot_of(Nanos(value))] += 1);
+    let max = values.iter().copied().max().unwrap_or(0);
+    Histogram::from_slots(Nanos(values.iter().sum()), Nanos(max), slots)
+}
+
+fn process(id: u32, pid: u32) -> ProcessSnapshot {
+    let mut process = ProcessSnapshot::new(ProcId(id), Tgid(pid), comm("python3"));
+    let launch = op("cudaLaunchKernel");
+    process.dispatches = true;
+    process.rank = Some((3, 8));
+    process.calls = vec![
+        CallSnapshot::unstalled(launch, true, histogram(&[25_000_000])),
+        CallSnapshot {
+            op: launch,
+            cold: false,
+            durations: histogram(&[5_000; 99]),
+            stalled: histogram(&[5_000]),
+        },
+    ];
+    let mut offcpu = [Nanos(0); Reason::COUNT];
+    offcpu[Reason::Preempted as usize] = Nanos(4_000);
+    process.stalls = vec![StallSnapshot { op: launch, cold: false, calls: 1, offcpu }];
+    process.offcpu = vec![
+        (Role::Dispatcher, Reason::Preempted, histogram(&[4_000, 9_000_000])),
+        (Role::Helper, Reason::Futex, histogram(&[1_000_000_000])),
+    ];
+    process.waits = vec![Wait::host(Reason::Preempted, comm("fluent-bit"), Nanos(9_004_000))];
+    let mut time = TimeAccount::default();
+    time.0[Phase::Launch as usize][State::Running.index()] = Nanos(7);
+    process.dispatcher_time = time;
+    process.dispatchers =
+        vec![DispatcherSnapshot { tid: Tid(pid), wall: Nanos(7), time, inflight: None }];
+    process
+}
+
+fn moment(seconds: i64, processes: Vec<ProcessSnapshot>) -> Moment {
+    let taken_at = Nanos(seconds.unsigned_abs() * 1_000_000_000);
+    let snapshot = Snapshot { taken_at, processes, ..Snapshot::default() };
+    Moment::new(Arc::new(snapshot), (START / SECOND + seconds) as f64)
+}
+
+fn chain(id: &str, severity: Severity, lost_seconds: f64) -> Chain {
+    Chain {
+        id: id.into(),
+        cause: Cause::CpuPreemption,
+        effect: Effect::LaunchTail,
+        severity,
+        victim: Victim { pid: 42, tid: 43, comm: "python3".into() },
+        culprit: Some(Culprit { pid: 7, comm: "fluent-bit".into() }),
+        explained: 0.9,
+        lost_seconds,
+        evidence: Evidence::default().with("preemptions", 428.0),
+        path: vec![Step {
+            from: "fluent-bit".into(),
+            to: "python3".into(),
+            mechanism: "preemption".into(),
+            seconds: 8.9,
+        }],
+        sentence: "fluent-bit took the CPU 428 times".into(),
+        fix: "pin it".into(),
+        first_seen: 1_700_000_001.5,
+        last_seen: 1_700_000_009.25,
+    }
+}
+
+fn plain_call(process: ProcessRef, at: i64) -> NewEvent<'static> {
+    NewEvent {
+        start_ns: START + at,
+        duration_ns: 10,
+        process,
+        tid: 43,
+        kind: NewKind::Call(NewCall {
+            api: Api::Runtime,
+            op: "cudaLaunchKernel",
+            cold: Some(false),
+            outermost: true,
+            code: 0,
+            off_cpu_ns: Some(0),
+            bytes: None,
+            copy: None,
+            kernel: Some("gemm"),
+        }),
+        stack: None,
+    }
+}
+
+fn events(recording: &dyn Recording, filter: &Filter) -> Vec<Event> {
+    let mut all = Vec::new();
+    let take = &mut |event: &Event| {
+        all.push(event.clone());
+        ControlFlow::Continue(())
+    };
+    recording.events(filter, take).unwrap();
+    all
+}
+
+fn looks(recording: &dyn Recording) -> Vec<Look> {
+    let mut all = Vec::new();
+    let take = &mut |look| {
+        all.push(look);
+        ControlFlow::Continue(())
+    };
+    recording.looks(take).unwrap();
+    all
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn every_kind_of_event_is_read_as_it_was_written_in_the_order_of_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mut writer = Writer::create(&path, &start()).unwrap();
+    let process = writer.process(ProcId(1), Tgid(42), "python3").unwrap();
+    writer.name_thread(process, 43, "engine").unwrap();
+    let frames = vec![
+        StackFrame {
+            address: u64::MAX - 1,
+            function: Some("step \"quoted\" \n".into()),
+            file: Some("train.py".into()),
+            line: Some(17),
+        },
+        StackFrame { address: 4096, ..StackFrame::default() },
+    ];
+    let stack = Stack { frames };
+    let stacks = (writer.stack(&stack).unwrap(), writer.stack(&stack).unwrap());
+    assert_eq!(stacks.0, stacks.1, "a stack is written once");
+    let full = NewCall {
+        api: Api::Nccl,
+        op: "ncclAllReduce",
+        cold: None,
+        outermost: false,
+        code: -3,
+        off_cpu_ns: Some(77),
+        bytes: Some(1 << 40),
+        copy: Some("h2d"),
+        kernel: None,
+    };
+    let by = NewParty { pid: Some(7), comm: "fluent-bit" };
+    let kinds = [
+        NewKind::Call(full),
+        NewKind::OffCpu(NewOffCpu { reason: Some(Reason::Preempted), by: Some(by) }),
+        NewKind::OffCpu(NewOffCpu { reason: None, by: None }),
+        NewKind::OffCpu(NewOffCpu {
+            reason: Some(Reason::Sleep),
+            by: Some(NewParty { pid: None, comm: "kernel" }),
+        }),
+        NewKind::BlockIo { operation: BlockOperation::Write, bytes: 512, device: Some("nvme0n1") },
+        NewKind::BlockIo { operation: BlockOperation::Other, bytes: 0, device: None },
+        NewKind::PageAllocation { bytes: 4096 },
+        NewKind::TcpRetransmit,
+        NewKind::OomKill,
+        NewKind::Start,
+        NewKind::Exit,
+        NewKind::Other("pod_restart"),
+    ];
+    // Told in the order in which they end, which is not that in which they start.
+    let told = kinds.iter().zip(0i64..).map(|(&kind, at)| NewEvent {
+        kind,
+        start_ns: START - at,
+        duration_ns: 2 * at.unsigned_abs(),
+        stack: (at == 0).then_some(stacks.0),
+        ..plain_call(process, 0)
+    });
+    writer.add_events(told).unwrap();
+    let finished = writer.finish().unwrap();
+    assert_eq!((finished.events, finished.pruned_events), (12, 0));
+    assert_eq!(names_in(folder.path()), ["a.db"], "one file, with none beside it");
+
+    let trace = open(&path).unwrap();
+    assert_eq!(trace.format(), "gpucause trace, schema 1");
+    assert_eq!(trace.nodes()[0].name, "gpu-1");
+    assert_eq!(trace.thread_name(ProcessIndex(0), 43), Some("engine"));
+    assert_eq!(trace.event_count().unwrap(), 12);
+    let read = events(&*trace, &Filter::default());
+    let expected = |sequence: u64, kind, stack| Event {
+        id: EventId { node: NodeIndex(0), sequence },
+        start_ns: START - (sequence as i64 - 1),
+        duration_ns: 2 * (sequence - 1),
+        process: ProcessIndex(0),
+        tid: 43,
+        kind,
+        stack,
+    };
+    let party = |pid, comm: &str| Some(Party { pid, comm: comm.into() });
+    let call = Call {
+        api: Api::Nccl,
+        op: "ncclAllReduce".into(),
+        cold: None,
+        outermost: false,
+        code: -3,
+        off_cpu_ns: Some(77),
+        bytes: Some(1 << 40),
+        copy: Some("h2d"),
+        kernel: None,
+    };
+    let off = |reason, by| Kind::OffCpu(OffCpu { reason, by });
+    let block = |operation, bytes, device| Kind::BlockIo { operation, bytes, device };
+    let expected = [
+        expected(12, Kind::Other("pod_restart".into()), None),
+        expected(11, Kind::Exit, None),
+        expected(10, Kind::Start, None),
+        expected(9, Kind::OomKill, None),
+        expected(8, Kind::TcpRetransmit, None),
+        expected(7, Kind::PageAllocation { bytes: 4096 }, None),
+        expected(6, block(BlockOperation::Other, 0, None), None),
+        expected(5, block(BlockOperation::Write, 512, Some("nvme0n1".into())), None),
+        expected(4, off(Some(Reason::Sleep), party(None, "kernel")), None),
+        expected(3, off(None, None), None),
+        expected(2, off(Some(Reason::Preempted), party(Some(7), "fluent-bit")), None),
+        expected(1, Kind::Call(call), Some(stacks.0)),
+    ];
+    assert_eq!(read, expected);
+    assert_eq!(trace.stack(stacks.0).unwrap(), Some(stack));
+    assert_eq!(trace.stack(StackId(99)).unwrap(), None);
+}
+
+#[test]
+fn a_filter_leaves_out_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mut writer = Writer::create(&path, &start()).unwrap();
+    let one = writer.process(ProcId(1), Tgid(42), "one").unwrap();
+    let other = writer.process(ProcId(2), Tgid(43), "other").unwrap();
+    let told = (0..10).map(|at| NewEvent {
+        duration_ns: u64::try_from(at).unwrap(),
+        ..plain_call(if at % 2 == 0 { one } else { other }, at * 100)
+    });
+    writer.add_events(told).unwrap();
+    writer.finish().unwrap();
+    let trace = Trace::open(&path).unwrap();
+    let sequences = |filter: &Filter| {
+        events(&trace, filter).iter().map(|event| event.id.sequence).collect::<Vec<_>>()
+    };
+    let all = Filter::default();
+    assert_eq!(sequences(&Filter { from_ns: Some(START + 707), ..all }), [8, 9, 10]);
+    assert_eq!(sequences(&Filter { until_ns: Some(START + 200), ..all }), [1, 2]);
+    assert_eq!(sequences(&Filter { process: Some(ProcessIndex(1)), ..all }), [2, 4, 6, 8, 10]);
+    assert_eq!(sequences(&Filter { at_least_ns: 8, ..all }), [9, 10]);
+    let none = Filter { process: Some(ProcessIndex(9)), ..all };
+    assert_eq!(sequences(&none), [0u64; 0]);
+}
+
+#[test]
+fn looks_come_back_as_they_were_seen_and_their_totals_are_those_of_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mut writer = Writer::create(&path, &start()).unwrap();
+    let first = moment(1, vec![ProcessSnapshot::new(ProcId(5), Tgid(42), comm("sh"))]);
+    let mut second = moment(2, vec![process(5, 42)]);
+    second.throttled_gpus.insert("GPU-1".into(), 0.25);
+    second.throttled_cgroups.insert(ProcId(5), Nanos(11));
+    writer.add_look(&first, &[chain("a", Severity::Low, 1.0)]).unwrap();
+    writer.set_lost_events(17);
+    let chains = [chain("b", Severity::High, 0.5), chain("a", Severity::Low, 2.0)];
+    writer.add_look(&second, &chains).unwrap();
+    let row = writer.process(ProcId(5), Tgid(42), "python3").unwrap();
+    writer.name_kernel(row, u64::MAX, "gemm").unwrap();
+    writer.describe_process(row, &[("container_id".into(), "c0ffee".into())]).unwrap();
+    writer.finish().unwrap();
+
+    let trace = Trace::open(&path).unwrap();
+    let session = &trace.sessions()[0];
+    assert_eq!((session.lost_events, session.started_ns), (Some(17), START));
+    assert_eq!(session.details, start().details);
+    assert!(session.ended_ns.is_some());
+    let told = &trace.processes()[0];
+    assert_eq!((told.pid, told.comm.as_str(), told.rank), (42, "python3", Some(3)));
+    assert_eq!(told.details, [("container_id".to_owned(), "c0ffee".to_owned())]);
+    let kernel = &trace.kernel_names().unwrap()[0];
+    assert_eq!((kernel.handle, kernel.name.as_str()), (u64::MAX, "gemm"));
+
+    let read = looks(&trace);
+    for (read, written) in read.iter().zip([&first, &second]) {
+        assert_eq!(read.moment.snapshot, written.snapshot);
+        assert_eq!(read.moment.unix_seconds.to_bits(), written.unix_seconds.to_bits());
+        assert_eq!(read.moment.throttled_gpus, written.throttled_gpus);
+        assert_eq!(read.moment.throttled_cgroups, written.throttled_cgroups);
+        assert_eq!(read.processes[&ProcId(5)], ProcessIndex(0));
+    }
+    assert_eq!(read.len(), 2);
+
+    let chains: Vec<_> = trace.chains().unwrap().into_iter().map(|chain| chain.chain).collect();
+    assert_eq!(chains, [chain("b", Severity::High, 0.5), chain("a", Severity::Low, 2.0)]);
+    let calls = trace.calls().unwrap();
+    assert_eq!(calls.iter().map(|call| call.durations.count).collect::<Vec<_>>(), [1, 99]);
+    assert_eq!(calls[1].durations.sum_ns, 99 * 5_000);
+    assert_eq!(calls[1].durations.p99_ns, Some(5_000));
+    assert_eq!(calls[1].durations.completeness, Completeness::Exact);
+    assert_eq!(
+        (calls[1].cold, calls[1].stalled, calls[1].off_cpu_ns),
+        (Some(false), Some(1), Some(4_000))
+    );
+    let waits = trace.waits().unwrap();
+    assert_eq!((waits[0].role, waits[0].reason), (Some(Role::Dispatcher), Some(Reason::Preempted)));
+    assert_eq!((waits[0].durations.count, waits[0].durations.max_ns), (2, 9_000_000));
+    assert_eq!(waits[1].role, Some(Role::Helper));
+}
+
+#[test]
+fn a_file_that_is_there_is_overwritten_only_when_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    std::fs::write(&path, "precious").unwrap();
+    let refused = Writer::create(&path, &start()).unwrap_err();
+    assert!(matches!(refused, WriteError::Exists { .. }), "{refused}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    let told = Start { overwrite: true, ..start() };
+    Writer::create(&path, &told).unwrap().finish().unwrap();
+    assert_eq!(Trace::open(&path).unwrap().event_count().unwrap(), 0);
+}
+
+#[test]
+fn a_file_of_something_else_is_told_from_one_of_a_newer_gpucause() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let refusal = || open(&path).unwrap_err();
+    assert!(matches!(refusal(), RecordingError::Open { .. }));
+    for other in [&b""[..], b"x", &[b'x'; 5000]] {
+        std::fs::write(&path, other).unwrap();
+        assert!(matches!(refusal(), RecordingError::NotATrace { .. }), "{}", refusal());
+    }
+    std::fs::remove_file(&path).unwrap();
+    Writer::create(&path, &start()).unwrap().finish().unwrap();
+    let newer = rusqlite::Connection::open(&path).unwrap();
+    newer.pragma_update(None, "user_version", 2).unwrap();
+    drop(newer);
+    let refused = refusal();
+    assert!(matches!(refused, RecordingError::TooNew { found: 2, known: 1, .. }), "{refused}");
+}
