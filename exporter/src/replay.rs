@@ -1,0 +1,81 @@
+//! `gpucause replay`: serves what a recording holds as the node did, so that rules, alerts and dashboards can be tried on any
+//! incident.
+
+mod player;
+mod stage;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use gpucause_investigations::recording::{self, NodeIndex, Recording};
+
+use crate::cli::ReplayArgs;
+use crate::server::{Limits, shutdown_signal};
+use player::{Player, Stop};
+use stage::Stage;
+
+/// Threads for scrapes.
+const BLOCKING_THREADS: usize = 8;
+
+/// Serves until SIGTERM or SIGINT, or with `--exit` until the recording is over.
+///
+/// # Errors
+/// When the file cannot be read, has nothing of the node, or the port is taken.
+pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
+    let recording = recording::open(&args.db)?;
+    let node = node(&*recording, args.node.as_deref(), &args.db)?;
+    let config = args.config_source().load()?;
+    let server = args.web.server(Vec::new(), Limits::default())?;
+    for address in server.addresses() {
+        tracing::info!(%address, "listening");
+    }
+    let stage = Arc::new(Stage::new(&config));
+    let (stop, stopped) = Stop::channel();
+    let player =
+        Player { recording, node, speed: args.speed.0, stage: Arc::clone(&stage), stopped };
+    let (ended, over) = tokio::sync::oneshot::channel();
+    let exit = args.exit;
+    let playing = std::thread::Builder::new().name("replay".into()).spawn(move || {
+        let played = player.play();
+        if exit || played.is_err() {
+            // Nobody waits any more when a signal came first.
+            let _ = ended.send(());
+        }
+        played
+    });
+    let playing = playing.context("cannot start a thread")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let served = runtime.block_on(async {
+        let signal = shutdown_signal().context("cannot catch signals")?;
+        let until = async {
+            tokio::select! {
+                () = signal => {}
+                // It goes without a word when the last page is to stay.
+                Ok(()) = over => {}
+            }
+        };
+        server.serve(stage, args.web.telemetry_path.clone(), until).await.context("cannot serve")
+    });
+    drop(stop);
+    let played = playing.join().unwrap_or_else(|_| bail!("the replay failed"));
+    served.and(played)
+}
+
+/// The node of this name; the only one when none is asked for.
+fn node(recording: &dyn Recording, name: Option<&str>, path: &Path) -> anyhow::Result<NodeIndex> {
+    let names: Vec<&str> = recording.nodes().iter().map(|node| &*node.name).collect();
+    let found = match (name, &*names) {
+        (Some(name), _) => names.iter().position(|own| *own == name),
+        (None, [_]) => Some(0),
+        (None, _) => None,
+    };
+    match found.and_then(|index| u16::try_from(index).ok()) {
+        Some(index) => Ok(NodeIndex(index)),
+        None => bail!("{} holds the nodes {names:?}: choose one with --node", path.display()),
+    }
+}

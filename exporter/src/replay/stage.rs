@@ -1,0 +1,222 @@
+//! What is shown at one moment of a replay, and asked for by scrapes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
+use gpucause_abi::{Nanos, ProcId};
+use gpucause_engine::chain::Chain;
+use gpucause_engine::settings::Settings;
+use gpucause_engine::{ChainCount, Moment, Stall};
+use gpucause_investigations::recording::Process;
+use gpucause_probes::host_functions::FunctionName;
+use std::sync::Arc;
+
+use crate::chains::{Chains, Findings};
+use crate::clock::WallClock;
+use crate::collector::{Collectors, Selection};
+use crate::config::Config;
+use crate::family::Exported;
+use crate::kernel_names::{KernelNames, NameSource};
+use crate::observation::Observation;
+use crate::process_details::ProcessDetails;
+use crate::server::{Readiness, ScrapeError, Source};
+use crate::throttling::Throttled;
+use crate::wait_names::WaitNames;
+
+/// What is to be seen from now on.
+pub(super) struct Scene<'a> {
+    pub(super) moment: Moment,
+    pub(super) processes: HashMap<ProcId, Process>,
+    /// Names of kernel functions by handle.
+    pub(super) kernels: &'a HashMap<ProcId, HashMap<u64, String>>,
+    /// The chains so far; without them they are looked for, as on the node.
+    pub(super) chains: Option<Vec<Chain>>,
+}
+
+/// Stands where the daemon stands on a node.
+#[derive(Debug)]
+pub(super) struct Stage {
+    collectors: Collectors,
+    settings: Settings,
+    wait_name_limit: usize,
+    now: Mutex<Now>,
+}
+
+#[derive(Debug)]
+struct Now {
+    chains: Chains,
+    wait_names: WaitNames,
+    kernel_names: KernelNames,
+    /// Nothing before the first scene.
+    observation: Option<Observation>,
+    /// The time of the page's series, which must not change while they are the same.
+    clock: Option<WallClock>,
+}
+
+impl Now {
+    fn new(settings: &Settings) -> Self {
+        let (wait_names, kernel_names) = Default::default();
+        let chains = Chains::new(settings.clone());
+        Self { chains, wait_names, kernel_names, observation: None, clock: None }
+    }
+}
+
+/// As if the moment of the recording were now.
+fn clock_at(taken_at: Nanos) -> WallClock {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    WallClock::with_origin(wall.saturating_sub(Duration::from_nanos(taken_at.0)))
+}
+
+impl Stage {
+    pub(super) fn new(config: &Config) -> Self {
+        let settings = config.chains.clone();
+        let now = Mutex::new(Now::new(&settings));
+        let wait_name_limit = config.limits.wait_names;
+        Self { collectors: Collectors::default(), settings, wait_name_limit, now }
+    }
+
+    /// Another run of the recorder begins: nothing is known of its processes.
+    pub(super) fn begin(&self) {
+        *self.now() = Now::new(&self.settings);
+    }
+
+    /// From now on this is what there is.
+    pub(super) fn show(&self, scene: Scene<'_>) {
+        let Scene { moment, processes, kernels, chains } = scene;
+        let snapshot = Snapshot::clone(&moment.snapshot);
+        let now = &mut *self.now();
+        // The engine tells its times by the wall clock, the series theirs by one that stands still.
+        let live = clock_at(snapshot.taken_at);
+        let clock = *now.clock.get_or_insert(live);
+        let findings = match chains {
+            Some(chains) => recorded(&chains, &processes),
+            None => {
+                let held_back = moment.throttled_cgroups.iter();
+                let throttled =
+                    held_back.map(|(id, time)| (*id, Throttled { time: *time, periods: 0 }));
+                let throttled = throttled.collect();
+                now.chains.look(snapshot.clone(), live, throttled, moment.throttled_gpus);
+                now.chains.findings()
+            }
+        };
+        now.kernel_names.update(&snapshot.processes, &mut Recorded(kernels));
+        let kernels = now.kernel_names.launches(&snapshot.processes);
+        let waits = now.wait_names.update(&snapshot.processes, self.wait_name_limit);
+        let mut observation = Observation::new(snapshot, Nanos(0), clock);
+        observation.details =
+            processes.iter().map(|(id, process)| (*id, Arc::new(details(process)))).collect();
+        observation.waits = waits;
+        observation.wait_names_folded = now.wait_names.folded();
+        observation.kernels = kernels;
+        observation.kernel_names_folded = now.kernel_names.folded();
+        observation.findings = findings;
+        now.observation = Some(observation);
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Chains that the recording tells, of processes that it tells.
+fn recorded(chains: &[Chain], processes: &HashMap<ProcId, Process>) -> Findings {
+    let mut findings = Findings { chains: chains.to_vec(), ..Findings::default() };
+    for chain in chains {
+        let victim = processes.iter().find(|(_, process)| process.pid == chain.victim.pid);
+        let Some((&process, _)) = victim else { continue };
+        let Chain { cause, effect, severity, .. } = *chain;
+        let same = findings.counts.iter_mut().find(|own| {
+            (own.process, own.cause, own.effect, own.severity) == (process, cause, effect, severity)
+        });
+        match same {
+            Some(own) => own.count += 1,
+            None => findings.counts.push(ChainCount {
+                process,
+                cause,
+                effect,
+                severity,
+                count: 1,
+                last_id: chain.id.clone(),
+            }),
+        }
+        let lost = Nanos(
+            Duration::try_from_secs_f64(chain.lost_seconds)
+                .map_or(0, |lost| u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX)),
+        );
+        let same = |own: &&mut Stall| (own.process, own.cause) == (process, cause);
+        match findings.stalls.iter_mut().find(same) {
+            Some(own) => own.lost.0 = own.lost.0.saturating_add(lost.0),
+            None => {
+                let last_id = chain.id.clone();
+                findings.stalls.push(Stall { process, cause, lost, last_id, last_lost: lost });
+            }
+        }
+    }
+    findings
+}
+
+/// What was recorded of a process, under the names of the labels that tell it.
+fn details(process: &Process) -> ProcessDetails {
+    let told = |name: &str| -> Arc<str> {
+        let found = process.details.iter().find(|(own, _)| own == name);
+        found.map_or("", |(_, value)| &**value).into()
+    };
+    ProcessDetails {
+        exe: told("exe"),
+        cgroup: told("cgroup"),
+        container_id: told("container_id"),
+        pod_uid: told("pod_uid"),
+        pod: told("pod"),
+        namespace: told("namespace"),
+        slurm_job: told("slurm_job"),
+        ns_pid: told("ns_pid"),
+        user: told("user"),
+        rank: told("rank"),
+        local_rank: told("local_rank"),
+        world_size: told("world_size"),
+    }
+}
+
+/// Names that were found out when it was recorded.
+struct Recorded<'a>(&'a HashMap<ProcId, HashMap<u64, String>>);
+
+impl NameSource for Recorded<'_> {
+    fn handle_name(&mut self, id: ProcId, handle: u64) -> Option<HandleName> {
+        let name = self.0.get(&id)?.get(&handle)?;
+        Some(HandleName::Text(name.as_bytes().into()))
+    }
+
+    fn function_names(
+        &mut self,
+        _process: &ProcessSnapshot,
+        _addresses: &[u64],
+    ) -> BTreeMap<u64, FunctionName> {
+        BTreeMap::new()
+    }
+}
+
+impl Source for Stage {
+    fn collectors(&self) -> Vec<&'static str> {
+        self.collectors.names()
+    }
+
+    fn scrape(&self, selection: &Selection) -> Result<Exported, ScrapeError> {
+        let observation = self.now().observation.clone();
+        let observation = observation
+            .unwrap_or_else(|| Observation::new(Snapshot::default(), Nanos(0), WallClock::now()));
+        Ok(self.collectors.gather_selected(&observation, selection).into())
+    }
+
+    fn chains(&self) -> Vec<Chain> {
+        self.now().observation.as_ref().map(|own| own.findings.chains.clone()).unwrap_or_default()
+    }
+
+    fn ready(&self) -> Readiness {
+        match self.now().observation {
+            Some(_) => Readiness::Ready,
+            None => Readiness::NotReady("the recording is being read".into()),
+        }
+    }
+}
