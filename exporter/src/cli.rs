@@ -43,6 +43,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Tell why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and what to try
     Explain(ExplainArgs),
+    /// Put several trace files, of one node or many, into one
+    Merge(MergeArgs),
     /// Serve and show live what is observed; without a CUDA process here, of a stand-in workload under real CPU contention
     Demo(DemoArgs),
     /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
@@ -146,6 +148,20 @@ pub struct ExplainArgs {
     /// Print JSON, with all numbers
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `gpucause merge`.
+#[derive(Debug, Clone, Args)]
+pub struct MergeArgs {
+    /// File to write
+    #[arg(short, long, value_name = "PATH")]
+    pub output: PathBuf,
+    /// Overwrite it when it exists
+    #[arg(long)]
+    pub force: bool,
+    /// Trace files: those of gpucause, and Ingero's
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
 }
 
 /// Flags of `gpucause demo`.

@@ -2,6 +2,7 @@
 
 pub mod explain;
 pub mod http;
+pub mod merge;
 pub mod node;
 pub mod recording;
 pub mod trace;
