@@ -1,5 +1,7 @@
 //! The command line.
 
+mod recordings;
+
 use crate::budget::Budget;
 use crate::config::reload::{ConfigSource, Overrides};
 use crate::dcgm::{PageUrl, Upstream};
@@ -22,9 +24,10 @@ use gpucause_probes::nvml::LIBRARY;
 use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use recordings::{MergeArgs, QueryArgs, QueryFormat, ReplayArgs, Speed};
 
 /// What the user typed.
 #[derive(Debug, Parser)]
@@ -44,6 +47,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Tell why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and what to try
     Explain(ExplainArgs),
+    /// Put several trace files, of one node or many, into one
+    Merge(MergeArgs),
     /// Serve and show live what is observed; without a CUDA process here, of a stand-in workload under real CPU contention
     Demo(DemoArgs),
     /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
@@ -149,60 +154,6 @@ pub struct ExplainArgs {
     /// Print JSON, with all numbers
     #[arg(long)]
     pub json: bool,
-}
-
-/// Flags of `gpucause replay`.
-#[derive(Debug, Clone, Args)]
-pub struct ReplayArgs {
-    /// The recording
-    #[arg(long, value_name = "FILE")]
-    pub db: PathBuf,
-    /// Name of the node that is replayed; needed where the recording holds several
-    #[arg(long, value_name = "NAME")]
-    pub node: Option<String>,
-    /// Seconds of the recording that pass in a second, such as 10 or 0.5; rates are so many times as high
-    #[arg(long, value_name = "FACTOR", default_value = "1")]
-    pub speed: Speed,
-    /// End when the recording is over, instead of serving the last page until a signal comes
-    #[arg(long)]
-    pub exit: bool,
-    /// Flags of the HTTP server.
-    #[command(flatten)]
-    pub web: WebArgs,
-    /// Configuration file of the exporter, for the thresholds of chains
-    #[arg(long = "config.file", value_name = "PATH")]
-    pub config: Option<PathBuf>,
-    /// Flags of the log.
-    #[command(flatten)]
-    pub log: logging::LogArgs,
-}
-
-impl ReplayArgs {
-    /// Where the configuration comes from.
-    #[must_use]
-    pub fn config_source(&self) -> ConfigSource {
-        let overrides = Overrides { retention: None, budget: None };
-        ConfigSource { file: self.config.clone(), optional: false, overrides }
-    }
-}
-
-/// How many seconds of a recording pass in a second.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Speed(pub f64);
-
-/// The least and the most.
-const SPEEDS: (f64, f64) = (0.01, 1000.0);
-
-impl FromStr for Speed {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (least, most) = SPEEDS;
-        match text.parse() {
-            Ok(speed) if (least..=most).contains(&speed) => Ok(Self(speed)),
-            _ => Err(format!("{text:?} is no speed; write a number from {least} to {most}")),
-        }
-    }
 }
 
 /// Flags of `gpucause demo`.

@@ -28,6 +28,7 @@ pub mod kernel_names;
 pub mod logging;
 pub mod manual;
 pub mod merge;
+pub mod merge_traces;
 pub mod metric;
 pub mod nvml;
 pub mod observation;

@@ -11,7 +11,7 @@ use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{demo, explain, logging, manual, privileges, replay, top};
+use gpucause::{demo, explain, logging, manual, merge_traces, privileges, replay, top};
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::share_one_arena;
@@ -55,6 +55,10 @@ fn main() -> ExitCode {
         Command::Replay(args) => {
             logging::init(args.log);
             replay::run(&args)
+        }
+        Command::Merge(args) => {
+            logging::init(TOOL_LOG);
+            merge_traces::run(&args)
         }
         Command::Completions { shell } => printed(&manual::completions(shell)),
         Command::Man { dir: None } => {

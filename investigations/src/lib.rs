@@ -3,6 +3,7 @@
 pub mod accounts;
 pub mod explain;
 pub mod http;
+pub mod merge;
 pub mod node;
 pub mod recording;
 pub mod trace;

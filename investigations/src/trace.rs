@@ -17,4 +17,6 @@ pub use reader::Trace;
 pub use store::{ProcessRef, WriteError};
 pub use writer::{Finished, Start, Writer};
 
+pub(crate) use lists::PRUNED;
 pub(crate) use reader::recognise;
+pub(crate) use store::{NodeRef, SessionRef, Store};

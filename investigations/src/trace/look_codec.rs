@@ -55,3 +55,6 @@ pub(super) fn decode(bytes: &[u8], unix_seconds: f64) -> Result<Moment, LookErro
     }
     decode::look(message::Look::decode(plain.as_slice())?, unix_seconds)
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,6 +38,8 @@ pub(super) const MAX_SEQUENCE: i64 = (1 << SEQUENCE_BITS) - 1;
 /// Lays out an empty file, and leaves it in WAL mode.
 pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    // All that is referred to is written by the same hand just before; looking each up again would double the cost.
+    connection.pragma_update(None, "foreign_keys", false)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.execute_batch("BEGIN")?;

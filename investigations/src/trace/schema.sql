@@ -22,7 +22,7 @@ CREATE TABLE session_details (
     name TEXT NOT NULL,
     value TEXT NOT NULL,
     PRIMARY KEY (session, position)
-);
+) WITHOUT ROWID;
 
 CREATE TABLE processes (
     id INTEGER PRIMARY KEY,
@@ -40,7 +40,7 @@ CREATE TABLE process_details (
     name TEXT NOT NULL,
     value TEXT NOT NULL,
     PRIMARY KEY (process, position)
-);
+) WITHOUT ROWID;
 
 CREATE TABLE threads (
     id INTEGER PRIMARY KEY,
@@ -54,7 +54,7 @@ CREATE TABLE kernels (
     handle INTEGER NOT NULL,
     name TEXT NOT NULL,
     PRIMARY KEY (process, handle)
-);
+) WITHOUT ROWID;
 
 CREATE TABLE names (
     id INTEGER PRIMARY KEY,

@@ -3,13 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gpucause_abi::ProcId;
 use gpucause_abi::op::Api;
+use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
 use rusqlite::{Connection, params};
 
 use super::dictionary::{Dictionary, Pairs};
 use super::event_row::{Columns, NewEvent};
-use super::schema;
+use super::lists::rows;
+use super::{look_codec, schema};
 use crate::recording::{Stack, StackFrame, StackId};
 
 /// A process of the file that is being written.
@@ -70,6 +73,10 @@ pub enum WriteError {
 
 /// How long a program that reads the file is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Files of at most so many bytes get smaller pages when they are finished.
+const SMALL: u64 = 1 << 20;
+/// What such a page takes, in bytes.
+const SMALL_PAGE: u32 = 1024;
 const MAX_NODES: usize = 1 << 16;
 
 const INSERT_EVENT: &str =
@@ -185,16 +192,7 @@ impl Store {
     /// Makes an empty file.
     pub(crate) fn create(path: &Path, overwrite: bool) -> Result<Self, WriteError> {
         if overwrite {
-            for suffix in ["", "-wal", "-shm", "-journal"] {
-                let mut name = path.as_os_str().to_owned();
-                name.push(suffix);
-                match std::fs::remove_file(&name) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(WriteError::Create { path: name.into(), source: error });
-                    }
-                    _ => {}
-                }
-            }
+            Self::remove(path)?;
         }
         // Made here, since SQLite would take an existing file, or follow a link that somebody put there.
         std::fs::File::create_new(path).map_err(|source| match source.kind() {
@@ -215,6 +213,21 @@ impl Store {
             looks: 0,
             open_since: None,
         })
+    }
+
+    /// Takes a file away, with those that SQLite keeps beside it.
+    pub(crate) fn remove(path: &Path) -> Result<(), WriteError> {
+        for suffix in ["", "-wal", "-shm", "-journal"] {
+            let mut name = path.as_os_str().to_owned();
+            name.push(suffix);
+            match std::fs::remove_file(&name) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(WriteError::Create { path: name.into(), source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Does something within the transaction that is open, or a new one.
@@ -322,6 +335,20 @@ impl Store {
         Ok(ProcessRef(id))
     }
 
+    /// Says what number a process has in the accounts of a session.
+    pub(crate) fn process_known_as(
+        &mut self,
+        process: ProcessRef,
+        session: SessionRef,
+        id: ProcId,
+    ) -> Result<(), WriteError> {
+        self.write(|store| {
+            let update = "UPDATE processes SET session = ?, proc_id = ? WHERE id = ?";
+            store.connection.execute(update, params![session.0, id.0, process.0])
+        })?;
+        Ok(())
+    }
+
     pub(crate) fn rename_process(
         &mut self,
         process: ProcessRef,
@@ -411,14 +438,15 @@ impl Store {
         Ok(())
     }
 
-    pub(super) fn look(
+    /// Adds a look at the accounts.
+    pub(crate) fn moment(
         &mut self,
         session: SessionRef,
-        unix_seconds: f64,
-        accounts: &[u8],
+        moment: &Moment,
     ) -> Result<(), WriteError> {
         self.looks += 1;
-        let id = self.looks;
+        let (id, accounts) = (self.looks, look_codec::encode(moment));
+        let unix_seconds = moment.unix_seconds;
         self.write(|store| {
             let insert = "INSERT INTO looks VALUES (?, ?, ?, ?)";
             store.connection.execute(insert, params![id, session.0, unix_seconds, accounts])
@@ -498,7 +526,7 @@ impl Store {
     }
 
     /// Says how many events of a session went again.
-    pub(super) fn pruned(&mut self, session: SessionRef, events: u64) -> Result<(), WriteError> {
+    pub(crate) fn pruned(&mut self, session: SessionRef, events: u64) -> Result<(), WriteError> {
         let numbers = [signed(events), session.0];
         self.write(|store| {
             let update = "UPDATE sessions SET pruned_events = ? WHERE id = ?";
@@ -507,18 +535,27 @@ impl Store {
         Ok(())
     }
 
+    /// Makes a small file smaller still: each table takes a page at least, and most tables hold little.
+    fn shrink(&self) -> Result<(), WriteError> {
+        if self.bytes_used()? > SMALL {
+            return Ok(());
+        }
+        let shrink = format!("PRAGMA page_size = {SMALL_PAGE}; VACUUM");
+        self.connection.execute_batch(&shrink).map_err(|source| self.error(source))
+    }
+
     /// Makes it one plain file.
     pub(crate) fn finish(mut self) -> Result<PathBuf, WriteError> {
         self.write(|store| store.connection.execute_batch(schema::INDEX_EVENTS))?;
         self.commit()?;
         let connection = &self.connection;
-        connection
-            .execute_batch("PRAGMA incremental_vacuum")
+        // A page a step.
+        rows(connection, "PRAGMA incremental_vacuum", [], |_| Ok(()))
             .map_err(|source| self.error(source))?;
         let mode: Result<String, _> =
             connection.pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get(0));
         match mode {
-            Ok(mode) if mode == "delete" => Ok(self.path.clone()),
+            Ok(mode) if mode == "delete" => self.shrink().map(|()| self.path.clone()),
             Err(source)
                 if source.sqlite_error_code() != Some(rusqlite::ErrorCode::DatabaseBusy) =>
             {

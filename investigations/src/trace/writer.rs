@@ -12,7 +12,6 @@ use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
 
 use super::event_row::NewEvent;
-use super::look_codec;
 use super::schema;
 use super::store::{NodeRef, ProcessRef, SessionRef, Store, WriteError};
 use crate::recording::{Stack, StackId};
@@ -189,8 +188,7 @@ impl Writer {
     /// # Errors
     /// When the file cannot be written.
     pub fn add_look(&mut self, moment: &Moment, chains: &[Chain]) -> Result<(), WriteError> {
-        let accounts = look_codec::encode(moment);
-        self.store.look(self.session, moment.unix_seconds, &accounts)?;
+        self.store.moment(self.session, moment)?;
         let Snapshot { processes, .. } = &*moment.snapshot;
         for process in processes {
             self.settle(process)?;

@@ -1,0 +1,110 @@
+//! Flags of the commands that work on trace files.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::WebArgs;
+use crate::config::reload::{ConfigSource, Overrides};
+use crate::{duration, logging};
+
+/// Flags of `gpucause replay`.
+#[derive(Debug, Clone, Args)]
+pub struct ReplayArgs {
+    /// The recording
+    #[arg(long, value_name = "FILE")]
+    pub db: PathBuf,
+    /// Name of the node that is replayed; needed where the recording holds several
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Seconds of the recording that pass in a second, such as 10 or 0.5; rates are so many times as high
+    #[arg(long, value_name = "FACTOR", default_value = "1")]
+    pub speed: Speed,
+    /// End when the recording is over, instead of serving the last page until a signal comes
+    #[arg(long)]
+    pub exit: bool,
+    /// Flags of the HTTP server.
+    #[command(flatten)]
+    pub web: WebArgs,
+    /// Configuration file of the exporter, for the thresholds of chains
+    #[arg(long = "config.file", value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Flags of the log.
+    #[command(flatten)]
+    pub log: logging::LogArgs,
+}
+
+impl ReplayArgs {
+    /// Where the configuration comes from.
+    #[must_use]
+    pub fn config_source(&self) -> ConfigSource {
+        let overrides = Overrides { retention: None, budget: None };
+        ConfigSource { file: self.config.clone(), optional: false, overrides }
+    }
+}
+
+/// How many seconds of a recording pass in a second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speed(pub f64);
+
+/// The least and the most.
+const SPEEDS: (f64, f64) = (0.01, 1000.0);
+
+impl FromStr for Speed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (least, most) = SPEEDS;
+        match text.parse() {
+            Ok(speed) if (least..=most).contains(&speed) => Ok(Self(speed)),
+            _ => Err(format!("{text:?} is no speed; write a number from {least} to {most}")),
+        }
+    }
+}
+
+/// Flags of `gpucause merge`.
+#[derive(Debug, Clone, Args)]
+pub struct MergeArgs {
+    /// File to write
+    #[arg(short, long, value_name = "PATH")]
+    pub output: PathBuf,
+    /// Overwrite it when it exists
+    #[arg(long)]
+    pub force: bool,
+    /// Trace files: those of gpucause, and Ingero's
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+}
+
+/// Flags of `gpucause query`.
+#[derive(Debug, Clone, Args)]
+pub struct QueryArgs {
+    /// The trace file, of gpucause or Ingero
+    #[arg(long, value_name = "FILE")]
+    pub db: PathBuf,
+    /// The statement, such as 'SELECT count(*) FROM events'; - reads it from standard input
+    #[arg(value_name = "SQL")]
+    pub sql: String,
+    /// How the rows are printed
+    #[arg(long, value_enum, default_value = "table")]
+    pub format: QueryFormat,
+    /// Print so many rows at most
+    #[arg(long, value_name = "ROWS", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+    /// End after this time at the latest, such as 30s
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
+    pub timeout: Duration,
+}
+
+/// How rows are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum QueryFormat {
+    /// Aligned columns; long values are cut
+    Table,
+    /// Comma-separated values
+    Csv,
+    /// An object with columns, rows, and whether there are more
+    Json,
+}

@@ -1,0 +1,305 @@
+//! One recording after another into the file that is being written.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+
+use gpucause_abi::snapshot::ProcessSnapshot;
+
+use super::MergeError;
+use crate::recording::{
+    Event, Filter, Look, NodeIndex, ProcessIndex, Recording, RecordingError, Session, StackId,
+};
+use crate::trace::{
+    Finished, NewEvent, NodeRef, PRUNED, ProcessRef, SessionRef, Store, WriteError,
+};
+
+/// Events that are read before they are written.
+const BATCH: usize = 4096;
+
+/// The file, and what is in it so far.
+#[derive(Debug)]
+pub(super) struct Copying {
+    store: Store,
+    /// Names, and how far their clocks are ahead of that of the first.
+    nodes: Vec<(String, Option<i64>)>,
+    /// The largest sequence of each node.
+    last: HashMap<NodeRef, u64>,
+    events: u64,
+}
+
+/// What the rows of one recording are in the file.
+struct Rows<'a> {
+    recording: &'a dyn Recording,
+    /// By index; `None` for what is left out.
+    nodes: Vec<Option<NodeRef>>,
+    processes: Vec<Option<ProcessRef>>,
+    sessions: Vec<Option<SessionRef>>,
+    stacks: HashMap<StackId, StackId>,
+    threads: HashSet<(ProcessIndex, u32)>,
+    /// What is added to sequences, by node.
+    offsets: HashMap<NodeRef, u64>,
+}
+
+impl Rows<'_> {
+    fn node(&self, node: NodeIndex) -> Option<NodeRef> {
+        self.nodes.get(usize::from(node.0)).copied().flatten()
+    }
+
+    fn process(&self, process: ProcessIndex) -> Option<ProcessRef> {
+        let index = usize::try_from(process.0).ok()?;
+        self.processes.get(index).copied().flatten()
+    }
+}
+
+impl Copying {
+    pub(super) fn new(store: Store) -> Self {
+        Self { store, nodes: Vec::new(), last: HashMap::new(), events: 0 }
+    }
+
+    pub(super) fn nodes(&self) -> &[(String, Option<i64>)] {
+        &self.nodes
+    }
+
+    pub(super) fn finish(self) -> Result<Finished, WriteError> {
+        let path = self.store.finish()?;
+        Ok(Finished { path, events: self.events, pruned_events: 0 })
+    }
+
+    /// Copies all of a recording but these nodes; tells `step` how many events are done, and of how many.
+    pub(super) fn copy(
+        &mut self,
+        recording: &dyn Recording,
+        left_out: &HashSet<NodeIndex>,
+        step: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), MergeError> {
+        let nodes = self.copy_nodes(recording, left_out)?;
+        let offsets =
+            nodes.iter().flatten().map(|node| (*node, self.last.get(node).copied().unwrap_or(0)));
+        let offsets = offsets.collect();
+        let (processes, sessions) = (Vec::new(), Vec::new());
+        let (stacks, threads) = (HashMap::new(), HashSet::new());
+        let mut rows = Rows { recording, nodes, processes, sessions, stacks, threads, offsets };
+        self.copy_sessions(&mut rows)?;
+        self.copy_processes(&mut rows)?;
+        self.copy_statistics(&rows)?;
+        self.copy_looks(&rows)?;
+        self.copy_events(&mut rows, step)?;
+        self.store.commit()?;
+        Ok(())
+    }
+
+    fn copy_nodes(
+        &mut self,
+        recording: &dyn Recording,
+        left_out: &HashSet<NodeIndex>,
+    ) -> Result<Vec<Option<NodeRef>>, MergeError> {
+        let first = recording.nodes().first().map(|node| &node.name);
+        // Clocks are told by that of a recording's first node, which need not be the first of the result.
+        let same_reference = self.nodes.first().is_none_or(|known| Some(&known.0) == first);
+        let mut rows = Vec::new();
+        for (index, node) in (0..).zip(recording.nodes()) {
+            if left_out.contains(&NodeIndex(index)) {
+                rows.push(None);
+                continue;
+            }
+            let ahead = node.clock_ahead_ns.filter(|_| same_reference);
+            if !self.nodes.iter().any(|known| known.0 == node.name) {
+                self.nodes.push((node.name.clone(), ahead));
+            }
+            rows.push(Some(self.store.node(&node.name, ahead)?));
+        }
+        Ok(rows)
+    }
+
+    fn copy_sessions(&mut self, rows: &mut Rows<'_>) -> Result<(), MergeError> {
+        for session in rows.recording.sessions() {
+            let Session { node, started_ns, ended_ns, recorder, details, lost_events } = session;
+            let Some(node) = rows.node(*node) else {
+                rows.sessions.push(None);
+                continue;
+            };
+            let row = self.store.session(node, *started_ns, recorder)?;
+            self.store.session_numbers(row, *ended_ns, *lost_events)?;
+            let (pruned, details): (Vec<_>, Vec<_>) =
+                details.iter().cloned().partition(|detail| detail.0 == PRUNED);
+            self.store.session_details(row, &details)?;
+            if let Some(pruned) = pruned.first().and_then(|pruned| pruned.1.parse().ok()) {
+                self.store.pruned(row, pruned)?;
+            }
+            rows.sessions.push(Some(row));
+        }
+        Ok(())
+    }
+
+    fn copy_processes(&mut self, rows: &mut Rows<'_>) -> Result<(), MergeError> {
+        for process in rows.recording.processes() {
+            let Some(node) = rows.node(process.node) else {
+                rows.processes.push(None);
+                continue;
+            };
+            let row = self.store.process(node, None, (process.pid, &process.comm))?;
+            if process.rank.is_some() {
+                self.store.rename_process(row, &process.comm, process.rank)?;
+            }
+            self.store.process_details(row, &process.details)?;
+            rows.processes.push(Some(row));
+        }
+        for name in rows.recording.kernel_names()? {
+            if let Some(row) = rows.process(name.process) {
+                self.store.name_kernel(row, name.handle, &name.name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_statistics(&mut self, rows: &Rows<'_>) -> Result<(), MergeError> {
+        for calls in rows.recording.calls()? {
+            if let Some(row) = rows.process(calls.process) {
+                self.store.call_statistics(row, &calls)?;
+            }
+        }
+        for waits in rows.recording.waits()? {
+            if let Some(row) = rows.process(waits.process) {
+                self.store.wait_statistics(row, &waits)?;
+            }
+        }
+        for told in rows.recording.chains()? {
+            if let Some(node) = rows.node(told.node) {
+                self.store.chain(node, None, &told.chain)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_looks(&mut self, rows: &Rows<'_>) -> Result<(), MergeError> {
+        let mut failure = None;
+        let mut introduced = HashSet::new();
+        let mut last: HashMap<ProcessRef, ProcessSnapshot> = HashMap::new();
+        rows.recording.looks(&mut |look| {
+            let Some(&Some(session)) = rows.sessions.get(look.session) else {
+                return ControlFlow::Continue(());
+            };
+            for process in &look.moment.snapshot.processes {
+                let known = look.processes.get(&process.id);
+                if let Some(row) = known.and_then(|&known| rows.process(known)) {
+                    last.insert(row, process.clone());
+                }
+            }
+            let new = introduced.insert(look.session);
+            match self.copy_look(rows, session, &look, new) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        if let Some(failure) = failure {
+            return Err(failure.into());
+        }
+        for (row, process) in &last {
+            self.store.totals(*row, process)?;
+        }
+        Ok(())
+    }
+
+    fn copy_look(
+        &mut self,
+        rows: &Rows<'_>,
+        session: SessionRef,
+        look: &Look,
+        first_of_session: bool,
+    ) -> Result<(), WriteError> {
+        if first_of_session {
+            for (id, process) in look.processes.iter() {
+                if let Some(row) = rows.process(*process) {
+                    self.store.process_known_as(row, session, *id)?;
+                }
+            }
+        }
+        self.store.moment(session, &look.moment)
+    }
+
+    fn copy_events(
+        &mut self,
+        rows: &mut Rows<'_>,
+        step: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), MergeError> {
+        let of = rows.recording.event_count()?;
+        let mut batch: Vec<Event> = Vec::with_capacity(BATCH);
+        let (mut done, mut failure) = (0, None);
+        let recording = rows.recording;
+        recording.events(&Filter::default(), &mut |event| {
+            done += 1;
+            batch.push(event.clone());
+            if batch.len() < BATCH {
+                return ControlFlow::Continue(());
+            }
+            step(done, of);
+            match self.copy_batch(rows, &mut batch) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        self.copy_batch(rows, &mut batch)?;
+        step(done, of);
+        Ok(())
+    }
+
+    fn copy_batch(
+        &mut self,
+        rows: &mut Rows<'_>,
+        batch: &mut Vec<Event>,
+    ) -> Result<(), MergeError> {
+        let mut by_node: HashMap<NodeRef, Vec<(u64, NewEvent<'_>)>> = HashMap::new();
+        for event in batch.iter() {
+            let known = (rows.node(event.id.node), rows.process(event.process));
+            let (Some(node), Some(process)) = known else { continue };
+            self.name_thread(rows, process, event)?;
+            let stack = event.stack.map(|stack| self.stack(rows, stack)).transpose()?.flatten();
+            let offset = rows.offsets.get(&node).copied().unwrap_or(0);
+            let sequence = event.id.sequence.saturating_add(offset);
+            let last = self.last.entry(node).or_default();
+            *last = sequence.max(*last);
+            by_node.entry(node).or_default().push((sequence, NewEvent::of(event, process, stack)));
+        }
+        for (node, events) in by_node {
+            self.events += events.len() as u64;
+            self.store.add_events(node, events)?;
+        }
+        self.store.commit()?;
+        batch.clear();
+        Ok(())
+    }
+
+    fn name_thread(
+        &mut self,
+        rows: &mut Rows<'_>,
+        process: ProcessRef,
+        event: &Event,
+    ) -> Result<(), WriteError> {
+        if rows.threads.insert((event.process, event.tid))
+            && let Some(name) = rows.recording.thread_name(event.process, event.tid)
+        {
+            self.store.name_thread(process, event.tid, name)?;
+        }
+        Ok(())
+    }
+
+    fn stack(&mut self, rows: &mut Rows<'_>, id: StackId) -> Result<Option<StackId>, MergeError> {
+        if let Some(&known) = rows.stacks.get(&id) {
+            return Ok(Some(known));
+        }
+        let stack: Result<_, RecordingError> = rows.recording.stack(id);
+        let Some(stack) = stack? else { return Ok(None) };
+        let row = self.store.stack(&stack)?;
+        rows.stacks.insert(id, row);
+        Ok(Some(row))
+    }
+}

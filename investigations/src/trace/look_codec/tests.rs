@@ -1,0 +1,286 @@
+//! What is decoded is what was encoded, and damage is an error.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gpucause_abi::hist::{Histogram, SLOTS};
+use gpucause_abi::op::{CopyKind, OPS, OpId};
+use gpucause_abi::record::SelfCounter;
+use gpucause_abi::snapshot::{
+    BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, MapUsage, MemorySnapshot,
+    ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount, Wait,
+};
+use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, Role};
+use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
+use gpucause_engine::Moment;
+use proptest::prelude::*;
+use prost::Message as _;
+
+use super::{axis, decode, encode, message};
+
+/// Makes anything of numbers; of zeros when there are no more.
+struct Source(std::vec::IntoIter<u64>);
+
+impl Source {
+    fn number(&mut self) -> u64 {
+        self.0.next().unwrap_or(0)
+    }
+
+    fn small(&mut self) -> u32 {
+        self.number() as u32
+    }
+
+    fn nanos(&mut self) -> Nanos {
+        Nanos(self.number())
+    }
+
+    fn flag(&mut self) -> bool {
+        self.number() % 2 == 1
+    }
+
+    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.flag().then(|| make(self))
+    }
+
+    fn some<T>(&mut self, make: impl Fn(&mut Self) -> T) -> Vec<T> {
+        (0..self.number() % 3).map(|_| make(self)).collect()
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[(self.number() % of.len() as u64) as usize]
+    }
+
+    /// Also of no op of the table.
+    fn op(&mut self) -> OpId {
+        OpId((self.number() % (OPS.len() as u64 + 3)) as u16)
+    }
+
+    fn name(&mut self) -> [u8; 16] {
+        let (left, right) = (self.number().to_le_bytes(), self.number().to_le_bytes());
+        std::array::from_fn(|at| if at < 8 { left[at] } else { right[at - 8] })
+    }
+
+    fn histogram(&mut self) -> Histogram {
+        let mut slots = [0; SLOTS];
+        for _ in 0..self.number() % 4 {
+            slots[(self.number() % SLOTS as u64) as usize] = self.number();
+        }
+        Histogram::from_slots(self.nanos(), self.nanos(), slots)
+    }
+
+    fn time(&mut self) -> TimeAccount {
+        let mut time = TimeAccount::default();
+        time.0.iter_mut().flatten().for_each(|cell| *cell = self.nanos());
+        time
+    }
+
+    fn dispatcher(&mut self) -> DispatcherSnapshot {
+        DispatcherSnapshot {
+            tid: Tid(self.small()),
+            wall: self.nanos(),
+            time: self.time(),
+            inflight: self.maybe(|source| (source.op(), source.nanos())),
+        }
+    }
+
+    fn wait(&mut self) -> Wait {
+        Wait {
+            tid: self.maybe(|source| Tid(source.small())),
+            reason: self.one(Reason::ALL),
+            on: Comm(self.name()),
+            phase: self.one(Phase::ALL),
+            total: self.nanos(),
+            held: self.nanos(),
+            tgid: self.maybe(|source| Tgid(source.small())),
+            relation: self.one(Relation::ALL),
+        }
+    }
+
+    fn host(&mut self) -> HostUse {
+        HostUse {
+            block_io: self.some(|source| BlockIo {
+                device: DeviceName(source.name()),
+                operation: source.one(BlockOperation::ALL),
+                time: source.nanos(),
+                bytes: source.number(),
+                requests: source.number(),
+            }),
+            page_faults: self.maybe(|source| [source.number(), source.number()]),
+            page_alloc_bytes: self.number(),
+            direct_reclaim: self.nanos(),
+            tcp_retransmits: self.number(),
+            oom_kills: self.number(),
+        }
+    }
+
+    fn process(&mut self) -> ProcessSnapshot {
+        ProcessSnapshot {
+            id: ProcId(self.small()),
+            tgid: Tgid(self.small()),
+            comm: Comm(self.name()),
+            parent: self.maybe(|source| ProcId(source.small())),
+            started_boottime: self.nanos(),
+            first_seen: self.nanos(),
+            dispatches: self.flag(),
+            ended: self.maybe(Self::nanos),
+            execed: self.flag(),
+            abandoned_calls: self.number(),
+            calls: self.some(|source| CallSnapshot {
+                op: source.op(),
+                cold: source.flag(),
+                durations: source.histogram(),
+                stalled: source.histogram(),
+            }),
+            stalls: self.some(|source| StallSnapshot {
+                op: source.op(),
+                cold: source.flag(),
+                calls: source.number(),
+                offcpu: std::array::from_fn(|_| source.nanos()),
+            }),
+            errors: self.some(|source| (source.op(), source.small(), source.number())),
+            kernels: self.some(|source| (source.number(), source.number())),
+            other_launches: self.number(),
+            launch_times: self.some(|source| (source.number(), source.histogram())),
+            copied: std::array::from_fn(|_| self.number()),
+            copies: self.some(|source| {
+                (source.one(CopyKind::ALL), source.small() as u16, source.histogram())
+            }),
+            memory: MemorySnapshot { allocated: self.number(), freed: self.number() },
+            collectives: self.some(|source| (source.op(), source.number())),
+            rank: self.maybe(|source| (source.small(), source.small())),
+            dispatcher_time: self.time(),
+            dispatchers: self.some(Self::dispatcher),
+            worker: self.maybe(Self::dispatcher),
+            launch_gap: self.histogram(),
+            ended_waits: self.nanos(),
+            waits: self.some(Self::wait),
+            offcpu: self.some(|source| {
+                (source.one(Role::ALL), source.one(Reason::ALL), source.histogram())
+            }),
+            runqueue: self.some(|source| (source.one(Role::ALL), source.histogram())),
+            switches: std::array::from_fn(|_| std::array::from_fn(|_| self.number())),
+            host: self.host(),
+        }
+    }
+
+    fn moment(&mut self) -> Moment {
+        let snapshot = Snapshot {
+            taken_at: self.nanos(),
+            launches_unwatched: self.nanos(),
+            processes: self.some(Self::process),
+            counters: self.some(|source| (source.one(SelfCounter::ALL), source.number())),
+            maps: self.some(|source| MapUsage {
+                map: source.one(&["hists", "procs", "a map of a newer gpucause"]),
+                entries: source.number(),
+                capacity: source.number(),
+                refused: source.number(),
+            }),
+        };
+        let mut moment = Moment::new(Arc::new(snapshot), 1.7e9);
+        moment.throttled_gpus =
+            HashMap::from_iter(self.some(|source| (source.number().to_string(), 0.25)));
+        moment.throttled_cgroups =
+            HashMap::from_iter(self.some(|source| (ProcId(source.small()), source.nanos())));
+        moment
+    }
+}
+
+fn any_moment() -> impl Strategy<Value = Moment> {
+    // Large and small numbers alike, so that every length of a number comes by.
+    let number = (any::<u64>(), 0u32..64).prop_map(|(number, shift)| number >> shift);
+    proptest::collection::vec(number, 0..900)
+        .prop_map(|numbers| Source(numbers.into_iter()).moment())
+}
+
+fn assert_same(read: &Moment, written: &Moment) {
+    assert_eq!(read.snapshot, written.snapshot);
+    assert_eq!(read.unix_seconds.to_bits(), written.unix_seconds.to_bits());
+    assert_eq!(read.throttled_gpus, written.throttled_gpus);
+    assert_eq!(read.throttled_cgroups, written.throttled_cgroups);
+}
+
+proptest! {
+    #[test]
+    fn what_is_decoded_is_what_was_encoded(moment in any_moment()) {
+        assert_same(&decode(&encode(&moment), moment.unix_seconds).unwrap(), &moment);
+    }
+
+    #[test]
+    fn whatever_bytes_there_are_it_ends_in_an_answer(
+        moment in any_moment(),
+        flips in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..8),
+    ) {
+        let mut bytes = super::encode::look(&moment).encode_to_vec();
+        for (at, byte) in flips {
+            let at = at % bytes.len();
+            bytes[at] = byte;
+        }
+        if let Ok(look) = message::Look::decode(bytes.as_slice()) {
+            let _ = super::decode::look(look, 0.0);
+        }
+    }
+}
+
+#[test]
+fn what_a_newer_gpucause_adds_goes_under_other_or_is_passed_over() {
+    let mut process =
+        ProcessSnapshot::new(ProcId(1), Tgid(42), Comm(*b"python3\0\0\0\0\0\0\0\0\0"));
+    process.waits = vec![Wait::host(Reason::Futex, Comm([b'x'; 16]), Nanos(5))];
+    process.dispatcher_time.0[0][Reason::Futex as usize + 1] = Nanos(7);
+    process.dispatcher_time.0[0][Reason::Other as usize + 1] = Nanos(1);
+    process.switches = [[1, 2], [3, 4], [5, 6]];
+    process.errors = vec![(OpId(0), 2, 3)];
+    let snapshot = Snapshot {
+        processes: vec![process],
+        counters: vec![(SelfCounter::Cut, 1), (SelfCounter::Unmatched, 2)],
+        ..Snapshot::default()
+    };
+    let mut look = super::encode::look(&Moment::new(Arc::new(snapshot), 0.0));
+    let rename = |labels: &mut Vec<String>, old: &str| {
+        let at = labels.iter().position(|label| label == old).unwrap();
+        labels[at] = "of a newer gpucause".into();
+    };
+    rename(&mut look.labels.reasons, "futex");
+    rename(&mut look.labels.states, "futex");
+    rename(&mut look.labels.roles, "helper");
+    rename(&mut look.labels.counters, "cut");
+    look.labels.ops[0] = "runtime cudaNewThing".into();
+    let read = super::decode::look(look.clone(), 0.0).unwrap().snapshot;
+    let process = &read.processes[0];
+    assert_eq!(process.waits[0].reason, Reason::Other);
+    assert_eq!(process.dispatcher_time.0[0][Reason::Other as usize + 1], Nanos(8));
+    assert_eq!(process.switches, [[1, 2], [0, 0], [5, 6]]);
+    assert_eq!(read.counters, [(SelfCounter::Unmatched, 2)]);
+    let op = process.errors[0].0;
+    assert_eq!(op.op(), None);
+    let again = axis::Axes::of(&look.labels).ops.at(0).unwrap();
+    assert_eq!(again, Some(op), "each look has the same number for it");
+}
+
+#[test]
+fn an_op_is_known_by_its_name_wherever_it_is_in_the_table() {
+    let (first, second) = (OPS[0], OPS[1]);
+    let labels = message::Labels {
+        ops: vec![
+            format!("{} {}", second.api.label(), second.name),
+            format!("{} {}", first.api.label(), first.name),
+        ],
+        ..message::Labels::default()
+    };
+    let ops = axis::Axes::of(&labels).ops;
+    assert_eq!(ops.at(0).unwrap(), Some(OpId(1)));
+    assert_eq!(ops.at(1).unwrap(), Some(OpId(0)));
+    assert!(ops.at(2).is_err());
+}
+
+#[test]
+fn what_inflates_without_end_is_refused() {
+    use std::io::Write as _;
+    let mut bomb = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    let zeros = vec![0; 1 << 20];
+    for _ in 0..65 {
+        bomb.write_all(&zeros).unwrap();
+    }
+    let refused = decode(&bomb.finish().unwrap(), 0.0).unwrap_err();
+    assert!(matches!(refused, super::LookError::TooLarge), "{refused}");
+}

@@ -1,0 +1,144 @@
+//! Several files become one, and nothing in it is confused.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Snapshot};
+use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_engine::Moment;
+use gpucause_investigations::merge::{Input, MergeError, Merged, Progress, Warning, merge};
+use gpucause_investigations::recording::{Event, Filter, Kind, Recording, Stack, StackFrame, open};
+use gpucause_investigations::trace::{NewEvent, NewKind, Start, Writer};
+
+const START: i64 = 1_700_000_000_000_000_000;
+
+/// A recording of a node, from that second on: ten events of one process, whose name tells the recording.
+fn record(folder: &Path, node: &str, second: i64) -> PathBuf {
+    let path = folder.join(format!("{node}-{second}.db"));
+    let start = Start {
+        node: node.into(),
+        recorder: "test".into(),
+        started_ns: START + second * 1_000_000_000,
+        ..Start::default()
+    };
+    let mut writer = Writer::create(&path, &start).unwrap();
+    let comm = format!("{node}-{second}");
+    let process = writer.process(ProcId(1), Tgid(42), &comm).unwrap();
+    writer.name_thread(process, 43, "engine").unwrap();
+    writer.name_kernel(process, 7, "gemm").unwrap();
+    let frame = StackFrame { address: 7, function: Some("step".into()), ..StackFrame::default() };
+    let stack = writer.stack(&Stack { frames: vec![frame] }).unwrap();
+    let events = (0..10).map(|at| NewEvent {
+        start_ns: start.started_ns + at,
+        duration_ns: 1,
+        process,
+        tid: 43,
+        kind: NewKind::Other(&comm),
+        stack: Some(stack),
+    });
+    writer.add_events(events).unwrap();
+    let mut name = [0; 16];
+    name[..comm.len()].copy_from_slice(comm.as_bytes());
+    let mut process = ProcessSnapshot::new(ProcId(1), Tgid(42), Comm(name));
+    process.abandoned_calls = second.unsigned_abs();
+    let taken_at = Nanos(second.unsigned_abs() + 1);
+    let snapshot = Snapshot { taken_at, processes: vec![process], ..Snapshot::default() };
+    writer.add_look(&Moment::new(Arc::new(snapshot), 1.7e9 + second as f64), &[]).unwrap();
+    writer.finish().unwrap();
+    path
+}
+
+fn merged(paths: &[&Path], output: &Path) -> Result<Merged, MergeError> {
+    let input = |path: &&Path| Input { path: path.to_path_buf(), recording: open(path).unwrap() };
+    let inputs: Vec<_> = paths.iter().map(input).collect();
+    let mut last = None;
+    let merged = merge(&inputs, output, false, &mut |progress| last = Some(progress));
+    if merged.is_ok() {
+        let of = inputs.last().unwrap().recording.event_count().unwrap();
+        assert_eq!(last, Some(Progress { input: inputs.len() - 1, events: of, of }));
+    }
+    merged
+}
+
+fn events(recording: &dyn Recording) -> Vec<Event> {
+    let mut all = Vec::new();
+    let take = &mut |event: &Event| {
+        all.push(event.clone());
+        ControlFlow::Continue(())
+    };
+    recording.events(&Filter::default(), take).unwrap();
+    all
+}
+
+#[test]
+fn events_of_several_nodes_and_sessions_keep_who_they_are_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = [("a", 0), ("b", 1), ("a", 2)].map(|(node, at)| record(folder.path(), node, at));
+    let output = folder.path().join("merged.db");
+    let told = merged(&files.each_ref().map(PathBuf::as_path), &output).unwrap();
+    assert_eq!(told.events, 30);
+    let unknown = Warning::UnknownSkew { node: "b".into(), reference: "a".into() };
+    assert_eq!(told.warnings, [unknown]);
+
+    let trace = open(&output).unwrap();
+    let nodes: Vec<_> = trace.nodes().iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(nodes, ["a", "b"], "the same node is one node");
+    assert_eq!(trace.sessions().len(), 3);
+    let read = events(&*trace);
+    let ids: Vec<_> = read.iter().map(|event| (event.id.node.0, event.id.sequence)).collect();
+    let expected = (1..=10).map(|at| (0, at)).chain((1..=10).map(|at| (1, at)));
+    assert_eq!(ids, expected.chain((11..=20).map(|at| (0, at))).collect::<Vec<_>>());
+    for event in &read {
+        let process = &trace.processes()[event.process.0 as usize];
+        assert_eq!(event.kind, Kind::Other(process.comm.as_str().into()));
+        assert_eq!(process.node, event.id.node);
+        assert_eq!(trace.thread_name(event.process, 43), Some("engine"));
+        let stack = trace.stack(event.stack.unwrap()).unwrap().unwrap();
+        assert_eq!(stack.frames[0].function.as_deref(), Some("step"));
+    }
+    assert_eq!(trace.kernel_names().unwrap().len(), 3);
+    let mut looks = 0;
+    trace
+        .looks(&mut |look| {
+            let process = &look.moment.snapshot.processes[0];
+            let known = &trace.processes()[look.processes[&process.id].0 as usize];
+            assert_eq!(known.comm, process.comm.to_text());
+            let node = &trace.nodes()[look.node.0 as usize].name;
+            assert_eq!(known.comm, format!("{node}-{}", process.abandoned_calls));
+            looks += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(looks, 3);
+}
+
+#[test]
+fn the_same_session_is_taken_once_and_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (record(folder.path(), "a", 0), record(folder.path(), "b", 0));
+    let output = folder.path().join("merged.db");
+    let told = merged(&[&one, &other, &one], &output).unwrap();
+    assert_eq!(told.events, 20);
+    let duplicate = Warning::Duplicate { path: one.clone(), node: "a".into() };
+    assert_eq!(told.warnings[0], duplicate);
+    assert_eq!(open(&output).unwrap().processes().len(), 2);
+
+    let later = record(folder.path(), "a", 5);
+    let both = folder.path().join("both.db");
+    merged(&[&one, &later], &both).unwrap();
+    let refused = folder.path().join("refused.db");
+    let refusal = merged(&[&one, &both], &refused).unwrap_err();
+    assert!(matches!(refusal, MergeError::Overlap { .. }), "{refusal}");
+    assert!(!refused.exists(), "nothing is left of a merge that failed");
+}
+
+#[test]
+fn what_is_there_is_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (record(folder.path(), "a", 0), record(folder.path(), "b", 0));
+    let before = std::fs::read(&other).unwrap();
+    let refusal = merged(&[&one], &other).unwrap_err();
+    assert!(matches!(refusal, MergeError::Write(_)), "{refusal}");
+    assert_eq!(std::fs::read(&other).unwrap(), before);
+}
