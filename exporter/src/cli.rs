@@ -43,6 +43,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Tell why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and what to try
     Explain(ExplainArgs),
+    /// Run SQL on a trace file, which it cannot change
+    Query(QueryArgs),
     /// Serve and show live what is observed; without a CUDA process here, of a stand-in workload under real CPU contention
     Demo(DemoArgs),
     /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
@@ -131,6 +133,9 @@ pub struct ExplainArgs {
     /// The node, where gpucause exporter runs, such as https://me@gpu-1:9400; a password in it can be seen by other users of this host
     #[arg(long, value_name = "URL", default_value = "http://localhost:9400")]
     pub url: NodeUrl,
+    /// Explain this trace file, of gpucause or Ingero, and ask no node
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "password_file", "ca_file", "since"])]
+    pub db: Option<PathBuf>,
     /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken
     #[arg(long, value_name = "PATH")]
     pub password_file: Option<PathBuf>,
@@ -146,6 +151,37 @@ pub struct ExplainArgs {
     /// Print JSON, with all numbers
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `gpucause query`.
+#[derive(Debug, Clone, Args)]
+pub struct QueryArgs {
+    /// The trace file, of gpucause or Ingero
+    #[arg(long, value_name = "FILE")]
+    pub db: PathBuf,
+    /// The statement, such as 'SELECT count(*) FROM events'; - reads it from standard input
+    #[arg(value_name = "SQL")]
+    pub sql: String,
+    /// How the rows are printed
+    #[arg(long, value_enum, default_value = "table")]
+    pub format: QueryFormat,
+    /// Print so many rows at most
+    #[arg(long, value_name = "ROWS", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+    /// End after this time at the latest, such as 30s
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
+    pub timeout: Duration,
+}
+
+/// How rows are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum QueryFormat {
+    /// Aligned columns; long values are cut
+    Table,
+    /// Comma-separated values
+    Csv,
+    /// An object with columns, rows, and whether there are more
+    Json,
 }
 
 /// Flags of `gpucause demo`.

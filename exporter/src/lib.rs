@@ -34,6 +34,7 @@ pub mod observation;
 pub mod privileges;
 pub mod process_details;
 pub mod process_selection;
+pub mod query;
 pub mod retention;
 pub mod serve;
 pub mod server;

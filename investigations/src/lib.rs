@@ -2,7 +2,10 @@
 
 pub mod explain;
 pub mod http;
+pub mod ingero;
 pub mod node;
+pub mod query;
 pub mod recording;
 
+mod database;
 mod moment;
