@@ -49,6 +49,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Put several trace files, of one node or many, into one
     Merge(MergeArgs),
+    /// Run SQL on a trace file, which it cannot change
+    Query(QueryArgs),
     /// Serve and show live what is observed; without a CUDA process here, of a stand-in workload under real CPU contention
     Demo(DemoArgs),
     /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
@@ -139,6 +141,9 @@ pub struct ExplainArgs {
     /// The node, where gpucause exporter runs, such as https://me@gpu-1:9400; a password in it can be seen by other users of this host
     #[arg(long, value_name = "URL", default_value = "http://localhost:9400")]
     pub url: NodeUrl,
+    /// Explain this trace file, of gpucause or Ingero, and ask no node
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "password_file", "ca_file", "since"])]
+    pub db: Option<PathBuf>,
     /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken
     #[arg(long, value_name = "PATH")]
     pub password_file: Option<PathBuf>,

@@ -1,12 +1,13 @@
-//! `gpucause explain`: the incident report of a node.
+//! `gpucause explain`: the incident report of a node, or of a trace file.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use gpucause_investigations::explain::{Incident, render};
+use gpucause_investigations::explain::{Incident, Report, render, render_report};
 use gpucause_investigations::http::{Client, Login};
-use gpucause_investigations::node;
+use gpucause_investigations::{node, recording};
 
 use crate::cli::ExplainArgs;
 
@@ -25,11 +26,31 @@ fn client(args: &ExplainArgs) -> anyhow::Result<Client> {
     })
 }
 
-/// Asks the node and prints the report.
+/// Asks the node, or reads the file, and prints the report.
 ///
 /// # Errors
-/// When the node does not answer, or standard output is gone.
+/// When the node does not answer, the file cannot be read, or standard output is gone.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
+    let mut report = match &args.db {
+        Some(path) => of_file(path, args)?,
+        None => of_node(args)?,
+    };
+    if !report.ends_with('\n') {
+        report.push('\n');
+    }
+    io::stdout().write_all(report.as_bytes()).context("cannot print the report")
+}
+
+fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<String> {
+    let recording = recording::open(path)?;
+    let report = Report::of(path, recording.as_ref())?;
+    if args.json {
+        return serde_json::to_string_pretty(&report).context("the report is not JSON");
+    }
+    Ok(render_report(&report, args.per_process))
+}
+
+fn of_node(args: &ExplainArgs) -> anyhow::Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -39,13 +60,8 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let since = answer.now.unwrap_or_else(here) - args.since.as_secs_f64();
     let watched_since = answer.watched_since;
     let incident = Incident { watched_since, ..Incident::of(answer.node, answer.chains, since) };
-    let mut report = if args.json {
-        serde_json::to_string_pretty(&incident).context("the report is not JSON")?
-    } else {
-        render(&incident, args.per_process)
-    };
-    if !report.ends_with('\n') {
-        report.push('\n');
+    if args.json {
+        return serde_json::to_string_pretty(&incident).context("the report is not JSON");
     }
-    io::stdout().write_all(report.as_bytes()).context("cannot print the report")
+    Ok(render(&incident, args.per_process))
 }

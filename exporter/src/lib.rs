@@ -35,6 +35,7 @@ pub mod observation;
 pub mod privileges;
 pub mod process_details;
 pub mod process_selection;
+pub mod query;
 pub mod replay;
 pub mod retention;
 pub mod serve;

@@ -11,7 +11,7 @@ use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{demo, explain, logging, manual, merge_traces, privileges, replay, top};
+use gpucause::{demo, explain, logging, manual, merge_traces, privileges, query, replay, top};
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::share_one_arena;
@@ -59,6 +59,10 @@ fn main() -> ExitCode {
         Command::Merge(args) => {
             logging::init(TOOL_LOG);
             merge_traces::run(&args)
+        }
+        Command::Query(args) => {
+            logging::init(TOOL_LOG);
+            query::run(&args)
         }
         Command::Completions { shell } => printed(&manual::completions(shell)),
         Command::Man { dir: None } => {

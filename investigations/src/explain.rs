@@ -1,11 +1,16 @@
 //! The incident report: what is the root cause, what came of it when, and what to try.
 
+mod recorded;
+mod tables;
 mod text;
 
 use gpucause_engine::chain::{Cause, Chain, Severity};
 use serde::Serialize;
 
+pub use recorded::{CallLine, NodeReport, Report, SessionLine, ThreadLine, TraceFile, WaitLine};
+pub use tables::render_report;
 pub use text::render;
+pub(crate) use text::steers as is_steering;
 
 /// What happened on a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]

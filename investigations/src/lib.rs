@@ -3,9 +3,12 @@
 pub mod accounts;
 pub mod explain;
 pub mod http;
+pub mod ingero;
 pub mod merge;
 pub mod node;
+pub mod query;
 pub mod recording;
 pub mod trace;
 
+mod database;
 mod moment;

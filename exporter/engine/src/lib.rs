@@ -20,3 +20,4 @@ mod tell;
 
 pub use engine::{ChainCount, Engine, FOLDED, Moment, Stall};
 pub use rules::{Declaration, Window, declarations, markdown};
+pub use tell::tell;

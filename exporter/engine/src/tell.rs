@@ -5,7 +5,8 @@ use crate::chain::Evidence;
 /// Fills a template. `{name}` stands for a name, `{number|form}` for a number of the evidence, told as `seconds`, `percent`,
 /// `count`, `times` or `bytes`. Sentences and clauses that ask for a number which is not there are left out: clauses are set
 /// apart by `[` and `]`.
-pub(crate) fn tell(template: &str, evidence: &Evidence, names: &[(&str, &str)]) -> String {
+#[must_use]
+pub fn tell(template: &str, evidence: &Evidence, names: &[(&str, &str)]) -> String {
     let mut told = String::new();
     let mut rest = template;
     while let Some(open) = rest.find('[') {

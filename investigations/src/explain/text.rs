@@ -14,7 +14,7 @@ pub fn render(incident: &Incident, per_process: bool) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write(&mut out, incident, per_process);
-    out.chars().map(|c| if steers(c) && c != '\n' { '?' } else { c }).collect()
+    printable(&out)
 }
 
 fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::Result {
@@ -113,13 +113,18 @@ fn plain(value: f64) -> String {
     }
 }
 
+/// With every character that steers a terminal replaced, but for ends of lines.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if steers(c) && c != '\n' { '?' } else { c }).collect()
+}
+
 /// Whether a character is none to be seen but changes how others are: controls, and those that turn the direction of text.
-fn steers(c: char) -> bool {
+pub(crate) fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// On one line.
-fn line(text: &str) -> String {
+pub(crate) fn line(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }

@@ -7,6 +7,7 @@ use rusqlite::limits::Limit;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::{Recording, RecordingError};
+use crate::ingero::Ingero;
 use crate::trace::{self, Trace};
 
 /// The longest text or blob that is taken from a file.
@@ -14,32 +15,13 @@ const LONGEST: i32 = 64 << 20;
 /// How long a program that is writing is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A kind of file.
-struct Format {
-    /// Whether the database is one.
-    recognise: fn(&Connection) -> rusqlite::Result<bool>,
-    /// Reads one.
-    open: fn(&Path) -> Result<Box<dyn Recording>, RecordingError>,
-}
-
-/// Every kind of file that is read.
-const FORMATS: &[Format] =
-    &[Format { recognise: trace::recognise, open: |path| Ok(Box::new(Trace::open(path)?)) }];
-
 /// Opens a recording, for reading only.
 ///
 /// # Errors
 /// When it is none that is known, or damaged.
 pub fn open(path: &Path) -> Result<Box<dyn Recording>, RecordingError> {
-    let connection = read_only(path)?;
-    for format in FORMATS {
-        if (format.recognise)(&connection).map_err(|source| error(path, source))? {
-            drop(connection);
-            return (format.open)(path);
-        }
-    }
-    let reason = "it is a database of something else".to_owned();
-    Err(RecordingError::NotATrace { path: path.to_owned(), reason })
+    let is_ours = trace::recognise(&read_only(path)?).map_err(|source| error(path, source))?;
+    Ok(if is_ours { Box::new(Trace::open(path)?) } else { Box::new(Ingero::open(path)?) })
 }
 
 /// A connection that changes nothing, and trusts nothing in the file.

@@ -1,0 +1,174 @@
+//! The report of a trace file as text.
+
+use std::fmt::Write as _;
+
+use super::recorded::{NodeReport, Report};
+use super::text::{line, printable, render};
+use crate::moment::utc;
+
+/// Rows of a table that are printed; JSON has all.
+const MOST_ROWS: usize = 40;
+
+/// Writes the report; `per_process` adds a table of who lost how much. Characters that steer a terminal are replaced.
+#[must_use]
+pub fn render_report(report: &Report, per_process: bool) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write(&mut out, report, per_process);
+    printable(&out)
+}
+
+fn write(out: &mut String, report: &Report, per_process: bool) -> std::fmt::Result {
+    let file = &report.file;
+    write!(out, "{}: {}, {} events", line(&file.path), line(&file.format), file.events)?;
+    match file.lost_events {
+        Some(lost) => writeln!(out, ", {lost} lost")?,
+        None => writeln!(out, "; lost events are not counted in it")?,
+    }
+    if file.is_sample {
+        writeln!(
+            out,
+            "A SAMPLE: not every event was stored. Counts and sums are of all that was seen, percentiles of the stored rows."
+        )?;
+    }
+    for session in &file.sessions {
+        let until = session.until.map_or_else(|| "not ended".into(), |until| utc(until, true));
+        let details = session.details.iter().map(|(name, value)| format!("{name}={value}"));
+        writeln!(
+            out,
+            "  session on {} by {}: {} - {until} UTC {}",
+            line(&session.node),
+            line(&session.recorder),
+            utc(session.from, true),
+            line(&details.collect::<Vec<_>>().join(", "))
+        )?;
+    }
+    for node in &report.nodes {
+        writeln!(out)?;
+        let text = render(&node.incident, per_process);
+        writeln!(out, "{}", text.trim_end())?;
+        if let (Some(from), Some(until)) = (node.from, node.until) {
+            writeln!(
+                out,
+                "\nSPAN  {} - {} UTC, {:.1} s",
+                utc(from, true),
+                utc(until, false),
+                until - from
+            )?;
+        }
+        calls(out, node)?;
+        waits(out, node)?;
+        threads(out, node)?;
+    }
+    Ok(())
+}
+
+/// A time with its unit, or a dash.
+fn time(seconds: Option<f64>) -> String {
+    let Some(seconds) = seconds else { return "-".into() };
+    match seconds {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.1} us", s * 1e6),
+    }
+}
+
+fn more(out: &mut String, rows: usize) -> std::fmt::Result {
+    match rows.checked_sub(MOST_ROWS) {
+        Some(rest) if rest > 0 => writeln!(out, "  ... and {rest} more, which --json has"),
+        _ => Ok(()),
+    }
+}
+
+fn calls(out: &mut String, node: &NodeReport) -> std::fmt::Result {
+    if node.calls.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nCALLS (percentiles by nearest rank)\n  {:>8} {:<16} {:<26} {:>9} {:>9} {:>10} {:>10} {:>10} {:>10}",
+        "PID", "COMM", "FUNCTION", "COUNT", "STORED", "P50", "P99", "MAX", "SUM"
+    )?;
+    for call in node.calls.iter().take(MOST_ROWS) {
+        let cold = if call.cold == Some(true) { " (cold)" } else { "" };
+        writeln!(
+            out,
+            "  {:>8} {:<16} {:<26} {:>9} {:>9} {:>10} {:>10} {:>10} {:>10}",
+            call.pid,
+            line(&call.comm),
+            line(&format!("{}{cold}", call.op)),
+            call.count,
+            call.stored.map_or_else(|| "all".into(), |stored| stored.to_string()),
+            time(call.p50_seconds),
+            time(call.p99_seconds),
+            time(Some(call.max_seconds)),
+            time(Some(call.sum_seconds))
+        )?;
+    }
+    more(out, node.calls.len())
+}
+
+fn waits(out: &mut String, node: &NodeReport) -> std::fmt::Result {
+    if node.waits.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nOFF THE CPU (* some were counted and not stored)\n  {:>8} {:<16} {:<12} {:>10} {:>12} {:>8} {:>10}",
+        "PID", "COMM", "REASON", "COUNT", "SUM", "OF SPAN", "MAX"
+    )?;
+    for wait in node.waits.iter().take(MOST_ROWS) {
+        writeln!(
+            out,
+            "  {:>8} {:<16} {:<12} {:>9}{} {:>12} {:>6.1} % {:>10}",
+            wait.pid,
+            line(&wait.comm),
+            wait.reason,
+            wait.count,
+            if wait.is_sample { "*" } else { " " },
+            time(Some(wait.seconds)),
+            wait.share_of_span * 100.0,
+            time(Some(wait.max_seconds))
+        )?;
+    }
+    more(out, node.waits.len())
+}
+
+fn threads(out: &mut String, node: &NodeReport) -> std::fmt::Result {
+    if node.threads.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nBETWEEN CALLS, by the stored ones\n  {:>8} {:>8} {:<16} {:>9} {:>10} {:>10} {:>7} {:>10} {:>20}",
+        "PID",
+        "THREAD",
+        "COMM",
+        "CALLS",
+        "SPAN",
+        "BETWEEN",
+        "SHARE",
+        "LONGEST",
+        "OFF THE CPU THERE"
+    )?;
+    for thread in node.threads.iter().take(MOST_ROWS) {
+        let of = |part: f64, whole: f64| if whole > 0.0 { part / whole * 100.0 } else { 0.0 };
+        let off = thread.off_cpu_in_gaps_seconds.map_or_else(
+            || "not recorded".into(),
+            |off| format!("{} ({:.1} %)", time(Some(off)), of(off, thread.host_gap_seconds)),
+        );
+        writeln!(
+            out,
+            "  {:>8} {:>8} {:<16} {:>9} {:>10} {:>10} {:>5.1} % {:>10} {off:>20}",
+            thread.pid,
+            thread.tid,
+            line(&thread.comm),
+            thread.calls,
+            time(Some(thread.span_seconds)),
+            time(Some(thread.host_gap_seconds)),
+            of(thread.host_gap_seconds, thread.span_seconds),
+            time(Some(thread.longest_gap_seconds))
+        )?;
+    }
+    more(out, node.threads.len())
+}

@@ -1,0 +1,132 @@
+//! Reads the trace databases of Ingero, schemas 0.8 to 0.10, whose numbers are not what they seem:
+//!
+//! - The timestamp of a call is when it began; that of a wait off the CPU, or of a request to a disk, when it was over.
+//! - Rows of the scheduler have the TID where others have the PID.
+//! - Calls of the driver are stored beside the runtime's that made them.
+//! - What is stored is a sample: `event_aggregates` counts the rest.
+//!
+//! The file's own verdicts are not taken over; see [`chains`].
+
+mod chains;
+mod codes;
+mod events;
+mod lists;
+mod rows;
+mod schema;
+mod statistics;
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use codes::Codes;
+use lists::{Aggregate, Lists};
+use schema::{File, integer, natural, text};
+
+use crate::recording::{
+    CallStatistics, Event, Filter, Node, NodeChain, NodeIndex, Process, ProcessIndex, Recording,
+    RecordingError, Session, Stack, StackId, WaitStatistics,
+};
+
+/// A trace database of Ingero.
+#[derive(Debug)]
+pub struct Ingero {
+    file: File,
+    codes: Codes,
+    lists: Lists,
+    aggregates: Vec<Aggregate>,
+}
+
+impl Ingero {
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// When it cannot be opened, is none of Ingero's, or is damaged.
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
+        let file = File::open(path)?;
+        let mut names = HashMap::new();
+        if file.has("ops", "source_id") && file.has("ops", "op_id") && file.has("ops", "name") {
+            file.each("SELECT source_id, op_id, name FROM ops LIMIT 10000", |row| {
+                names.insert((integer(row, 0)?, integer(row, 1)?), Arc::from(text(row, 2)?));
+                Ok(())
+            })?;
+        }
+        let lists = Lists::read(&file)?;
+        let aggregates = lists::aggregates(&file)?;
+        Ok(Self { file, codes: Codes::new(names), lists, aggregates })
+    }
+
+    /// The node that an aggregate is of, where that is certain: the table does not tell it.
+    fn node_of_aggregate(&self, aggregate: &Aggregate) -> Option<NodeIndex> {
+        if self.lists.node_count() == 1 {
+            return Some(NodeIndex(0));
+        }
+        match self.lists.nodes_with(aggregate.pid)[..] {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+}
+
+impl Recording for Ingero {
+    fn format(&self) -> String {
+        match &self.file.version {
+            Some(version) => format!("Ingero trace, schema {version}"),
+            None => "Ingero trace".into(),
+        }
+    }
+
+    fn nodes(&self) -> &[Node] {
+        &self.lists.nodes
+    }
+
+    fn sessions(&self) -> &[Session] {
+        &self.lists.sessions
+    }
+
+    fn processes(&self) -> &[Process] {
+        &self.lists.processes
+    }
+
+    fn thread_name(&self, process: ProcessIndex, tid: u32) -> Option<&str> {
+        let node = self.lists.get(process)?.node;
+        if self.lists.process_of_thread(node, tid)? != process {
+            return None;
+        }
+        self.lists.task_name(node, tid)
+    }
+
+    fn chains(&self) -> Result<Vec<NodeChain>, RecordingError> {
+        self.derive_chains()
+    }
+
+    fn calls(&self) -> Result<Vec<CallStatistics>, RecordingError> {
+        self.call_statistics()
+    }
+
+    fn waits(&self) -> Result<Vec<WaitStatistics>, RecordingError> {
+        self.wait_statistics()
+    }
+
+    fn events(
+        &self,
+        filter: &Filter,
+        each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
+    ) -> Result<(), RecordingError> {
+        self.show_events(filter, each)
+    }
+
+    fn event_count(&self) -> Result<u64, RecordingError> {
+        let mut count = 0;
+        self.file.each("SELECT count(*) FROM events", |row| {
+            count = natural(row, 0)?;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    fn stack(&self, id: StackId) -> Result<Option<Stack>, RecordingError> {
+        self.read_stack(id)
+    }
+}

@@ -1,0 +1,382 @@
+//! Launches and copies that take far longer than others of their kind.
+
+use gpucause_abi::op::Class;
+use gpucause_engine::chain::{Cause, Effect, Evidence};
+
+use super::told::{Finding, actor, fix};
+use super::{Call, Scene, Waits, seconds, share};
+use crate::ingero::statistics::{AllUnstored, nearest_rank};
+use crate::recording::{NodeChain, ProcessIndex};
+
+/// How many times as long as usual a slow call takes at least.
+const SLOW: u64 = 4;
+/// Rows that calls are compared among at least.
+const MIN_ROWS: usize = 10;
+/// Calls that a tail is judged on at least.
+const MIN_CALLS: usize = 100;
+/// p99 over p50 from which on there is a tail.
+const SPREAD: u64 = 3;
+/// Share of the time from which on calls are a tail that are fewer than one in a hundred.
+const HEAVY: f64 = 0.02;
+/// From so many bytes on a copy is large.
+const LARGE: i64 = 1 << 20;
+
+/// Slow calls of one operation of a process.
+struct Slow<'a> {
+    process: ProcessIndex,
+    class: Class,
+    name: &'a str,
+    calls: &'a [Call],
+    /// What is usual.
+    usual: u64,
+    p50: u64,
+    p99: u64,
+    all: u64,
+    /// First launches.
+    cold: Vec<Call>,
+    /// Copies that are slow for their size.
+    large: Vec<Call>,
+    /// Those that are neither, and what they take beyond what such calls do.
+    others: Vec<(Call, u64)>,
+    /// Of a thread whose waits the file does not have.
+    not_captured: u64,
+    waits: Waits,
+}
+
+fn median(values: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut values: Vec<_> = values.collect();
+    values.sort_unstable();
+    nearest_rank(&values, 50)
+}
+
+/// Nanoseconds that a large copy of this process takes for a MiB, as a rule.
+fn usual_pace(calls: &[Call]) -> Option<u64> {
+    let large = calls.iter().filter(|call| call.arg0 >= LARGE);
+    median(large.map(|call| pace(call)))
+}
+
+fn pace(call: &Call) -> u64 {
+    let mib = u64::try_from(call.arg0 / LARGE).unwrap_or(0).max(1);
+    call.duration() / mib
+}
+
+impl Scene<'_> {
+    /// Chains of what slow calls are slow by.
+    pub(super) fn slow_calls(&self, unstored: &AllUnstored) -> Vec<NodeChain> {
+        let mut chains: Vec<NodeChain> = Vec::new();
+        for (&(process, source, op), calls) in &self.calls {
+            let Some(slow) = self.slow(process, (source, op), calls) else { continue };
+            let told = self.file.lists.get(process);
+            let unstored = told.and_then(|p| unstored.get(&(p.node, p.pid, source, op)));
+            let seen = slow.all.saturating_add(unstored.map_or(0, |unstored| unstored.count));
+            let found = [self.cold(&slow, seen), self.large(&slow, seen), self.tail(&slow, seen)];
+            for chain in found.into_iter().flatten() {
+                // A process has one chain of a cause and effect: of the operation that lost most.
+                let same = |other: &&mut NodeChain| {
+                    (other.node, other.chain.victim.pid, other.chain.cause, other.chain.effect)
+                        == (
+                            chain.node,
+                            chain.chain.victim.pid,
+                            chain.chain.cause,
+                            chain.chain.effect,
+                        )
+                };
+                match chains.iter_mut().find(same) {
+                    Some(other) if weight(other) < weight(&chain) => *other = chain,
+                    Some(_) => {}
+                    None => chains.push(chain),
+                }
+            }
+        }
+        chains
+    }
+
+    fn slow<'b>(
+        &'b self,
+        process: ProcessIndex,
+        (source, op): (i64, i64),
+        calls: &'b [Call],
+    ) -> Option<Slow<'b>> {
+        let function = self.file.codes.function(source, op)?;
+        let told = self.file.lists.get(process)?;
+        let class = function.class?;
+        if calls.len() < MIN_ROWS {
+            return None;
+        }
+        let is_cold = |call: &Call| {
+            let key = ((told.node, told.pid), source, op, call.arg0);
+            class == Class::Launch && self.first.get(&key) == Some(&call.start)
+        };
+        let mut sorted: Vec<_> = calls.iter().map(Call::duration).collect();
+        sorted.sort_unstable();
+        let (p50, p99) = (nearest_rank(&sorted, 50)?, nearest_rank(&sorted, 99)?);
+        let comparable = calls.iter().filter(|call| match class {
+            Class::Launch => !is_cold(call),
+            _ => call.arg0 < LARGE,
+        });
+        let usual = median(comparable.map(Call::duration)).unwrap_or(p50);
+        let pace_of_large = usual_pace(calls).unwrap_or(0);
+        let mut slow = Slow {
+            process,
+            class,
+            name: &function.name,
+            calls,
+            usual,
+            p50,
+            p99,
+            all: u64::try_from(calls.len()).unwrap_or(u64::MAX),
+            cold: Vec::new(),
+            large: Vec::new(),
+            others: Vec::new(),
+            not_captured: 0,
+            waits: Waits::default(),
+        };
+        for &call in calls {
+            // A driver's call inside the runtime's is slow with it.
+            if !call.outermost || call.duration() < usual.saturating_mul(SLOW).max(1) {
+                continue;
+            }
+            let is_large = class == Class::Memcpy && call.arg0 >= LARGE;
+            if is_cold(&call) {
+                slow.cold.push(call);
+            } else if is_large && pace(&call) <= pace_of_large.saturating_mul(SLOW) {
+                slow.large.push(call);
+            } else {
+                let mib = u64::try_from(call.arg0 / LARGE).unwrap_or(0);
+                let due = if is_large { pace_of_large.saturating_mul(mib) } else { usual };
+                slow.others.push((call, call.duration().saturating_sub(due)));
+                match self.captured(process, call.tid) {
+                    Some(thread) => slow.waits.add(thread, call.start, call.end),
+                    None => slow.not_captured += 1,
+                }
+            }
+        }
+        Some(slow)
+    }
+
+    /// Numbers that every finding on an operation has.
+    fn numbers(slow: &Slow<'_>, seen: u64) -> Evidence {
+        let count = |calls: usize| calls as f64;
+        let evidence = Evidence::default()
+            .with("calls_seen", seen as f64)
+            .with("calls_stored", slow.all as f64)
+            .with("slow_calls", count(slow.cold.len() + slow.large.len() + slow.others.len()))
+            .with("slow_from_seconds", seconds(slow.usual.saturating_mul(SLOW)))
+            .with("usual_seconds", seconds(slow.usual));
+        if slow.calls.len() >= MIN_CALLS {
+            let spread = share(slow.p99, slow.p50);
+            evidence
+                .with("p50_seconds", seconds(slow.p50))
+                .with("p99_seconds", seconds(slow.p99))
+                .with("spread", spread)
+        } else {
+            evidence
+        }
+    }
+
+    /// Time off the CPU inside some calls, where it is known of all of them.
+    fn off_in(&self, process: ProcessIndex, calls: &[Call]) -> Option<u64> {
+        let off =
+            |call: &Call| Some(self.captured(process, call.tid)?.off_in(call.start, call.end));
+        calls.iter().map(off).sum()
+    }
+
+    fn cold(&self, slow: &Slow<'_>, seen: u64) -> Option<NodeChain> {
+        let (first, last) = (slow.cold.first()?, slow.cold.last()?);
+        let taken: u64 = slow.cold.iter().map(Call::duration).sum();
+        let lost = taken.saturating_sub(slow.usual.saturating_mul(slow.cold.len() as u64));
+        let mut evidence = Self::numbers(slow, seen)
+            .with("cold_launches", slow.cold.len() as f64)
+            .with("cold_launches_seconds", seconds(taken))
+            .with("explained_share", share(lost, lost.saturating_add(beyond(slow))));
+        if let Some(off) = self.off_in(slow.process, &slow.cold) {
+            evidence = evidence
+                .with("off_cpu_in_them_seconds", seconds(off))
+                .with("off_cpu_share_of_them", share(off, taken));
+        }
+        self.chain(Finding {
+            cause: Cause::ColdStart,
+            effect: Effect::LaunchTail,
+            process: slow.process,
+            tid: first.tid,
+            culprit: None,
+            explained: evidence.get("explained_share").unwrap_or(0.0),
+            lost_ns: lost,
+            span_ns: self.span(slow.process),
+            evidence,
+            from: None,
+            mechanism: "loads kernels at their first launch",
+            sentence: "Of {slow_calls|count} slow calls of {op} by {comm}, {cold_launches|count} were the first launch of their \
+                       kernel in this file and took {cold_launches_seconds|seconds} where {usual_seconds|seconds} is usual: a \
+                       first launch loads the kernel.[ The thread was off the CPU for {off_cpu_share_of_them|percent} of that \
+                       time.]",
+            names: vec![("op", slow.name.to_owned())],
+            fix: "Warm up before serving: run each shape once, or set CUDA_MODULE_LOADING=EAGER; keep compiled kernels in a cache across restarts.".into(),
+            seen: (first.start, last.end),
+        })
+    }
+
+    fn large(&self, slow: &Slow<'_>, seen: u64) -> Option<NodeChain> {
+        let (first, last) = (slow.large.first()?, slow.large.last()?);
+        let taken: u64 = slow.large.iter().map(Call::duration).sum();
+        let bytes = slow.large.iter().filter_map(|call| u64::try_from(call.arg0).ok());
+        let bytes = bytes.fold(0u64, u64::saturating_add);
+        let mut evidence = Self::numbers(slow, seen)
+            .with("large_from_bytes", LARGE as f64)
+            .with("large_copies", slow.large.len() as f64)
+            .with("large_copies_seconds", seconds(taken))
+            .with("large_copies_bytes", bytes as f64)
+            .with("bytes_per_second", bytes as f64 / seconds(taken).max(1e-9))
+            .with("explained_share", share(taken, taken.saturating_add(beyond(slow))));
+        if let Some(off) = self.off_in(slow.process, &slow.large) {
+            evidence = evidence
+                .with("off_cpu_in_them_seconds", seconds(off))
+                .with("off_cpu_share_of_them", share(off, taken));
+        }
+        self.chain(Finding {
+            cause: Cause::LargeCopy,
+            effect: Effect::CopyTail,
+            process: slow.process,
+            tid: first.tid,
+            culprit: None,
+            explained: evidence.get("explained_share").unwrap_or(0.0),
+            lost_ns: taken,
+            span_ns: self.span(slow.process),
+            evidence,
+            from: None,
+            mechanism: "copies large blocks",
+            sentence: "Of {slow_calls|count} slow calls of {op} by {comm}, {large_copies|count} were copies of \
+                       {large_from_bytes|bytes} or more: {large_copies_bytes|bytes} in {large_copies_seconds|seconds}. They are \
+                       slow because they are large.[ The thread was off the CPU for {off_cpu_share_of_them|percent} of that \
+                       time.]",
+            names: vec![("op", slow.name.to_owned())],
+            fix: "Copy less: keep data on the GPU, use smaller types; copy asynchronously from pinned memory on a stream of its own, while kernels run.".into(),
+            seen: (first.start, last.end),
+        })
+    }
+
+    /// What no first launch and no size explains.
+    fn tail(&self, slow: &Slow<'_>, seen: u64) -> Option<NodeChain> {
+        let ((first, _), (last, _)) = (slow.others.first()?, slow.others.last()?);
+        let (excess, span) = (beyond(slow), self.span(slow.process));
+        let spreads = slow.p99 >= slow.p50.saturating_mul(SPREAD);
+        if slow.calls.len() < MIN_CALLS || !(spreads || share(excess, span) >= HEAVY) {
+            return None;
+        }
+        let off = slow.waits.all.min(excess);
+        let evidence = Self::numbers(slow, seen)
+            .with("judged_calls", slow.others.len() as f64)
+            .with("excess_seconds", seconds(excess))
+            .with("off_cpu_share_of_excess", share(off, excess));
+        let effect =
+            if slow.class == Class::Launch { Effect::LaunchTail } else { Effect::CopyTail };
+        let finding = Finding {
+            cause: Cause::Unexplained,
+            effect,
+            process: slow.process,
+            tid: first.tid,
+            culprit: None,
+            explained: 0.0,
+            lost_ns: excess,
+            span_ns: span,
+            evidence,
+            from: None,
+            mechanism: "not known",
+            sentence: "",
+            names: vec![("op", slow.name.to_owned())],
+            fix: "Take stacks of the slow calls (gpucause record); a full launch queue looks like this too: the GPU is then the bottleneck.".into(),
+            seen: (first.start, last.end),
+        };
+        if slow.not_captured == slow.others.len() as u64 {
+            let evidence = Evidence(
+                finding
+                    .evidence
+                    .0
+                    .into_iter()
+                    .filter(|(name, _)| name != "off_cpu_share_of_excess")
+                    .collect(),
+            );
+            return self.chain(Finding {
+                evidence,
+                sentence: "{judged_calls|count} of {calls_stored|count} stored calls of {op} by {comm} were slow, \
+                           {excess_seconds|seconds} beyond what is usual. The file has no waits of their threads: whether they \
+                           were off the CPU is not known.",
+                fix: "Record the threads that launch, too (gpucause record): without their waits nobody can be blamed.".into(),
+                ..finding
+            });
+        }
+        match slow.waits.cause(excess) {
+            Some((cause, reasons)) => self.explained(slow, finding, cause, slow.waits.of(reasons).min(excess)),
+            None => self.chain(Finding {
+                sentence: "{judged_calls|count} of {calls_stored|count} stored calls of {op} by {comm} were slow, \
+                           {excess_seconds|seconds} beyond what is usual, and nothing in the file explains it: the thread was \
+                           off the CPU for {off_cpu_share_of_excess|percent} of the excess, for reasons that explain less than \
+                           half of it or are not recorded.",
+                ..finding
+            }),
+        }
+    }
+
+    fn explained(
+        &self,
+        slow: &Slow<'_>,
+        finding: Finding<'_>,
+        cause: Cause,
+        time: u64,
+    ) -> Option<NodeChain> {
+        let excess = finding.lost_ns;
+        let explained = share(time, excess);
+        let preemptor =
+            self.preemptor(slow.process, &slow.waits).filter(|_| cause != Cause::BlockIo);
+        let comm = &self.file.lists.get(slow.process)?.comm;
+        let mut evidence = finding
+            .evidence
+            .with("explained_seconds", seconds(time))
+            .with("explained_share", explained);
+        let mut names = finding.names;
+        if let Some((culprit, time)) = &preemptor {
+            evidence = evidence.with("culprit_seconds", seconds(*time));
+            names.push(("culprit", culprit.comm.clone()));
+        }
+        let culprit = preemptor.map(|(culprit, _)| culprit);
+        let sentence = match (cause, &culprit) {
+            (Cause::BlockIo, _) => {
+                "{comm} waited for the disk in {op}: that is {explained_share|percent} of the {excess_seconds|seconds} that its \
+                 {judged_calls|count} slow calls took beyond what is usual."
+            }
+            (_, Some(_)) => {
+                "{culprit} had the CPU in {culprit_seconds|seconds} of {op} in which {comm} had none: being off the CPU is \
+                 {explained_share|percent} of the {excess_seconds|seconds} that its {judged_calls|count} slow calls took beyond \
+                 what is usual."
+            }
+            (_, None) => {
+                "{comm} had no CPU in {op}: that is {explained_share|percent} of the {excess_seconds|seconds} that its \
+                 {judged_calls|count} slow calls took beyond what is usual; no one task had it meanwhile."
+            }
+        };
+        self.chain(Finding {
+            cause,
+            explained,
+            lost_ns: time,
+            evidence,
+            from: Some(actor(cause, culprit.as_ref())),
+            mechanism: "off the CPU",
+            sentence,
+            names,
+            fix: fix(cause, culprit.as_ref(), comm),
+            culprit,
+            ..finding
+        })
+    }
+}
+
+/// What the calls that are neither cold nor large took beyond what is due.
+fn beyond(slow: &Slow<'_>) -> u64 {
+    slow.others.iter().fold(0u64, |all, (_, excess)| all.saturating_add(*excess))
+}
+
+fn weight(chain: &NodeChain) -> u64 {
+    let lost = chain.chain.evidence.get("excess_seconds").unwrap_or(chain.chain.lost_seconds);
+    std::time::Duration::try_from_secs_f64(lost.max(0.0))
+        .map_or(u64::MAX, |lost| u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,133 @@
+//! A finding as a chain, in the words of the engine.
+
+use gpucause_abi::state::Reason;
+use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Step, Victim};
+use gpucause_engine::settings::Severities;
+use gpucause_engine::tell;
+
+use super::{Scene, Waits, seconds, share};
+use crate::recording::{NodeChain, ProcessIndex};
+
+/// What was found.
+pub(super) struct Finding<'a> {
+    pub(super) cause: Cause,
+    pub(super) effect: Effect,
+    pub(super) process: ProcessIndex,
+    pub(super) tid: u32,
+    pub(super) culprit: Option<Culprit>,
+    /// Share of the effect, 0 to 1.
+    pub(super) explained: f64,
+    pub(super) lost_ns: u64,
+    /// What it was lost of.
+    pub(super) span_ns: u64,
+    pub(super) evidence: Evidence,
+    /// Who or what acts, and by what; the victim's own doing without.
+    pub(super) from: Option<(String, &'static str)>,
+    /// What the victim did meanwhile.
+    pub(super) mechanism: &'static str,
+    /// A template, see [`tell`], in which `comm` is the victim.
+    pub(super) sentence: &'static str,
+    pub(super) names: Vec<(&'a str, String)>,
+    pub(super) fix: String,
+    /// When it was first and last seen, in nanoseconds since the Unix epoch.
+    pub(super) seen: (i64, i64),
+}
+
+impl Scene<'_> {
+    pub(super) fn chain(&self, finding: Finding<'_>) -> Option<NodeChain> {
+        let process = self.file.lists.get(finding.process)?;
+        let (cause, effect) = (finding.cause, finding.effect);
+        let lost_share = share(finding.lost_ns, finding.span_ns).min(1.0);
+        let evidence = finding.evidence.with("lost_share", lost_share);
+        let victim = format!("{} ({})", process.comm, process.pid);
+        let lost_seconds = seconds(finding.lost_ns);
+        let step = |from: String, to: String, mechanism: &str| Step {
+            from,
+            to,
+            mechanism: mechanism.into(),
+            seconds: lost_seconds,
+        };
+        let mut path = Vec::new();
+        if let Some((from, mechanism)) = finding.from {
+            path.push(step(from, victim.clone(), mechanism));
+        }
+        path.push(step(victim, effect.label().into(), finding.mechanism));
+        let mut names: Vec<_> =
+            finding.names.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        names.push(("comm", &process.comm));
+        let sentence = tell(finding.sentence, &evidence, &names);
+        let of_node = match self.file.lists.nodes.get(usize::from(process.node.0)) {
+            Some(node) if self.file.lists.node_count() > 1 => format!("{}:", node.name),
+            _ => String::new(),
+        };
+        let (first, last) = finding.seen;
+        let id = format!(
+            "{of_node}{:x}-{}-{}-{cause}-{effect}",
+            first / 100_000_000,
+            process.pid,
+            finding.tid
+        );
+        let unexplained = cause == Cause::Unexplained;
+        let chain = Chain {
+            id,
+            cause,
+            effect,
+            severity: Severities::default().of(if unexplained { 0.0 } else { lost_share }),
+            victim: Victim { pid: process.pid, tid: finding.tid, comm: process.comm.clone() },
+            culprit: finding.culprit,
+            explained: finding.explained,
+            lost_seconds: if unexplained { 0.0 } else { lost_seconds },
+            evidence,
+            path,
+            sentence,
+            fix: finding.fix,
+            first_seen: first as f64 / 1e9,
+            last_seen: last as f64 / 1e9,
+        };
+        Some(NodeChain { node: process.node, chain })
+    }
+
+    /// A task as one to blame.
+    pub(super) fn culprit(&self, process: ProcessIndex, task: u32) -> Option<Culprit> {
+        let lists = &self.file.lists;
+        let node = lists.get(process)?.node;
+        let comm = lists.task_name(node, task).unwrap_or("unknown").to_owned();
+        let owner = lists.process_of_thread(node, task).and_then(|owner| lists.get(owner));
+        Some(Culprit { pid: owner.map_or(task, |owner| owner.pid), comm })
+    }
+
+    /// The task that had the CPU for at least half of the time without one.
+    pub(super) fn preemptor(&self, process: ProcessIndex, waits: &Waits) -> Option<(Culprit, u64)> {
+        let reasons = [Reason::Preempted, Reason::Runqueue];
+        let (task, time) = waits.worst(&reasons)?;
+        if share(time, waits.of(&reasons)) < super::EXPLAINED {
+            return None;
+        }
+        Some((self.culprit(process, task)?, time))
+    }
+}
+
+/// Who acts when there is no CPU, or no disk.
+pub(super) fn actor(cause: Cause, culprit: Option<&Culprit>) -> (String, &'static str) {
+    match (cause, culprit) {
+        (Cause::BlockIo, _) => ("block device".into(), "reads and writes"),
+        (Cause::CpuPreemption, Some(culprit)) => (culprit.comm.clone(), "preempted"),
+        (Cause::CpuPreemption, None) => ("other tasks".into(), "preempted"),
+        (_, Some(culprit)) => (culprit.comm.clone(), "kept it waiting for a CPU"),
+        (_, None) => ("other tasks".into(), "kept it waiting for a CPU"),
+    }
+}
+
+/// What to try against it.
+pub(super) fn fix(cause: Cause, culprit: Option<&Culprit>, comm: &str) -> String {
+    match (cause, culprit) {
+        (Cause::BlockIo, _) => "Keep what the feeding thread reads in memory or on a faster disk, or read it in another thread beforehand.".into(),
+        (_, Some(culprit)) => format!(
+            "Keep {} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the feeding thread to CPUs of its own.",
+            culprit.comm
+        ),
+        (_, None) => format!(
+            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the feeding thread to CPUs of its own."
+        ),
+    }
+}

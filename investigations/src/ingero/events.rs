@@ -1,0 +1,252 @@
+//! Rows as events that every reader tells.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use gpucause_abi::op::{Api, Class};
+use gpucause_abi::state::BlockOperation;
+use rusqlite::Row;
+
+use super::Ingero;
+use super::codes::{self, Function};
+use super::lists::Key;
+use super::rows::{self, Threads};
+use super::schema::{Flaw, integer, text};
+use crate::recording::{
+    Call, Event, EventId, Filter, Kind, NodeIndex, OffCpu, Party, RecordingError, Stack,
+    StackFrame, StackId,
+};
+
+/// First launches: of a process, by source, operation and kernel, when it was.
+pub(super) type FirstLaunches = HashMap<(Key, i64, i64, i64), i64>;
+
+const SECTOR: u64 = 512;
+
+/// What is needed to tell a row, and what was told before it.
+struct Teller<'a> {
+    file: &'a Ingero,
+    threads: Threads,
+    first: FirstLaunches,
+    /// When the outermost call that each thread is in will be over.
+    outer: HashMap<Key, i64>,
+    parties: HashMap<Key, Arc<str>>,
+}
+
+impl Ingero {
+    /// When each kernel was launched first, as far as the file knows.
+    pub(super) fn first_launches(&self) -> Result<FirstLaunches, RecordingError> {
+        let mut first = FirstLaunches::new();
+        let sql = format!(
+            "SELECT {}, min(timestamp) FROM events WHERE source NOT IN (3, 5, 6, 7) GROUP BY 1, 2, source, op, 8",
+            rows::columns(&self.file)
+        );
+        self.file.each(&sql, |row| {
+            let event = rows::event(row, &self.lists)?;
+            let function = self.codes.function(event.source, event.op);
+            if function.is_some_and(|function| function.class == Some(Class::Launch)) {
+                let key = ((event.node, event.pid), event.source, event.op, event.arg0);
+                first.insert(key, integer(row, 9)?);
+            }
+            Ok(())
+        })?;
+        Ok(first)
+    }
+
+    pub(super) fn show_events(
+        &self,
+        filter: &Filter,
+        each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
+    ) -> Result<(), RecordingError> {
+        let mut teller = Teller {
+            file: self,
+            threads: Threads::read(&self.file, &self.lists)?,
+            first: self.first_launches()?,
+            outer: HashMap::new(),
+            parties: HashMap::new(),
+        };
+        let sql = format!(
+            "SELECT {}, id, {}, {} FROM events ORDER BY {}",
+            rows::columns(&self.file),
+            self.file.column("events", "ret_code", "0"),
+            self.file.column("events", "stack_hash", "0"),
+            rows::in_order()
+        );
+        let mut done = false;
+        self.file.each(&sql, |row| {
+            if done {
+                return Err(Flaw::Enough);
+            }
+            if let Some(event) = teller.tell(row)? {
+                done = wanted(filter, &event) && each(&event).is_break();
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn read_stack(&self, id: StackId) -> Result<Option<Stack>, RecordingError> {
+        let mut stack = None;
+        if !self.file.has("stack_traces", "hash") {
+            return Ok(None);
+        }
+        let sql = format!(
+            "SELECT {}, {} FROM stack_traces WHERE hash = {}",
+            self.file.column("stack_traces", "frames", "''"),
+            self.file.column("stack_traces", "ips", "''"),
+            id.0
+        );
+        self.file.each(&sql, |row| {
+            stack = Some(read_frames(&text(row, 0)?, &text(row, 1)?)?);
+            Ok(())
+        })?;
+        Ok(stack)
+    }
+}
+
+fn wanted(filter: &Filter, event: &Event) -> bool {
+    filter.from_ns.is_none_or(|from| event.end_ns() >= from)
+        && filter.until_ns.is_none_or(|until| event.start_ns < until)
+        && filter.process.is_none_or(|process| event.process == process)
+        && event.duration_ns >= filter.at_least_ns
+}
+
+impl Teller<'_> {
+    /// The event of a row; none of a process that is not known.
+    fn tell(&mut self, row: &Row<'_>) -> Result<Option<Event>, Flaw> {
+        let event = rows::event(row, &self.file.lists)?;
+        let lists = &self.file.lists;
+        let is_switch = (event.source, event.op) == (codes::HOST, codes::SCHED_SWITCH);
+        let process = if is_switch {
+            lists.process_of_thread(event.node, event.tid)
+        } else {
+            lists.process(event.node, event.pid)
+        };
+        let Some(process) = process else { return Ok(None) };
+        let code = i32::try_from(integer(row, 10)?).unwrap_or(i32::MAX);
+        let stack = integer(row, 11)?;
+        Ok(Some(Event {
+            id: EventId { node: event.node, sequence: sequence(row)? },
+            start_ns: event.start(),
+            duration_ns: event.duration,
+            process,
+            tid: event.tid,
+            kind: self.kind(&event, code),
+            stack: (stack != 0).then_some(StackId(stack)),
+        }))
+    }
+
+    fn kind(&mut self, event: &rows::Event, code: i32) -> Kind {
+        if let Some(function) = self.file.codes.function(event.source, event.op) {
+            return Kind::Call(self.call(event, &function.clone(), code));
+        }
+        let size = u64::try_from(event.arg0).unwrap_or(0);
+        match (event.source, event.op) {
+            (codes::HOST, codes::SCHED_SWITCH) => Kind::OffCpu(self.off_cpu(event)),
+            (codes::HOST, codes::PAGE_ALLOC) => Kind::PageAllocation { bytes: size },
+            (codes::HOST, codes::OOM_KILL) => Kind::OomKill,
+            (codes::HOST, codes::EXEC) => Kind::Start,
+            (codes::HOST, codes::EXIT) => Kind::Exit,
+            (codes::BLOCK_IO, op) => Kind::BlockIo {
+                operation: match op {
+                    codes::BLOCK_READ => BlockOperation::Read,
+                    codes::BLOCK_WRITE => BlockOperation::Write,
+                    _ => BlockOperation::Other,
+                },
+                bytes: size.saturating_mul(SECTOR),
+                device: None,
+            },
+            (codes::TCP, 1) => Kind::TcpRetransmit,
+            (source, op) => Kind::Other(self.file.codes.name(source, op)),
+        }
+    }
+
+    fn call(&mut self, event: &rows::Event, function: &Function, code: i32) -> Call {
+        let key = (event.node, event.tid);
+        let (start, end) = (event.start(), event.end());
+        let outermost = self.outer.get(&key).is_none_or(|&over| end > over);
+        if outermost {
+            self.outer.insert(key, end);
+        }
+        let thread =
+            self.threads.get(event.node, event.tid).filter(|thread| !thread.off.is_empty());
+        let is = |class| function.class == Some(class);
+        let first =
+            || self.first.get(&((event.node, event.pid), event.source, event.op, event.arg0));
+        Call {
+            api: function.api,
+            op: Arc::clone(&function.name),
+            cold: is(Class::Launch).then(|| first() == Some(&event.timestamp)),
+            outermost,
+            code,
+            off_cpu_ns: thread.map(|thread| thread.off_in(start, end)),
+            bytes: (is(Class::Memcpy) || is(Class::Alloc))
+                .then(|| u64::try_from(event.arg0).unwrap_or(0)),
+            copy: if is(Class::Memcpy) { direction(function, event.arg1) } else { None },
+            kernel: is(Class::Launch).then(|| Arc::from(format!("{:#x}", event.arg0))),
+        }
+    }
+
+    fn off_cpu(&mut self, event: &rows::Event) -> OffCpu {
+        let (start, end) = (event.start(), event.end());
+        let thread = self.threads.get(event.node, event.tid);
+        let wait = thread.and_then(|thread| {
+            let from = thread.off.partition_point(|wait| wait.start < start);
+            thread.off[from..].iter().take_while(|wait| wait.start == start).find(|w| w.end == end)
+        });
+        let (reason, by) = wait.map_or((None, None), |wait| (wait.reason, wait.by));
+        OffCpu { reason, by: by.and_then(|task| self.party(event.node, task)) }
+    }
+
+    fn party(&mut self, node: NodeIndex, task: u32) -> Option<Party> {
+        let lists = &self.file.lists;
+        let name = lists.task_name(node, task)?;
+        let comm = self.parties.entry((node, task)).or_insert_with(|| Arc::from(name));
+        let process = lists.process_of_thread(node, task).and_then(|process| lists.get(process));
+        Some(Party {
+            pid: Some(process.map_or(task, |process| process.pid)),
+            comm: Arc::clone(comm),
+        })
+    }
+}
+
+/// Which the numbers of `cudaMemcpyKind` mean.
+fn direction(function: &Function, kind: i64) -> Option<&'static str> {
+    match (function.api, kind) {
+        (Api::Runtime, 0) => Some("h2h"),
+        (Api::Runtime, 1) => Some("h2d"),
+        (Api::Runtime, 2) => Some("d2h"),
+        (Api::Runtime, 3) => Some("d2d"),
+        (Api::Runtime, 4) => Some("default"),
+        _ => None,
+    }
+}
+
+/// A number, or `node:number` since schema 0.9.
+fn sequence(row: &Row<'_>) -> Result<u64, Flaw> {
+    let id = text(row, 9)?;
+    let digits = id.rsplit(':').next().unwrap_or_default();
+    digits.parse().map_err(|_| Flaw::Content(format!("an event's id is {id:?}")))
+}
+
+/// Frames as the file has them: `{"i": address, "s": symbol, "f": file, "l": line}`, else the addresses alone.
+fn read_frames(frames: &str, addresses: &str) -> Result<Stack, Flaw> {
+    use serde_json::Value;
+    let source = if frames.is_empty() { addresses } else { frames };
+    if source.is_empty() {
+        return Ok(Stack::default());
+    }
+    let values: Vec<Value> = serde_json::from_str(source)
+        .map_err(|error| Flaw::Content(format!("a stack's frames: {error}")))?;
+    let address = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or(0);
+    let frame = |value: &Value| {
+        let field = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let at = value.as_str().or_else(|| value.get("i").and_then(Value::as_str));
+        StackFrame {
+            address: at.map_or(0, address),
+            function: field("s"),
+            file: field("f"),
+            line: value.get("l").and_then(Value::as_u64).and_then(|line| line.try_into().ok()),
+        }
+    };
+    Ok(Stack { frames: values.iter().map(frame).collect() })
+}

@@ -1,0 +1,160 @@
+//! Recognises Ingero's trace databases, and reads numbers and texts of their tables without trust.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
+
+use crate::database::open_read_only;
+use crate::recording::RecordingError;
+
+/// What `events` must have to be Ingero's.
+const NEEDED: [&str; 7] = ["id", "timestamp", "pid", "tid", "source", "op", "duration"];
+
+/// Why a row cannot be used: what SQLite says, or what the row is not.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Flaw {
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    #[error("{0}")]
+    Content(String),
+    /// No more rows are wanted.
+    #[error("enough")]
+    Enough,
+}
+
+/// A file of Ingero's.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) path: PathBuf,
+    pub(super) connection: Connection,
+    /// As the file tells it, such as `0.9`.
+    pub(super) version: Option<String>,
+    /// Columns by table; views and virtual tables are none.
+    columns: HashMap<String, HashSet<String>>,
+}
+
+impl File {
+    pub(super) fn open(path: &Path) -> Result<Self, RecordingError> {
+        let cannot = |source| RecordingError::Open { path: path.to_path_buf(), source };
+        // SQLite says only that it cannot.
+        if let Err(error) = std::fs::File::open(path) {
+            let failure = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+            return Err(cannot(rusqlite::Error::SqliteFailure(failure, Some(error.to_string()))));
+        }
+        let connection = open_read_only(path).map_err(cannot)?;
+        let columns = columns(&connection).map_err(|flaw| match flaw {
+            Flaw::Sqlite(rusqlite::Error::SqliteFailure(error, _))
+                if error.code == rusqlite::ErrorCode::NotADatabase =>
+            {
+                not_a_trace(path, "it is no SQLite database")
+            }
+            flaw => RecordingError::Damaged { path: path.to_path_buf(), reason: flaw.to_string() },
+        })?;
+        let events =
+            columns.get("events").ok_or_else(|| not_a_trace(path, "it has no table events"))?;
+        if let Some(missing) = NEEDED.iter().find(|&&column| !events.contains(column)) {
+            return Err(not_a_trace(path, &format!("its table events has no column {missing}")));
+        }
+        let mut file = Self { path: path.to_path_buf(), connection, version: None, columns };
+        file.version = file.own_version()?;
+        Ok(file)
+    }
+
+    fn own_version(&self) -> Result<Option<String>, RecordingError> {
+        if !self.has("schema_info", "key") || !self.has("schema_info", "value") {
+            return Ok(None);
+        }
+        let mut version = None;
+        self.each("SELECT value FROM schema_info WHERE key = 'version'", |row| {
+            version = Some(text(row, 0)?);
+            Ok(())
+        })?;
+        Ok(version)
+    }
+
+    pub(super) fn has(&self, table: &str, column: &str) -> bool {
+        self.columns.get(table).is_some_and(|columns| columns.contains(column))
+    }
+
+    /// The column where the table has it, else what it would hold.
+    pub(super) fn column<'a>(&self, table: &str, column: &'a str, default: &'a str) -> &'a str {
+        if self.has(table, column) { column } else { default }
+    }
+
+    /// Shows `each` every row that a statement gives.
+    pub(super) fn each(
+        &self,
+        sql: &str,
+        mut each: impl FnMut(&Row<'_>) -> Result<(), Flaw>,
+    ) -> Result<(), RecordingError> {
+        let mut all = || -> Result<(), Flaw> {
+            let mut statement = self.connection.prepare(sql)?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                each(row)?;
+            }
+            Ok(())
+        };
+        match all() {
+            Ok(()) | Err(Flaw::Enough) => Ok(()),
+            Err(flaw) => {
+                Err(RecordingError::Damaged { path: self.path.clone(), reason: flaw.to_string() })
+            }
+        }
+    }
+}
+
+fn not_a_trace(path: &Path, reason: &str) -> RecordingError {
+    RecordingError::NotATrace { path: path.to_path_buf(), reason: reason.into() }
+}
+
+/// A view, a virtual table or a computed column could make any amount of work of a look at a row.
+fn columns(connection: &Connection) -> Result<HashMap<String, HashSet<String>>, Flaw> {
+    let mut columns: HashMap<String, HashSet<String>> = HashMap::new();
+    let mut statement = connection.prepare(
+        "SELECT t.name, c.name FROM pragma_table_list AS t, pragma_table_xinfo(t.name) AS c \
+         WHERE t.schema = 'main' AND t.type = 'table' AND c.hidden = 0 LIMIT 10000",
+    )?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        columns.entry(text(row, 0)?).or_default().insert(text(row, 1)?);
+    }
+    Ok(columns)
+}
+
+fn wrong(row: &Row<'_>, index: usize, is_not: &str) -> Flaw {
+    let name = row.as_ref().column_name(index).unwrap_or("?");
+    let found =
+        row.get_ref(index).map_or_else(|error| error.to_string(), |v| v.data_type().to_string());
+    Flaw::Content(format!("a value of {name} is {found}, not {is_not}"))
+}
+
+pub(super) fn integer(row: &Row<'_>, index: usize) -> Result<i64, Flaw> {
+    match row.get_ref(index)? {
+        ValueRef::Integer(value) => Ok(value),
+        _ => Err(wrong(row, index, "an integer")),
+    }
+}
+
+/// A number that is not negative and not above 32 bits.
+pub(super) fn id32(row: &Row<'_>, index: usize) -> Result<u32, Flaw> {
+    u32::try_from(integer(row, index)?).map_err(|_| wrong(row, index, "a number of 32 bits"))
+}
+
+/// A number that is not negative.
+pub(super) fn natural(row: &Row<'_>, index: usize) -> Result<u64, Flaw> {
+    u64::try_from(integer(row, index)?).map_err(|_| wrong(row, index, "a number from 0 on"))
+}
+
+/// Text; what is no text is told as it would be printed.
+pub(super) fn text(row: &Row<'_>, index: usize) -> Result<String, Flaw> {
+    match row.get_ref(index)? {
+        ValueRef::Null => Ok(String::new()),
+        ValueRef::Integer(value) => Ok(value.to_string()),
+        ValueRef::Real(value) => Ok(value.to_string()),
+        ValueRef::Text(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+        ValueRef::Blob(_) => Err(wrong(row, index, "text")),
+    }
+}

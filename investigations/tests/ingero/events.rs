@@ -1,0 +1,128 @@
+//! Rows as events: when they were, of whom, and inside which others.
+
+use std::ops::ControlFlow;
+
+use gpucause_abi::state::Reason;
+use gpucause_investigations::ingero::Ingero;
+use gpucause_investigations::recording::{Call, Event, Filter, Kind, Recording as _};
+
+use crate::fixture::{Database, MS, Row, START, Schema, US};
+
+fn events(db: &Database, filter: &Filter) -> Vec<Event> {
+    let mut all = Vec::new();
+    let trace = Ingero::open(&db.path()).unwrap();
+    trace
+        .events(filter, &mut |event| {
+            all.push(event.clone());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    all
+}
+
+fn call(event: &Event) -> &Call {
+    match &event.kind {
+        Kind::Call(call) => call,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_driver_call_inside_a_runtime_call_of_its_thread_is_not_outermost() {
+    let mut db = Database::new(Schema::V08);
+    let launch = Row::launch(7, MS, 50 * US, 1);
+    let (inside, beside) = (
+        Row::launch(7, MS + 5 * US, 20 * US, 2).driver(),
+        Row::launch(7, MS + 6 * US, 20 * US, 2).driver(),
+    );
+    db.add([launch, inside, beside.thread(8)]);
+    let outermost: Vec<_> =
+        events(&db, &Filter::default()).iter().map(|e| call(e).outermost).collect();
+    assert_eq!(outermost, [true, false, true]);
+}
+
+#[test]
+fn a_wait_is_told_at_its_end_and_counts_for_the_call_that_it_is_in() {
+    let mut db = Database::new(Schema::V09);
+    db.add([
+        Row::launch(7, 10 * MS, 4 * MS, 1),
+        Row::off(7, 11 * MS, 2 * MS, 7),
+        Row::off(9, 10 * MS, 4 * MS, 9),
+    ]);
+    let events = events(&db, &Filter::default());
+    let wait = events.iter().find(|e| e.start_ns == START + 11 * MS).unwrap();
+    assert_eq!(wait.end_ns(), START + 13 * MS);
+    let launch = events.iter().find(|e| matches!(e.kind, Kind::Call(_))).unwrap();
+    assert_eq!(call(launch).off_cpu_ns, Some(2_000_000));
+}
+
+#[test]
+fn reasons_are_told_only_where_the_rows_prove_them() {
+    let mut db = Database::new(Schema::V10);
+    db.name(50, "fluent-bit");
+    db.add([
+        Row::off(7, 0, MS, 7),
+        Row::off(7, 10 * MS, MS, 50),
+        Row::read(7, 20 * MS, MS - 10 * US),
+        Row::off(7, 20 * MS, MS, 50),
+        Row::wake(51, 30 * MS + 900 * US, 7),
+        Row::off(7, 30 * MS, MS, 50),
+        Row::wake(51, 40 * MS + 100 * US, 7),
+        Row::off(7, 40 * MS, MS, 50),
+    ]);
+    let told: Vec<_> = events(&db, &Filter::default())
+        .into_iter()
+        .filter_map(|event| match event.kind {
+            Kind::OffCpu(off) => Some((off.reason, off.by.map(|by| by.comm.to_string()))),
+            _ => None,
+        })
+        .collect();
+    let culprit = || Some("fluent-bit".to_owned());
+    let waker = told[3].1.clone();
+    assert_eq!(
+        told,
+        [
+            (None, None),
+            (Some(Reason::Preempted), culprit()),
+            (Some(Reason::Io), None),
+            (Some(Reason::Other), waker),
+            (Some(Reason::Runqueue), culprit()),
+        ]
+    );
+}
+
+#[test]
+fn a_filter_chooses_by_time_process_and_length() {
+    let mut db = Database::new(Schema::V08);
+    db.add((0..10).map(|i| Row::launch(7, i * MS, (i + 1) * 10 * US, 1)));
+    db.add([Row::launch(8, 0, MS, 1)]);
+    let from = Filter { from_ns: Some(START + 5 * MS), ..Filter::default() };
+    assert_eq!(events(&db, &from).len(), 5);
+    let until = Filter { until_ns: Some(START + 5 * MS), ..Filter::default() };
+    assert_eq!(events(&db, &until).len(), 6);
+    let long = Filter { at_least_ns: 95_000, ..Filter::default() };
+    assert_eq!(events(&db, &long).len(), 2);
+    let mut seen = 0;
+    let trace = Ingero::open(&db.path()).unwrap();
+    trace
+        .events(&Filter::default(), &mut |_| {
+            seen += 1;
+            ControlFlow::Break(())
+        })
+        .unwrap();
+    assert_eq!((seen, trace.event_count().unwrap()), (1, 11));
+}
+
+#[test]
+fn only_the_first_launch_of_a_kernel_in_a_process_is_cold() {
+    let mut db = Database::new(Schema::V08);
+    db.add([
+        Row::launch(7, 0, US, 1),
+        Row::launch(7, MS, US, 1),
+        Row::launch(7, 2 * MS, US, 2),
+        Row::launch(8, 3 * MS, US, 1),
+    ]);
+    let cold: Vec<_> =
+        events(&db, &Filter::default()).iter().map(|e| call(e).cold.unwrap()).collect();
+    assert_eq!(cold, [true, false, true, true]);
+}
