@@ -195,17 +195,41 @@ def _cost():
             runbooks=["GpucauseProbesOverBudget"],
         ),
         timeseries(
-            "Cost and duty ratio of the probes",
-            "CPU time that probes took from the programs they observe, as a share of one CPU, over five minutes; and the share"
-            " of the time for which the probes on launches are attached: below 100 % they cost more than their budget, and"
-            " rates are made up for it.",
-            [
-                query(f"instance:gpucause_probe_cost:rate5m{{{ON}}}", "cost, " + AT),
-                query(f"gpucause_probe_duty_ratio{{{ON}}}", "duty ratio, " + AT),
-            ],
+            "Cost of the probes",
+            "CPU time that the probes of each host took from the programs they observe, as a share of one CPU, over five minutes.",
+            [query(f"instance:gpucause_probe_cost:rate5m{{{ON}}}", AT)],
             unit="percentunit",
             w=12,
             legend=("lastNotNull", "max"),
+            runbooks=["GpucauseProbesOverBudget"],
+        ),
+        timeseries(
+            "Cost of the probes, by program",
+            "The same by kernel program, and over all hosts: call is on the path of each call, the others are on that of the"
+            " scheduler and of other parts of the kernel.",
+            [query(f"sum by (probe) (rate(gpucause_probe_cost_seconds_total{{{ON}}}[$__rate_interval]))", "{{probe}}")],
+            unit="percentunit",
+            legend=("mean", "max"),
+            runbooks=["GpucauseProbesOverBudget"],
+        ),
+        timeseries(
+            "Cost of a hit",
+            "What one hit of a probe on a call costs the program: measured when the exporter started.",
+            [query(f"gpucause_probe_hit_cost_seconds{{{ON}}}", "{{probe}}, " + AT)],
+            unit="s",
+            legend=("lastNotNull",),
+            runbooks=["GpucauseProbesOverBudget"],
+        ),
+        timeseries(
+            "Duty ratio",
+            "Share of the time for which launches are to be watched, and for which they were: below 100 % the probes cost more"
+            " than their budget, and rates are made up for it; 0 is while they are disabled.",
+            [
+                query(f"gpucause_probe_duty_ratio{{{ON}}}", "duty ratio, " + AT),
+                query(f"rate(gpucause_probe_observed_seconds_total{{{ON}}}[$__rate_interval])", "watched, " + AT),
+            ],
+            unit="percentunit",
+            legend=("lastNotNull", "min"),
             runbooks=["GpucauseProbesOverBudget"],
         ),
     ]
