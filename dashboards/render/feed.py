@@ -89,7 +89,7 @@ class Feed:
             copy.write_text(re.sub(r"(?m)^ +interval: .*\n", "", path.read_text()))
         config.write_text(
             f"global: {{scrape_interval: {INTERVAL}s, evaluation_interval: {INTERVAL}s}}\n"
-            f"rule_files: [{self.data}/rules/*.yaml, {self.data}/alerts/*.yaml]\n"
+            "rule_files: [rules/*.yaml, alerts/*.yaml]\n"
             "scrape_configs:\n"
             "  - job_name: gpucause\n"
             f"    static_configs: [{{targets: ['{self.exporter}'], labels: {{instance: gpu-node-1}}}}]\n"
