@@ -8,15 +8,16 @@ from grafana import (
     bars,
     cell,
     dashboard as make,
+    instances,
     override,
     query,
+    rate,
     stat,
     states,
     steps,
     table,
     timeseries,
     values,
-    variable,
 )
 
 ON = 'instance=~"$instance"'
@@ -187,7 +188,7 @@ def _cost():
         timeseries(
             "Probe hits",
             "Runs of each kernel program a second.",
-            [query(f"topk(8, sum by (probe) (rate(gpucause_probe_hits_total{{{ON}}}[$__rate_interval])))", "{{probe}}")],
+            [query(f"topk(8, {rate('gpucause_probe_hits_total', 'probe', ON)})", "{{probe}}")],
             unit="ops",
             log=True,
             w=12,
@@ -207,7 +208,7 @@ def _cost():
             "Cost of the probes, by program",
             "The same by kernel program, and over all hosts: call is on the path of each call, the others are on that of the"
             " scheduler and of other parts of the kernel.",
-            [query(f"sum by (probe) (rate(gpucause_probe_cost_seconds_total{{{ON}}}[$__rate_interval]))", "{{probe}}")],
+            [query(rate("gpucause_probe_cost_seconds_total", "probe", ON), "{{probe}}")],
             unit="percentunit",
             legend=("mean", "max"),
             runbooks=["GpucauseProbesOverBudget"],
@@ -309,7 +310,7 @@ def _limits():
         timeseries(
             "Updates refused",
             "Updates a second that a full map refused.",
-            [query(f"sum by (map) (rate(gpucause_map_full_total{{{ON}}}[$__rate_interval]))", "{{map}}")],
+            [query(rate("gpucause_map_full_total", "map", ON), "{{map}}")],
             unit="ops",
             h=10,
             legend=("max",),
@@ -356,13 +357,10 @@ def _limits():
 
 
 def dashboard():
-    variables = [
-        variable("instance", "Instance", "label_values(gpucause_build_info, instance)", description="Exporters, one a host.")
-    ]
     return make(
         "gpucause-exporter",
         "gpucause / Exporter",
         "The exporter about itself: whether it sees everything, what it costs, and how near its limits it is.",
-        variables,
+        [instances()],
         [("Now", _state() + _inventory()), ("Coverage", _coverage()), ("Cost", _cost()), ("Limits", _limits())],
     )
