@@ -193,6 +193,8 @@ def watch(port, seconds):
     while time.time() < end:
         time.sleep(2)
         for group in ask(port, "rules")["groups"]:
+            if group["lastEvaluation"].startswith("0001"):
+                continue  # Not yet.
             _, evaluations = groups.setdefault(group["name"], (group["interval"], {}))
             times = [rule["evaluationTime"] for rule in group["rules"]]
             evaluations[group["lastEvaluation"]] = (group["evaluationTime"], times, [rule["name"] for rule in group["rules"]])
