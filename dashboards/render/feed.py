@@ -82,9 +82,14 @@ class Feed:
     def prometheus(self):
         """Starts Prometheus on what is in its folder already, if anything is."""
         config = self.data / "prometheus.yml"
+        # Minutes stand for hours here, so that no group of rules has an interval of its own.
+        for path in [*ROOT.glob("rules/*.yaml"), *ROOT.glob("alerts/*.yaml")]:
+            copy = self.data / path.relative_to(ROOT)
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_text(re.sub(r"(?m)^ +interval: .*\n", "", path.read_text()))
         config.write_text(
             f"global: {{scrape_interval: {INTERVAL}s, evaluation_interval: {INTERVAL}s}}\n"
-            f"rule_files: [{ROOT}/rules/*.yaml, {ROOT}/alerts/*.yaml]\n"
+            "rule_files: [rules/*.yaml, alerts/*.yaml]\n"
             "scrape_configs:\n"
             "  - job_name: gpucause\n"
             f"    static_configs: [{{targets: ['{self.exporter}'], labels: {{instance: gpu-node-1}}}}]\n"

@@ -2,16 +2,6 @@
 
 NEVER_HERE = "nothing of the kind happens while the picture is taken"
 REASONS = {
-    (
-        "gpucause-exporter",
-        "Cost and duty ratio of the probes",
-        "cost, {{instance}}",
-    ): "the exporter does not tell what its probes cost",
-    (
-        "gpucause-exporter",
-        "Cost and duty ratio of the probes",
-        "duty ratio, {{instance}}",
-    ): "probes are attached all of the time",
     ("gpucause-exporter", "Sources of GPU metrics", "dcgm-exporter, {{instance}}"): "the driver is asked, not dcgm-exporter",
     ("gpucause-process", "Out of CPU quota", "direct reclaim"): NEVER_HERE,
 }

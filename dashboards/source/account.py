@@ -12,8 +12,16 @@ HEALTHY = {
     "running: other calls": "#C8DCC9",
 }
 
+# The runbooks of what loses time.
+LOSS = ["GpucauseDispatcherStarved", "GpucauseLockHolder", "GpucauseDataloaderStarvation", "GpucauseInefficientProgram"]
 
-def time_account(selector, *, w, h, runbooks):
+
+def account(selector):
+    """Where the time goes, and beside it what loses it."""
+    return [_time_account(selector, w=12, h=10), lost_by_cause(selector, w=12, h=10, runbooks=LOSS)]
+
+
+def _time_account(selector, *, w, h):
     """All time of dispatcher threads, stacked to 100 %."""
 
     def share(inner):
@@ -51,7 +59,7 @@ def time_account(selector, *, w, h, runbooks):
         decimals=1,
         legend=("mean",),
         overrides=coloured(HEALTHY | REASONS),
-        runbooks=runbooks,
+        runbooks=["GpucauseDispatcherStarved", "GpucauseLockHolder"],
     )
 
 

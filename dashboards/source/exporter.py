@@ -8,15 +8,16 @@ from grafana import (
     bars,
     cell,
     dashboard as make,
+    instances,
     override,
     query,
+    rate,
     stat,
     states,
     steps,
     table,
     timeseries,
     values,
-    variable,
 )
 
 ON = 'instance=~"$instance"'
@@ -187,7 +188,7 @@ def _cost():
         timeseries(
             "Probe hits",
             "Runs of each kernel program a second.",
-            [query(f"topk(8, sum by (probe) (rate(gpucause_probe_hits_total{{{ON}}}[$__rate_interval])))", "{{probe}}")],
+            [query(f"topk(8, {rate('gpucause_probe_hits_total', 'probe', ON)})", "{{probe}}")],
             unit="ops",
             log=True,
             w=12,
@@ -195,17 +196,41 @@ def _cost():
             runbooks=["GpucauseProbesOverBudget"],
         ),
         timeseries(
-            "Cost and duty ratio of the probes",
-            "CPU time that probes took from the programs they observe, as a share of one CPU, over five minutes; and the share"
-            " of the time for which the probes on launches are attached: below 100 % they cost more than their budget, and"
-            " rates are made up for it.",
-            [
-                query(f"instance:gpucause_probe_cost:rate5m{{{ON}}}", "cost, " + AT),
-                query(f"gpucause_probe_duty_ratio{{{ON}}}", "duty ratio, " + AT),
-            ],
+            "Cost of the probes",
+            "CPU time that the probes of each host took from the programs they observe, as a share of one CPU, over five minutes.",
+            [query(f"instance:gpucause_probe_cost:rate5m{{{ON}}}", AT)],
             unit="percentunit",
             w=12,
             legend=("lastNotNull", "max"),
+            runbooks=["GpucauseProbesOverBudget"],
+        ),
+        timeseries(
+            "Cost of the probes, by program",
+            "The same by kernel program, and over all hosts: call is on the path of each call, the others are on that of the"
+            " scheduler and of other parts of the kernel.",
+            [query(rate("gpucause_probe_cost_seconds_total", "probe", ON), "{{probe}}")],
+            unit="percentunit",
+            legend=("mean", "max"),
+            runbooks=["GpucauseProbesOverBudget"],
+        ),
+        timeseries(
+            "Cost of a hit",
+            "What one hit of a probe on a call costs the program: measured when the exporter started.",
+            [query(f"gpucause_probe_hit_cost_seconds{{{ON}}}", "{{probe}}, " + AT)],
+            unit="s",
+            legend=("lastNotNull",),
+            runbooks=["GpucauseProbesOverBudget"],
+        ),
+        timeseries(
+            "Duty ratio",
+            "Share of the time for which launches are to be watched, and for which they were: below 100 % the probes cost more"
+            " than their budget, and rates are made up for it; 0 is while they are disabled.",
+            [
+                query(f"gpucause_probe_duty_ratio{{{ON}}}", "duty ratio, " + AT),
+                query(f"rate(gpucause_probe_observed_seconds_total{{{ON}}}[$__rate_interval])", "watched, " + AT),
+            ],
+            unit="percentunit",
+            legend=("lastNotNull", "min"),
             runbooks=["GpucauseProbesOverBudget"],
         ),
     ]
@@ -285,7 +310,7 @@ def _limits():
         timeseries(
             "Updates refused",
             "Updates a second that a full map refused.",
-            [query(f"sum by (map) (rate(gpucause_map_full_total{{{ON}}}[$__rate_interval]))", "{{map}}")],
+            [query(rate("gpucause_map_full_total", "map", ON), "{{map}}")],
             unit="ops",
             h=10,
             legend=("max",),
@@ -332,13 +357,10 @@ def _limits():
 
 
 def dashboard():
-    variables = [
-        variable("instance", "Instance", "label_values(gpucause_build_info, instance)", description="Exporters, one a host.")
-    ]
     return make(
         "gpucause-exporter",
         "gpucause / Exporter",
         "The exporter about itself: whether it sees everything, what it costs, and how near its limits it is.",
-        variables,
+        [instances()],
         [("Now", _state() + _inventory()), ("Coverage", _coverage()), ("Cost", _cost()), ("Limits", _limits())],
     )

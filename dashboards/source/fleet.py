@@ -2,20 +2,24 @@
 
 from account import lost_by_cause
 from grafana import (
-    TO_PROCESS,
+    BLUE,
     GREEN,
     ORANGE,
     RED,
     YELLOW,
+    absolute,
     cell,
     dashboard as make,
+    dashed,
     override,
     query,
+    share_gauge,
     stat,
     states,
     steps,
     table,
     timeseries,
+    to_process,
     values,
     variable,
 )
@@ -86,12 +90,7 @@ def _stragglers():
             legend=("lastNotNull", "min"),
             runbooks=["GpucauseStraggler"],
             overrides=[
-                override(
-                    "/^median/",
-                    custom__lineStyle={"fill": "dash", "dash": [6, 4]},
-                    custom__fillOpacity=0,
-                    color={"mode": "fixed", "fixedColor": "#FFFFFF"},
-                )
+                dashed("/^median/", color={"mode": "fixed", "fixedColor": "#FFFFFF"}),
             ],
         ),
         timeseries(
@@ -159,22 +158,14 @@ def _ranks():
             sort="Deviation",
             runbooks=["GpucauseStraggler", "GpucauseNcclLateRank"],
             overrides=[
-                override("PID", unit="none", links=TO_PROCESS),
-                override(
-                    "/Health|Waits.*/",
-                    unit="percentunit",
-                    decimals=1,
-                    min=0,
-                    max=1,
-                    custom__cellOptions=cell("gauge", mode="basic", valueDisplayMode="text"),
-                    color={"mode": "fixed", "fixedColor": "#5794F2"},
-                ),
+                to_process(),
+                share_gauge("/Health|Waits.*/", color={"mode": "fixed", "fixedColor": BLUE}),
                 override(
                     "Deviation",
                     unit="suffix:x",
                     decimals=1,
                     custom__cellOptions=cell("color-text"),
-                    thresholds={"mode": "absolute", "steps": steps(GREEN, (0.5, ORANGE), (1, RED))},
+                    thresholds=absolute(steps(GREEN, (0.5, ORANGE), (1, RED))),
                 ),
                 override("Launches", unit="ops", decimals=0),
             ],

@@ -9,14 +9,6 @@ GRAFANA = "11.0.0"
 WIDTH = 24
 RUNBOOKS = "https://github.com/gpucause/gpucause/blob/main/investigations"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-# From a row of a table to the process that it is of.
-TO_PROCESS = [
-    {
-        "title": "What this process does",
-        "url": "/d/gpucause-process/?${datasource:queryparam}&var-instance=${__data.fields.Instance}"
-        "&var-pid=${__data.fields.PID}&${__url_time_range}",
-    }
-]
 
 GREEN, YELLOW, ORANGE, RED, BLUE, GREY = "#73BF69", "#FADE2A", "#FF9830", "#F2495C", "#5794F2", "#8E8E8E"
 # One colour a cause on every dashboard; no two that occur together are alike.
@@ -61,6 +53,16 @@ def steps(*pairs):
     return [{"color": first, "value": None}] + [{"color": colour, "value": value} for value, colour in rest]
 
 
+def absolute(levels):
+    """Thresholds by value, as fields and columns have them."""
+    return {"mode": "absolute", "steps": levels}
+
+
+def rate(metric, by, selector):
+    """What a counter grows by a second, summed up by labels."""
+    return f"sum by ({by}) (rate({metric}{{{selector}}}[$__rate_interval]))"
+
+
 def query(expr, legend, *, instant=False, table=False, heatmap=False):
     """A query of a panel; `legend` may name labels in double braces."""
     return {
@@ -84,6 +86,29 @@ def override(name, **settings):
 def coloured(colours):
     """Overrides that give each series of a name its colour."""
     return [override(name, color={"mode": "fixed", "fixedColor": colour}) for name, colour in colours.items()]
+
+
+def to_process():
+    """The column of PIDs, each of which leads to what that process does."""
+    links = [
+        {
+            "title": "What this process does",
+            "url": "/d/gpucause-process/?${datasource:queryparam}&var-instance=${__data.fields.Instance}"
+            "&var-pid=${__data.fields.PID}&${__url_time_range}",
+        }
+    ]
+    return override("PID", links=links, unit="none")
+
+
+def dashed(name, **more):
+    """A series that others are compared with."""
+    return override(name, custom__lineStyle={"fill": "dash", "dash": [6, 4]}, custom__fillOpacity=0, **more)
+
+
+def share_gauge(name, **more):
+    """A column of shares, each with its number and a bar."""
+    gauge = cell("gauge", mode="basic", valueDisplayMode="text")
+    return override(name, unit="percentunit", decimals=1, min=0, max=1, custom__cellOptions=gauge, **more)
 
 
 def runbook(alert):
@@ -149,7 +174,7 @@ def timeseries(
     if decimals is not None:
         defaults["decimals"] = decimals
     if lines:
-        defaults["thresholds"] = {"mode": "absolute", "steps": lines}
+        defaults["thresholds"] = absolute(lines)
     options = {
         "legend": {
             "showLegend": True,
@@ -185,7 +210,7 @@ def stat(
     defaults = {
         "unit": unit,
         "color": {"mode": "thresholds"},
-        "thresholds": {"mode": "absolute", "steps": thresholds or steps(BLUE)},
+        "thresholds": absolute(thresholds or steps(BLUE)),
         "mappings": list(mappings),
     }
     if decimals is not None:
@@ -209,7 +234,7 @@ def bars(title, description, targets, *, unit, w=8, h=8, high=None, thresholds=N
         "unit": unit,
         "min": 0,
         "color": {"mode": "thresholds" if thresholds else "palette-classic"},
-        "thresholds": {"mode": "absolute", "steps": thresholds or steps(BLUE)},
+        "thresholds": absolute(thresholds or steps(BLUE)),
     }
     if high is not None:
         defaults["max"] = high
@@ -273,7 +298,7 @@ def table(title, description, targets, columns, *, w=24, h=8, sort=None, overrid
         "unit": unit,
         "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True},
         "color": {"mode": "thresholds"},
-        "thresholds": {"mode": "absolute", "steps": steps(BLUE)},
+        "thresholds": absolute(steps(BLUE)),
     }
     options = {
         "showHeader": True,
@@ -301,7 +326,7 @@ def states(title, description, targets, *, mappings, unit="short", w=24, h=6, **
     defaults = {
         "unit": unit,
         "color": {"mode": "thresholds"},
-        "thresholds": {"mode": "absolute", "steps": steps(GREEN)},
+        "thresholds": absolute(steps(GREEN)),
         "custom": {"fillOpacity": 75, "lineWidth": 0, "spanNulls": False},
         "mappings": mappings,
     }
@@ -354,6 +379,11 @@ def variable(name, label, of, *, description, default=None):
         "regex": "",
         "skipUrlSync": False,
     }
+
+
+def instances():
+    """The variable that every dashboard of hosts has."""
+    return variable("instance", "Instance", "label_values(gpucause_build_info, instance)", description="Exporters, one a host.")
 
 
 def _source():

@@ -1,24 +1,27 @@
 """The first look: what the GPUs say of themselves, beside what their hosts do to feed them."""
 
-from account import lost_by_cause, time_account
+from account import LOSS, account
 from grafana import (
-    TO_PROCESS,
     CAUSES,
     GREEN,
     ORANGE,
     RED,
     SEVERITIES,
     YELLOW,
+    absolute,
     bars,
     cell,
     coloured,
     dashboard as make,
+    instances,
     override,
     query,
+    share_gauge,
     stat,
     steps,
     table,
     timeseries,
+    to_process,
     values,
     variable,
 )
@@ -114,18 +117,7 @@ def _cause_side():
             legend=("mean", "lastNotNull"),
             runbooks=["GpucauseUtilisationMisleading"],
         ),
-        time_account(ON, w=12, h=10, runbooks=["GpucauseDispatcherStarved", "GpucauseLockHolder"]),
-        lost_by_cause(
-            ON,
-            w=12,
-            h=10,
-            runbooks=[
-                "GpucauseDispatcherStarved",
-                "GpucauseLockHolder",
-                "GpucauseDataloaderStarvation",
-                "GpucauseInefficientProgram",
-            ],
-        ),
+        *account(ON),
     ]
 
 
@@ -158,16 +150,11 @@ def _chains():
             sort="Lost",
             overrides=[
                 override("Severity", mappings=[severities], custom__cellOptions=cell("color-background", mode="basic")),
-                override("PID", links=TO_PROCESS, unit="none"),
+                to_process(),
                 override("Chains", decimals=0, custom__width=80),
                 override("Lost", unit="s", decimals=1, custom__width=100),
             ],
-            runbooks=[
-                "GpucauseDispatcherStarved",
-                "GpucauseLockHolder",
-                "GpucauseDataloaderStarvation",
-                "GpucauseInefficientProgram",
-            ],
+            runbooks=LOSS,
         ),
         bars(
             "Time lost to each cause",
@@ -220,25 +207,17 @@ def _processes():
             h=8,
             sort="Lost",
             overrides=[
-                override("PID", links=TO_PROCESS, unit="none"),
+                to_process(),
                 override("Launches", unit="ops", decimals=0),
                 override("/p50|p99/", unit="s"),
                 override(
                     "Spread",
                     unit="suffix:x",
                     decimals=1,
-                    thresholds={"mode": "absolute", "steps": SPREAD},
+                    thresholds=absolute(SPREAD),
                     custom__cellOptions=cell("color-text"),
                 ),
-                override(
-                    "/Lost.*/",
-                    unit="percentunit",
-                    decimals=1,
-                    min=0,
-                    max=1,
-                    thresholds={"mode": "absolute", "steps": LOST},
-                    custom__cellOptions=cell("gauge", mode="basic", valueDisplayMode="text"),
-                ),
+                share_gauge("/Lost.*/", thresholds=absolute(LOST)),
                 override("GPU busy", unit="percentunit", decimals=0),
             ],
             runbooks=["GpucauseDispatcherStarved", "GpucauseLaunchP99SpreadHigh"],
@@ -304,7 +283,7 @@ def _gpus():
 
 def dashboard():
     variables = [
-        variable("instance", "Instance", "label_values(gpucause_build_info, instance)", description="Exporters, one a host."),
+        instances(),
         variable(
             "gpu",
             "GPU",

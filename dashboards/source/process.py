@@ -1,13 +1,16 @@
 """One process, or a few: what its calls take, why they are late, and who is to blame."""
 
-from account import lost_by_cause, time_account
+import grafana
+from account import account
 from grafana import (
     RED,
     REASONS,
     bars,
     coloured,
     dashboard as make,
+    dashed,
     heatmap,
+    instances,
     override,
     query,
     steps,
@@ -23,8 +26,7 @@ LOCKS = 'reason="futex"'
 
 
 def rate(metric, by, more=""):
-    selector = f"{ON}, {more}" if more else ON
-    return f"sum by ({by}) (rate({metric}{{{selector}}}[$__rate_interval]))"
+    return grafana.rate(metric, by, f"{ON}, {more}" if more else ON)
 
 
 def p99(metric, by, more=""):
@@ -54,18 +56,7 @@ def _who():
             h=5,
             overrides=[override("/PID|Rank|Of/", unit="none", custom__width=80), override("GPUs", custom__width=330)],
         ),
-        time_account(ON, w=12, h=10, runbooks=["GpucauseDispatcherStarved", "GpucauseLockHolder"]),
-        lost_by_cause(
-            ON,
-            w=12,
-            h=10,
-            runbooks=[
-                "GpucauseDispatcherStarved",
-                "GpucauseLockHolder",
-                "GpucauseDataloaderStarvation",
-                "GpucauseInefficientProgram",
-            ],
-        ),
+        *account(ON),
     ]
 
 
@@ -81,7 +72,7 @@ def _launches():
             unit="ops",
             legend=("lastNotNull",),
             runbooks=["GpucauseUtilisationMisleading"],
-            overrides=[override("/as a rule$/", custom__lineStyle={"fill": "dash", "dash": [6, 4]}, custom__fillOpacity=0)],
+            overrides=[dashed("/as a rule$/")],
         ),
         timeseries(
             "Duration of warm launches",
@@ -391,10 +382,7 @@ def _programme():
             "First launches",
             "Launches a second that loaded their kernel first: slow for that reason alone.",
             [
-                query(
-                    f'sum by (op) (rate(gpucause_cuda_call_duration_seconds_count{{{ON}, cold="true"}}[$__rate_interval]))',
-                    "{{op}}",
-                )
+                query(rate("gpucause_cuda_call_duration_seconds_count", "op", 'cold="true"'), "{{op}}")
             ],
             unit="ops",
             legend=("mean", "max"),
@@ -481,7 +469,7 @@ def _host():
 def dashboard():
     here = 'gpucause_process_info{instance=~"$instance"'
     variables = [
-        variable("instance", "Instance", "label_values(gpucause_build_info, instance)", description="Exporters, one a host."),
+        instances(),
         variable("comm", "Process", f"label_values({here}}}, comm)", description="Names of processes."),
         variable(
             "pid", "PID", f'label_values({here}, comm=~"$comm"}}, pid)', description="Processes by their PID on the host."

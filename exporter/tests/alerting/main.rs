@@ -21,12 +21,6 @@ use std::sync::LazyLock;
 /// Series of others: Prometheus' own, and those that tell of GPUs.
 const FOREIGN: [&str; 4] =
     ["up", "scrape_duration_seconds", "scrape_samples_scraped", "nvidia_smi_utilization_gpu_ratio"];
-/// Ours that are exposed only by builds that guard their cost.
-const OF_COST: [&str; 3] = [
-    "gpucause_probe_duty_ratio",
-    "gpucause_probe_cost_seconds_total",
-    "gpucause_probe_observed_seconds_total",
-];
 /// Labels that Prometheus, DCGM and the rules add.
 const ADDED_LABELS: [&str; 9] =
     ["job", "instance", "le", "UUID", "gpu", "uuid", "Hostname", "hostname", "baseline"];
@@ -55,7 +49,7 @@ static LABELS: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
 });
 
 fn is_foreign(name: &str) -> bool {
-    name.starts_with("DCGM_FI_") || FOREIGN.contains(&name) || OF_COST.contains(&name)
+    name.starts_with("DCGM_FI_") || FOREIGN.contains(&name)
 }
 
 /// What is wrong with a selector: its name, or a label that its metric does not have.
