@@ -30,7 +30,7 @@ pub struct ReplayArgs {
     pub web: WebArgs,
     /// Configuration file of the exporter, for the thresholds of chains
     #[arg(long = "config.file", value_name = "PATH")]
-    pub config: Option<PathBuf>,
+    pub config_file: Option<PathBuf>,
     /// Flags of the log.
     #[command(flatten)]
     pub log: logging::LogArgs,
@@ -41,7 +41,7 @@ impl ReplayArgs {
     #[must_use]
     pub fn config_source(&self) -> ConfigSource {
         let overrides = Overrides { retention: None, budget: None };
-        ConfigSource { file: self.config.clone(), optional: false, overrides }
+        ConfigSource { file: self.config_file.clone(), optional: false, overrides }
     }
 }
 

@@ -201,7 +201,7 @@ impl Ingero {
                 Some(_) => Unstored::default(),
             };
             let durations = durations(rows, unstored);
-            statistics.push(WaitStatistics { process, tid: Some(tid), reason, durations });
+            statistics.push(WaitStatistics { process, tid: Some(tid), role: None, reason, durations });
         }
         Ok(statistics)
     }

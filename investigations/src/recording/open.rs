@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode};
 
 use super::{Recording, RecordingError};
+use crate::database::open_read_only;
 use crate::ingero::Ingero;
 use crate::trace::{self, Trace};
 
@@ -26,13 +27,10 @@ pub fn open(path: &Path) -> Result<Box<dyn Recording>, RecordingError> {
 
 /// A connection that changes nothing, and trusts nothing in the file.
 pub(crate) fn read_only(path: &Path) -> Result<Connection, RecordingError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = || {
-        let connection = Connection::open_with_flags(path, flags)?;
+        let connection = open_read_only(path)?;
         connection.busy_timeout(PATIENCE)?;
         connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST)?;
-        connection.pragma_update(None, "trusted_schema", false)?;
-        connection.pragma_update(None, "cell_size_check", true)?;
         // The first that reads the file.
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
         Ok(connection)

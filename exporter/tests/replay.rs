@@ -1,0 +1,134 @@
+//! A replayed recording looks like the node did.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+#![expect(clippy::panic, reason = "a deadline has to")]
+
+#[path = "fixture/exporter.rs"]
+mod exporter;
+#[path = "fixture/http_client.rs"]
+mod http_client;
+#[path = "fixture/poll.rs"]
+mod poll;
+#[path = "fixture/samples.rs"]
+mod samples;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use exporter::{Exporter, gpucause};
+use gpucause_abi::hist::{Histogram, slot_of};
+use gpucause_abi::op::op_of_symbol;
+use gpucause_abi::record::COMM_LEN;
+use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
+use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_engine::Moment;
+use gpucause_investigations::trace::{Start, Writer};
+use poll::until;
+
+const HANDLE: u64 = 0x1234;
+
+fn comm(name: &[u8]) -> Comm {
+    let mut raw = [0; COMM_LEN];
+    raw[..name.len()].copy_from_slice(name);
+    Comm(raw)
+}
+
+/// A process that has made so many launches of 10 us.
+fn look(launches: u64, at_seconds: u64) -> Moment {
+    let op = op_of_symbol("cudaLaunchKernel").unwrap();
+    let slot = u16::try_from(slot_of(Nanos(10_000))).unwrap();
+    let durations = Histogram {
+        sum: Nanos(launches * 10_000),
+        max: Nanos(10_000),
+        slots: [(slot, launches)].into_iter().collect(),
+    };
+    let process = ProcessSnapshot {
+        dispatches: true,
+        calls: vec![CallSnapshot::unstalled(op, false, durations)],
+        kernels: vec![(HANDLE, launches)],
+        ..ProcessSnapshot::new(ProcId(3), Tgid(4242), comm(b"trainer"))
+    };
+    let taken_at = Nanos(at_seconds * 1_000_000_000);
+    let snapshot = Snapshot { taken_at, processes: vec![process], ..Snapshot::default() };
+    Moment::new(Arc::new(snapshot), 1_700_000_000.0 + at_seconds as f64)
+}
+
+fn record(path: &Path, looks: &[Moment]) {
+    let start = Start {
+        node: "gpu-1".into(),
+        recorder: "a test".into(),
+        started_ns: 1_700_000_000_000_000_000,
+        ..Start::default()
+    };
+    let mut writer = Writer::create(path, &start).unwrap();
+    let process = writer.process(ProcId(3), Tgid(4242), "trainer").unwrap();
+    writer.describe_process(process, &[("container_id".into(), "c0ffee".into())]).unwrap();
+    writer.name_kernel(process, HANDLE, "my_kernel(float*)").unwrap();
+    for look in looks {
+        writer.add_look(look, &[]).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn a_recording_is_served_as_the_node_served_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("incident.db");
+    record(&path, &[look(100, 50), look(250, 60), look(700, 70)]);
+    let arguments = ["replay", "--web.listen-address=127.0.0.1:0", "--speed=20", "--db"];
+    let replay = Exporter::of(gpucause(&arguments).arg(&path));
+    let launches = r#"gpucause_cuda_call_duration_seconds_count{pid="4242",comm="trainer",api="runtime",op="cudaLaunchKernel",cold="false"}"#;
+    let mut seen = Vec::new();
+    until("the last look", || {
+        let page = http_client::get(replay.address, "/metrics");
+        let line = page.text().lines().find_map(|line| line.strip_prefix(launches)).unwrap();
+        let count: u64 = line.trim().parse().unwrap();
+        if seen.last() != Some(&count) {
+            seen.push(count);
+        }
+        (count == 700).then_some(())
+    });
+    assert!(seen.is_sorted() && seen.iter().all(|own| [100, 250, 700].contains(own)), "{seen:?}");
+    let page = http_client::get(replay.address, "/metrics");
+    for told in [
+        r#"container_id="c0ffee""#,
+        r#"gpucause_kernel_launches_total{pid="4242",comm="trainer",kernel="my_kernel(float*)"} 700"#,
+    ] {
+        assert!(page.text().contains(told), "{told} is not in\n{}", page.text());
+    }
+}
+
+#[test]
+fn a_replay_ends_with_the_recording_when_it_is_told_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("incident.db");
+    record(&path, &[look(1, 1), look(2, 2)]);
+    let arguments =
+        ["replay", "--web.listen-address=127.0.0.1:0", "--speed=1000", "--exit", "--db"];
+    let status = gpucause(&arguments).arg(&path).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_replayed_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("incident.db");
+    record(&path, &[look(1, 1)]);
+    let text = dir.path().join("notes.txt");
+    std::fs::write(&text, "not a database").unwrap();
+    let file = path.to_str().unwrap();
+    for (arguments, code, reason) in [
+        (&["--db", "/nonexistent.db"][..], 1, "/nonexistent.db"),
+        (&["--db", text.to_str().unwrap()], 1, "is no trace"),
+        (&["--db", file, "--node", "gpu-2"], 1, "gpu-1"),
+        (&["--db", file, "--speed", "0"], 64, "write a number from 0.01 to 1000"),
+    ] {
+        let output = gpucause(&["replay", "--web.listen-address=127.0.0.1:0"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
+        assert!(told.contains(reason), "{arguments:?}: {told}");
+    }
+}
