@@ -141,7 +141,7 @@ pub struct ExplainArgs {
     /// The node, where gpucause exporter runs, such as https://me@gpu-1:9400; a password in it can be seen by other users of this host
     #[arg(long, value_name = "URL", default_value = "http://localhost:9400")]
     pub url: NodeUrl,
-    /// Explain this trace file, of gpucause or Ingero, and ask no node
+    /// Explain this trace file, such as one of Ingero, and ask no node
     #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "password_file", "ca_file", "since"])]
     pub db: Option<PathBuf>,
     /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken

@@ -152,6 +152,7 @@ fn confine(
         (Limit::SQLITE_LIMIT_SQL_LENGTH, i32::try_from(LONGEST_SQL).unwrap_or(i32::MAX)),
         (Limit::SQLITE_LIMIT_COLUMN, 256),
         (Limit::SQLITE_LIMIT_EXPR_DEPTH, 100),
+        (Limit::SQLITE_LIMIT_PARSER_DEPTH, 500),
         (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 50),
         (Limit::SQLITE_LIMIT_VDBE_OP, 1_000_000),
         (Limit::SQLITE_LIMIT_FUNCTION_ARG, 32),

@@ -194,9 +194,9 @@ fn hostile(folder: &Path) -> Vec<String> {
     all.push(format!("ATTACH '{other}' AS other"));
     all.push(format!("VACUUM INTO '{other}'"));
     all.push(format!("VACUUM main INTO '{other}'"));
-    all.push(format!("SELECT {}1{}", "(".repeat(2000), ")".repeat(2000)));
+    all.push(format!("SELECT {}1{}", "(".repeat(5000), ")".repeat(5000)));
     all.push(format!("SELECT 1{}", " + 1".repeat(5000)));
-    all.push(format!("SELECT {}1", "-".repeat(1) + &"~".repeat(3000)));
+    all.push(format!("SELECT -{}1", "~".repeat(3000)));
     all.push(format!("SELECT 1{}", " UNION ALL SELECT 1".repeat(600)));
     all.push(format!("SELECT 1{}", ", 1".repeat(3000)));
     all.push(format!("SELECT '{}'", "x".repeat(100_000)));
@@ -221,7 +221,7 @@ fn a_hundred_hostile_statements_get_an_error_and_change_nothing() {
             let start = Instant::now();
             let told = query(&path, &sql, &limits);
             let start_of = sql.chars().take(80).collect::<String>();
-            assert!(told.is_err(), "{start_of:?} was answered: {told:?}");
+            assert!(told.is_err(), "{start_of:?} was answered");
             let taken = start.elapsed();
             assert!(taken < Duration::from_secs(10), "{start_of:?} took {taken:?}");
             let now: Vec<_> = contents(folder.path()).into_keys().collect();

@@ -102,7 +102,8 @@ impl Database {
         let session_node = if schema == Schema::V08 { "" } else { NODE };
         connection
             .execute_batch(&format!(
-                "CREATE TABLE events (id {id}, timestamp INTEGER NOT NULL, pid INTEGER NOT NULL, tid INTEGER NOT NULL,
+                "PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY;
+                 CREATE TABLE events (id {id}, timestamp INTEGER NOT NULL, pid INTEGER NOT NULL, tid INTEGER NOT NULL,
                    source INTEGER NOT NULL, op INTEGER NOT NULL, duration INTEGER NOT NULL, gpu_id INTEGER NOT NULL DEFAULT 0,
                    arg0 INTEGER NOT NULL DEFAULT 0, arg1 INTEGER NOT NULL DEFAULT 0, ret_code INTEGER NOT NULL DEFAULT 0,
                    stack_hash INTEGER NOT NULL DEFAULT 0 {node}, stack_ips TEXT NOT NULL DEFAULT '',
