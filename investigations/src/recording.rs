@@ -97,7 +97,9 @@ pub enum RecordingError {
         source: rusqlite::Error,
     },
     /// It is a database of something else, or no database.
-    #[error("{path} is no trace: {reason}; gpucause reads what `gpucause record` writes, and Ingero's trace databases")]
+    #[error(
+        "{path} is no trace: {reason}; gpucause reads what `gpucause record` writes, and Ingero's trace databases"
+    )]
     NotATrace {
         /// The file.
         path: PathBuf,
@@ -105,7 +107,9 @@ pub enum RecordingError {
         reason: String,
     },
     /// A newer gpucause wrote it.
-    #[error("{path} has schema version {found}, and this gpucause reads up to {known}; read it with a newer gpucause")]
+    #[error(
+        "{path} has schema version {found}, and this gpucause reads up to {known}; read it with a newer gpucause"
+    )]
     TooNew {
         /// The file.
         path: PathBuf,
