@@ -12,6 +12,7 @@ use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::state::Reason;
 use gpucause_abi::{Nanos, Tgid};
 use gpucause_probes::Options;
+use gpucause_probes::feature::AttachMode;
 use gpucause_probes::recorder::{Drained, Recorder, RecorderError, RecorderSettings, RingSize};
 use serde_json::Value;
 
@@ -359,8 +360,14 @@ fn without_room_there_is_no_recorder() -> Result<()> {
 
 #[test]
 fn stacks_of_slow_calls_begin_in_the_program_that_made_them() -> Result<()> {
+    AttachMode::ALL.into_iter().try_for_each(check_stacks)
+}
+
+fn check_stacks(mode: AttachMode) -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
-    let (mut workload, observed) = ready(&stand_ins, "calls --calls 500", 4096)?;
+    let mut workload = stand_ins.start("--wait --hold calls --calls 500")?;
+    let observed = Observed::start(Options { mode: Some(mode), ..room(4096) })?;
+    observed.wait_for_runtime(&stand_ins)?;
     let mut recorder = observed.recorder()?;
     recorder.set(&RecorderSettings { stacks: true, ..calls_of(workload.pid()) })?;
     workload.go()?;
