@@ -18,7 +18,7 @@ int adopt_workers(struct bpf_iter__task *ctx)
 	parent_id = bpf_map_lookup_elem(&tracked, &parent_tgid);
 	if (!parent_id || bpf_map_lookup_elem(&tracked, &tgid))
 		return 0;
-	child_id = track_process(task, tgid, *parent_id);
+	child_id = track_process(task, tgid, *parent_id, EVENT_SEEN);
 	/* Its threads get their records when they are next seen. Had the last one been past its exit before the child was tracked,
 	 * nobody else would end it. */
 	if (child_id && BPF_CORE_READ(task, signal, live.counter) <= 0)

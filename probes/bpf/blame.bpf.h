@@ -155,11 +155,6 @@ static __noinline struct blamed *new_blamed(struct blame_key *key, struct party 
 	return blamed;
 }
 
-/* Which thread of which process waits: the first argument of blame_add. */
-#define VICTIM(proc_id, tid) ((proc_id) | (__u64)(tid) << 32)
-/* What it waits for, and what it was doing: the second. */
-#define WAIT(reason, phase) ((reason) | (phase) << 16)
-
 static __noinline void blame_add(__u64 victim, __u32 wait, struct party *party, __u64 ns, __u64 held)
 {
 	struct blame_key key = { .proc_id = victim, .tid = victim >> 32, .reason = wait, .phase = wait >> 16 };
@@ -200,4 +195,8 @@ static __noinline void blame_waker(struct thread *thread, __u32 tid, __u32 reaso
 	if (thread->waker.relation == RELATION_WORKER)
 		credit_worker(thread->waker_proc_id, woken - since);
 	blame_add(VICTIM(thread->proc_id, tid), WAIT(reason, thread->phase), &thread->waker, woken - since, held);
+	if (is_recording())
+		record_offcpu(VICTIM(thread->proc_id, tid),
+			      WAIT(reason, thread->phase) | WAIT_FLAGS(thread->waits_for_lock ? EVENT_LOCK : 0),
+			      &thread->waker, since, woken - since);
 }

@@ -45,6 +45,7 @@ static __noinline void begin_request(struct request *request, __u32 proc_id)
 	bpf_probe_read_kernel_str(&begun.key.device, sizeof(begun.key.device), &request->q->disk->disk_name);
 	if (!has_block_total(&begun.key))
 		return;
+	begun.tid = bpf_get_current_pid_tgid();
 	begun.since_ns = bpf_ktime_get_ns();
 	if (bpf_map_update_elem(&block_requests, &address, &begun, BPF_ANY))
 		count_self(SELF_FULL_BLOCK_REQUESTS);
@@ -95,6 +96,8 @@ int BPF_PROG(block_complete, struct request *request, int error, unsigned int do
 	total = bpf_map_lookup_elem(&block_io, &begun->key);
 	if (total && !error)
 		__sync_fetch_and_add(&total->bytes, done_bytes);
+	if (!error)
+		begun->done_bytes += done_bytes;
 	if (done_bytes < request->__data_len)
 		return 0;
 	now = bpf_ktime_get_ns();
@@ -105,6 +108,8 @@ int BPF_PROG(block_complete, struct request *request, int error, unsigned int do
 		else
 			count_self(SELF_CLOCK_UNDERFLOW);
 	}
+	if (is_recording())
+		record_block(begun, now);
 	bpf_map_delete_elem(&block_requests, &address);
 	return 0;
 }

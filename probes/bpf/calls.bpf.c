@@ -99,7 +99,7 @@ static __noinline struct thread *dispatcher(void)
 	if (tgid == settings.own_tgid && !watch.calibrates)
 		return 0;
 	known = bpf_map_lookup_elem(&tracked, &tgid);
-	proc_id = known ? *known : track_process(BPF_CORE_READ(task, group_leader), tgid, 0);
+	proc_id = known ? *known : track_process(BPF_CORE_READ(task, group_leader), tgid, 0, EVENT_SEEN);
 	if (!proc_id)
 		return 0;
 	/* A record of another process is one from before the thread ran another program. */
@@ -390,6 +390,10 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 		if (*(volatile __u32 *)&thread->intervals == intervals)
 			break;
 	}
+	if (is_recording()) {
+		frame->end_ns = end;
+		frame->stalled = intervals != frame->intervals;
+	}
 	if (intervals != frame->intervals)
 		count_stall(thread, frame);
 	is_launch = info->function_arg && frame->function;
@@ -432,6 +436,8 @@ static __noinline void leave(struct pt_regs *ctx)
 		return;
 	}
 	book_call(thread, frame, PT_REGS_RC(ctx));
+	if (is_recording())
+		tell_call(ctx, thread, frame);
 	barrier();
 	thread->depth--;
 	if (!thread->depth)

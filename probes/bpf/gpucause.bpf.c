@@ -10,6 +10,8 @@
 
 #include "abi.h"
 #include "maps.bpf.h"
+#include "ring.bpf.h"
+#include "recorder.bpf.h"
 #include "hdr.h"
 #include "hist.bpf.h"
 #include "account.bpf.h"
@@ -18,6 +20,7 @@
 #include "victims.bpf.h"
 #include "arguments.bpf.h"
 #include "kernels.bpf.h"
+#include "recorded_call.bpf.h"
 
 #include "calls.bpf.c"
 #include "sched.bpf.c"

@@ -14,6 +14,8 @@ static __always_inline void end_process(__u32 tgid, __u32 proc_id, bool execed)
 	proc->execed = execed;
 	bpf_map_delete_elem(&tracked, &tgid);
 	__sync_fetch_and_add(filter_slot(tgid), -1);
+	if (is_recording())
+		record_life(execed ? EVENT_EXECED : EVENT_EXITED, proc_id);
 }
 
 /* Adds the page faults of a thread that leaves the process. */
@@ -110,7 +112,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	parent_id = bpf_map_lookup_elem(&tracked, &parent_tgid);
 	if (!parent_id)
 		return 0;
-	proc_id = tgid == parent_tgid ? *parent_id : track_process(child, tgid, *parent_id);
+	proc_id = tgid == parent_tgid ? *parent_id : track_process(child, tgid, *parent_id, EVENT_FORKED);
 	if (!proc_id)
 		return 0;
 	thread = track_thread(child, tgid, proc_id, silent_role(proc_id));
@@ -147,7 +149,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 	end_process(tgid, old_id, true);
 	/* A worker stays one under another program: workers that are spawned rather than forked start so. */
 	if (parent_id)
-		proc_id = track_process(task, tgid, parent_id);
+		proc_id = track_process(task, tgid, parent_id, EVENT_SEEN);
 	if (proc_id)
 		track_thread(task, tgid, proc_id, ROLE_WORKER);
 	return 0;

@@ -146,6 +146,9 @@ struct {
 struct block_request {
 	__u64 since_ns;
 	struct block_key key;
+	/* The thread that submitted it, and what has completed so far. */
+	__u32 tid;
+	__u32 done_bytes;
 };
 
 /* Requests of tracked processes that are in flight, by address. One that never completes, because it was merged into

@@ -70,6 +70,8 @@ static __noinline int end_reclaim(void)
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)
 		__sync_fetch_and_add(&proc->reclaim_ns, now - since);
+	if (is_recording())
+		record_plain(EVENT_RECLAIM, proc_id, bpf_get_current_pid_tgid(), since, now - since);
 	return 0;
 }
 
@@ -118,7 +120,10 @@ int oom_victim(__u64 *ctx)
 	if (!proc_id)
 		return 0;
 	proc = bpf_map_lookup_elem(&procs, proc_id);
-	if (proc)
-		proc->oom_killed = 1;
+	if (!proc || proc->oom_killed)
+		return 0;
+	proc->oom_killed = 1;
+	if (is_recording())
+		record_plain(EVENT_OOM_KILL, *proc_id, 0, bpf_ktime_get_ns(), 0);
 	return 0;
 }

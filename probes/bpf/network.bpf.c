@@ -74,7 +74,10 @@ int tcp_retransmit(__u64 *ctx)
 		return 0;
 	proc_id = *owner;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
-	if (proc)
-		__sync_fetch_and_add(&proc->tcp_retransmits, 1);
+	if (!proc)
+		return 0;
+	__sync_fetch_and_add(&proc->tcp_retransmits, 1);
+	if (is_recording())
+		record_plain(EVENT_TCP_RETRANSMIT, proc_id, 0, bpf_ktime_get_ns(), 0);
 	return 0;
 }

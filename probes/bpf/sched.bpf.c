@@ -168,15 +168,31 @@ static __always_inline void charge_queue(struct thread *thread, __u64 ns)
 	hist_add(thread->proc_id, HIST_RUNQUEUE, thread->role, 0, ns);
 }
 
-/* The wait for a CPU after a wakeup. Whoever leaves the CPU that the thread gets is named. */
-static __noinline void charge_runqueue(struct thread *thread, __u32 pid, __u64 ns, struct task_struct *prev)
+/* Nobody is named for the waits of helpers. */
+static __always_inline void record_helper(const struct thread *thread, __u32 pid, __u32 reason, __u64 since, __u64 ns)
 {
+	if (is_recording() && recording.helpers)
+		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(reason, PHASE_HOST) | WAIT_FLAGS(EVENT_HELPER), 0,
+			      since, ns);
+}
+
+/* The wait for a CPU after a wakeup. Whoever leaves the CPU that the thread gets is named. */
+static __noinline void charge_runqueue(struct thread *thread, __u32 pid, __u64 since, __u64 now,
+				       struct task_struct *prev)
+{
+	__u64 ns = now - since;
+
 	charge(thread, REASON_RUNQUEUE, ns);
 	charge_queue(thread, ns);
-	if (thread->role == ROLE_HELPER)
+	if (thread->role == ROLE_HELPER) {
+		record_helper(thread, pid, REASON_RUNQUEUE, since, ns);
 		return;
+	}
 	name_task(&thread->culprit, prev, thread->tgid, thread->proc_id);
 	blame_add(VICTIM(thread->proc_id, pid), WAIT(REASON_RUNQUEUE, thread->phase), &thread->culprit, ns, 0);
+	if (is_recording())
+		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(REASON_RUNQUEUE, thread->phase), &thread->culprit,
+			      since, ns);
 }
 
 static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 now, struct task_struct *prev)
@@ -189,6 +205,8 @@ static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 n
 		charge_queue(thread, now - since);
 		if (thread->role != ROLE_HELPER)
 			settle_preemption(thread, pid, now, now - since);
+		else
+			record_helper(thread, pid, REASON_PREEMPTED, since, now - since);
 		return;
 	}
 	/* Every wait ends with one wakeup. One from before the thread's last run was missed by the program; one from that
@@ -202,10 +220,12 @@ static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 n
 		charge(thread, thread->off_reason, woken - since);
 		if (thread->role != ROLE_HELPER)
 			blame_waker(thread, pid, thread->off_reason, since, woken);
+		else
+			record_helper(thread, pid, thread->off_reason, since, woken - since);
 	}
 	if (is_idle(thread->off_reason))
 		thread->busy_since_ns = woken;
-	charge_runqueue(thread, pid, now - woken, prev);
+	charge_runqueue(thread, pid, woken, now, prev);
 }
 
 static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, struct task_struct *prev)

@@ -13,8 +13,8 @@ static __always_inline bool maybe_tracked(__u32 tgid)
 	return *(volatile __u32 *)filter_slot(tgid) != 0;
 }
 
-/* Registers a process and returns its id, or 0 when the maps are full. */
-static __noinline __u32 track_process(struct task_struct *leader, __u32 tgid, __u32 parent_id)
+/* Registers a process and returns its id, or 0 when the maps are full. `kind` is that of the event. */
+static __noinline __u32 track_process(struct task_struct *leader, __u32 tgid, __u32 parent_id, __u32 kind)
 {
 	__u32 id = __sync_fetch_and_add(&last_proc_id, 1) + 1;
 	struct proc *proc;
@@ -36,6 +36,8 @@ static __noinline __u32 track_process(struct task_struct *leader, __u32 tgid, __
 	BPF_CORE_READ_INTO(&proc->comm, leader, comm);
 	if (bpf_map_update_elem(&tracked, &tgid, &id, BPF_NOEXIST) == 0) {
 		__sync_fetch_and_add(filter_slot(tgid), 1);
+		if (is_recording())
+			record_life(kind, id);
 		return id;
 	}
 	/* Another thread of the process was faster, or the map is full. */

@@ -55,6 +55,9 @@ static __noinline void charge_slot(struct victim *slot, __u32 pid, struct task_s
 
 	name_task(&party, prev, slot->tgid, slot->proc_id);
 	blame_add(VICTIM(slot->proc_id, pid), WAIT(REASON_PREEMPTED, slot->phase), &party, now - slot->since_ns, 0);
+	if (is_recording())
+		record_offcpu(VICTIM(slot->proc_id, pid), WAIT(REASON_PREEMPTED, slot->phase), &party, slot->since_ns,
+			      now - slot->since_ns);
 	slot->since_ns = now;
 }
 
@@ -116,6 +119,10 @@ static __noinline void settle_preemption(struct thread *thread, __u32 pid, __u64
 		thread->slot = 0;
 		ns = release_slot(all, slot, pid) && now > since ? now - since : 0;
 	}
-	if (ns)
-		blame_add(VICTIM(thread->proc_id, pid), WAIT(REASON_PREEMPTED, thread->phase), &thread->culprit, ns, 0);
+	if (!ns)
+		return;
+	blame_add(VICTIM(thread->proc_id, pid), WAIT(REASON_PREEMPTED, thread->phase), &thread->culprit, ns, 0);
+	if (is_recording())
+		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(REASON_PREEMPTED, thread->phase), &thread->culprit,
+			      now - ns, ns);
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -21,6 +22,7 @@ use crate::op_table::OpTable;
 use crate::orders::{Orders, Wanted};
 use crate::program::{LoadError, Options, Programs};
 use crate::reader::{ReadError, Reader};
+use crate::recorder::{Recorder, RecorderError};
 use crate::registry::{LibraryStatus, Limits, Registry, RegistryCounts};
 use crate::shedding::Shedding;
 use crate::stop::StopSignal;
@@ -77,6 +79,7 @@ pub struct Probes {
     reader: Arc<Reader>,
     hit_cost: Option<Nanos>,
     orders: Arc<Orders>,
+    has_recorder: Arc<AtomicBool>,
     told: Arc<Mutex<Told>>,
     stop: Arc<StopSignal>,
     finder: Option<JoinHandle<()>>,
@@ -131,7 +134,8 @@ impl Probes {
             registry.detach_all(&mut attacher);
         })?;
         let finder = Some(finder);
-        Ok(Self { programs, op_table, reader, hit_cost, orders, told, stop, finder })
+        let has_recorder = Arc::default();
+        Ok(Self { programs, op_table, reader, hit_cost, orders, has_recorder, told, stop, finder })
     }
 
     /// Copies every account.
@@ -199,6 +203,15 @@ impl Probes {
     pub fn set_launch_ops(&self, ops: &LaunchOps) -> Result<(), ReadError> {
         let refused = |source| ReadError::Libbpf { map: "op_info", source };
         self.op_table.set_launch_ops(ops).map_err(refused)
+    }
+
+    /// What switches the recording of single events on and off and reads them. It records nothing yet.
+    ///
+    /// # Errors
+    /// Apart when [`Options::recorder`] asks for no room, when there is one already, when this kernel has no means for it, and when
+    /// something failed.
+    pub fn recorder(&self) -> Result<Recorder, RecorderError> {
+        Recorder::new(&self.programs.object, &self.programs.room, &self.has_recorder)
     }
 
     /// Takes all probes away, or puts them back, soon after. While there are none nothing is observed; processes then count as

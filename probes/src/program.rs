@@ -12,6 +12,7 @@ use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
 use crate::feature::{AttachMode, FeatureError, Features, Tracepoints, kernel_types};
 use crate::op_table;
+use crate::recorder::{RingSize, Room};
 use crate::syscall::syscall_number;
 use crate::verdict::{ProgramStatus, Verdict};
 
@@ -41,6 +42,8 @@ pub struct Options {
     pub launch_ops: LaunchOps,
     /// Share of a thread's time that call probes may take; `None` for any. See [`Duty`](crate::duty::Duty).
     pub budget: Option<f64>,
+    /// Room for single events: see [`Probes::recorder`](crate::Probes::recorder). Without, none can be recorded.
+    pub recorder: Option<RingSize>,
     /// Find out at start what a hit of a call probe costs. Takes some ten milliseconds.
     pub calibrate: bool,
     /// Called when all is loaded, before the thread that attaches to libraries is started: what privileges it drops, that
@@ -85,6 +88,8 @@ pub(crate) struct Programs {
     links: Mutex<Vec<Link>>,
     pub(crate) object: Object,
     pub(crate) mode: AttachMode,
+    /// Whether single events can be recorded.
+    pub(crate) room: Room,
     tracepoints: Tracepoints,
     /// Those that cannot be had.
     refused: Vec<ProgramStatus>,
@@ -133,11 +138,11 @@ impl Programs {
         }
         let _only = LOADING.lock();
         let previous = libbpf_rs::set_print(Some((PrintLevel::Warn, record_log)));
-        let loaded = load_best(options, mode, &tracepoints);
+        let loaded = load_with_room(options, mode, &tracepoints);
         libbpf_rs::set_print(previous);
-        let (object, mode, refused) = loaded?;
+        let ((object, mode, refused), room) = loaded?;
         let (links, statuses) = Default::default();
-        Ok(Self { links, object, mode, tracepoints, refused, statuses })
+        Ok(Self { links, object, mode, room, tracepoints, refused, statuses })
     }
 
     /// What became of the host-wide programs.
@@ -210,13 +215,52 @@ impl Programs {
     }
 }
 
+/// The programs, how libraries are attached to, and the programs that cannot be had.
+type Loaded = (Object, AttachMode, Vec<ProgramStatus>);
+
+/// Loads the object with room for events if that is asked for, and without when not all of it can be had so.
+fn load_with_room(
+    options: Options,
+    mode: AttachMode,
+    tracepoints: &Tracepoints,
+) -> Result<(Loaded, Room), LoadError> {
+    let Some(size) = options.recorder else {
+        return Ok((load_best(options, mode, tracepoints)?, Room::None));
+    };
+    let is_broken = |status: &ProgramStatus| matches!(status.verdict, Verdict::Broken(_));
+    let reason = match load_best(options, mode, tracepoints) {
+        Ok(loaded) if loaded.1 == mode && !loaded.2.iter().any(is_broken) => {
+            return Ok((loaded, Room::Slots(size.slots())));
+        }
+        Ok((_, _, refused)) => {
+            let broken = refused.iter().find(|status| is_broken(status));
+            let reason = broken.and_then(|status| status.verdict.reason());
+            reason.unwrap_or("the kernel refuses the call programs").to_owned()
+        }
+        Err(LoadError::NotPermitted) => return Err(LoadError::NotPermitted),
+        Err(error) => error.to_string(),
+    };
+    tracing::error!(reason, "events cannot be recorded; going on without");
+    let refused_by_verifier = program_was_refused();
+    let loaded = load_best(Options { recorder: None, ..options }, mode, tracepoints)?;
+    let room = if refused_by_verifier { Room::Unsupported(reason) } else { Room::Broken(reason) };
+    Ok((loaded, room))
+}
+
+/// Whether libbpf's log blames a program, not a map.
+fn program_was_refused() -> bool {
+    LOAD_LOG.lock().is_ok_and(|log| {
+        log.iter().any(|line| line.contains("prog '") && line.contains("failed to load"))
+    })
+}
+
 /// Loads the object with call programs of this mode or, when the kernel refuses them and the mode was not asked for, of the
 /// next best.
 fn load_best(
     options: Options,
     mode: AttachMode,
     tracepoints: &Tracepoints,
-) -> Result<(Object, AttachMode, Vec<ProgramStatus>), LoadError> {
+) -> Result<Loaded, LoadError> {
     let mut modes = AttachMode::ALL.into_iter().skip_while(|&known| known != mode);
     loop {
         let mode = modes.next().unwrap_or(AttachMode::Perf);
@@ -260,7 +304,7 @@ fn load_without_refused(
                 && !host::is_replaced(program, tracepoints)
         };
         configure(&mut open, options, mode, is_wanted)?;
-        write_rodata(&mut open, tracepoints)?;
+        write_rodata(&mut open, options, tracepoints)?;
         let source = match open.load() {
             Ok(object) => return Ok((object, refused)),
             Err(source) => source,
@@ -326,6 +370,8 @@ fn configure(
         let bound = match map.name().to_str() {
             Some("hists") => options.max_chunks,
             Some("procs" | "tracked") => options.max_processes,
+            Some("ring") => options.recorder.map(RingSize::slots),
+            Some("stacks") => options.recorder.map(|size| size.stacks.max(1)),
             _ => None,
         };
         if let Some(entries) = bound {
@@ -351,8 +397,9 @@ fn rodata_layout() -> Result<Vec<(String, usize, usize)>, LoadError> {
 }
 
 /// Facts about this process and this kernel.
-fn settings(tracepoints: &Tracepoints) -> Settings {
+fn settings(options: Options, tracepoints: &Tracepoints) -> Settings {
     let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    let ring_slots = options.recorder.map_or(0, RingSize::slots);
     Settings {
         own_tgid: std::process::id(),
         return_pop: RETURN_POP,
@@ -360,11 +407,17 @@ fn settings(tracepoints: &Tracepoints) -> Settings {
         // Both told one argument less before they told these facts.
         retransmit_tells_error: (tracepoints.arguments("tcp_retransmit_skb") > 2).into(),
         victim_is_task: (tracepoints.arguments("mark_victim") > 1).into(),
+        ring_slots,
+        ring_shift: ring_slots.checked_ilog2().unwrap_or(0),
     }
 }
 
 /// Fills the read-only globals.
-fn write_rodata(open: &mut OpenObject, tracepoints: &Tracepoints) -> Result<(), LoadError> {
+fn write_rodata(
+    open: &mut OpenObject,
+    options: Options,
+    tracepoints: &Tracepoints,
+) -> Result<(), LoadError> {
     let variables = rodata_layout()?;
     let mut map = open
         .maps_mut()
@@ -383,7 +436,7 @@ fn write_rodata(open: &mut OpenObject, tracepoints: &Tracepoints) -> Result<(), 
         target.copy_from_slice(bytes);
         Ok(())
     };
-    put("settings", &settings(tracepoints).to_bytes())?;
+    put("settings", &settings(options, tracepoints).to_bytes())?;
     put("syscall_reason", &reason_of_syscalls(syscall_number))?;
     put("syscall_wakes", &wakes_of_syscalls(syscall_number))
 }

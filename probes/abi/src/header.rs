@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use crate::event::{self, EventKind};
 use crate::hist;
 use crate::op::{Api, Class, CopyKind};
-use crate::record::{self, ArgRole, BytesKind, HistKind, SelfCounter, c_records};
+use crate::record::{self, ArgRole, BytesKind, CRecord, HistKind, SelfCounter, c_records};
 use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, Switch};
 
 /// The C header with every constant, enum and record that this crate shares with the kernel programs. Sizes and
@@ -51,6 +52,16 @@ pub fn c_header() -> String {
         ("WAKES_FD", crate::syscall::WAKES_FD as usize),
         ("FIRST_ARG_IS_FD", crate::syscall::FIRST_ARG_IS_FD as usize),
         ("SELF_COUNTERS", record::SELF_COUNTERS),
+        ("EVENT_WORDS", event::EVENT_WORDS),
+        ("STACK_FRAMES", event::STACK_FRAMES),
+        ("EVENT_COLD", event::EVENT_COLD.into()),
+        ("EVENT_OUTERMOST", event::EVENT_OUTERMOST.into()),
+        ("EVENT_BYTES", event::EVENT_BYTES.into()),
+        ("EVENT_KERNEL", event::EVENT_KERNEL.into()),
+        ("EVENT_COPY_SHIFT", event::EVENT_COPY_SHIFT as usize),
+        ("EVENT_SAMPLED", event::EVENT_SAMPLED.into()),
+        ("EVENT_HELPER", event::EVENT_HELPER.into()),
+        ("EVENT_LOCK", event::EVENT_LOCK.into()),
     ];
     for (name, value) in defines {
         let _ = writeln!(text, "#define {name} {value}");
@@ -69,26 +80,31 @@ pub fn c_header() -> String {
     c_enum(&mut text, BlockOperation::C_PREFIX, BlockOperation::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, HistKind::C_PREFIX, HistKind::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, SelfCounter::C_PREFIX, SelfCounter::ALL.iter().map(|v| v.label()));
-    for record in c_records() {
-        let _ = writeln!(text, "\nstruct {} {{", record.name);
-        for (field, ty, _) in &record.fields {
-            let _ = writeln!(text, "\t{};", c_field(field, ty));
-        }
-        text.push_str("};\n");
-        let _ = writeln!(
-            text,
-            "_Static_assert(sizeof(struct {}) == {}, \"size\");",
-            record.name, record.size
-        );
-        for (field, _, offset) in &record.fields {
-            let _ = writeln!(
-                text,
-                "_Static_assert(__builtin_offsetof(struct {}, {field}) == {offset}, \"{field}\");",
-                record.name
-            );
-        }
+    c_enum(&mut text, EventKind::C_PREFIX, EventKind::ALL.iter().map(|v| v.label()));
+    for record in c_records().iter().chain(&event::c_records()) {
+        c_record(&mut text, record);
     }
     text
+}
+
+fn c_record(text: &mut String, record: &CRecord) {
+    let _ = writeln!(text, "\nstruct {} {{", record.name);
+    for (field, ty, _) in &record.fields {
+        let _ = writeln!(text, "\t{};", c_field(field, ty));
+    }
+    text.push_str("};\n");
+    let _ = writeln!(
+        text,
+        "_Static_assert(sizeof(struct {}) == {}, \"size\");",
+        record.name, record.size
+    );
+    for (field, _, offset) in &record.fields {
+        let _ = writeln!(
+            text,
+            "_Static_assert(__builtin_offsetof(struct {}, {field}) == {offset}, \"{field}\");",
+            record.name
+        );
+    }
 }
 
 fn c_enum<'a>(text: &mut String, prefix: &str, labels: impl Iterator<Item = &'a str>) {

@@ -4,6 +4,7 @@
 //! Everything shared with the C side is written once, here; [`c_header`] renders it for `probes/build.rs`. No
 //! dependencies, no clang, no unsafe code.
 
+pub mod event;
 pub mod hist;
 pub mod op;
 pub mod record;

@@ -82,6 +82,7 @@ macro_rules! records {
         }
     };
 }
+pub(crate) use records;
 
 /// A record as the header renders it: `(field, Rust type, offset)`.
 pub(crate) struct CRecord {
@@ -386,7 +387,10 @@ records! {
         overtaken: u32,
         /// The `turn` of [`Watch`] at entry.
         turn: u32,
-        pad: u32,
+        /// 1 when it was off the CPU at some time, and `end_ns`: of a call that returns while events are recorded.
+        stalled: u32,
+        /// When it returned.
+        end_ns: u64,
         offcpu_at_entry_ns: [u64; REASONS],
     }
 
@@ -463,6 +467,10 @@ records! {
         retransmit_tells_error: u32,
         /// 1 when `mark_victim` tells the task, 0 when only its number.
         victim_is_task: u32,
+        /// Slots of the ring of events, a power of two; 0 when none are recorded.
+        ring_slots: u32,
+        /// How often the number of slots can be halved.
+        ring_shift: u32,
     }
 
     /// Whether calls of class launch are watched. Written by user space, in one piece.
@@ -517,9 +525,10 @@ impl Settings {
     /// The record as it lies in memory.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
-        let Self { own_tgid, return_pop, page_bytes, retransmit_tells_error, victim_is_task } =
-            self;
-        let words = [own_tgid, return_pop, page_bytes, retransmit_tells_error, victim_is_task];
+        let Self { own_tgid, return_pop, page_bytes, retransmit_tells_error, .. } = self;
+        let Self { victim_is_task, ring_slots, ring_shift, .. } = self;
+        let first = [own_tgid, return_pop, page_bytes, retransmit_tells_error];
+        let words = first.into_iter().chain([victim_is_task, ring_slots, ring_shift]);
         let mut bytes = [0; size_of::<Self>()];
         for (to, word) in bytes.chunks_exact_mut(size_of::<u32>()).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());

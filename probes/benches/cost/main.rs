@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 mod caller;
+mod recorded;
 mod rival;
 mod switcher;
 
@@ -34,6 +35,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     calls()?;
+    recorded::run()?;
     switches()
 }
 
@@ -84,12 +86,7 @@ fn calls() -> Result<()> {
         {
             let probes = Probes::start(Options::default())?;
             let child = Child::start("call", CALLS)?;
-            until(|| {
-                probes.status().libraries.iter().any(|library| {
-                    library.verdict == Verdict::Attached && library.path.ends_with(this_program())
-                })
-            })
-            .context("gpucause did not attach to this program")?;
+            await_attached(&probes).context("gpucause did not attach to this program")?;
             let pid = child.tgid();
             ours.runs.push(std::thread::scope(|scope| {
                 let timing = scope.spawn(|| time_kernel(&probes, pid));
@@ -172,6 +169,14 @@ fn switches() -> Result<()> {
     }
     drop(probes);
     Ok(())
+}
+
+fn await_attached(probes: &Probes) -> Result<()> {
+    until(|| {
+        probes.status().libraries.iter().any(|library| {
+            library.verdict == Verdict::Attached && library.path.ends_with(this_program())
+        })
+    })
 }
 
 fn this_program() -> std::path::PathBuf {

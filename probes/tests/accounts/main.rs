@@ -34,6 +34,7 @@ mod latency;
 mod lossless;
 mod offcpu;
 mod programs;
+mod recorder;
 mod shares;
 mod shedding;
 mod storm;

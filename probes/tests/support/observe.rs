@@ -10,6 +10,7 @@ use gpucause_abi::ProcId;
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{HandleName, MapUsage, ProcessSnapshot, Snapshot};
+use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::verdict::{ProgramStatus, Verdict as ProgramVerdict};
 use gpucause_probes::{Options, Probes, Status};
@@ -126,6 +127,10 @@ impl Observed {
 
     pub(crate) fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool> {
         Ok(self.probes.time_kernel(id, function)?)
+    }
+
+    pub(crate) fn recorder(&self) -> Result<Recorder, RecorderError> {
+        self.probes.recorder()
     }
 
     pub(crate) fn remove(&self, ids: &HashSet<ProcId>) -> Result<()> {

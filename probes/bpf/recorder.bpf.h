@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Events of the host. Each is to be told only while something is recorded. */
+#pragma once
+
+/* An event without more to tell. */
+static __noinline void record_plain(__u32 kind, __u32 proc_id, __u32 tid, __u64 start, __u64 ns)
+{
+	struct event *event = begin_event(EVENT(kind, 0, 0), proc_id, tid, start, ns);
+
+	if (event)
+		publish(event);
+}
+
+/* The birth or end of a process image. */
+static __noinline void record_life(__u32 kind, __u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+	struct life_body *body;
+	struct event *event;
+
+	if (!proc)
+		return;
+	event = begin_event(EVENT(kind, 0, 0), proc_id, TASK(proc->tgid, proc->tgid), bpf_ktime_get_ns(), 0);
+	if (!event)
+		return;
+	body = (struct life_body *)event->body;
+	__builtin_memcpy(body->comm, proc->comm, COMM_LEN);
+	body->parent_id = proc->parent_id;
+	publish(event);
+}
+
+/* Which thread of which process waits: the first argument of record_offcpu and blame_add. */
+#define VICTIM(proc_id, tid) ((proc_id) | (__u64)(tid) << 32)
+/* What it waits for, and what it was doing: the second. */
+#define WAIT(reason, phase) ((reason) | (phase) << 16)
+/* Flags that record_offcpu takes beside these. */
+#define WAIT_FLAGS(flags) ((__u32)(flags) << 24)
+
+/* A thread was off the CPU for `ns`, because of `by`, which may be null. */
+static __noinline void record_offcpu(__u64 victim, __u32 wait, const struct party *by, __u64 since, __u64 ns)
+{
+	__u32 what = (wait & 0xff) | (wait >> 8 & 0xff00);
+	struct event *event;
+
+	if (!ns || ns < recording.offcpu_ns)
+		return;
+	event = begin_event(EVENT(EVENT_OFFCPU, wait >> 24, what), victim, victim >> 32, since, ns);
+	if (!event)
+		return;
+	if (by)
+		__builtin_memcpy(event->body, by, sizeof(*by));
+	publish(event);
+}
+
+/* A request has completed. */
+static __noinline void record_block(const struct block_request *request, __u64 now)
+{
+	const struct block_key *key = &request->key;
+	struct block_body *body;
+	struct event *event;
+
+	event = begin_event(EVENT(EVENT_BLOCK, 0, key->operation), key->proc_id, request->tid, request->since_ns,
+			    now > request->since_ns ? now - request->since_ns : 0);
+	if (!event)
+		return;
+	body = (struct block_body *)event->body;
+	__builtin_memcpy(body->device, key->device, DEVICE_LEN);
+	body->bytes = request->done_bytes;
+	publish(event);
+}
