@@ -175,7 +175,7 @@ def cpu_share(pid, seconds):
 
 
 def iterations(port):
-    """Evaluations of groups so far: those that were done, and those that were due. A busy host misses some."""
+    """Evaluations of groups that were done so far. A busy host misses some."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     total = {"prometheus_rule_group_iterations_total": 0.0, "prometheus_rule_group_iterations_missed_total": 0.0}
@@ -184,7 +184,7 @@ def iterations(port):
         if name in total:
             total[name] += float(line.rsplit(" ", 1)[1])
     due, missed = total.values()
-    return due - missed, due
+    return due - missed
 
 
 def watch(port, seconds):
@@ -254,12 +254,15 @@ def main():
         groups = {}
         watcher = threading.Thread(target=lambda: groups.update(watch(listen, arguments.seconds)))
         watcher.start()
-        done, due = iterations(listen)
+        before = iterations(listen)
         with_rules = cpu_share(daemon.pid, arguments.seconds)
-        done, due = (after - before for after, before in zip(iterations(listen), (done, due)))
+        done = iterations(listen) - before
         watcher.join()
+        due = sum(arguments.seconds / interval for interval, _ in groups.values())
         [(_, series)] = [sample["value"] for sample in ask(listen, "query?query=sum(scrape_samples_scraped)")["result"]]
-        print(f"{with_rules:.3f} s/s with the rules, {without:.3f} s/s without; {done:.0f} of {due:.0f} evaluations were done")
+        [(_, scraped)] = [sample["value"] for sample in ask(listen, "query?query=avg(avg_over_time(up[2m]))")["result"]]
+        print(f"{with_rules:.3f} s/s with the rules, {without:.3f} s/s without")
+        print(f"{done:.0f} of {due:.0f} evaluations were done, and {float(scraped):.0%} of scrapes: with few, times mean little")
         report(groups, arguments, series, (with_rules - without) * arguments.interval * due / done)
     finally:
         daemon.terminate()
