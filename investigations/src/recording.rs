@@ -4,6 +4,7 @@
 //! schema. Times are nanoseconds since the Unix epoch by the clock of the node that recorded them, durations nanoseconds.
 
 mod event;
+mod open;
 mod statistics;
 
 use std::ops::ControlFlow;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use gpucause_engine::chain::Chain;
 
 pub use event::{Call, Event, EventId, Kind, OffCpu, Party, Stack, StackFrame, StackId};
+pub use open::open;
 pub use statistics::{CallStatistics, Completeness, Durations, WaitStatistics};
 
 /// Index into [`Recording::nodes`].
@@ -97,7 +99,9 @@ pub enum RecordingError {
         source: rusqlite::Error,
     },
     /// It is a database of something else, or no database.
-    #[error("{path} is no trace: {reason}; gpucause reads what `gpucause record` writes, and Ingero's trace databases")]
+    #[error(
+        "{path} is no trace: {reason}; gpucause reads what `gpucause record` writes, and Ingero's trace databases"
+    )]
     NotATrace {
         /// The file.
         path: PathBuf,
@@ -105,7 +109,9 @@ pub enum RecordingError {
         reason: String,
     },
     /// A newer gpucause wrote it.
-    #[error("{path} has schema version {found}, and this gpucause reads up to {known}; read it with a newer gpucause")]
+    #[error(
+        "{path} has schema version {found}, and this gpucause reads up to {known}; read it with a newer gpucause"
+    )]
     TooNew {
         /// The file.
         path: PathBuf,
