@@ -14,6 +14,7 @@ use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use gpucause_abi::Tgid;
+use gpucause_investigations::export;
 use gpucause_investigations::http::TrustError;
 use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
@@ -43,6 +44,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Tell why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and what to try
     Explain(ExplainArgs),
+    /// Write a trace file in a format that other programs read: Perfetto, HdrHistogram or OpenTelemetry
+    Export(ExportArgs),
     /// Serve and show live what is observed; without a CUDA process here, of a stand-in workload under real CPU contention
     Demo(DemoArgs),
     /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
@@ -146,6 +149,88 @@ pub struct ExplainArgs {
     /// Print JSON, with all numbers
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `gpucause export`.
+#[derive(Debug, Clone, Args)]
+pub struct ExportArgs {
+    /// The trace file
+    #[arg(long, value_name = "FILE")]
+    pub db: PathBuf,
+    /// What to write
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub format: ExportFormat,
+    /// File to write, or - for standard output
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Overwrite the file when it exists, and write to a terminal
+    #[arg(long)]
+    pub force: bool,
+    /// Leave out what ended before this moment, such as 2026-01-31T07:03:12Z or seconds since the Unix epoch
+    #[arg(long, value_name = "MOMENT", value_parser = export::moment)]
+    pub from: Option<i64>,
+    /// Leave out what began at or after this moment
+    #[arg(long, value_name = "MOMENT", value_parser = export::moment)]
+    pub until: Option<i64>,
+    /// Only what was recorded in this time before the end, such as 30s or 5m
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "from")]
+    pub since: Option<Duration>,
+    /// Only this process, on every node that has it
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// Only events that take at least so long, such as 50us or 2ms
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = short_duration)]
+    pub at_least: Duration,
+}
+
+/// What `gpucause export` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// A protobuf trace for ui.perfetto.dev: a track for each node, process and thread, with causal chains
+    Perfetto,
+    /// An interval log of HdrHistogram 1.3: durations of calls in nanoseconds, by op and process, a histogram a second
+    Hlog,
+    /// Lines of OTLP/JSON, a request each, as the OpenTelemetry collector's otlpjsonfile receiver reads them
+    Otlp,
+    /// One OTLP request in protobuf, to POST to /v1/traces
+    OtlpProtobuf,
+}
+
+impl From<ExportFormat> for export::Format {
+    fn from(format: ExportFormat) -> Self {
+        match format {
+            ExportFormat::Perfetto => Self::Perfetto,
+            ExportFormat::Hlog => Self::Hlog,
+            ExportFormat::Otlp => Self::OtlpJson,
+            ExportFormat::OtlpProtobuf => Self::OtlpProtobuf,
+        }
+    }
+}
+
+impl ExportArgs {
+    /// What is to be written of the file.
+    #[must_use]
+    pub fn selection(&self) -> export::Selection {
+        export::Selection {
+            from_ns: self.from,
+            until_ns: self.until,
+            last: self.since,
+            pid: self.pid,
+            at_least_ns: u64::try_from(self.at_least.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// A duration, which may be shorter than those of Prometheus.
+fn short_duration(text: &str) -> Result<Duration, String> {
+    let number = |unit: &str| text.strip_suffix(unit).and_then(|number| number.parse().ok());
+    if let Some(micros) = number("us") {
+        return Ok(Duration::from_micros(micros));
+    }
+    if let Some(nanos) = number("ns") {
+        return Ok(Duration::from_nanos(nanos));
+    }
+    duration::parse(text).map_err(|message| format!("{message}, or one of us or ns, such as 50us"))
 }
 
 /// Flags of `gpucause demo`.
@@ -413,6 +498,32 @@ mod tests {
             [&["--interval", "0"][..], &["--interval=50ms"], &["-n", "0"], &["--once", "-n2"]]
         {
             assert!(top(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_exported_can_be_narrowed_down() {
+        let export = |arguments: &[&'static str]| {
+            let all = ["gpucause", "export", "--db=a.db", "--format=otlp", "-o", "b.json"];
+            let words = all.into_iter().chain(arguments.iter().copied());
+            Cli::try_parse_from(words).map(|cli| match cli.command {
+                Command::Export(args) => args.selection(),
+                other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!(export(&[]).unwrap(), export::Selection::default());
+        let narrow = export(&["--since=5m", "--pid", "42", "--at-least=50us"]).unwrap();
+        let last = Some(Duration::from_secs(300));
+        let pid = Some(42);
+        let expected = export::Selection { last, pid, at_least_ns: 50_000, ..Default::default() };
+        assert_eq!(narrow, expected);
+        let between = export(&["--from", "1970-01-01T00:00:01Z", "--until=2.5"]).unwrap();
+        let expected = (Some(1_000_000_000), Some(2_500_000_000));
+        assert_eq!((between.from_ns, between.until_ns), expected);
+        for wrong in
+            [&["--from=soon"][..], &["--since=5m", "--from=1"], &["--at-least=5"], &["--pid=-1"]]
+        {
+            assert!(export(wrong).is_err(), "{wrong:?}");
         }
     }
 

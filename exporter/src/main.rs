@@ -11,7 +11,7 @@ use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{demo, explain, logging, manual, privileges, top};
+use gpucause::{demo, explain, export, logging, manual, privileges, top};
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::share_one_arena;
@@ -51,6 +51,10 @@ fn main() -> ExitCode {
         Command::Explain(args) => {
             logging::init(TOOL_LOG);
             explain::run(&args)
+        }
+        Command::Export(args) => {
+            logging::init(TOOL_LOG);
+            export::run(&args)
         }
         Command::Completions { shell } => printed(&manual::completions(shell)),
         Command::Man { dir: None } => {
