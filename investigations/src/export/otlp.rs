@@ -264,10 +264,10 @@ fn own(details: Details<'_>) -> impl Iterator<Item = KeyValue> {
 
 fn attribute(key: &str, detail: Detail<'_>) -> KeyValue {
     let value = match detail {
-        Detail::Text(text) => Value::StringValue(text.into_owned()),
-        Detail::Integer(number) => Value::IntValue(number),
-        Detail::Float(number) => Value::DoubleValue(number),
-        Detail::Flag(flag) => Value::BoolValue(flag),
+        Detail::Text(text) => Value::Text(text.into_owned()),
+        Detail::Integer(number) => Value::Integer(number),
+        Detail::Float(number) => Value::Double(number),
+        Detail::Flag(flag) => Value::Flag(flag),
     };
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
 }

@@ -113,10 +113,12 @@ fn end_ns(recording: &dyn Recording) -> Result<i64, RecordingError> {
     Ok(end)
 }
 
-/// Nanoseconds of seconds.
+/// Nanoseconds of seconds. The fraction is taken by itself: the product would lose some of it.
 #[expect(clippy::cast_possible_truncation, reason = "a moment beyond the range becomes its end")]
 pub(super) fn nanos(seconds: f64) -> i64 {
-    (seconds * 1e9) as i64
+    (seconds.trunc() as i64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add((seconds.fract() * 1e9) as i64)
 }
 
 /// Why text is no moment.

@@ -115,18 +115,21 @@ pub(super) struct AnyValue {
 }
 
 #[derive(Clone, PartialEq, Oneof, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) enum Value {
     #[prost(string, tag = "1")]
-    StringValue(String),
+    #[serde(rename = "stringValue")]
+    Text(String),
     #[prost(bool, tag = "2")]
-    BoolValue(bool),
+    #[serde(rename = "boolValue")]
+    Flag(bool),
     #[prost(int64, tag = "3")]
     #[serde(serialize_with = "decimal")]
-    IntValue(i64),
+    #[serde(rename = "intValue")]
+    Integer(i64),
     #[prost(double, tag = "4")]
     #[serde(serialize_with = "double")]
-    DoubleValue(f64),
+    #[serde(rename = "doubleValue")]
+    Double(f64),
 }
 
 fn hexadecimal<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
