@@ -27,7 +27,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use recordings::{MergeArgs, QueryArgs, QueryFormat, ReplayArgs, Speed};
+pub use recordings::{
+    ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, ReplayArgs, Speed,
+};
 
 /// What the user typed.
 #[derive(Debug, Parser)]
@@ -51,6 +53,8 @@ pub enum Command {
     Merge(MergeArgs),
     /// Run SQL on a trace file, which it cannot change
     Query(QueryArgs),
+    /// Write a trace file in a format that other programs read: Perfetto, HdrHistogram or OpenTelemetry
+    Export(ExportArgs),
     /// Serve and show live what is observed; without a CUDA process here, of a stand-in workload under real CPU contention
     Demo(DemoArgs),
     /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
@@ -368,6 +372,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use clap::CommandFactory as _;
+    use gpucause_investigations::export;
 
     fn exporter(arguments: &[&str]) -> Result<ExporterArgs, clap::Error> {
         let words = ["gpucause", "exporter"].into_iter().chain(arguments.iter().copied());
@@ -426,6 +431,32 @@ mod tests {
             [&["--interval", "0"][..], &["--interval=50ms"], &["-n", "0"], &["--once", "-n2"]]
         {
             assert!(top(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_exported_can_be_narrowed_down() {
+        let export = |arguments: &[&'static str]| {
+            let all = ["gpucause", "export", "--db=a.db", "--format=otlp", "-o", "b.json"];
+            let words = all.into_iter().chain(arguments.iter().copied());
+            Cli::try_parse_from(words).map(|cli| match cli.command {
+                Command::Export(args) => args.selection(),
+                other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!(export(&[]).unwrap(), export::Selection::default());
+        let narrow = export(&["--since=5m", "--pid", "42", "--at-least=50us"]).unwrap();
+        let last = Some(Duration::from_secs(300));
+        let pid = Some(42);
+        let expected = export::Selection { last, pid, at_least_ns: 50_000, ..Default::default() };
+        assert_eq!(narrow, expected);
+        let between = export(&["--from", "1970-01-01T00:00:01Z", "--until=2.5"]).unwrap();
+        let expected = (Some(1_000_000_000), Some(2_500_000_000));
+        assert_eq!((between.from_ns, between.until_ns), expected);
+        for wrong in
+            [&["--from=soon"][..], &["--since=5m", "--from=1"], &["--at-least=5"], &["--pid=-1"]]
+        {
+            assert!(export(wrong).is_err(), "{wrong:?}");
         }
     }
 

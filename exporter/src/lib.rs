@@ -17,6 +17,7 @@ pub mod demo;
 pub mod duration;
 pub mod error_name;
 pub mod explain;
+pub mod export;
 pub mod exposition;
 pub mod family;
 pub mod folding;

@@ -11,7 +11,9 @@ use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{demo, explain, logging, manual, merge_traces, privileges, query, replay, top};
+use gpucause::{
+    demo, explain, export, logging, manual, merge_traces, privileges, query, replay, top,
+};
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::share_one_arena;
@@ -63,6 +65,10 @@ fn main() -> ExitCode {
         Command::Query(args) => {
             logging::init(TOOL_LOG);
             query::run(&args)
+        }
+        Command::Export(args) => {
+            logging::init(TOOL_LOG);
+            export::run(&args)
         }
         Command::Completions { shell } => printed(&manual::completions(shell)),
         Command::Man { dir: None } => {

@@ -146,3 +146,17 @@ fn help_and_version_succeed() {
     assert_eq!(code, Some(0));
     assert!(output.contains("--web.listen-address") && output.contains("[default: :9400]"));
 }
+
+#[test]
+fn an_export_of_what_is_no_trace_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, out) = (dir.path().join("notes.txt"), dir.path().join("out.pftrace"));
+    std::fs::write(&db, "no trace").unwrap();
+    let (db, output) = (db.to_str().unwrap(), out.to_str().unwrap());
+    let arguments = ["export", "--db", db, "--format", "perfetto", "-o", output];
+    let (code, said) = outcome(&arguments);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(db) && !out.exists(), "{said}");
+    let (code, said) = outcome(&["export", "--db", db, "--format=svg", "-o", output]);
+    assert_eq!(code, Some(64), "{said}");
+}

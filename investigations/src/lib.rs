@@ -2,6 +2,7 @@
 
 pub mod accounts;
 pub mod explain;
+pub mod export;
 pub mod http;
 pub mod ingero;
 pub mod merge;

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use gpucause_investigations::export;
 
 use super::WebArgs;
 use crate::config::reload::{ConfigSource, Overrides};
@@ -107,4 +108,86 @@ pub enum QueryFormat {
     Csv,
     /// An object with columns, rows, and whether there are more
     Json,
+}
+
+/// Flags of `gpucause export`.
+#[derive(Debug, Clone, Args)]
+pub struct ExportArgs {
+    /// The trace file
+    #[arg(long, value_name = "FILE")]
+    pub db: PathBuf,
+    /// What to write
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub format: ExportFormat,
+    /// File to write, or - for standard output
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Overwrite the file when it exists, and write to a terminal
+    #[arg(long)]
+    pub force: bool,
+    /// Leave out what ended before this moment, such as 2026-01-31T07:03:12Z or seconds since the Unix epoch
+    #[arg(long, value_name = "MOMENT", value_parser = export::moment)]
+    pub from: Option<i64>,
+    /// Leave out what began at or after this moment
+    #[arg(long, value_name = "MOMENT", value_parser = export::moment)]
+    pub until: Option<i64>,
+    /// Only what was recorded in this time before the end, such as 30s or 5m
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "from")]
+    pub since: Option<Duration>,
+    /// Only this process, on every node that has it
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// Only events that take at least so long, such as 50us or 2ms
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = short_duration)]
+    pub at_least: Duration,
+}
+
+/// What `gpucause export` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// A protobuf trace for ui.perfetto.dev: a track for each node, process and thread, with causal chains
+    Perfetto,
+    /// An interval log of HdrHistogram 1.3: durations of calls in nanoseconds, by op and process, a histogram a second
+    Hlog,
+    /// Lines of OTLP/JSON, a request each, as the OpenTelemetry collector's otlpjsonfile receiver reads them
+    Otlp,
+    /// One OTLP request in protobuf, to POST to /v1/traces
+    OtlpProtobuf,
+}
+
+impl From<ExportFormat> for export::Format {
+    fn from(format: ExportFormat) -> Self {
+        match format {
+            ExportFormat::Perfetto => Self::Perfetto,
+            ExportFormat::Hlog => Self::Hlog,
+            ExportFormat::Otlp => Self::OtlpJson,
+            ExportFormat::OtlpProtobuf => Self::OtlpProtobuf,
+        }
+    }
+}
+
+impl ExportArgs {
+    /// What is to be written of the file.
+    #[must_use]
+    pub fn selection(&self) -> export::Selection {
+        export::Selection {
+            from_ns: self.from,
+            until_ns: self.until,
+            last: self.since,
+            pid: self.pid,
+            at_least_ns: u64::try_from(self.at_least.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// A duration, which may be shorter than those of Prometheus.
+fn short_duration(text: &str) -> Result<Duration, String> {
+    let number = |unit: &str| text.strip_suffix(unit).and_then(|number| number.parse().ok());
+    if let Some(micros) = number("us") {
+        return Ok(Duration::from_micros(micros));
+    }
+    if let Some(nanos) = number("ns") {
+        return Ok(Duration::from_nanos(nanos));
+    }
+    duration::parse(text).map_err(|message| format!("{message}, or one of us or ns, such as 50us"))
 }

@@ -201,7 +201,13 @@ impl Ingero {
                 Some(_) => Unstored::default(),
             };
             let durations = durations(rows, unstored);
-            statistics.push(WaitStatistics { process, tid: Some(tid), role: None, reason, durations });
+            statistics.push(WaitStatistics {
+                process,
+                tid: Some(tid),
+                role: None,
+                reason,
+                durations,
+            });
         }
         Ok(statistics)
     }

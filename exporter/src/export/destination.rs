@@ -1,0 +1,137 @@
+//! Where an export goes, and what it must not overwrite.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// The name of standard output.
+const STANDARD_OUTPUT: &str = "-";
+
+/// Why nothing is written there.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DestinationError {
+    /// A terminal shows nothing of use, and may take it for commands.
+    #[error("standard output is a terminal; name a file with -o, pipe it, or add --force")]
+    Terminal,
+    /// It would be lost.
+    #[error("{} exists; name another file with -o, or add --force to overwrite it", .0.display())]
+    Exists(PathBuf),
+    /// It would be read and overwritten at once.
+    #[error("{} is the trace file itself; name another file with -o", .0.display())]
+    Source(PathBuf),
+    /// The kernel refuses.
+    #[error("cannot create {}: {source}", .path.display())]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Where an export goes.
+#[derive(Debug)]
+pub(super) enum Destination {
+    File { writer: BufWriter<File>, path: PathBuf },
+    StandardOutput(Stdout),
+}
+
+impl Destination {
+    /// Creates `path`. What is there already is kept unless `force`d; `db` is always kept.
+    pub(super) fn open(path: &Path, db: &Path, force: bool) -> Result<Self, DestinationError> {
+        if path.as_os_str() == STANDARD_OUTPUT {
+            let stdout = io::stdout();
+            if stdout.is_terminal() && !force {
+                return Err(DestinationError::Terminal);
+            }
+            return Ok(Self::StandardOutput(stdout));
+        }
+        let mut options = OpenOptions::new();
+        options.write(true);
+        match fs::metadata(path) {
+            // A pipe or a device loses nothing.
+            Ok(known) if !known.is_file() => {}
+            Ok(known) => {
+                let identity = |file: &fs::Metadata| (file.dev(), file.ino());
+                if fs::metadata(db).is_ok_and(|db| identity(&db) == identity(&known)) {
+                    return Err(DestinationError::Source(path.to_owned()));
+                }
+                if !force {
+                    return Err(DestinationError::Exists(path.to_owned()));
+                }
+                options.truncate(true);
+            }
+            Err(_) => {
+                options.create_new(true);
+            }
+        }
+        let file = options.open(path).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => DestinationError::Exists(path.to_owned()),
+            _ => DestinationError::Create { path: path.to_owned(), source },
+        })?;
+        Ok(Self::File { writer: BufWriter::new(file), path: path.to_owned() })
+    }
+
+    pub(super) fn sink(&mut self) -> &mut dyn Write {
+        match self {
+            Self::File { writer, .. } => writer,
+            Self::StandardOutput(stdout) => stdout,
+        }
+    }
+
+    /// Removes a file that nothing was written to; one that holds what could be read stays.
+    pub(super) fn abandon(&mut self) {
+        if let Self::File { writer, path } = self
+            && writer.get_ref().metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
+            && writer.buffer().is_empty()
+        {
+            // It is empty and in nobody's way for more than a message.
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    pub(super) const fn is_standard_output(&self) -> bool {
+        matches!(self, Self::StandardOutput(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_exists_is_overwritten_only_when_forced_and_the_source_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, out) = (dir.path().join("trace.db"), dir.path().join("out"));
+        fs::write(&db, "source").unwrap();
+        let write = |path: &Path, force| -> Result<(), DestinationError> {
+            let mut destination = Destination::open(path, &db, force)?;
+            destination.sink().write_all(b"new").unwrap();
+            destination.sink().flush().unwrap();
+            Ok(())
+        };
+        write(&out, false).unwrap();
+        fs::write(&out, "old and longer").unwrap();
+        let refused = write(&out, false).unwrap_err().to_string();
+        assert!(refused.contains("--force") && refused.contains("out exists"), "{refused}");
+        assert_eq!(fs::read(&out).unwrap(), b"old and longer");
+        write(&out, true).unwrap();
+        assert_eq!(fs::read(&out).unwrap(), b"new");
+        let link = dir.path().join("link");
+        fs::hard_link(&db, &link).unwrap();
+        for same in [&db, &link] {
+            assert!(matches!(write(same, true), Err(DestinationError::Source(_))));
+        }
+        assert_eq!(fs::read(&db).unwrap(), b"source");
+        let (empty, full) = (dir.path().join("empty"), dir.path().join("full"));
+        Destination::open(&empty, &db, false).unwrap().abandon();
+        let mut begun = Destination::open(&full, &db, false).unwrap();
+        begun.sink().write_all(b"begun").unwrap();
+        begun.abandon();
+        assert_eq!((empty.exists(), full.exists()), (false, true));
+        write(Path::new("/dev/null"), false).unwrap();
+        let nowhere = write(&dir.path().join("none/out"), false).unwrap_err().to_string();
+        assert!(nowhere.starts_with("cannot create "), "{nowhere}");
+    }
+}

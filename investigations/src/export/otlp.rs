@@ -1,0 +1,276 @@
+//! Spans for OpenTelemetry: of calls, off-CPU time and whatever else threads did, and of causal chains.
+//!
+//! A call that a thread made by itself is a trace; what happened within it is below it. Files have thousands of such traces
+//! rather than one that no viewer could show.
+
+mod identity;
+mod proto;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use prost::Message as _;
+
+use super::Output;
+use super::detail::{self, Detail, Details};
+use super::selection::nanos;
+use super::stream::{Clocks, Placed};
+use crate::recording::{Event, Kind, NodeChain, NodeIndex, ProcessIndex, Recording};
+use gpucause_engine::chain::{Chain, Severity};
+use identity::{Identity, SpanId, TraceId};
+use proto::{
+    AnyValue, ExportTraceServiceRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans,
+    SPAN_KIND_INTERNAL, STATUS_CODE_ERROR, ScopeSpans, Span, SpanEvent, Status, Value,
+};
+
+/// Spans of a request.
+const BATCH: usize = 512;
+/// Calls that a thread is in at most; more do not fit into one another.
+const MAX_DEPTH: usize = 64;
+
+/// How requests are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    /// A line of JSON each.
+    JsonLines,
+    /// In protobuf, one after the other, which makes them one request.
+    Protobuf,
+}
+
+/// What a span is told of: a process, or a node for what is of none of its processes.
+type Owner = (NodeIndex, Option<ProcessIndex>);
+
+/// A call that a thread is in.
+struct Open {
+    end: u64,
+    trace: TraceId,
+    span: SpanId,
+}
+
+/// Writes OTLP.
+pub(super) struct Otlp<'a> {
+    recording: &'a dyn Recording,
+    encoding: Encoding,
+    sink: &'a mut dyn io::Write,
+    clocks: Clocks,
+    chains: &'a [NodeChain],
+    open: HashMap<(ProcessIndex, u32), Vec<Open>>,
+    batch: BTreeMap<Owner, Vec<Span>>,
+    batched: usize,
+}
+
+impl<'a> Otlp<'a> {
+    pub(super) fn new(
+        recording: &'a dyn Recording,
+        chains: &'a [NodeChain],
+        encoding: Encoding,
+        sink: &'a mut dyn io::Write,
+    ) -> Self {
+        Self {
+            recording,
+            encoding,
+            sink,
+            clocks: Clocks::of(recording),
+            chains,
+            open: HashMap::new(),
+            batch: BTreeMap::new(),
+            batched: 0,
+        }
+    }
+
+    /// The trace that an event is part of, and what it is within.
+    fn place(&mut self, placed: &Placed<'_>, own: Identity) -> (TraceId, Option<SpanId>) {
+        let Placed { event, start, end, .. } = *placed;
+        let open = self.open.entry((event.process, event.tid)).or_default();
+        open.retain(|call| call.end > start);
+        let around = open.iter().rev().find(|call| call.end >= end);
+        let (trace, parent) =
+            around.map_or_else(|| (own.trace(), None), |around| (around.trace, Some(around.span)));
+        if matches!(event.kind, Kind::Call(_)) {
+            if open.len() >= MAX_DEPTH {
+                open.remove(0);
+            }
+            open.push(Open { end, trace, span: own.span() });
+        }
+        (trace, parent)
+    }
+
+    fn attributes(&self, event: &Event) -> Vec<KeyValue> {
+        let mut attributes = vec![
+            attribute("thread.id", u64::from(event.tid).into()),
+            attribute("gpucause.category", detail::category(&event.kind).into()),
+            attribute("gpucause.event", detail::event_id(event, self.recording).into()),
+        ];
+        if let Some(name) = self.recording.thread_name(event.process, event.tid) {
+            attributes.push(attribute("thread.name", name.into()));
+        }
+        attributes.extend(own(detail::of_event(&event.kind)));
+        // An event without its stack is worth more than no event: what is damaged is told by who reads the events.
+        let stack = event.stack.and_then(|id| self.recording.stack(id).ok().flatten());
+        if let Some(stack) = stack {
+            attributes.push(attribute("code.stacktrace", detail::of_stack(&stack).into()));
+        }
+        attributes
+    }
+
+    fn push(&mut self, owner: Owner, span: Span) -> io::Result<()> {
+        self.batch.entry(owner).or_default().push(span);
+        self.batched += 1;
+        if self.batched >= BATCH { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.batched == 0 {
+            return Ok(());
+        }
+        self.batched = 0;
+        let resource_spans = std::mem::take(&mut self.batch)
+            .into_iter()
+            .map(|(owner, spans)| ResourceSpans {
+                resource: Some(resource(self.recording, owner)),
+                scope_spans: vec![ScopeSpans { scope: Some(scope()), spans }],
+            })
+            .collect();
+        let request = ExportTraceServiceRequest { resource_spans };
+        match self.encoding {
+            Encoding::Protobuf => self.sink.write_all(&request.encode_to_vec()),
+            Encoding::JsonLines => {
+                serde_json::to_writer(&mut *self.sink, &request)?;
+                self.sink.write_all(b"\n")
+            }
+        }
+    }
+
+    fn chain(&mut self, found: &NodeChain) -> io::Result<()> {
+        let NodeChain { node, chain } = found;
+        let index = usize::from(node.0);
+        let start = self.clocks.place(index, nanos(chain.first_seen));
+        let end = self.clocks.place(index, nanos(chain.last_seen)).max(start);
+        let name = self.recording.nodes().get(index).map_or("", |node| node.name.as_str());
+        let id = Identity::of_chain(name, &chain.id, start);
+        let attributes = detail::of_chain(chain)
+            .into_iter()
+            .map(|(name, value)| attribute(&format!("gpucause.chain.{name}"), value))
+            .collect();
+        let is_grave = chain.severity >= Severity::High;
+        let span = Span {
+            trace_id: id.trace().to_vec(),
+            span_id: id.span().to_vec(),
+            name: detail::chain_name(chain),
+            kind: SPAN_KIND_INTERNAL,
+            start_time_unix_nano: start,
+            end_time_unix_nano: end,
+            attributes,
+            events: steps(chain, end),
+            status: is_grave
+                .then(|| Status { message: chain.sentence.clone(), code: STATUS_CODE_ERROR }),
+            ..Span::default()
+        };
+        self.push((*node, super::victim(found, self.recording)), span)
+    }
+}
+
+impl Output for Otlp<'_> {
+    fn event(&mut self, placed: &Placed<'_>) -> io::Result<()> {
+        let Placed { event, node, start, end } = *placed;
+        let id_node = self.recording.nodes().get(usize::from(event.id.node.0));
+        let id_node = id_node.map_or("", |node| node.name.as_str());
+        let id = Identity::of_event(id_node, event.id.sequence, start);
+        let (trace, parent) = self.place(placed, id);
+        let status = match &event.kind {
+            Kind::Call(call) if detail::failed(call) => {
+                let message = format!("{} returned {}", call.op, call.code);
+                Some(Status { message, code: STATUS_CODE_ERROR })
+            }
+            _ => None,
+        };
+        let span = Span {
+            trace_id: trace.to_vec(),
+            span_id: id.span().to_vec(),
+            parent_span_id: parent.map(Vec::from).unwrap_or_default(),
+            name: detail::name(&event.kind).to_owned(),
+            kind: SPAN_KIND_INTERNAL,
+            start_time_unix_nano: start,
+            end_time_unix_nano: end,
+            attributes: self.attributes(event),
+            events: Vec::new(),
+            status,
+        };
+        let node = NodeIndex(u16::try_from(node).unwrap_or_default());
+        self.push((node, Some(event.process)), span)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        for chain in self.chains {
+            self.chain(chain)?;
+        }
+        self.flush()
+    }
+}
+
+/// The arrows of a chain, from the culprit to the effect.
+fn steps(chain: &Chain, at: u64) -> Vec<SpanEvent> {
+    let step = |step: &gpucause_engine::chain::Step| SpanEvent {
+        time_unix_nano: at,
+        name: "gpucause.chain.step".into(),
+        attributes: vec![
+            attribute("gpucause.chain.step.from", step.from.as_str().into()),
+            attribute("gpucause.chain.step.to", step.to.as_str().into()),
+            attribute("gpucause.chain.step.mechanism", step.mechanism.as_str().into()),
+            attribute("gpucause.chain.step.seconds", Detail::Float(step.seconds)),
+        ],
+    };
+    chain.path.iter().map(step).collect()
+}
+
+fn scope() -> InstrumentationScope {
+    InstrumentationScope { name: "gpucause".into(), version: env!("CARGO_PKG_VERSION").into() }
+}
+
+/// What the semantic conventions call a process, where they have a name for it.
+fn resource(recording: &dyn Recording, (node, process): Owner) -> Resource {
+    let mut attributes = Vec::new();
+    if let Some(node) = recording.nodes().get(usize::from(node.0)) {
+        attributes.push(attribute("host.name", node.name.as_str().into()));
+    }
+    let known = process.and_then(|index| recording.processes().get(index.0 as usize));
+    let Some(process) = known else {
+        attributes.push(attribute("service.name", "gpucause".into()));
+        return Resource { attributes };
+    };
+    attributes.push(attribute("service.name", process.comm.as_str().into()));
+    attributes.push(attribute("process.pid", u64::from(process.pid).into()));
+    attributes.push(attribute("process.command", process.comm.as_str().into()));
+    if let Some(rank) = process.rank {
+        attributes.push(attribute("gpucause.rank", u64::from(rank).into()));
+    }
+    for (name, value) in &process.details {
+        let key = match name.as_str() {
+            "exe" => "process.executable.path".to_owned(),
+            "container_id" => "container.id".to_owned(),
+            "pod" => "k8s.pod.name".to_owned(),
+            "namespace" => "k8s.namespace.name".to_owned(),
+            "user" => "process.owner".to_owned(),
+            other => format!("gpucause.process.{other}"),
+        };
+        attributes.push(attribute(&key, value.as_str().into()));
+    }
+    Resource { attributes }
+}
+
+fn own(details: Details<'_>) -> impl Iterator<Item = KeyValue> {
+    details.into_iter().map(|(name, value)| attribute(&format!("gpucause.{name}"), value))
+}
+
+fn attribute(key: &str, detail: Detail<'_>) -> KeyValue {
+    let value = match detail {
+        Detail::Text(text) => Value::Text(text.into_owned()),
+        Detail::Integer(number) => Value::Integer(number),
+        Detail::Float(number) => Value::Double(number),
+        Detail::Flag(flag) => Value::Flag(flag),
+    };
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
+}
+
+#[cfg(test)]
+mod tests;
