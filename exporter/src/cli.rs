@@ -7,6 +7,7 @@ use crate::demo::scenario::Scenario;
 use crate::duration;
 use crate::gpus::Gpus;
 use crate::logging;
+use crate::nodes::NodeArgs;
 use crate::nvml::Nvml;
 use crate::server::{Limits, ListenAddress, LiveWebConfig, Server, TelemetryPath};
 use crate::top::Show;
@@ -47,6 +48,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
     Top(TopArgs),
+    /// Answer assistants over the Model Context Protocol: why a GPU was not fed, from nodes that run the exporter
+    Mcp(McpArgs),
     /// Print the script that makes a shell complete command lines
     #[command(hide = true)]
     Completions {
@@ -129,14 +132,11 @@ pub struct CheckArgs {
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
     /// The node, where gpucause exporter runs, such as https://me@gpu-1:9400; a password in it can be seen by other users of this host
-    #[arg(long, value_name = "URL", default_value = "http://localhost:9400")]
+    #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file"])]
     pub url: NodeUrl,
-    /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken
-    #[arg(long, value_name = "PATH")]
-    pub password_file: Option<PathBuf>,
-    /// File of the authorities that the node's certificate may come from, in PEM [default: those that this host trusts]
-    #[arg(long, value_name = "PATH")]
-    pub ca_file: Option<PathBuf>,
+    /// Flags that name several nodes, and say how nodes are asked.
+    #[command(flatten)]
+    pub nodes: NodeArgs,
     /// Only what was seen in this time, such as 5m or 1h30m
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
     pub since: Duration,
@@ -146,6 +146,35 @@ pub struct ExplainArgs {
     /// Print JSON, with all numbers
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `gpucause mcp`.
+#[derive(Debug, Clone, Args)]
+pub struct McpArgs {
+    /// The node, where gpucause exporter runs, such as https://me@gpu-1:9400; a password in it can be seen by other users of this host
+    #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file"])]
+    pub url: NodeUrl,
+    /// Flags that name several nodes, and say how nodes are asked.
+    #[command(flatten)]
+    pub nodes: NodeArgs,
+    /// Serve over HTTP at this address, such as 127.0.0.1:9402, rather than over standard input and output; for other hosts a token and TLS are needed
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<ListenAddress>,
+    /// File whose first line is the token that clients over HTTP must show; without it GPUCAUSE_MCP_TOKEN in the environment is taken
+    #[arg(long, value_name = "PATH", requires = "http")]
+    pub token_file: Option<PathBuf>,
+    /// Name under which clients may ask over HTTP, beside localhost, addresses and the host's own name; may be repeated
+    #[arg(long = "allow-host", value_name = "NAME", requires = "http")]
+    pub allow_hosts: Vec<String>,
+    /// File with TLS and client certificates, in the format of Prometheus's exporter-toolkit
+    #[arg(long = "web.config.file", value_name = "PATH", requires = "http")]
+    pub web_config: Option<PathBuf>,
+    /// Let assistants start demonstrations, which put a load on this host for a minute at most
+    #[arg(long)]
+    pub allow_demo: bool,
+    /// Flags of the log.
+    #[command(flatten)]
+    pub log: logging::LogArgs,
 }
 
 /// Flags of `gpucause demo`.

@@ -8,10 +8,12 @@ use gpucause::config::reload::ConfigSource;
 use gpucause::config::{self, ConfigError};
 use gpucause::daemon::Daemon;
 use gpucause::logging::{Format, Level, LogArgs};
+use gpucause::mcp::McpError;
+use gpucause::nodes::NodesError;
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{demo, explain, logging, manual, privileges, top};
+use gpucause::{demo, explain, logging, manual, mcp, privileges, top};
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::share_one_arena;
@@ -51,6 +53,10 @@ fn main() -> ExitCode {
         Command::Explain(args) => {
             logging::init(TOOL_LOG);
             explain::run(&args)
+        }
+        Command::Mcp(args) => {
+            logging::init(args.log);
+            mcp::run(&args)
         }
         Command::Completions { shell } => printed(&manual::completions(shell)),
         Command::Man { dir: None } => {
@@ -92,7 +98,9 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.is::<Arc<ConfigError>>()
         || error.is::<WebConfigError>()
         || error.is::<TrustError>()
-        || error.is::<LoginError>();
+        || error.is::<LoginError>()
+        || error.is::<NodesError>()
+        || error.is::<McpError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
 }
 

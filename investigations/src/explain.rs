@@ -1,11 +1,14 @@
 //! The incident report: what is the root cause, what came of it when, and what to try.
 
+mod fleet;
 mod text;
 
 use gpucause_engine::chain::{Cause, Chain, Severity};
 use serde::Serialize;
 
+pub use fleet::{FailureReport, FleetReport, NodeReport};
 pub use text::render;
+pub(crate) use text::{line, steers};
 
 /// What happened on a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
