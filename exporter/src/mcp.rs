@@ -36,7 +36,7 @@ pub enum McpError {
         reason: String,
     },
     /// What the environment says.
-    #[error("GPUCAUSE_MCP_TOKEN: {0}")]
+    #[error("what GPUCAUSE_MCP_TOKEN holds is no token")]
     TokenVariable(#[from] TokenError),
     /// Other hosts could ask without a token.
     #[error(

@@ -123,9 +123,12 @@ impl Assistant {
         // Never closed, so a place is always had.
         let _place = places.acquire().await;
         Ok(match name {
-            Name::GetCheck => report::check(host).await?,
+            Name::GetCheck => {
+                arguments::none(arguments)?;
+                report::check(host).await?
+            }
             Name::GetTestReport => {
-                let () = arguments::none(arguments)?;
+                arguments::none(arguments)?;
                 report::report(source).await?
             }
             Name::GetTraceStats => statistics::answer(source, arguments::parse(arguments)?).await?,

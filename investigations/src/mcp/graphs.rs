@@ -100,7 +100,7 @@ pub(super) async fn lifecycle(source: &Source, asked: Rows) -> Result<Value, Too
             row.into()
         })
         .collect();
-    list(head(rows.is_empty()), "processes", &rows, asked.page())
+    list(head(&found.head, rows.is_empty()), "processes", &rows, asked.page())
 }
 
 /// Counts a second.
@@ -120,17 +120,17 @@ pub(super) async fn frequency(source: &Source, asked: Rows) -> Result<Value, Too
             (steps(&before.calls), nodes.collect(), after)
         }
     };
-    let mut calls = second.calls;
+    let (mut calls, several) = (second.calls, second.nodes > 1);
     calls.retain(|row| is_wanted(row, &asked));
     let rows: Vec<Value> = steps(&calls)
         .iter()
         .map(|(key, now)| {
             let span = spans.get(&key.0).copied().filter(|span| *span > 0.0);
             let before = first.get(key);
-            frequencies(process(key, second.nodes > 1), now, before, span)
+            frequencies(process(key, several), now, before, span)
         })
         .collect();
-    let mut head = head(rows.is_empty());
+    let mut head = head(&second.head, rows.is_empty());
     let over = match source {
         Source::File(_) => {
             "what was recorded; re-captures are all captures of a process but its first"
@@ -179,8 +179,16 @@ fn recorded(recording: &dyn crate::recording::Recording) -> BTreeMap<String, f64
     spans
 }
 
-fn head(is_empty: bool) -> Map<String, Value> {
-    if is_empty { object(json!({"note": "no call on a CUDA graph was seen"})) } else { Map::new() }
+/// What is told beside the processes: nodes that did not answer above all.
+fn head(of_calls: &Map<String, Value>, is_empty: bool) -> Map<String, Value> {
+    let mut head = Map::new();
+    if is_empty {
+        head.insert("note".into(), "no call on a CUDA graph was seen".into());
+    }
+    if let Some(failures) = of_calls.get("failures") {
+        head.insert("failures".into(), failures.clone());
+    }
+    head
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ fn session(recording: &dyn Recording, own: &Session) -> Value {
 fn of_page(url: &str, page: &str) -> Value {
     let all: Vec<Sample> = samples(page, "gpucause_").collect();
     let named = |name: &'static str| all.iter().filter(move |own| own.name == name);
-    let sum = |name| named(name).map(|own| own.value).sum::<f64>();
+    let sum = |name| named(name).map(|own| own.value).reduce(|all, one| all + one);
     let version = named("gpucause_build_info").next();
     let attached = |own: &&Sample| own.label("verdict") == "attached" && own.value > 0.0;
     let troubled = named("gpucause_probe_info")
@@ -167,7 +167,7 @@ fn of_page(url: &str, page: &str) -> Value {
         "maps_that_were_full": full,
         "least_probe_duty_ratio": duty,
         "probe_hits": hits,
-        "probe_cost_s": rounded(cost),
+        "probe_cost_s": cost.map(rounded),
         "daemon_cpu_s": host("process_cpu_seconds_total"),
         "daemon_memory_bytes": host("process_resident_memory_bytes"),
         "daemon_started": host("process_start_time_seconds"),
