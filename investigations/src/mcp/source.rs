@@ -118,7 +118,7 @@ impl Source {
         match self {
             Self::File(file) => Ok(file),
             Self::Nodes(_) => Err(ToolError::new(
-                "this is told of a trace file only, and this server watches live nodes; record one with `gpucause record` and start the server with --db FILE",
+                "this is told of a trace file only, and this server watches live nodes",
             )),
         }
     }
