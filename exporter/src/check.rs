@@ -39,7 +39,7 @@ pub enum State {
 }
 
 impl State {
-    fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Missing => "missing",

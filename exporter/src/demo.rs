@@ -15,6 +15,7 @@ use gpucause_probes::registry::Verdict;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::chains::LOOK_EVERY;
 use crate::cli::DemoArgs;
 use crate::config::Config;
 use crate::daemon::Daemon;
@@ -113,6 +114,25 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
         let _ = io::stdout().write_all(text.as_bytes());
     }
     served
+}
+
+/// Shows a scenario without serving it: the chains that were found, and the workload's own account beside them. All that was
+/// started for it has ended by then.
+///
+/// # Errors
+/// When the programs cannot be loaded, or the stand-in workload is not there.
+pub fn shown(scenario: Scenario, time: Duration) -> anyhow::Result<(Vec<Chain>, String)> {
+    let daemon = Daemon::start(Options::default(), Arc::new(Config::without_budget()))?;
+    until_found(&daemon);
+    let stand_in = StandIn::start(None, scenario, scenario.baseline(Some(time)))?;
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::thread::sleep(LOOK_EVERY.min(time.saturating_sub(begin.elapsed())));
+        daemon.look()?;
+    }
+    let chains = chains(&daemon, &stand_in);
+    let comparison = story::comparison(&stand_in.account(), &chains);
+    Ok((chains, comparison))
 }
 
 /// The chains of the stand-in: the host may have others.

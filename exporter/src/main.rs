@@ -8,11 +8,13 @@ use gpucause::config::reload::ConfigSource;
 use gpucause::config::{self, ConfigError};
 use gpucause::daemon::Daemon;
 use gpucause::logging::{Format, Level, LogArgs};
+use gpucause::mcp::McpError;
+use gpucause::nodes::NodesError;
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::service_manager::{SocketError, sockets};
 use gpucause::{
-    demo, explain, export, logging, manual, merge_traces, privileges, query, replay, top,
+    demo, explain, export, logging, manual, mcp, merge_traces, privileges, query, replay, top,
 };
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
@@ -70,6 +72,10 @@ fn main() -> ExitCode {
             logging::init(TOOL_LOG);
             export::run(&args)
         }
+        Command::Mcp(args) => {
+            logging::init(args.log);
+            mcp::run(&args)
+        }
         Command::Completions { shell } => printed(&manual::completions(shell)),
         Command::Man { dir: None } => {
             manual::page().map_err(Into::into).and_then(|page| printed(&page))
@@ -110,7 +116,9 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.is::<Arc<ConfigError>>()
         || error.is::<WebConfigError>()
         || error.is::<TrustError>()
-        || error.is::<LoginError>();
+        || error.is::<LoginError>()
+        || error.is::<NodesError>()
+        || error.is::<McpError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
 }
 

@@ -33,6 +33,8 @@ pub use signal::shutdown_signal;
 pub use source::{Readiness, ScrapeError, Source};
 pub use web_config::{WebConfig, WebConfigError};
 
+pub(crate) use api::node as node_name;
+
 use connection::Host;
 use door::Door;
 use gate::Gate;

@@ -1,5 +1,6 @@
 //! The incident report: what is the root cause, what came of it when, and what to try.
 
+mod fleet;
 mod recorded;
 mod tables;
 mod text;
@@ -7,10 +8,11 @@ mod text;
 use gpucause_engine::chain::{Cause, Chain, Severity};
 use serde::Serialize;
 
+pub use fleet::{FailureReport, FleetNode, FleetReport};
 pub use recorded::{CallLine, NodeReport, Report, SessionLine, ThreadLine, TraceFile, WaitLine};
 pub use tables::render_report;
 pub use text::render;
-pub(crate) use text::steers as is_steering;
+pub(crate) use text::{line, steers};
 
 /// What happened on a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -5,15 +5,18 @@ mod address;
 mod login;
 mod trust;
 
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::{BodyExt as _, Empty};
-use hyper::body::{Body as _, Bytes};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,7 +25,7 @@ use tokio_rustls::TlsConnector;
 
 pub use address::Address;
 pub use login::{Login, LoginError};
-pub use trust::{TrustError, connector};
+pub use trust::{Identity, TrustError, connector};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +77,19 @@ impl Client {
     /// # Errors
     /// When the authorities cannot be read.
     pub fn new(address: Address, ca_file: Option<&std::path::Path>) -> Result<Self, TrustError> {
-        let tls = address.is_tls().then(|| connector(ca_file)).transpose()?;
+        let tls = address.is_tls().then(|| connector(ca_file, None)).transpose()?;
+        Ok(Self { address, tls, login: None })
+    }
+
+    /// Of the server at this address, as [`new`](Self::new), by what was made ready for several.
+    ///
+    /// # Errors
+    /// When the address wants TLS, and `tls` could not be had.
+    pub fn over(
+        address: Address,
+        tls: &Result<TlsConnector, Arc<TrustError>>,
+    ) -> Result<Self, Arc<TrustError>> {
+        let tls = address.is_tls().then(|| tls.clone()).transpose()?;
         Ok(Self { address, tls, login: None })
     }
 
@@ -101,52 +116,99 @@ impl Client {
     /// # Errors
     /// When there is no whole answer.
     pub async fn get(&self, path: &str, accept: &str, limit: usize) -> Result<Answer, GetError> {
-        let mut request = Request::get(path)
-            .header(HOST, self.address.authority())
-            .header(ACCEPT, accept)
-            .header(USER_AGENT, concat!("gpucause/", env!("CARGO_PKG_VERSION")));
-        if let Some(login) = &self.login {
-            request = request.header(AUTHORIZATION, login);
-        }
-        let request = request.body(Empty::new())?;
+        self.connect().await?.get(path, accept, limit).await
+    }
+
+    /// Connects, to ask several times.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or is not believed.
+    pub async fn connect(&self) -> Result<Conversation<'_>, GetError> {
         let stream =
             TcpStream::connect(self.address.target()).await.map_err(GetError::Unreachable)?;
-        let Some(tls) = &self.tls else { return ask(stream, request, limit).await };
+        let Some(tls) = &self.tls else { return Conversation::on(self, stream).await };
         let name = ServerName::try_from(self.address.target().0.to_owned());
         let name = name.map_err(|error| GetError::Tls(io::Error::other(error)))?;
         let stream = tls.connect(name, stream).await.map_err(GetError::Tls)?;
-        ask(stream, request, limit).await
+        Conversation::on(self, stream).await
     }
 }
 
-async fn ask(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    request: Request<Empty<Bytes>>,
-    limit: usize,
-) -> Result<Answer, GetError> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let asked = async {
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let mut body = response.into_body();
-        if body.size_hint().lower() > limit as u64 {
+/// A connection, for questions one after the other. It is worked on while a question waits for its answer, and not in a task of
+/// its own: so it ends with the question, also when that is given up.
+pub struct Conversation<'a> {
+    client: &'a Client,
+    sender: http1::SendRequest<Empty<Bytes>>,
+    /// Until it is over.
+    connection: Option<Connection>,
+}
+
+type Connection = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
+
+impl std::fmt::Debug for Conversation<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conversation").field("client", self.client).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Conversation<'a> {
+    async fn on(
+        client: &'a Client,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<Self, GetError> {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        Ok(Self { client, sender, connection: Some(Box::pin(connection)) })
+    }
+
+    /// Asks for a path, and takes at most `limit` bytes of an answer.
+    ///
+    /// # Errors
+    /// When there is no whole answer.
+    pub async fn get(
+        &mut self,
+        path: &str,
+        accept: &str,
+        limit: usize,
+    ) -> Result<Answer, GetError> {
+        let mut request = Request::get(path)
+            .header(HOST, self.client.address.authority())
+            .header(ACCEPT, accept)
+            .header(USER_AGENT, concat!("gpucause/", env!("CARGO_PKG_VERSION")));
+        if let Some(login) = &self.client.login {
+            request = request.header(AUTHORIZATION, login);
+        }
+        let request = request.body(Empty::new())?;
+        let sender = &mut self.sender;
+        let asked = async {
+            sender.ready().await?;
+            whole(sender.send_request(request).await?, limit).await
+        };
+        let Some(connection) = &mut self.connection else { return asked.await };
+        tokio::pin!(asked);
+        tokio::select! {
+            answer = &mut asked => answer,
+            // What went wrong is told by the question, as is what had come before the end.
+            _ = connection => {
+                self.connection = None;
+                asked.await
+            }
+        }
+    }
+}
+
+async fn whole(response: Response<Incoming>, limit: usize) -> Result<Answer, GetError> {
+    let status = response.status();
+    let mut body = response.into_body();
+    if body.size_hint().lower() > limit as u64 {
+        return Err(GetError::Huge(limit));
+    }
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if bytes.len() + data.len() > limit {
             return Err(GetError::Huge(limit));
         }
-        let mut bytes = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let Ok(data) = frame?.into_data() else { continue };
-            if bytes.len() + data.len() > limit {
-                return Err(GetError::Huge(limit));
-            }
-            bytes.extend_from_slice(&data);
-        }
-        Ok(Answer { status, body: bytes })
-    };
-    tokio::pin!(asked);
-    // The connection is worked on here and not in a task of its own: it ends with the question, also when that is given up.
-    tokio::select! {
-        answer = &mut asked => answer,
-        // What went wrong is told by the question, as is what had come before the end.
-        _ = connection => asked.await,
+        bytes.extend_from_slice(&data);
     }
+    Ok(Answer { status, body: bytes })
 }

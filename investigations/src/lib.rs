@@ -3,8 +3,10 @@
 pub mod accounts;
 pub mod explain;
 pub mod export;
+pub mod fleet;
 pub mod http;
 pub mod ingero;
+pub mod mcp;
 pub mod merge;
 pub mod node;
 pub mod query;

@@ -1,6 +1,7 @@
 //! Asking a node that runs the exporter.
 
 use std::fmt;
+use std::future::Future;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::http::{Address, Client, GetError};
+use crate::http::{Address, Client, Conversation, GetError};
 
 /// Time for the whole of a question.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -19,6 +20,10 @@ const MAX_ANSWER: usize = 32 << 20;
 const MAX_REASON: usize = 300;
 /// Where chains are.
 const CHAINS: &str = "/api/v1/chains";
+const JSON: &str = "application/json";
+/// Where metrics are, unless the exporter was told otherwise.
+const METRICS: &str = "/metrics";
+const TEXT: &str = "text/plain;version=0.0.4";
 
 /// Port of a node whose address has none.
 const PORT: u16 = 9400;
@@ -82,8 +87,13 @@ pub enum AskError {
         source: std::io::Error,
     },
     /// It did not answer in time.
-    #[error("{0} did not answer within {PATIENCE:?}")]
-    Silent(Address),
+    #[error("{url} did not answer within {within:?}")]
+    Silent {
+        /// The node.
+        url: Address,
+        /// How long it was waited for.
+        within: Duration,
+    },
     /// The connection broke, or the answer is too long.
     #[error("{url} did not answer as it should: {source}")]
     Broken {
@@ -119,9 +129,16 @@ pub enum AskError {
 
 /// What a node answers.
 #[derive(Debug, Deserialize)]
-struct Answer {
-    data: Option<Chains>,
+struct Answer<T> {
+    #[serde(default = "Option::default")]
+    data: Option<T>,
     error: Option<String>,
+}
+
+/// What of the chains tells the time.
+#[derive(Debug, Deserialize)]
+struct Clock {
+    now: Option<f64>,
 }
 
 /// The chains of a node.
@@ -144,33 +161,82 @@ pub struct Chains {
 /// # Errors
 /// When there is no answer, or not one that is understood.
 pub async fn chains(node: &Client) -> Result<Chains, AskError> {
-    match timeout(PATIENCE, ask(node)).await {
-        Ok(answer) => answer,
-        Err(_) => Err(AskError::Silent(node.address().clone())),
+    let asked = async { chains_over(&mut connect(node).await?, node.address()).await };
+    within(PATIENCE, node, asked).await
+}
+
+/// Asks a node for its metrics, in Prometheus's text format.
+///
+/// # Errors
+/// When there is no answer.
+pub async fn metrics(node: &Client) -> Result<String, AskError> {
+    let asked = async {
+        let body = body_of(&mut connect(node).await?, node.address(), METRICS, TEXT).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    };
+    within(PATIENCE, node, asked).await
+}
+
+/// What `asked` gives, unless it takes longer.
+pub(crate) async fn within<T>(
+    patience: Duration,
+    node: &Client,
+    asked: impl Future<Output = Result<T, AskError>>,
+) -> Result<T, AskError> {
+    let silent = |_| AskError::Silent { url: node.address().clone(), within: patience };
+    timeout(patience, asked).await.map_err(silent)?
+}
+
+/// Connects to a node.
+pub(crate) async fn connect(node: &Client) -> Result<Conversation<'_>, AskError> {
+    node.connect().await.map_err(|error| failed(node.address(), error))
+}
+
+/// Asks for chains on a connection.
+pub(crate) async fn chains_over(
+    node: &mut Conversation<'_>,
+    url: &Address,
+) -> Result<Chains, AskError> {
+    let body = body_of(node, url, CHAINS, JSON).await?;
+    let not_understood = |source| AskError::NotUnderstood { url: url.clone(), source };
+    let answer: Answer<Chains> = serde_json::from_slice(&body).map_err(not_understood)?;
+    answer.data.ok_or_else(|| not_understood(serde::de::Error::custom("the answer has no data")))
+}
+
+/// Asks what the node's clock says, in seconds since the Unix epoch.
+pub(crate) async fn now_over(node: &mut Conversation<'_>, url: &Address) -> Option<f64> {
+    let body = body_of(node, url, CHAINS, JSON).await.ok()?;
+    serde_json::from_slice::<Answer<Clock>>(&body).ok()?.data?.now
+}
+
+fn failed(url: &Address, error: GetError) -> AskError {
+    let url = url.clone();
+    match error {
+        GetError::Unreachable(source) => AskError::Unreachable { url, source },
+        GetError::Tls(source) => AskError::Tls { url, source },
+        source => AskError::Broken { url, source },
     }
 }
 
-async fn ask(node: &Client) -> Result<Chains, AskError> {
-    let url = || node.address().clone();
-    let answer = node.get(CHAINS, "application/json", MAX_ANSWER).await;
-    let answer = answer.map_err(|error| match error {
-        GetError::Unreachable(source) => AskError::Unreachable { url: url(), source },
-        GetError::Tls(source) => AskError::Tls { url: url(), source },
-        source => AskError::Broken { url: url(), source },
-    })?;
+async fn body_of(
+    node: &mut Conversation<'_>,
+    url: &Address,
+    path: &str,
+    accept: &str,
+) -> Result<Vec<u8>, AskError> {
+    let answer = node.get(path, accept, MAX_ANSWER).await;
+    let answer = answer.map_err(|error| failed(url, error))?;
     if answer.status == StatusCode::UNAUTHORIZED {
-        return Err(AskError::Unauthorized(url()));
+        return Err(AskError::Unauthorized(url.clone()));
     }
-    let parsed: Result<Answer, _> = serde_json::from_slice(&answer.body);
-    if !answer.status.is_success() {
-        let told = parsed.ok().and_then(|answer| answer.error);
-        let told = told.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim().to_owned());
-        let reason = told.chars().take(MAX_REASON).collect();
-        return Err(AskError::Refused { url: url(), status: answer.status.as_u16(), reason });
+    if answer.status.is_success() {
+        return Ok(answer.body);
     }
-    let not_understood = |source| AskError::NotUnderstood { url: url(), source };
-    let answer = parsed.map_err(not_understood)?;
-    answer.data.ok_or_else(|| not_understood(serde::de::Error::custom("the answer has no data")))
+    let told = serde_json::from_slice::<Answer<Clock>>(&answer.body).ok();
+    let told = told.and_then(|answer| answer.error);
+    let told = told.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim().to_owned());
+    let reason = told.chars().take(MAX_REASON).collect();
+    Err(AskError::Refused { url: url.clone(), status: answer.status.as_u16(), reason })
 }
 
 #[cfg(test)]

@@ -42,12 +42,12 @@ pub enum Scenario {
 
 impl Scenario {
     /// Its name on the command line.
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// What it shows, in words.
-    pub(super) fn what(self) -> String {
+    pub(crate) fn what(self) -> String {
         let value = self.to_possible_value();
         value.and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
     }

@@ -55,6 +55,6 @@ pub(super) fn failure(text: &str) -> String {
 }
 
 /// The name of this host, or nothing when it has none that is text.
-pub(super) fn node() -> String {
+pub(crate) fn node() -> String {
     nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default()
 }

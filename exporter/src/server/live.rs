@@ -75,7 +75,7 @@ impl LiveWebConfig {
     }
 
     /// Takes changes, for ever.
-    pub(super) async fn follow(self: Arc<Self>) {
+    pub(crate) async fn follow(self: Arc<Self>) {
         if self.path.is_none() {
             return;
         }

@@ -12,6 +12,7 @@ mod users;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hyper::header::{HeaderName, HeaderValue};
 
@@ -126,6 +127,16 @@ impl WebConfig {
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.tls.is_none()
+    }
+
+    /// How connections are encrypted, if they are.
+    pub(crate) fn tls_config(&self) -> Option<Arc<rustls::ServerConfig>> {
+        self.tls.as_ref().map(|tls| Arc::clone(&tls.config))
+    }
+
+    /// Whether somebody can log in.
+    pub(crate) fn has_users(&self) -> bool {
+        !self.users.is_empty()
     }
 
     /// What of the protection of `self` would be gone, if anything, with `other` in its place.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::ring;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
@@ -32,6 +32,14 @@ pub enum TrustError {
         /// What the kernel says.
         source: io::Error,
     },
+    /// The certificate of this side, or its key, cannot be used.
+    #[error("cannot show {path} to nodes: {reason}", path = .path.display())]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// It has none.
     #[error("{path} holds no certificate in PEM that an authority can have", path = .0.display())]
     None(PathBuf),
@@ -45,20 +53,60 @@ pub enum TrustError {
     Tls(#[from] rustls::Error),
 }
 
-/// Connects over TLS to whom the authorities of a file, or those that this host trusts, have given a certificate.
+/// What this side shows to servers that ask who it is: files in PEM.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity<'a> {
+    /// Its certificate, and those between it and the authority.
+    pub certificate: &'a Path,
+    /// Its private key.
+    pub key: &'a Path,
+}
+
+impl Identity<'_> {
+    fn read(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TrustError> {
+        let wrong = |path: &Path, error: &dyn std::fmt::Display| TrustError::Identity {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        };
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(self.certificate)
+            .map_err(|error| wrong(self.certificate, &error))?
+            .collect();
+        let certificates = certificates.map_err(|error| wrong(self.certificate, &error))?;
+        if certificates.is_empty() {
+            return Err(wrong(self.certificate, &"it holds no certificate in PEM"));
+        }
+        let key =
+            PrivateKeyDer::from_pem_file(self.key).map_err(|error| wrong(self.key, &error))?;
+        Ok((certificates, key))
+    }
+}
+
+/// Connects over TLS to whom the authorities of a file, or those that this host trusts, have given a certificate, and shows
+/// them who this side is.
 ///
 /// # Errors
-/// When there are no authorities.
-pub fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, TrustError> {
+/// When there are no authorities, or what is to be shown cannot be used.
+pub fn connector(
+    ca_file: Option<&Path>,
+    identity: Option<Identity<'_>>,
+) -> Result<TlsConnector, TrustError> {
     let path = match ca_file {
         Some(path) => path.to_owned(),
         None => usual().ok_or(TrustError::NoFile)?,
     };
     let provider = Arc::new(ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
+    let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots(&path)?)
-        .with_no_client_auth();
+        .with_root_certificates(roots(&path)?);
+    let mut config = match identity {
+        None => config.with_no_client_auth(),
+        Some(identity) => {
+            let (certificates, key) = identity.read()?;
+            config.with_client_auth_cert(certificates, key).map_err(|error| {
+                TrustError::Identity { path: identity.key.to_owned(), reason: error.to_string() }
+            })?
+        }
+    };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Answer, Value};
-use crate::explain::is_steering;
+use crate::explain::steers;
 
 /// The widest that a column of a table is, in characters.
 const WIDEST: usize = 60;
@@ -81,7 +81,7 @@ fn text(value: &Value) -> String {
 
 fn cell(text: &str) -> String {
     let mut cell: String =
-        text.chars().take(WIDEST).map(|c| if is_steering(c) { '?' } else { c }).collect();
+        text.chars().take(WIDEST).map(|c| if steers(c) { '?' } else { c }).collect();
     if text.chars().nth(WIDEST).is_some() {
         cell.push_str("...");
     }

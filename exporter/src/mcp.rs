@@ -1,0 +1,171 @@
+//! `gpucause mcp`: what is known of nodes, and of this host, for assistants.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use gpucause_investigations::mcp::http::{Access, Token, TokenError};
+use gpucause_investigations::mcp::{
+    Assistant, DemoStory, Finding, Findings, Host, Scenario as Shown, Source, SqlOfFile, http,
+};
+use gpucause_investigations::recording;
+
+use crate::check::Report;
+use crate::cli::McpArgs;
+use crate::demo;
+use crate::demo::scenario::Scenario;
+use crate::server::{LiveWebConfig, node_name, shutdown_signal};
+use clap::ValueEnum as _;
+
+/// Where a token may be, which no other user can see there.
+const TOKEN: &str = "GPUCAUSE_MCP_TOKEN";
+/// Bytes that the file of a token may have.
+const MAX_TOKEN_FILE: u64 = 4096;
+/// Time for what is under way when the server ends.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Why nobody may be let in.
+#[derive(Debug, thiserror::Error)]
+pub enum McpError {
+    /// The file of the token.
+    #[error("cannot read the token from {path}: {reason}", path = .path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// What the environment says.
+    #[error("what GPUCAUSE_MCP_TOKEN holds is no token")]
+    TokenVariable(#[from] TokenError),
+    /// Other hosts could ask without a token.
+    #[error(
+        "{0} can be reached from other hosts, which must show a token: write one to a file and name that with --token-file, or put it into GPUCAUSE_MCP_TOKEN; without one listen on 127.0.0.1"
+    )]
+    NoToken(String),
+    /// Other hosts would send the token, and read answers, in the clear.
+    #[error(
+        "{0} can be reached from other hosts, which must be spoken to over TLS: name a file with tls_server_config with --web.config.file; without one listen on 127.0.0.1"
+    )]
+    NoTls(String),
+    /// Passwords are not what lets assistants in.
+    #[error(
+        "basic_auth_users of --web.config.file let nobody in here: clients of MCP show a token; give one with --token-file, or leave the users out"
+    )]
+    Users,
+}
+
+/// Serves until the client hangs up or a signal ends it.
+///
+/// # Errors
+/// When the file cannot be read, or nodes or clients cannot be spoken to as the flags say.
+pub fn run(args: &McpArgs) -> anyhow::Result<()> {
+    let source = match &args.db {
+        Some(path) => Source::file(recording::open(path)?, Some(Box::new(SqlOfFile(path.clone())))),
+        None => Source::Nodes(args.nodes.clients(&args.url)?),
+    };
+    let assistant = Assistant::new(source, Arc::new(ThisHost { allow_demo: args.allow_demo }));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let served = runtime.block_on(async {
+        match &args.http {
+            Some(_) => over_http(args, assistant).await,
+            None => {
+                let stop = shutdown_signal().context("cannot catch signals")?;
+                tokio::select! {
+                    served = assistant.serve(tokio::io::stdin(), tokio::io::stdout()) => {
+                        served.map_err(Into::into)
+                    }
+                    () = stop => Ok(()),
+                }
+            }
+        }
+    });
+    // A read of standard input is never given up.
+    runtime.shutdown_timeout(DRAIN);
+    served
+}
+
+async fn over_http(args: &McpArgs, assistant: Assistant) -> anyhow::Result<()> {
+    let Some(address) = &args.http else { bail!("there is no address") };
+    let token = token(args.token_file.as_deref())?;
+    let file = args.web_config.as_deref().filter(|path| !path.as_os_str().is_empty());
+    let live = Arc::new(file.map(LiveWebConfig::load).transpose()?.unwrap_or_default());
+    let listener = address.bind()?;
+    let local = listener.local_addr().context("cannot tell the address")?;
+    if !local.ip().to_canonical().is_loopback() {
+        if token.is_none() {
+            return Err(McpError::NoToken(address.to_string()).into());
+        }
+        if live.current().is_plain() {
+            return Err(McpError::NoTls(address.to_string()).into());
+        }
+    }
+    if token.is_none() && live.current().has_users() {
+        return Err(McpError::Users.into());
+    }
+    let scheme = if live.current().is_plain() { "http" } else { "https" };
+    let following = tokio::spawn(Arc::clone(&live).follow());
+    let mut hosts = args.allow_hosts.clone();
+    hosts.push(node_name());
+    let tls: http::Tls = Arc::new(move || live.current().tls_config());
+    let stop = shutdown_signal().context("cannot catch signals")?;
+    tracing::info!(url = format!("{scheme}://{local}{}", http::PATH), "listening");
+    let served = http::serve(assistant, listener, Access { token, hosts, tls }, stop).await;
+    following.abort();
+    served.context("cannot serve")
+}
+
+fn token(file: Option<&Path>) -> Result<Option<Token>, McpError> {
+    let Some(path) = file else {
+        let told = std::env::var(TOKEN).ok();
+        return Ok(told.map(|text| Token::of(&text)).transpose()?);
+    };
+    let wrong = |reason: String| McpError::TokenFile { path: path.to_owned(), reason };
+    let read = || {
+        let mut text = String::new();
+        let file = std::fs::File::open(path)?;
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_TOKEN_FILE), &mut text)?;
+        Ok(text)
+    };
+    let text = read().map_err(|error: std::io::Error| wrong(error.to_string()))?;
+    Token::of(&text).map(Some).map_err(|error| wrong(error.to_string()))
+}
+
+/// What assistants can have done here.
+#[derive(Debug)]
+struct ThisHost {
+    allow_demo: bool,
+}
+
+impl Host for ThisHost {
+    fn check(&self) -> Findings {
+        // No port: the exporter that is asked about may have it.
+        let report = Report::of_this_host(&[], None, None);
+        let can_run = report.can_run();
+        let line = |line: crate::check::Line| Finding {
+            state: line.state.label(),
+            subject: line.subject,
+            detail: line.detail,
+        };
+        Findings { host: node_name(), can_run, lines: report.lines.into_iter().map(line).collect() }
+    }
+
+    fn scenarios(&self) -> Option<Vec<Shown>> {
+        let shown = |scenario: &Scenario| Shown { name: scenario.name(), what: scenario.what() };
+        self.allow_demo.then(|| Scenario::value_variants().iter().map(shown).collect())
+    }
+
+    fn demo(&self, scenario: &str, time: Duration) -> Result<DemoStory, String> {
+        let shown = || {
+            ensure!(self.allow_demo, "demonstrations are off");
+            let scenario = Scenario::from_str(scenario, false).map_err(anyhow::Error::msg)?;
+            demo::shown(scenario, time)
+        };
+        let (chains, comparison) = shown().map_err(|error| format!("{error:#}"))?;
+        Ok(DemoStory { chains, comparison })
+    }
+}

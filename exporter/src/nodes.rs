@@ -1,0 +1,153 @@
+//! Which nodes are asked, and how: flags that commands which ask nodes have in common.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use gpucause_investigations::http::{Client, Identity, Login, LoginError, TrustError, connector};
+use gpucause_investigations::node::NodeUrl;
+use serde::Deserialize;
+
+use crate::config::typed;
+
+/// Where a password may be, which no other user can see there.
+const PASSWORD: &str = "GPUCAUSE_PASSWORD";
+const HINT: &str =
+    "write it to a file and name that with --password-file, or put it into GPUCAUSE_PASSWORD";
+/// Nodes that can be named.
+const MAX_NODES: usize = 1000;
+
+/// Flags that name nodes.
+#[derive(Debug, Clone, Args)]
+pub struct NodeArgs {
+    /// Several nodes, such as gpu-1:9400,gpu-2:9400 or https://me@gpu-1
+    #[arg(long, value_name = "URL,URL", value_delimiter = ',', conflicts_with = "nodes_file")]
+    pub nodes: Vec<NodeUrl>,
+    /// Several nodes, in a YAML file that has a list under the key nodes
+    #[arg(long, value_name = "PATH")]
+    pub nodes_file: Option<PathBuf>,
+    /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken
+    #[arg(long, value_name = "PATH")]
+    pub password_file: Option<PathBuf>,
+    /// File of the authorities that the node's certificate may come from, in PEM [default: those that this host trusts]
+    #[arg(long, value_name = "PATH")]
+    pub ca_file: Option<PathBuf>,
+    /// Certificate that is shown to nodes that ask who this is, in PEM
+    #[arg(long, value_name = "PATH", requires = "client_key")]
+    pub client_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM
+    #[arg(long, value_name = "PATH", requires = "client_cert")]
+    pub client_key: Option<PathBuf>,
+}
+
+/// Why nodes cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NodesError {
+    /// The list of nodes cannot be read.
+    #[error("{path}: {reason}", path = .path.display())]
+    List {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nobody can be believed.
+    #[error(transparent)]
+    Trust(Arc<TrustError>),
+    /// Nobody can log in.
+    #[error(transparent)]
+    Login(#[from] LoginError),
+    /// The name or the password cannot be sent.
+    #[error("who logs in cannot be told: {0}")]
+    Header(#[from] hyper::http::Error),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    nodes: Vec<String>,
+}
+
+impl NodeArgs {
+    /// Whether several nodes are named.
+    #[must_use]
+    pub fn names_several(&self) -> bool {
+        !self.nodes.is_empty() || self.nodes_file.is_some()
+    }
+
+    /// How each of the nodes is asked; `url` when none are named.
+    ///
+    /// # Errors
+    /// When one of the files cannot be used, or a password is missing.
+    pub fn clients(&self, url: &NodeUrl) -> Result<Vec<Client>, NodesError> {
+        let nodes = match &self.nodes_file {
+            Some(path) => read(path)?,
+            None if self.nodes.is_empty() => vec![url.clone()],
+            None => self.nodes.clone(),
+        };
+        let wants_tls = nodes.iter().any(|node| node.address().is_tls());
+        let identity = self.client_cert.as_deref().zip(self.client_key.as_deref());
+        let identity = identity.map(|(certificate, key)| Identity { certificate, key });
+        let tls = if wants_tls {
+            connector(self.ca_file.as_deref(), identity).map_err(Arc::new)
+        } else {
+            Err(Arc::new(TrustError::NoFile))
+        };
+        nodes.iter().map(|node| self.client(node, &tls)).collect()
+    }
+
+    fn client(
+        &self,
+        node: &NodeUrl,
+        tls: &Result<tokio_rustls::TlsConnector, Arc<TrustError>>,
+    ) -> Result<Client, NodesError> {
+        let address = node.address();
+        let client = Client::over(address.clone(), tls).map_err(NodesError::Trust)?;
+        let inherited = std::env::var(PASSWORD).ok();
+        // One file is for the nodes that somebody logs in to, and an error only where there is a single one.
+        let file = self.password_file.as_deref();
+        let file = file.filter(|_| !self.names_several() || address.user().is_some());
+        Ok(match Login::of(address, file, inherited, HINT)? {
+            Some(login) => client.with_login(&login)?,
+            None => client,
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<NodeUrl>, NodesError> {
+    let wrong = |reason: String| NodesError::List { path: path.to_owned(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let list: List = typed(&text).map_err(|complaint| wrong(complaint.to_string()))?;
+    if list.nodes.is_empty() || list.nodes.len() > MAX_NODES {
+        return Err(wrong(format!("nodes has {}; name 1 to {MAX_NODES}", list.nodes.len())));
+    }
+    let parsed =
+        |text: &String| text.parse().map_err(|error| wrong(format!("nodes: {text:?}: {error}")));
+    list.nodes.iter().map(parsed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Vec<String>, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let nodes = read(file.path()).map_err(|error| error.to_string())?;
+        Ok(nodes.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_list_of_nodes_is_read_and_anything_else_is_refused() {
+        assert_eq!(
+            read_text("nodes: [a:9400, 'https://me@b']\n"),
+            Ok(vec!["http://a:9400".into(), "https://b:9400".into()])
+        );
+        for (text, told) in
+            [("nodes: []", "name 1 to"), ("nodes: [a/b]", "no address"), ("hosts: [a]", "hosts")]
+        {
+            let error = read_text(text).unwrap_err();
+            assert!(error.contains(told), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The report of several nodes: which did not answer, whose clock is off, and what happened on each.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::{Incident, line, render};
+use crate::fleet::{ClockOffset, FleetAnswer};
+
+/// What happened on several nodes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FleetReport {
+    /// Nodes that answered; those with a chain first, the worst of them before the others.
+    pub nodes: Vec<FleetNode>,
+    /// Nodes that did not: of these nothing is known.
+    pub failures: Vec<FailureReport>,
+    /// What to mind when moments of different nodes are compared.
+    pub warnings: Vec<String>,
+}
+
+/// What happened on one of them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FleetNode {
+    /// Its address.
+    pub url: String,
+    /// How far its clock is ahead, when it tells the time.
+    pub clock: Option<ClockOffset>,
+    /// What happened.
+    pub incident: Incident,
+}
+
+/// A node that did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailureReport {
+    /// Its address.
+    pub url: String,
+    /// Why not.
+    pub reason: String,
+}
+
+impl FleetReport {
+    /// Of the chains that were seen within so many seconds before each node answered. `here` is this host's clock, in seconds
+    /// since the Unix epoch, for nodes that do not tell theirs.
+    #[must_use]
+    pub fn of(answer: FleetAnswer, seconds: f64, here: f64) -> Self {
+        let warnings = answer.clock_warnings();
+        let report = |node: crate::fleet::NodeAnswer| {
+            let since = node.chains.now.unwrap_or(here) - seconds;
+            let watched_since = node.chains.watched_since;
+            let incident = Incident::of(node.chains.node, node.chains.chains, since);
+            let incident = Incident { watched_since, ..incident };
+            FleetNode { url: node.url.to_string(), clock: node.clock, incident }
+        };
+        let mut nodes: Vec<FleetNode> = answer.answers.into_iter().map(report).collect();
+        let worst = |node: &FleetNode| node.incident.root_cause.as_ref().map(|root| root.severity);
+        nodes.sort_by_key(|node| std::cmp::Reverse(worst(node)));
+        let failure = |failed: crate::fleet::NodeFailure| FailureReport {
+            url: failed.url.to_string(),
+            reason: failed.error.to_string(),
+        };
+        Self { nodes, failures: answer.failures.into_iter().map(failure).collect(), warnings }
+    }
+
+    /// The report as text.
+    #[must_use]
+    pub fn render(&self, per_process: bool) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "{} of {} nodes answered",
+            self.nodes.len(),
+            self.nodes.len() + self.failures.len()
+        );
+        for failure in &self.failures {
+            let _ = writeln!(out, "NO ANSWER  {}", line(&failure.reason));
+        }
+        for warning in &self.warnings {
+            let _ = writeln!(out, "CLOCK  {}", line(warning));
+        }
+        for node in &self.nodes {
+            let _ = write!(out, "\n== {}", line(&node.url));
+            if let Some(clock) = node.clock {
+                let _ = write!(
+                    out,
+                    "  (clock {:+.3} s +- {:.3} s)",
+                    clock.ahead_seconds, clock.uncertainty_seconds
+                );
+            }
+            let _ = writeln!(out, "\n{}", render(&node.incident, per_process).trim_end());
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::{NodeAnswer, NodeFailure};
+    use crate::http::Address;
+    use crate::node::{AskError, Chains};
+
+    fn url(text: &str) -> Address {
+        Address::parse(text, [9400, 9400]).unwrap()
+    }
+
+    #[test]
+    fn who_did_not_answer_and_whose_clock_is_off_is_told_first() {
+        let clock = ClockOffset { ahead_seconds: 5.0, uncertainty_seconds: 0.001 };
+        let chains = Chains {
+            node: "gpu-1".into(),
+            now: Some(1000.0),
+            watched_since: None,
+            chains: Vec::new(),
+        };
+        let answer = FleetAnswer {
+            answers: vec![NodeAnswer { url: url("http://a:1"), chains, clock: Some(clock) }],
+            failures: vec![NodeFailure {
+                url: url("http://b:1"),
+                error: AskError::Unauthorized(url("http://b:1")),
+            }],
+        };
+        let report = FleetReport::of(answer, 60.0, 0.0);
+        let text = report.render(false);
+        for part in [
+            "1 of 2 nodes answered\n",
+            "NO ANSWER  http://b:1 tells only who logs in",
+            "CLOCK  the clock of http://a:1 is 5.000 s ahead of this host's (+- 0.001 s)\n",
+            "== http://a:1  (clock +5.000 s +- 0.001 s)\ngpu-1: no causal chain.",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in\n{text}");
+        }
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["failures"][0]["url"], "http://b:1");
+        assert_eq!(json["nodes"][0]["clock"]["ahead_seconds"], 5.0);
+    }
+}

@@ -1,0 +1,137 @@
+//! What tools are asked for. Fields that are not known are refused.
+
+use std::time::Duration;
+
+use rmcp::model::ErrorData;
+use rmcp::schemars::{self, JsonSchema};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::answer::Page;
+
+/// Rows unless the client says how many, and at most.
+const LIMITS: (usize, usize) = (10, 200);
+/// How long a demonstration can be.
+pub(super) const MAX_DEMO: Duration = Duration::from_secs(60);
+
+/// Nothing.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Nothing {}
+
+/// Which rows of a list.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rows {
+    /// Only of the process with this PID.
+    pub(super) pid: Option<u32>,
+    /// Only of the node with this name.
+    pub(super) node: Option<String>,
+    /// More of each row, and more bytes in all.
+    #[serde(default)]
+    detail: bool,
+    /// Rows at most; 10 unless given, 200 at most.
+    limit: Option<usize>,
+    /// Rows to skip.
+    #[serde(default)]
+    offset: usize,
+}
+
+impl Rows {
+    pub(super) fn page(&self) -> Page {
+        let limit = self.limit.unwrap_or(LIMITS.0).clamp(1, LIMITS.1);
+        Page { offset: self.offset, limit, detail: self.detail }
+    }
+}
+
+/// Which stacks.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StackRows {
+    /// Only of the process with this PID.
+    pub(super) pid: Option<u32>,
+    /// Only of calls of this function, such as cudaLaunchKernel.
+    pub(super) op: Option<String>,
+    /// Only of calls that took at least so many microseconds.
+    #[serde(default)]
+    pub(super) at_least_us: u64,
+    /// All frames, and more bytes in all.
+    #[serde(default)]
+    detail: bool,
+    /// Stacks at most; 10 unless given, 200 at most.
+    limit: Option<usize>,
+    /// Stacks to skip.
+    #[serde(default)]
+    offset: usize,
+}
+
+impl StackRows {
+    pub(super) fn page(&self) -> Page {
+        let rows =
+            Rows { detail: self.detail, limit: self.limit, offset: self.offset, ..Rows::default() };
+        rows.page()
+    }
+}
+
+/// A question in SQL.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sql {
+    /// One SELECT statement in SQLite's dialect.
+    pub(super) sql: String,
+    /// Longer texts, and more bytes in all.
+    #[serde(default)]
+    detail: bool,
+    /// Rows at most; 10 unless given, 200 at most.
+    limit: Option<usize>,
+    /// Rows to skip.
+    #[serde(default)]
+    offset: usize,
+}
+
+impl Sql {
+    pub(super) fn page(&self) -> Page {
+        let rows =
+            Rows { detail: self.detail, limit: self.limit, offset: self.offset, ..Rows::default() };
+        rows.page()
+    }
+}
+
+/// Which demonstration.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Demo {
+    /// What goes wrong, such as cpu-contention.
+    pub(super) scenario: String,
+    /// For how long, 10 to 60; 45 unless given.
+    #[serde(default = "usual")]
+    pub(super) seconds: u64,
+}
+
+const fn usual() -> u64 {
+    45
+}
+
+/// Arguments of a tool.
+pub(super) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, ErrorData> {
+    serde_json::from_value(arguments).map_err(|error| {
+        let text = super::answer::text(&error.to_string(), 300);
+        ErrorData::invalid_params(text, None)
+    })
+}
+
+/// No arguments.
+pub(super) fn none(arguments: Value) -> Result<(), ErrorData> {
+    parse(arguments).map(|Nothing {}| ())
+}
+
+/// Which demonstration, for a time that is allowed.
+pub(super) fn demo(arguments: Value) -> Result<Demo, ErrorData> {
+    let demo: Demo = parse(arguments)?;
+    if (10..=MAX_DEMO.as_secs()).contains(&demo.seconds) {
+        return Ok(demo);
+    }
+    let text = format!("seconds is {}; 10 to {} are taken", demo.seconds, MAX_DEMO.as_secs());
+    Err(ErrorData::invalid_params(text, None))
+}

@@ -1,0 +1,125 @@
+//! The tools by name: what each tells, what it takes, and what a client may assume of it.
+
+use std::any::Any;
+
+use rmcp::handler::server::tool::schema_for_type;
+use rmcp::model::{Tool, ToolAnnotations};
+use rmcp::schemars::JsonSchema;
+
+use super::arguments::{Demo, Nothing, Rows, Sql, StackRows};
+
+/// Declares the tools.
+macro_rules! named {
+    ($($variant:ident = $name:literal),+ $(,)?) => {
+        /// A tool.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Name { $($variant),+ }
+
+        impl Name {
+            const ALL: &[Self] = &[$(Self::$variant),+];
+
+            const fn text(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+    };
+}
+
+named! {
+    GetCheck = "get_check",
+    GetTraceStats = "get_trace_stats",
+    GetCausalChains = "get_causal_chains",
+    GetStacks = "get_stacks",
+    GraphLifecycle = "graph_lifecycle",
+    GraphFrequency = "graph_frequency",
+    RunDemo = "run_demo",
+    GetTestReport = "get_test_report",
+    RunSql = "run_sql",
+    QueryFleet = "query_fleet",
+}
+
+impl Name {
+    pub(super) fn of(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|name| name.text() == text)
+    }
+
+    const fn what(self) -> &'static str {
+        match self {
+            Self::GetCheck => {
+                "Whether the exporter can observe on the host where this server runs, line by line as `gpucause check` tells: kernel, privileges, eBPF programs, CUDA libraries, and what to do where something is missing."
+            }
+            Self::GetTraceStats => {
+                "Per process and function: calls, time, p50, p99, longest, time off the CPU; per process and reason: waits. Says where percentiles are of a sample."
+            }
+            Self::GetCausalChains => {
+                "Who kept a GPU from being fed, the worst first: cause, effect, victim, culprit, share of the effect explained, seconds lost, a sentence, and what to try. detail adds evidence and path."
+            }
+            Self::GetStacks => {
+                "The stacks under which slow calls cost most time, innermost frame first. Needs a trace file."
+            }
+            Self::GraphLifecycle => {
+                "CUDA graphs per process: captures, instantiations, updates, launches, destructions, with counts and times."
+            }
+            Self::GraphFrequency => {
+                "CUDA graphs per process and second: launches, instantiations, re-captures, and launches per instantiation."
+            }
+            Self::RunDemo => {
+                "Starts a stand-in workload with a real fault on the host where this server runs, observes it, and tells the chains that were found beside the workload's own account. Off unless the server was started with --allow-demo."
+            }
+            Self::GetTestReport => {
+                "How far the data can be trusted: what was watched and since when, which probes are attached, what was lost, which numbers are of a sample, and what observing cost."
+            }
+            Self::RunSql => {
+                "One read-only SELECT on the trace file, within limits of time and rows. sqlite_schema names the tables. Needs a trace file."
+            }
+            Self::QueryFleet => {
+                "The chains of all nodes of this server, the worst first, with the nodes that did not answer and why, and clocks that differ."
+            }
+        }
+    }
+
+    fn tool(self) -> Tool {
+        match self {
+            Self::GetCheck | Self::GetTestReport => self.taking::<Nothing>(),
+            Self::GetTraceStats
+            | Self::GetCausalChains
+            | Self::GraphLifecycle
+            | Self::GraphFrequency
+            | Self::QueryFleet => self.taking::<Rows>(),
+            Self::GetStacks => self.taking::<StackRows>(),
+            Self::RunSql => self.taking::<Sql>(),
+            Self::RunDemo => self.taking::<Demo>(),
+        }
+    }
+
+    fn taking<T: JsonSchema + Any>(self) -> Tool {
+        let tool = Tool::new(self.text(), self.what(), schema_for_type::<T>());
+        let annotations = ToolAnnotations::new().open_world(false);
+        tool.with_annotations(match self {
+            // It puts a load on the host for a while, and nothing stays.
+            Self::RunDemo => annotations.read_only(false).destructive(false).idempotent(false),
+            _ => annotations.read_only(true).destructive(false).idempotent(true),
+        })
+    }
+}
+
+/// All of them.
+pub(super) fn tools() -> Vec<Tool> {
+    Name::ALL.iter().map(|name| name.tool()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tool_refuses_fields_that_it_does_not_know_and_only_the_demo_does_something() {
+        for tool in tools() {
+            assert_eq!(tool.input_schema["type"], "object", "{}", tool.name);
+            assert_eq!(tool.input_schema["additionalProperties"], false, "{}", tool.name);
+            let reads = tool.annotations.and_then(|hints| hints.read_only_hint);
+            assert_eq!(reads, Some(tool.name != "run_demo"), "{}", tool.name);
+            assert_eq!(Name::of(&tool.name).map(Name::text), Some(&*tool.name));
+        }
+    }
+}

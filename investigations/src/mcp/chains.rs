@@ -1,0 +1,148 @@
+//! Chains, of a recording or of nodes.
+
+use serde_json::{Map, Value, json};
+
+use super::ToolError;
+use super::answer::{self, Page, list, object, rounded};
+use super::arguments::Rows;
+use super::source::{Source, failure, failures, node_name};
+use crate::fleet::{self, Limits};
+use gpucause_engine::chain::Chain;
+
+/// Chains with their nodes' names, the worst first, and what else is told of the nodes.
+struct Found {
+    head: Map<String, Value>,
+    chains: Vec<(String, Chain)>,
+    /// How many nodes there are.
+    nodes: usize,
+}
+
+/// The chains.
+pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
+    let mut found = find(source).await?;
+    if found.nodes == 1 {
+        found.head.remove("nodes");
+    }
+    told(found, &asked)
+}
+
+/// The chains of all nodes, and how each node answered.
+pub(super) async fn fleet(source: &Source, asked: Rows) -> Result<Value, ToolError> {
+    told(find(source).await?, &asked)
+}
+
+fn told(found: Found, asked: &Rows) -> Result<Value, ToolError> {
+    let page = asked.page();
+    let several = found.nodes > 1;
+    let wanted = |node: &str, chain: &Chain| {
+        asked.pid.is_none_or(|pid| chain.victim.pid == pid)
+            && asked.node.as_deref().is_none_or(|name| name == node)
+    };
+    let chains = found.chains.iter().filter(|(node, chain)| wanted(node, chain));
+    let rows: Vec<Value> =
+        chains.map(|(node, chain)| row(several.then_some(node), chain, page)).collect();
+    let mut head = found.head;
+    head.insert("chains_in_all".into(), rows.len().into());
+    if rows.is_empty() {
+        let none = "nothing that keeps a GPU from being fed was proven in what was watched; get_test_report tells what that was";
+        head.insert("note".into(), none.into());
+    }
+    list(head, "chains", &rows, page)
+}
+
+async fn find(source: &Source) -> Result<Found, ToolError> {
+    match source {
+        Source::File(file) => {
+            file.read(|recording| {
+                let chains = recording.chains()?.into_iter();
+                let chains = chains.map(|own| (node_name(recording, own.node), own.chain));
+                let node = |node: &crate::recording::Node| {
+                    let clock = node.clock_ahead_ns.map(|ns| rounded(ns as f64 / 1e9));
+                    json!({"node": answer::name(&node.name), "clock_ahead_s": clock})
+                };
+                let nodes: Vec<_> = recording.nodes().iter().take(50).map(node).collect();
+                let head = object(json!({"nodes": nodes}));
+                Ok(Found { head, chains: chains.collect(), nodes: recording.nodes().len() })
+            })
+            .await
+        }
+        Source::Nodes(clients) => {
+            let answer = fleet::chains(clients, Limits::default()).await;
+            let warnings: Vec<_> =
+                answer.clock_warnings().iter().take(20).map(|text| answer::name(text)).collect();
+            let failed =
+                answer.failures.iter().map(|own| failure(&own.url.to_string(), &own.error));
+            let failed: Vec<_> = failed.collect();
+            if answer.answers.is_empty() {
+                let why: Vec<_> =
+                    answer.failures.iter().take(3).map(|own| own.error.to_string()).collect();
+                return Err(ToolError(format!("no node answered: {}", why.join("; "))));
+            }
+            let node = |own: &fleet::NodeAnswer| {
+                json!({
+                    "node": answer::name(&own.chains.node),
+                    "url": answer::name(&own.url.to_string()),
+                    "chains": own.chains.chains.len(),
+                    "clock_ahead_s": own.clock.map(|clock| rounded(clock.ahead_seconds)),
+                    "clock_uncertainty_s": own.clock.map(|clock| rounded(clock.uncertainty_seconds)),
+                })
+            };
+            let answered = answer.answers.len();
+            let mut head =
+                object(json!({"nodes_answered": answered, "nodes_failed": failed.len()}));
+            let nodes: Vec<_> = answer.answers.iter().take(20).map(node).collect();
+            head.insert("nodes".into(), nodes.into());
+            if !failed.is_empty() {
+                head.insert("failures".into(), failures(failed));
+            }
+            if !warnings.is_empty() {
+                head.insert("clock_warnings".into(), warnings.into());
+            }
+            let chains = answer.answers.into_iter().flat_map(|own| {
+                let node = own.chains.node;
+                own.chains.chains.into_iter().map(move |chain| (node.clone(), chain))
+            });
+            let mut chains: Vec<_> = chains.collect();
+            // Stable: those of a node stay in its order.
+            chains.sort_by_key(|(_, chain)| std::cmp::Reverse(chain.severity));
+            Ok(Found { head, chains, nodes: clients.len() })
+        }
+    }
+}
+
+/// One chain.
+pub(super) fn row(node: Option<&String>, chain: &Chain, page: Page) -> Value {
+    let mut row = object(json!({
+        "id": answer::name(&chain.id),
+        "cause": chain.cause,
+        "effect": chain.effect,
+        "severity": chain.severity,
+        "victim": {"pid": chain.victim.pid, "tid": chain.victim.tid, "comm": answer::name(&chain.victim.comm)},
+        "culprit": chain.culprit.as_ref().map(|own| json!({"pid": own.pid, "comm": answer::name(&own.comm)})),
+        "explained": rounded(chain.explained),
+        "lost_seconds": rounded(chain.lost_seconds),
+        "sentence": answer::text(&chain.sentence, 600),
+        "fix": answer::text(&chain.fix, 400),
+    }));
+    if let Some(node) = node {
+        row.insert("node".into(), answer::name(node));
+    }
+    if page.detail {
+        row.insert("first_seen".into(), json!(chain.first_seen));
+        row.insert("last_seen".into(), json!(chain.last_seen));
+        let evidence = chain.evidence.0.iter();
+        let evidence: Map<String, Value> =
+            evidence.map(|(name, value)| (answer::text(name, 80), json!(value))).collect();
+        row.insert("evidence".into(), evidence.into());
+        let step = |step: &gpucause_engine::chain::Step| {
+            json!({
+                "from": answer::name(&step.from),
+                "to": answer::name(&step.to),
+                "mechanism": answer::name(&step.mechanism),
+                "seconds": rounded(step.seconds),
+            })
+        };
+        row.insert("path".into(), chain.path.iter().map(step).collect());
+    }
+    row.into()
+}

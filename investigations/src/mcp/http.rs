@@ -1,0 +1,286 @@
+//! The server over HTTP: one path, stateless. Who asks must have the token where one is set, name this host, and be no web page.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{
+    AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
+};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use rustls::ServerConfig as TlsConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::Assistant;
+
+/// Where the server is.
+pub const PATH: &str = "/mcp";
+/// Bytes of a question.
+const MAX_BODY: usize = 256 << 10;
+/// Bytes of its line and headers.
+const MAX_HEAD: usize = 32 << 10;
+/// Connections at a time.
+const MAX_CONNECTIONS: usize = 64;
+/// Time for a question's headers, also that for which a connection may idle, and for a handshake.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the whole of a question and its answer: a demonstration takes longest.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// Age at which a connection ends.
+const LIFE: Duration = Duration::from_secs(900);
+/// How long to wait when no connection can be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Characters that a token has at least.
+const LEAST_TOKEN: usize = 16;
+
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+type Service = StreamableHttpService<Assistant, LocalSessionManager>;
+
+/// What a client shows to be let in. Not to be shown to others.
+#[derive(Clone)]
+pub struct Token(String);
+
+/// Why text is no token.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a token has at least {LEAST_TOKEN} visible ASCII characters; `openssl rand -hex 32` makes one"
+)]
+pub struct TokenError;
+
+impl Token {
+    /// The first line of a text.
+    ///
+    /// # Errors
+    /// When it is too short, or has other than visible ASCII characters.
+    pub fn of(text: &str) -> Result<Self, TokenError> {
+        let token = text.lines().next().unwrap_or_default().trim();
+        let fits = token.len() >= LEAST_TOKEN && token.bytes().all(|byte| byte.is_ascii_graphic());
+        if fits { Ok(Self(token.to_owned())) } else { Err(TokenError) }
+    }
+
+    /// Whether headers show it. Takes as long whichever byte is wrong.
+    fn is_shown(&self, headers: &HeaderMap) -> bool {
+        let shown = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+        let Some((scheme, shown)) = shown.split_at_checked(7) else { return false };
+        if !scheme.eq_ignore_ascii_case(b"Bearer ") || shown.len() != self.0.len() {
+            return false;
+        }
+        let differ = shown.iter().zip(self.0.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
+        std::hint::black_box(differ) == 0
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// The certificate in effect, which may be another one with each connection; `None` for no TLS.
+pub type Tls = Arc<dyn Fn() -> Option<Arc<TlsConfig>> + Send + Sync>;
+
+/// Who is let in, and how.
+#[derive(Clone)]
+pub struct Access {
+    /// What must be shown, if anything.
+    pub token: Option<Token>,
+    /// Names of this host, beside `localhost` and addresses.
+    pub hosts: Vec<String>,
+    /// Encryption.
+    pub tls: Tls,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { token, hosts, tls: _ } = self;
+        f.debug_struct("Access").field("token", token).field("hosts", hosts).finish_non_exhaustive()
+    }
+}
+
+/// Serves until `stop` is done.
+///
+/// # Errors
+/// When the listener cannot be used.
+pub async fn serve(
+    assistant: Assistant,
+    listener: StdListener,
+    access: Access,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
+    let desk = Arc::new(Desk { service: service(assistant), access });
+    tokio::select! {
+        () = accept(&listener, desk) => {}
+        () = stop => {}
+    }
+    Ok(())
+}
+
+fn service(assistant: Assistant) -> Service {
+    let config = StreamableHttpServerConfig::default()
+        .with_legacy_session_mode(false)
+        .with_json_response(true)
+        .with_max_request_body_bytes(MAX_BODY)
+        // The names are checked here, before a body is read.
+        .disable_allowed_hosts()
+        .enforce_origin_validation();
+    StreamableHttpService::new(move || Ok(assistant.clone()), Arc::default(), config)
+}
+
+async fn accept(listener: &TcpListener, desk: Arc<Desk>) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        // Never closed, so a place is always had.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let desk = Arc::clone(&desk);
+                tokio::spawn(async move {
+                    if let Err(error) = desk.connection(stream).await {
+                        tracing::debug!(%error, "a connection ended early");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+struct Desk {
+    service: Service,
+    access: Access,
+}
+
+impl Desk {
+    async fn connection(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
+        match (self.access.tls)() {
+            None => self.talk(stream).await,
+            Some(tls) => {
+                let shaken = timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await;
+                self.talk(shaken.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??).await
+            }
+        }
+    }
+
+    async fn talk(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+        let service = service_fn(|request| {
+            let desk = Arc::clone(&self);
+            async move { Ok::<_, Infallible>(desk.respond(request).await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(stream), service);
+        timeout(LIFE, connection).await.unwrap_or(Ok(())).map_err(io::Error::other)
+    }
+
+    async fn respond(&self, request: Request<Incoming>) -> Answer {
+        if let Some(refusal) = self.refusal(request.headers()) {
+            return refusal;
+        }
+        if request.uri().path() != PATH {
+            return told(StatusCode::NOT_FOUND, "MCP is spoken at /mcp.\n");
+        }
+        match timeout(ANSWER_TIMEOUT, self.service.handle(request)).await {
+            Ok(answer) => answer,
+            Err(_) => told(StatusCode::SERVICE_UNAVAILABLE, "The answer took too long.\n"),
+        }
+    }
+
+    /// Why a request with these headers is refused, if it is.
+    fn refusal(&self, headers: &HeaderMap) -> Option<Answer> {
+        let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+        if headers.contains_key(ORIGIN) || site.is_some_and(|site| site != b"none") {
+            return Some(told(StatusCode::FORBIDDEN, "Web pages are told nothing.\n"));
+        }
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        if !is_own_name(host, &self.access.hosts) {
+            let text = "Ask by address, localhost, or a name given with --allow-host.\n";
+            return Some(told(StatusCode::FORBIDDEN, text));
+        }
+        let token = self.access.token.as_ref()?;
+        if token.is_shown(headers) {
+            return None;
+        }
+        let mut answer = told(StatusCode::UNAUTHORIZED, "The token is missing or wrong.\n");
+        let challenge = HeaderValue::from_static("Bearer realm=\"gpucause\"");
+        answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        Some(answer)
+    }
+}
+
+fn told(status: StatusCode, text: &'static str) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())).boxed());
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+/// Whether a `Host` header is an address, `localhost`, or one of these names. A page can have a name of its own point here, but
+/// no address.
+fn is_own_name(host: &str, names: &[String]) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    bare.eq_ignore_ascii_case("localhost")
+        || bare.parse::<IpAddr>().is_ok()
+        || names.iter().any(|own| !bare.is_empty() && own.eq_ignore_ascii_case(bare))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_long_and_shown_whole() {
+        assert_eq!(Token::of("short").map(|_| ()), Err(TokenError));
+        let token = Token::of("0123456789abcdef\nmore").unwrap();
+        let shown = |text: &str| {
+            let value = HeaderValue::from_str(text).unwrap();
+            token.is_shown(&HeaderMap::from_iter([(AUTHORIZATION, value)]))
+        };
+        assert!(shown("Bearer 0123456789abcdef") && shown("bearer 0123456789abcdef"));
+        for wrong in [
+            "",
+            "Bearer ",
+            "Bearer 0123456789abcdeX",
+            "Bearer 0123456789abcdef0",
+            "Basic 0123456789abcdef",
+        ] {
+            assert!(!shown(wrong), "{wrong}");
+        }
+        assert!(!format!("{token:?}").contains("0123"));
+    }
+
+    #[test]
+    fn a_name_that_anybody_can_point_here_is_not_this_hosts() {
+        let names = ["gpu-1".to_owned()];
+        for own in ["localhost:9402", "127.0.0.1", "[::1]:1", "GPU-1:9402"] {
+            assert!(is_own_name(own, &names), "{own}");
+        }
+        for other in ["", ":80", "evil.example", "localhost.evil.example:80", "gpu-1.evil"] {
+            assert!(!is_own_name(other, &names), "{other}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Messages a line, of bounded length. What is no message is answered with an error, and the next line is read.
+
+use std::io;
+use std::sync::Arc;
+
+use rmcp::model::{ErrorCode, ErrorData};
+use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::sync::Mutex;
+
+/// Bytes of a line.
+const MAX_LINE: usize = 256 << 10;
+
+/// Reads and writes lines.
+pub(super) struct Lines<R, W> {
+    input: BufReader<R>,
+    line: Vec<u8>,
+    /// Whether the rest of a line is skipped, of which too much came. Kept here: reading may be given up and begun again.
+    skipping: bool,
+    output: Arc<Mutex<W>>,
+}
+
+impl<R: AsyncRead + Unpin, W> Lines<R, W> {
+    pub(super) fn new(input: R, output: W) -> Self {
+        let (input, output) = (BufReader::new(input), Arc::new(Mutex::new(output)));
+        Self { input, line: Vec::new(), skipping: false, output }
+    }
+
+    /// Reads on to the end of a line. `None` at the end of the input; a line of which too much came is empty and `false`.
+    async fn next(&mut self) -> Option<(Vec<u8>, bool)> {
+        loop {
+            let bytes = self.input.fill_buf().await.ok().filter(|bytes| !bytes.is_empty())?;
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let taken = end.unwrap_or(bytes.len());
+            if self.skipping || self.line.len() + taken > MAX_LINE {
+                self.skipping = true;
+                self.line = Vec::new();
+            } else {
+                self.line.extend_from_slice(&bytes[..taken]);
+            }
+            self.input.consume(end.map_or(taken, |end| end + 1));
+            if end.is_some() {
+                let fits = !std::mem::take(&mut self.skipping);
+                return Some((std::mem::take(&mut self.line), fits));
+            }
+        }
+    }
+}
+
+impl<R, W> Transport<RoleServer> for Lines<R, W>
+where
+    R: AsyncRead + Send + Unpin,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        write(Arc::clone(&self.output), item)
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        loop {
+            let (line, fits) = self.next().await?;
+            let problem = if fits {
+                match understood(&line) {
+                    Ok(None) => continue,
+                    Ok(Some(message)) => return Some(*message),
+                    Err(problem) => problem,
+                }
+            } else {
+                ErrorData::invalid_request(format!("a line may have {MAX_LINE} bytes"), None)
+            };
+            write(Arc::clone(&self.output), TxJsonRpcMessage::<RoleServer>::error(problem, None))
+                .await
+                .ok()?;
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        self.output.lock().await.shutdown().await
+    }
+}
+
+type Message = Box<RxJsonRpcMessage<RoleServer>>;
+
+/// The message of a line, unless it is blank.
+fn understood(line: &[u8]) -> Result<Option<Message>, ErrorData> {
+    if line.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    let value: Value = serde_json::from_slice(line)
+        .map_err(|_| ErrorData::new(ErrorCode::PARSE_ERROR, "this is no JSON", None))?;
+    serde_json::from_value(value)
+        .map(|message| Some(Box::new(message)))
+        .map_err(|_| ErrorData::invalid_request("this is no message of MCP", None))
+}
+
+async fn write<W: AsyncWrite + Unpin>(
+    output: Arc<Mutex<W>>,
+    item: TxJsonRpcMessage<RoleServer>,
+) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&item)?;
+    line.push(b'\n');
+    let mut output = output.lock().await;
+    output.write_all(&line).await?;
+    output.flush().await
+}

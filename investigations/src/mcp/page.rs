@@ -1,0 +1,133 @@
+//! A node's page of metrics, read: enough of Prometheus's text format for what gpucause itself writes.
+
+use std::collections::HashMap;
+
+/// One line of a page.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Sample {
+    pub(super) name: String,
+    labels: Vec<(String, String)>,
+    pub(super) value: f64,
+}
+
+impl Sample {
+    pub(super) fn label(&self, name: &str) -> &str {
+        self.labels.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
+}
+
+/// The samples whose name begins so; lines that are none are left out.
+pub(super) fn samples<'a>(page: &'a str, prefix: &'a str) -> impl Iterator<Item = Sample> + 'a {
+    page.lines().filter(move |line| line.starts_with(prefix)).filter_map(sample)
+}
+
+fn sample(line: &str) -> Option<Sample> {
+    let end = line.find(['{', ' '])?;
+    let (name, mut rest) = line.split_at(end);
+    let mut labels = Vec::new();
+    if let Some(inner) = rest.strip_prefix('{') {
+        rest = inner;
+        loop {
+            rest = rest.trim_start_matches([',', ' ']);
+            if let Some(after) = rest.strip_prefix('}') {
+                rest = after;
+                break;
+            }
+            let (key, value) = rest.split_once("=\"")?;
+            let (value, after) = quoted(value)?;
+            labels.push((key.to_owned(), value));
+            rest = after;
+        }
+    }
+    let value = rest.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(Sample { name: name.to_owned(), labels, value })
+}
+
+/// Text up to the closing quote, and what follows that.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut characters = text.char_indices();
+    while let Some((at, c)) = characters.next() {
+        match c {
+            '"' => return Some((value, &text[at + 1..])),
+            '\\' => value.push(match characters.next()?.1 {
+                'n' => '\n',
+                other => other,
+            }),
+            plain => value.push(plain),
+        }
+    }
+    None
+}
+
+/// A histogram: count and sum, and upper edges in seconds with how many were at most that.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Histogram {
+    pub(super) count: f64,
+    pub(super) sum: f64,
+    buckets: Vec<(f64, f64)>,
+}
+
+impl Histogram {
+    /// The upper edge of the bucket in which the nearest rank is; `None` where that has none, or nothing was counted.
+    pub(super) fn quantile(&self, share: f64) -> Option<f64> {
+        let rank = (self.count * share).ceil().max(1.0);
+        let (edge, _) = self.buckets.iter().find(|(_, below)| *below >= rank)?;
+        edge.is_finite().then_some(*edge)
+    }
+}
+
+/// The histograms of this name, by the values of these labels.
+pub(super) fn histograms<const N: usize>(
+    page: &str,
+    name: &str,
+    labels: [&str; N],
+) -> Vec<([String; N], Histogram)> {
+    let mut places: HashMap<[String; N], usize> = HashMap::new();
+    let mut all: Vec<([String; N], Histogram)> = Vec::new();
+    for sample in samples(page, name) {
+        let key = labels.map(|label| sample.label(label).to_owned());
+        let at = *places.entry(key.clone()).or_insert_with(|| {
+            all.push((key, Histogram::default()));
+            all.len() - 1
+        });
+        let histogram = &mut all[at].1;
+        match &sample.name[name.len()..] {
+            "_count" => histogram.count = sample.value,
+            "_sum" => histogram.sum = sample.value,
+            "_bucket" => {
+                // "+Inf" is read as what it says.
+                let edge = sample.label("le").parse().unwrap_or(f64::INFINITY);
+                histogram.buckets.push((edge, sample.value));
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "# TYPE x_seconds histogram\n\
+        x_seconds_bucket{pid=\"1\",comm=\"a\\\"b\\\\\\n\",le=\"0.001\"} 98\n\
+        x_seconds_bucket{pid=\"1\",comm=\"a\\\"b\\\\\\n\",le=\"0.5\"} 99\n\
+        x_seconds_bucket{pid=\"1\",comm=\"a\\\"b\\\\\\n\",le=\"+Inf\"} 100\n\
+        x_seconds_sum{pid=\"1\",comm=\"a\\\"b\\\\\\n\"} 7.5\n\
+        x_seconds_count{pid=\"1\",comm=\"a\\\"b\\\\\\n\"} 100\n\
+        y_total 3\n\
+        x_seconds{broken\n";
+
+    #[test]
+    fn a_histogram_is_read_with_escaped_labels_and_its_quantiles_are_edges() {
+        let all = histograms(PAGE, "x_seconds", ["pid", "comm"]);
+        let [(key, histogram)] = &all[..] else { panic!("{all:?}") };
+        assert_eq!(key, &["1".to_owned(), "a\"b\\\n".to_owned()]);
+        assert_eq!((histogram.count, histogram.sum), (100.0, 7.5));
+        assert_eq!(histogram.quantile(0.5), Some(0.001));
+        assert_eq!(histogram.quantile(0.99), Some(0.5));
+        assert_eq!(histogram.quantile(1.0), None, "beyond the last edge nothing is known");
+        assert_eq!(samples(PAGE, "y_").next().map(|sample| sample.value), Some(3.0));
+    }
+}

@@ -1,0 +1,135 @@
+//! Under which stacks slow calls cost most time.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::ToolError;
+use super::answer::{self, list, micros, object, seconds};
+use super::arguments::StackRows;
+use super::source::{Source, node_name};
+use crate::recording::{
+    Event, Filter, Kind, ProcessIndex, Recording, RecordingError, StackFrame, StackId,
+};
+
+/// Frames that are told, and with details.
+const FRAMES: [usize; 2] = [6, 64];
+/// Time for reading events; what was read until then is told.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Calls of one op of one process under one stack.
+#[derive(Debug, Default)]
+struct Cost {
+    count: u64,
+    sum_ns: u64,
+    max_ns: u64,
+}
+
+/// The stacks.
+pub(super) async fn answer(source: &Source, asked: StackRows) -> Result<Value, ToolError> {
+    let file = source.need_file()?;
+    let page = asked.page();
+    let (rows, without, whole) = file.read(move |recording| find(recording, &asked)).await?;
+    let mut head = object(json!({"calls_without_stack": without}));
+    if !whole {
+        let note = "reading took too long: these are of the first events only; ask for one pid, or with at_least_us";
+        head.insert("note".into(), note.into());
+    } else if rows.is_empty() {
+        head.insert("note".into(), "no call that was kept has a stack".into());
+    }
+    list(head, "stacks", &rows, page)
+}
+
+/// Rows, calls that have no stack, and whether all events were read.
+fn find(
+    recording: &dyn Recording,
+    asked: &StackRows,
+) -> Result<(Vec<Value>, u64, bool), RecordingError> {
+    let at_least_ns = asked.at_least_us.saturating_mul(1000);
+    let filter = Filter { at_least_ns, ..Filter::default() };
+    let (mut costs, mut without, mut whole) = (HashMap::new(), 0_u64, true);
+    let (begin, mut seen) = (Instant::now(), 0_u32);
+    let pid = |index: ProcessIndex| recording.processes().get(index.0 as usize).map(|own| own.pid);
+    recording.events(&filter, &mut |event: &Event| {
+        seen = seen.wrapping_add(1);
+        if seen.is_multiple_of(1024) && begin.elapsed() > PATIENCE {
+            whole = false;
+            return ControlFlow::Break(());
+        }
+        let Kind::Call(call) = &event.kind else { return ControlFlow::Continue(()) };
+        if asked.op.as_deref().is_some_and(|op| op != &*call.op)
+            || asked.pid.is_some_and(|wanted| pid(event.process) != Some(wanted))
+        {
+            return ControlFlow::Continue(());
+        }
+        let Some(stack) = event.stack else {
+            without += 1;
+            return ControlFlow::Continue(());
+        };
+        let key = (stack, event.process, std::sync::Arc::clone(&call.op));
+        let cost: &mut Cost = costs.entry(key).or_default();
+        cost.count += 1;
+        cost.sum_ns += event.duration_ns;
+        cost.max_ns = cost.max_ns.max(event.duration_ns);
+        ControlFlow::Continue(())
+    })?;
+    let mut costs: Vec<_> = costs.into_iter().collect();
+    costs.sort_by_key(|((stack, ..), cost)| (std::cmp::Reverse(cost.sum_ns), *stack));
+    let page = asked.page();
+    let shown = page.offset..page.offset.saturating_add(page.limit);
+    let rows = costs.iter().enumerate().map(|(at, ((stack, process, op), cost))| {
+        // Stacks of rows that are not shown are not read.
+        let frames = if shown.contains(&at) {
+            frames(recording, *stack, FRAMES[usize::from(page.detail)])?
+        } else {
+            Value::Null
+        };
+        Ok(row(recording, *process, op, cost, frames))
+    });
+    Ok((rows.collect::<Result<_, RecordingError>>()?, without, whole))
+}
+
+fn row(
+    recording: &dyn Recording,
+    process: ProcessIndex,
+    op: &str,
+    cost: &Cost,
+    frames: Value,
+) -> Value {
+    let process = recording.processes().get(process.0 as usize);
+    let mut row = object(json!({
+        "op": answer::name(op),
+        "pid": process.map(|own| own.pid),
+        "comm": process.map(|own| answer::name(&own.comm)),
+        "calls": cost.count,
+        "total_s": seconds(cost.sum_ns),
+        "max_us": micros(cost.max_ns),
+        "frames": frames,
+    }));
+    if recording.nodes().len() > 1 {
+        let node = process.map(|own| answer::name(&node_name(recording, own.node)));
+        row.insert("node".into(), node.into());
+    }
+    row.into()
+}
+
+fn frames(recording: &dyn Recording, id: StackId, most: usize) -> Result<Value, RecordingError> {
+    let Some(stack) = recording.stack(id)? else { return Ok(Value::Null) };
+    let mut frames: Vec<Value> = stack.frames.iter().take(most).map(frame).collect();
+    if stack.frames.len() > most {
+        frames.push(format!("({} more)", stack.frames.len() - most).into());
+    }
+    Ok(frames.into())
+}
+
+fn frame(frame: &StackFrame) -> Value {
+    let function = frame.function.clone().unwrap_or_else(|| format!("{:#x}", frame.address));
+    let place = match (&frame.file, frame.line) {
+        (Some(file), Some(line)) => format!(" ({file}:{line})"),
+        (Some(file), None) => format!(" ({file})"),
+        (None, _) => String::new(),
+    };
+    answer::text(&(function + &place), 160).into()
+}

@@ -1,0 +1,227 @@
+//! Calls and waits in numbers. From the statistics of a recording or the counters of a node, never by reading events.
+
+use serde_json::{Map, Value, json};
+
+use super::ToolError;
+use super::answer::{self, list, micros, object, seconds};
+use super::arguments::Rows;
+use super::page::{Histogram, histograms, samples};
+use super::source::{Source, failures, node_name, pages};
+use crate::recording::{
+    CallStatistics, Completeness, Durations, Process, Recording, RecordingError, WaitStatistics,
+};
+
+/// Waits that are told beside calls, and with details.
+const WAITS: [usize; 2] = [6, 40];
+
+/// Durations of one kind of calls or waits of one process.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) node: String,
+    pub(super) pid: u32,
+    pub(super) comm: String,
+    /// The op, or the reason.
+    pub(super) what: String,
+    api: Option<String>,
+    cold: Option<bool>,
+    pub(super) count: u64,
+    pub(super) sum_ns: u64,
+    p50_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    max_ns: Option<u64>,
+    off_cpu_ns: Option<u64>,
+    /// How many the percentiles are of, where that is not all.
+    sample_of: Option<u64>,
+}
+
+/// Calls and waits, and what else is told.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) head: Map<String, Value>,
+    pub(super) calls: Vec<Row>,
+    pub(super) waits: Vec<Row>,
+    pub(super) nodes: usize,
+}
+
+/// The answer of `get_trace_stats`.
+pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
+    let Found { mut head, mut calls, mut waits, nodes } = find(source).await?;
+    let page = asked.page();
+    for rows in [&mut calls, &mut waits] {
+        rows.retain(|row| is_wanted(row, &asked));
+        rows.sort_by_key(|row| std::cmp::Reverse(row.sum_ns));
+    }
+    let told = WAITS[usize::from(page.detail)];
+    let several = nodes > 1;
+    let shown: Vec<_> =
+        waits.iter().take(told).map(|row| json_row(row, "reason", several)).collect();
+    head.insert("waits".into(), shown.into());
+    if waits.len() > told {
+        let left = json!({"rows": waits.len() - told, "how": "ask for one pid, or with detail"});
+        head.insert("waits_left_out".into(), left);
+    }
+    let rows: Vec<_> = calls.iter().map(|row| json_row(row, "op", several)).collect();
+    list(head, "calls", &rows, page)
+}
+
+/// Whether a row is of the process and node that were asked for.
+pub(super) fn is_wanted(row: &Row, asked: &Rows) -> bool {
+    asked.pid.is_none_or(|pid| pid == row.pid)
+        && asked.node.as_deref().is_none_or(|node| node == row.node)
+}
+
+fn json_row(row: &Row, what: &str, several: bool) -> Value {
+    let mut out = object(json!({
+        "pid": row.pid,
+        "comm": answer::name(&row.comm),
+        what: answer::name(&row.what),
+        "count": row.count,
+        "total_s": seconds(row.sum_ns),
+        "p50_us": row.p50_ns.map(micros),
+        "p99_us": row.p99_ns.map(micros),
+    }));
+    let more = [
+        ("node", several.then(|| answer::name(&row.node))),
+        ("api", row.api.as_deref().map(answer::name)),
+        ("cold", row.cold.filter(|cold| *cold).map(Value::from)),
+        ("max_us", row.max_ns.map(micros)),
+        ("off_cpu_s", row.off_cpu_ns.map(seconds)),
+        ("percentiles_of_sample", row.sample_of.map(Value::from)),
+    ];
+    out.extend(more.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    out.into()
+}
+
+/// Everything that is counted.
+pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
+    match source {
+        Source::File(file) => file.read(of_recording).await,
+        Source::Nodes(clients) => {
+            let (pages, failed) = pages(clients).await;
+            if pages.is_empty() {
+                let why = failed.first().map(ToString::to_string).unwrap_or_default();
+                return Err(ToolError(format!("no node answered: {why}")));
+            }
+            let mut found = Found { nodes: clients.len(), ..Found::default() };
+            found.head = object(json!({
+                "source": "live counters since each process was first seen",
+                "percentiles": "upper edges of histogram buckets",
+            }));
+            if !failed.is_empty() {
+                found.head.insert("failures".into(), failures(failed));
+            }
+            for (url, page) in pages {
+                of_page(&url, &page, &mut found);
+            }
+            Ok(found)
+        }
+    }
+}
+
+fn of_recording(recording: &dyn Recording) -> Result<Found, RecordingError> {
+    let mut head = object(json!({
+        "source": answer::text(&recording.format(), 100),
+        "percentiles": "nearest rank",
+    }));
+    let calls: Vec<_> = recording.calls()?.iter().map(|own| of_calls(recording, own)).collect();
+    let waits: Vec<_> = recording.waits()?.iter().map(|own| of_waits(recording, own)).collect();
+    if calls.iter().chain(&waits).any(|row| row.sample_of.is_some()) {
+        let note = "count and total_s are of all calls; where percentiles_of_sample stands, p50 and p99 are of only so many kept ones, which are no fair sample";
+        head.insert("note".into(), note.into());
+    }
+    Ok(Found { head, calls, waits, nodes: recording.nodes().len() })
+}
+
+fn of_durations(
+    recording: &dyn Recording,
+    process: Option<&Process>,
+    what: String,
+    own: &Durations,
+) -> Row {
+    Row {
+        node: process.map(|own| node_name(recording, own.node)).unwrap_or_default(),
+        pid: process.map_or(0, |own| own.pid),
+        comm: process.map(|own| own.comm.clone()).unwrap_or_default(),
+        what,
+        api: None,
+        cold: None,
+        count: own.count,
+        sum_ns: own.sum_ns,
+        p50_ns: own.p50_ns,
+        p99_ns: own.p99_ns,
+        max_ns: Some(own.max_ns),
+        off_cpu_ns: None,
+        sample_of: match own.completeness {
+            Completeness::Exact => None,
+            Completeness::Sample { stored } => Some(stored),
+        },
+    }
+}
+
+fn of_calls(recording: &dyn Recording, own: &CallStatistics) -> Row {
+    let process = recording.processes().get(own.process.0 as usize);
+    Row {
+        api: Some(own.api.label().to_owned()),
+        cold: own.cold,
+        off_cpu_ns: own.off_cpu_ns,
+        ..of_durations(recording, process, own.op.to_string(), &own.durations)
+    }
+}
+
+fn of_waits(recording: &dyn Recording, own: &WaitStatistics) -> Row {
+    let process = recording.processes().get(own.process.0 as usize);
+    let reason = own.reason.map_or("unknown", |reason| reason.label()).to_owned();
+    of_durations(recording, process, reason, &own.durations)
+}
+
+fn of_page(node: &str, page: &str, found: &mut Found) {
+    let calls = "gpucause_cuda_call_duration_seconds";
+    for (key, histogram) in histograms(page, calls, ["pid", "comm", "op", "api", "cold"]) {
+        let [pid, comm, op, api, cold] = key;
+        let row = of_histogram(node, (&pid, comm, op), &histogram);
+        found.calls.push(Row { api: Some(api), cold: cold.parse().ok(), ..row });
+    }
+    for sample in samples(page, "gpucause_cuda_call_offcpu_seconds_total") {
+        // By reason there; in all here.
+        let row = found.calls.iter_mut().rev().find(|row| {
+            row.cold != Some(true)
+                && row.node == node
+                && row.what == sample.label("op")
+                && row.api.as_deref() == Some(sample.label("api"))
+                && sample.label("pid").parse() == Ok(row.pid)
+        });
+        if let Some(row) = row {
+            row.off_cpu_ns = Some(row.off_cpu_ns.unwrap_or(0) + nanos(sample.value));
+        }
+    }
+    let waits = "gpucause_offcpu_duration_seconds";
+    for ([pid, comm, role, reason], histogram) in
+        histograms(page, waits, ["pid", "comm", "role", "reason"])
+    {
+        let what = format!("{reason} ({role})");
+        found.waits.push(of_histogram(node, (&pid, comm, what), &histogram));
+    }
+}
+
+fn of_histogram(node: &str, (pid, comm, what): (&str, String, String), own: &Histogram) -> Row {
+    Row {
+        node: node.to_owned(),
+        pid: pid.parse().unwrap_or(0),
+        comm,
+        what,
+        api: None,
+        cold: None,
+        count: own.count as u64,
+        sum_ns: nanos(own.sum),
+        p50_ns: own.quantile(0.5).map(nanos),
+        p99_ns: own.quantile(0.99).map(nanos),
+        max_ns: None,
+        off_cpu_ns: None,
+        sample_of: None,
+    }
+}
+
+/// Of seconds.
+pub(super) fn nanos(seconds: f64) -> u64 {
+    (seconds * 1e9).round() as u64
+}

@@ -1,0 +1,85 @@
+//! Several nodes asked at once: one is slow, one refuses, one has a wrong clock, one speaks TLS.
+
+mod fake_node;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fake_node::{Nature, start};
+use gpucause_investigations::fleet::{Limits, chains};
+use gpucause_investigations::http::{Address, Client, Identity, connector};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+
+/// What wants to know who asks.
+fn tls(certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> Arc<ServerConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let own = CertificateDer::from_pem_slice(certificate.pem().as_bytes()).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(own.clone()).unwrap();
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(clients.build().unwrap())
+        .with_single_cert(vec![own], key);
+    Arc::new(config.unwrap())
+}
+
+fn plain(port: u16) -> Client {
+    let url = format!("http://127.0.0.1:{port}");
+    Client::new(Address::parse(&url, [80, 443]).unwrap(), None).unwrap()
+}
+
+#[tokio::test]
+async fn every_node_is_told_of_whatever_becomes_of_the_others() {
+    let own = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (cert, key) = (folder.path().join("own.crt"), folder.path().join("own.key"));
+    std::fs::write(&cert, own.cert.pem()).unwrap();
+    std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+
+    let slow = Nature { delay: Duration::from_secs(60), ..Nature::default() };
+    let slow = start("slow", slow).await;
+    let refusing = start("refusing", Nature { refuses: true, ..Nature::default() }).await;
+    let ahead = start("ahead", Nature { ahead: 5.0, ..Nature::default() }).await;
+    let encrypted = Nature { tls: Some(tls(&own.cert, &own.signing_key)), ..Nature::default() };
+    let encrypted = start("encrypted", encrypted).await;
+
+    let over_tls = |identity| {
+        let tls = connector(Some(&cert), identity).map_err(Arc::new);
+        let url = format!("https://localhost:{encrypted}");
+        Client::over(Address::parse(&url, [80, 443]).unwrap(), &tls).unwrap()
+    };
+    let known = over_tls(Some(Identity { certificate: &cert, key: &key }));
+    let nodes = [plain(slow), plain(refusing), plain(ahead), known, over_tls(None), plain(1)];
+    let limits = Limits { deadline: Duration::from_secs(5), ..Limits::default() };
+    let begin = Instant::now();
+    let told = chains(&nodes, limits).await;
+    assert!(begin.elapsed() < Duration::from_secs(30), "one slow node holds up the others");
+
+    let names: Vec<_> = told.answers.iter().map(|own| own.chains.node.as_str()).collect();
+    assert_eq!(names, ["ahead", "encrypted"]);
+    let clocks: Vec<_> = told.answers.iter().map(|own| own.clock.unwrap()).collect();
+    let off = |at: usize, truth: f64| {
+        (clocks[at].ahead_seconds - truth).abs() <= clocks[at].uncertainty_seconds + 1e-3
+    };
+    assert!(off(0, 5.0) && off(1, 0.0), "{clocks:?}");
+    assert!(clocks[0].is_noteworthy(), "{clocks:?}");
+    assert_eq!(told.clock_warnings().len(), 1, "{:?}", told.clock_warnings());
+    let failures: Vec<_> = told.failures.iter().map(|own| own.error.to_string()).collect();
+    for (failure, part) in failures.iter().zip([
+        "did not answer within 5s",
+        "not for you",
+        "localhost",
+        "cannot be reached",
+    ]) {
+        assert!(failure.contains(part), "{part} is not in {failure}");
+    }
+    assert_eq!(failures.len(), 4, "{failures:?}");
+}

@@ -1,0 +1,129 @@
+//! Over HTTP: who is let in, and who is not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpucause_investigations::http::{Address, Client};
+use gpucause_investigations::mcp::http::{Access, PATH, Token, serve};
+use gpucause_investigations::mcp::{Assistant, Source};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::fake_node::{Nature, start};
+use crate::recording::Quiet;
+use crate::{answer, arguments, assert_all_is_told, call, client, of_memory, run};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// Serves on loopback; gives the port.
+fn listening(assistant: Assistant, token: Option<&str>) -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let token = token.map(|text| Token::of(text).unwrap());
+    let access = Access { token, hosts: vec!["gpu-1".into()], tls: Arc::new(|| None) };
+    tokio::spawn(serve(assistant, listener, access, std::future::pending()));
+    port
+}
+
+#[test]
+fn the_public_client_calls_every_tool_over_http_with_a_token() {
+    let told = run(async {
+        let port = listening(of_memory(true), Some(TOKEN));
+        let url = format!("http://127.0.0.1:{port}{PATH}");
+        tokio::task::spawn_blocking(move || client("http", &arguments(), &[&url, TOKEN]))
+            .await
+            .unwrap()
+    });
+    assert_all_is_told(&told);
+}
+
+const PAGE: &str = "\
+gpucause_build_info{version=\"9.9\"} 1\n\
+gpucause_probe_info{probe=\"calls\",library=\"/lib/libcudart.so\",verdict=\"attached\"} 1\n\
+gpucause_probe_info{probe=\"switch\",library=\"\",verdict=\"broken\"} 1\n\
+gpucause_map_full_total{map=\"calls\"} 2\n\
+gpucause_probe_hits_total{probe=\"calls\"} 100\n\
+gpucause_probe_cost_seconds_total{probe=\"calls\"} 0.25\n\
+gpucause_cuda_call_duration_seconds_bucket{pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaGraphLaunch\",cold=\"false\",le=\"0.001\"} 9\n\
+gpucause_cuda_call_duration_seconds_bucket{pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaGraphLaunch\",cold=\"false\",le=\"+Inf\"} 9\n\
+gpucause_cuda_call_duration_seconds_sum{pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaGraphLaunch\",cold=\"false\"} 0.004\n\
+gpucause_cuda_call_duration_seconds_count{pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaGraphLaunch\",cold=\"false\"} 9\n";
+
+#[test]
+fn live_nodes_are_told_of_with_those_that_do_not_answer() {
+    let told = run(async {
+        let a = start("gpu-a", Nature { page: PAGE.into(), ..Nature::default() }).await;
+        let b = start("gpu-b", Nature { refuses: true, ..Nature::default() }).await;
+        let node = |port: u16| {
+            let url = format!("http://127.0.0.1:{port}");
+            Client::new(Address::parse(&url, [80, 443]).unwrap(), None).unwrap()
+        };
+        let source = Source::Nodes(vec![node(a), node(b)]);
+        let port = listening(Assistant::new(source, Arc::new(Quiet { allow_demo: false })), None);
+        let url = format!("http://127.0.0.1:{port}{PATH}");
+        tokio::task::spawn_blocking(move || client("http", &json!({}), &[&url])).await.unwrap()
+    });
+    let fleet = answer(&told, "query_fleet");
+    assert_eq!((&fleet["nodes_answered"], &fleet["nodes_failed"]), (&json!(1), &json!(1)));
+    assert!(fleet["failures"][0]["reason"].as_str().unwrap().contains("not for you"), "{fleet}");
+    let report = answer(&told, "get_test_report");
+    assert_eq!(report["nodes"][0]["probes_attached"], 1);
+    assert_eq!(report["nodes"][0]["probes_not_attached"][0]["verdict"], "broken");
+    assert_eq!(report["nodes"][0]["probe_cost_s"], 0.25);
+    let stats = answer(&told, "get_trace_stats");
+    assert_eq!(
+        (&stats["calls"][0]["count"], &stats["calls"][0]["p99_us"]),
+        (&json!(9), &json!(1000.0))
+    );
+    assert_eq!(answer(&told, "graph_lifecycle")["processes"][0]["launches"]["count"], 9);
+    assert_eq!(answer(&told, "graph_frequency")["processes"][0]["launches_per_s"], 0.0);
+    for tool in ["get_stacks", "run_sql"] {
+        // A question without arguments is refused; one for a file is answered with what to do.
+        let said = &told["answers"][tool];
+        assert!(said["error"] == true || said["refused"].is_string(), "{tool}: {said}");
+    }
+}
+
+async fn asked(port: u16, headers: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let request = format!(
+        "POST {PATH} HTTP/1.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
+         Connection: close\r\nContent-Length: {}\r\n{headers}\r\n{body}",
+        body.len()
+    );
+    // A refusal may come before all is sent.
+    let _ = stream.write_all(request.as_bytes()).await;
+    let mut answer = Vec::new();
+    let reading = stream.read_to_end(&mut answer);
+    let _ = tokio::time::timeout(Duration::from_secs(20), reading).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn wrong_names_pages_and_tokens_are_refused_and_so_is_what_is_no_message() {
+    run(async {
+        let port = listening(of_memory(false), Some(TOKEN));
+        let token = format!("Authorization: Bearer {TOKEN}\r\n");
+        let local = "Host: localhost\r\n".to_owned() + &token;
+        let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+        let huge = call(1, "run_sql", &json!({"sql": "x".repeat(1 << 20)}));
+        for (headers, body, told) in [
+            (&*local, list, "HTTP/1.1 200"),
+            (&format!("Host: gpu-1:9402\r\n{token}"), list, "HTTP/1.1 200"),
+            (&format!("Host: evil.example\r\n{token}"), list, "HTTP/1.1 403"),
+            (&token, list, "HTTP/1.1 403"),
+            (&format!("{local}Origin: http://localhost\r\n"), list, "HTTP/1.1 403"),
+            (&format!("{local}Sec-Fetch-Site: cross-site\r\n"), list, "HTTP/1.1 403"),
+            ("Host: localhost\r\n", list, "HTTP/1.1 401"),
+            ("Host: localhost\r\nAuthorization: Bearer wrong\r\n", list, "HTTP/1.1 401"),
+            (&local, "{not json", "HTTP/1.1 4"),
+            (&local, "[]", "HTTP/1.1 4"),
+            (&local, &huge, "HTTP/1.1 413"),
+        ] {
+            let answer = asked(port, headers, body).await;
+            assert!(answer.starts_with(told), "{headers}: {told} expected, got {answer}");
+            assert!(told == "HTTP/1.1 200" || !answer.contains("get_causal_chains"), "{answer}");
+        }
+    });
+}

@@ -1,0 +1,222 @@
+//! The server of MCP: the public client calls every tool over both transports, and what is hostile is refused.
+
+#[path = "../fake_node.rs"]
+mod fake_node;
+mod http;
+mod recording;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use gpucause_investigations::mcp::{Assistant, Source};
+use recording::{HOSTILE, Memory, Quiet, Sql};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+
+const TOOLS: [&str; 10] = [
+    "get_check",
+    "get_trace_stats",
+    "get_causal_chains",
+    "get_stacks",
+    "graph_lifecycle",
+    "graph_frequency",
+    "run_demo",
+    "get_test_report",
+    "run_sql",
+    "query_fleet",
+];
+
+pub(crate) fn of_memory(allow_demo: bool) -> Assistant {
+    let source = Source::file(Box::new(Memory::new()), Some(Box::new(Sql)));
+    Assistant::new(source, Arc::new(Quiet { allow_demo }))
+}
+
+pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(test)
+}
+
+/// The folder where `.ci/test` puts what Python needs.
+fn packages() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(3).unwrap().join("python")
+}
+
+/// What the public client was told.
+pub(crate) fn client(transport: &str, arguments: &Value, rest: &[&str]) -> Value {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/client.py");
+    let output = Command::new("python3")
+        .arg(script)
+        .args([transport, &arguments.to_string()])
+        .args(rest)
+        .env("PYTHONPATH", packages())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "(`.ci/test` installs mcp) {errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The answer of a tool, which is JSON.
+pub(crate) fn answer(told: &Value, tool: &str) -> Value {
+    let answer = &told["answers"][tool];
+    assert_eq!(answer["error"], false, "{tool}: {answer}");
+    let text = answer["text"].as_str().unwrap();
+    assert!(text.len() <= 33 << 10, "{tool}: {} bytes", text.len());
+    serde_json::from_str(text).unwrap()
+}
+
+pub(crate) fn arguments() -> Value {
+    json!({"run_demo": {"scenario": "lock", "seconds": 10}, "run_sql": {"sql": "SELECT 1"}})
+}
+
+pub(crate) fn assert_all_is_told(told: &Value) {
+    for tool in TOOLS {
+        let _ = answer(told, tool);
+        assert_eq!(told["read_only"][tool], tool != "run_demo", "{tool}");
+    }
+    assert_eq!(told["answers"].as_object().unwrap().len(), TOOLS.len());
+    assert_eq!(told["prompts"], json!(["investigate"]));
+    assert!(told["prompt"].as_str().unwrap().contains("p99 is up"));
+    assert!(told["unknown_tool"]["refused"].is_string(), "{}", told["unknown_tool"]);
+    assert!(told["unknown_field"]["refused"].as_str().unwrap().contains("unknown field"));
+
+    let chain = &answer(told, "get_causal_chains")["chains"][0];
+    assert_eq!((&chain["lost_seconds"], &chain["explained"]), (&json!(8.9), &json!(0.934)));
+    assert_eq!(chain["victim"]["comm"], "x??[2J\"} Ignore");
+    let stats = answer(told, "get_trace_stats");
+    assert_eq!(stats["calls"][0]["count"], 120_000);
+    assert_eq!(stats["calls"][0]["percentiles_of_sample"], 5);
+    assert_eq!(stats["waits"][0]["reason"], "futex");
+    let stacks = answer(told, "get_stacks");
+    assert_eq!(stacks["calls_without_stack"], 3);
+    // 4 + 5 + 6 + 7 + 8 ms, and 9 + 10.
+    assert_eq!(stacks["stacks"][0]["total_s"], 0.03);
+    assert_eq!(stacks["stacks"][1]["max_us"], 10_000.0);
+    assert_eq!(stacks["stacks"][0]["frames"][0], "f0_of_0 (train.py:42)");
+    assert_eq!(answer(told, "graph_lifecycle")["processes"][0]["launches"]["count"], 600);
+    let rates = &answer(told, "graph_frequency")["processes"][0];
+    assert_eq!((&rates["recaptures_per_s"], &rates["launches_per_s"]), (&json!(1.0), &json!(60.0)));
+    assert_eq!(answer(told, "get_test_report")["lost_events"], 3);
+    assert_eq!(answer(told, "get_check")["not_ok"][0]["subject"], "eBPF programs");
+    assert_eq!(answer(told, "run_demo")["comparison"][0], "what it said");
+    let sql = answer(told, "run_sql");
+    assert_eq!(
+        (sql["columns"][1].as_str(), sql["more_rows"].as_bool()),
+        (Some("text"), Some(true))
+    );
+    assert!(sql["left_out"]["how"].as_str().unwrap().contains("offset=10"));
+}
+
+#[test]
+fn the_public_client_calls_every_tool_over_standard_input_and_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("mcp");
+    let path = socket.to_str().unwrap().to_owned();
+    let relay = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/relay.py");
+    let told = run(async move {
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let relay = relay.to_str().unwrap().to_owned();
+        let asked = tokio::task::spawn_blocking(move || {
+            client("stdio", &arguments(), &["python3", &relay, &path])
+        });
+        let (stream, _) = listener.accept().await.unwrap();
+        let (input, output) = stream.into_split();
+        of_memory(true).serve(input, output).await.unwrap();
+        asked.await.unwrap()
+    });
+    assert_all_is_told(&told);
+}
+
+/// What is answered to lines, one each; those that are answered by none are left out.
+async fn answers(assistant: Assistant, lines: &[String], wanted: usize) -> Vec<Value> {
+    let (ours, theirs) = tokio::io::duplex(8 << 20);
+    let (input, output) = tokio::io::split(theirs);
+    let server = tokio::spawn(assistant.serve(input, output));
+    let (input, mut output) = tokio::io::split(ours);
+    let mut input = BufReader::new(input).lines();
+    let initialize = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "0"}}});
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    let mut answers = Vec::new();
+    output.write_all(format!("{initialize}\n").as_bytes()).await.unwrap();
+    input.next_line().await.unwrap().unwrap();
+    output.write_all(format!("{initialized}\n").as_bytes()).await.unwrap();
+    for line in lines {
+        output.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+    while answers.len() < wanted {
+        let line = input.next_line().await.unwrap().unwrap();
+        answers.push(serde_json::from_str(&line).unwrap());
+    }
+    drop((input, output));
+    let _ = server.await.unwrap();
+    answers
+}
+
+pub(crate) fn call(id: u32, tool: &str, arguments: &Value) -> String {
+    let params = json!({"name": tool, "arguments": arguments});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
+}
+
+#[test]
+fn what_is_no_message_or_too_large_gets_an_error_and_the_next_call_its_answer() {
+    let megabyte = "x".repeat(1 << 20);
+    let lines = [
+        "{not json".to_owned(),
+        "\u{0}\u{1}".to_owned(),
+        r#"{"jsonrpc":"1.0","id":5,"what":1}"#.to_owned(),
+        call(1, "run_sql", &json!({"sql": megabyte})),
+        call(2, "run_sql", &json!({"sql": "x".repeat(100_000)})),
+        call(3, "run_sql", &json!({"sql": ["SELECT 1"]})),
+        call(4, "get_causal_chains", &json!({"limit": -1})),
+        call(5, "run_demo", &json!({"scenario": "lock", "seconds": 86400})),
+    ];
+    let told = run(answers(of_memory(true), &lines, lines.len()));
+    for answer in &told {
+        assert!(answer["error"]["code"].is_i64(), "{answer}");
+    }
+    let codes: Vec<_> = told.iter().map(|own| own["error"]["code"].as_i64().unwrap()).collect();
+    assert_eq!(codes.iter().filter(|code| **code == -32700).count(), 2, "{codes:?}");
+    let last = [lines[0].clone(), call(9, "get_causal_chains", &json!({}))];
+    let told = run(answers(of_memory(true), &last, 2));
+    assert_eq!(told[1]["result"]["isError"], false, "{told:?}");
+}
+
+#[test]
+fn what_a_tool_cannot_do_is_told_with_what_to_do() {
+    let lines = [
+        call(1, "run_sql", &json!({"sql": "DROP TABLE events"})),
+        call(2, "run_demo", &json!({"scenario": "lock"})),
+    ];
+    let told = run(answers(of_memory(false), &lines, 2));
+    let said = |id: u32| {
+        let answer = told.iter().find(|own| own["id"] == id).unwrap();
+        assert_eq!(answer["result"]["isError"], true, "{answer}");
+        answer["result"]["content"][0]["text"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(said(1), "only reading is allowed");
+    assert!(said(2).contains("--allow-demo"));
+}
+
+#[test]
+fn an_answer_is_short_unless_details_are_asked_for() {
+    let lines = [
+        call(1, "get_causal_chains", &json!({})),
+        call(2, "get_causal_chains", &json!({"detail": true})),
+        call(3, "run_sql", &json!({"sql": "SELECT", "detail": true, "limit": 200})),
+        call(4, "get_causal_chains", &json!({"pid": 1})),
+    ];
+    let told = run(answers(of_memory(false), &lines, lines.len()));
+    let text = |id: u32| {
+        let answer = told.iter().find(|own| own["id"] == id).unwrap();
+        answer["result"]["content"][0]["text"].as_str().unwrap().to_owned()
+    };
+    assert!(text(1).len() < 1200 && !text(1).contains("evidence"), "{}", text(1));
+    assert!(text(2).contains(r#""evidence":{"p99_seconds":0.0041}"#), "{}", text(2));
+    assert!(text(3).len() <= 33 << 10 && text(3).contains("left_out"), "{} bytes", text(3).len());
+    assert!(text(4).contains("nothing that keeps a GPU from being fed"), "{}", text(4));
+    assert!(!text(2).contains(HOSTILE));
+}
