@@ -194,7 +194,7 @@ fn answer(connection: &Connection, sql: &str, limits: &Limits) -> Result<Answer,
     if !statement.readonly() {
         return Err(Stop::Writes);
     }
-    let columns: Vec<_> = statement.column_names().into_iter().map(str::to_owned).collect();
+    let columns: Vec<_> = statement.column_names().map(str::to_owned).collect();
     let (mut all, mut bytes, mut more_rows) = (Vec::new(), 0usize, false);
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {

@@ -1,5 +1,7 @@
 //! SQL on trace files: what reads is answered, and nothing else does anything.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -44,6 +46,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
 }
 
 /// Statements that do something else than read, or take more than they may.
+#[allow(clippy::too_many_lines, reason = "it is a list")]
 fn hostile(folder: &Path) -> Vec<String> {
     let other = folder.join("other.db").display().to_string();
     let mut all: Vec<String> = [

@@ -284,13 +284,13 @@ fn wait_lines<'a>(
     lines
 }
 
+/// Begin of the first event and end of the last.
+type Spans = BTreeMap<NodeIndex, (i64, i64)>;
 type Threads = BTreeMap<(ProcessIndex, u32), Thread>;
 
 /// Looks at every event once.
-fn observe(
-    recording: &dyn Recording,
-) -> Result<(BTreeMap<NodeIndex, (i64, i64)>, Threads), RecordingError> {
-    let mut spans: BTreeMap<NodeIndex, (i64, i64)> = BTreeMap::new();
+fn observe(recording: &dyn Recording) -> Result<(Spans, Threads), RecordingError> {
+    let mut spans = Spans::new();
     let mut threads = Threads::new();
     recording.events(&Filter::default(), &mut |event| {
         let span = spans.entry(event.id.node).or_insert((event.start_ns, event.end_ns()));

@@ -146,7 +146,7 @@ impl Ingero {
         })?;
         let mut unstored = self.unstored()?;
         let mut statistics = Vec::new();
-        for (&(node, pid, source, op), _) in &unstored {
+        for &(node, pid, source, op) in unstored.keys() {
             let function = self.codes.function(source, op);
             if let (Some(process), Some(_)) = (self.lists.process(node, pid), function) {
                 calls.entry((process, source, op)).or_default();

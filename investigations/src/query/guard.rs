@@ -187,7 +187,6 @@ fn after_comments(sql: &str) -> &str {
 }
 
 /// Whether SQLite may do what a statement asks for.
-#[expect(clippy::needless_pass_by_value, reason = "it is what SQLite's binding calls")]
 pub(super) fn authorize(context: AuthContext<'_>) -> Authorization {
     let known =
         |names: &[&str], name: &str| names.iter().any(|known| known.eq_ignore_ascii_case(name));

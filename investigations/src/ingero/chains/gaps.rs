@@ -321,7 +321,7 @@ impl Scene<'_> {
                 for (own, part) in worker.waits_in(start, end) {
                     match own.reason {
                         Some(Reason::Preempted | Reason::Runqueue) => {
-                            queued = queued.saturating_add(part)
+                            queued = queued.saturating_add(part);
                         }
                         Some(Reason::Io) => {}
                         _ => blocked = blocked.saturating_add(part),

@@ -52,7 +52,7 @@ fn median(values: impl Iterator<Item = u64>) -> Option<u64> {
 /// Nanoseconds that a large copy of this process takes for a MiB, as a rule.
 fn usual_pace(calls: &[Call]) -> Option<u64> {
     let large = calls.iter().filter(|call| call.arg0 >= LARGE);
-    median(large.map(|call| pace(call)))
+    median(large.map(pace))
 }
 
 fn pace(call: &Call) -> u64 {
