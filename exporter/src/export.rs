@@ -24,7 +24,7 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let mut progress = Progress::new(recording.event_count()?);
     let written =
         export(&*recording, format, &args.selection(), destination.sink(), &mut |events| {
-            progress.show(events)
+            progress.show(events);
         });
     progress.clear();
     if written.is_err() {
