@@ -9,7 +9,7 @@
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
 # make dashboards-picture  the dashboards as pictures of real data, below target/dashboards; fails when a query has no answer
-# make bench  what the probes cost, as ratios of interleaved runs, and what the daemon and a look for causes take
+# make bench  what the probes cost, as ratios of interleaved runs, and what the daemon, a page and a look for causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
 
 CARGO ?= cargo
@@ -88,6 +88,7 @@ debug-stand-ins: tools
 bench: stand-ins
 	$(SUDO) $(CARGO) bench -p gpucause-probes --features bench --bench cost
 	$(SUDO) $(CARGO) bench -p gpucause --bench daemon
+	$(CARGO) bench -p gpucause --bench page
 	$(CARGO) bench -p gpucause-engine --bench look
 
 tools:

@@ -1,7 +1,7 @@
 //! What lines have in common in both text formats: escaping, numbers and label sets.
 
 use super::ladder::{LADDER, cumulate};
-use crate::family::{Family, Sample, Value};
+use crate::family::{Family, LabelValue, Sample, Value};
 use crate::metric::Kind;
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
@@ -63,19 +63,36 @@ pub(super) fn seconds(page: &mut Vec<u8>, time: Nanos) {
     page.extend_from_slice(&digits[..end]);
 }
 
-/// The label set of a sample, without braces: `a="1",b="2"`.
-pub(super) fn labels(family: &Family, sample: &Sample) -> Vec<u8> {
-    let mut set = Vec::with_capacity(LINE_BYTES);
-    for (key, value) in family.metric.labels.iter().zip(&sample.labels) {
-        if !set.is_empty() {
-            set.push(b',');
+/// The label sets of the samples of one family, one after the other: most begin as that of the sample before, since all samples of
+/// a process follow one another, and that beginning is not written again.
+#[derive(Default)]
+pub(super) struct LabelSet<'a> {
+    labels: &'a [LabelValue],
+    text: Vec<u8>,
+    /// Where each label ends.
+    ends: Vec<usize>,
+}
+
+impl<'a> LabelSet<'a> {
+    /// The label set of a sample, without braces: `a="1",b="2"`.
+    pub(super) fn of(&mut self, family: &Family, sample: &'a Sample) -> &[u8] {
+        let both = self.labels.iter().zip(&sample.labels);
+        let same = both.take_while(|(before, now)| before == now).count();
+        self.ends.truncate(same);
+        self.text.truncate(self.ends.last().copied().unwrap_or(0));
+        for (key, value) in family.metric.labels.iter().zip(&sample.labels).skip(same) {
+            if !self.text.is_empty() {
+                self.text.push(b',');
+            }
+            self.text.extend_from_slice(key.as_bytes());
+            self.text.extend_from_slice(b"=\"");
+            escape(&mut self.text, value.as_str(), true);
+            self.text.push(b'"');
+            self.ends.push(self.text.len());
         }
-        set.extend_from_slice(key.as_bytes());
-        set.extend_from_slice(b"=\"");
-        escape(&mut set, value.as_str(), true);
-        set.push(b'"');
+        self.labels = &sample.labels;
+        &self.text
     }
-    set
 }
 
 /// Writes `name`, `suffix`, the label set if there is one, and a space.

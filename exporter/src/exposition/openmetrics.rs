@@ -15,6 +15,7 @@ use std::io;
 /// Those of `sink`.
 pub fn write(exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
     let mut pieces = Page::new(sink);
+    let mut beginning = Beginning::default();
     for family in exported.own.iter().filter(|family| !family.samples.is_empty()) {
         let page = &mut pieces.buffer;
         let metric = family.metric;
@@ -27,18 +28,18 @@ pub fn write(exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
         line::escape(page, metric.help, true);
         page.push(b'\n');
         let has_beginning = matches!(metric.kind, Kind::Counter | Kind::Histogram);
+        let mut labels = line::LabelSet::default();
         for sample in &family.samples {
             let page = &mut pieces.buffer;
-            let labels = line::labels(family, sample);
-            line::sample(page, family, sample, &labels);
+            let labels = labels.of(family, sample);
+            line::sample(page, family, sample, labels);
             if let Some(exemplar) = sample.exemplar.as_ref().filter(|exemplar| exemplar.is_short())
             {
                 add_exemplar(page, exemplar);
             }
             if let Some(created) = sample.created.filter(|_| has_beginning) {
-                line::series(page, name, "_created", &labels);
-                line::float(page, created);
-                page.push(b'\n');
+                line::series(page, name, "_created", labels);
+                beginning.write(page, created);
             }
             pieces.flush_full()?;
         }
@@ -46,6 +47,25 @@ pub fn write(exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
     foreign::openmetrics(&exported.foreign, &mut pieces)?;
     pieces.buffer.extend_from_slice(b"# EOF\n");
     pieces.flush()
+}
+
+/// When series began: all of a process at the same moment, whose digits are found once.
+#[derive(Default)]
+struct Beginning {
+    created: f64,
+    line: Vec<u8>,
+}
+
+impl Beginning {
+    fn write(&mut self, page: &mut Vec<u8>, created: f64) {
+        if self.line.is_empty() || self.created.to_bits() != created.to_bits() {
+            self.created = created;
+            self.line.clear();
+            line::float(&mut self.line, created);
+            self.line.push(b'\n');
+        }
+        page.extend_from_slice(&self.line);
+    }
 }
 
 /// Adds an exemplar to the line that was just written.

@@ -18,8 +18,9 @@ pub fn write(exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
         page.extend_from_slice(format!("# HELP {name} ").as_bytes());
         line::escape(page, metric.help, false);
         page.extend_from_slice(format!("\n# TYPE {name} {}\n", metric.kind.type_name()).as_bytes());
+        let mut labels = line::LabelSet::default();
         for sample in &family.samples {
-            line::sample(&mut pieces.buffer, family, sample, &line::labels(family, sample));
+            line::sample(&mut pieces.buffer, family, sample, labels.of(family, sample));
             pieces.flush_full()?;
         }
     }

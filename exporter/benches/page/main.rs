@@ -1,0 +1,144 @@
+//! What a page takes to be made of a copy of the kernel maps, in each form: families by the collectors, then written, and compressed
+//! as a scraper asks for it. Of made-up processes, within this process: needs no privileges, and tells the exporter's own part of
+//! a scrape from that of the kernel. Forms take turns, so that a busy host is slow for all of them.
+//!
+//! Beside the time on the clock stands the CPU time of all threads, which other programs on the host hardly change.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a benchmark that cannot run says so by a panic"
+)]
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+
+#[path = "../../tests/fixture/crowd.rs"]
+mod crowd;
+#[path = "../daemon/measure.rs"]
+#[allow(dead_code, reason = "made for another benchmark, which needs more of it")]
+mod measure;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use gpucause::collector::Collectors;
+use gpucause::exposition::Format;
+use gpucause::family::Exported;
+use gpucause::folding::Folding;
+use gpucause::observation::Observation;
+use measure::{Memory, cpu_time, memory, quantile};
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+/// As many as the kernel maps hold, nearly: most of them are not told apart.
+const MANY: u32 = 10_000;
+/// How many processes are told apart by default.
+const TOLD_APART: usize = 1_024;
+
+const FORMATS: [(&str, Format); 3] =
+    [("text", Format::Text), ("OpenMetrics", Format::OpenMetrics), ("protobuf", Format::Protobuf)];
+/// Name, and whether compressed as the server does.
+const PACKINGS: [(&str, bool); 2] = [("", false), (", gzip", true)];
+
+/// Counts what is written.
+#[derive(Default)]
+struct Length(usize);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The bytes of the page.
+fn written(exported: &Exported, format: Format, gzip: bool) -> usize {
+    let mut length = Length::default();
+    if gzip {
+        let mut encoder = GzEncoder::new(&mut length, Compression::fast());
+        format.write(exported, &mut encoder).unwrap();
+        encoder.finish().unwrap();
+    } else {
+        format.write(exported, &mut length).unwrap();
+    }
+    length.0
+}
+
+/// Times on the clock and of CPUs.
+#[derive(Default)]
+struct Times(Vec<Duration>, Vec<Duration>);
+
+impl Times {
+    fn of<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let pid = std::process::id();
+        let (begin, before) = (Instant::now(), cpu_time(pid));
+        let made = work();
+        self.0.push(begin.elapsed());
+        self.1.push(cpu_time(pid) - before);
+        made
+    }
+
+    fn report(mut self, what: &str, bytes: usize) {
+        self.0.sort_unstable();
+        self.1.sort_unstable();
+        let at = |times: &[Duration], q| quantile(times, q).as_secs_f64() * 1e3;
+        println!(
+            "  {what:<24} {:6.1} ms at best, {:6.1} ms median, {:6.1} ms p99   {:6.1} ms CPU, {:6.1} ms at best   {:6.2} MB",
+            at(&self.0, 0.0),
+            at(&self.0, 0.5),
+            at(&self.0, 0.99),
+            at(&self.1, 0.5),
+            at(&self.1, 0.0),
+            bytes as f64 / 1e6
+        );
+    }
+}
+
+fn page(observation: &Observation, rounds: usize) {
+    let collectors = Collectors::default();
+    let mut gathering = Times::default();
+    let forms =
+        FORMATS.iter().flat_map(|format| PACKINGS.iter().map(move |packing| (format, packing)));
+    let mut forms: Vec<_> = forms.map(|form| (form, Times::default(), 0)).collect();
+    for _ in 0..rounds {
+        for (((_, format), (_, gzip)), times, bytes) in &mut forms {
+            let own = gathering.of(|| collectors.gather(observation));
+            let exported = own.into();
+            *bytes = times.of(|| written(&exported, *format, *gzip));
+        }
+    }
+    gathering.report("families", 0);
+    for (((format, _), (packing, _)), times, bytes) in forms {
+        times.report(&format!("{format}{packing}"), bytes);
+    }
+    let Memory { resident, peak, .. } = memory(std::process::id());
+    println!(
+        "  memory {resident:.1} MiB resident, {peak:.1} MiB at most, the copy of the maps included"
+    );
+}
+
+fn many() {
+    let mut processes = crowd::processes(MANY, &crowd::OPS);
+    let mut folding = Folding::default();
+    folding.set_limit(TOLD_APART);
+    let (mut assigning, mut splitting) = (Times::default(), Times::default());
+    assigning.of(|| folding.assign(&processes));
+    let folded = splitting.of(|| folding.split(&mut processes));
+    println!("{MANY} processes, {TOLD_APART} of them told apart");
+    assigning.report("who is told apart", 0);
+    splitting.report("sum of the others", 0);
+    let mut observation = crowd::observation(processes);
+    (observation.processes_live, observation.processes_folded) = (MANY.into(), folding.count());
+    observation.folded = folded;
+    page(&observation, 5);
+}
+
+fn main() {
+    for (count, rounds) in [(64, 100), (1_000, 15)] {
+        println!("{count} processes x {} ops", crowd::OPS.len());
+        page(&crowd::observation(crowd::processes(count, &crowd::OPS)), rounds);
+    }
+    many();
+}
