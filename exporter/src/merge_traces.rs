@@ -14,7 +14,9 @@ use crate::cli::MergeArgs;
 /// # Errors
 /// When a file cannot be read, they overlap, or the result cannot be written.
 pub fn run(args: &MergeArgs) -> anyhow::Result<()> {
-    let open = |path: &PathBuf| Ok(Input { path: path.clone(), recording: recording::open(path)? });
+    let open = |path: &PathBuf| -> anyhow::Result<Input> {
+        Ok(Input { path: path.clone(), recording: recording::open(path)? })
+    };
     let inputs = args.files.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let live = io::stderr().is_terminal();
     let mut show = |progress: Progress| {

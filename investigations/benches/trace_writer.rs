@@ -49,7 +49,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 duration_ns: 3_000 + number % 40_000_000,
                 process,
                 tid: 4_000_000 + (number % 16) as u32,
-                kind: if number % 4 == 0 { NewKind::OffCpu(wait) } else { NewKind::Call(call) },
+                kind: if number.is_multiple_of(4) {
+                    NewKind::OffCpu(wait)
+                } else {
+                    NewKind::Call(call)
+                },
                 stack: None,
             }
         });

@@ -1,5 +1,7 @@
 //! Several files become one, and nothing in it is confused.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

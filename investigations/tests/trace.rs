@@ -1,5 +1,7 @@
 //! What is written to a trace file is what is read from it.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -161,6 +163,71 @@ fn names_in(folder: &Path) -> Vec<String> {
     names
 }
 
+/// One of every kind.
+fn kinds() -> [NewKind<'static>; 12] {
+    let full = NewCall {
+        api: Api::Nccl,
+        op: "ncclAllReduce",
+        cold: None,
+        outermost: false,
+        code: -3,
+        off_cpu_ns: Some(77),
+        bytes: Some(1 << 40),
+        copy: Some("h2d"),
+        kernel: None,
+    };
+    let by = NewParty { pid: Some(7), comm: "fluent-bit" };
+    [
+        NewKind::Call(full),
+        NewKind::OffCpu(NewOffCpu { reason: Some(Reason::Preempted), by: Some(by) }),
+        NewKind::OffCpu(NewOffCpu { reason: None, by: None }),
+        NewKind::OffCpu(NewOffCpu {
+            reason: Some(Reason::Sleep),
+            by: Some(NewParty { pid: None, comm: "kernel" }),
+        }),
+        NewKind::BlockIo { operation: BlockOperation::Write, bytes: 512, device: Some("nvme0n1") },
+        NewKind::BlockIo { operation: BlockOperation::Other, bytes: 0, device: None },
+        NewKind::PageAllocation { bytes: 4096 },
+        NewKind::TcpRetransmit,
+        NewKind::OomKill,
+        NewKind::Start,
+        NewKind::Exit,
+        NewKind::Other("pod_restart"),
+    ]
+}
+
+/// The same as they are read.
+fn kinds_read() -> [Kind; 12] {
+    let call = Call {
+        api: Api::Nccl,
+        op: "ncclAllReduce".into(),
+        cold: None,
+        outermost: false,
+        code: -3,
+        off_cpu_ns: Some(77),
+        bytes: Some(1 << 40),
+        copy: Some("h2d"),
+        kernel: None,
+    };
+    let party = |pid, comm: &str| Some(Party { pid, comm: comm.into() });
+    let off = |reason, by| Kind::OffCpu(OffCpu { reason, by });
+    let block = |operation, bytes, device| Kind::BlockIo { operation, bytes, device };
+    [
+        Kind::Call(call),
+        off(Some(Reason::Preempted), party(Some(7), "fluent-bit")),
+        off(None, None),
+        off(Some(Reason::Sleep), party(None, "kernel")),
+        block(BlockOperation::Write, 512, Some("nvme0n1".into())),
+        block(BlockOperation::Other, 0, None),
+        Kind::PageAllocation { bytes: 4096 },
+        Kind::TcpRetransmit,
+        Kind::OomKill,
+        Kind::Start,
+        Kind::Exit,
+        Kind::Other("pod_restart".into()),
+    ]
+}
+
 #[test]
 fn every_kind_of_event_is_read_as_it_was_written_in_the_order_of_starts() {
     let folder = tempfile::tempdir().unwrap();
@@ -180,35 +247,7 @@ fn every_kind_of_event_is_read_as_it_was_written_in_the_order_of_starts() {
     let stack = Stack { frames };
     let stacks = (writer.stack(&stack).unwrap(), writer.stack(&stack).unwrap());
     assert_eq!(stacks.0, stacks.1, "a stack is written once");
-    let full = NewCall {
-        api: Api::Nccl,
-        op: "ncclAllReduce",
-        cold: None,
-        outermost: false,
-        code: -3,
-        off_cpu_ns: Some(77),
-        bytes: Some(1 << 40),
-        copy: Some("h2d"),
-        kernel: None,
-    };
-    let by = NewParty { pid: Some(7), comm: "fluent-bit" };
-    let kinds = [
-        NewKind::Call(full),
-        NewKind::OffCpu(NewOffCpu { reason: Some(Reason::Preempted), by: Some(by) }),
-        NewKind::OffCpu(NewOffCpu { reason: None, by: None }),
-        NewKind::OffCpu(NewOffCpu {
-            reason: Some(Reason::Sleep),
-            by: Some(NewParty { pid: None, comm: "kernel" }),
-        }),
-        NewKind::BlockIo { operation: BlockOperation::Write, bytes: 512, device: Some("nvme0n1") },
-        NewKind::BlockIo { operation: BlockOperation::Other, bytes: 0, device: None },
-        NewKind::PageAllocation { bytes: 4096 },
-        NewKind::TcpRetransmit,
-        NewKind::OomKill,
-        NewKind::Start,
-        NewKind::Exit,
-        NewKind::Other("pod_restart"),
-    ];
+    let kinds = kinds();
     // Told in the order in which they end, which is not that in which they start.
     let told = kinds.iter().zip(0i64..).map(|(&kind, at)| NewEvent {
         kind,
@@ -228,44 +267,16 @@ fn every_kind_of_event_is_read_as_it_was_written_in_the_order_of_starts() {
     assert_eq!(trace.thread_name(ProcessIndex(0), 43), Some("engine"));
     assert_eq!(trace.event_count().unwrap(), 12);
     let read = events(&*trace, &Filter::default());
-    let expected = |sequence: u64, kind, stack| Event {
-        id: EventId { node: NodeIndex(0), sequence },
-        start_ns: START - (sequence as i64 - 1),
-        duration_ns: 2 * (sequence - 1),
+    let expected = (0..12u64).rev().zip(kinds_read().into_iter().rev()).map(|(at, kind)| Event {
+        id: EventId { node: NodeIndex(0), sequence: at + 1 },
+        start_ns: START - at as i64,
+        duration_ns: 2 * at,
         process: ProcessIndex(0),
         tid: 43,
         kind,
-        stack,
-    };
-    let party = |pid, comm: &str| Some(Party { pid, comm: comm.into() });
-    let call = Call {
-        api: Api::Nccl,
-        op: "ncclAllReduce".into(),
-        cold: None,
-        outermost: false,
-        code: -3,
-        off_cpu_ns: Some(77),
-        bytes: Some(1 << 40),
-        copy: Some("h2d"),
-        kernel: None,
-    };
-    let off = |reason, by| Kind::OffCpu(OffCpu { reason, by });
-    let block = |operation, bytes, device| Kind::BlockIo { operation, bytes, device };
-    let expected = [
-        expected(12, Kind::Other("pod_restart".into()), None),
-        expected(11, Kind::Exit, None),
-        expected(10, Kind::Start, None),
-        expected(9, Kind::OomKill, None),
-        expected(8, Kind::TcpRetransmit, None),
-        expected(7, Kind::PageAllocation { bytes: 4096 }, None),
-        expected(6, block(BlockOperation::Other, 0, None), None),
-        expected(5, block(BlockOperation::Write, 512, Some("nvme0n1".into())), None),
-        expected(4, off(Some(Reason::Sleep), party(None, "kernel")), None),
-        expected(3, off(None, None), None),
-        expected(2, off(Some(Reason::Preempted), party(Some(7), "fluent-bit")), None),
-        expected(1, Kind::Call(call), Some(stacks.0)),
-    ];
-    assert_eq!(read, expected);
+        stack: (at == 0).then_some(stacks.0),
+    });
+    assert_eq!(read, expected.collect::<Vec<_>>());
     assert_eq!(trace.stack(stacks.0).unwrap(), Some(stack));
     assert_eq!(trace.stack(StackId(99)).unwrap(), None);
 }

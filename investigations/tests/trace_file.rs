@@ -1,5 +1,7 @@
 //! What a trace file takes, and what becomes of one that is cut short, damaged or too large.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -66,7 +68,7 @@ fn event(process: ProcessRef, number: u64, stack: StackId) -> NewEvent<'static> 
         process,
         tid: 4_000_001 + (number % 16) as u32,
         kind,
-        stack: (number % 5 == 0).then_some(stack),
+        stack: number.is_multiple_of(5).then_some(stack),
     }
 }
 
@@ -87,7 +89,7 @@ fn moment(number: u64) -> Moment {
     let mut process = ProcessSnapshot::new(ProcId(1), Tgid(4_000_001), Comm([b'p'; 16]));
     let histogram = |seed: u64| {
         let slots = (0..SLOTS as u64).map(|slot| {
-            if (slot + seed) % 11 == 0 { (slot * 7919 + number * seed) % 900 } else { 0 }
+            if (slot + seed).is_multiple_of(11) { (slot * 7919 + number * seed) % 900 } else { 0 }
         });
         Histogram::from_slots(Nanos(number * 123_456_789), Nanos(98_765_432), slots)
     };
@@ -310,7 +312,7 @@ fn a_file_without_the_folder_for_what_was_written_last_says_what_to_do() {
     std::fs::copy(&path, &copy).unwrap();
     std::fs::copy(folder.path().join("a.db-wal"), folder.path().join("b.db-wal")).unwrap();
     // Where its shared memory goes nothing can be written, whoever asks.
-    std::fs::create_dir(folder.path().join("b.db-shm")).unwrap();
+    std::os::unix::fs::symlink("nowhere", folder.path().join("b.db-shm")).unwrap();
     let refused = open(&copy).unwrap_err();
     assert!(matches!(refused, RecordingError::LeftOpen { .. }), "{refused:?}");
     assert!(refused.to_string().contains("b.db-wal"), "{refused}");

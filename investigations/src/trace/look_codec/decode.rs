@@ -10,6 +10,7 @@ use gpucause_abi::snapshot::{
     BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, MapUsage, MemorySnapshot,
     ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount, Wait,
 };
+use gpucause_abi::state::{Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use gpucause_engine::Moment;
 
@@ -142,10 +143,7 @@ fn process(axes: &Axes, told: message::Process) -> Result<ProcessSnapshot> {
             Ok(Some((handle, histogram(durations)?)))
         })?,
         copied: cells::<_, { CopyKind::COUNT }>(&axes.copies, &copied, |kind| kind as usize)?,
-        copies: each(copies, |message::Copies { kind, size, durations }| {
-            let Some(kind) = axes.copies.at(kind)? else { return Ok(None) };
-            Ok(Some((kind, narrow(size)?, histogram(durations)?)))
-        })?,
+        copies: each(copies, |told| copy(axes, told))?,
         memory: MemorySnapshot { allocated, freed },
         collectives: each(collectives, |message::Pair { key, value }| {
             Ok(axes.ops.at(narrow(key)?)?.map(|op| (op, value)))
@@ -157,15 +155,8 @@ fn process(axes: &Axes, told: message::Process) -> Result<ProcessSnapshot> {
         launch_gap: histogram(launch_gap)?,
         ended_waits: Nanos(ended_waits),
         waits: each(waits, |told| wait(axes, told))?,
-        offcpu: each(offcpu, |message::OffCpu { role, reason, durations }| {
-            let (role, reason) = (axes.roles.at(role)?, axes.reasons.at(reason)?);
-            let Some((role, reason)) = role.zip(reason) else { return Ok(None) };
-            Ok(Some((role, reason, histogram(durations)?)))
-        })?,
-        runqueue: each(runqueue, |message::RunQueue { role, durations }| {
-            let Some(role) = axes.roles.at(role)? else { return Ok(None) };
-            Ok(Some((role, histogram(durations)?)))
-        })?,
+        offcpu: each(offcpu, |told| off_cpu(axes, told))?,
+        runqueue: each(runqueue, |told| run_queue(axes, told))?,
         switches: table::<_, _, ROLES, SWITCHES>(
             (&axes.roles, |role| role as usize),
             (&axes.switches, |switch| switch as usize),
@@ -243,6 +234,25 @@ fn histogram(told: Option<message::Histogram>) -> Result<Histogram> {
         next = slot + 1;
     }
     Ok(Histogram { sum: Nanos(sum), max: Nanos(max), slots: packer.finish() })
+}
+
+fn copy(axes: &Axes, told: message::Copies) -> Result<Option<(CopyKind, u16, Histogram)>> {
+    let message::Copies { kind, size, durations } = told;
+    let Some(kind) = axes.copies.at(kind)? else { return Ok(None) };
+    Ok(Some((kind, narrow(size)?, histogram(durations)?)))
+}
+
+fn off_cpu(axes: &Axes, told: message::OffCpu) -> Result<Option<(Role, Reason, Histogram)>> {
+    let message::OffCpu { role, reason, durations } = told;
+    let (role, reason) = (axes.roles.at(role)?, axes.reasons.at(reason)?);
+    let Some((role, reason)) = role.zip(reason) else { return Ok(None) };
+    Ok(Some((role, reason, histogram(durations)?)))
+}
+
+fn run_queue(axes: &Axes, told: message::RunQueue) -> Result<Option<(Role, Histogram)>> {
+    let message::RunQueue { role, durations } = told;
+    let Some(role) = axes.roles.at(role)? else { return Ok(None) };
+    Ok(Some((role, histogram(durations)?)))
 }
 
 fn call(axes: &Axes, told: message::Call) -> Result<Option<CallSnapshot>> {

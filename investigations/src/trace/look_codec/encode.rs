@@ -2,10 +2,12 @@
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
+use gpucause_abi::op::CopyKind;
 use gpucause_abi::snapshot::{
     BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, MapUsage, MemorySnapshot,
     ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount, Wait,
 };
+use gpucause_abi::state::{Reason, Role};
 use gpucause_engine::Moment;
 
 use super::axis::OpsTold;
@@ -101,22 +103,9 @@ fn process(ops: &mut OpsTold, process: &ProcessSnapshot) -> message::Process {
             .collect(),
         kernels: kernels.iter().map(|&(key, value)| message::Pair { key, value }).collect(),
         other_launches: *other_launches,
-        launch_times: launch_times
-            .iter()
-            .map(|(handle, durations)| message::LaunchTimes {
-                handle: *handle,
-                durations: histogram(durations),
-            })
-            .collect(),
+        launch_times: launch_times.iter().map(launch_time).collect(),
         copied: used(copied.to_vec()),
-        copies: copies
-            .iter()
-            .map(|(kind, size, durations)| message::Copies {
-                kind: *kind as u32,
-                size: (*size).into(),
-                durations: histogram(durations),
-            })
-            .collect(),
+        copies: copies.iter().map(copy).collect(),
         memory_allocated: *allocated,
         memory_freed: *freed,
         collectives: collectives
@@ -131,21 +120,8 @@ fn process(ops: &mut OpsTold, process: &ProcessSnapshot) -> message::Process {
         launch_gap: histogram(launch_gap),
         ended_waits: ended_waits.0,
         waits: waits.iter().map(wait).collect(),
-        offcpu: offcpu
-            .iter()
-            .map(|(role, reason, durations)| message::OffCpu {
-                role: *role as u32,
-                reason: *reason as u32,
-                durations: histogram(durations),
-            })
-            .collect(),
-        runqueue: runqueue
-            .iter()
-            .map(|(role, durations)| message::RunQueue {
-                role: *role as u32,
-                durations: histogram(durations),
-            })
-            .collect(),
+        offcpu: offcpu.iter().map(off_cpu).collect(),
+        runqueue: runqueue.iter().map(run_queue).collect(),
         switches: used(switches.iter().flatten().copied().collect()),
         host: Some(host_use(host)),
     }
@@ -185,6 +161,24 @@ fn histogram(histogram: &Histogram) -> Option<message::Histogram> {
         .unzip();
     let told = message::Histogram { sum: sum.0, max: max.0, gaps, counts };
     (told != message::Histogram::default()).then_some(told)
+}
+
+fn launch_time((handle, durations): &(u64, Histogram)) -> message::LaunchTimes {
+    message::LaunchTimes { handle: *handle, durations: histogram(durations) }
+}
+
+fn copy((kind, size, durations): &(CopyKind, u16, Histogram)) -> message::Copies {
+    let (kind, size) = (*kind as u32, u32::from(*size));
+    message::Copies { kind, size, durations: histogram(durations) }
+}
+
+fn off_cpu((role, reason, durations): &(Role, Reason, Histogram)) -> message::OffCpu {
+    let (role, reason) = (*role as u32, *reason as u32);
+    message::OffCpu { role, reason, durations: histogram(durations) }
+}
+
+fn run_queue((role, durations): &(Role, Histogram)) -> message::RunQueue {
+    message::RunQueue { role: *role as u32, durations: histogram(durations) }
 }
 
 fn call(ops: &mut OpsTold, call: &CallSnapshot) -> message::Call {
