@@ -17,6 +17,21 @@ use crate::throttling::Throttled;
 /// a copy of the accounts.
 pub const LOOK_EVERY: Duration = Duration::from_millis(1500);
 
+/// All that is known at one moment.
+pub(crate) fn moment(
+    snapshot: Snapshot,
+    clock: WallClock,
+    throttled: HashMap<ProcId, Throttled>,
+    throttled_gpus: HashMap<String, f64>,
+) -> Moment {
+    let unix_seconds = clock.unix_seconds(snapshot.taken_at);
+    let mut moment = Moment::new(Arc::new(snapshot), unix_seconds);
+    moment.throttled_cgroups =
+        throttled.into_iter().map(|(id, throttled)| (id, throttled.time)).collect();
+    moment.throttled_gpus = throttled_gpus;
+    moment
+}
+
 /// What was found so far.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
@@ -43,26 +58,14 @@ impl Chains {
     }
 
     /// Looks at the accounts; tells chains that are new in the log.
-    pub(crate) fn look(
-        &self,
-        snapshot: Snapshot,
-        clock: WallClock,
-        throttled: HashMap<ProcId, Throttled>,
-        throttled_gpus: HashMap<String, f64>,
-    ) {
-        let mut snapshot = snapshot;
+    pub(crate) fn look(&self, mut moment: Moment) {
         // Several moments are kept, and no rule asks for these.
-        for process in &mut snapshot.processes {
+        for process in &mut Arc::make_mut(&mut moment.snapshot).processes {
             process.offcpu = Vec::new();
             process.runqueue = Vec::new();
             process.launch_times = Vec::new();
             process.errors = Vec::new();
         }
-        let unix_seconds = clock.unix_seconds(snapshot.taken_at);
-        let mut moment = Moment::new(Arc::new(snapshot), unix_seconds);
-        moment.throttled_cgroups =
-            throttled.into_iter().map(|(id, throttled)| (id, throttled.time)).collect();
-        moment.throttled_gpus = throttled_gpus;
         // Told when the engine is free again: a log that nobody reads must not hold up scrapes.
         for chain in self.new_chains(moment) {
             tracing::warn!(

@@ -29,7 +29,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use recordings::{
-    ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, ReplayArgs, Speed,
+    Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
+    Speed,
 };
 
 /// What the user typed.
@@ -50,6 +51,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Tell why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and what to try
     Explain(ExplainArgs),
+    /// Record single events of the CUDA processes here, with their accounts, in a file
+    Record(RecordArgs),
     /// Put several trace files, of one node or many, into one
     Merge(MergeArgs),
     /// Run SQL on a trace file, which it cannot change

@@ -59,6 +59,13 @@ impl WallClock {
         if self.origin.abs_diff(measured.origin) < STEP { self } else { measured }
     }
 
+    /// A monotonic moment in nanoseconds since the Unix epoch.
+    #[must_use]
+    pub fn unix_nanos(self, at: Nanos) -> i64 {
+        let moment = self.origin + Duration::from_nanos(at.0);
+        i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
+    }
+
     /// A monotonic moment in seconds since the Unix epoch, to the millisecond.
     #[must_use]
     pub fn unix_seconds(self, at: Nanos) -> f64 {

@@ -8,14 +8,16 @@ use std::time::Duration;
 use gpucause_abi::record::FAULTS;
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
+use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
 use gpucause_probes::hazard::{Gravity, hazards_of_this_kernel};
 use gpucause_probes::host_functions::{FunctionName, HostFunctions};
+use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
-use crate::chains::{Chains, Findings};
+use crate::chains::{Chains, Findings, moment};
 use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, FOREIGN, Selection};
 use crate::config::Config;
@@ -245,10 +247,22 @@ impl Daemon {
     /// # Errors
     /// When a kernel map cannot be read.
     pub fn look(&self) -> Result<(), ReadError> {
+        self.looked(|_| ()).map(|_| ())
+    }
+
+    /// Looks, and returns what it looked at; `None` while no process is observed.
+    ///
+    /// # Errors
+    /// When a kernel map cannot be read.
+    pub fn look_at(&self) -> Result<Option<Moment>, ReadError> {
+        self.looked(Moment::clone)
+    }
+
+    fn looked<T>(&self, keep: impl FnOnce(&Moment) -> T) -> Result<Option<T>, ReadError> {
         // Asked also when nothing is looked at: what it tells is of the time since the last look.
         let throttled_gpus = self.gpus.throttled();
         if !self.probes.observes_any()? {
-            return Ok(());
+            return Ok(None);
         }
         let (snapshot, clock, throttled) = {
             // Before the copy is made: who is told apart is decided on one copy after the other.
@@ -261,8 +275,30 @@ impl Daemon {
             let throttled = memory.throttling.refresh(&snapshot.processes);
             (snapshot, memory.clock, throttled)
         };
-        self.chains.look(snapshot, clock, throttled, throttled_gpus);
-        Ok(())
+        let moment = moment(snapshot, clock, throttled, throttled_gpus);
+        let kept = keep(&moment);
+        self.chains.look(moment);
+        Ok(Some(kept))
+    }
+
+    /// What is known of the processes that were looked at last.
+    #[must_use]
+    pub fn details(&self) -> HashMap<ProcId, Arc<ProcessDetails>> {
+        self.memory().details.known().clone()
+    }
+
+    /// The kernel functions that have names, by process and handle.
+    #[must_use]
+    pub fn kernel_names(&self) -> Vec<(ProcId, u64, Arc<str>)> {
+        self.memory().kernel_names.names()
+    }
+
+    /// What records single events, which [`Options::recorder`] must have asked for.
+    ///
+    /// # Errors
+    /// When this kernel cannot, or something failed.
+    pub fn recorder(&self) -> Result<Recorder, RecorderError> {
+        self.probes.recorder()
     }
 
     /// The chains that were found so far.

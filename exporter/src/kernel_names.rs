@@ -151,6 +151,18 @@ impl KernelNames {
         launches
     }
 
+    /// The handles that have names.
+    #[must_use]
+    pub fn names(&self) -> Vec<(ProcId, u64, Arc<str>)> {
+        let of = |(&id, told): (&ProcId, &Told)| {
+            let named = told.handles.iter();
+            let named =
+                named.filter_map(|(&handle, known)| Some((id, handle, known.name.clone()?)));
+            named.collect::<Vec<_>>()
+        };
+        self.told.iter().flat_map(of).collect()
+    }
+
     /// Functions that should be timed and are not: the most launched of each process, with their names.
     #[must_use]
     pub fn untimed(&self, processes: &[ProcessSnapshot]) -> Vec<(ProcId, u64, Arc<str>)> {

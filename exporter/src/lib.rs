@@ -39,6 +39,7 @@ pub mod privileges;
 pub mod process_details;
 pub mod process_selection;
 pub mod query;
+pub mod record;
 pub mod replay;
 pub mod retention;
 pub mod serve;

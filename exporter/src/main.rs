@@ -14,7 +14,8 @@ use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::service_manager::{SocketError, sockets};
 use gpucause::{
-    demo, explain, export, logging, manual, mcp, merge_traces, privileges, query, replay, top,
+    demo, explain, export, logging, manual, mcp, merge_traces, privileges, query, record, replay,
+    top,
 };
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
@@ -55,6 +56,10 @@ fn main() -> ExitCode {
         Command::Explain(args) => {
             logging::init(TOOL_LOG);
             explain::run(&args)
+        }
+        Command::Record(args) => {
+            logging::init(args.log);
+            record::run(&args)
         }
         Command::Replay(args) => {
             logging::init(args.log);

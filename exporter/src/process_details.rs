@@ -44,6 +44,29 @@ pub struct ProcessDetails {
 }
 
 impl ProcessDetails {
+    /// What is known, by the labels that tell it.
+    #[must_use]
+    pub fn named(&self) -> Vec<(String, String)> {
+        let Self { exe, cgroup, container_id, pod_uid, pod, namespace, slurm_job, .. } = self;
+        let Self { ns_pid, user, rank, local_rank, world_size, .. } = self;
+        let all = [
+            ("exe", exe),
+            ("cgroup", cgroup),
+            ("container_id", container_id),
+            ("pod_uid", pod_uid),
+            ("pod", pod),
+            ("namespace", namespace),
+            ("slurm_job", slurm_job),
+            ("ns_pid", ns_pid),
+            ("user", user),
+            ("rank", rank),
+            ("local_rank", local_rank),
+            ("world_size", world_size),
+        ];
+        let known = all.into_iter().filter(|(_, value)| !value.is_empty());
+        known.map(|(name, value)| (name.to_owned(), value.to_string())).collect()
+    }
+
     /// Whether there is nothing left that a later attempt could find out.
     fn is_complete(&self) -> bool {
         !(self.exe.is_empty()

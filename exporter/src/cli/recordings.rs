@@ -7,9 +7,92 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use gpucause_investigations::export;
 
-use super::WebArgs;
+use gpucause_abi::{Nanos, Tgid};
+use gpucause_probes::recorder::RecorderSettings;
+
+use super::{ProbeArgs, WebArgs};
 use crate::config::reload::{ConfigSource, Overrides};
 use crate::{duration, logging};
+
+/// Flags of `gpucause record`.
+#[derive(Debug, Clone, Args)]
+pub struct RecordArgs {
+    /// File to write
+    #[arg(long, value_name = "FILE")]
+    pub db: PathBuf,
+    /// Overwrite it when it exists
+    #[arg(long)]
+    pub force: bool,
+    /// End after this time, such as 120s, rather than on Ctrl-C
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub duration: Option<Duration>,
+    /// Record single events of this process only; may be repeated
+    #[arg(long = "pid", value_name = "PID")]
+    pub pids: Vec<u32>,
+    /// Name of this node in the file [default: that of the host]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Record each call that takes at least so long, such as 50us or 2ms; 0 for all
+    #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = short_duration)]
+    pub calls_from: Duration,
+    /// Record each wait off the CPU that takes at least so long
+    #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = short_duration)]
+    pub off_cpu_from: Duration,
+    /// Record one in so many of the shorter calls, drawn at random; 0 for none
+    #[arg(long, value_name = "CALLS", default_value = "0")]
+    pub sample: u32,
+    /// Record the waits of threads, too, that make no traced calls
+    #[arg(long)]
+    pub helper_threads: bool,
+    /// Let the oldest events go when the file would be larger, such as 512MB or 4GB
+    #[arg(long, value_name = "SIZE", default_value = "1GB")]
+    pub size_limit: Bytes,
+    /// Flags of the probes.
+    #[command(flatten)]
+    pub probe: ProbeArgs,
+    /// Flags of the log.
+    #[command(flatten)]
+    pub log: logging::LogArgs,
+}
+
+impl RecordArgs {
+    /// What the kernel is to record.
+    #[must_use]
+    pub fn settings(&self) -> RecorderSettings {
+        let nanos = |time: Duration| Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        RecorderSettings {
+            calls_from: nanos(self.calls_from),
+            sample_rest: self.sample,
+            off_cpu_from: nanos(self.off_cpu_from),
+            helper_threads: self.helper_threads,
+            only: self.pids.iter().copied().map(Tgid).collect(),
+            ..RecorderSettings::default()
+        }
+    }
+}
+
+/// A size as Prometheus writes them: powers of 1024.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+/// The least that a file can be kept to.
+const LEAST_BYTES: u64 = 1 << 20;
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let units = [("KB", 10), ("MB", 20), ("GB", 30), ("TB", 40)];
+        let bytes = units.iter().find_map(|(unit, shift)| {
+            let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+            number.checked_mul(1 << shift)
+        });
+        match bytes {
+            Some(bytes) if bytes >= LEAST_BYTES => Ok(Self(bytes)),
+            _ => Err(format!("{text:?} is no size; write 1MB or more, such as 512MB or 4GB")),
+        }
+    }
+}
 
 /// Flags of `gpucause replay`.
 #[derive(Debug, Clone, Args)]

@@ -22,7 +22,6 @@ use crate::kernel_names::{KernelNames, NameSource};
 use crate::observation::Observation;
 use crate::process_details::ProcessDetails;
 use crate::server::{Readiness, ScrapeError, Source};
-use crate::throttling::Throttled;
 use crate::wait_names::WaitNames;
 
 /// What is to be seen from now on.
@@ -93,11 +92,8 @@ impl Stage {
         let findings = match chains {
             Some(chains) => recorded(&chains, &processes),
             None => {
-                let held_back = moment.throttled_cgroups.iter();
-                let throttled =
-                    held_back.map(|(id, time)| (*id, Throttled { time: *time, periods: 0 }));
-                let throttled = throttled.collect();
-                now.chains.look(snapshot.clone(), live, throttled, moment.throttled_gpus);
+                let unix_seconds = live.unix_seconds(snapshot.taken_at);
+                now.chains.look(Moment { unix_seconds, ..moment });
                 now.chains.findings()
             }
         };

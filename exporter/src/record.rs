@@ -1,0 +1,100 @@
+//! `gpucause record`: single events and the accounts of this host's CUDA processes, in a file.
+
+mod events;
+mod frames;
+mod session;
+
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use gpucause_investigations::trace::{Start, Writer};
+use gpucause_probes::Options;
+use gpucause_probes::recorder::RingSize;
+use tokio::time::MissedTickBehavior;
+
+use crate::chains::LOOK_EVERY;
+use crate::cli::RecordArgs;
+use crate::clock::WallClock;
+use crate::config::Config;
+use crate::daemon::{Daemon, REAP_EVERY};
+use crate::server::{node_name, shutdown_signal};
+use crate::version;
+use session::Session;
+
+/// Between two looks at the ring. It holds some seconds of what is recorded.
+const DRAIN_EVERY: Duration = Duration::from_millis(100);
+
+/// Records until a signal, or the end of `--duration`.
+///
+/// # Errors
+/// When this kernel cannot record, or the file cannot be written.
+pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
+    let clock = WallClock::now();
+    let start = Start {
+        node: args.node.clone().unwrap_or_else(node_name),
+        recorder: format!("gpucause {}", version::VERSION),
+        started_ns: clock.unix_nanos(crate::clock::monotonic_now()),
+        details: details(args),
+        size_limit: Some(args.size_limit.0),
+        overwrite: args.force,
+    };
+    // First: a file that cannot be had must be told before anything is loaded into the kernel.
+    let writer = Writer::create(&args.db, &start)?;
+    let options = Options { recorder: Some(RingSize::default()), ..args.probe.options() };
+    let daemon = Arc::new(Daemon::start(options, Arc::new(Config::without_budget()))?);
+    let recorder = daemon.recorder()?;
+    recorder.set(&args.settings())?;
+    let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(follow(&mut session, args.duration))?;
+    let told = session.finish()?;
+    writeln!(io::stderr(), "{told}").context("cannot tell how it went")
+}
+
+/// What is told of the session beside its times.
+fn details(args: &RecordArgs) -> Vec<(String, String)> {
+    let kernel = nix::sys::utsname::uname();
+    let release =
+        kernel.map_or_else(|_| String::new(), |own| own.release().to_string_lossy().into());
+    let settings = args.settings();
+    let told = [
+        ("kernel", release),
+        ("calls_from_ns", settings.calls_from.0.to_string()),
+        ("off_cpu_from_ns", settings.off_cpu_from.0.to_string()),
+        ("sample_rest", settings.sample_rest.to_string()),
+        ("pids", args.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+    ];
+    told.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+async fn follow(session: &mut Session, duration: Option<Duration>) -> anyhow::Result<()> {
+    let mut stop = Box::pin(shutdown_signal().context("cannot catch signals")?);
+    let end = duration.and_then(|duration| Instant::now().checked_add(duration));
+    let mut ticks = tokio::time::interval(DRAIN_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut look, mut reap) = (Instant::now(), Instant::now());
+    loop {
+        tokio::select! {
+            () = &mut stop => return Ok(()),
+            _ = ticks.tick() => {}
+        }
+        let now = Instant::now();
+        if now >= look {
+            session.look()?;
+            look += LOOK_EVERY;
+        }
+        if now >= reap {
+            session.reap();
+            reap += REAP_EVERY;
+        }
+        session.drain()?;
+        if end.is_some_and(|end| now >= end) {
+            return Ok(());
+        }
+    }
+}
