@@ -86,7 +86,7 @@ fn find(
         } else {
             Value::Null
         };
-        Ok(row(recording, *process, op, cost, frames))
+        Ok(row(recording, *process, op, cost, &frames))
     });
     Ok((rows.collect::<Result<_, RecordingError>>()?, without, whole))
 }
@@ -96,7 +96,7 @@ fn row(
     process: ProcessIndex,
     op: &str,
     cost: &Cost,
-    frames: Value,
+    frames: &Value,
 ) -> Value {
     let process = recording.processes().get(process.0 as usize);
     let mut row = object(json!({
