@@ -39,7 +39,7 @@ pub fn run(args: &MergeArgs) -> anyhow::Result<()> {
 
 fn show(inputs: &[Input], Progress { input, events, of }: Progress) {
     let path = inputs.get(input).map(|input| input.path.display().to_string()).unwrap_or_default();
-    let percent = if of == 0 { 100 } else { events.saturating_mul(100) / of };
+    let percent = events.saturating_mul(100).checked_div(of).unwrap_or(100);
     let (file, files) = (input + 1, inputs.len());
     // With the terminal gone there is nobody to show it to.
     let _ = write!(io::stderr(), "\r\x1b[K{percent:3} % of {path} ({file} of {files})");

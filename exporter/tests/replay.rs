@@ -1,15 +1,22 @@
 //! A replayed recording looks like the node did.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
-#![expect(clippy::panic, reason = "a deadline has to")]
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, in its fixtures too"
+)]
 
 #[path = "fixture/exporter.rs"]
+#[allow(dead_code, reason = "made for tests that ask for more")]
 mod exporter;
 #[path = "fixture/http_client.rs"]
+#[allow(dead_code, reason = "made for tests that ask for more")]
 mod http_client;
 #[path = "fixture/poll.rs"]
 mod poll;
 #[path = "fixture/samples.rs"]
+#[allow(dead_code, reason = "made for tests that ask for more")]
 mod samples;
 
 use std::path::Path;

@@ -1,5 +1,8 @@
 //! Several nodes asked at once: one is slow, one refuses, one has a wrong clock, one speaks TLS.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+
+#[path = "fixture/fake_node.rs"]
 mod fake_node;
 
 use std::sync::Arc;

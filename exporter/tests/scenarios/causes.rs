@@ -79,7 +79,7 @@ fn complaints(outcome: &Outcome, expected: Expected) -> Vec<String> {
     if expected.loses {
         // A look may come late on a busy host, when the program has told its last loss.
         let told = |look: &&&Look| outcome.trainer.lost_seconds_at(look.at_ns).is_some();
-        let until = since.iter().rfind(told).unwrap_or(&last).at_ns;
+        let until = since.iter().rfind(told).unwrap_or(last).at_ns;
         complaints.extend(loss_complaint(outcome, chain, (first.at_ns, until)));
     }
     complaints

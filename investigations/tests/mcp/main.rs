@@ -1,6 +1,8 @@
 //! The server of MCP: the public client calls every tool over both transports, and what is hostile is refused.
 
-#[path = "../fake_node.rs"]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+
+#[path = "../fixture/fake_node.rs"]
 mod fake_node;
 mod http;
 mod recording;
