@@ -66,12 +66,14 @@ impl Loss {
         Ok(result)
     }
 
-    /// Time in a section that the thread was off the CPU is lost.
-    pub(crate) fn off_cpu<T>(&self, section: impl FnOnce() -> Result<T>) -> Result<T> {
-        let (start, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
+    /// Time in a section that the thread was blocked is lost: neither on a CPU nor waiting for one, which is another's doing.
+    pub(crate) fn blocked<T>(&self, section: impl FnOnce() -> Result<T>) -> Result<T> {
+        let delay = self.run_delay_ns()?;
+        let (cpu, start) = (clock::thread_cpu_ns(), clock::monotonic_ns());
         let result = section()?;
-        let cpu = clock::thread_cpu_ns() - cpu;
-        self.add((clock::monotonic_ns() - start).saturating_sub(cpu));
+        let (end, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns() - cpu);
+        let elsewhere = cpu + (self.run_delay_ns()? - delay);
+        self.add((end - start).saturating_sub(elsewhere));
         Ok(result)
     }
 

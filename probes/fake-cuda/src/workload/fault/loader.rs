@@ -97,7 +97,7 @@ impl Fault for SlowWorkers {
 
     fn step(&mut self, gpu: &mut Gpu, loss: Option<&Loss>) -> Result<()> {
         match loss {
-            Some(loss) => loss.off_cpu(|| self.take_batch())?,
+            Some(loss) => loss.blocked(|| self.take_batch())?,
             None => self.take_batch()?,
         }
         gpu.step(&self.pace())

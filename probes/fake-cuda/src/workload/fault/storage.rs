@@ -32,6 +32,6 @@ impl Fault for Storage {
     }
 
     fn disturb(&mut self, _gpu: &mut Gpu, loss: &Loss) -> Result<()> {
-        loss.off_cpu(|| Ok(block::block(self.way, self.each_ns)?))
+        loss.blocked(|| Ok(block::block(self.way, self.each_ns)?))
     }
 }
