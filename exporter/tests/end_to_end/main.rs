@@ -33,6 +33,7 @@ mod poll;
 mod prometheus;
 #[path = "../fixture/prometheus_server.rs"]
 mod prometheus_server;
+mod recording;
 mod refusals;
 mod retention;
 #[path = "../fixture/samples.rs"]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use gpucause_abi::state::{Reason, Role};
 use serde::Serialize;
 
 use super::Incident;
@@ -250,20 +251,21 @@ fn call_line(recording: &dyn Recording, call: &CallStatistics) -> CallLine {
     }
 }
 
-/// Of each process and reason, the longest first.
+/// Of each process and reason, the longest first. Where threads are told apart, of those that make calls, or are workers: others
+/// sleep all the time.
 fn wait_lines<'a>(
     recording: &dyn Recording,
     waits: impl Iterator<Item = &'a WaitStatistics>,
     span_ns: u64,
 ) -> Vec<WaitLine> {
     let mut lines: BTreeMap<_, WaitLine> = BTreeMap::new();
-    for wait in waits {
+    for wait in waits.filter(|wait| wait.role != Some(Role::Helper)) {
         let line = lines.entry((wait.process, wait.reason)).or_insert_with(|| {
             let (pid, comm) = named(recording, wait.process);
             WaitLine {
                 pid,
                 comm,
-                reason: wait.reason.map_or("not recorded", gpucause_abi::state::Reason::label),
+                reason: wait.reason.map_or("not recorded", Reason::label),
                 count: 0,
                 seconds: 0.0,
                 share_of_span: 0.0,

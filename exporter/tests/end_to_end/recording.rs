@@ -1,0 +1,136 @@
+//! What `gpucause record` writes down is what a workload says of itself, and a recording is replayed as the node was.
+
+use crate::exporter::{Exporter, gpucause};
+use crate::http_client;
+use crate::poll::until;
+use crate::workload::{Workload, libraries};
+use gpucause_investigations::recording::{self, Call, Filter, Kind, Recording};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::Child;
+
+/// Starts to record, and waits until the stand-ins have probes.
+fn record(db: &Path, log: &Path, arguments: &[&str]) -> Child {
+    let mut command = gpucause(&["record", "--node=gpu-1", "--db"]);
+    command.arg(db).args(arguments).stderr(File::create(log).unwrap());
+    let mut child = command.spawn().unwrap();
+    let library = libraries().join("libcudart.so.12");
+    until("probes", || {
+        let told = fs::read_to_string(log).unwrap();
+        assert!(child.try_wait().unwrap().is_none(), "{told}");
+        let attached =
+            |line: &str| line.contains("msg=attached") && line.contains(library.to_str().unwrap());
+        told.lines().any(attached).then_some(())
+    });
+    child
+}
+
+fn end(mut child: Child, log: &Path) {
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(0), "{}", fs::read_to_string(log).unwrap());
+}
+
+/// Calls of a process by op: how many, and in how long.
+fn calls(recording: &dyn Recording, pid: u32) -> BTreeMap<String, (u64, u64)> {
+    let mut calls: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let each = &mut |event: &recording::Event| {
+        let process = &recording.processes()[event.process.0 as usize];
+        if let Kind::Call(Call { op, .. }) = &event.kind
+            && process.pid == pid
+        {
+            let (count, sum) = calls.entry(op.to_string()).or_default();
+            *count += 1;
+            *sum += event.duration_ns;
+        }
+        ControlFlow::Continue(())
+    };
+    recording.events(&Filter::default(), each).unwrap();
+    calls
+}
+
+#[test]
+fn every_call_is_in_the_file_once_beside_the_accounts_and_is_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, log) = (dir.path().join("trace.db"), dir.path().join("log"));
+    let mix = "--mix=cudaLaunchKernel=8,cudaMemcpyAsync=1,cudaStreamSynchronize=1";
+    let mut workload = Workload::start(&["calls", "--calls=5000", "--threads=2", mix]);
+    let recorder = record(&db, &log, &["--calls-from=0", "--off-cpu-from=0"]);
+    let truth = workload.work();
+    let pid = workload.pid();
+    end(recorder, &log);
+    workload.end();
+
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "one file, and the log");
+    let trace = recording::open(&db).unwrap();
+    assert_eq!(trace.nodes()[0].name, "gpu-1");
+    assert_eq!(trace.sessions()[0].lost_events, Some(0));
+    let told = calls(&*trace, pid.parse().unwrap());
+    for (op, count) in truth["calls"].as_object().unwrap() {
+        assert_eq!(told.get(op).map(|own| own.0), count.as_u64(), "{op} in {told:?}");
+    }
+    // The accounts of the last look agree with the events.
+    for calls in trace.calls().unwrap() {
+        let process = &trace.processes()[calls.process.0 as usize];
+        if process.pid.to_string() == pid && calls.cold != Some(true) && told.len() == 3 {
+            let (count, sum) = told[&*calls.op];
+            assert!(calls.durations.count <= count, "{calls:?}, {count} events");
+            assert!(calls.durations.sum_ns <= sum, "{calls:?}, {sum} ns");
+        }
+    }
+
+    let replay = Exporter::of(
+        gpucause(&["replay", "--web.listen-address=127.0.0.1:0", "--speed=100", "--db"]).arg(&db),
+    );
+    let launches = truth["calls"]["cudaLaunchKernel"].as_u64().unwrap();
+    until("all launches on the page", || {
+        let labels = [("pid", &*pid), ("op", "cudaLaunchKernel")];
+        let count = "gpucause_cuda_call_duration_seconds_count";
+        (replay.samples().count(count, &labels) == launches).then_some(())
+    });
+    assert_eq!(http_client::get(replay.address, "/api/v1/chains").status, 200);
+}
+
+#[test]
+fn only_slow_calls_of_one_process_are_recorded_where_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, log) = (dir.path().join("trace.db"), dir.path().join("log"));
+    let mix = "--mix=cudaLaunchKernel=9,cudaMemcpyAsync=1";
+    let slow = ["calls", "--calls=400", mix, "--script=cudaMemcpyAsync:sleep=3ms"];
+    let mut workloads = [Workload::start(&slow), Workload::start(&slow)];
+    let pids = [workloads[0].pid(), workloads[1].pid()];
+    let recorder = record(&db, &log, &["--calls-from=2ms", "--pid", &pids[0]]);
+    let truths: Vec<_> = workloads.iter_mut().map(Workload::work).collect();
+    end(recorder, &log);
+    workloads.into_iter().for_each(Workload::end);
+    let trace = recording::open(&db).unwrap();
+    let of = |pid: &str| calls(&*trace, pid.parse().unwrap());
+    let (count, sum) = of(&pids[0])["cudaMemcpyAsync"];
+    assert_eq!(Some(count), truths[0]["calls"]["cudaMemcpyAsync"].as_u64());
+    assert!(sum >= count * 3_000_000, "{sum} ns in {count} calls");
+    assert_eq!(of(&pids[1]), BTreeMap::new());
+    // The accounts are of everybody.
+    assert!(
+        trace.calls().unwrap().iter().any(|calls| {
+            trace.processes()[calls.process.0 as usize].pid.to_string() == pids[1]
+        })
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_had_is_told_before_anything_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let there = dir.path().join("trace.db");
+    fs::write(&there, "mine").unwrap();
+    for db in [there.as_path(), Path::new("/nonexistent/trace.db")] {
+        let output = gpucause(&["record", "--duration=1s", "--db"]).arg(db).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(db.to_str().unwrap()), "{told}");
+    }
+    assert_eq!(fs::read_to_string(&there).unwrap(), "mine");
+}
