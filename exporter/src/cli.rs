@@ -1,6 +1,8 @@
 //! The command line.
 
+mod asking;
 mod recordings;
+mod top;
 
 use crate::budget::Budget;
 use crate::config::reload::{ConfigSource, Overrides};
@@ -9,16 +11,12 @@ use crate::demo::scenario::Scenario;
 use crate::duration;
 use crate::gpus::Gpus;
 use crate::logging;
-use crate::nodes::NodeArgs;
 use crate::nvml::Nvml;
 use crate::server::{Limits, ListenAddress, LiveWebConfig, Server, TelemetryPath};
-use crate::top::Show;
 use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use gpucause_abi::Tgid;
 use gpucause_investigations::http::TrustError;
-use gpucause_investigations::node::NodeUrl;
 use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use gpucause_probes::nvml::LIBRARY;
@@ -28,10 +26,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use asking::{ExplainArgs, McpArgs};
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
     Speed,
 };
+pub use top::TopArgs;
 
 /// What the user typed.
 #[derive(Debug, Parser)]
@@ -83,54 +83,6 @@ pub enum Command {
     },
 }
 
-/// The shortest interval of `top`: shorter ones would tell little, and cost much.
-const LEAST_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Flags of `gpucause top`.
-#[derive(Debug, Clone, Args)]
-pub struct TopArgs {
-    /// Length of the interval that is shown, such as 500ms or 2s
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
-    pub interval: Duration,
-    /// Print one interval as plain text and end
-    #[arg(long, conflicts_with = "count")]
-    pub once: bool,
-    /// Print a table an interval as plain text; the default where standard output is no terminal
-    #[arg(short, long)]
-    pub batch: bool,
-    /// End after so many intervals
-    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-    pub count: Option<u32>,
-    /// Show this process only
-    #[arg(short, long, value_name = "PID")]
-    pub pid: Option<u32>,
-    /// Flags of the probes.
-    #[command(flatten)]
-    pub probe: ProbeArgs,
-}
-
-impl TopArgs {
-    /// How the view is shown.
-    #[must_use]
-    pub fn show(&self) -> Show {
-        Show {
-            interval: self.interval,
-            count: if self.once { Some(1) } else { self.count },
-            only: self.pid.map(Tgid),
-            plain: self.batch || self.once,
-            heading: Vec::new(),
-        }
-    }
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = duration::parse(text)?;
-    if interval < LEAST_INTERVAL {
-        return Err(format!("{text:?} is too short; write {LEAST_INTERVAL:?} or more"));
-    }
-    Ok(interval)
-}
-
 /// Flags of `gpucause check`.
 #[derive(Debug, Clone, Args)]
 pub struct CheckArgs {
@@ -143,61 +95,6 @@ pub struct CheckArgs {
     /// Web configuration file that the exporter would read
     #[arg(long = "web.config.file", value_name = "PATH")]
     pub web_config: Option<PathBuf>,
-}
-
-/// Flags of `gpucause explain`.
-#[derive(Debug, Clone, Args)]
-pub struct ExplainArgs {
-    /// The node, where gpucause exporter runs, such as https://me@gpu-1:9400; a password in it can be seen by other users of this host
-    #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file"])]
-    pub url: NodeUrl,
-    /// Explain this trace file, such as one of Ingero, and ask no node
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "password_file", "ca_file", "client_cert", "client_key", "since"])]
-    pub db: Option<PathBuf>,
-    /// Flags that name several nodes, and say how nodes are asked.
-    #[command(flatten)]
-    pub nodes: NodeArgs,
-    /// Only what was seen in this time, such as 5m or 1h30m
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
-    pub since: Duration,
-    /// Add a table of what each process lost
-    #[arg(long)]
-    pub per_process: bool,
-    /// Print JSON, with all numbers
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Flags of `gpucause mcp`.
-#[derive(Debug, Clone, Args)]
-pub struct McpArgs {
-    /// The node, where gpucause exporter runs, such as https://me@gpu-1:9400; a password in it can be seen by other users of this host
-    #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file"])]
-    pub url: NodeUrl,
-    /// Answer from this trace file, and ask no node
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "password_file", "ca_file", "client_cert", "client_key"])]
-    pub db: Option<PathBuf>,
-    /// Flags that name several nodes, and say how nodes are asked.
-    #[command(flatten)]
-    pub nodes: NodeArgs,
-    /// Serve over HTTP at this address, such as 127.0.0.1:9402, rather than over standard input and output; for other hosts a token and TLS are needed
-    #[arg(long, value_name = "ADDRESS")]
-    pub http: Option<ListenAddress>,
-    /// File whose first line is the token that clients over HTTP must show; without it GPUCAUSE_MCP_TOKEN in the environment is taken
-    #[arg(long, value_name = "PATH", requires = "http")]
-    pub token_file: Option<PathBuf>,
-    /// Name under which clients may ask over HTTP, beside localhost, addresses and the host's own name; may be repeated
-    #[arg(long = "allow-host", value_name = "NAME", requires = "http")]
-    pub allow_hosts: Vec<String>,
-    /// File with TLS and client certificates, in the format of Prometheus's exporter-toolkit
-    #[arg(long = "web.config.file", value_name = "PATH", requires = "http")]
-    pub web_config: Option<PathBuf>,
-    /// Let assistants start demonstrations, which put a load on this host for a minute at most
-    #[arg(long)]
-    pub allow_demo: bool,
-    /// Flags of the log.
-    #[command(flatten)]
-    pub log: logging::LogArgs,
 }
 
 /// Flags of `gpucause demo`.
@@ -407,6 +304,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use clap::CommandFactory as _;
+    use gpucause_abi::Tgid;
     use gpucause_investigations::export;
 
     fn exporter(arguments: &[&str]) -> Result<ExporterArgs, clap::Error> {

@@ -3,13 +3,16 @@
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, Error, OpenFlags, ffi};
 
 /// The longest value or row that is read from a file, in bytes.
-const LONGEST_ROW: i32 = 16 << 20;
+const LONGEST_ROW: i32 = 64 << 20;
+/// How long a program that is writing is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Opens the file for reading. What its schema says is not trusted to call anything.
 ///
@@ -18,10 +21,16 @@ const LONGEST_ROW: i32 = 16 << 20;
 /// # Errors
 /// When there is no such file, or it may not be read.
 pub(crate) fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
+    // SQLite says only that it cannot.
+    std::fs::File::open(path).map_err(|error| {
+        let failure = ffi::Error::new(ffi::SQLITE_CANTOPEN);
+        Error::SqliteFailure(failure, Some(error.to_string()))
+    })?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(uri(path), flags)?;
+    connection.busy_timeout(PATIENCE)?;
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST_ROW)?;
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;

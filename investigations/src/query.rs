@@ -121,11 +121,6 @@ pub fn query(path: &Path, sql: &str, limits: &Limits) -> Result<Answer, QueryErr
     }
     guard::begins_to_read(sql).map_err(QueryError::Refused)?;
     let not_open = |source| QueryError::Open { path: path.to_path_buf(), source };
-    // SQLite says only that it cannot.
-    std::fs::File::open(path).map_err(|error| {
-        let failure = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
-        not_open(rusqlite::Error::SqliteFailure(failure, Some(error.to_string())))
-    })?;
     let mut connection = open_read_only(path).map_err(not_open)?;
     let late = Arc::new(AtomicBool::new(false));
     confine(&mut connection, limits, &late).map_err(not_open)?;

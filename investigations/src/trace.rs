@@ -2,19 +2,23 @@
 //!
 //! What each table and column means is in `investigations/trace-file.md`.
 
+mod dictionaries;
 mod dictionary;
 mod event_row;
+mod frames;
 mod lists;
 mod look_codec;
 mod reader;
 mod schema;
 mod store;
 mod totals;
+mod write_error;
 mod writer;
 
 pub use event_row::{NewCall, NewEvent, NewKind, NewOffCpu, NewParty};
 pub use reader::Trace;
-pub use store::{ProcessRef, WriteError};
+pub use store::ProcessRef;
+pub use write_error::WriteError;
 pub use writer::{Finished, Start, Writer};
 
 pub(crate) use lists::PRUNED;

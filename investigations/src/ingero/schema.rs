@@ -38,11 +38,6 @@ pub(super) struct File {
 impl File {
     pub(super) fn open(path: &Path) -> Result<Self, RecordingError> {
         let cannot = |source| RecordingError::Open { path: path.to_path_buf(), source };
-        // SQLite says only that it cannot.
-        if let Err(error) = std::fs::File::open(path) {
-            let failure = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
-            return Err(cannot(rusqlite::Error::SqliteFailure(failure, Some(error.to_string()))));
-        }
         let connection = open_read_only(path).map_err(cannot)?;
         let columns = columns(&connection).map_err(|flaw| match flaw {
             Flaw::Sqlite(rusqlite::Error::SqliteFailure(error, _))

@@ -1,20 +1,13 @@
 //! From a file to a recording, whoever wrote it.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rusqlite::limits::Limit;
 use rusqlite::{Connection, ErrorCode};
 
 use super::{Recording, RecordingError};
 use crate::database::open_read_only;
 use crate::ingero::Ingero;
 use crate::trace::{self, Trace};
-
-/// The longest text or blob that is taken from a file.
-const LONGEST: i32 = 64 << 20;
-/// How long a program that is writing is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Opens a recording, for reading only.
 ///
@@ -29,8 +22,6 @@ pub fn open(path: &Path) -> Result<Box<dyn Recording>, RecordingError> {
 pub(crate) fn read_only(path: &Path) -> Result<Connection, RecordingError> {
     let open = || {
         let connection = open_read_only(path)?;
-        connection.busy_timeout(PATIENCE)?;
-        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST)?;
         // The first that reads the file.
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
         Ok(connection)

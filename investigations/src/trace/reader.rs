@@ -10,10 +10,10 @@ use gpucause_engine::chain::Chain;
 use rusqlite::{Connection, Row, params};
 
 use super::event_row::kind;
+use super::frames::FrameText;
 use super::lists::{ListError, Lists, natural, rows, some_natural};
 use super::look_codec;
 use super::schema;
-use super::store::FrameText;
 use crate::recording::{
     Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, KernelName, Kind, Look,
     Node, NodeChain, OffCpu, Party, Process, ProcessIndex, Recording, RecordingError, Session,

@@ -9,11 +9,13 @@ use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
 use rusqlite::{Connection, params};
 
-use super::dictionary::{Dictionary, Pairs};
-use super::event_row::{Columns, NewEvent};
+use super::dictionaries::Dictionaries;
+use super::event_row::NewEvent;
+use super::frames::{fnv1a, frames_text};
 use super::lists::rows;
+use super::write_error::WriteError;
 use super::{look_codec, schema};
-use crate::recording::{Stack, StackFrame, StackId};
+use crate::recording::{Stack, StackId};
 
 /// A process of the file that is being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,50 +29,6 @@ pub(crate) struct NodeRef(pub(super) i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SessionRef(pub(super) i64);
 
-/// Why a trace cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum WriteError {
-    /// There is a file already.
-    #[error("{path} exists already; write to another file, or say that it may be overwritten")]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file cannot be made.
-    #[error("cannot create {path}: {source}")]
-    Create {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// SQLite cannot write to it.
-    #[error("cannot write to {path}: {source}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What SQLite says.
-        source: rusqlite::Error,
-    },
-    /// Somebody reads it for longer than is waited for, so that what was written cannot be put together.
-    #[error(
-        "{path} is whole, but another program has it open: keep {path}-wal beside it; it becomes one file when something \
-         that may write opens and closes it"
-    )]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
-    /// More nodes or events than there are numbers for.
-    #[error("{path} has no numbers left for more {what}")]
-    Full {
-        /// The file.
-        path: PathBuf,
-        /// Of what there are too many.
-        what: &'static str,
-    },
-}
-
 /// How long a program that reads the file is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Files of at most so many bytes get smaller pages when they are finished.
@@ -81,7 +39,6 @@ const MAX_NODES: usize = 1 << 16;
 
 const INSERT_EVENT: &str =
     "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-const INSERT_NAME: &str = "INSERT INTO names VALUES (?, ?)";
 
 /// A file that is being written.
 #[derive(Debug)]
@@ -95,92 +52,6 @@ pub(crate) struct Store {
     looks: i64,
     /// Since when a transaction is open.
     open_since: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Dictionaries {
-    names: Dictionary<Box<str>>,
-    ops: Pairs<Api>,
-    parties: Pairs<Option<u32>>,
-    threads: Dictionary<(i64, u32)>,
-    stacks: Dictionary<i64>,
-}
-
-impl Default for Dictionaries {
-    fn default() -> Self {
-        Self {
-            names: Dictionary::new(INSERT_NAME),
-            ops: Pairs::new("INSERT INTO ops VALUES (?, ?, ?)"),
-            parties: Pairs::new("INSERT INTO parties VALUES (?, ?, ?)"),
-            threads: Dictionary::new("INSERT INTO threads VALUES (?, ?, ?, NULL)"),
-            stacks: Dictionary::new("INSERT INTO stacks VALUES (?, ?, ?)"),
-        }
-    }
-}
-
-impl Dictionaries {
-    fn name(&mut self, connection: &Connection, text: &str) -> rusqlite::Result<i64> {
-        self.names.id(connection, text, || text.into(), |id| params_of_name(id, text))
-    }
-
-    fn op(&mut self, connection: &Connection, api: Api, op: &str) -> rusqlite::Result<i64> {
-        self.ops.id(connection, (op, api), |id| (id, api.label(), op.to_owned()))
-    }
-
-    fn thread(
-        &mut self,
-        connection: &Connection,
-        process: ProcessRef,
-        tid: u32,
-    ) -> rusqlite::Result<i64> {
-        let key = (process.0, tid);
-        self.threads.id(connection, &key, || key, |id| (id, process.0, tid))
-    }
-
-    fn insert(
-        &mut self,
-        connection: &Connection,
-        statement: &mut rusqlite::Statement<'_>,
-        id: i64,
-        event: &NewEvent<'_>,
-    ) -> rusqlite::Result<()> {
-        let columns = Columns::of(&event.kind);
-        let mut named =
-            |text: Option<&str>| text.map(|text| self.name(connection, text)).transpose();
-        let kind = named(Some(columns.kind))?;
-        let direction = named(columns.direction)?;
-        let object = named(columns.object)?;
-        let reason = named(columns.reason)?;
-        let op = columns.op.map(|(api, op)| self.op(connection, api, op)).transpose()?;
-        let party = columns.party.map(|party| {
-            let row = |id| (id, party.pid, party.comm.to_owned());
-            self.parties.id(connection, (party.comm, party.pid), row)
-        });
-        let thread = self.thread(connection, event.process, event.tid)?;
-        statement.execute(params![
-            id,
-            event.start_ns,
-            signed(event.duration_ns),
-            thread,
-            kind,
-            op,
-            columns.outermost,
-            columns.cold,
-            columns.code,
-            columns.off_cpu_ns.map(signed),
-            columns.bytes.map(signed),
-            direction,
-            object,
-            reason,
-            party.transpose()?,
-            event.stack.map(|stack| stack.0),
-        ])?;
-        Ok(())
-    }
-}
-
-fn params_of_name(id: i64, text: &str) -> (i64, String) {
-    (id, text.to_owned())
 }
 
 /// SQLite's numbers have a sign; none of ours comes near their end.
@@ -579,37 +450,4 @@ fn replace_details(
         insert.execute(params![id, position as i64, name, value])?;
     }
     Ok(())
-}
-
-/// A frame in the column `frames`.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct FrameText<'a> {
-    pub(super) address: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none", borrow)]
-    pub(super) function: Option<std::borrow::Cow<'a, str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", borrow)]
-    pub(super) file: Option<std::borrow::Cow<'a, str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) line: Option<u32>,
-}
-
-fn frames_text(stack: &Stack) -> String {
-    let frames: Vec<_> = stack
-        .frames
-        .iter()
-        .map(|StackFrame { address, function, file, line }| FrameText {
-            address: *address,
-            function: function.as_deref().map(Into::into),
-            file: file.as_deref().map(Into::into),
-            line: *line,
-        })
-        .collect();
-    serde_json::to_string(&frames).unwrap_or_default()
-}
-
-/// FNV-1a: known well enough that others can compute it too.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

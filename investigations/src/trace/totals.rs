@@ -7,7 +7,8 @@ use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::state::{Phase, Role, State};
 use rusqlite::params;
 
-use super::store::{ProcessRef, Store, WriteError, signed};
+use super::store::{ProcessRef, Store, signed};
+use super::write_error::WriteError;
 use crate::recording::{CallStatistics, Completeness, Durations, WaitStatistics};
 
 const TABLES: &[&str] = &["call_totals", "wait_totals", "waited_for", "dispatcher_time"];

@@ -13,7 +13,8 @@ use gpucause_engine::chain::Chain;
 
 use super::event_row::NewEvent;
 use super::schema;
-use super::store::{NodeRef, ProcessRef, SessionRef, Store, WriteError};
+use super::store::{NodeRef, ProcessRef, SessionRef, Store};
+use super::write_error::WriteError;
 use crate::recording::{Stack, StackId};
 
 /// After so long what was written is committed, so that with the time of a caller's turn no more than a second is lost.

@@ -1,0 +1,66 @@
+//! Flags of the commands that ask nodes, or a trace file, what happened.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use gpucause_investigations::node::NodeUrl;
+
+use crate::nodes::NodeArgs;
+use crate::server::ListenAddress;
+use crate::{duration, logging};
+
+/// Flags of `gpucause explain`.
+#[derive(Debug, Clone, Args)]
+pub struct ExplainArgs {
+    /// The node, where gpucause exporter runs, such as https://me@gpu-1:9400; a password in it can be seen by other users of this host
+    #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file"])]
+    pub url: NodeUrl,
+    /// Explain this trace file, such as one of Ingero, and ask no node
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "password_file", "ca_file", "client_cert", "client_key", "since"])]
+    pub db: Option<PathBuf>,
+    /// Flags that name several nodes, and say how nodes are asked.
+    #[command(flatten)]
+    pub nodes: NodeArgs,
+    /// Only what was seen in this time, such as 5m or 1h30m
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
+    pub since: Duration,
+    /// Add a table of what each process lost
+    #[arg(long)]
+    pub per_process: bool,
+    /// Print JSON, with all numbers
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `gpucause mcp`.
+#[derive(Debug, Clone, Args)]
+pub struct McpArgs {
+    /// The node, where gpucause exporter runs, such as https://me@gpu-1:9400; a password in it can be seen by other users of this host
+    #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file"])]
+    pub url: NodeUrl,
+    /// Answer from this trace file, and ask no node
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "password_file", "ca_file", "client_cert", "client_key"])]
+    pub db: Option<PathBuf>,
+    /// Flags that name several nodes, and say how nodes are asked.
+    #[command(flatten)]
+    pub nodes: NodeArgs,
+    /// Serve over HTTP at this address, such as 127.0.0.1:9402, rather than over standard input and output; for other hosts a token and TLS are needed
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<ListenAddress>,
+    /// File whose first line is the token that clients over HTTP must show; without it GPUCAUSE_MCP_TOKEN in the environment is taken
+    #[arg(long, value_name = "PATH", requires = "http")]
+    pub token_file: Option<PathBuf>,
+    /// Name under which clients may ask over HTTP, beside localhost, addresses and the host's own name; may be repeated
+    #[arg(long = "allow-host", value_name = "NAME", requires = "http")]
+    pub allow_hosts: Vec<String>,
+    /// File with TLS and client certificates, in the format of Prometheus's exporter-toolkit
+    #[arg(long = "web.config.file", value_name = "PATH", requires = "http")]
+    pub web_config: Option<PathBuf>,
+    /// Let assistants start demonstrations, which put a load on this host for a minute at most
+    #[arg(long)]
+    pub allow_demo: bool,
+    /// Flags of the log.
+    #[command(flatten)]
+    pub log: logging::LogArgs,
+}

@@ -1,0 +1,102 @@
+//! The dictionaries of a file, and events written by them.
+
+use gpucause_abi::op::Api;
+use rusqlite::{Connection, params};
+
+use super::dictionary::{Dictionary, Pairs};
+use super::event_row::{Columns, NewEvent};
+use super::store::{ProcessRef, signed};
+
+const INSERT_NAME: &str = "INSERT INTO names VALUES (?, ?)";
+
+/// What repeats in the events of a file.
+#[derive(Debug)]
+pub(super) struct Dictionaries {
+    names: Dictionary<Box<str>>,
+    ops: Pairs<Api>,
+    parties: Pairs<Option<u32>>,
+    threads: Dictionary<(i64, u32)>,
+    pub(super) stacks: Dictionary<i64>,
+}
+
+impl Default for Dictionaries {
+    fn default() -> Self {
+        Self {
+            names: Dictionary::new(INSERT_NAME),
+            ops: Pairs::new("INSERT INTO ops VALUES (?, ?, ?)"),
+            parties: Pairs::new("INSERT INTO parties VALUES (?, ?, ?)"),
+            threads: Dictionary::new("INSERT INTO threads VALUES (?, ?, ?, NULL)"),
+            stacks: Dictionary::new("INSERT INTO stacks VALUES (?, ?, ?)"),
+        }
+    }
+}
+
+impl Dictionaries {
+    fn name(&mut self, connection: &Connection, text: &str) -> rusqlite::Result<i64> {
+        self.names.id(connection, text, || text.into(), |id| params_of_name(id, text))
+    }
+
+    pub(super) fn op(
+        &mut self,
+        connection: &Connection,
+        api: Api,
+        op: &str,
+    ) -> rusqlite::Result<i64> {
+        self.ops.id(connection, (op, api), |id| (id, api.label(), op.to_owned()))
+    }
+
+    pub(super) fn thread(
+        &mut self,
+        connection: &Connection,
+        process: ProcessRef,
+        tid: u32,
+    ) -> rusqlite::Result<i64> {
+        let key = (process.0, tid);
+        self.threads.id(connection, &key, || key, |id| (id, process.0, tid))
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        connection: &Connection,
+        statement: &mut rusqlite::Statement<'_>,
+        id: i64,
+        event: &NewEvent<'_>,
+    ) -> rusqlite::Result<()> {
+        let columns = Columns::of(&event.kind);
+        let mut named =
+            |text: Option<&str>| text.map(|text| self.name(connection, text)).transpose();
+        let kind = named(Some(columns.kind))?;
+        let direction = named(columns.direction)?;
+        let object = named(columns.object)?;
+        let reason = named(columns.reason)?;
+        let op = columns.op.map(|(api, op)| self.op(connection, api, op)).transpose()?;
+        let party = columns.party.map(|party| {
+            let row = |id| (id, party.pid, party.comm.to_owned());
+            self.parties.id(connection, (party.comm, party.pid), row)
+        });
+        let thread = self.thread(connection, event.process, event.tid)?;
+        statement.execute(params![
+            id,
+            event.start_ns,
+            signed(event.duration_ns),
+            thread,
+            kind,
+            op,
+            columns.outermost,
+            columns.cold,
+            columns.code,
+            columns.off_cpu_ns.map(signed),
+            columns.bytes.map(signed),
+            direction,
+            object,
+            reason,
+            party.transpose()?,
+            event.stack.map(|stack| stack.0),
+        ])?;
+        Ok(())
+    }
+}
+
+fn params_of_name(id: i64, text: &str) -> (i64, String) {
+    (id, text.to_owned())
+}
