@@ -77,7 +77,9 @@ impl Player {
         if looks == 0 && !stopped {
             self.play_events(&mut begin, &chains)?;
         }
-        tracing::info!("the recording is over; the last page stays");
+        if matches!(self.stopped.try_recv(), Err(TryRecvError::Empty)) {
+            tracing::info!("the recording is over");
+        }
         Ok(())
     }
 
