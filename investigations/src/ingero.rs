@@ -5,7 +5,7 @@
 //! - Calls of the driver are stored beside the runtime's that made them.
 //! - What is stored is a sample: `event_aggregates` counts the rest.
 //!
-//! The file's own verdicts are not taken over; see [`chains`].
+//! The file's own verdicts are not taken over; see `ingero/chains.rs`.
 
 mod chains;
 mod codes;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use gpucause_abi::ProcId;
@@ -77,7 +77,9 @@ impl Player {
         if looks == 0 && !stopped {
             self.play_events(&mut begin, &chains)?;
         }
-        tracing::info!("the recording is over; the last page stays");
+        if matches!(self.stopped.try_recv(), Err(TryRecvError::Empty)) {
+            tracing::info!("the recording is over");
+        }
         Ok(())
     }
 
