@@ -1,5 +1,7 @@
 //! The daemon between the probes and the page: what is kept of processes that ended, and what `/proc` says of them.
 
+mod probe_states;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +15,7 @@ use gpucause_engine::chain::Chain;
 use gpucause_probes::hazard::{Gravity, hazards_of_this_kernel};
 use gpucause_probes::host_functions::{FunctionName, HostFunctions};
 use gpucause_probes::recorder::{Recorder, RecorderError};
-use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
+use gpucause_probes::registry::Verdict as LibraryVerdict;
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
@@ -25,20 +27,18 @@ use crate::family::Exported;
 use crate::folding::Folding;
 use crate::gpus::Gpus;
 use crate::kernel_names::{KernelNames, NameSource};
-use crate::nvml::{self, GpusByPid};
-use crate::observation::{AttachGap, ConfigState, Observation, ProbeState};
+use crate::nvml::GpusByPid;
+use crate::observation::{ConfigState, Observation};
 use crate::process_details::{DetailsCache, ProcessDetails, is_running};
 use crate::process_selection::ProcessSelection;
 use crate::retention::Retention;
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::throttling::Throttling;
 use crate::wait_names::WaitNames;
+use probe_states::{attach_gaps, nvml_state, probe_states};
 
 /// How often processes that ended are looked for when nobody scrapes.
 pub const REAP_EVERY: Duration = Duration::from_secs(1);
-
-/// Characters of a path that a label holds.
-const MAX_LABEL_CHARS: usize = 256;
 
 /// What is remembered from scrape to scrape.
 #[derive(Debug)]
@@ -528,40 +528,6 @@ fn warn_of_hazards() {
     }
 }
 
-fn probe_states(status: &Status) -> Vec<ProbeState> {
-    let host = status.programs.iter().map(|program| ProbeState {
-        probe: program.program.into(),
-        library: String::new(),
-        verdict: program.verdict.label(),
-    });
-    let libraries = status.libraries.iter().map(|library| ProbeState {
-        probe: "call".into(),
-        library: library_label(library),
-        verdict: match library.verdict {
-            LibraryVerdict::Attached if library.slow.is_empty() => "attached",
-            LibraryVerdict::Attached => "attached_slow",
-            LibraryVerdict::NoSymbols => "unsupported",
-            LibraryVerdict::Broken(_) | LibraryVerdict::Refused(_) => "broken",
-            LibraryVerdict::OverLimit => "over_limit",
-        },
-    });
-    let none = (!status.enabled).then(|| ProbeState {
-        probe: "call".into(),
-        library: String::new(),
-        verdict: Verdict::Disabled.label(),
-    });
-    host.chain(libraries).chain(none).collect()
-}
-
-/// The library by which the driver is asked is told of as the probes are.
-fn nvml_state(state: &nvml::State) -> ProbeState {
-    ProbeState {
-        probe: "nvml".into(),
-        library: state.library.clone(),
-        verdict: state.verdict.label(),
-    }
-}
-
 /// The driver forgets a process with its end, and we do not: its series must keep their labels.
 fn keep_gpus(
     known: &mut HashMap<ProcId, Arc<str>>,
@@ -573,18 +539,6 @@ fn keep_gpus(
         Some((process.id, Arc::clone(now.or_else(|| known.get(&process.id))?)))
     };
     *known = processes.iter().filter_map(keep).collect();
-}
-
-/// Whoever names a file chooses what stands here: only so much of it.
-fn library_label(library: &LibraryStatus) -> String {
-    library.path.to_string_lossy().chars().take(MAX_LABEL_CHARS).collect()
-}
-
-fn attach_gaps(libraries: &[LibraryStatus]) -> Vec<AttachGap> {
-    let gap = |library: &LibraryStatus| {
-        library.max_gap.map(|gap| AttachGap { library: library_label(library), gap })
-    };
-    libraries.iter().filter_map(gap).collect()
 }
 
 #[cfg(test)]

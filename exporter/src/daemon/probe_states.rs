@@ -1,0 +1,57 @@
+//! What became of each probe, as the page tells it.
+
+use gpucause_probes::Status;
+use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
+use gpucause_probes::verdict::Verdict;
+
+use crate::nvml;
+use crate::observation::{AttachGap, ProbeState};
+
+/// Characters of a path that a label holds.
+const MAX_LABEL_CHARS: usize = 256;
+
+pub(super) fn probe_states(status: &Status) -> Vec<ProbeState> {
+    let host = status.programs.iter().map(|program| ProbeState {
+        probe: program.program.into(),
+        library: String::new(),
+        verdict: program.verdict.label(),
+    });
+    let libraries = status.libraries.iter().map(|library| ProbeState {
+        probe: "call".into(),
+        library: library_label(library),
+        verdict: match library.verdict {
+            LibraryVerdict::Attached if library.slow.is_empty() => "attached",
+            LibraryVerdict::Attached => "attached_slow",
+            LibraryVerdict::NoSymbols => "unsupported",
+            LibraryVerdict::Broken(_) | LibraryVerdict::Refused(_) => "broken",
+            LibraryVerdict::OverLimit => "over_limit",
+        },
+    });
+    let none = (!status.enabled).then(|| ProbeState {
+        probe: "call".into(),
+        library: String::new(),
+        verdict: Verdict::Disabled.label(),
+    });
+    host.chain(libraries).chain(none).collect()
+}
+
+/// The library by which the driver is asked is told of as the probes are.
+pub(super) fn nvml_state(state: &nvml::State) -> ProbeState {
+    ProbeState {
+        probe: "nvml".into(),
+        library: state.library.clone(),
+        verdict: state.verdict.label(),
+    }
+}
+
+/// Whoever names a file chooses what stands here: only so much of it.
+fn library_label(library: &LibraryStatus) -> String {
+    library.path.to_string_lossy().chars().take(MAX_LABEL_CHARS).collect()
+}
+
+pub(super) fn attach_gaps(libraries: &[LibraryStatus]) -> Vec<AttachGap> {
+    let gap = |library: &LibraryStatus| {
+        library.max_gap.map(|gap| AttachGap { library: library_label(library), gap })
+    };
+    libraries.iter().filter_map(gap).collect()
+}
