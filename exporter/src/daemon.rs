@@ -466,7 +466,7 @@ impl Source for Daemon {
 
 /// The time of a live thread is completed at each look, and a stretch caught while it changed may be told a moment short the
 /// next time. Counters must not step back, so the larger is told.
-fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnapshot]) {
+pub(crate) fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnapshot]) {
     let mut telling = HashMap::with_capacity(processes.len());
     for process in processes.iter_mut().filter(|process| process.dispatches) {
         if let Some(before) = told.get(&process.id) {
@@ -482,7 +482,10 @@ fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnap
 
 /// A thread that ends while the others report is in the sum of its process a moment late, and a process that ends then has no
 /// sum.
-fn keep_faults_up(told: &mut HashMap<ProcId, [u64; FAULTS]>, processes: &mut [ProcessSnapshot]) {
+pub(crate) fn keep_faults_up(
+    told: &mut HashMap<ProcId, [u64; FAULTS]>,
+    processes: &mut [ProcessSnapshot],
+) {
     let mut telling = HashMap::with_capacity(processes.len());
     for process in processes {
         let before = told.get(&process.id).copied();

@@ -121,9 +121,11 @@ fn read(path: &Path) -> Result<Vec<NodeUrl>, NodesError> {
     if list.nodes.is_empty() || list.nodes.len() > MAX_NODES {
         return Err(wrong(format!("nodes has {}; name 1 to {MAX_NODES}", list.nodes.len())));
     }
-    let parsed =
-        |text: &String| text.parse().map_err(|error| wrong(format!("nodes: {text:?}: {error}")));
-    list.nodes.iter().map(parsed).collect()
+    // By its place: there may be a password in it.
+    let parsed = |(index, text): (usize, &String)| {
+        text.parse().map_err(|error| wrong(format!("nodes[{index}]: {error}")))
+    };
+    list.nodes.iter().enumerate().map(parsed).collect()
 }
 
 #[cfg(test)]

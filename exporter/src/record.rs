@@ -26,6 +26,9 @@ use session::Session;
 /// Between two looks at the ring. It holds some seconds of what is recorded.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 
+/// Between two times that the kernel's room for stacks is cleared of old ones.
+const FORGET_EVERY: Duration = Duration::from_secs(10);
+
 /// Records until a signal, or the end of `--duration`.
 ///
 /// # Errors
@@ -40,20 +43,28 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         size_limit: Some(args.size_limit.0),
         overwrite: args.force,
     };
-    // First: a file that cannot be had must be told before anything is loaded into the kernel.
-    let writer = Writer::create(&args.db, &start)?;
-    let options = Options { recorder: Some(RingSize::default()), ..args.probe.options() };
-    let daemon = Arc::new(Daemon::start(options, Arc::new(Config::without_budget()))?);
-    let recorder = daemon.recorder()?;
-    recorder.set(&args.settings())?;
-    let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock);
+    // First: a file that cannot be had must be told before anything is loaded into the kernel. It is made, and an old one goes,
+    // only when there is something to record.
+    Writer::check(&args.db, args.force)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(follow(&mut session, args.duration))?;
-    let told = session.finish()?;
-    writeln!(io::stderr(), "{told}").context("cannot tell how it went")
+    let stop = {
+        let _entered = runtime.enter();
+        shutdown_signal().context("cannot catch signals")?
+    };
+    let options = Options { recorder: Some(RingSize::default()), ..args.probe.options() };
+    let daemon = Arc::new(Daemon::start(options, Arc::new(Config::without_budget()))?);
+    let recorder = daemon.recorder()?;
+    recorder.set(&args.settings())?;
+    let writer = Writer::create(&args.db, &start)?;
+    let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock);
+    let followed = runtime.block_on(follow(&mut session, stop, args.duration));
+    // What is there is made whole, whatever went wrong.
+    let told = session.finish();
+    followed?;
+    writeln!(io::stderr(), "{}", told?).context("cannot tell how it went")
 }
 
 /// What is told of the session beside its times.
@@ -72,12 +83,16 @@ fn details(args: &RecordArgs) -> Vec<(String, String)> {
     told.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-async fn follow(session: &mut Session, duration: Option<Duration>) -> anyhow::Result<()> {
-    let mut stop = Box::pin(shutdown_signal().context("cannot catch signals")?);
+async fn follow(
+    session: &mut Session,
+    stop: impl Future<Output = ()>,
+    duration: Option<Duration>,
+) -> anyhow::Result<()> {
+    let mut stop = Box::pin(stop);
     let end = duration.and_then(|duration| Instant::now().checked_add(duration));
     let mut ticks = tokio::time::interval(DRAIN_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut look, mut reap) = (Instant::now(), Instant::now());
+    let (mut look, mut reap, mut forget) = (Instant::now(), Instant::now(), Instant::now());
     loop {
         tokio::select! {
             () = &mut stop => return Ok(()),
@@ -86,11 +101,15 @@ async fn follow(session: &mut Session, duration: Option<Duration>) -> anyhow::Re
         let now = Instant::now();
         if now >= look {
             session.look()?;
-            look += LOOK_EVERY;
+            look = (look + LOOK_EVERY).max(now);
+        }
+        if now >= forget {
+            session.forget_stacks();
+            forget = now + FORGET_EVERY;
         }
         if now >= reap {
             session.reap();
-            reap += REAP_EVERY;
+            reap = now + REAP_EVERY;
         }
         session.drain()?;
         if end.is_some_and(|end| now >= end) {

@@ -36,9 +36,9 @@ impl Default for Limits {
 }
 
 /// The longest statement, in bytes.
-const LONGEST_SQL: usize = 64 << 10;
+const LONGEST_SQL: usize = 16 << 10;
 /// The longest value or row, in bytes. Searching a text in another takes the product of their lengths, and cannot be interrupted.
-const LONGEST_VALUE: usize = 256 << 10;
+const LONGEST_VALUE: usize = 64 << 10;
 /// All that is returned, in bytes.
 const MOST_BYTES: usize = 32 << 20;
 /// What SQLite may take for a query, in bytes: sorting and temporary tables are kept in memory.

@@ -31,6 +31,12 @@ impl Names {
         true
     }
 
+    /// Whether it launches a kernel function that has no name yet, nor was looked for.
+    pub(super) fn lacks_kernel_of(&self, event: &RawEvent) -> bool {
+        let Detail::Call(RawCall { kernel: Some(handle), .. }) = event.detail else { return false };
+        !self.kernels.contains_key(&(event.process, handle)) && !self.handles.contains_key(&handle)
+    }
+
     /// Makes the names that an event needs.
     pub(super) fn meet(&mut self, event: &RawEvent) {
         match event.detail {

@@ -1,6 +1,6 @@
 //! What goes into the file, and when.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -47,16 +47,22 @@ pub(super) struct Session {
 pub(super) struct Told {
     finished: Finished,
     lost: u64,
+    /// Calls whose stack found no room.
+    stackless: u64,
     looks: u64,
 }
 
 impl std::fmt::Display for Told {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { finished: Finished { path, events, pruned_events }, lost, looks } = self;
+        let Self { finished: Finished { path, events, pruned_events }, lost, stackless, looks } =
+            self;
         let path: &PathBuf = path;
         write!(f, "{}: {events} events and {looks} looks at the accounts", path.display())?;
         if *lost > 0 {
             write!(f, "; {lost} events were lost, raise --calls-from or --off-cpu-from")?;
+        }
+        if *stackless > 0 {
+            write!(f, "; {stackless} calls are without their stack")?;
         }
         if *pruned_events > 0 {
             write!(f, "; {pruned_events} older ones went for want of room, raise --size-limit")?;
@@ -79,9 +85,11 @@ impl Session {
 
     /// Takes the accounts down, as the engine sees them, and what it found.
     pub(super) fn look(&mut self) -> anyhow::Result<()> {
-        let Some(moment) = self.daemon.look_at().context("the accounts cannot be read")? else {
+        let Some(mut moment) = self.daemon.look_at().context("the accounts cannot be read")? else {
             return Ok(());
         };
+        // Events are told by this clock, too.
+        moment.unix_seconds = self.clock.unix_seconds(moment.snapshot.taken_at);
         self.describe(&moment)?;
         self.writer.add_look(&moment, &self.daemon.findings().chains)?;
         self.looks += 1;
@@ -99,10 +107,19 @@ impl Session {
                 self.writer.describe_process(known.row, &told.named())?;
                 known.details = Some(Arc::clone(told));
             }
-            if process.ended.is_none() {
-                self.frames.refresh(process.tgid);
-            }
         }
+        let ended: HashSet<ProcId> = moment
+            .snapshot
+            .processes
+            .iter()
+            .filter(|process| process.ended.is_some())
+            .map(|process| process.id)
+            .collect();
+        self.frames.forget(|id| ended.contains(&id));
+        self.name_kernels()
+    }
+
+    fn name_kernels(&mut self) -> anyhow::Result<()> {
         for (id, handle, name) in self.daemon.kernel_names() {
             let Some(known) = self.processes.get(&id) else { continue };
             if self.names.name_kernel((id, handle), &name) {
@@ -125,6 +142,11 @@ impl Session {
         let drained = self.recorder.drain(|event| events.push(*event))?;
         self.lost += drained.lost + drained.unknown;
         self.writer.set_lost_events(self.lost);
+        // Cold launches are told of before anybody has asked what is launched.
+        if events.iter().any(|event| self.names.lacks_kernel_of(event)) {
+            self.reap();
+            self.name_kernels()?;
+        }
         for event in &events {
             self.meet(event)?;
         }
@@ -159,7 +181,7 @@ impl Session {
         let stack = if addresses.is_empty() {
             None
         } else {
-            Some(self.writer.stack(&self.frames.stack(event.tgid, &addresses))?)
+            Some(self.writer.stack(&self.frames.stack(event.process, event.tgid, &addresses))?)
         };
         self.stacks.insert(id, stack);
         Ok(())
@@ -171,6 +193,15 @@ impl Session {
         Ok(())
     }
 
+    /// Makes room for new stacks in the kernel.
+    pub(super) fn forget_stacks(&mut self) {
+        if let Err(error) = self.recorder.forget_stacks() {
+            tracing::warn!(%error, "slow calls may be without stacks");
+        }
+        // Their numbers are given out again.
+        self.stacks.clear();
+    }
+
     /// Takes down the rest and makes the file whole.
     pub(super) fn finish(mut self) -> anyhow::Result<Told> {
         self.recorder.stop()?;
@@ -179,7 +210,8 @@ impl Session {
         self.lost += self.recorder.unfinished() as u64;
         self.writer.set_lost_events(self.lost);
         self.look()?;
+        let stackless = self.recorder.stackless()?;
         let Self { writer, lost, looks, .. } = self;
-        Ok(Told { finished: writer.finish()?, lost, looks })
+        Ok(Told { finished: writer.finish()?, lost, stackless, looks })
     }
 }

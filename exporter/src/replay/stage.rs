@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
+use gpucause_abi::record::FAULTS;
+use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
@@ -17,6 +18,7 @@ use crate::chains::{Chains, Findings};
 use crate::clock::WallClock;
 use crate::collector::{Collectors, Selection};
 use crate::config::Config;
+use crate::daemon::{keep_faults_up, keep_up};
 use crate::family::Exported;
 use crate::kernel_names::{KernelNames, NameSource};
 use crate::observation::Observation;
@@ -48,6 +50,9 @@ struct Now {
     chains: Chains,
     wait_names: WaitNames,
     kernel_names: KernelNames,
+    /// As last told, which the next must not fall behind.
+    told_times: HashMap<ProcId, TimeAccount>,
+    told_faults: HashMap<ProcId, [u64; FAULTS]>,
     /// Nothing before the first scene.
     observation: Option<Observation>,
     /// The time of the page's series, which must not change while they are the same.
@@ -56,9 +61,10 @@ struct Now {
 
 impl Now {
     fn new(settings: &Settings) -> Self {
-        let (wait_names, kernel_names) = Default::default();
+        let (wait_names, kernel_names, told_times, told_faults) = Default::default();
         let chains = Chains::new(settings.clone());
-        Self { chains, wait_names, kernel_names, observation: None, clock: None }
+        let (observation, clock) = (None, None);
+        Self { chains, wait_names, kernel_names, told_times, told_faults, observation, clock }
     }
 }
 
@@ -84,8 +90,10 @@ impl Stage {
     /// From now on this is what there is.
     pub(super) fn show(&self, scene: Scene<'_>) {
         let Scene { moment, processes, kernels, chains } = scene;
-        let snapshot = Snapshot::clone(&moment.snapshot);
+        let mut snapshot = Snapshot::clone(&moment.snapshot);
         let now = &mut *self.now();
+        keep_up(&mut now.told_times, &mut snapshot.processes);
+        keep_faults_up(&mut now.told_faults, &mut snapshot.processes);
         // The engine tells its times by the wall clock, the series theirs by one that stands still.
         let live = clock_at(snapshot.taken_at);
         let clock = *now.clock.get_or_insert(live);

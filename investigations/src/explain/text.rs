@@ -118,10 +118,11 @@ pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if steers(c) && c != '\n' { '?' } else { c }).collect()
 }
 
-/// Whether a character is none to be seen but changes how others are: controls, and those that turn the direction of text.
+/// Whether a character is none to be seen: controls, those that change how others look, and text in invisible letters, which
+/// assistants read.
 pub(crate) fn steers(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// On one line.

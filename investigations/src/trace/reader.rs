@@ -61,10 +61,18 @@ impl Trace {
             return Err(damaged(format!("there is no schema version {version}")));
         }
         for table in schema::TABLES {
-            let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?";
-            let count: rusqlite::Result<i64> = connection.query_row(sql, [table], |row| row.get(0));
-            if count.map_err(|source| error(path, source))? != 1 {
+            // A view, a virtual table or a computed column could make any amount of work of a look at a row.
+            let is_table = "SELECT count(*) FROM pragma_table_list \
+                            WHERE schema = 'main' AND type = 'table' AND name = ?";
+            let computed = "SELECT count(*) FROM pragma_table_xinfo(?) WHERE hidden <> 0";
+            let count = |sql| -> Result<i64, _> {
+                connection.query_row(sql, [table], |row| row.get(0)).map_err(|e| error(path, e))
+            };
+            if count(is_table)? != 1 {
                 return Err(damaged(format!("it has no table {table}")));
+            }
+            if count(computed)? != 0 {
+                return Err(damaged(format!("columns of its table {table} are computed")));
             }
         }
         let lists = Lists::read(&connection).map_err(|failure| match failure {

@@ -60,6 +60,18 @@ pub(super) fn signed(number: u64) -> i64 {
 }
 
 impl Store {
+    /// Whether an empty file could be made.
+    pub(crate) fn check(path: &Path, overwrite: bool) -> Result<(), WriteError> {
+        if !overwrite && path.symlink_metadata().is_ok() {
+            return Err(WriteError::Exists { path: path.to_owned() });
+        }
+        let create = |source| WriteError::Create { path: path.to_owned(), source };
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{}", std::process::id()));
+        std::fs::File::create_new(&beside).map_err(create)?;
+        std::fs::remove_file(&beside).map_err(create)
+    }
+
     /// Makes an empty file.
     pub(crate) fn create(path: &Path, overwrite: bool) -> Result<Self, WriteError> {
         if overwrite {

@@ -74,6 +74,14 @@ struct Known {
 }
 
 impl Writer {
+    /// Whether a file could be started here; leaves everything as it is.
+    ///
+    /// # Errors
+    /// When there is one already that may not be overwritten, or none can be made in that folder.
+    pub fn check(path: &Path, overwrite: bool) -> Result<(), WriteError> {
+        Store::check(path, overwrite)
+    }
+
     /// Starts a file.
     ///
     /// # Errors
