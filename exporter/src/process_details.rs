@@ -47,9 +47,39 @@ impl ProcessDetails {
     /// What is known, by the labels that tell it.
     #[must_use]
     pub fn named(&self) -> Vec<(String, String)> {
-        let Self { exe, cgroup, container_id, pod_uid, pod, namespace, slurm_job, .. } = self;
-        let Self { ns_pid, user, rank, local_rank, world_size, .. } = self;
-        let all = [
+        let mut told = self.clone();
+        let known = told.fields().into_iter().filter(|(_, value)| !value.is_empty());
+        known.map(|(name, value)| (name.to_owned(), value.to_string())).collect()
+    }
+
+    /// From what [`named`](Self::named) told; names that are not known are passed over.
+    #[must_use]
+    pub fn of_named(told: &[(String, String)]) -> Self {
+        let mut details = Self::default();
+        for (name, field) in details.fields() {
+            if let Some((_, value)) = told.iter().find(|(own, _)| own == name) {
+                *field = value.as_str().into();
+            }
+        }
+        details
+    }
+
+    fn fields(&mut self) -> [(&'static str, &mut Arc<str>); 12] {
+        let Self {
+            exe,
+            cgroup,
+            container_id,
+            pod_uid,
+            pod,
+            namespace,
+            slurm_job,
+            ns_pid,
+            user,
+            rank,
+            local_rank,
+            world_size,
+        } = self;
+        [
             ("exe", exe),
             ("cgroup", cgroup),
             ("container_id", container_id),
@@ -62,9 +92,7 @@ impl ProcessDetails {
             ("rank", rank),
             ("local_rank", local_rank),
             ("world_size", world_size),
-        ];
-        let known = all.into_iter().filter(|(_, value)| !value.is_empty());
-        known.map(|(name, value)| (name.to_owned(), value.to_string())).collect()
+        ]
     }
 
     /// Whether there is nothing left that a later attempt could find out.

@@ -4,6 +4,8 @@
 
 #[path = "fixture/crowd.rs"]
 mod crowd;
+#[path = "fixture/ops.rs"]
+mod ops;
 
 use gpucause::collector::Collectors;
 use gpucause::config::Config;

@@ -140,6 +140,8 @@ struct Calls {
 #[derive(Debug)]
 struct Account {
     base: ProcessSnapshot,
+    /// When the first event that has ended began.
+    first_seen: Option<Nanos>,
     calls: BTreeMap<(OpId, bool), Calls>,
     off_cpu: BTreeMap<Reason, Counting>,
 }
@@ -166,7 +168,7 @@ fn fixed<const LEN: usize>(text: &str) -> [u8; LEN] {
 fn account(index: u32, process: &Process) -> Account {
     let mut base = ProcessSnapshot::new(ProcId(index), Tgid(process.pid), comm(&process.comm));
     base.rank = process.rank.map(|rank| (rank, 0));
-    Account { base, calls: BTreeMap::new(), off_cpu: BTreeMap::new() }
+    Account { base, first_seen: None, calls: BTreeMap::new(), off_cpu: BTreeMap::new() }
 }
 
 impl Accounts {
@@ -192,9 +194,7 @@ impl Accounts {
     fn end(&mut self, event: &Event) {
         let (start, end) = (self.moment(event.start_ns), self.moment(event.end_ns()));
         let Some(account) = self.by_process.get_mut(&event.process.0) else { return };
-        if account.base.first_seen == Nanos(0) {
-            account.base.first_seen = start;
-        }
+        account.first_seen = Some(account.first_seen.map_or(start, |first| first.min(start)));
         match &event.kind {
             Kind::Call(call) => account.end_call(call, event.duration_ns),
             Kind::OffCpu(wait) => {
@@ -273,6 +273,7 @@ impl Account {
     /// Nothing before its first event.
     fn snapshot(&self) -> Option<ProcessSnapshot> {
         let mut process = self.base.clone();
+        process.first_seen = self.first_seen.unwrap_or_default();
         for (&(op, cold), own) in &self.calls {
             let stalled = own.stalled.histogram();
             if stalled.count() > 0 {

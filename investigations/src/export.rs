@@ -10,7 +10,7 @@ mod perfetto;
 mod selection;
 mod stream;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use std::fmt;
 use std::io;

@@ -207,9 +207,13 @@ impl ServerHandler for Assistant {
             Name::RunDemo => arguments::MAX_DEMO + DEMO_MARGIN,
             _ => PATIENCE,
         };
-        let answer = timeout(patience, self.answer(name, arguments)).await.unwrap_or_else(|_| {
-            Err(ToolError(format!("no answer within {patience:?}; ask for less")).into())
-        });
+        // A task of its own: what blocks goes on when nobody waits any more, and holds its place until it is over.
+        let this = self.clone();
+        let answering = tokio::spawn(async move { this.answer(name, arguments).await });
+        let answer = match timeout(patience, answering).await {
+            Ok(answered) => answered.unwrap_or_else(|error| Err(ToolError::new(error).into())),
+            Err(_) => Err(ToolError(format!("no answer within {patience:?}; ask for less")).into()),
+        };
         match answer {
             Ok(value) => {
                 let content = vec![ContentBlock::text(value.to_string())];

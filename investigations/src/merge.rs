@@ -8,7 +8,7 @@ mod copy;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use crate::recording::{NodeIndex, Recording, RecordingError};
+use crate::recording::{NodeIndex, Recording, RecordingError, is_same_file};
 use crate::trace::{Finished, Store, WriteError};
 use copy::Copying;
 
@@ -41,6 +41,9 @@ pub enum MergeError {
         /// The node whose session it is.
         node: String,
     },
+    /// It would be read and overwritten at once.
+    #[error("{0} is one of the files to be merged; name another for the result")]
+    Source(PathBuf),
     /// There is nothing to merge.
     #[error("there is nothing to merge: name at least one file")]
     Nothing,
@@ -108,7 +111,7 @@ pub enum Warning {
 const IN_STEP_NS: u64 = 10_000_000;
 
 /// Writes all inputs to a new file, and shows `progress` how far it is now and then. A file that could not be completed is
-/// taken away again.
+/// taken away again, and one that is to be overwritten goes only when the new one is complete.
 ///
 /// # Errors
 /// When one cannot be read, they overlap, or the result cannot be written.
@@ -121,11 +124,22 @@ pub fn merge(
     if inputs.is_empty() {
         return Err(MergeError::Nothing);
     }
-    let store = Store::create(output, overwrite)?;
-    let merged = write(inputs, store, progress);
+    if inputs.iter().any(|input| is_same_file(&input.path, output)) {
+        return Err(MergeError::Source(output.to_owned()));
+    }
+    Store::check(output, overwrite)?;
+    let unfinished = Store::beside(output);
+    let store = Store::create(&unfinished, false)?;
+    let merged = write(inputs, store, progress).and_then(|merged| {
+        if overwrite {
+            Store::remove(output)?;
+        }
+        Store::rename(&unfinished, output)?;
+        Ok(Merged { path: output.to_owned(), ..merged })
+    });
     if merged.is_err() {
         // The error is what there is to tell.
-        let _ = Store::remove(output);
+        let _ = Store::remove(&unfinished);
     }
     merged
 }

@@ -17,8 +17,8 @@ use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
 
 pub use event::{Call, Event, EventId, Kind, OffCpu, Party, Stack, StackFrame, StackId};
-pub use open::open;
 pub(crate) use open::{error, read_only};
+pub use open::{is_same_file, open};
 pub use statistics::{CallStatistics, Completeness, Durations, WaitStatistics};
 
 /// Index into [`Recording::nodes`].

@@ -144,3 +144,35 @@ fn what_is_there_is_not_overwritten() {
     assert!(matches!(refusal, MergeError::Write(_)), "{refusal}");
     assert_eq!(std::fs::read(&other).unwrap(), before);
 }
+
+#[test]
+fn a_file_is_overwritten_only_by_a_whole_one_and_never_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, other] = [0, 1].map(|at| record(folder.path(), "a", at));
+    let output = folder.path().join("merged.db");
+    merged(&[&one, &other], &output).unwrap();
+    let whole = std::fs::read(&output).unwrap();
+    let force = |paths: &[&Path], output: &Path| {
+        let input =
+            |path: &&Path| Input { path: path.to_path_buf(), recording: open(path).unwrap() };
+        merge(&paths.iter().map(input).collect::<Vec<_>>(), output, true, &mut |_| {})
+    };
+    // The third overlaps the first, which is found only when that has been copied.
+    let overlap = folder.path().join("overlap.db");
+    merged(&[&one, &record(folder.path(), "a", 2)], &overlap).unwrap();
+    let refused = force(&[&one, &overlap], &output);
+    assert!(matches!(refused, Err(MergeError::Overlap { .. })), "{refused:?}");
+    assert_eq!(std::fs::read(&output).unwrap(), whole);
+    let before = std::fs::read(&one).unwrap();
+    let link = folder.path().join("link.db");
+    std::fs::hard_link(&one, &link).unwrap();
+    for same in [&one, &link] {
+        let refused = force(&[&one, &other], same);
+        assert!(matches!(refused, Err(MergeError::Source(_))), "{refused:?}");
+    }
+    assert_eq!(std::fs::read(&one).unwrap(), before);
+    force(&[&one], &output).unwrap();
+    assert_eq!(open(&output).unwrap().event_count().unwrap(), 10);
+    let files = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(files, 6, "nothing is left beside them");
+}

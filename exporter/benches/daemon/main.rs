@@ -20,6 +20,8 @@ mod exporter;
 #[allow(dead_code, reason = "made for tests, which need more of it")]
 mod http_client;
 mod measure;
+#[path = "../../tests/fixture/ops.rs"]
+mod ops;
 #[path = "../../tests/fixture/poll.rs"]
 mod poll;
 #[path = "../../tests/fixture/samples.rs"]
@@ -31,6 +33,7 @@ mod workload;
 
 use exporter::Exporter;
 use measure::{Memory, cpu_time, memory, quantile};
+use ops::OPS;
 use std::time::{Duration, Instant};
 use workload::{Workload, libraries};
 
@@ -66,28 +69,6 @@ const CROWDS: [Crowd; 2] = [
         memory_bound_mib: 96.0,
         many_scrapes: 50,
     },
-];
-const OPS: [&str; 20] = [
-    "cudaLaunchKernel",
-    "cudaLaunchKernelExC",
-    "cudaMemcpyAsync",
-    "cudaMemcpy",
-    "cudaMemsetAsync",
-    "cudaMalloc",
-    "cudaFree",
-    "cudaMallocAsync",
-    "cudaFreeAsync",
-    "cudaStreamSynchronize",
-    "cudaDeviceSynchronize",
-    "cudaEventRecord",
-    "cudaEventQuery",
-    "cudaEventSynchronize",
-    "cudaStreamWaitEvent",
-    "cudaGraphLaunch",
-    "cuLaunchKernel",
-    "cuMemcpyHtoDAsync",
-    "cuMemcpyDtoHAsync",
-    "ncclAllReduce",
 ];
 const SCRAPES: usize = 30;
 

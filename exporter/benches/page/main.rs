@@ -16,6 +16,8 @@ mod crowd;
 #[path = "../daemon/measure.rs"]
 #[allow(dead_code, reason = "made for another benchmark, which needs more of it")]
 mod measure;
+#[path = "../../tests/fixture/ops.rs"]
+mod ops;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;

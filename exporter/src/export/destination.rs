@@ -2,8 +2,9 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use gpucause_investigations::recording::is_same_file;
 
 /// The name of standard output.
 const STANDARD_OUTPUT: &str = "-";
@@ -52,9 +53,8 @@ impl Destination {
         match fs::metadata(path) {
             // A pipe or a device loses nothing.
             Ok(known) if !known.is_file() => {}
-            Ok(known) => {
-                let identity = |file: &fs::Metadata| (file.dev(), file.ino());
-                if fs::metadata(db).is_ok_and(|db| identity(&db) == identity(&known)) {
+            Ok(_) => {
+                if is_same_file(db, path) {
                     return Err(DestinationError::Source(path.to_owned()));
                 }
                 if !force {

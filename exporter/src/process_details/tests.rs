@@ -114,3 +114,14 @@ fn the_innermost_pid_is_the_processes_own() {
     assert_eq!(ns_pid("NSpid:\n"), None);
     assert_eq!(ns_pid("Pid:\t9\n"), None);
 }
+
+#[test]
+fn what_is_written_down_of_a_process_is_read_back() {
+    let mut details = ProcessDetails::default();
+    for (name, field) in details.fields().into_iter().skip(1) {
+        *field = format!("the {name}").into();
+    }
+    let named = details.named();
+    assert_eq!(named.len(), 11, "what is not known is left out: {named:?}");
+    assert_eq!(ProcessDetails::of_named(&named), details);
+}

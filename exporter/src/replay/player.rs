@@ -59,6 +59,8 @@ impl Player {
             // Numbers of processes are those of one session.
             if session.replace(look.session) != Some(look.session) {
                 self.stage.begin();
+                // Nobody wants to wait for the next run of the recorder.
+                begin = None;
             }
             looks += 1;
             let flow = self.wait(&mut begin, look.moment.unix_seconds);

@@ -12,7 +12,6 @@ use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, Moment, Stall};
 use gpucause_investigations::recording::Process;
 use gpucause_probes::host_functions::FunctionName;
-use std::sync::Arc;
 
 use crate::chains::{Chains, Findings};
 use crate::clock::WallClock;
@@ -109,8 +108,10 @@ impl Stage {
         let kernels = now.kernel_names.launches(&snapshot.processes);
         let waits = now.wait_names.update(&snapshot.processes, self.wait_name_limit);
         let mut observation = Observation::new(snapshot, Nanos(0), clock);
-        observation.details =
-            processes.iter().map(|(id, process)| (*id, Arc::new(details(process)))).collect();
+        observation.details = processes
+            .iter()
+            .map(|(id, own)| (*id, ProcessDetails::of_named(&own.details).into()))
+            .collect();
         observation.waits = waits;
         observation.wait_names_folded = now.wait_names.folded();
         observation.kernels = kernels;
@@ -159,28 +160,6 @@ fn recorded(chains: &[Chain], processes: &HashMap<ProcId, Process>) -> Findings 
         }
     }
     findings
-}
-
-/// What was recorded of a process, under the names of the labels that tell it.
-fn details(process: &Process) -> ProcessDetails {
-    let told = |name: &str| -> Arc<str> {
-        let found = process.details.iter().find(|(own, _)| own == name);
-        found.map_or("", |(_, value)| &**value).into()
-    };
-    ProcessDetails {
-        exe: told("exe"),
-        cgroup: told("cgroup"),
-        container_id: told("container_id"),
-        pod_uid: told("pod_uid"),
-        pod: told("pod"),
-        namespace: told("namespace"),
-        slurm_job: told("slurm_job"),
-        ns_pid: told("ns_pid"),
-        user: told("user"),
-        rank: told("rank"),
-        local_rank: told("local_rank"),
-        world_size: told("world_size"),
-    }
 }
 
 /// Names that were found out when it was recorded.

@@ -1,6 +1,6 @@
 //! A recording that is made up, for tests.
 
-pub(super) mod python;
+pub(crate) mod python;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -17,32 +17,32 @@ use crate::recording::{
 };
 
 /// When made-up recordings begin.
-pub(super) const BEGIN: i64 = 1_700_000_000_000_000_000;
-pub(super) const MS: u64 = 1_000_000;
+pub(crate) const BEGIN: i64 = 1_700_000_000_000_000_000;
+pub(crate) const MS: u64 = 1_000_000;
 
 /// A recording in memory.
 #[derive(Debug, Default)]
-pub(super) struct MadeUp {
-    pub(super) nodes: Vec<Node>,
-    pub(super) sessions: Vec<Session>,
-    pub(super) processes: Vec<Process>,
-    pub(super) chains: Vec<NodeChain>,
-    pub(super) calls: Vec<CallStatistics>,
-    pub(super) events: Vec<Event>,
+pub(crate) struct MadeUp {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) chains: Vec<NodeChain>,
+    pub(crate) calls: Vec<CallStatistics>,
+    pub(crate) events: Vec<Event>,
     /// Found damaged behind the events.
-    pub(super) is_damaged: bool,
+    pub(crate) is_damaged: bool,
 }
 
 impl MadeUp {
     /// A node with a process of PID 100, and no events.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut made_up = Self::default();
         made_up.add_node("gpu-1", None);
         made_up.add_process(0, 100, "trainer", Some(3));
         made_up
     }
 
-    pub(super) fn add_node(&mut self, name: &str, clock_ahead_ns: Option<i64>) {
+    pub(crate) fn add_node(&mut self, name: &str, clock_ahead_ns: Option<i64>) {
         let node = NodeIndex(u16::try_from(self.nodes.len()).unwrap());
         self.nodes.push(Node { name: name.into(), clock_ahead_ns });
         self.sessions.push(Session {
@@ -55,14 +55,14 @@ impl MadeUp {
         });
     }
 
-    pub(super) fn add_process(&mut self, node: u16, pid: u32, comm: &str, rank: Option<u32>) {
+    pub(crate) fn add_process(&mut self, node: u16, pid: u32, comm: &str, rank: Option<u32>) {
         let details = vec![("container_id".into(), "0123".into())];
         let node = NodeIndex(node);
         self.processes.push(Process { node, pid, comm: comm.into(), rank, details });
     }
 
     /// Adds an event of a thread of a process. Times are from the beginning, by the node's own clock.
-    pub(super) fn add(&mut self, (process, tid): (u32, u32), at: u64, length: u64, kind: Kind) {
+    pub(crate) fn add(&mut self, (process, tid): (u32, u32), at: u64, length: u64, kind: Kind) {
         let node = self.processes[process as usize].node;
         let ahead = self.nodes[usize::from(node.0)].clock_ahead_ns.unwrap_or(0);
         let sequence = self.events.len() as u64 + 1;
@@ -78,7 +78,7 @@ impl MadeUp {
     }
 
     /// What export makes of it.
-    pub(super) fn exported(
+    pub(crate) fn exported(
         &self,
         format: Format,
         selection: &Selection,
@@ -89,7 +89,7 @@ impl MadeUp {
     }
 
     /// What happens in an iteration of two ranks on two nodes, the second with a clock that is an hour ahead.
-    pub(super) fn two_nodes() -> Self {
+    pub(crate) fn two_nodes() -> Self {
         let mut made_up = Self::new();
         made_up.add_node("gpu-2", Some(3_600_000_000_000));
         made_up.add_process(1, 100, "trainer", Some(4));
@@ -183,7 +183,7 @@ impl Recording for MadeUp {
     }
 }
 
-pub(super) fn call(api: Api, op: &str) -> Kind {
+pub(crate) fn call(api: Api, op: &str) -> Kind {
     Kind::Call(Call {
         api,
         op: op.into(),
@@ -198,33 +198,33 @@ pub(super) fn call(api: Api, op: &str) -> Kind {
 }
 
 /// A driver call on the way of a runtime call.
-pub(super) fn inner(op: &str) -> Kind {
+pub(crate) fn inner(op: &str) -> Kind {
     let Kind::Call(inner) = call(Api::Driver, op) else { unreachable!("it is a call") };
     Kind::Call(Call { outermost: false, kernel: Some("gemm".into()), ..inner })
 }
 
 /// A call that takes or frees device memory.
-pub(super) fn sized(op: &str, bytes: u64) -> Kind {
+pub(crate) fn sized(op: &str, bytes: u64) -> Kind {
     let Kind::Call(sized) = call(Api::Runtime, op) else { unreachable!("it is a call") };
     Kind::Call(Call { bytes: Some(bytes), ..sized })
 }
 
-pub(super) fn waited(reason: Reason) -> Kind {
+pub(crate) fn waited(reason: Reason) -> Kind {
     Kind::OffCpu(OffCpu { reason: Some(reason), by: None })
 }
 
-pub(super) fn preempted_by(comm: &str, pid: u32) -> Kind {
+pub(crate) fn preempted_by(comm: &str, pid: u32) -> Kind {
     let by = Some(Party { pid: Some(pid), comm: comm.into() });
     Kind::OffCpu(OffCpu { reason: Some(Reason::Preempted), by })
 }
 
-pub(super) fn read(bytes: u64) -> Kind {
+pub(crate) fn read(bytes: u64) -> Kind {
     let device: Option<Arc<str>> = Some("nvme0n1".into());
     Kind::BlockIo { operation: BlockOperation::Read, bytes, device }
 }
 
 /// A chain that was seen in this time, in seconds from the beginning.
-pub(super) fn chain(node: NodeIndex, pid: u32, first: f64, last: f64) -> NodeChain {
+pub(crate) fn chain(node: NodeIndex, pid: u32, first: f64, last: f64) -> NodeChain {
     let begin = (BEGIN / 1_000_000_000) as f64;
     let chain = Chain {
         id: "c-1".into(),
@@ -250,7 +250,7 @@ pub(super) fn chain(node: NodeIndex, pid: u32, first: f64, last: f64) -> NodeCha
     NodeChain { node, chain }
 }
 
-pub(super) fn statistics(op: &str, completeness: Completeness) -> CallStatistics {
+pub(crate) fn statistics(op: &str, completeness: Completeness) -> CallStatistics {
     let (count, sum_ns, max_ns) = (1000, 1000, 10);
     let durations = Durations { count, sum_ns, p50_ns: None, p99_ns: None, max_ns, completeness };
     CallStatistics {

@@ -15,6 +15,11 @@ const LIMITS: (usize, usize) = (10, 200);
 /// How long a demonstration can be.
 pub(super) const MAX_DEMO: Duration = Duration::from_secs(60);
 
+fn page(detail: bool, limit: Option<usize>, offset: usize) -> Page {
+    let limit = limit.unwrap_or(LIMITS.0).clamp(1, LIMITS.1);
+    Page { offset, limit, detail }
+}
+
 /// Nothing.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -40,8 +45,7 @@ pub(super) struct Rows {
 
 impl Rows {
     pub(super) fn page(&self) -> Page {
-        let limit = self.limit.unwrap_or(LIMITS.0).clamp(1, LIMITS.1);
-        Page { offset: self.offset, limit, detail: self.detail }
+        page(self.detail, self.limit, self.offset)
     }
 }
 
@@ -68,9 +72,7 @@ pub(super) struct StackRows {
 
 impl StackRows {
     pub(super) fn page(&self) -> Page {
-        let rows =
-            Rows { detail: self.detail, limit: self.limit, offset: self.offset, ..Rows::default() };
-        rows.page()
+        page(self.detail, self.limit, self.offset)
     }
 }
 
@@ -92,9 +94,7 @@ pub(super) struct Sql {
 
 impl Sql {
     pub(super) fn page(&self) -> Page {
-        let rows =
-            Rows { detail: self.detail, limit: self.limit, offset: self.offset, ..Rows::default() };
-        rows.page()
+        page(self.detail, self.limit, self.offset)
     }
 }
 

@@ -1,5 +1,6 @@
 //! From a file to a recording, whoever wrote it.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode};
@@ -16,6 +17,16 @@ use crate::trace::{self, Trace};
 pub fn open(path: &Path) -> Result<Box<dyn Recording>, RecordingError> {
     let is_ours = trace::recognise(&read_only(path)?).map_err(|source| error(path, source))?;
     Ok(if is_ours { Box::new(Trace::open(path)?) } else { Box::new(Ingero::open(path)?) })
+}
+
+/// Whether two paths lead to one file.
+#[must_use]
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| {
+        let file = std::fs::metadata(path).ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
 /// A connection that changes nothing, and trusts nothing in the file.

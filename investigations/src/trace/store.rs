@@ -7,7 +7,7 @@ use gpucause_abi::ProcId;
 use gpucause_abi::op::Api;
 use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OpenFlags, params};
 
 use super::dictionaries::Dictionaries;
 use super::event_row::NewEvent;
@@ -66,10 +66,22 @@ impl Store {
             return Err(WriteError::Exists { path: path.to_owned() });
         }
         let create = |source| WriteError::Create { path: path.to_owned(), source };
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{}", std::process::id()));
+        let beside = Self::beside(path);
         std::fs::File::create_new(&beside).map_err(create)?;
         std::fs::remove_file(&beside).map_err(create)
+    }
+
+    /// A name in the same folder that nobody else takes, for what is not to be seen under this one yet.
+    pub(crate) fn beside(path: &Path) -> PathBuf {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}", std::process::id()));
+        name.into()
+    }
+
+    /// Gives a finished file its name.
+    pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), WriteError> {
+        let refused = |source| WriteError::Create { path: to.to_owned(), source };
+        std::fs::rename(from, to).map_err(refused)
     }
 
     /// Makes an empty file.
@@ -83,7 +95,9 @@ impl Store {
             _ => WriteError::Create { path: path.to_owned(), source },
         })?;
         let write_error = |source| WriteError::Write { path: path.to_owned(), source };
-        let connection = Connection::open(path).map_err(write_error)?;
+        // By its name as it is: one that begins with `file:` is no URI.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(write_error)?;
         connection.busy_timeout(PATIENCE).map_err(write_error)?;
         schema::create(&connection).map_err(write_error)?;
         Ok(Self {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// There is a file already.
-    #[error("{path} exists already; write to another file, or say that it may be overwritten")]
+    #[error("{path} exists already; write to another file, or add --force to overwrite it")]
     Exists {
         /// The file.
         path: PathBuf,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use gpucause_abi::state::Reason;
 use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence};
 
-use super::told::{Finding, actor, fix};
+use super::told::{Blamed, Finding, actor, fix};
 use super::{EXPLAINED, Scene, Waits, seconds, share};
 use crate::ingero::lists::Key;
 use crate::ingero::rows::{Thread, covered};
@@ -180,47 +180,16 @@ impl Scene<'_> {
         cause: Cause,
         time: u64,
     ) -> Option<NodeChain> {
-        let explained = share(time, gaps.waits.all);
-        let comm = &self.file.lists.get(gaps.process)?.comm;
-        let preemptor =
-            self.preemptor(gaps.process, &gaps.waits).filter(|_| cause != Cause::BlockIo);
-        let mut evidence = finding
-            .evidence
-            .with("explained_seconds", seconds(time))
-            .with("explained_share", explained);
-        let mut names = finding.names;
-        if let Some((culprit, time)) = &preemptor {
-            evidence = evidence.with("culprit_seconds", seconds(*time));
-            names.push(("culprit", culprit.comm.clone()));
-        }
-        let culprit = preemptor.map(|(culprit, _)| culprit);
-        let sentence = match (cause, &culprit) {
-            (Cause::BlockIo, _) => {
-                "{comm} waited for the disk between its CUDA calls: that is {explained_share|percent} of the \
-                 {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there."
-            }
-            (_, Some(_)) => {
-                "{culprit} had the CPU for {culprit_seconds|seconds} in which {comm} had none between its CUDA calls: having none \
-                 is {explained_share|percent} of the {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there."
-            }
-            (_, None) => {
-                "{comm} had no CPU between its CUDA calls: that is {explained_share|percent} of the \
-                 {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there; no one task had it meanwhile."
-            }
-        };
-        self.chain(Finding {
-            cause,
-            explained,
-            lost_ns: time,
-            evidence,
-            from: Some(actor(cause, culprit.as_ref())),
-            mechanism: "off the CPU",
-            sentence,
-            names,
-            fix: fix(cause, culprit.as_ref(), comm),
-            culprit,
-            ..finding
-        })
+        let sentences = [
+            "{comm} waited for the disk between its CUDA calls: that is {explained_share|percent} of the \
+             {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there.",
+            "{culprit} had the CPU for {culprit_seconds|seconds} in which {comm} had none between its CUDA calls: having none \
+             is {explained_share|percent} of the {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there.",
+            "{comm} had no CPU between its CUDA calls: that is {explained_share|percent} of the \
+             {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there; no one task had it meanwhile.",
+        ];
+        let (waits, of) = (&gaps.waits, gaps.waits.all);
+        self.blame(finding, &Blamed { cause, time, of, waits, sentences })
     }
 
     fn starved(

@@ -3,7 +3,7 @@
 use gpucause_abi::op::Class;
 use gpucause_engine::chain::{Cause, Effect, Evidence};
 
-use super::told::{Finding, actor, fix};
+use super::told::{Blamed, Finding};
 use super::{Call, Scene, Waits, seconds, share};
 use crate::ingero::statistics::{AllUnstored, nearest_rank};
 use crate::recording::{NodeChain, ProcessIndex};
@@ -324,49 +324,17 @@ impl Scene<'_> {
         cause: Cause,
         time: u64,
     ) -> Option<NodeChain> {
-        let excess = finding.lost_ns;
-        let explained = share(time, excess);
-        let preemptor =
-            self.preemptor(slow.process, &slow.waits).filter(|_| cause != Cause::BlockIo);
-        let comm = &self.file.lists.get(slow.process)?.comm;
-        let mut evidence = finding
-            .evidence
-            .with("explained_seconds", seconds(time))
-            .with("explained_share", explained);
-        let mut names = finding.names;
-        if let Some((culprit, time)) = &preemptor {
-            evidence = evidence.with("culprit_seconds", seconds(*time));
-            names.push(("culprit", culprit.comm.clone()));
-        }
-        let culprit = preemptor.map(|(culprit, _)| culprit);
-        let sentence = match (cause, &culprit) {
-            (Cause::BlockIo, _) => {
-                "{comm} waited for the disk in {op}: that is {explained_share|percent} of the {excess_seconds|seconds} that its \
-                 {judged_calls|count} slow calls took beyond what is usual."
-            }
-            (_, Some(_)) => {
-                "{culprit} had the CPU in {culprit_seconds|seconds} of {op} in which {comm} had none: being off the CPU is \
-                 {explained_share|percent} of the {excess_seconds|seconds} that its {judged_calls|count} slow calls took beyond \
-                 what is usual."
-            }
-            (_, None) => {
-                "{comm} had no CPU in {op}: that is {explained_share|percent} of the {excess_seconds|seconds} that its \
-                 {judged_calls|count} slow calls took beyond what is usual; no one task had it meanwhile."
-            }
-        };
-        self.chain(Finding {
-            cause,
-            explained,
-            lost_ns: time,
-            evidence,
-            from: Some(actor(cause, culprit.as_ref())),
-            mechanism: "off the CPU",
-            sentence,
-            names,
-            fix: fix(cause, culprit.as_ref(), comm),
-            culprit,
-            ..finding
-        })
+        let sentences = [
+            "{comm} waited for the disk in {op}: that is {explained_share|percent} of the {excess_seconds|seconds} that its \
+             {judged_calls|count} slow calls took beyond what is usual.",
+            "{culprit} had the CPU in {culprit_seconds|seconds} of {op} in which {comm} had none: being off the CPU is \
+             {explained_share|percent} of the {excess_seconds|seconds} that its {judged_calls|count} slow calls took beyond \
+             what is usual.",
+            "{comm} had no CPU in {op}: that is {explained_share|percent} of the {excess_seconds|seconds} that its \
+             {judged_calls|count} slow calls took beyond what is usual; no one task had it meanwhile.",
+        ];
+        let (waits, of) = (&slow.waits, finding.lost_ns);
+        self.blame(finding, &Blamed { cause, time, of, waits, sentences })
     }
 }
 

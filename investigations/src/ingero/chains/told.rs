@@ -96,8 +96,44 @@ impl Scene<'_> {
         Some(Culprit { pid: owner.map_or(task, |owner| owner.pid), comm })
     }
 
+    /// The chain of a finding whose cause is known.
+    pub(super) fn blame(&self, finding: Finding<'_>, blamed: &Blamed<'_>) -> Option<NodeChain> {
+        let Blamed { cause, time, of, waits, sentences: [disk, task, nobody] } = *blamed;
+        let explained = share(time, of);
+        let comm = &self.file.lists.get(finding.process)?.comm;
+        let preemptor = self.preemptor(finding.process, waits).filter(|_| cause != Cause::BlockIo);
+        let mut evidence = finding
+            .evidence
+            .with("explained_seconds", seconds(time))
+            .with("explained_share", explained);
+        let mut names = finding.names;
+        if let Some((culprit, time)) = &preemptor {
+            evidence = evidence.with("culprit_seconds", seconds(*time));
+            names.push(("culprit", culprit.comm.clone()));
+        }
+        let culprit = preemptor.map(|(culprit, _)| culprit);
+        let sentence = match (cause, &culprit) {
+            (Cause::BlockIo, _) => disk,
+            (_, Some(_)) => task,
+            (_, None) => nobody,
+        };
+        self.chain(Finding {
+            cause,
+            explained,
+            lost_ns: time,
+            evidence,
+            from: Some(actor(cause, culprit.as_ref())),
+            mechanism: "off the CPU",
+            sentence,
+            names,
+            fix: fix(cause, culprit.as_ref(), comm),
+            culprit,
+            ..finding
+        })
+    }
+
     /// The task that had the CPU for at least half of the time without one.
-    pub(super) fn preemptor(&self, process: ProcessIndex, waits: &Waits) -> Option<(Culprit, u64)> {
+    fn preemptor(&self, process: ProcessIndex, waits: &Waits) -> Option<(Culprit, u64)> {
         let reasons = [Reason::Preempted, Reason::Runqueue];
         let (task, time) = waits.worst(&reasons)?;
         if share(time, waits.of(&reasons)) < super::EXPLAINED {
@@ -105,6 +141,17 @@ impl Scene<'_> {
         }
         Some((self.culprit(process, task)?, time))
     }
+}
+
+/// A finding with a cause, and what is told of it.
+pub(super) struct Blamed<'a> {
+    pub(super) cause: Cause,
+    /// The time that it explains, and that of which it is a part.
+    pub(super) time: u64,
+    pub(super) of: u64,
+    pub(super) waits: &'a Waits,
+    /// For a disk, a culprit, and a CPU that nobody in particular had.
+    pub(super) sentences: [&'static str; 3],
 }
 
 /// Who acts when there is no CPU, or no disk.
