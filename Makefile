@@ -85,11 +85,12 @@ fuzz: tools
 debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)
 
+# All with the same choice of packages and features, or each would build the dependencies anew.
 bench: stand-ins
-	$(SUDO) $(CARGO) bench -p gpucause-probes --features bench --bench cost
-	$(SUDO) $(CARGO) bench -p gpucause --bench daemon
-	$(CARGO) bench -p gpucause --bench page
-	$(CARGO) bench -p gpucause-engine --bench look
+	$(SUDO) $(CARGO) bench --workspace --features gpucause-probes/bench --bench cost
+	$(SUDO) $(CARGO) bench --workspace --features gpucause-probes/bench --bench daemon
+	$(CARGO) bench --workspace --features gpucause-probes/bench --bench page
+	$(CARGO) bench --workspace --features gpucause-probes/bench --bench look
 
 tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
