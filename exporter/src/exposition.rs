@@ -1,5 +1,6 @@
 //! The ways a page can be written, and the choice between them.
 
+pub mod gzip;
 pub mod ladder;
 pub mod native;
 pub mod negotiate;

@@ -23,6 +23,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use gpucause::collector::Collectors;
 use gpucause::exposition::Format;
+use gpucause::exposition::gzip::Gzip;
 use gpucause::family::Exported;
 use gpucause::folding::Folding;
 use gpucause::observation::Observation;
@@ -35,10 +36,18 @@ const MANY: u32 = 10_000;
 /// How many processes are told apart by default.
 const TOLD_APART: usize = 1_024;
 
+#[derive(Clone, Copy)]
+enum Packing {
+    Plain,
+    Gzip,
+    /// By another compressor, as one stream, to compare with.
+    OneStream(u32),
+}
+
 const FORMATS: [(&str, Format); 3] =
     [("text", Format::Text), ("OpenMetrics", Format::OpenMetrics), ("protobuf", Format::Protobuf)];
-/// Name, and whether compressed as the server does.
-const PACKINGS: [(&str, bool); 2] = [("", false), (", gzip", true)];
+const PACKINGS: [(&str, Packing); 3] =
+    [("", Packing::Plain), (", gzip", Packing::Gzip), (", one stream", Packing::OneStream(1))];
 
 /// Counts what is written.
 #[derive(Default)]
@@ -56,14 +65,20 @@ impl Write for Length {
 }
 
 /// The bytes of the page.
-fn written(exported: &Exported, format: Format, gzip: bool) -> usize {
+fn written(exported: &Exported, format: Format, packing: Packing) -> usize {
     let mut length = Length::default();
-    if gzip {
-        let mut encoder = GzEncoder::new(&mut length, Compression::fast());
-        format.write(exported, &mut encoder).unwrap();
-        encoder.finish().unwrap();
-    } else {
-        format.write(exported, &mut length).unwrap();
+    match packing {
+        Packing::Plain => format.write(exported, &mut length).unwrap(),
+        Packing::Gzip => {
+            let mut gzip = Gzip::new(&mut length).unwrap();
+            format.write(exported, &mut gzip).unwrap();
+            gzip.finish().unwrap();
+        }
+        Packing::OneStream(level) => {
+            let mut encoder = GzEncoder::new(&mut length, Compression::new(level));
+            format.write(exported, &mut encoder).unwrap();
+            encoder.finish().unwrap();
+        }
     }
     length.0
 }
@@ -105,10 +120,10 @@ fn page(observation: &Observation, rounds: usize) {
         FORMATS.iter().flat_map(|format| PACKINGS.iter().map(move |packing| (format, packing)));
     let mut forms: Vec<_> = forms.map(|form| (form, Times::default(), 0)).collect();
     for _ in 0..rounds {
-        for (((_, format), (_, gzip)), times, bytes) in &mut forms {
+        for (((_, format), (_, packing)), times, bytes) in &mut forms {
             let own = gathering.of(|| collectors.gather(observation));
             let exported = own.into();
-            *bytes = times.of(|| written(&exported, *format, *gzip));
+            *bytes = times.of(|| written(&exported, *format, *packing));
         }
     }
     gathering.report("families", 0);

@@ -7,9 +7,8 @@ use super::lobby::{Group, Guest};
 use super::turnstile::{Turn, Turnstile};
 use super::{Readiness, ReloadHandle, ScrapeError, Source, landing};
 use crate::collector::Selection;
+use crate::exposition::gzip::Gzip;
 use crate::exposition::{Format, negotiate};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use std::str::FromStr;
@@ -216,8 +215,10 @@ fn write_page(
         Err(error) => return page.fail(error),
     };
     let written = if gzip {
-        let mut encoder = GzEncoder::new(&mut page, Compression::fast());
-        format.write(&exported, &mut encoder).and_then(|()| encoder.finish().map(drop))
+        Gzip::new(&mut page).and_then(|mut gzip| {
+            format.write(&exported, &mut gzip)?;
+            gzip.finish()
+        })
     } else {
         format.write(&exported, &mut page)
     };
