@@ -15,6 +15,9 @@ const READ_BYTES: usize = 128 << 10;
 const DIRTY_BYTES: usize = 2 << 20;
 /// What `O_DIRECT` and page faults work in.
 const PAGE: usize = 4096;
+/// What is asked of the disk before one page fault waits for all of it: it takes a hundred times as long as the switches away
+/// from the thread and back, and several times the CPU time of its pages.
+const REQUEST_BYTES: usize = 256 << 10;
 
 static DIR: RwLock<Option<PathBuf>> = RwLock::new(None);
 
@@ -150,14 +153,21 @@ pub fn touch_new_memory(bytes: usize) -> io::Result<()> {
 }
 
 /// A file mapping whose pages are evicted before they are touched.
-pub(crate) struct EvictedMapping {
+#[allow(missing_debug_implementations, reason = "the mapping tells nothing")]
+pub struct EvictedMapping {
     file: File,
     start: *mut u8,
+    /// The first byte that was neither touched nor asked for since all pages were evicted.
     next: usize,
 }
 
 impl EvictedMapping {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Makes, fills and maps a file.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be written to, or there is no room for the mapping.
+    pub fn new() -> io::Result<Self> {
         let file = file(0, FILE_BYTES)?;
         let fd = file.as_raw_fd();
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
@@ -180,6 +190,14 @@ impl EvictedMapping {
         self.next = 0;
     }
 
+    /// Touches the page at an offset, or the last one.
+    fn touch(&self, offset: usize) {
+        // SAFETY: what is added is below the mapping's length.
+        let page = unsafe { self.start.add(offset.min(FILE_BYTES - PAGE)) };
+        // SAFETY: the mapping is readable and the file is not truncated.
+        unsafe { page.read_volatile() };
+    }
+
     /// Touches pages until `ns` nanoseconds have passed.
     pub(crate) fn touch_for(&mut self, ns: u64) {
         let end = clock::monotonic_ns().saturating_add(ns);
@@ -187,12 +205,35 @@ impl EvictedMapping {
             if self.next >= FILE_BYTES {
                 self.evict();
             }
-            // SAFETY: `next` is below the mapping's length.
-            let page = unsafe { self.start.add(self.next) };
-            // SAFETY: the mapping is readable and the file is not truncated.
-            unsafe { page.read_volatile() };
+            self.touch(self.next);
             self.next += PAGE;
         }
+    }
+
+    /// Asks the disk for the next 256 KiB, from the beginning again after the end, without waiting for them.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses the advice.
+    pub fn request_next(&mut self) -> io::Result<()> {
+        if self.next >= FILE_BYTES {
+            self.evict();
+        }
+        let [from, length] = [self.next, REQUEST_BYTES].map(libc::off_t::try_from);
+        let (from, length) = (from.map_err(io::Error::other)?, length.map_err(io::Error::other)?);
+        let fd = self.file.as_raw_fd();
+        // SAFETY: the descriptor is open.
+        let code = unsafe { libc::posix_fadvise(fd, from, length, libc::POSIX_FADV_WILLNEED) };
+        if code != 0 {
+            return Err(io::Error::from_raw_os_error(code));
+        }
+        self.next = (self.next + REQUEST_BYTES).min(FILE_BYTES);
+        Ok(())
+    }
+
+    /// Touches the last page that was asked for: one page fault, until the disk has read it.
+    pub fn touch_requested(&self) {
+        self.touch(self.next.saturating_sub(PAGE));
     }
 }
 

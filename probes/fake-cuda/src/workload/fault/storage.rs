@@ -1,37 +1,68 @@
 //! Files that the feeding thread itself reads.
 
-use anyhow::Result;
-use gpucause_fake_cuda::block;
+use anyhow::{Context as _, Result};
+use gpucause_fake_cuda::scratch::EvictedMapping;
 use gpucause_fake_cuda::script::Way;
+use gpucause_fake_cuda::{block, clock};
 
 use super::Fault;
 use crate::gpu::Gpu;
 use crate::loss::Loss;
 
-/// The fault.
-pub(super) struct Storage {
-    way: Way,
+/// Reads past the page cache.
+pub(super) struct Reads {
     each_ns: u64,
 }
 
-impl Storage {
-    /// Reads past the page cache.
-    pub(super) fn reads(each_ns: u64) -> Self {
-        Self { way: Way::Io, each_ns }
-    }
-
-    /// Page faults on a file that is not in memory.
-    pub(super) fn faults(each_ns: u64) -> Self {
-        Self { way: Way::PageFault, each_ns }
+impl Reads {
+    pub(super) fn new(each_ns: u64) -> Self {
+        Self { each_ns }
     }
 }
 
-impl Fault for Storage {
+impl Fault for Reads {
     fn prepare(&mut self, _gpu: &mut Gpu) -> Result<()> {
-        Ok(block::prepare(self.way)?)
+        Ok(block::prepare(Way::Io)?)
     }
 
     fn disturb(&mut self, _gpu: &mut Gpu, loss: &Loss) -> Result<()> {
-        loss.blocked(|| Ok(block::block(self.way, self.each_ns)?))
+        loss.blocked(|| Ok(block::block(Way::Io, self.each_ns)?))
+    }
+}
+
+/// Page faults on a file that is being read in.
+///
+/// Each waits for many pages. A fault for one page of a fast disk takes some 25 us, of which waking the thread and switching to
+/// it are a tenth or more, and nobody's clocks agree to whom those belong. Only the touch itself counts as loss, so that neither
+/// the CPU time of reading and evicting pages nor what a hypervisor takes meanwhile, which the thread's CPU clock
+/// leaves out as if it had been blocked, is part of it.
+pub(super) struct Faults {
+    each_ns: u64,
+    mapping: Option<EvictedMapping>,
+}
+
+impl Faults {
+    pub(super) fn new(each_ns: u64) -> Self {
+        Self { each_ns, mapping: None }
+    }
+}
+
+impl Fault for Faults {
+    fn prepare(&mut self, _gpu: &mut Gpu) -> Result<()> {
+        self.mapping = Some(EvictedMapping::new()?);
+        Ok(())
+    }
+
+    fn disturb(&mut self, _gpu: &mut Gpu, loss: &Loss) -> Result<()> {
+        let mapping = self.mapping.as_mut().context("the file was not made")?;
+        let end = clock::monotonic_ns().saturating_add(self.each_ns);
+        while clock::monotonic_ns() < end {
+            mapping.request_next()?;
+            loss.blocked(|| {
+                mapping.touch_requested();
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 }
