@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use gpucause_abi::record::REASONS;
 use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
 use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{ProcId, Tid};
 
 use crate::delta::Delta;
-use crate::effect::{Measured, Phases};
+use crate::effect::Measured;
 use crate::settings::Settings;
 
 /// One process under judgement.
@@ -20,10 +19,6 @@ pub(crate) struct Subject<'a> {
     pub(crate) short: Delta<'a>,
     /// Over the last looks.
     pub(crate) long: Delta<'a>,
-    /// Launches per second as usual, once that is known.
-    pub(crate) usual_launch_rate: Option<f64>,
-    /// Share of time off the CPU as usual, by reason.
-    pub(crate) usual_offcpu: [f64; REASONS],
     /// Live bytes of device memory over the time that a leak is judged on; empty before.
     pub(crate) live_memory: Vec<u64>,
     /// Whether it has warmed up.
@@ -45,9 +40,9 @@ pub(crate) struct Scene<'a> {
     pub(crate) cgroup_throttled: HashMap<ProcId, u64>,
 }
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
     /// Worker processes of a process.
-    pub(crate) fn workers_of(&self, parent: ProcId) -> impl Iterator<Item = &Subject<'_>> {
+    pub(crate) fn workers_of(&self, parent: ProcId) -> impl Iterator<Item = &Subject<'a>> {
         let workers = self.workers.get(&parent).into_iter().flatten();
         workers.filter_map(|&index| self.subjects.get(index))
     }
@@ -59,40 +54,46 @@ impl Subject<'_> {
         self.now.dispatches
     }
 
-    /// Waits of all its threads that have part in an effect, most time first.
+    /// Waits of all its threads that have part in an effect, added up by name, most time first.
     pub(crate) fn waits(&self, effect: &Measured, reasons: &[Reason]) -> Vec<Wait> {
-        total_by_name(effect.delta(self).waits().iter(), effect.phases, reasons)
+        total_by_name(self.waits_in(None, effect, reasons))
     }
 
-    /// Those of one thread. Waits of which the thread is not known may be its, for whomever.
+    /// Those of one thread.
     pub(crate) fn waits_of(&self, tid: Tid, effect: &Measured, reasons: &[Reason]) -> Vec<Wait> {
-        let part = |wait: &Wait| match wait.tid {
-            Some(own) => (own == tid).then_some(*wait),
-            None => Some(Wait { tgid: None, relation: Relation::None, ..*wait }),
+        total_by_name(self.waits_in(Some(tid), effect, reasons))
+    }
+
+    /// Waits that have part in an effect, of one thread or of all. Waits of which the thread is not known may be its, for
+    /// whomever.
+    pub(crate) fn waits_in(
+        &self,
+        tid: Option<Tid>,
+        effect: &Measured,
+        reasons: &[Reason],
+    ) -> impl Iterator<Item = Wait> {
+        let has_part = move |wait: &&Wait| {
+            reasons.contains(&wait.reason) && effect.phases.contain_wait(wait.phase, wait.reason)
         };
-        let own: Vec<_> = effect.delta(self).waits().iter().filter_map(part).collect();
-        total_by_name(own.iter(), effect.phases, reasons)
+        let part = move |wait: &Wait| match (tid, wait.tid) {
+            (Some(tid), Some(own)) => (own == tid).then_some(*wait),
+            (Some(_), None) => Some(Wait { tgid: None, relation: Relation::None, ..*wait }),
+            (None, _) => Some(*wait),
+        };
+        effect.delta(self).waits().iter().filter(has_part).filter_map(part)
     }
 }
 
-/// Waits for these reasons in these phases, added up by name, most time first.
-pub(crate) fn total_by_name<'a>(
-    waits: impl Iterator<Item = &'a Wait>,
-    phases: Phases,
-    reasons: &[Reason],
-) -> Vec<Wait> {
+/// Waits added up by name, most time first.
+fn total_by_name(waits: impl Iterator<Item = Wait>) -> Vec<Wait> {
     let mut totals: Vec<Wait> = Vec::new();
-    let has_part = |wait: &&Wait| {
-        reasons.contains(&wait.reason) && phases.contain_wait(wait.phase, wait.reason)
-    };
-    let wanted = waits.filter(has_part);
-    for wait in wanted {
+    for wait in waits {
         match totals.iter_mut().find(|own| own.on == wait.on && own.relation == wait.relation) {
             Some(own) => {
                 own.total.0 = own.total.0.saturating_add(wait.total.0);
                 own.held.0 = own.held.0.saturating_add(wait.held.0);
             }
-            None => totals.push(*wait),
+            None => totals.push(wait),
         }
     }
     totals.sort_unstable_by_key(|wait| std::cmp::Reverse(wait.total));

@@ -29,18 +29,11 @@ pub(crate) struct Delta<'a> {
     pub(crate) wall: Nanos,
     /// How much of it launches were not watched.
     pub(crate) launches_unwatched: Nanos,
-    /// Calls by op and coldness.
-    pub(crate) calls: Vec<CallDelta<'a>>,
-    /// Device memory taken, in bytes.
-    pub(crate) allocated: u64,
-    /// Times that the kernel chose the process to be killed for lack of memory.
-    pub(crate) oom_kills: u64,
-    /// Dispatcher threads, those that ended in the window as one.
-    pub(crate) threads: Vec<ThreadDelta>,
-    /// The main thread of a worker.
-    pub(crate) worker: Option<ThreadDelta>,
     before: Option<&'a ProcessSnapshot>,
     now: Option<&'a ProcessSnapshot>,
+    // Made when they are asked for: of the longer of two windows hardly anything is.
+    calls: OnceCell<Vec<CallDelta<'a>>>,
+    threads: OnceCell<Vec<ThreadDelta>>,
     waits: OnceCell<Vec<Wait>>,
     launch_gap: OnceCell<Values>,
     launches: OnceCell<(LaunchOps, u64)>,
@@ -64,32 +57,55 @@ impl<'a> Delta<'a> {
         now: &'a ProcessSnapshot,
         wall: Nanos,
     ) -> Self {
-        let of_thread = |(index, thread): (usize, &DispatcherSnapshot)| {
-            let same = |earlier: &DispatcherSnapshot| earlier.tid == thread.tid;
-            let earlier = before.and_then(|before| entry(&before.dispatchers, index, same));
-            thread::since(earlier, thread, wall)
-        };
-        let mut threads: Vec<_> =
-            now.dispatchers.iter().enumerate().filter_map(of_thread).collect();
-        threads.extend(thread::ended(before, now, &threads, wall));
-        let calls = now.calls.iter().enumerate();
-        let calls = calls.filter_map(|(index, call)| CallDelta::of(before, now, index, call));
-        let worker_before = before.and_then(|before| before.worker.as_ref());
-        let allocated = before.map_or(0, |before| before.memory.allocated);
-        Self {
-            wall,
-            launches_unwatched: Nanos(0),
-            calls: calls.collect(),
-            allocated: now.memory.allocated.saturating_sub(allocated),
-            oom_kills: now.host.oom_kills.saturating_sub(before.map_or(0, |b| b.host.oom_kills)),
-            threads,
-            worker: now.worker.as_ref().and_then(|now| thread::since(worker_before, now, wall)),
-            before,
-            now: Some(now),
-            waits: OnceCell::new(),
-            launch_gap: OnceCell::new(),
-            launches: OnceCell::new(),
-        }
+        Self { wall, before, now: Some(now), ..Self::default() }
+    }
+
+    /// Calls by op and coldness.
+    pub(crate) fn calls(&self) -> &[CallDelta<'a>] {
+        self.calls.get_or_init(|| {
+            let Some(now) = self.now else { return Vec::new() };
+            let mut calls = Vec::with_capacity(now.calls.len());
+            let of = |(index, call)| CallDelta::of(self.before, now, index, call);
+            calls.extend(now.calls.iter().enumerate().filter_map(of));
+            calls
+        })
+    }
+
+    /// Dispatcher threads, those that ended in the window as one.
+    pub(crate) fn threads(&self) -> &[ThreadDelta] {
+        self.threads.get_or_init(|| {
+            let Some(now) = self.now else { return Vec::new() };
+            let of = |(index, thread): (usize, &DispatcherSnapshot)| {
+                let same = |earlier: &DispatcherSnapshot| earlier.tid == thread.tid;
+                let earlier = self.before.and_then(|b| entry(&b.dispatchers, index, same));
+                thread::since(earlier, thread, self.wall)
+            };
+            let mut threads = Vec::with_capacity(now.dispatchers.len() + 1);
+            threads.extend(now.dispatchers.iter().enumerate().filter_map(of));
+            threads.extend(thread::ended(self.before, now, &threads, self.wall));
+            threads
+        })
+    }
+
+    /// The main thread of a worker.
+    pub(crate) fn worker(&self) -> Option<ThreadDelta> {
+        let before = self.before.and_then(|before| before.worker.as_ref());
+        self.now?.worker.as_ref().and_then(|now| thread::since(before, now, self.wall))
+    }
+
+    /// Device memory taken, in bytes.
+    pub(crate) fn allocated(&self) -> u64 {
+        self.more(|process| process.memory.allocated)
+    }
+
+    /// Times that the kernel chose the process to be killed for lack of memory.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        self.more(|process| process.host.oom_kills)
+    }
+
+    /// What there is more of a count.
+    fn more(&self, of: impl Fn(&ProcessSnapshot) -> u64) -> u64 {
+        self.now.map_or(0, &of).saturating_sub(self.before.map_or(0, &of))
     }
 
     /// Copies by kind and size class: how many, and what they took together.
@@ -135,7 +151,7 @@ impl<'a> Delta<'a> {
     /// The sum over the calls of a class, of the layer that has most of it.
     fn most(&self, class: Class, amount: impl Fn(&CallDelta<'_>) -> u64) -> u64 {
         let mut of_api = [0u64; Api::COUNT];
-        for call in &self.calls {
+        for call in self.calls() {
             let Some(op) = call.op.op().filter(|op| op.class == class) else { continue };
             if let Some(all) = of_api.get_mut(op.api as usize) {
                 *all = all.saturating_add(amount(call));
@@ -188,10 +204,10 @@ impl<'a> Delta<'a> {
 
     /// The threads that hand work to the GPU; when none does, the one that has done so most.
     pub(crate) fn feeders(&self) -> impl Iterator<Item = &ThreadDelta> {
-        let nobody = !self.threads.iter().any(ThreadDelta::feeds);
-        let main = self.threads.iter().filter(|thread| nobody && thread.fed.0 > 0);
+        let nobody = !self.threads().iter().any(ThreadDelta::feeds);
+        let main = self.threads().iter().filter(|thread| nobody && thread.fed.0 > 0);
         let main = main.max_by_key(|thread| thread.fed);
-        self.threads.iter().filter(|thread| thread.feeds()).chain(main)
+        self.threads().iter().filter(|thread| thread.feeds()).chain(main)
     }
 
     /// The feeding thread that has most of what is asked for.
@@ -210,7 +226,7 @@ impl<'a> Delta<'a> {
 
     /// Time in which other threads of the process worked for the GPU: one that waits for them loses nothing by it.
     pub(crate) fn worked_by_others(&self, thread: &ThreadDelta) -> Nanos {
-        let others = self.threads.iter().filter(|other| other.feeds() && other.tid != thread.tid);
+        let others = self.threads().iter().filter(|other| other.feeds() && other.tid != thread.tid);
         total(others.map(ThreadDelta::worked))
     }
 }
@@ -232,7 +248,9 @@ fn waits_since(before: &[Wait], now: &[Wait]) -> Vec<Wait> {
         let total = wait.total.less(total);
         Wait { total, held: wait.held.less(held).min(total), ..*wait }
     };
-    now.iter().enumerate().map(since).filter(|wait| wait.total.0 > 0).collect()
+    let mut waits = Vec::with_capacity(now.len());
+    waits.extend(now.iter().enumerate().map(since).filter(|wait| wait.total.0 > 0));
+    waits
 }
 
 /// Reasons for which a thread that could run has no CPU.

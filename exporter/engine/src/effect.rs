@@ -11,6 +11,7 @@ use gpucause_abi::{Nanos, Tid};
 use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
 use crate::delta::{Delta, ThreadDelta};
+use crate::history::History;
 use crate::settings::Settings;
 
 /// An effect that was measured on one process.
@@ -89,7 +90,7 @@ impl Measured {
     }
 
     /// The accounts of the window that it was measured in.
-    pub(crate) fn delta<'a>(&self, subject: &'a Subject<'a>) -> &'a Delta<'a> {
+    pub(crate) fn delta<'s, 'a>(&self, subject: &'s Subject<'a>) -> &'s Delta<'a> {
         if self.long { &subject.long } else { &subject.short }
     }
 }
@@ -105,9 +106,13 @@ pub(crate) fn ratio(part: Nanos, whole: Nanos) -> f64 {
 }
 
 /// Every effect that is to be seen in a process's windows.
-pub(crate) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measured> {
+pub(crate) fn measure(
+    subject: &Subject<'_>,
+    history: &History,
+    settings: &Settings,
+) -> Vec<Measured> {
     let tails = tail::measure(subject, settings);
     let gaps = launch_gap::measure(subject, settings);
-    let drop = rate_drop::measure(subject, settings);
+    let drop = rate_drop::measure(subject, history, settings);
     tails.into_iter().chain(gaps).chain(drop).collect()
 }

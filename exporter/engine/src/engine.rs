@@ -177,7 +177,8 @@ fn scene<'a>(
     let past: Vec<_> = past.iter().map(Earlier::of).collect();
     let last = past.last().map_or(Nanos(0), |last| last.at);
     let fresh = |process: &&ProcessSnapshot| process.ended.is_none_or(|ended| ended > last);
-    let subjects = now.processes.iter().filter(fresh).map(|process| {
+    let mut subjects = Vec::with_capacity(now.processes.len());
+    subjects.extend(now.processes.iter().filter(fresh).map(|process| {
         let history = histories.get(&process.id);
         let delta = |earlier: Option<&Earlier<'a>>| {
             earlier.map(|earlier| earlier.delta(now, process)).unwrap_or_default()
@@ -188,19 +189,16 @@ fn scene<'a>(
             short: delta(past.last()),
             long: delta(past.iter().find(knows).or(past.last())),
             settled: history.is_some_and(History::settled),
-            usual_launch_rate: history.and_then(History::usual_launch_rate),
-            usual_offcpu: history.map(History::usual_offcpu).unwrap_or_default(),
             live_memory: history
                 .map(|history| history.live_over(now.taken_at, leak_span(settings)))
                 .unwrap_or_default(),
             effects: Vec::new(),
         };
-        if subject.dispatches() && subject.settled {
-            subject.effects = measure(&subject, settings);
+        if let Some(history) = history.filter(|_| subject.dispatches() && subject.settled) {
+            subject.effects = measure(&subject, history, settings);
         }
         subject
-    });
-    let subjects: Vec<_> = subjects.collect();
+    }));
     let mut workers: HashMap<ProcId, Vec<usize>> = HashMap::new();
     for (index, subject) in subjects.iter().enumerate() {
         if let Some(parent) = subject.now.parent {

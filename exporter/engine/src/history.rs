@@ -75,8 +75,10 @@ impl History {
     pub(crate) fn live_over(&self, now: Nanos, span: Nanos) -> Vec<u64> {
         let from = now.less(span);
         match self.live.front() {
+            // They are in the order of time.
             Some(&(first, _)) if first <= from => {
-                self.live.iter().filter(|&&(at, _)| at >= from).map(|&(_, bytes)| bytes).collect()
+                let before = self.live.partition_point(|&(at, _)| at < from);
+                self.live.range(before..).map(|&(_, bytes)| bytes).collect()
             }
             _ => Vec::new(),
         }
@@ -140,7 +142,7 @@ impl History {
 fn is_quiet(delta: &Delta<'_>, live_before: u64, live: u64, settings: &Settings) -> bool {
     let in_first_launches = total(
         delta
-            .calls
+            .calls()
             .iter()
             .filter(|call| call.cold && call.op.op().is_some_and(|op| op.class == Class::Launch))
             .map(|call| call.sum),
@@ -168,8 +170,16 @@ fn push<T>(queue: &mut VecDeque<T>, item: T, limit: usize) {
     queue.push_back(item);
 }
 
+/// Of as many as there are paces at most; 0 of none.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    let mut room = [0.0; PACES];
+    let mut count = 0;
+    for (place, value) in room.iter_mut().zip(values) {
+        *place = value;
+        count += 1;
+    }
+    match &mut room[..count] {
+        [] => 0.0,
+        values => *values.select_nth_unstable_by(count / 2, f64::total_cmp).1,
+    }
 }

@@ -37,6 +37,14 @@ pub struct ChainCount {
     pub last_id: String,
 }
 
+impl ChainCount {
+    /// One chain, as it is now.
+    fn of(process: ProcId, chain: &Chain) -> Self {
+        let Chain { cause, effect, severity, .. } = *chain;
+        Self { process, cause, effect, severity, count: 1, last_id: chain.id.clone() }
+    }
+}
+
 /// GPU-feeding time lost, as told on metrics: over all causes of a process, not more than its wall time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stall {
@@ -134,12 +142,13 @@ impl Ledger {
         };
         // The youngest: an older one may be open again once the settings keep chains open for longer.
         if let Some(entry) = self.entries.iter_mut().rev().find(is_open) {
-            let worse = severity > entry.chain.severity;
-            entry.extend(&finding, severity, now, unix);
-            let chain = entry.chain.clone();
-            self.add_lost(key, finding.lost, &chain.id);
-            if worse {
-                self.count(key.process, &chain);
+            let (worse, lost) = (severity > entry.chain.severity, finding.lost);
+            entry.extend(finding, severity, now, unix);
+            let count = worse.then(|| ChainCount::of(key.process, &entry.chain));
+            let last_id = entry.chain.id.clone();
+            self.add_lost(key, lost, last_id);
+            if let Some(count) = count {
+                self.add_count(&count);
             }
             return;
         }
@@ -163,8 +172,8 @@ impl Ledger {
         };
         let mut chain = chain_of(finding, victim, severity, lost, unix);
         self.make_unique(&mut chain.id);
-        self.add_lost(key, lost, &chain.id);
-        self.count(key.process, &chain);
+        self.add_lost(key, lost, chain.id.clone());
+        self.add_count(&ChainCount::of(key.process, &chain));
         self.entries.push(Entry { key, chain, last_seen: now });
     }
 
@@ -198,17 +207,6 @@ impl Ledger {
         }
     }
 
-    fn count(&mut self, process: ProcId, chain: &Chain) {
-        self.add_count(&ChainCount {
-            process,
-            cause: chain.cause,
-            effect: chain.effect,
-            severity: chain.severity,
-            count: 1,
-            last_id: chain.id.clone(),
-        });
-    }
-
     fn add_count(&mut self, added: &ChainCount) {
         let process = self.told_as(added.process);
         let key = (process, added.cause, added.effect, added.severity);
@@ -223,9 +221,9 @@ impl Ledger {
         }
     }
 
-    fn add_lost(&mut self, key: Key, lost: Nanos, id: &str) {
+    fn add_lost(&mut self, key: Key, lost: Nanos, last_id: String) {
         let (process, cause) = (key.process, key.cause);
-        self.add_stall(&Stall { process, cause, lost, last_id: id.to_owned(), last_lost: lost });
+        self.add_stall(&Stall { process, cause, lost, last_id, last_lost: lost });
     }
 
     fn add_stall(&mut self, added: &Stall) {
@@ -247,7 +245,7 @@ impl Ledger {
 impl Entry {
     /// Seen again. The severity is the worst of all windows, the effect is that of the first one that was so bad, the rest is
     /// that of the last with this effect. Whoever took a little before is not to blame for what came after.
-    fn extend(&mut self, finding: &Finding, severity: Severity, now: Nanos, unix: f64) {
+    fn extend(&mut self, finding: Finding, severity: Severity, now: Nanos, unix: f64) {
         let chain = &mut self.chain;
         self.last_seen = now;
         chain.last_seen = chain.last_seen.max(unix);
@@ -259,12 +257,12 @@ impl Entry {
         }
         if finding.effect == chain.effect {
             chain.explained = finding.explained;
-            chain.evidence = finding.evidence.clone();
-            chain.path.clone_from(&finding.path);
-            chain.sentence.clone_from(&finding.sentence);
-            chain.fix.clone_from(&finding.fix);
+            chain.evidence = finding.evidence;
+            chain.path = finding.path;
+            chain.sentence = finding.sentence;
+            chain.fix = finding.fix;
             if worse || finding.culprit.is_some() {
-                chain.culprit.clone_from(&finding.culprit);
+                chain.culprit = finding.culprit;
             }
         }
     }

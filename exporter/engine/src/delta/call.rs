@@ -1,9 +1,6 @@
 //! Calls of one op between two snapshots. Histograms are compared when somebody asks: most windows of most ops are healthy.
 
-use std::cell::OnceCell;
-
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::REASONS;
 use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
@@ -17,74 +14,63 @@ pub(crate) struct CallDelta<'a> {
     pub(crate) cold: bool,
     /// What they took together.
     pub(crate) sum: Nanos,
-    /// Off-CPU time inside them, by reason.
-    pub(crate) offcpu: [Nanos; REASONS],
-    durations: Since<'a>,
-    stalled: Since<'a>,
-}
-
-/// Values that a histogram has more than an earlier one.
-#[derive(Debug)]
-struct Since<'a> {
-    before: Option<&'a Histogram>,
-    now: &'a Histogram,
-    values: OnceCell<Values>,
+    /// Where they are in the accounts.
+    index: usize,
+    before: Option<&'a CallSnapshot>,
+    now: &'a CallSnapshot,
+    process_before: Option<&'a ProcessSnapshot>,
+    process: &'a ProcessSnapshot,
 }
 
 impl<'a> CallDelta<'a> {
-    /// The calls at this position of `now`; nothing when there were none.
+    /// The calls at this position of `process`; nothing when there were none.
     pub(super) fn of(
-        before: Option<&'a ProcessSnapshot>,
-        now: &'a ProcessSnapshot,
+        process_before: Option<&'a ProcessSnapshot>,
+        process: &'a ProcessSnapshot,
         index: usize,
-        call: &'a CallSnapshot,
+        now: &'a CallSnapshot,
     ) -> Option<Self> {
-        let (op, cold) = (call.op, call.cold);
+        let (op, cold) = (now.op, now.cold);
         let same = |other: &CallSnapshot| (other.op, other.cold) == (op, cold);
-        let earlier = before.and_then(|before| entry(&before.calls, index, same));
-        let sum_before = earlier.map_or(Nanos(0), |earlier| earlier.durations.sum);
+        let before = process_before.and_then(|before| entry(&before.calls, index, same));
+        let sum_before = before.map_or(Nanos(0), |before| before.durations.sum);
         // No call takes no time.
-        if call.durations.sum == sum_before {
+        if now.durations.sum == sum_before {
             return None;
         }
-        let offcpu = |process: &ProcessSnapshot| {
-            let stall = entry(&process.stalls, index, |stall| (stall.op, stall.cold) == (op, cold));
-            stall.map_or([Nanos(0); REASONS], |stall| stall.offcpu)
-        };
-        let mut time = offcpu(now);
-        for (time, earlier) in time.iter_mut().zip(before.map(offcpu).unwrap_or_default()) {
-            *time = time.less(earlier);
-        }
-        let since = |before, now| Since { before, now, values: OnceCell::new() };
-        Some(Self {
-            op,
-            cold,
-            sum: call.durations.sum.less(sum_before),
-            offcpu: time,
-            durations: since(earlier.map(|earlier| &earlier.durations), &call.durations),
-            stalled: since(earlier.map(|earlier| &earlier.stalled), &call.stalled),
-        })
+        let sum = now.durations.sum.less(sum_before);
+        Some(Self { op, cold, sum, index, before, now, process_before, process })
     }
 
     /// How many.
     pub(crate) fn count(&self) -> u64 {
-        let Since { before, now, .. } = &self.durations;
-        now.count().saturating_sub(before.map_or(0, Histogram::count))
+        let before = self.before.map_or(0, |before| before.durations.count());
+        self.now.durations.count().saturating_sub(before)
     }
 
-    /// All of them.
-    pub(crate) fn durations(&self) -> &Values {
-        self.durations.values()
+    /// Off-CPU time inside them, by reason.
+    pub(crate) fn offcpu(&self) -> [Nanos; REASONS] {
+        let same = (self.op, self.cold);
+        let offcpu = |process: &ProcessSnapshot| {
+            let stall = entry(&process.stalls, self.index, |stall| (stall.op, stall.cold) == same);
+            stall.map_or([Nanos(0); REASONS], |stall| stall.offcpu)
+        };
+        let mut time = offcpu(self.process);
+        for (time, before) in
+            time.iter_mut().zip(self.process_before.map(offcpu).unwrap_or_default())
+        {
+            *time = time.less(before);
+        }
+        time
     }
 
-    /// Those that were off the CPU at some time.
-    pub(crate) fn stalled(&self) -> &Values {
-        self.stalled.values()
+    /// Puts all of them into `values`, in the place of what was there.
+    pub(crate) fn durations_into(&self, values: &mut Values) {
+        values.set_since(self.before.map(|before| &before.durations), &self.now.durations);
     }
-}
 
-impl Since<'_> {
-    fn values(&self) -> &Values {
-        self.values.get_or_init(|| Values::since(self.before, self.now))
+    /// Puts those of them that were off the CPU at some time into `values`, in the place of what was there.
+    pub(crate) fn stalled_into(&self, values: &mut Values) {
+        values.set_since(self.before.map(|before| &before.stalled), &self.now.stalled);
     }
 }

@@ -48,7 +48,10 @@ impl ThreadDelta {
         if wall.0 as f64 > window.0 as f64 * JITTER {
             return None;
         }
-        let time = if wall > window { scaled(time, window.0 as f64 / wall.0 as f64) } else { time };
+        if wall <= window {
+            return Some(Self { tid, wall, time, fed });
+        }
+        let time = scaled(time, window.0 as f64 / wall.0 as f64);
         Some(Self { tid, wall: time.total(), time, fed })
     }
 }
@@ -92,16 +95,16 @@ pub(super) fn ended(
     live: &[ThreadDelta],
     window: Nanos,
 ) -> Option<ThreadDelta> {
-    let nothing = TimeAccount::default();
-    let mut rest = less(now.dispatcher_time, before.map_or(&nothing, |b| &b.dispatcher_time));
-    for thread in live {
-        rest = less(rest, &thread.time);
-    }
     let gone = |thread: &&DispatcherSnapshot| now.dispatchers.iter().all(|t| t.tid != thread.tid);
     let mut gone = before.into_iter().flat_map(|before| &before.dispatchers).filter(gone);
     let last = gone.clone().max_by_key(|thread| launching(&thread.time));
     if last.is_none() && now.ended.is_none() {
         return None;
+    }
+    let nothing = TimeAccount::default();
+    let mut rest = less(now.dispatcher_time, before.map_or(&nothing, |b| &b.dispatcher_time));
+    for thread in live {
+        rest = less(rest, &thread.time);
     }
     let known = gone.by_ref().count().max(1) as f64;
     let needed = (rest.total().0 as f64 / window.0.max(1) as f64 / JITTER).ceil();

@@ -1,8 +1,10 @@
 //! Values that came between two copies of a histogram, ready to be judged: what is kept is packed, what is looked at more than
 //! once is not.
 
+use std::ops::Range;
+
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::{Histogram, quantile_of, slot_upper};
+use gpucause_abi::hist::{Histogram, SLOTS, quantile_of, slot_upper};
 
 /// The values.
 #[derive(Debug, Default)]
@@ -11,44 +13,146 @@ pub(crate) struct Values {
     pub(crate) max: Nanos,
     pub(crate) sum: Nanos,
     pub(crate) count: u64,
-    /// `(slot, count)` by ascending slot; no zero counts.
-    pub(crate) slots: Vec<(u16, u64)>,
+    /// By slot, zero outside of `used`; empty before anything is put there. No histogram has slots beyond [`SLOTS`].
+    counts: Vec<u64>,
+    /// From the first slot that has a count to the last.
+    used: Range<usize>,
 }
 
 impl Values {
     /// What `now` has more than `before`; all of it when there is no before.
     pub(crate) fn since(before: Option<&Histogram>, now: &Histogram) -> Self {
+        let mut values = Self::default();
+        values.set_since(before, now);
+        values
+    }
+
+    /// The same in the place of what was there: one op is looked at after the other, and none of them again.
+    pub(crate) fn set_since(&mut self, before: Option<&Histogram>, now: &Histogram) {
+        if let Some(used) = self.counts.get_mut(self.used.clone()) {
+            used.fill(0);
+        }
+        if self.counts.len() < SLOTS {
+            self.counts.resize(SLOTS, 0);
+        }
+        let counts = self.counts.as_mut_slice();
+        let (mut first, mut end) = (usize::MAX, 0);
+        now.slots.iter().for_each(|(slot, count)| {
+            let slot = usize::from(slot);
+            if let Some(now) = counts.get_mut(slot) {
+                *now = count;
+                (first, end) = (first.min(slot), slot + 1);
+            }
+        });
+        self.used = first.min(end)..end;
         let Some(before) = before else {
-            let slots = now.slots.iter().collect();
-            return Self { max: now.max, sum: now.sum, count: now.count(), slots };
+            (self.max, self.sum, self.count) = (now.max, now.sum, now.count());
+            return;
         };
-        // Most counts take two bytes.
-        let mut slots = Vec::with_capacity(now.slots.most() / 2);
-        now.slots.since(&before.slots, |slot, count| slots.push((slot, count)));
-        Self::of(slots, Nanos(now.sum.0.saturating_sub(before.sum.0)), now.max)
+        before.slots.iter().for_each(|(slot, count)| {
+            if let Some(now) = counts.get_mut(usize::from(slot)) {
+                *now = now.saturating_sub(count);
+            }
+        });
+        self.settle(Nanos(now.sum.0.saturating_sub(before.sum.0)), now.max);
     }
 
     /// What there is beside `part`, which is some of these values.
     pub(crate) fn without(&self, part: &Self) -> Self {
-        let mut rest = part.slots.iter().peekable();
-        let left = |&(slot, count): &(u16, u64)| {
-            while rest.next_if(|&&(taken, _)| taken < slot).is_some() {}
-            let taken = rest.next_if(|&&(taken, _)| taken == slot).map_or(0, |&(_, n)| n);
-            (count > taken).then(|| (slot, count - taken))
-        };
-        let slots = self.slots.iter().filter_map(left).collect();
-        Self::of(slots, Nanos(self.sum.0.saturating_sub(part.sum.0)), self.max)
+        let mut counts = self.counts.clone();
+        for (count, taken) in counts.iter_mut().zip(&part.counts) {
+            *count = count.saturating_sub(*taken);
+        }
+        let mut rest = Self { counts, used: self.used.clone(), ..Self::default() };
+        rest.settle(Nanos(self.sum.0.saturating_sub(part.sum.0)), self.max);
+        rest
     }
 
-    fn of(slots: Vec<(u16, u64)>, sum: Nanos, most: Nanos) -> Self {
-        let last = slots.last().map(|&(slot, _)| slot_upper(usize::from(slot)));
-        let max = last.map_or(Nanos(0), |last| last.min(most));
-        let count = slots.iter().fold(0u64, |all, &(_, n)| all.saturating_add(n));
-        Self { max, sum, count, slots }
+    /// Once the counts are known, none of them outside of what is in use.
+    fn settle(&mut self, sum: Nanos, most: Nanos) {
+        let Range { start, end } = self.used.clone();
+        let counts = self.counts.get(start..end).unwrap_or_default();
+        let count = counts.iter().fold(0u64, |all, &count| all.saturating_add(count));
+        let first = counts.iter().position(|&count| count > 0);
+        let last = counts.iter().rposition(|&count| count > 0);
+        self.used = match (first, last) {
+            (Some(first), Some(last)) => start + first..start + last + 1,
+            _ => 0..0,
+        };
+        let max = last.map_or(Nanos(0), |last| slot_upper(start + last).min(most));
+        (self.max, self.sum, self.count) = (max, sum, count);
+    }
+
+    /// From the first slot that has a count to the last.
+    pub(crate) fn used(&self) -> Range<usize> {
+        self.used.clone()
+    }
+
+    /// Counts of consecutive slots, as far as they are in use.
+    pub(crate) fn counts(&self, slots: Range<usize>) -> &[u64] {
+        let (start, end) = (slots.start.max(self.used.start), slots.end.min(self.used.end));
+        self.counts.get(start..end).unwrap_or_default()
     }
 
     /// See [`Histogram::quantile`].
     pub(crate) fn quantile(&self, q: f64) -> Option<Nanos> {
-        quantile_of(self.slots.iter().copied(), self.count, self.max, q)
+        let first = u16::try_from(self.used.start).unwrap_or(u16::MAX);
+        let counts = self.counts(self.used()).iter().copied();
+        quantile_of((first..).zip(counts), self.count, self.max, q)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn histogram() -> impl Strategy<Value = Histogram> {
+        let slot = prop_oneof![0u16..544, 200u16..230];
+        let count = any::<u64>().prop_map(|n| n >> (n % 64));
+        let slots = prop::collection::btree_map(slot, count, 0..40);
+        (slots, any::<u64>(), any::<u64>()).prop_map(|(slots, sum, max)| Histogram {
+            sum: Nanos(sum),
+            max: Nanos(max >> (max % 64)),
+            slots: slots.into_iter().filter(|&(_, count)| count > 0).collect(),
+        })
+    }
+
+    fn is_told_alike(values: &Values, plain: &Histogram) -> Result<(), TestCaseError> {
+        prop_assert_eq!((values.max, values.sum), (plain.max, plain.sum));
+        prop_assert_eq!(values.count, plain.count());
+        let counts: Vec<_> = (0u16..544)
+            .map(|slot| (slot, values.counts(slot.into()..usize::from(slot) + 1).iter().sum()))
+            .filter(|&(_, count): &(u16, u64)| count > 0)
+            .collect();
+        prop_assert_eq!(&counts, &plain.slots.iter().collect::<Vec<_>>());
+        let used = counts.first().zip(counts.last());
+        let used = used
+            .map_or(0..0, |(&(first, _), &(last, _))| usize::from(first)..usize::from(last) + 1);
+        prop_assert_eq!(values.used(), used);
+        for q in [0.0, 0.01, 0.5, 0.99, 1.0] {
+            prop_assert_eq!(values.quantile(q), plain.quantile(q));
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn values_are_those_of_the_packed_histograms_whatever_was_in_their_place(
+            copies in prop::collection::vec((prop::option::of(histogram()), histogram()), 1..4),
+        ) {
+            let mut values = Values::default();
+            for (before, now) in &copies {
+                values.set_since(before.as_ref(), now);
+                let plain = before.as_ref().map_or_else(|| now.clone(), |b| now.since(b));
+                is_told_alike(&values, &plain)?;
+            }
+        }
+
+        #[test]
+        fn what_is_beside_a_part_is_what_came_after_it(all in histogram(), part in histogram()) {
+            let rest = Values::since(None, &all).without(&Values::since(None, &part));
+            is_told_alike(&rest, &all.since(&part))?;
+        }
     }
 }

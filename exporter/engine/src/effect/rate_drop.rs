@@ -9,10 +9,15 @@ use gpucause_abi::state::State;
 use super::{Measured, Phases, own_waits, ratio};
 use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
+use crate::history::History;
 use crate::settings::Settings;
 
-pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Option<Measured> {
-    let usual = subject.usual_launch_rate?;
+pub(super) fn measure(
+    subject: &Subject<'_>,
+    history: &History,
+    settings: &Settings,
+) -> Option<Measured> {
+    let usual = history.usual_launch_rate()?;
     let delta = &subject.short;
     if !delta.saw_launches() {
         return None;
@@ -25,7 +30,7 @@ pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Option<Meas
     let thread = delta.main_feeder()?;
     let feeding = |reason| thread.in_state(State::Off(reason), |p| Phases::Feeding.contain(p));
     let mut offcpu = own_waits(delta, thread, feeding);
-    for (time, usual) in offcpu.iter_mut().zip(subject.usual_offcpu) {
+    for (time, usual) in offcpu.iter_mut().zip(history.usual_offcpu()) {
         *time = time.less(thread.wall.share(usual));
     }
     let excess = thread.wall.share(drop);

@@ -72,7 +72,7 @@ impl Rule for AllocatorChurn {
             .with("allocations", delta.count(Class::Alloc, |_| true) as f64)
             .with("frees", freed as f64)
             .with("calls_per_second", rate)
-            .with("allocated_bytes", delta.allocated as f64)
+            .with("allocated_bytes", delta.allocated() as f64)
             .with("live_bytes", subject.now.memory.live() as f64)
             .with("lost_share", lost_share)
             .with("explained_share", explained);

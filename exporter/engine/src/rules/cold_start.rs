@@ -18,7 +18,7 @@ pub(super) struct ColdStart;
 
 /// First launches, and the time they took, as the layer saw them that saw most.
 fn cold(delta: &Delta<'_>) -> (u64, Nanos) {
-    let launches = delta.calls.iter().filter(|call| call.cold);
+    let launches = delta.calls().iter().filter(|call| call.cold);
     let launches = launches.filter(|c| c.op.op().is_some_and(|op| op.class == Class::Launch));
     let of = |call: &CallDelta<'_>| (call.count(), call.sum);
     launches.map(of).max_by_key(|&(_, time)| time).unwrap_or_default()
@@ -38,11 +38,11 @@ impl Rule for ColdStart {
         let subject = scene.subjects.get(index)?;
         let settings = scene.settings;
         let rule = settings.rule(Cause::ColdStart);
-        let ((launches, lost), (of_late, _)) = (cold(&subject.short), cold(&subject.long));
+        let (launches, lost) = cold(&subject.short);
         let thread = subject.short.victim(|thread| thread.in_phase(Phase::Launch))?;
         let lost_share = ratio(lost, thread.wall).min(1.0);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
-        if launches == 0 || of_late < MIN_COLD || lost_share < least {
+        if launches == 0 || lost_share < least || cold(&subject.long).0 < MIN_COLD {
             return None;
         }
         let explained = ratio(lost, thread.in_phase(Phase::Launch)).min(1.0);

@@ -49,11 +49,11 @@ impl Workers {
         let mut all = Self::default();
         let mut most = Nanos(0);
         for worker in scene.workers_of(subject.now.id) {
-            let Some(thread) = &worker.short.worker else { continue };
+            let Some(thread) = worker.short.worker() else { continue };
             if worker.long.ended_waits().0 == 0 {
                 continue;
             }
-            let parts = busy(thread);
+            let parts = busy(&thread);
             let [running, io, without_cpu] = parts;
             all.count += 1;
             let sums = [&mut all.wall, &mut all.running, &mut all.io, &mut all.without_cpu];

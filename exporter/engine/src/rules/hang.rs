@@ -38,7 +38,7 @@ fn oldest(scene: &Scene<'_>, subject: &Subject<'_>) -> Option<Hung> {
 
 /// The state that a thread spends most of its time in, in a phase.
 fn state(subject: &Subject<'_>, hung: &Hung) -> (State, Nanos, Nanos) {
-    let thread = subject.short.threads.iter().find(|thread| thread.tid == hung.tid);
+    let thread = subject.short.threads().iter().find(|thread| thread.tid == hung.tid);
     let time = |state| thread.map_or(Nanos(0), |thread| thread.time.at(hung.phase, state));
     let most = State::all().max_by_key(|&state| time(state)).unwrap_or(State::Running);
     (most, time(most), thread.map_or(Nanos(0), |thread| thread.wall))

@@ -15,22 +15,23 @@ use crate::tell::tell;
 
 pub(super) struct LockWait;
 
-/// Waits on futexes that are part of an effect, of a thread where the effect is one's.
-fn waits(subject: &Subject<'_>, effect: &Measured, tid: Option<Tid>) -> Vec<Wait> {
-    let futex = [Reason::Futex];
-    tid.map_or_else(|| subject.waits(effect, &futex), |tid| subject.waits_of(tid, effect, &futex))
-}
+const FUTEX: [Reason; 1] = [Reason::Futex];
 
 /// Whether no worker process ended the wait.
 fn is_for_lock(wait: &&Wait) -> bool {
     wait.relation != Relation::Worker
 }
 
-/// Share of the futex time in an effect in which the lock was held.
+/// Share of the futex time in an effect in which the lock was held. Asked for every thread, and so without adding up by name.
 fn held_share(subject: &Subject<'_>, effect: &Measured, tid: Option<Tid>) -> f64 {
-    let waits = waits(subject, effect, tid);
-    let held = total(waits.iter().filter(is_for_lock).map(|wait| wait.held));
-    ratio(held, total(waits.iter().map(|wait| wait.total)))
+    let (mut held, mut all) = (Nanos(0), Nanos(0));
+    for wait in subject.waits_in(tid, effect, &FUTEX) {
+        all.0 = all.0.saturating_add(wait.total.0);
+        if is_for_lock(&&wait) {
+            held.0 = held.0.saturating_add(wait.held.0);
+        }
+    }
+    ratio(held, all)
 }
 
 /// What a thread lost to locks. Futex waits elsewhere than where the effect is have no part in it: they may be idle.
@@ -40,7 +41,11 @@ fn lost(subject: &Subject<'_>, effect: &Measured, thread: &ThreadDelta) -> Nanos
         Phases::Only(_) => Nanos(0),
         _ => effect.delta(subject).worked_by_others(thread),
     };
-    waited.less(handed_over).share(held_share(subject, effect, Some(thread.tid)))
+    let waited = waited.less(handed_over);
+    if waited.0 == 0 {
+        return waited;
+    }
+    waited.share(held_share(subject, effect, Some(thread.tid)))
 }
 
 impl Rule for LockWait {
@@ -64,10 +69,10 @@ impl Rule for LockWait {
             scene,
             subject,
             cause,
-            |effect| effect.offcpu(&[Reason::Futex]).share(held_share(subject, effect, effect.tid)),
+            |effect| effect.offcpu(&FUTEX).share(held_share(subject, effect, effect.tid)),
             |effect, thread| lost(subject, effect, thread),
         )?;
-        let waits = waits(subject, share.effect, Some(share.tid));
+        let waits = subject.waits_of(share.tid, share.effect, &FUTEX);
         let all = total(waits.iter().filter(is_for_lock).map(|wait| wait.total));
         let tasks = waits.iter().filter(is_for_lock).filter(|wait| wait.tgid.is_some());
         let holder = tasks.max_by_key(|wait| wait.held);

@@ -24,7 +24,7 @@ fn waiting(thread: &ThreadDelta) -> Nanos {
 
 /// Share of its time that a rank's thread waits for others, and the thread.
 fn wait_of<'a>(subject: &'a Subject<'_>) -> Option<(f64, &'a ThreadDelta)> {
-    let in_collectives = subject.short.threads.iter().filter(|t| t.in_phase(Phase::Nccl).0 > 0);
+    let in_collectives = subject.short.threads().iter().filter(|t| t.in_phase(Phase::Nccl).0 > 0);
     let thread = in_collectives.max_by_key(|thread| thread.in_phase(Phase::Nccl))?;
     Some((ratio(waiting(thread), thread.wall), thread))
 }

@@ -26,7 +26,7 @@ impl Rule for OomKill {
 
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
-        let killed = |subject: &Subject<'_>| subject.short.oom_kills;
+        let killed = |subject: &Subject<'_>| subject.short.oom_kills();
         let workers: u64 = scene.workers_of(subject.now.id).map(killed).sum();
         let own = killed(subject);
         if own + workers == 0 {

@@ -46,22 +46,25 @@ pub(super) fn best<'a>(
     let shares = subject.effects.iter().filter_map(|effect| {
         let time = time_in(effect);
         let explained = effect.explained_by(time);
+        // Asked before what it cost is looked for: most causes explain little of most effects.
+        let explains = time.0 > 0 && explained >= needed;
+        if !explains {
+            return None;
+        }
         let (delta, lost_of) = (effect.delta(subject), |thread: &_| lost_of(effect, thread));
         let thread = match effect.tid {
-            Some(tid) => delta.threads.iter().find(|thread| thread.tid == tid)?,
+            Some(tid) => delta.threads().iter().find(|thread| thread.tid == tid)?,
             // Of several threads that lose time, the one that loses it in such calls.
             None => delta
                 .victim(|thread| lost_of(thread).min(off_cpu(thread, effect.phases)))
                 .or_else(|| delta.victim(lost_of))?,
         };
         let lost_share = ratio(lost_of(thread), delta.wall).min(1.0);
-        let now = subject.short.threads.iter().find(|own| own.tid == thread.tid);
+        let now = subject.short.threads().iter().find(|own| own.tid == thread.tid);
         let lost = now.map_or(Nanos(0), lost_of);
         Some(Share { effect, time, explained, tid: thread.tid, lost, lost_share })
     });
-    let enough = |share: &Share<'_>| {
-        share.time.0 > 0 && share.explained >= needed && share.lost_share >= least
-    };
+    let enough = |share: &Share<'_>| share.lost_share >= least;
     // A tail says more than a gap when both are explained: it is what is looked at first.
     let is_tail =
         |effect| matches!(effect, Effect::LaunchTail | Effect::CopyTail | Effect::AllocTail);

@@ -8,6 +8,9 @@ const COUNT: u8 = 0b1_1111;
 const COUNT_SHIFT: u32 = 2;
 const COUNT_BITS: u32 = 5;
 const MORE: u8 = 0x80;
+/// That bit of each of eight bytes, or of four.
+const MORE_OF_EIGHT: u64 = u64::from_le_bytes([MORE; 8]);
+const MORE_OF_FOUR: u64 = MORE_OF_EIGHT >> 32;
 
 /// `(slot, count)` by ascending slot; no zero counts. Takes one to three bytes for most of them.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -195,6 +198,99 @@ impl Iterator for Iter<'_> {
     fn size_hint(&self) -> (usize, Option<usize>) {
         (0, Some(self.packed.len()))
     }
+
+    /// Goes by eight bytes at a time, so that most of what it has to decide is the same from step to step.
+    #[inline]
+    fn fold<B, F: FnMut(B, Self::Item) -> B>(self, init: B, mut each: F) -> B {
+        let mut all = init;
+        let Self { mut packed, mut next } = self;
+        while let Some(window) = packed.first_chunk() {
+            let window = u64::from_le_bytes(*window);
+            // Unrolled: what is known of the run is known to the compiler.
+            if let Some(counts) = run_of_one(window) {
+                all = (next..).zip(counts).fold(all, &mut each);
+                (packed, next) = (&packed[4..], next + 4);
+                continue;
+            }
+            if let Some(counts) = run_of_two(window) {
+                all = (next..).zip(counts).fold(all, &mut each);
+                (packed, next) = (&packed[8..], next + 4);
+                continue;
+            }
+            if let Some(counts) = run_of_three(window) {
+                all = (next..).zip(counts).fold(all, &mut each);
+                (packed, next) = (&packed[6..], next + 2);
+                continue;
+            }
+            let Some((count, bytes)) = count(window) else { break };
+            let mut rest = &packed[bytes..];
+            let mut gap = u16::from(window as u8 & GAP);
+            if gap == u16::from(GAP) {
+                let Some((beyond, after)) = rest.split_first_chunk() else { break };
+                gap += u16::from_le_bytes(*beyond);
+                rest = after;
+            }
+            let slot = next + gap;
+            all = each(all, (slot, count));
+            (packed, next) = (rest, slot + 1);
+        }
+        for entry in (Self { packed, next }) {
+            all = each(all, entry);
+        }
+        all
+    }
+}
+
+/// The counts of four entries of one byte each, where these bytes begin with such and no slots lie between.
+#[inline]
+fn run_of_one(window: u64) -> Option<[u64; 4]> {
+    let counts = window >> 2;
+    let count = |index: u32| counts >> (8 * index) & 0x1f;
+    (window & 0x8383_8383 == 0).then(|| [count(0), count(1), count(2), count(3)])
+}
+
+/// The same of four of two bytes each.
+#[inline]
+fn run_of_two(window: u64) -> Option<[u64; 4]> {
+    let counts = (window >> 2 & 0x001f_001f_001f_001f) | (window >> 3 & 0x0fe0_0fe0_0fe0_0fe0);
+    let count = |index: u32| counts >> (16 * index) & 0xffff;
+    (window & 0x8083_8083_8083_8083 == 0x0080_0080_0080_0080)
+        .then(|| [count(0), count(1), count(2), count(3)])
+}
+
+/// The same of two of three bytes each.
+#[inline]
+fn run_of_three(window: u64) -> Option<[u64; 2]> {
+    let low = (window >> 2 & 0x1f00_001f) | (window >> 3 & 0x000f_e000_0fe0);
+    let counts = low | (window >> 4 & 0x07f0_0007_f000);
+    (window & 0x8080_8380_8083 == 0x0080_8000_8080).then_some([counts & 0x00ff_ffff, counts >> 24])
+}
+
+/// The count of the entry that these bytes begin with, and how many of them it takes; `None` of one that takes more.
+#[inline]
+fn count(window: u64) -> Option<(u64, usize)> {
+    let ends = !window & MORE_OF_FOUR;
+    if ends == 0 {
+        return long_count(window);
+    }
+    // Sevens of bits are moved together, with no branch that depends on how many there are.
+    let before_end = (ends & ends.wrapping_neg()) - 1;
+    let ones = window & before_end & !MORE_OF_EIGHT;
+    let twos = (ones & 0x007f_007f) | (ones >> 1 & 0x3f80_3f80);
+    let all = (twos & 0x0000_3fff) | (twos >> 2 & 0x0fff_c000);
+    Some((all >> COUNT_SHIFT, (ends.trailing_zeros() / 8 + 1) as usize))
+}
+
+#[cold]
+fn long_count(window: u64) -> Option<(u64, usize)> {
+    let ends = !window & MORE_OF_EIGHT;
+    if ends == 0 {
+        return None;
+    }
+    let bytes = ends.trailing_zeros() / 8 + 1;
+    let seven = |byte: u32| (window >> (8 * byte) & u64::from(!MORE)) << (7 * byte);
+    let all = (0..bytes).fold(0, |all, byte| all | seven(byte));
+    Some((all >> COUNT_SHIFT, bytes as usize))
 }
 
 impl<'a> IntoIterator for &'a Slots {
@@ -237,7 +333,41 @@ mod tests {
         prop::collection::btree_map(0u16..544, count, 0..80)
     }
 
+    /// Neighbours with counts of alike size, as most are, and others.
+    fn runs() -> impl Strategy<Value = Vec<(u16, u64)>> {
+        let run = (0u16..6, 1usize..12, 0u32..64, any::<u64>());
+        prop::collection::vec(run, 0..12).prop_map(|runs| {
+            let mut entries = Vec::new();
+            let mut next = 0;
+            for (gap, length, bits, seed) in runs {
+                next += gap;
+                for turn in 0..length {
+                    let count = seed.rotate_left(turn as u32 * 7) >> (63 - bits) | 1 << bits;
+                    entries.push((next, count));
+                    next += 1;
+                }
+            }
+            entries
+        })
+    }
+
     proptest! {
+        #[test]
+        fn entries_are_the_same_one_by_one_and_all_at_once(entries in runs(), skip in 0usize..5) {
+            let slots: Slots = entries.iter().copied().collect();
+            let mut one_by_one = Vec::new();
+            let mut rest = slots.iter();
+            while let Some(entry) = rest.next() {
+                one_by_one.push(entry);
+            }
+            prop_assert_eq!(&one_by_one, &entries);
+            let mut rest = slots.iter();
+            let skipped = rest.by_ref().take(skip).count();
+            let mut at_once = Vec::new();
+            rest.for_each(|entry| at_once.push(entry));
+            prop_assert_eq!(&at_once, &entries[skipped..]);
+        }
+
         #[test]
         fn what_is_packed_comes_out_as_it_went_in(entries in entries()) {
             let slots: Slots = entries.iter().map(|(&slot, &count)| (slot, count)).collect();

@@ -1,0 +1,228 @@
+use super::*;
+use gpucause_abi::hist::Histogram;
+use gpucause_abi::op::{LaunchOps, op_of_symbol};
+use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, StallSnapshot};
+use gpucause_abi::{ProcId, Tgid};
+use proptest::prelude::*;
+
+use crate::settings::Severities;
+
+/// The effect of calls of this op of which a few take far longer than the others.
+fn effect(op: &str, settings: &Settings) -> Option<Effect> {
+    let slot = |ns| u16::try_from(slot_of(Nanos(ns))).unwrap();
+    let slots = vec![(slot(10_000), 900), (slot(5_000_000), 100)].into();
+    let durations = Histogram { sum: Nanos(510_000_000), max: Nanos(5_000_000), slots };
+    let process = ProcessSnapshot {
+        calls: vec![CallSnapshot::unstalled(op_of_symbol(op).unwrap(), false, durations)],
+        ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'x'; 16]))
+    };
+    let delta = Delta::between(None, &process, Nanos(2_000_000_000));
+    let effects = [Effect::LaunchTail, Effect::CopyTail, Effect::AllocTail];
+    let found: Vec<_> = effects
+        .into_iter()
+        .filter_map(|e| worst(&delta, None, e, settings, &mut Room::default()))
+        .collect();
+    assert!(found.len() <= 1, "{found:?}");
+    found.first().map(|measured| measured.effect)
+}
+
+#[test]
+fn the_settings_say_which_ops_have_launch_tails() {
+    let usual = Settings::default();
+    assert_eq!(effect("cudaLaunchKernel", &usual), Some(Effect::LaunchTail));
+    assert_eq!(effect("cudaMemcpyAsync", &usual), Some(Effect::CopyTail));
+    assert_eq!(effect("cudaGraphLaunch", &usual), None);
+    let launch_ops: LaunchOps = [op_of_symbol("cudaMemcpyAsync").unwrap()].into_iter().collect();
+    let settings = Settings { launch_ops, ..Settings::default() };
+    assert_eq!(effect("cudaMemcpyAsync", &settings), Some(Effect::LaunchTail));
+    assert_eq!(effect("cudaLaunchKernel", &settings), None);
+}
+
+/// Ops with tails of every kind, two of which are of one.
+const TAILED: [&str; 7] = [
+    "cudaLaunchKernel",
+    "cuLaunchKernel",
+    "cudaLaunchCooperativeKernel",
+    "cudaMemcpyAsync",
+    "cudaMemcpy",
+    "cudaMalloc",
+    "cudaGraphLaunch",
+];
+
+/// What calls of one op added to its accounts.
+#[derive(Debug, Clone, Default)]
+struct Added {
+    durations: Histogram,
+    stalled: Histogram,
+    offcpu: [Nanos; REASONS],
+}
+
+fn added() -> impl Strategy<Value = Added> {
+    let slot = prop_oneof![100u16..140, 130u16..360];
+    let slots = prop::collection::btree_map(slot, (1u64..3_000, any::<bool>()), 0..12);
+    let offcpu = prop::array::uniform10((0u64..1_000_000_000).prop_map(Nanos));
+    (slots, offcpu, 0u64..4).prop_map(|(slots, offcpu, less)| {
+        let of = |wanted: fn(bool) -> bool| {
+            let own = slots.iter().filter(|&(_, &(_, stalls))| wanted(stalls));
+            let own = own.map(|(&slot, &(count, _))| (slot, count));
+            let (mut sum, mut max) = (0, 0);
+            for (slot, count) in own.clone() {
+                max = slot_upper(usize::from(slot)).0;
+                sum += max * count;
+            }
+            Histogram { sum: Nanos(sum - sum / 8 * less), max: Nanos(max), slots: own.collect() }
+        };
+        Added { durations: of(|_| true), stalled: of(|stalls| stalls), offcpu }
+    })
+}
+
+/// A process after each of three times that calls were added; some ops are the same, and some calls are first launches.
+fn process() -> impl Strategy<Value = [ProcessSnapshot; 3]> {
+    let times = (added(), added(), added());
+    let call = (0..TAILED.len(), prop::bool::weighted(0.1), times, prop::bool::weighted(0.3));
+    prop::collection::vec(call, 1..9).prop_map(|calls| {
+        let empty = ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'x'; 16]));
+        let mut all = [empty.clone(), empty.clone(), empty];
+        let mut before = None;
+        for (op, cold, times, as_before) in calls {
+            let op = op_of_symbol(TAILED[op]).unwrap();
+            let times = before.take().filter(|_| as_before).unwrap_or(times);
+            before = Some(times.clone());
+            let known = |process: &ProcessSnapshot| {
+                process.calls.iter().any(|call| (call.op, call.cold) == (op, cold))
+            };
+            if known(&all[0]) {
+                continue;
+            }
+            let mut sum = Added::default();
+            for (process, added) in all.iter_mut().zip([times.0, times.1, times.2]) {
+                sum.durations.merge(&added.durations);
+                sum.stalled.merge(&added.stalled);
+                for (all, own) in sum.offcpu.iter_mut().zip(added.offcpu) {
+                    all.0 += own.0;
+                }
+                let Added { durations, stalled, offcpu } = sum.clone();
+                let calls = stalled.count();
+                process.calls.push(CallSnapshot { op, cold, durations, stalled });
+                process.stalls.push(StallSnapshot { op, cold, calls, offcpu });
+            }
+        }
+        all
+    })
+}
+
+/// The worst tail as it is defined: of all ops in turn, with all that is to know of each.
+fn plain_worst(
+    (before, now): (Option<&ProcessSnapshot>, &ProcessSnapshot),
+    latest: Option<&ProcessSnapshot>,
+    wall: Nanos,
+    effect: Effect,
+    settings: &Settings,
+) -> Option<Measured> {
+    let tails = now.calls.iter().enumerate().filter_map(|(index, call)| {
+        let class = call.op.op()?.class;
+        if call.cold || effect_of(call.op, class, settings) != Some(effect) {
+            return None;
+        }
+        let since = |before: Option<&ProcessSnapshot>, of: fn(&CallSnapshot) -> &Histogram| {
+            let before = before.map(|before| of(&before.calls[index]));
+            before.map_or_else(|| of(call).clone(), |before| of(call).since(before))
+        };
+        let durations = since(before, |call| &call.durations);
+        let stalled = since(before, |call| &call.stalled);
+        let (p50, p99) = (durations.quantile(0.5)?, durations.quantile(0.99)?);
+        let slow_from = Nanos(p50.0 * SLOW);
+        if durations.count() < settings.min_calls {
+            return None;
+        }
+        if latest.is_some() {
+            let late = since(latest, |call| &call.durations);
+            if late.count() >= settings.min_calls || late.max < slow_from || late.count() == 0 {
+                return None;
+            }
+        }
+        let excess_of = |values: &Histogram| {
+            let slow = values.slots.iter().filter(|&(s, _)| slot_lower(s.into()) >= slow_from);
+            slow.fold((0, Nanos(0)), |(count, excess), (slot, calls)| {
+                let low = slot_lower(slot.into()).0;
+                let high = slot_upper(slot.into()).0.min(values.max.0.max(low));
+                (count + calls, Nanos(excess.0 + calls * (low.midpoint(high) - p50.0)))
+            })
+        };
+        let (slow_calls, excess) = excess_of(&durations);
+        let excess = excess.min(durations.sum);
+        let in_stalled = excess_of(&stalled).1.min(stalled.sum).min(excess);
+        let usual = durations.since(&stalled).quantile(0.5).map(slot_of);
+        let shortest = stalled.slots.iter().next().map_or(0, |(slot, _)| usize::from(slot));
+        let usual = slot_lower(usual.unwrap_or(shortest));
+        let fast = stalled.slots.iter().filter(|&(s, _)| slot_lower(s.into()) < slow_from);
+        let in_fast = total(fast.map(|(slot, calls)| {
+            Nanos(slot_upper(slot.into()).min(stalled.max).less(usual).0 * calls)
+        }));
+        let mut offcpu = now.stalls[index].offcpu;
+        if let Some(before) = before {
+            for (time, before) in offcpu.iter_mut().zip(before.stalls[index].offcpu) {
+                *time = time.less(before);
+            }
+        }
+        let all = total(offcpu.into_iter());
+        let part = u128::from(all.less(in_fast).min(in_stalled).0);
+        let scaled = |time: Nanos| u128::from(time.0) * part / u128::from(all.0.max(1));
+        let offcpu = offcpu.map(|time| Nanos(u64::try_from(scaled(time)).unwrap()));
+        let spread = ratio(p99, p50);
+        let spreads =
+            spread >= settings.min_spread && p99.as_secs_f64() >= settings.min_launch_p99_seconds;
+        let is_heavy = ratio(excess, wall) >= settings.severities.medium
+            && ratio(total(offcpu.into_iter()), excess) >= settings.explained_share;
+        if !spreads && (effect != Effect::LaunchTail || !is_heavy) {
+            return None;
+        }
+        let mut evidence = Evidence::default().with("p50_seconds", p50.as_secs_f64());
+        if spreads {
+            evidence = evidence.with("p99_seconds", p99.as_secs_f64()).with("spread", spread);
+        }
+        Some(Measured {
+            effect,
+            excess,
+            offcpu,
+            phases: Phases::Only(class.phase()),
+            tid: None,
+            long: latest.is_some(),
+            evidence: evidence
+                .with("calls", durations.count() as f64)
+                .with("slow_calls", slow_calls as f64)
+                .with("excess_seconds", excess.as_secs_f64()),
+        })
+    });
+    tails.max_by_key(|tail| tail.excess)
+}
+
+proptest! {
+    #[test]
+    fn the_worst_tail_is_found_without_a_look_at_all_of_them(
+        process in process(),
+        began in any::<bool>(),
+        min_calls in prop_oneof![Just(1u64), 1u64..10_000],
+        min_spread in prop_oneof![1.0f64..20.0, Just(1e6)],
+        explained_share in 0.0f64..=1.0,
+        medium in 0.0f64..=1.0,
+    ) {
+        let severities = Severities { medium, ..Severities::default() };
+        let settings =
+            Settings { min_calls, min_spread, explained_share, severities, ..Settings::default() };
+        let [first, second, third] = &process;
+        let before = began.then_some(first);
+        let wall = Nanos(2_000_000_000);
+        let short = Delta::between(Some(second), third, wall);
+        let long = Delta::between(before, third, wall);
+        let mut room = Room::default();
+        for effect in [Effect::LaunchTail, Effect::CopyTail, Effect::AllocTail] {
+            let found = worst(&long, None, effect, &settings, &mut room);
+            let plain = plain_worst((before, third), None, wall, effect, &settings);
+            prop_assert_eq!(found, plain);
+            let found = worst(&long, Some(&short), effect, &settings, &mut room);
+            let plain = plain_worst((before, third), Some(second), wall, effect, &settings);
+            prop_assert_eq!(found, plain);
+        }
+    }
+}
