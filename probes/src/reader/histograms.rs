@@ -1,6 +1,8 @@
-//! Histograms, put together from their chunks.
+//! Histograms, put together from their chunks. Those that are as they were share their slots with the copy before: most do, and
+//! several copies are kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{Histogram, Packer, Slots};
@@ -10,6 +12,24 @@ use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
 use gpucause_abi::state::{Reason, Role};
 
 use super::{ReadError, Reader, decode, for_each};
+
+/// What tells histograms apart: the parts of a [`HistKey`] without the number of the chunk.
+type Whole = (u32, u16, u16, u16);
+
+/// Slots as they were last read.
+#[derive(Debug, Default)]
+pub(super) struct Known(Mutex<HashMap<Whole, Slots>>);
+
+impl Known {
+    /// Leaves nothing behind.
+    fn take(&self) -> HashMap<Whole, Slots> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put(&self, known: HashMap<Whole, Slots>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+}
 
 /// A chunk as it was read.
 struct Chunk {
@@ -21,16 +41,27 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn of(key: HistKey, record: &HistRecord, packer: &mut Packer) -> Self {
+    fn of(
+        key: HistKey,
+        record: &HistRecord,
+        packer: &mut Packer,
+        known: &HashMap<Whole, Slots>,
+    ) -> Self {
         let first = key.chunk.saturating_mul(CHUNK_SLOTS as u16);
         (first..).zip(record.slots).for_each(|(slot, count)| packer.push(slot, count));
-        Self { key, sum: Nanos(record.sum_ns), max: Nanos(record.max_ns), slots: packer.take() }
+        // Most histograms have one chunk.
+        let slots = packer.take_like(known.get(&whole(&key)));
+        Self { key, sum: Nanos(record.sum_ns), max: Nanos(record.max_ns), slots }
     }
 
-    /// Chunks of one histogram have the same, but for the number of the chunk.
-    const fn whole(&self) -> (u32, u16, u16, u16) {
-        (self.key.proc_id, self.key.kind, self.key.a, self.key.b)
+    /// Chunks of one histogram have the same.
+    const fn whole(&self) -> Whole {
+        whole(&self.key)
     }
+}
+
+const fn whole(key: &HistKey) -> Whole {
+    (key.proc_id, key.kind, key.a, key.b)
 }
 
 impl Reader {
@@ -42,10 +73,12 @@ impl Reader {
         let mut entries = 0;
         let mut chunks = Vec::new();
         let mut packer = Packer::default();
+        let known = self.known_slots.take();
+        let mut read = HashMap::with_capacity(known.len());
         for_each(&self.hists, "hists", |key, value| {
             entries += 1;
             let key: HistKey = decode("hists", key)?;
-            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut packer));
+            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut packer, &known));
             Ok(())
         })?;
         // They come in no order.
@@ -55,21 +88,26 @@ impl Reader {
             let id = of_process.first().map(|chunk| chunk.key.proc_id);
             let Some(process) = id.and_then(|id| processes.get_mut(&id)) else { continue };
             for of_whole in of_process.chunk_by_mut(|a, b| a.whole() == b.whole()) {
-                add(process, of_whole, &mut packer);
+                let Some(key) = of_whole.first().map(|chunk| chunk.key) else { continue };
+                let histogram = joined(of_whole, &mut packer, known.get(&whole(&key)));
+                read.insert(whole(&key), histogram.slots.clone());
+                put(process, &key, histogram);
             }
             for call in &mut process.calls {
                 // So far those that never left the CPU.
-                call.durations.merge(&call.stalled);
+                let key = (process.id.0, HistKind::Call as u16, call.op.0, cold_flag(call.cold));
+                merge_stalled(call, &mut packer, known.get(&key));
+                read.insert(key, call.durations.slots.clone());
             }
             process.calls.sort_unstable_by_key(|call| (call.op, call.cold));
         }
+        self.known_slots.put(read);
         Ok(entries)
     }
 }
 
-/// Adds a histogram whose chunks these are. One that is known already has its cold and its stalled calls told apart.
-fn add(process: &mut ProcessSnapshot, chunks: &mut [Chunk], packer: &mut Packer) {
-    let Some(key) = chunks.first().map(|chunk| chunk.key) else { return };
+/// The histogram that these are the chunks of.
+fn joined(chunks: &mut [Chunk], packer: &mut Packer, known: Option<&Slots>) -> Histogram {
     let sum = chunks.iter().fold(0u64, |all, chunk| all.saturating_add(chunk.sum.0));
     let max = chunks.iter().map(|chunk| chunk.max).max().unwrap_or_default();
     let slots = match chunks {
@@ -77,13 +115,30 @@ fn add(process: &mut ProcessSnapshot, chunks: &mut [Chunk], packer: &mut Packer)
         several => {
             let entries = several.iter().flat_map(|chunk| &chunk.slots);
             entries.for_each(|(slot, count)| packer.push(slot, count));
-            packer.take()
+            packer.take_like(known)
         }
     };
-    put(process, &key, Histogram { sum: Nanos(sum), max, slots });
+    Histogram { sum: Nanos(sum), max, slots }
 }
 
-/// Histograms come by kind, and those of one kind by what they are of; one of a kind that is not known is from a newer source tree.
+/// Adds the stalled calls to those that never left the CPU.
+fn merge_stalled(call: &mut CallSnapshot, packer: &mut Packer, known: Option<&Slots>) {
+    let CallSnapshot { durations, stalled, .. } = call;
+    if stalled.slots.is_empty() {
+        return;
+    }
+    packer.push_both(&durations.slots, &stalled.slots);
+    durations.slots = packer.take_like(known);
+    durations.sum.0 = durations.sum.0.saturating_add(stalled.sum.0);
+    durations.max = durations.max.max(stalled.max);
+}
+
+const fn cold_flag(cold: bool) -> u16 {
+    if cold { CALL_COLD } else { 0 }
+}
+
+/// Puts a histogram where it belongs. Histograms come by kind, and those of one kind by what they are of; one of a kind that is not
+/// known is from a newer source tree.
 fn put(process: &mut ProcessSnapshot, key: &HistKey, whole: Histogram) {
     let role = || u8::try_from(key.a).ok().and_then(Role::from_raw);
     match u8::try_from(key.kind).ok().and_then(HistKind::from_raw) {

@@ -35,6 +35,12 @@ impl Values {
         if self.counts.len() < SLOTS {
             self.counts.resize(SLOTS, 0);
         }
+        let unchanged = |before: &&Histogram| before.slots.is_shared_with(&now.slots);
+        if let Some(before) = before.filter(unchanged) {
+            self.used = 0..0;
+            self.settle(Nanos(now.sum.0.saturating_sub(before.sum.0)), now.max);
+            return;
+        }
         let counts = self.counts.as_mut_slice();
         let (mut first, mut end) = (usize::MAX, 0);
         now.slots.iter().for_each(|(slot, count)| {

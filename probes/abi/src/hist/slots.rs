@@ -1,6 +1,8 @@
 //! Counts by slot, packed: a daemon keeps many thousands of histograms, of which each has few slots in use, side by side, with
 //! small counts.
 
+use std::sync::Arc;
+
 /// Bits of an entry's first byte: how many slots lie between this one and the one before, the lowest bits of the count, and
 /// whether more of the count follows, seven bits a byte, the lowest first.
 const GAP: u8 = 0b11;
@@ -12,10 +14,10 @@ const MORE: u8 = 0x80;
 const MORE_OF_EIGHT: u64 = u64::from_le_bytes([MORE; 8]);
 const MORE_OF_FOUR: u64 = MORE_OF_EIGHT >> 32;
 
-/// `(slot, count)` by ascending slot; no zero counts. Takes one to three bytes for most of them.
+/// `(slot, count)` by ascending slot; no zero counts. Takes one to three bytes for most of them, which copies share.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Slots {
-    packed: Box<[u8]>,
+    packed: Arc<[u8]>,
     count: u64,
 }
 
@@ -28,50 +30,33 @@ impl Slots {
 
     /// Whether no slot is in use.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.packed.is_empty()
     }
 
     /// How many entries there can be at most.
     #[must_use]
-    pub const fn most(&self) -> usize {
+    pub fn most(&self) -> usize {
         self.packed.len()
     }
 
     /// The entries.
     #[must_use]
-    pub const fn iter(&self) -> Iter<'_> {
+    pub fn iter(&self) -> Iter<'_> {
         Iter { packed: &self.packed, next: 0 }
+    }
+
+    /// Whether these are copies that share their entries, which are then the same.
+    #[must_use]
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.packed, &other.packed)
     }
 
     /// The counts of both.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
         let mut packer = Packer::with_room(self.packed.len() + other.packed.len());
-        let (mut left, mut right) = (self.iter().peekable(), other.iter().peekable());
-        loop {
-            let (slot, count) = match (left.peek().copied(), right.peek().copied()) {
-                (Some((a, n)), Some((b, m))) if a == b => {
-                    left.next();
-                    right.next();
-                    (a, n.saturating_add(m))
-                }
-                (Some((a, _)), Some((b, m))) if b < a => {
-                    right.next();
-                    (b, m)
-                }
-                (Some(entry), _) => {
-                    left.next();
-                    entry
-                }
-                (None, Some(entry)) => {
-                    right.next();
-                    entry
-                }
-                (None, None) => break,
-            };
-            packer.push(slot, count);
-        }
+        packer.push_both(self, other);
         packer.finish()
     }
 
@@ -79,6 +64,9 @@ impl Slots {
     #[inline]
     pub fn since(&self, earlier: &Self, mut each: impl FnMut(u16, u64)) {
         const NO_SLOT: u16 = u16::MAX;
+        if self.is_shared_with(earlier) {
+            return;
+        }
         let mut rest = earlier.iter();
         let mut before = rest.next().unwrap_or((NO_SLOT, 0));
         for (slot, count) in self {
@@ -140,16 +128,53 @@ impl Packer {
         }
     }
 
+    /// Adds the counts of both.
+    pub fn push_both(&mut self, one: &Slots, other: &Slots) {
+        let (mut left, mut right) = (one.iter().peekable(), other.iter().peekable());
+        loop {
+            let (slot, count) = match (left.peek().copied(), right.peek().copied()) {
+                (Some((a, n)), Some((b, m))) if a == b => {
+                    left.next();
+                    right.next();
+                    (a, n.saturating_add(m))
+                }
+                (Some((a, _)), Some((b, m))) if b < a => {
+                    right.next();
+                    (b, m)
+                }
+                (Some(entry), _) => {
+                    left.next();
+                    entry
+                }
+                (None, Some(entry)) => {
+                    right.next();
+                    entry
+                }
+                (None, None) => break,
+            };
+            self.push(slot, count);
+        }
+    }
+
     /// What was packed.
     #[must_use]
     pub fn finish(self) -> Slots {
-        Slots { packed: self.packed.into_boxed_slice(), count: self.count }
+        Slots { packed: self.packed.into(), count: self.count }
     }
 
     /// The same as a copy of the right size, and begins anew in the room that there is.
     #[must_use]
     pub fn take(&mut self) -> Slots {
-        let slots = Slots { packed: self.packed.as_slice().into(), count: self.count };
+        self.take_like(None)
+    }
+
+    /// The same, sharing the entries of `known` where they are the same.
+    #[must_use]
+    pub fn take_like(&mut self, known: Option<&Slots>) -> Slots {
+        let packed = known
+            .filter(|known| *known.packed == *self.packed)
+            .map_or_else(|| Arc::from(self.packed.as_slice()), |known| Arc::clone(&known.packed));
+        let slots = Slots { packed, count: self.count };
         self.packed.clear();
         (self.count, self.next) = (0, 0);
         slots
@@ -380,6 +405,14 @@ mod tests {
             prop_assert_eq!(&packer.take(), &slots);
             packer.push(0, 1);
             prop_assert_eq!(packer.take().iter().collect::<Vec<_>>(), [(0, 1)]);
+            entries.iter().for_each(|(&slot, &count)| packer.push(slot, count));
+            let again = packer.take_like(Some(&slots));
+            prop_assert!(again == slots && again.is_shared_with(&slots));
+            entries.iter().for_each(|(&slot, &count)| packer.push(slot, count));
+            packer.push(544, 1);
+            let more = packer.take_like(Some(&slots));
+            prop_assert!(!more.is_shared_with(&slots));
+            prop_assert_eq!(more.count(), slots.count().saturating_add(1));
         }
 
         #[test]
