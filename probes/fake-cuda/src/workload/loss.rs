@@ -67,6 +67,7 @@ impl Loss {
     }
 
     /// Time in a section that the thread was blocked is lost: neither on a CPU nor waiting for one, which is another's doing.
+    /// The thread's CPU clock leaves out what a hypervisor takes, so a section must be waiting and little else.
     pub(crate) fn blocked<T>(&self, section: impl FnOnce() -> Result<T>) -> Result<T> {
         let delay = self.run_delay_ns()?;
         let (cpu, start) = (clock::thread_cpu_ns(), clock::monotonic_ns());

@@ -32,10 +32,9 @@ impl Fault for Reads {
 
 /// Page faults on a file that is being read in.
 ///
-/// Each waits for many pages. A fault for one page of a fast disk takes some 25 us, of which waking the thread and switching to
-/// it are a tenth or more, and nobody's clocks agree to whom those belong. Only the touch itself counts as loss, so that neither
-/// the CPU time of reading and evicting pages nor what a hypervisor takes meanwhile, which the thread's CPU clock
-/// leaves out as if it had been blocked, is part of it.
+/// Each waits for many pages: one for a single page of a fast disk is over in some 25 us, of which a tenth and more goes by
+/// between the disk's answer and the thread's return, and the kernel's clocks call part of that blocked. Only the touch counts
+/// as lost, not the CPU time of asking for pages and evicting them.
 pub(super) struct Faults {
     each_ns: u64,
     mapping: Option<EvictedMapping>,
