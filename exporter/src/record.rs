@@ -3,6 +3,7 @@
 mod events;
 mod frames;
 mod session;
+mod symbols;
 
 use std::io::{self, Write as _};
 use std::sync::Arc;

@@ -241,8 +241,15 @@ fn every_kind_of_event_is_read_as_it_was_written_in_the_order_of_starts() {
             function: Some("step \"quoted\" \n".into()),
             file: Some("train.py".into()),
             line: Some(17),
+            is_python: true,
+            ..StackFrame::default()
         },
-        StackFrame { address: 4096, ..StackFrame::default() },
+        StackFrame {
+            address: 4096,
+            module: Some("/usr/lib/libc.so.6".into()),
+            module_address: Some(u64::MAX),
+            ..StackFrame::default()
+        },
     ];
     let stack = Stack { frames };
     let stacks = (writer.stack(&stack).unwrap(), writer.stack(&stack).unwrap());

@@ -15,10 +15,12 @@ use object::elf::{
 };
 use thiserror::Error;
 
+mod link_address;
 mod names;
 mod note;
 mod prologue;
 mod source;
+mod symbol_tables;
 mod symbols_at;
 
 #[cfg(test)]
@@ -26,9 +28,11 @@ pub(crate) mod specimen;
 #[cfg(test)]
 mod tests;
 
+pub use link_address::LinkAddresses;
 use names::{TracedName, traced_names};
 pub use prologue::Prologue;
 use source::Source;
+pub use symbol_tables::{SymbolTables, symbol_tables};
 pub use symbols_at::symbols_at;
 
 /// Why a file cannot be probed. The messages leave the path to the caller, who knows which of its names to show.

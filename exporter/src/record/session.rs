@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use gpucause_abi::event::{Detail, Image, RawEvent};
@@ -14,9 +15,13 @@ use gpucause_probes::recorder::Recorder;
 
 use super::events::Names;
 use super::frames::Frames;
+use super::symbols::Symbols;
 use crate::clock::WallClock;
 use crate::daemon::Daemon;
 use crate::process_details::ProcessDetails;
+
+/// How long names of functions are waited for at the end.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A process of the file.
 #[derive(Debug)]
@@ -38,6 +43,9 @@ pub(super) struct Session {
     frames: Frames,
     /// What the file calls the kernel's stacks.
     stacks: HashMap<u32, Option<StackId>>,
+    symbols: Symbols,
+    /// Stacks whose names were asked for.
+    named: HashSet<StackId>,
     lost: u64,
     looks: u64,
 }
@@ -49,13 +57,15 @@ pub(super) struct Told {
     lost: u64,
     /// Calls whose stack found no room.
     stackless: u64,
+    /// Stacks without the names of functions.
+    nameless: u64,
     looks: u64,
 }
 
 impl std::fmt::Display for Told {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { finished: Finished { path, events, pruned_events }, lost, stackless, looks } =
-            self;
+        let Self { finished, lost, stackless, nameless, looks } = self;
+        let Finished { path, events, pruned_events } = finished;
         let path: &PathBuf = path;
         write!(f, "{}: {events} events and {looks} looks at the accounts", path.display())?;
         if *lost > 0 {
@@ -63,6 +73,9 @@ impl std::fmt::Display for Told {
         }
         if *stackless > 0 {
             write!(f, "; {stackless} calls are without their stack")?;
+        }
+        if *nameless > 0 {
+            write!(f, "; {nameless} stacks are without the names of functions")?;
         }
         if *pruned_events > 0 {
             write!(f, "; {pruned_events} older ones went for want of room, raise --size-limit")?;
@@ -78,9 +91,21 @@ impl Session {
         daemon: Arc<Daemon>,
         clock: WallClock,
     ) -> Self {
-        let (processes, names, frames, stacks) = Default::default();
-        let (lost, looks) = (0, 0);
-        Self { writer, recorder, daemon, clock, processes, names, frames, stacks, lost, looks }
+        let (processes, names, frames, stacks, named) = Default::default();
+        Self {
+            writer,
+            recorder,
+            daemon,
+            clock,
+            processes,
+            names,
+            frames,
+            stacks,
+            symbols: Symbols::start(),
+            named,
+            lost: 0,
+            looks: 0,
+        }
     }
 
     /// Takes the accounts down, as the engine sees them, and what it found.
@@ -160,6 +185,9 @@ impl Session {
             names.event(event, row, stack, *clock)
         });
         writer.add_events(rows)?;
+        for (id, stack) in self.symbols.answers() {
+            self.writer.name_stack(id, &stack)?;
+        }
         self.writer.commit_if_due()?;
         Ok(())
     }
@@ -181,7 +209,12 @@ impl Session {
         let stack = if addresses.is_empty() {
             None
         } else {
-            Some(self.writer.stack(&self.frames.stack(event.process, event.tgid, &addresses))?)
+            let found = self.frames.stack(event.process, event.tgid, &addresses);
+            let stack = self.writer.stack(&found.stack)?;
+            if self.named.insert(stack) {
+                self.symbols.ask(stack, found);
+            }
+            Some(stack)
         };
         self.stacks.insert(id, stack);
         Ok(())
@@ -210,8 +243,11 @@ impl Session {
         self.lost += self.recorder.unfinished() as u64;
         self.writer.set_lost_events(self.lost);
         self.look()?;
-        let stackless = self.recorder.stackless()?;
+        for (id, stack) in self.symbols.last_answers(PATIENCE) {
+            self.writer.name_stack(id, &stack)?;
+        }
+        let (stackless, nameless) = (self.recorder.stackless()?, self.symbols.nameless());
         let Self { writer, lost, looks, .. } = self;
-        Ok(Told { finished: writer.finish()?, lost, stackless, looks })
+        Ok(Told { finished: writer.finish()?, lost, stackless, nameless, looks })
     }
 }

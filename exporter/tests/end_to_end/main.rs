@@ -41,6 +41,7 @@ mod samples;
 #[path = "../fixture/server_process.rs"]
 mod server_process;
 mod service;
+mod stacks;
 mod top;
 #[path = "../fixture/upstream.rs"]
 mod upstream;
