@@ -2,6 +2,7 @@
 
 mod events;
 mod frames;
+mod python;
 mod session;
 mod symbols;
 

@@ -289,6 +289,21 @@ fn every_kind_of_event_is_read_as_it_was_written_in_the_order_of_starts() {
 }
 
 #[test]
+fn a_stack_that_is_named_later_is_still_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mut writer = Writer::create(&path, &start()).unwrap();
+    let frame = StackFrame { address: 7, module_address: Some(3), ..StackFrame::default() };
+    let told = Stack { frames: vec![frame.clone()] };
+    let named = Stack { frames: vec![StackFrame { function: Some("step".into()), ..frame }] };
+    let id = writer.stack(&told).unwrap();
+    writer.name_stack(id, &named).unwrap();
+    assert_eq!(writer.stack(&told).unwrap(), id);
+    writer.finish().unwrap();
+    assert_eq!(open(&path).unwrap().stack(id).unwrap(), Some(named));
+}
+
+#[test]
 fn a_filter_leaves_out_what_it_says() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");

@@ -15,6 +15,7 @@ use object::elf::{
 };
 use thiserror::Error;
 
+mod exported_data;
 mod link_address;
 mod names;
 mod note;
@@ -28,6 +29,7 @@ pub(crate) mod specimen;
 #[cfg(test)]
 mod tests;
 
+pub use exported_data::exported_data;
 pub use link_address::LinkAddresses;
 use names::{TracedName, traced_names};
 pub use prologue::Prologue;

@@ -72,6 +72,14 @@ impl Frames {
         self.modules.retain(|_, module| module.strong_count() > 0);
     }
 
+    /// The code of a process, as mapped now where that is not known.
+    pub(super) fn mappings(&mut self, id: ProcId, tgid: Tgid) -> impl Iterator<Item = &Mapping> {
+        if !self.mapped.contains_key(&id) {
+            self.refresh(id, tgid);
+        }
+        self.mapped.get(&id).into_iter().flatten().map(|part| &part.mapping)
+    }
+
     /// The stack of these addresses, the innermost first.
     pub(super) fn stack(&mut self, id: ProcId, tgid: Tgid, addresses: &[u64]) -> Found {
         let known = self.mapped.get(&id).map(Vec::as_slice).unwrap_or_default();

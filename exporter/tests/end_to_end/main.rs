@@ -33,6 +33,8 @@ mod poll;
 mod prometheus;
 #[path = "../fixture/prometheus_server.rs"]
 mod prometheus_server;
+#[cfg(target_arch = "x86_64")]
+mod python;
 mod recording;
 mod refusals;
 mod retention;
