@@ -170,11 +170,14 @@ impl Python {
         if self.known.len() >= MAX_CODE {
             self.known.clear();
         }
-        if !self.known.contains_key(&code) {
-            let read = self.read(code).map(Arc::new);
-            self.known.insert(code, read);
-        }
-        let found = self.known.get(&code)?.clone()?;
+        let found = match self.known.get(&code) {
+            Some(known) => known.clone(),
+            None => {
+                let read = self.read(code).map(Arc::new);
+                self.known.insert(code, read.clone());
+                read
+            }
+        }?;
         if &*found.file == OWN_FILE {
             return None;
         }
@@ -220,7 +223,8 @@ fn first_interpreter(memory: &Memory, version: &Version, runtime: u64) -> Result
     Err(PythonError::Unsupported(format!("more than {MAX_INTERPRETERS} interpreters in a process")))
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests {
     use super::*;
     use crate::mapped::executable_mappings;

@@ -103,6 +103,12 @@ impl Frames {
             answer.stack.frames.push(frame);
             answer.modules.push(module);
         }
+        // Threads begin in a file. What ends elsewhere has followed a register that was no frame pointer there.
+        let in_file = |frame: &StackFrame| frame.module.is_some();
+        if let Some(last) = answer.stack.frames.iter().rposition(in_file) {
+            answer.stack.frames.truncate(last + 1);
+            answer.modules.truncate(last + 1);
+        }
         answer
     }
 }

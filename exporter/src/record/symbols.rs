@@ -229,10 +229,10 @@ mod tests {
         let begin = somewhere as *const () as u64;
         let mut frames = Frames::default();
         let mut symbols = Symbols::start();
-        symbols.ask(StackId(7), own(&mut frames, &[begin + 1, begin, 0x10]));
+        symbols.ask(StackId(7), own(&mut frames, &[begin + 1, 0x10, begin, 0x20]));
         let answers = symbols.last_answers(Duration::from_secs(60));
         let [(StackId(7), Stack { frames })] = &answers[..] else { panic!("{answers:?}") };
-        let [inside, before, nowhere] = &frames[..] else { panic!("{frames:?}") };
+        let [inside, nowhere, before] = &frames[..] else { panic!("{frames:?}") };
         assert!(inside.function.as_deref().unwrap().contains("somewhere"), "{inside:?}");
         assert!(inside.file.as_deref().unwrap().ends_with("record/symbols.rs"), "{inside:?}");
         assert!(inside.line.is_some() && inside.module_address.is_some());
