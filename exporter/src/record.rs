@@ -2,7 +2,9 @@
 
 mod events;
 mod frames;
+mod python;
 mod session;
+mod symbols;
 
 use std::io::{self, Write as _};
 use std::sync::Arc;

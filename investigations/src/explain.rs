@@ -9,7 +9,9 @@ use gpucause_engine::chain::{Cause, Chain, Severity};
 use serde::Serialize;
 
 pub use fleet::{FailureReport, FleetNode, FleetReport};
-pub use recorded::{CallLine, NodeReport, Report, SessionLine, ThreadLine, TraceFile, WaitLine};
+pub use recorded::{
+    CallLine, NodeReport, Report, SessionLine, StackLine, ThreadLine, TraceFile, WaitLine,
+};
 pub use tables::render_report;
 pub use text::render;
 pub(crate) use text::{line, steers};

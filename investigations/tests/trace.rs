@@ -241,8 +241,15 @@ fn every_kind_of_event_is_read_as_it_was_written_in_the_order_of_starts() {
             function: Some("step \"quoted\" \n".into()),
             file: Some("train.py".into()),
             line: Some(17),
+            is_python: true,
+            ..StackFrame::default()
         },
-        StackFrame { address: 4096, ..StackFrame::default() },
+        StackFrame {
+            address: 4096,
+            module: Some("/usr/lib/libc.so.6".into()),
+            module_address: Some(u64::MAX),
+            ..StackFrame::default()
+        },
     ];
     let stack = Stack { frames };
     let stacks = (writer.stack(&stack).unwrap(), writer.stack(&stack).unwrap());
@@ -279,6 +286,21 @@ fn every_kind_of_event_is_read_as_it_was_written_in_the_order_of_starts() {
     assert_eq!(read, expected.collect::<Vec<_>>());
     assert_eq!(trace.stack(stacks.0).unwrap(), Some(stack));
     assert_eq!(trace.stack(StackId(99)).unwrap(), None);
+}
+
+#[test]
+fn a_stack_that_is_named_later_is_still_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mut writer = Writer::create(&path, &start()).unwrap();
+    let frame = StackFrame { address: 7, module_address: Some(3), ..StackFrame::default() };
+    let told = Stack { frames: vec![frame.clone()] };
+    let named = Stack { frames: vec![StackFrame { function: Some("step".into()), ..frame }] };
+    let id = writer.stack(&told).unwrap();
+    writer.name_stack(id, &named).unwrap();
+    assert_eq!(writer.stack(&told).unwrap(), id);
+    writer.finish().unwrap();
+    assert_eq!(open(&path).unwrap().stack(id).unwrap(), Some(named));
 }
 
 #[test]

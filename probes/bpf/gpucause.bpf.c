@@ -20,6 +20,7 @@
 #include "victims.bpf.h"
 #include "arguments.bpf.h"
 #include "kernels.bpf.h"
+#include "python.bpf.h"
 #include "recorded_call.bpf.h"
 
 #include "calls.bpf.c"

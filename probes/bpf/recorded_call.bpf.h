@@ -109,8 +109,11 @@ static __noinline void tell_call(struct pt_regs *ctx, const struct thread *threa
 
 	if (why == CALL_UNWANTED)
 		return;
-	if (why == CALL_SLOW && recording.stacks)
+	if (why == CALL_SLOW && recording.stacks) {
 		stack = user_stack(ctx);
+		if (stack >= 0 && thread->depth == 1)
+			keep_python(thread, frame);
+	}
 	event = begin_event(EVENT(EVENT_CALL, why == CALL_DRAWN ? EVENT_SAMPLED : 0, frame->op), thread->proc_id,
 			    bpf_get_current_pid_tgid(), frame->start_ns, frame->end_ns - frame->start_ns);
 	if (!event)

@@ -15,10 +15,13 @@ use object::elf::{
 };
 use thiserror::Error;
 
+mod exported_data;
+mod link_address;
 mod names;
 mod note;
 mod prologue;
 mod source;
+mod symbol_tables;
 mod symbols_at;
 
 #[cfg(test)]
@@ -26,9 +29,12 @@ pub(crate) mod specimen;
 #[cfg(test)]
 mod tests;
 
+pub use exported_data::exported_data;
+pub use link_address::LinkAddresses;
 use names::{TracedName, traced_names};
 pub use prologue::Prologue;
 use source::Source;
+pub use symbol_tables::{SymbolTables, symbol_tables};
 pub use symbols_at::symbols_at;
 
 /// Why a file cannot be probed. The messages leave the path to the caller, who knows which of its names to show.

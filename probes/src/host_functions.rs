@@ -4,38 +4,16 @@
 //! cut short under a mapping ends the reader with SIGBUS.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
 use gpucause_abi::Tgid;
 
 use crate::elf::symbols_at;
-use crate::mapped::{Mapping, executable_mappings, locate_mapped};
+use crate::mapped::{FileVersion, Mapping, executable_mappings, locate_mapped};
 
 /// Functions that are remembered of all files. All are forgotten when there are more.
 const MAX_REMEMBERED: usize = 16_384;
-
-/// A file as it was when it was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Version {
-    device: u64,
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
-}
-
-impl Version {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            length: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        }
-    }
-}
 
 /// The name of a function as its file has it, mangled; `None` when the file has no symbol there.
 pub type FunctionName = Option<Arc<[u8]>>;
@@ -43,7 +21,7 @@ pub type FunctionName = Option<Arc<[u8]>>;
 /// Names of functions, remembered for each file, which processes share.
 #[derive(Debug, Default)]
 pub struct HostFunctions {
-    files: HashMap<Version, HashMap<u64, FunctionName>>,
+    files: HashMap<FileVersion, HashMap<u64, FunctionName>>,
     remembered: usize,
 }
 
@@ -96,7 +74,7 @@ impl HostFunctions {
                 return;
             }
         };
-        let version = Version::of(file.metadata());
+        let version = FileVersion::of(file.metadata());
         let offset = |address: u64| (address - mapping.start).saturating_add(mapping.offset);
         let known = self.files.entry(version).or_default();
         let mut missing: Vec<u64> = addresses.iter().map(|&address| offset(address)).collect();

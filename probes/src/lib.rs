@@ -19,6 +19,7 @@ pub mod mapped;
 pub mod mmap_events;
 pub mod nvml;
 pub mod program;
+pub mod python;
 pub mod recorder;
 pub mod registry;
 pub mod stop;

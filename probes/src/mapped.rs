@@ -12,12 +12,14 @@ use thiserror::Error;
 
 mod candidate;
 mod line;
+mod version;
 
 #[cfg(test)]
 mod tests;
 
 pub use candidate::{Candidate, candidate};
 pub use line::{parse_maps_line, split_deleted};
+pub use version::FileVersion;
 
 /// The device of a mapping as the kernel reports it. On overlay and btrfs this is not what `stat` says of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -371,7 +371,7 @@ fn configure(
             Some("hists") => options.max_chunks,
             Some("procs" | "tracked") => options.max_processes,
             Some("ring") => options.recorder.map(RingSize::slots),
-            Some("stacks") => options.recorder.map(|size| size.stacks.max(1)),
+            Some("stacks" | "python_stacks") => options.recorder.map(|size| size.stacks.max(1)),
             _ => None,
         };
         if let Some(entries) = bound {

@@ -16,8 +16,10 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
 
 use crate::reader::monotonic_now;
 
+mod python;
 mod slots;
 
+use python::PythonMaps;
 use slots::{Look, Slots};
 
 /// Room for events and stacks in the kernel.
@@ -159,6 +161,7 @@ pub struct Recorder {
     recording: MapHandle,
     recorded: MapHandle,
     stacks: MapHandle,
+    python: PythonMaps,
     /// Next to be read.
     next: u64,
     /// Before that, but not to be read yet.
@@ -194,6 +197,8 @@ impl Recorder {
         let (state, recording, recorded) =
             (map(".data.ring")?, map(".data.record")?, map("recorded")?);
         let (ring, stacks) = (map("ring")?, map("stacks")?);
+        let (layouts, python_stacks) = (map("pythons")?, map("python_stacks")?);
+        let python = PythonMaps { layouts, stacks: python_stacks, seen: HashSet::new() };
         if taken.swap(true, Ordering::AcqRel) {
             return Err(RecorderError::InUse);
         }
@@ -203,6 +208,7 @@ impl Recorder {
             recording,
             recorded,
             stacks,
+            python,
             next: 0,
             unfinished: VecDeque::new(),
             taken: Arc::clone(taken),
@@ -248,8 +254,10 @@ impl Recorder {
         let bytes = self.state.lookup(&WHOLE, MapFlags::ANY).map_err(failed)?.unwrap_or_default();
         let mut words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
         let mut next = || words.next().map(u64::from_ne_bytes);
-        match (next(), next()) {
-            (Some(head), Some(stackless)) => Ok(RingState { head, stackless }),
+        match (next(), next(), next()) {
+            (Some(head), Some(stackless), Some(pythonless)) => {
+                Ok(RingState { head, stackless, pythonless })
+            }
             _ => Err(RecorderError::Broken("ring_state has an unexpected size".to_owned())),
         }
     }

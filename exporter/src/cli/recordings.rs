@@ -32,7 +32,7 @@ pub struct RecordArgs {
     /// Name of this node in the file [default: that of the host]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Record each call that takes at least so long, such as 50us or 2ms; 0 for all
+    /// Record each call that takes at least so long, with its stack, such as 50us or 2ms; 0 for all
     #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = short_duration)]
     pub calls_from: Duration,
     /// Record each wait off the CPU that takes at least so long

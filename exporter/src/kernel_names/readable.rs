@@ -36,10 +36,20 @@ pub(crate) fn readable(symbol: &[u8]) -> Option<Arc<str>> {
     // The last underscore belongs to the mangled name of the kernel as well: __device_stub__Z3addPf.
     let mangled = symbol.strip_prefix(&STUB.as_bytes()[..STUB.len() - 1]).unwrap_or(symbol);
     let name = demangled(mangled).unwrap_or_else(|| String::from_utf8_lossy(symbol).into_owned());
-    let name = name.replacen(STUB, "", 1);
-    let clean = |c: char| if c.is_control() { '?' } else { c };
-    let name: String = name.chars().take(MAX_CHARS).map(clean).collect();
+    let name = one_line(&name.replacen(STUB, "", 1), MAX_CHARS);
     (!name.trim().is_empty() && !super::RESERVED.contains(&name.as_str())).then(|| name.into())
+}
+
+/// A function's name from its symbol, as that of a kernel; `None` for an empty one.
+pub(crate) fn function(symbol: &str) -> Option<String> {
+    let name = demangled(symbol.as_bytes());
+    let name = one_line(name.as_deref().unwrap_or(symbol), MAX_CHARS);
+    (!name.trim().is_empty()).then_some(name)
+}
+
+/// What is foreign, as a line of so many characters.
+pub(crate) fn one_line(text: &str, most: usize) -> String {
+    text.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn demangled(symbol: &[u8]) -> Option<String> {
@@ -116,6 +126,14 @@ mod tests {
         assert_eq!(readable(b"other"), None);
         assert_eq!(readable(b"unknown"), None);
         assert_eq!(readable(b"_Z5otherv"), None);
+    }
+
+    #[test]
+    fn a_function_may_be_called_as_it_likes_in_one_line() {
+        assert_eq!(function("other").as_deref(), Some("other"));
+        assert_eq!(function("_ZN2at5emptyERKi").as_deref(), Some("at::empty"));
+        assert_eq!(function("a\u{1b}[2J\n").as_deref(), Some("a?[2J?"));
+        assert_eq!(function(" "), None);
     }
 
     #[test]

@@ -1,54 +1,136 @@
-//! Which file of a process an address is from.
+//! Which file of a process an address is from, and where in it.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::sync::{Arc, Weak};
 
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_investigations::recording::{Stack, StackFrame};
-use gpucause_probes::mapped::{Mapping, executable_mappings};
+use gpucause_probes::elf::LinkAddresses;
+use gpucause_probes::mapped::{FileVersion, Mapping, executable_mappings, locate_mapped};
+
+use crate::kernel_names::readable::one_line;
+
+/// Characters of a path that are kept.
+const MAX_PATH: usize = 256;
+
+/// A file with code, open as long as a process has it mapped, whatever becomes of its name.
+#[derive(Debug)]
+pub(super) struct Module {
+    pub(super) version: FileVersion,
+    pub(super) file: File,
+    addresses: Option<LinkAddresses>,
+}
+
+/// A part of a process, with its file once that was asked for.
+#[derive(Debug)]
+struct Part {
+    mapping: Mapping,
+    module: Option<Option<Arc<Module>>>,
+}
+
+/// A stack as its addresses tell it, and the files in which each of its frames is.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) stack: Stack,
+    pub(super) modules: Vec<Option<Arc<Module>>>,
+}
 
 /// The code that processes have mapped, as seen when a stack was last in code that was not known.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    mapped: HashMap<ProcId, Vec<Mapping>>,
+    mapped: HashMap<ProcId, Vec<Part>>,
+    modules: HashMap<FileVersion, Weak<Module>>,
 }
 
-fn found(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
-    mappings.iter().find(|own| (own.start..own.end).contains(&address))
+fn found(parts: &[Part], address: u64) -> Option<usize> {
+    parts.iter().position(|own| (own.mapping.start..own.mapping.end).contains(&address))
 }
 
 impl Frames {
     /// Looks at a process again: it may have loaded libraries. One that ended keeps what it had.
     fn refresh(&mut self, id: ProcId, tgid: Tgid) {
-        match executable_mappings(tgid) {
-            Ok(mappings) if !mappings.is_empty() => {
-                self.mapped.insert(id, mappings);
+        let mappings = match executable_mappings(tgid) {
+            Ok(mappings) if !mappings.is_empty() => mappings,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::debug!(%tgid, %error, "stacks stay without files");
+                return;
             }
-            Ok(_) => {}
-            Err(error) => tracing::debug!(%tgid, %error, "stacks stay without files"),
-        }
+        };
+        let mut before = self.mapped.remove(&id).unwrap_or_default();
+        let part = |mapping: Mapping| {
+            let known = before.iter().position(|own| own.mapping == mapping);
+            known.map_or(Part { mapping, module: None }, |at| before.swap_remove(at))
+        };
+        self.mapped.insert(id, mappings.into_iter().map(part).collect());
     }
 
     /// Nothing more is asked of these.
     pub(super) fn forget(&mut self, ended: impl Fn(ProcId) -> bool) {
         self.mapped.retain(|id, _| !ended(*id));
+        self.modules.retain(|_, module| module.strong_count() > 0);
     }
 
-    /// The stack of these addresses, the innermost first: each by its file and the offset there.
-    pub(super) fn stack(&mut self, id: ProcId, tgid: Tgid, addresses: &[u64]) -> Stack {
+    /// The code of a process, as mapped now where that is not known.
+    pub(super) fn mappings(&mut self, id: ProcId, tgid: Tgid) -> impl Iterator<Item = &Mapping> {
+        if !self.mapped.contains_key(&id) {
+            self.refresh(id, tgid);
+        }
+        self.mapped.get(&id).into_iter().flatten().map(|part| &part.mapping)
+    }
+
+    /// The stack of these addresses, the innermost first.
+    pub(super) fn stack(&mut self, id: ProcId, tgid: Tgid, addresses: &[u64]) -> Found {
         let known = self.mapped.get(&id).map(Vec::as_slice).unwrap_or_default();
         if addresses.iter().any(|&address| found(known, address).is_none()) {
             self.refresh(id, tgid);
         }
-        let mappings = self.mapped.get(&id).map(Vec::as_slice).unwrap_or_default();
-        let frame = |&address: &u64| {
-            let found = found(mappings, address);
-            let place = found.map(|own| {
-                let file = own.path.file_name().unwrap_or_default().to_string_lossy();
-                format!("{file}+{:#x}", address - own.start + own.offset)
-            });
-            let file = found.map(|own| own.path.to_string_lossy().into_owned());
-            StackFrame { address, function: place, file, line: None }
-        };
-        Stack { frames: addresses.iter().map(frame).collect() }
+        let Self { mapped, modules } = self;
+        let parts = mapped.get_mut(&id).map(Vec::as_mut_slice).unwrap_or_default();
+        let mut answer = Found { stack: Stack::default(), modules: Vec::new() };
+        for &address in addresses {
+            let part = found(parts, address).and_then(|at| parts.get_mut(at));
+            let mut frame = StackFrame { address, ..StackFrame::default() };
+            let mut module = None;
+            if let Some(Part { mapping, module: known }) = part {
+                module.clone_from(known.get_or_insert_with(|| open(modules, tgid, mapping)));
+                let offset = (address - mapping.start).saturating_add(mapping.offset);
+                let addresses = module.as_ref().and_then(|own| own.addresses.as_ref());
+                frame.module = Some(one_line(&mapping.path.to_string_lossy(), MAX_PATH));
+                frame.module_address = addresses.and_then(|own| own.at(offset));
+            }
+            answer.stack.frames.push(frame);
+            answer.modules.push(module);
+        }
+        // Threads begin in a file. What ends elsewhere has followed a register that was no frame pointer there.
+        let in_file = |frame: &StackFrame| frame.module.is_some();
+        if let Some(last) = answer.stack.frames.iter().rposition(in_file) {
+            answer.stack.frames.truncate(last + 1);
+            answer.modules.truncate(last + 1);
+        }
+        answer
     }
+}
+
+/// The file of a mapping: as it is mapped, in whatever mount namespace, deleted or not.
+fn open(
+    modules: &mut HashMap<FileVersion, Weak<Module>>,
+    tgid: Tgid,
+    mapping: &Mapping,
+) -> Option<Arc<Module>> {
+    let opened = locate_mapped(tgid, mapping).and_then(|located| {
+        let version = FileVersion::of(located.metadata());
+        if let Some(known) = modules.get(&version).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        let file = located.open()?;
+        let addresses = LinkAddresses::of(&file)
+            .inspect_err(|error| tracing::debug!(path = ?mapping.path, %error, "stacks stay without addresses"))
+            .ok();
+        let module = Arc::new(Module { version, file, addresses });
+        modules.insert(version, Arc::downgrade(&module));
+        Ok(module)
+    });
+    opened.inspect_err(|error| tracing::debug!(%error, "stacks stay without functions")).ok()
 }

@@ -3,9 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use gpucause_abi::event::{Detail, Image, RawEvent};
+use gpucause_abi::event::{Detail, Image, RawCall, RawEvent};
+use gpucause_abi::python::RawPythonFrame;
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::Moment;
 use gpucause_investigations::recording::StackId;
@@ -14,9 +16,17 @@ use gpucause_probes::recorder::Recorder;
 
 use super::events::Names;
 use super::frames::Frames;
+use super::python::Pythons;
+use super::symbols::Symbols;
 use crate::clock::WallClock;
 use crate::daemon::Daemon;
 use crate::process_details::ProcessDetails;
+
+/// How long names of functions are waited for at the end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Stacks that are remembered until the kernel's are forgotten.
+const MAX_STACKS: usize = 65_536;
 
 /// A process of the file.
 #[derive(Debug)]
@@ -36,8 +46,12 @@ pub(super) struct Session {
     processes: HashMap<ProcId, Known>,
     names: Names,
     frames: Frames,
-    /// What the file calls the kernel's stacks.
-    stacks: HashMap<u32, Option<StackId>>,
+    pythons: Pythons,
+    /// What the file calls the kernel's stacks, with the frames of Python above them.
+    stacks: HashMap<(u32, Vec<RawPythonFrame>), Option<StackId>>,
+    symbols: Symbols,
+    /// Stacks whose names were asked for.
+    named: HashSet<StackId>,
     lost: u64,
     looks: u64,
 }
@@ -49,13 +63,19 @@ pub(super) struct Told {
     lost: u64,
     /// Calls whose stack found no room.
     stackless: u64,
+    /// Calls whose frames of Python found no room.
+    pythonless: u64,
+    /// Stacks without the names of functions.
+    nameless: u64,
+    /// Processes without frames of Python, by the reason.
+    refused: Vec<(String, u64)>,
     looks: u64,
 }
 
 impl std::fmt::Display for Told {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { finished: Finished { path, events, pruned_events }, lost, stackless, looks } =
-            self;
+        let Self { finished, lost, stackless, pythonless, nameless, refused, looks } = self;
+        let Finished { path, events, pruned_events } = finished;
         let path: &PathBuf = path;
         write!(f, "{}: {events} events and {looks} looks at the accounts", path.display())?;
         if *lost > 0 {
@@ -63,6 +83,15 @@ impl std::fmt::Display for Told {
         }
         if *stackless > 0 {
             write!(f, "; {stackless} calls are without their stack")?;
+        }
+        if *pythonless > 0 {
+            write!(f, "; {pythonless} calls are without their frames of Python")?;
+        }
+        for (reason, processes) in refused {
+            write!(f, "; {processes} processes are without frames of Python: {reason}")?;
+        }
+        if *nameless > 0 {
+            write!(f, "; {nameless} stacks are without the names of functions")?;
         }
         if *pruned_events > 0 {
             write!(f, "; {pruned_events} older ones went for want of room, raise --size-limit")?;
@@ -78,9 +107,22 @@ impl Session {
         daemon: Arc<Daemon>,
         clock: WallClock,
     ) -> Self {
-        let (processes, names, frames, stacks) = Default::default();
-        let (lost, looks) = (0, 0);
-        Self { writer, recorder, daemon, clock, processes, names, frames, stacks, lost, looks }
+        let (processes, names, frames, pythons, stacks, named) = Default::default();
+        Self {
+            writer,
+            recorder,
+            daemon,
+            clock,
+            processes,
+            names,
+            frames,
+            pythons,
+            stacks,
+            symbols: Symbols::start(),
+            named,
+            lost: 0,
+            looks: 0,
+        }
     }
 
     /// Takes the accounts down, as the engine sees them, and what it found.
@@ -116,6 +158,7 @@ impl Session {
             .map(|process| process.id)
             .collect();
         self.frames.forget(|id| ended.contains(&id));
+        self.pythons.forget(&self.recorder, |id| ended.contains(&id));
         self.name_kernels()
     }
 
@@ -147,25 +190,25 @@ impl Session {
             self.reap();
             self.name_kernels()?;
         }
+        let mut stacks = Vec::with_capacity(events.len());
         for event in &events {
-            self.meet(event)?;
+            stacks.push(self.meet(event)?);
         }
-        let Self { writer, processes, names, stacks, clock, .. } = self;
-        let rows = events.iter().filter_map(|event| {
+        let Self { writer, processes, names, clock, .. } = self;
+        let rows = events.iter().zip(stacks).filter_map(|(event, stack)| {
             let row = processes.get(&event.process)?.row;
-            let stack = match event.detail {
-                Detail::Call(call) => call.stack.and_then(|id| *stacks.get(&id)?),
-                _ => None,
-            };
             names.event(event, row, stack, *clock)
         });
         writer.add_events(rows)?;
+        for (id, stack) in self.symbols.answers() {
+            self.writer.name_stack(id, &stack)?;
+        }
         self.writer.commit_if_due()?;
         Ok(())
     }
 
-    /// Writes what an event speaks of, when it is new.
-    fn meet(&mut self, event: &RawEvent) -> anyhow::Result<()> {
+    /// Writes what an event speaks of, when it is new. Returns its stack.
+    fn meet(&mut self, event: &RawEvent) -> anyhow::Result<Option<StackId>> {
         let image = match &event.detail {
             Detail::Seen(image) | Detail::Forked(image) => Some(image),
             _ => None,
@@ -175,16 +218,46 @@ impl Session {
             self.process(event.process, event.tgid, &comm)?;
         }
         self.names.meet(event);
-        let Detail::Call(call) = event.detail else { return Ok(()) };
-        let Some(id) = call.stack.filter(|id| !self.stacks.contains_key(id)) else { return Ok(()) };
+        match event.detail {
+            // The calls to come are to have their frames of Python.
+            Detail::Seen(_) => {
+                let process = (event.process, event.tgid);
+                self.pythons.meet(&self.recorder, &mut self.frames, process)?;
+                Ok(None)
+            }
+            Detail::Call(call) => self.stack(event, &call),
+            _ => Ok(None),
+        }
+    }
+
+    fn stack(&mut self, event: &RawEvent, call: &RawCall) -> anyhow::Result<Option<StackId>> {
+        let Some(id) = call.stack else { return Ok(None) };
+        let mut python = Vec::new();
+        if call.outermost {
+            let process = (event.process, event.tgid);
+            self.pythons.meet(&self.recorder, &mut self.frames, process)?;
+            python = self.pythons.take(&self.recorder, event)?;
+        }
+        let key = (id, python);
+        if let Some(&known) = self.stacks.get(&key) {
+            return Ok(known);
+        }
         let addresses = self.recorder.stack(id)?;
-        let stack = if addresses.is_empty() {
-            None
-        } else {
-            Some(self.writer.stack(&self.frames.stack(event.process, event.tgid, &addresses))?)
-        };
-        self.stacks.insert(id, stack);
-        Ok(())
+        let mut stack = None;
+        if !addresses.is_empty() {
+            let mut found = self.frames.stack(event.process, event.tgid, &addresses);
+            found.stack.frames.extend(self.pythons.frames(event.process, &key.1));
+            let row = self.writer.stack(&found.stack)?;
+            if self.named.insert(row) {
+                self.symbols.ask(row, found);
+            }
+            stack = Some(row);
+        }
+        if self.stacks.len() >= MAX_STACKS {
+            self.stacks.clear();
+        }
+        self.stacks.insert(key, stack);
+        Ok(stack)
     }
 
     fn process(&mut self, id: ProcId, tgid: Tgid, comm: &str) -> anyhow::Result<()> {
@@ -195,11 +268,13 @@ impl Session {
 
     /// Makes room for new stacks in the kernel.
     pub(super) fn forget_stacks(&mut self) {
-        if let Err(error) = self.recorder.forget_stacks() {
+        let forgotten = self.recorder.forget_stacks();
+        if let Err(error) = forgotten.and_then(|()| self.recorder.forget_python_stacks()) {
             tracing::warn!(%error, "slow calls may be without stacks");
         }
-        // Their numbers are given out again.
+        // Their numbers are given out again, and so are the addresses of code objects.
         self.stacks.clear();
+        self.pythons.forget_code();
     }
 
     /// Takes down the rest and makes the file whole.
@@ -210,8 +285,13 @@ impl Session {
         self.lost += self.recorder.unfinished() as u64;
         self.writer.set_lost_events(self.lost);
         self.look()?;
-        let stackless = self.recorder.stackless()?;
+        for (id, stack) in self.symbols.last_answers(PATIENCE) {
+            self.writer.name_stack(id, &stack)?;
+        }
+        let (stackless, pythonless) = (self.recorder.stackless()?, self.recorder.pythonless()?);
+        let (nameless, refused) = (self.symbols.nameless(), self.pythons.refused());
         let Self { writer, lost, looks, .. } = self;
-        Ok(Told { finished: writer.finish()?, lost, stackless, looks })
+        let finished = writer.finish()?;
+        Ok(Told { finished, lost, stackless, pythonless, nameless, refused, looks })
     }
 }

@@ -33,6 +33,8 @@ mod poll;
 mod prometheus;
 #[path = "../fixture/prometheus_server.rs"]
 mod prometheus_server;
+#[cfg(target_arch = "x86_64")]
+mod python;
 mod recording;
 mod refusals;
 mod retention;
@@ -41,6 +43,7 @@ mod samples;
 #[path = "../fixture/server_process.rs"]
 mod server_process;
 mod service;
+mod stacks;
 mod top;
 #[path = "../fixture/upstream.rs"]
 mod upstream;

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Child;
 
 /// Starts to record, and waits until the stand-ins have probes.
-fn record(db: &Path, log: &Path, arguments: &[&str]) -> Child {
+pub(crate) fn record(db: &Path, log: &Path, arguments: &[&str]) -> Child {
     let mut command = gpucause(&["record", "--node=gpu-1", "--db"]);
     command.arg(db).args(arguments).stderr(File::create(log).unwrap());
     let mut child = command.spawn().unwrap();
@@ -29,7 +29,7 @@ fn record(db: &Path, log: &Path, arguments: &[&str]) -> Child {
     child
 }
 
-fn end(mut child: Child, log: &Path) {
+pub(crate) fn end(mut child: Child, log: &Path) {
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(0), "{}", fs::read_to_string(log).unwrap());

@@ -12,6 +12,7 @@ use crate::recording::{
     CallStatistics, Completeness, Durations, Filter, Kind, NodeIndex, ProcessIndex, Recording,
     RecordingError, WaitStatistics,
 };
+use crate::stack_costs::{Cost, Origin, StackCosts};
 
 /// What is told of a trace file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -70,6 +71,27 @@ pub struct NodeReport {
     pub waits: Vec<WaitLine>,
     /// Threads that make calls.
     pub threads: Vec<ThreadLine>,
+    /// From where calls were made that have their stack in the file, those first that took most time.
+    pub stacks: Vec<StackLine>,
+}
+
+/// Calls of one function from one place.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StackLine {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// The function.
+    pub op: String,
+    /// How many calls of it are in the file with this stack.
+    pub count: u64,
+    /// All together.
+    pub sum_seconds: f64,
+    /// The longest.
+    pub max_seconds: f64,
+    /// From where, the innermost frame first; the native frames, then those of Python.
+    pub frames: Vec<String>,
 }
 
 /// Calls of one function by one process.
@@ -139,6 +161,11 @@ pub struct ThreadLine {
     pub off_cpu_in_gaps_seconds: Option<f64>,
 }
 
+/// Stacks that are told of a node.
+const MOST_STACKS: usize = 20;
+/// Frames that are told of each.
+const MOST_FRAMES: usize = 32;
+
 /// What was seen of a thread.
 #[derive(Debug, Default)]
 struct Thread {
@@ -162,7 +189,8 @@ impl Report {
     pub fn of(path: &Path, recording: &dyn Recording) -> Result<Self, RecordingError> {
         let mut chains = recording.chains()?;
         let (calls, waits) = (recording.calls()?, recording.waits()?);
-        let (mut spans, threads) = observe(recording)?;
+        let Seen { mut spans, threads, stacks } = observe(recording)?;
+        let stacks = stacks.ranked();
         let is_sample = |durations: &Durations| durations.completeness != Completeness::Exact;
         let sampled = calls.iter().map(|call| &call.durations);
         let sampled = sampled.chain(waits.iter().map(|wait| &wait.durations)).any(is_sample);
@@ -187,6 +215,7 @@ impl Report {
                     .collect(),
                 waits: wait_lines(recording, waits.iter().filter(|w| is_own(w.process)), length),
                 threads: thread_lines(recording, &threads, index),
+                stacks: stack_lines(recording, &stacks, index)?,
             });
         }
         let lost = recording.sessions().iter().filter_map(|session| session.lost_events);
@@ -290,14 +319,23 @@ fn wait_lines<'a>(
 type Spans = BTreeMap<NodeIndex, (i64, i64)>;
 type Threads = BTreeMap<(ProcessIndex, u32), Thread>;
 
+/// What all events tell.
+#[derive(Debug, Default)]
+struct Seen {
+    spans: Spans,
+    threads: Threads,
+    stacks: StackCosts,
+}
+
 /// Looks at every event once.
-fn observe(recording: &dyn Recording) -> Result<(Spans, Threads), RecordingError> {
-    let mut spans = Spans::new();
-    let mut threads = Threads::new();
+fn observe(recording: &dyn Recording) -> Result<Seen, RecordingError> {
+    let mut seen = Seen::default();
+    let Seen { spans, threads, stacks } = &mut seen;
     recording.events(&Filter::default(), &mut |event| {
         let span = spans.entry(event.id.node).or_insert((event.start_ns, event.end_ns()));
         *span = (span.0.min(event.start_ns), span.1.max(event.end_ns()));
         let stretch = (event.start_ns, event.end_ns());
+        stacks.add(event);
         match &event.kind {
             Kind::Call(call) if call.outermost => {
                 threads.entry((event.process, event.tid)).or_default().calls.push(stretch);
@@ -309,7 +347,30 @@ fn observe(recording: &dyn Recording) -> Result<(Spans, Threads), RecordingError
         }
         ControlFlow::Continue(())
     })?;
-    Ok((spans, threads))
+    Ok(seen)
+}
+
+fn stack_lines(
+    recording: &dyn Recording,
+    stacks: &[(Origin, Cost)],
+    node: NodeIndex,
+) -> Result<Vec<StackLine>, RecordingError> {
+    let own =
+        stacks.iter().filter(|((_, process, _), _)| node_of(recording, *process) == Some(node));
+    let line = |((stack, process, op), cost): &(Origin, Cost)| {
+        let (pid, comm) = named(recording, *process);
+        let stack = recording.stack(*stack)?.unwrap_or_default();
+        Ok(StackLine {
+            pid,
+            comm,
+            op: op.to_string(),
+            count: cost.count,
+            sum_seconds: seconds(cost.sum_ns),
+            max_seconds: seconds(cost.max_ns),
+            frames: stack.lines(MOST_FRAMES),
+        })
+    };
+    own.take(MOST_STACKS).map(line).collect()
 }
 
 /// Threads that made at least two calls, that with the largest gaps first.

@@ -8,6 +8,8 @@ use crate::moment::utc;
 
 /// Rows of a table that are printed; JSON has all.
 const MOST_ROWS: usize = 40;
+/// Stacks that are printed; JSON has more.
+const MOST_STACKS: usize = 5;
 
 /// Writes the report; `per_process` adds a table of who lost how much. Characters that steer a terminal are replaced.
 #[must_use]
@@ -59,6 +61,7 @@ fn write(out: &mut String, report: &Report, per_process: bool) -> std::fmt::Resu
         calls(out, node)?;
         waits(out, node)?;
         threads(out, node)?;
+        stacks(out, node)?;
     }
     Ok(())
 }
@@ -171,4 +174,31 @@ fn threads(out: &mut String, node: &NodeReport) -> std::fmt::Result {
         )?;
     }
     more(out, node.threads.len())
+}
+
+fn stacks(out: &mut String, node: &NodeReport) -> std::fmt::Result {
+    if node.stacks.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nWHERE CALLS CAME FROM, of the stored ones with a stack")?;
+    for stack in node.stacks.iter().take(MOST_STACKS) {
+        writeln!(
+            out,
+            "  {} in {} {}, longest {}: {} of {} ({})",
+            time(Some(stack.sum_seconds)),
+            stack.count,
+            if stack.count == 1 { "call" } else { "calls" },
+            time(Some(stack.max_seconds)),
+            line(&stack.op),
+            line(&stack.comm),
+            stack.pid
+        )?;
+        for frame in &stack.frames {
+            writeln!(out, "      {}", line(frame))?;
+        }
+    }
+    match node.stacks.len().checked_sub(MOST_STACKS) {
+        Some(rest) if rest > 0 => writeln!(out, "  ... and {rest} more, which --json has"),
+        _ => Ok(()),
+    }
 }

@@ -1,7 +1,6 @@
 //! What an event or a chain is called, and what else is known of it: names and values, the same in every format.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use gpucause_abi::op::{Api, OPS};
 use gpucause_engine::chain::Chain;
@@ -131,23 +130,7 @@ pub(super) fn failed(call: &Call) -> bool {
 
 /// The frames of a stack, a line each, the innermost first.
 pub(super) fn of_stack(stack: &Stack) -> String {
-    let mut text = String::new();
-    for frame in &stack.frames {
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        // Nothing fails that is written to a string.
-        let _ = match &frame.function {
-            Some(function) => write!(text, "{function}"),
-            None => write!(text, "{:#x}", frame.address),
-        };
-        let _ = match (&frame.file, frame.line) {
-            (Some(file), Some(line)) => write!(text, " ({file}:{line})"),
-            (Some(file), None) => write!(text, " ({file})"),
-            (None, _) => Ok(()),
-        };
-    }
-    text
+    stack.frames.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// The name of a chain's slice.

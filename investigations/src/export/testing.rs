@@ -177,6 +177,7 @@ impl Recording for MadeUp {
             function: Some(function.into()),
             file: Some("train.py".into()),
             line,
+            ..StackFrame::default()
         };
         let stack = Stack { frames: vec![frame("step", Some(12)), frame("main", None)] };
         Ok((id == StackId(1)).then_some(stack))

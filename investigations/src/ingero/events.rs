@@ -246,6 +246,7 @@ fn read_frames(frames: &str, addresses: &str) -> Result<Stack, Flaw> {
             function: field("s"),
             file: field("f"),
             line: value.get("l").and_then(Value::as_u64).and_then(|line| line.try_into().ok()),
+            ..StackFrame::default()
         }
     };
     Ok(Stack { frames: values.iter().map(frame).collect() })

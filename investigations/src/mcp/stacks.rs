@@ -1,6 +1,5 @@
 //! Under which stacks slow calls cost most time.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -10,22 +9,13 @@ use super::ToolError;
 use super::answer::{self, list, micros, object, seconds};
 use super::arguments::StackRows;
 use super::source::{Source, node_name};
-use crate::recording::{
-    Event, Filter, Kind, ProcessIndex, Recording, RecordingError, StackFrame, StackId,
-};
+use crate::recording::{Event, Filter, Kind, ProcessIndex, Recording, RecordingError, StackId};
+use crate::stack_costs::{Cost, StackCosts};
 
 /// Frames that are told, and with details.
 const FRAMES: [usize; 2] = [6, 64];
 /// Time for reading events; what was read until then is told.
 const PATIENCE: Duration = Duration::from_secs(15);
-
-/// Calls of one op of one process under one stack.
-#[derive(Debug, Default)]
-struct Cost {
-    count: u64,
-    sum_ns: u64,
-    max_ns: u64,
-}
 
 /// The stacks.
 pub(super) async fn answer(source: &Source, asked: StackRows) -> Result<Value, ToolError> {
@@ -49,7 +39,7 @@ fn find(
 ) -> Result<(Vec<Value>, u64, bool), RecordingError> {
     let at_least_ns = asked.at_least_us.saturating_mul(1000);
     let filter = Filter { at_least_ns, ..Filter::default() };
-    let (mut costs, mut without, mut whole) = (HashMap::new(), 0_u64, true);
+    let (mut costs, mut without, mut whole) = (StackCosts::default(), 0_u64, true);
     let (begin, mut seen) = (Instant::now(), 0_u32);
     let pid = |index: ProcessIndex| recording.processes().get(index.0 as usize).map(|own| own.pid);
     recording.events(&filter, &mut |event: &Event| {
@@ -64,19 +54,11 @@ fn find(
         {
             return ControlFlow::Continue(());
         }
-        let Some(stack) = event.stack else {
-            without += 1;
-            return ControlFlow::Continue(());
-        };
-        let key = (stack, event.process, std::sync::Arc::clone(&call.op));
-        let cost: &mut Cost = costs.entry(key).or_default();
-        cost.count += 1;
-        cost.sum_ns += event.duration_ns;
-        cost.max_ns = cost.max_ns.max(event.duration_ns);
+        without += u64::from(event.stack.is_none());
+        costs.add(event);
         ControlFlow::Continue(())
     })?;
-    let mut costs: Vec<_> = costs.into_iter().collect();
-    costs.sort_by_key(|((stack, ..), cost)| (std::cmp::Reverse(cost.sum_ns), *stack));
+    let costs = costs.ranked();
     let page = asked.page();
     let shown = page.offset..page.offset.saturating_add(page.limit);
     let rows = costs.iter().enumerate().map(|(at, ((stack, process, op), cost))| {
@@ -117,19 +99,6 @@ fn row(
 
 fn frames(recording: &dyn Recording, id: StackId, most: usize) -> Result<Value, RecordingError> {
     let Some(stack) = recording.stack(id)? else { return Ok(Value::Null) };
-    let mut frames: Vec<Value> = stack.frames.iter().take(most).map(frame).collect();
-    if stack.frames.len() > most {
-        frames.push(format!("({} more)", stack.frames.len() - most).into());
-    }
-    Ok(frames.into())
-}
-
-fn frame(frame: &StackFrame) -> Value {
-    let function = frame.function.clone().unwrap_or_else(|| format!("{:#x}", frame.address));
-    let place = match (&frame.file, frame.line) {
-        (Some(file), Some(line)) => format!(" ({file}:{line})"),
-        (Some(file), None) => format!(" ({file})"),
-        (None, _) => String::new(),
-    };
-    answer::text(&(function + &place), 160).into()
+    let lines = stack.lines(most);
+    Ok(lines.iter().map(|line| Value::from(answer::text(line, 160))).collect())
 }

@@ -1,5 +1,6 @@
 //! One thing that happened at one time.
 
+use std::fmt;
 use std::sync::Arc;
 
 use gpucause_abi::op::Api;
@@ -128,15 +129,93 @@ pub struct Stack {
     pub frames: Vec<StackFrame>,
 }
 
-/// One frame of a stack.
+impl Stack {
+    /// Its frames as text, the innermost first: at most so many, and what is left out. Of a stack with frames of Python these
+    /// have the most room.
+    #[must_use]
+    pub fn lines(&self, most: usize) -> Vec<String> {
+        let (python, native): (Vec<_>, Vec<_>) =
+            self.frames.iter().partition(|frame| frame.is_python);
+        let room = most.saturating_sub(python.len()).max(most / 3).min(native.len());
+        let mut lines = Vec::new();
+        for (frames, room) in [(native, room), (python, most - room.min(most))] {
+            lines.extend(frames.iter().take(room).map(ToString::to_string));
+            if frames.len() > room {
+                lines.push(format!("({} more)", frames.len() - room));
+            }
+        }
+        lines
+    }
+}
+
+/// One frame of a stack. The native frames of a stack come first, then those of Python; in which order they called each other
+/// is not recorded.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StackFrame {
-    /// The instruction.
+    /// The instruction; of Python the code object.
     pub address: u64,
     /// The function, when its name is known.
     pub function: Option<String>,
-    /// Where it is from: a library, or a source file.
+    /// The source file. In recordings that tell no modules, the library.
     pub file: Option<String>,
     /// The line in the source file.
     pub line: Option<u32>,
+    /// The executable or library that the instruction is in.
+    pub module: Option<String>,
+    /// The address of the instruction there, as linked.
+    pub module_address: Option<u64>,
+    /// Whether it is a frame of Python.
+    pub is_python: bool,
+}
+
+impl fmt::Display for StackFrame {
+    /// `FUNCTION (FILE:LINE)`, else `FUNCTION (MODULE)`, else `MODULE+ADDRESS`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let module = self.module.as_deref().map(|path| path.rsplit('/').next().unwrap_or(path));
+        match (&self.function, module, self.module_address) {
+            (Some(function), ..) => f.write_str(function)?,
+            (None, Some(module), Some(address)) => return write!(f, "{module}+{address:#x}"),
+            _ => write!(f, "{:#x}", self.address)?,
+        }
+        match (self.file.as_deref().or(module), self.line) {
+            (Some(file), Some(line)) => write!(f, " ({file}:{line})"),
+            (Some(file), None) => write!(f, " ({file})"),
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: String, is_python: bool) -> StackFrame {
+        StackFrame { function: Some(name), is_python, ..StackFrame::default() }
+    }
+
+    #[test]
+    fn a_frame_tells_as_much_as_is_known_of_it() {
+        let mut frame = StackFrame { address: 0x7f00_1234, ..StackFrame::default() };
+        assert_eq!(frame.to_string(), "0x7f001234");
+        frame.module = Some("/usr/lib/libtorch.so".into());
+        frame.module_address = Some(0x1234);
+        assert_eq!(frame.to_string(), "libtorch.so+0x1234");
+        frame.function = Some("at::empty".into());
+        assert_eq!(frame.to_string(), "at::empty (libtorch.so)");
+        (frame.file, frame.line) = (Some("aten/empty.cpp".into()), Some(7));
+        assert_eq!(frame.to_string(), "at::empty (aten/empty.cpp:7)");
+    }
+
+    #[test]
+    fn frames_of_python_are_told_before_others_are_left_out() {
+        let native = (0..20).map(|at| named(format!("n{at}"), false));
+        let python = (0..3).map(|at| named(format!("p{at}"), true));
+        let mut stack = Stack { frames: native.collect() };
+        assert_eq!(stack.lines(2), ["n0", "n1", "(18 more)"]);
+        stack.frames.extend(python);
+        let told = ["n0", "n1", "n2", "(17 more)", "p0", "p1", "p2"];
+        assert_eq!(stack.lines(6), told);
+        assert_eq!(stack.lines(3), ["n0", "(19 more)", "p0", "p1", "(1 more)"]);
+        assert_eq!(stack.lines(30).len(), 23);
+    }
 }

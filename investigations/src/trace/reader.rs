@@ -347,13 +347,7 @@ impl Recording for Trace {
         let Some(text) = text.first() else { return Ok(None) };
         let frames: Vec<FrameText<'_>> = serde_json::from_str(text)
             .map_err(|failure| self.damaged(format!("stack {id}: {failure}")))?;
-        let frame = |FrameText { address, function, file, line }| StackFrame {
-            address,
-            function: function.map(Into::into),
-            file: file.map(Into::into),
-            line,
-        };
-        Ok(Some(Stack { frames: frames.into_iter().map(frame).collect() }))
+        Ok(Some(Stack { frames: frames.into_iter().map(StackFrame::from).collect() }))
     }
 
     fn looks(&self, each: &mut dyn FnMut(Look) -> ControlFlow<()>) -> Result<(), RecordingError> {

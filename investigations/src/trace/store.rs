@@ -304,6 +304,21 @@ impl Store {
         })
     }
 
+    /// Tells a stack anew. It is still known by what it was told as first.
+    pub(super) fn name_stack(
+        &mut self,
+        StackId(id): StackId,
+        stack: &Stack,
+    ) -> Result<(), WriteError> {
+        let frames = frames_text(stack);
+        let hash = i64::from_ne_bytes(fnv1a(frames.as_bytes()).to_ne_bytes());
+        self.write(|store| {
+            let update = "UPDATE stacks SET hash = ?, frames = ? WHERE id = ?";
+            store.connection.execute(update, params![hash, frames, id])
+        })?;
+        Ok(())
+    }
+
     pub(super) fn op(&mut self, api: Api, op: &str) -> Result<i64, WriteError> {
         self.write(|store| store.dictionaries.op(&store.connection, api, op))
     }

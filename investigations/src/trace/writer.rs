@@ -169,6 +169,14 @@ impl Writer {
         self.store.stack(stack)
     }
 
+    /// Tells a stack anew, now that more is known of its frames.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn name_stack(&mut self, id: StackId, stack: &Stack) -> Result<(), WriteError> {
+        self.store.name_stack(id, stack)
+    }
+
     /// Adds events, in the order in which their ids are to count.
     ///
     /// # Errors

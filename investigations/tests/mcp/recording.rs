@@ -182,6 +182,7 @@ impl Recording for Memory {
             function: Some(function),
             file: Some("train.py".into()),
             line: Some(42),
+            ..StackFrame::default()
         };
         let frames = (0..20).map(|at| frame(format!("f{at}_of_{}", id.0))).collect();
         Ok(Some(Stack { frames }))

@@ -118,6 +118,8 @@ records! {
         head: u64,
         /// Calls whose stack found no room.
         stackless: u64,
+        /// Calls whose frames of Python found no room.
+        pythonless: u64,
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::event::{self, EventKind};
 use crate::hist;
 use crate::op::{Api, Class, CopyKind};
+use crate::python;
 use crate::record::{self, ArgRole, BytesKind, CRecord, HistKind, SelfCounter, c_records};
 use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, Switch};
 
@@ -54,6 +55,7 @@ pub fn c_header() -> String {
         ("SELF_COUNTERS", record::SELF_COUNTERS),
         ("EVENT_WORDS", event::EVENT_WORDS),
         ("STACK_FRAMES", event::STACK_FRAMES),
+        ("PYTHON_FRAMES", python::PYTHON_FRAMES),
         ("EVENT_COLD", event::EVENT_COLD.into()),
         ("EVENT_OUTERMOST", event::EVENT_OUTERMOST.into()),
         ("EVENT_BYTES", event::EVENT_BYTES.into()),
@@ -81,7 +83,7 @@ pub fn c_header() -> String {
     c_enum(&mut text, HistKind::C_PREFIX, HistKind::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, SelfCounter::C_PREFIX, SelfCounter::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, EventKind::C_PREFIX, EventKind::ALL.iter().map(|v| v.label()));
-    for record in c_records().iter().chain(&event::c_records()) {
+    for record in c_records().iter().chain(&event::c_records()).chain(&python::c_records()) {
         c_record(&mut text, record);
     }
     text

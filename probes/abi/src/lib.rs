@@ -7,6 +7,7 @@
 pub mod event;
 pub mod hist;
 pub mod op;
+pub mod python;
 pub mod record;
 pub mod snapshot;
 pub mod state;

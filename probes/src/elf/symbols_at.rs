@@ -7,10 +7,11 @@ use std::fs::File;
 
 use object::LittleEndian as LE;
 use object::elf::{
-    PF_X, PT_LOAD, ProgramHeader64, SHN_UNDEF, SHT_DYNSYM, SHT_STRTAB, SHT_SYMTAB, STB_LOCAL,
-    STT_FUNC, SectionHeader64, SectionType, Sym64,
+    SHN_UNDEF, SHT_DYNSYM, SHT_STRTAB, SHT_SYMTAB, STB_LOCAL, STT_FUNC, SectionHeader64,
+    SectionType, Sym64,
 };
 
+use super::link_address::address_of;
 use super::source::Source;
 use super::{
     ElfError, SYMBOL, SYMBOLS_AT_ONCE, file_header, limit, program_headers, section_headers,
@@ -63,20 +64,6 @@ pub fn symbols_at(file: &File, offsets: &[u64]) -> Result<BTreeMap<u64, Vec<u8>>
         names.extend(best.map(|(_, name)| (offset, name)));
     }
     Ok(names)
-}
-
-/// The address that an offset in an executable segment is loaded at, before relocation.
-fn address_of(segments: &[ProgramHeader64<LE>], offset: u64) -> Option<u64> {
-    let code = segments
-        .iter()
-        .filter(|s| s.p_type.get(LE) == PT_LOAD && s.p_flags.get(LE).0 & PF_X.0 != 0);
-    code.into_iter().find_map(|segment| {
-        let within = offset.checked_sub(segment.p_offset.get(LE))?;
-        if within >= segment.p_filesz.get(LE) {
-            return None;
-        }
-        segment.p_vaddr.get(LE).checked_add(within)
-    })
 }
 
 fn search(

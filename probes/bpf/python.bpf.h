@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Frames of Python of the thread that returns from a slow call, in processes of which user space has said where they are.
+ *
+ * CPython keeps a list of its threads; that of the running one is known by its thread pointer, which is what pthread_self()
+ * gives. From there on frames are linked. All of it is read from memory that may change meanwhile and may say anything, so
+ * every walk is bounded, and user space believes none of it. */
+#pragma once
+
+/* Threads of a process that are looked at. */
+#define PYTHON_THREADS 256
+
+/* Process number -> where its frames are. Written by user space, and deleted when the process has ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct python_layout);
+} pythons SEC(".maps");
+
+/* Stacks by call. Deleted by user space once it has read them. One entry unless the loader makes room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct python_call);
+	__type(value, struct python_stack);
+} python_stacks SEC(".maps");
+
+static const struct python_stack zero_python_stack;
+
+/* What pthread_self() gives; 0 where it is not known. */
+static __always_inline __u64 thread_pointer(void)
+{
+#if defined(__TARGET_ARCH_x86)
+	return BPF_CORE_READ(bpf_get_current_task_btf(), thread.fsbase);
+#else
+	return 0;
+#endif
+}
+
+/* The interpreter's record of the running thread, or 0. */
+static __noinline __u64 python_thread(const struct python_layout *layout)
+{
+	__u64 self = thread_pointer(), thread;
+
+	if (!self)
+		return 0;
+	thread = user_word(layout->threads_at);
+	for (int i = 0; i < PYTHON_THREADS && thread; i++) {
+		if (user_word(thread + layout->thread_id) == self)
+			return thread;
+		thread = user_word(thread + layout->thread_next);
+	}
+	return 0;
+}
+
+static __noinline void walk_python(const struct python_layout *layout, struct python_stack *stack)
+{
+	__u64 frame = python_thread(layout);
+	__u32 count = 0;
+
+	if (!frame)
+		return;
+	frame = user_word(frame + layout->thread_frame);
+	if (layout->is_indirect)
+		frame = user_word(frame + layout->indirect_frame);
+	for (int i = 0; i < PYTHON_FRAMES && frame; i++) {
+		stack->code[i] = user_word(frame + layout->frame_code);
+		stack->instruction[i] = user_word(frame + layout->frame_instruction);
+		frame = user_word(frame + layout->frame_back);
+		count++;
+	}
+	stack->frames = count;
+	stack->has_more = frame != 0;
+}
+
+/* Keeps the frames of the running thread, which returns from this call. */
+static __noinline void keep_python(const struct thread *thread, const struct frame *frame)
+{
+	struct python_call call = { .start_ns = frame->start_ns };
+	__u32 proc_id = thread->proc_id;
+	const struct python_layout *layout = bpf_map_lookup_elem(&pythons, &proc_id);
+	struct python_stack *stack;
+
+	if (!layout)
+		return;
+	call.tid = bpf_get_current_pid_tgid();
+	if (!bpf_map_update_elem(&python_stacks, &call, &zero_python_stack, BPF_ANY)) {
+		stack = bpf_map_lookup_elem(&python_stacks, &call);
+		if (stack) {
+			walk_python(layout, stack);
+			return;
+		}
+	}
+	__sync_fetch_and_add(&ring_state.pythonless, 1);
+}

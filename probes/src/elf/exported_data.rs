@@ -1,0 +1,71 @@
+//! Where a file has data that it exports.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+
+use object::LittleEndian as LE;
+use object::elf::{SHN_UNDEF, SHT_DYNSYM, STT_OBJECT, Sym64};
+
+use super::source::Source;
+use super::{ElfError, MAX_TABLE, SYMBOL, SYMBOLS_AT_ONCE, file_header, limit, section_headers};
+
+/// The link-time addresses of exported data of these names, as far as the file has it. Moves no file position.
+///
+/// # Errors
+/// When it is no ELF64 file for this machine, is damaged, or cannot be read.
+pub fn exported_data<'n>(
+    file: &File,
+    names: &[&'n str],
+) -> Result<BTreeMap<&'n str, u64>, ElfError> {
+    let source = Source::new(file)?;
+    let header = file_header(&source)?;
+    let sections = section_headers(&source, &header)?;
+    let mut found = BTreeMap::new();
+    let table = sections.iter().find(|section| section.sh_type.get(LE) == SHT_DYNSYM);
+    let Some(table) = table else { return Ok(found) };
+    let strings = usize::try_from(table.sh_link.get(LE)).ok().and_then(|at| sections.get(at));
+    let strings =
+        strings.ok_or(ElfError::Malformed { what: "a symbol table without string table" })?;
+    limit("the symbol table", table.sh_size.get(LE), MAX_TABLE)?;
+    let text =
+        source.read("the string table", strings.sh_offset.get(LE), strings.sh_size.get(LE))?;
+    let name_at = |at: u32| {
+        let rest = text.get(usize::try_from(at).ok()?..)?;
+        names.iter().find(|name| {
+            rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+        })
+    };
+    let count = table.sh_size.get(LE) / SYMBOL;
+    let mut next = 0;
+    while next < count {
+        let batch = SYMBOLS_AT_ONCE.min(count - next);
+        let offset = table.sh_offset.get(LE).saturating_add(next * SYMBOL);
+        let symbols: Vec<Sym64<LE>> = source.read_many("the symbol table", offset, batch)?;
+        let data = symbols.iter().filter(|symbol| {
+            symbol.st_type() == STT_OBJECT && symbol.st_shndx.get(LE) != SHN_UNDEF
+        });
+        for symbol in data {
+            if let Some(name) = name_at(symbol.st_name.get(LE)) {
+                found.insert(*name, symbol.st_value.get(LE));
+            }
+        }
+        next += batch;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::specimen::{CODE_ADDRESS, Function, file_of, function, library};
+    use super::*;
+
+    #[test]
+    fn data_is_found_by_its_whole_name() {
+        let data = |name, info| Function { name, address: CODE_ADDRESS, info, section: 1 };
+        let missing = Function { section: 0, ..data("missing", 0x11) };
+        let symbols = [function("code", 0), data("datum", 0x11), missing];
+        let file = file_of(&library(&symbols, &[0x55; 64], b"id"));
+        let found = exported_data(&file, &["datum", "dat", "code", "missing"]).unwrap();
+        assert_eq!(found, BTreeMap::from([("datum", CODE_ADDRESS)]));
+    }
+}

@@ -1,0 +1,302 @@
+//! Python of other processes: where a CPython keeps its threads and frames, and what its code objects are called.
+//!
+//! Nothing is asked of the process, which may be in the middle of anything: its memory is read as it is and believed only where
+//! it agrees with itself. Versions are those of which this was seen to be true.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gpucause_abi::Tgid;
+use gpucause_abi::python::{PythonLayout, RawPythonFrame};
+use nix::errno::Errno;
+
+use crate::elf::{ElfError, LinkAddresses, exported_data};
+use crate::mapped::{MappedError, Mapping, open_mapped};
+
+mod code;
+mod lines;
+mod memory;
+mod version;
+
+use code::Code;
+use memory::Memory;
+use version::Version;
+
+/// Interpreters of a process that are looked through for the first.
+const MAX_INTERPRETERS: usize = 64;
+/// Code objects of a process that are remembered.
+const MAX_CODE: usize = 16_384;
+/// What CPython keeps everything in.
+const RUNTIME: &str = "_PyRuntime";
+/// Where it says its version, since 3.11.
+const VERSION: &str = "Py_Version";
+/// The file of code that the interpreter puts below frames that native code calls, in 3.12.
+const OWN_FILE: &str = "<shim>";
+/// Offset of the interpreter in a thread, in all versions.
+const THREAD_INTERPRETER: u64 = 16;
+
+/// Why frames of Python of a process cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PythonError {
+    /// It runs no CPython, as far as the names of its files tell.
+    #[error("it runs no CPython")]
+    None,
+    /// It has not started one yet, or is about to end.
+    #[error("its CPython has no threads yet")]
+    NotReady,
+    /// Of a version, or built in a way, that this does not know.
+    #[error("{0} is not supported")]
+    Unsupported(String),
+    /// The file could not be opened.
+    #[error(transparent)]
+    Mapped(#[from] MappedError),
+    /// The file makes no sense.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// Memory of the process could not be read.
+    #[error("its memory cannot be read: {0}; needs CAP_SYS_PTRACE")]
+    Memory(#[from] Errno),
+}
+
+/// A frame that was on a thread's stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PythonFrame {
+    /// Address of its code object.
+    pub code: u64,
+    /// Name of the function, with those that it is in where the version tells them.
+    pub function: Arc<str>,
+    /// As the code object has it.
+    pub file: Arc<str>,
+    /// The line that was running.
+    pub line: Option<u32>,
+}
+
+/// The CPython of a process.
+#[derive(Debug)]
+pub struct Python {
+    memory: Memory,
+    version: Version,
+    layout: PythonLayout,
+    /// The type of all code objects, once one was seen.
+    code_type: Option<u64>,
+    known: HashMap<u64, Option<Arc<Code>>>,
+}
+
+impl PythonError {
+    /// Whether the process has ended, or is about to.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Mapped(MappedError::Gone { .. }) | Self::Memory(Errno::ESRCH))
+    }
+}
+
+impl Python {
+    /// That of a process with this code mapped.
+    ///
+    /// # Errors
+    /// When it has none, or none that can be read.
+    pub fn find<'a>(
+        tgid: Tgid,
+        mappings: impl Iterator<Item = &'a Mapping>,
+    ) -> Result<Self, PythonError> {
+        let named = mappings.filter(|mapping| is_python(mapping));
+        for mapping in named {
+            let file = open_mapped(tgid, mapping)?;
+            let addresses = LinkAddresses::of(&file)?;
+            let Some(bias) = addresses.bias(mapping.start, mapping.offset) else { continue };
+            let mut exported = exported_data(&file, &[RUNTIME, VERSION])?;
+            let Some(runtime) = exported.remove(RUNTIME) else { continue };
+            let told = exported.get(VERSION).map(|at| at.wrapping_add(bias));
+            return Self::at(tgid, runtime.wrapping_add(bias), told, mapping);
+        }
+        Err(PythonError::None)
+    }
+
+    fn at(
+        tgid: Tgid,
+        runtime: u64,
+        told: Option<u64>,
+        mapping: &Mapping,
+    ) -> Result<Self, PythonError> {
+        // Elsewhere a thread is not known by its thread pointer alone.
+        if !cfg!(target_arch = "x86_64") {
+            return Err(PythonError::Unsupported("Python on this architecture".to_owned()));
+        }
+        let memory = Memory::of(tgid);
+        let told = told.map(|at| memory.word(at)).transpose()?;
+        let version = Version::of(&memory, runtime, told, &mapping.path)?;
+        let interpreter = first_interpreter(&memory, &version, runtime)?;
+        let threads_at = interpreter + version.threads_head;
+        let thread = memory.word(threads_at)?;
+        if thread == 0 {
+            return Err(PythonError::NotReady);
+        }
+        let belongs = memory.word(thread.wrapping_add(THREAD_INTERPRETER))? == interpreter;
+        let has_id = memory.word(thread.wrapping_add(u64::from(version.frames.thread_id)))? != 0;
+        if !belongs || !has_id {
+            let built = format!("the way in which {} was built", version.name);
+            return Err(PythonError::Unsupported(built));
+        }
+        let layout = PythonLayout { threads_at, ..version.frames };
+        Ok(Self { memory, version, layout, code_type: None, known: HashMap::new() })
+    }
+
+    /// Where its frames are.
+    #[must_use]
+    pub fn layout(&self) -> PythonLayout {
+        self.layout
+    }
+
+    /// Its version, such as `CPython 3.12`.
+    #[must_use]
+    pub fn version(&self) -> &'static str {
+        self.version.name
+    }
+
+    /// Forgets code objects: others may have taken their place.
+    pub fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    /// What these frames are, as far as their code objects are there. Frames of the interpreter's own are left out.
+    pub fn frames(&mut self, raw: &[RawPythonFrame]) -> Vec<PythonFrame> {
+        raw.iter().filter_map(|frame| self.frame(*frame)).collect()
+    }
+
+    fn frame(
+        &mut self,
+        RawPythonFrame { code, instruction }: RawPythonFrame,
+    ) -> Option<PythonFrame> {
+        if self.known.len() >= MAX_CODE {
+            self.known.clear();
+        }
+        let found = match self.known.get(&code) {
+            Some(known) => known.clone(),
+            None => {
+                let read = self.read(code).map(Arc::new);
+                self.known.insert(code, read.clone());
+                read
+            }
+        }?;
+        if &*found.file == OWN_FILE {
+            return None;
+        }
+        let at = self.version.position(code, instruction);
+        Some(PythonFrame {
+            code,
+            function: Arc::clone(&found.function),
+            file: Arc::clone(&found.file),
+            line: at.and_then(|at| found.line(self.version.lines, at)),
+        })
+    }
+
+    fn read(&mut self, at: u64) -> Option<Code> {
+        let kind = self.memory.word(at.wrapping_add(8)).ok()?;
+        if self.code_type != Some(kind) {
+            if !code::is_code_type(&self.memory, kind) {
+                return None;
+            }
+            self.code_type = Some(kind);
+        }
+        Code::read(&self.memory, &self.version, at)
+    }
+}
+
+/// Whether the file is called as CPython's are: `python3.11`, `libpython3.12.so.1.0`.
+fn is_python(mapping: &Mapping) -> bool {
+    let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
+    name.strip_prefix("lib").unwrap_or(&name).starts_with("python")
+}
+
+/// The interpreter that was made first, which is last in the list.
+fn first_interpreter(memory: &Memory, version: &Version, runtime: u64) -> Result<u64, PythonError> {
+    let mut interpreter = memory.word(runtime + version.interpreters_head)?;
+    if interpreter == 0 {
+        return Err(PythonError::NotReady);
+    }
+    for _ in 0..MAX_INTERPRETERS {
+        match memory.word(interpreter.wrapping_add(version.interpreter_next))? {
+            0 => return Ok(interpreter),
+            next => interpreter = next,
+        }
+    }
+    Err(PythonError::Unsupported(format!("more than {MAX_INTERPRETERS} interpreters in a process")))
+}
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests {
+    use super::*;
+    use crate::mapped::executable_mappings;
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    /// Python that waits within a function.
+    fn waiting() -> Child {
+        let program = "def wait():\n    print(1, flush=True)\n    input()\nwait()";
+        let mut child = Command::new("/usr/bin/python3")
+            .args(["-c", program])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        child
+    }
+
+    fn find(child: &Child) -> Result<Python, PythonError> {
+        let tgid = Tgid(child.id());
+        Python::find(tgid, executable_mappings(tgid).unwrap().iter())
+    }
+
+    #[test]
+    fn the_frames_of_a_process_are_read_from_its_memory() {
+        let mut child = waiting();
+        let mut python = find(&child).unwrap();
+        let PythonLayout { threads_at, thread_frame, is_indirect, indirect_frame, .. } =
+            python.layout;
+        let memory = python.memory;
+        let word = |at: u64, offset: u16| memory.word(at + u64::from(offset)).unwrap();
+        let mut frame = word(word(threads_at, 0), thread_frame);
+        if is_indirect == 1 {
+            frame = word(frame, indirect_frame);
+        }
+        let mut raw = Vec::new();
+        while frame != 0 {
+            let (code, instruction) = (
+                word(frame, python.layout.frame_code),
+                word(frame, python.layout.frame_instruction),
+            );
+            raw.push(RawPythonFrame { code, instruction });
+            frame = word(frame, python.layout.frame_back);
+        }
+        let told = python.frames(&raw);
+        let told: Vec<_> = told.iter().map(|own| (&*own.function, &*own.file, own.line)).collect();
+        assert_eq!(told, [("wait", "<string>", Some(3)), ("<module>", "<string>", Some(4))]);
+        assert!(python.version().starts_with("CPython 3."), "{}", python.version());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(find(&child).is_err_and(|error| matches!(error, PythonError::None)));
+    }
+
+    #[test]
+    fn frames_that_are_none_have_no_names() {
+        let mut child = waiting();
+        let mut python = find(&child).unwrap();
+        let PythonLayout { threads_at, .. } = python.layout;
+        let raw = [0, 8, threads_at, u64::MAX, u64::MAX - 8, 1 << 46];
+        let raw = raw.map(|code| RawPythonFrame { code, instruction: code });
+        assert_eq!(python.frames(&raw), []);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_without_python_has_none() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        assert!(find(&child).is_err_and(|error| matches!(error, PythonError::None)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

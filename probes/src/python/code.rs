@@ -1,0 +1,84 @@
+//! Code objects of CPython: what they are called, and their lines.
+
+use std::sync::Arc;
+
+use super::lines::LineTable;
+use super::memory::Memory;
+use super::version::Version;
+
+/// Characters of a name that are read, and of a path.
+const MAX_NAME: u64 = 256;
+const MAX_PATH: u64 = 1024;
+/// Bytes of a table of lines: of a function of some ten thousand lines.
+const MAX_TABLE: u64 = 1 << 18;
+/// Offset of the name in a type.
+const TYPE_NAME: u64 = 24;
+/// Offsets in a text, and in bytes.
+const LENGTH: u64 = 16;
+const TEXT_STATE: u64 = 32;
+const BYTES_BEGIN: u64 = 32;
+
+/// A code object as it was read.
+#[derive(Debug)]
+pub(super) struct Code {
+    pub(super) function: Arc<str>,
+    pub(super) file: Arc<str>,
+    first_line: u32,
+    table: Option<Vec<u8>>,
+}
+
+/// Whether this is the type of code objects.
+pub(super) fn is_code_type(memory: &Memory, kind: u64) -> bool {
+    let name = memory.word(kind.wrapping_add(TYPE_NAME));
+    name.and_then(|name| memory.bytes(name, 5)).is_ok_and(|name| name == b"code\0")
+}
+
+impl Code {
+    /// What is at this address, which has the type of code objects.
+    pub(super) fn read(memory: &Memory, version: &Version, at: u64) -> Option<Self> {
+        let pointer = |offset: u64| memory.word(at.wrapping_add(offset)).ok();
+        let text = |offset, most| text(memory, version, pointer(offset)?, most);
+        Some(Self {
+            function: text(version.code_name, MAX_NAME)?,
+            file: text(version.code_file, MAX_PATH)?,
+            first_line: memory.int(at.wrapping_add(version.code_first_line)).ok()?,
+            table: pointer(version.code_lines).and_then(|table| bytes(memory, table)),
+        })
+    }
+
+    /// The line at this byte of the code.
+    pub(super) fn line(&self, lines: LineTable, at: u64) -> Option<u32> {
+        lines.line(self.table.as_ref()?, self.first_line.into(), at)
+    }
+}
+
+fn bytes(memory: &Memory, at: u64) -> Option<Vec<u8>> {
+    let length = memory.word(at.wrapping_add(LENGTH)).ok()?;
+    let length = usize::try_from(length).ok().filter(|_| length <= MAX_TABLE)?;
+    memory.bytes(at.wrapping_add(BYTES_BEGIN), length).ok()
+}
+
+/// A text, or its beginning. Only those are read that lie behind their head in one piece, as all names do.
+fn text(memory: &Memory, version: &Version, at: u64, most: u64) -> Option<Arc<str>> {
+    let length = memory.word(at.wrapping_add(LENGTH)).ok()?.min(most);
+    let length = usize::try_from(length).ok()?;
+    let state = memory.int(at.wrapping_add(TEXT_STATE)).ok()?;
+    let (width, is_compact, is_ascii) =
+        ((state >> 2 & 7) as usize, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
+    if !is_compact {
+        return None;
+    }
+    let head = if is_ascii { version.ascii_head } else { version.text_head };
+    let bytes = memory.bytes(at.wrapping_add(head), length * width).ok()?;
+    let character = |unit: &[u8]| {
+        let code = match *unit {
+            [a] => u32::from(a),
+            [a, b] => u16::from_ne_bytes([a, b]).into(),
+            [a, b, c, d] => u32::from_ne_bytes([a, b, c, d]),
+            _ => return None,
+        };
+        Some(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER))
+    };
+    let text: Option<String> = bytes.chunks_exact(width.max(1)).map(character).collect();
+    text.map(Into::into)
+}

@@ -1,0 +1,255 @@
+//! Where each version of CPython keeps what is read.
+//!
+//! 3.13 tells most of it itself, at the beginning of what it keeps everything in; the versions before it are in a table, by what
+//! their headers give on 64-bit machines.
+
+use std::path::Path;
+
+use gpucause_abi::python::PythonLayout;
+
+use super::PythonError;
+use super::lines::LineTable;
+use super::memory::Memory;
+
+/// Where things are in one version, as offsets in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Version {
+    /// As it is called.
+    pub(super) name: &'static str,
+    /// In what it keeps everything in, the interpreter made last; in an interpreter the one before, and the first thread.
+    pub(super) interpreters_head: u64,
+    pub(super) interpreter_next: u64,
+    pub(super) threads_head: u64,
+    /// In threads and frames.
+    pub(super) frames: PythonLayout,
+    /// In a code object: the name to tell, the file, the first line, the table of lines.
+    pub(super) code_name: u64,
+    pub(super) code_file: u64,
+    pub(super) code_first_line: u64,
+    pub(super) code_lines: u64,
+    /// How the table is read.
+    pub(super) lines: LineTable,
+    /// What a frame tells of its position.
+    position: Position,
+    /// Length of the head of a text of ASCII, and of others.
+    pub(super) ascii_head: u64,
+    pub(super) text_head: u64,
+}
+
+/// How the word in a frame tells the position in its code.
+#[derive(Debug, Clone, Copy)]
+enum Position {
+    /// A number in units of so many bytes.
+    Index(u64),
+    /// An address; the code begins so far into the code object.
+    Address(u64),
+}
+
+const fn layout(
+    thread_id: u16,
+    thread_frame: u16,
+    indirect: Option<u16>,
+    frame: [u16; 3],
+) -> PythonLayout {
+    let [frame_code, frame_instruction, frame_back] = frame;
+    let (is_indirect, indirect_frame) = match indirect {
+        Some(offset) => (1, offset),
+        None => (0, 0),
+    };
+    PythonLayout {
+        threads_at: 0,
+        thread_next: 8,
+        thread_id,
+        thread_frame,
+        is_indirect,
+        indirect_frame,
+        frame_code,
+        frame_instruction,
+        frame_back,
+    }
+}
+
+const V3_9: Version = Version {
+    name: "CPython 3.9",
+    interpreters_head: 32,
+    interpreter_next: 0,
+    threads_head: 8,
+    frames: layout(176, 24, None, [32, 104, 24]),
+    code_name: 112,
+    code_file: 104,
+    code_first_line: 40,
+    code_lines: 120,
+    lines: LineTable::Steps,
+    position: Position::Index(1),
+    ascii_head: 48,
+    text_head: 72,
+};
+
+const V3_10: Version = Version {
+    name: "CPython 3.10",
+    frames: layout(176, 24, None, [32, 96, 24]),
+    lines: LineTable::Ranges,
+    position: Position::Index(2),
+    ..V3_9
+};
+
+const V3_11: Version = Version {
+    name: "CPython 3.11",
+    interpreters_head: 40,
+    interpreter_next: 0,
+    threads_head: 16,
+    frames: layout(152, 56, Some(8), [32, 56, 48]),
+    code_name: 128,
+    code_file: 112,
+    code_first_line: 72,
+    code_lines: 136,
+    lines: LineTable::Locations,
+    position: Position::Address(184),
+    ascii_head: 48,
+    text_head: 72,
+};
+
+const V3_12: Version = Version {
+    name: "CPython 3.12",
+    threads_head: 72,
+    frames: layout(136, 56, Some(0), [0, 56, 8]),
+    code_first_line: 68,
+    position: Position::Address(192),
+    ascii_head: 40,
+    text_head: 56,
+    ..V3_11
+};
+
+const V3_13: Version = Version {
+    name: "CPython 3.13",
+    frames: layout(152, 72, None, [0, 56, 8]),
+    position: Position::Address(200),
+    ..V3_12
+};
+
+/// What the table of offsets begins with that 3.13 brings.
+const COOKIE: &[u8] = b"xdebugpy";
+/// Bytes of it that are read.
+const OFFSETS: usize = 584;
+
+impl Version {
+    /// The version of a process's CPython: as it says itself, else by the name of its file.
+    pub(super) fn of(
+        memory: &Memory,
+        runtime: u64,
+        told: Option<u64>,
+        path: &Path,
+    ) -> Result<Self, PythonError> {
+        let minor = match told {
+            Some(told) if told >> 24 == 3 => Some((told >> 16 & 0xff) as u32),
+            Some(_) => None,
+            None => minor_of(path),
+        };
+        match (minor, told.is_some()) {
+            (Some(9), false) => Ok(V3_9),
+            (Some(10), false) => Ok(V3_10),
+            (Some(11), true) => Ok(V3_11),
+            (Some(12), true) => Ok(V3_12),
+            (Some(13), true) => Self::from_offsets(&memory.bytes(runtime, OFFSETS)?),
+            (Some(minor), _) => Err(PythonError::Unsupported(format!("CPython 3.{minor}"))),
+            (None, _) => Err(PythonError::Unsupported("a CPython of unknown version".to_owned())),
+        }
+    }
+
+    /// That of 3.13, by what it tells of itself.
+    fn from_offsets(table: &[u8]) -> Result<Self, PythonError> {
+        let refused = |what: &str| PythonError::Unsupported(format!("CPython 3.13 {what}"));
+        let word = |at: usize| {
+            let bytes = table.get(at..).and_then(|rest| rest.first_chunk::<8>());
+            bytes.map(|bytes| u64::from_ne_bytes(*bytes)).ok_or_else(|| refused("in part"))
+        };
+        if !table.starts_with(COOKIE) || word(8)? >> 16 != 0x030d {
+            return Err(refused("without its table of offsets"));
+        }
+        if word(16)? != 0 {
+            return Err(refused("without a global lock"));
+        }
+        let short = |at: usize| {
+            u16::try_from(word(at)?).map_err(|_| refused("with offsets that make no sense"))
+        };
+        let long = |at: usize| short(at).map(u64::from);
+        Ok(Self {
+            interpreters_head: long(40)?,
+            interpreter_next: long(64)?,
+            threads_head: long(72)?,
+            frames: PythonLayout {
+                thread_next: short(168)?,
+                thread_frame: short(184)?,
+                thread_id: short(192)?,
+                frame_back: short(232)?,
+                frame_code: short(240)?,
+                frame_instruction: short(248)?,
+                ..V3_13.frames
+            },
+            code_file: long(280)?,
+            code_name: long(296)?,
+            code_lines: long(304)?,
+            code_first_line: long(312)?,
+            position: Position::Address(long(344)?),
+            ascii_head: long(560)?,
+            ..V3_13
+        })
+    }
+
+    /// At which byte of its code a frame is.
+    pub(super) fn position(&self, code: u64, instruction: u64) -> Option<u64> {
+        match self.position {
+            // An int, beside which the word has others.
+            Position::Index(unit) => {
+                let index = (instruction as u32).cast_signed();
+                u64::try_from(index).ok().map(|index| index * unit)
+            }
+            Position::Address(begin) => instruction.checked_sub(code.checked_add(begin)?),
+        }
+    }
+}
+
+/// The 9 of `python3.9` and `libpython3.9.so.1.0`.
+fn minor_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    let (_, rest) = name.split_once("python3.")?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).map_or(rest, |end| &rest[..end]);
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_file_tells_the_version() {
+        let minors = ["/usr/bin/python3.9", "/opt/lib/libpython3.10.so.1.0", "/usr/bin/python3"]
+            .map(|path| minor_of(Path::new(path)));
+        assert_eq!(minors, [Some(9), Some(10), None]);
+    }
+
+    #[test]
+    fn a_position_counts_from_the_beginning_of_the_code() {
+        assert_eq!(V3_9.position(0x1000, 0xffff_ffff_0000_0010), Some(16));
+        assert_eq!(V3_10.position(0x1000, 8), Some(16));
+        assert_eq!(V3_10.position(0x1000, 0xffff_ffff), None, "it has not begun");
+        assert_eq!(V3_12.position(0x1000, 0x1000 + 192 + 6), Some(6));
+        assert_eq!(V3_12.position(0x1000, 0x1000), None);
+    }
+
+    #[test]
+    fn a_table_of_offsets_that_is_another_version_s_is_refused() {
+        let mut table = vec![0; OFFSETS];
+        assert!(Version::from_offsets(&table).is_err());
+        table[..8].copy_from_slice(COOKIE);
+        table[8..16].copy_from_slice(&0x030d_00f0_u64.to_ne_bytes());
+        assert!(Version::from_offsets(&table).is_ok());
+        table[16] = 1;
+        let error = Version::from_offsets(&table).unwrap_err().to_string();
+        assert_eq!(error, "CPython 3.13 without a global lock is not supported");
+        table[16] = 0;
+        table[10] = 14;
+        assert!(Version::from_offsets(&table).is_err());
+        assert!(Version::from_offsets(&table[..100]).is_err());
+    }
+}
