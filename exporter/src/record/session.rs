@@ -1,43 +1,22 @@
 //! What goes into the file, and when.
 
-use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use gpucause_abi::event::{Detail, Image, RawEvent};
-use gpucause_abi::{ProcId, Tgid};
-use gpucause_engine::Moment;
-use gpucause_investigations::recording::StackId;
-use gpucause_investigations::trace::{Finished, ProcessRef, Writer};
+use gpucause_investigations::trace::{Finished, Writer};
 use gpucause_probes::recorder::Recorder;
 
-use super::events::Names;
-use super::frames::Frames;
+use super::chronicle::Chronicle;
 use crate::clock::WallClock;
 use crate::daemon::Daemon;
-use crate::process_details::ProcessDetails;
-
-/// A process of the file.
-#[derive(Debug)]
-struct Known {
-    row: ProcessRef,
-    /// As last told.
-    details: Option<Arc<ProcessDetails>>,
-}
 
 /// A recording under way.
 #[derive(Debug)]
 pub(super) struct Session {
-    writer: Writer,
+    chronicle: Chronicle,
     recorder: Recorder,
     daemon: Arc<Daemon>,
-    clock: WallClock,
-    processes: HashMap<ProcId, Known>,
-    names: Names,
-    frames: Frames,
-    /// What the file calls the kernel's stacks.
-    stacks: HashMap<u32, Option<StackId>>,
     lost: u64,
     looks: u64,
 }
@@ -78,54 +57,17 @@ impl Session {
         daemon: Arc<Daemon>,
         clock: WallClock,
     ) -> Self {
-        let (processes, names, frames, stacks) = Default::default();
-        let (lost, looks) = (0, 0);
-        Self { writer, recorder, daemon, clock, processes, names, frames, stacks, lost, looks }
+        let chronicle = Chronicle::new(writer, clock);
+        Self { chronicle, recorder, daemon, lost: 0, looks: 0 }
     }
 
     /// Takes the accounts down, as the engine sees them, and what it found.
     pub(super) fn look(&mut self) -> anyhow::Result<()> {
-        let Some(mut moment) = self.daemon.look_at().context("the accounts cannot be read")? else {
+        let Some(moment) = self.daemon.look_at().context("the accounts cannot be read")? else {
             return Ok(());
         };
-        // Events are told by this clock, too.
-        moment.unix_seconds = self.clock.unix_seconds(moment.snapshot.taken_at);
-        self.describe(&moment)?;
-        self.writer.add_look(&moment, &self.daemon.findings().chains)?;
+        self.chronicle.look(&self.daemon, moment)?;
         self.looks += 1;
-        Ok(())
-    }
-
-    /// Whoever is new, and whoever more is known of.
-    fn describe(&mut self, moment: &Moment) -> anyhow::Result<()> {
-        let details = self.daemon.details();
-        for process in &moment.snapshot.processes {
-            self.process(process.id, process.tgid, &process.comm.to_text())?;
-            let Some(known) = self.processes.get_mut(&process.id) else { continue };
-            let Some(told) = details.get(&process.id) else { continue };
-            if known.details.as_ref() != Some(told) {
-                self.writer.describe_process(known.row, &told.named())?;
-                known.details = Some(Arc::clone(told));
-            }
-        }
-        let ended: HashSet<ProcId> = moment
-            .snapshot
-            .processes
-            .iter()
-            .filter(|process| process.ended.is_some())
-            .map(|process| process.id)
-            .collect();
-        self.frames.forget(|id| ended.contains(&id));
-        self.name_kernels()
-    }
-
-    fn name_kernels(&mut self) -> anyhow::Result<()> {
-        for (id, handle, name) in self.daemon.kernel_names() {
-            let Some(known) = self.processes.get(&id) else { continue };
-            if self.names.name_kernel((id, handle), &name) {
-                self.writer.name_kernel(known.row, handle, &name)?;
-            }
-        }
         Ok(())
     }
 
@@ -141,55 +83,14 @@ impl Session {
         let mut events = Vec::new();
         let drained = self.recorder.drain(|event| events.push(*event))?;
         self.lost += drained.lost + drained.unknown;
-        self.writer.set_lost_events(self.lost);
+        self.chronicle.writer.set_lost_events(self.lost);
         // Cold launches are told of before anybody has asked what is launched.
-        if events.iter().any(|event| self.names.lacks_kernel_of(event)) {
+        if self.chronicle.lacks_kernels_of(&events) {
             self.reap();
-            self.name_kernels()?;
+            self.chronicle.name_kernels(&self.daemon)?;
         }
-        for event in &events {
-            self.meet(event)?;
-        }
-        let Self { writer, processes, names, stacks, clock, .. } = self;
-        let rows = events.iter().filter_map(|event| {
-            let row = processes.get(&event.process)?.row;
-            let stack = match event.detail {
-                Detail::Call(call) => call.stack.and_then(|id| *stacks.get(&id)?),
-                _ => None,
-            };
-            names.event(event, row, stack, *clock)
-        });
-        writer.add_events(rows)?;
-        self.writer.commit_if_due()?;
-        Ok(())
-    }
-
-    /// Writes what an event speaks of, when it is new.
-    fn meet(&mut self, event: &RawEvent) -> anyhow::Result<()> {
-        let image = match &event.detail {
-            Detail::Seen(image) | Detail::Forked(image) => Some(image),
-            _ => None,
-        };
-        if !self.processes.contains_key(&event.process) {
-            let comm = image.map(|Image { comm, .. }| comm.to_text()).unwrap_or_default();
-            self.process(event.process, event.tgid, &comm)?;
-        }
-        self.names.meet(event);
-        let Detail::Call(call) = event.detail else { return Ok(()) };
-        let Some(id) = call.stack.filter(|id| !self.stacks.contains_key(id)) else { return Ok(()) };
-        let addresses = self.recorder.stack(id)?;
-        let stack = if addresses.is_empty() {
-            None
-        } else {
-            Some(self.writer.stack(&self.frames.stack(event.process, event.tgid, &addresses))?)
-        };
-        self.stacks.insert(id, stack);
-        Ok(())
-    }
-
-    fn process(&mut self, id: ProcId, tgid: Tgid, comm: &str) -> anyhow::Result<()> {
-        let row = self.writer.process(id, tgid, comm)?;
-        self.processes.entry(id).or_insert(Known { row, details: None });
+        self.chronicle.events(&self.recorder, &events)?;
+        self.chronicle.writer.commit_if_due()?;
         Ok(())
     }
 
@@ -198,8 +99,7 @@ impl Session {
         if let Err(error) = self.recorder.forget_stacks() {
             tracing::warn!(%error, "slow calls may be without stacks");
         }
-        // Their numbers are given out again.
-        self.stacks.clear();
+        self.chronicle.forget_stacks();
     }
 
     /// Takes down the rest and makes the file whole.
@@ -208,10 +108,10 @@ impl Session {
         self.drain()?;
         // One that is still being written is not waited for.
         self.lost += self.recorder.unfinished() as u64;
-        self.writer.set_lost_events(self.lost);
+        self.chronicle.writer.set_lost_events(self.lost);
         self.look()?;
         let stackless = self.recorder.stackless()?;
-        let Self { writer, lost, looks, .. } = self;
-        Ok(Told { finished: writer.finish()?, lost, stackless, looks })
+        let Self { chronicle, lost, looks, .. } = self;
+        Ok(Told { finished: chronicle.writer.finish()?, lost, stackless, looks })
     }
 }
