@@ -4,6 +4,7 @@
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
 # make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
 # make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
+# make cases  the worked cases of investigations/cases, recorded anew where nothing else runs: CASES=lock for one; three minutes
 # make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
 # make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
@@ -18,6 +19,7 @@ STAND_INS := $(addprefix -p gpucause-fake-,cuda cudart cuda-driver nccl nvml)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUN_ARGS ?=
 GUESTS ?=
+CASES ?=
 SCENARIO ?= cpu-contention
 DEMO_STACK_ARGS ?=
 CARGO_DEB_VERSION := 3.8.0
@@ -25,7 +27,7 @@ CARGO_DEB_ROOT := $(abspath $(TARGET_DIR))/tools
 SHIPPED := $(TARGET_DIR)/release/shipped
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit scenarios healthy healthy-alerts demo-stack dashboards-picture fuzz bench build deb cargo-deb stand-ins debug-stand-ins tools alert-tools test-tools
+.PHONY: help run test test-unit scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb stand-ins debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -73,6 +75,13 @@ dashboards-picture: build stand-ins
 
 healthy-alerts: debug-stand-ins alert-tools
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=900 $(CARGO) test -p gpucause --test incidents healthy -- --test-threads=1 --nocapture
+
+# By the programs that tests run. The pages then show what the new files answer.
+cases: debug-stand-ins
+	@.ci/install python3:python3 unshare:util-linux
+	$(CARGO) build -p gpucause
+	$(SUDO) python3 -B investigations/cases/record.py --programs $(TARGET_DIR)/debug $(CASES)
+	GPUCAUSE_BLESS=1 $(CARGO) test -p gpucause --test cases
 
 demo-stack: build stand-ins alert-tools
 	@.ci/install python3:python3

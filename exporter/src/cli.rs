@@ -1,6 +1,7 @@
 //! The command line.
 
 mod asking;
+mod flight;
 mod recordings;
 mod top;
 
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use asking::{ExplainArgs, McpArgs};
+pub use flight::FlightArgs;
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
     Speed,
@@ -138,6 +140,9 @@ pub struct ExporterArgs {
     /// Flags of what is told of the GPUs themselves.
     #[command(flatten)]
     pub gpus: GpuArgs,
+    /// Flags of the flight recorder.
+    #[command(flatten)]
+    pub flight: FlightArgs,
     /// Flags of the configuration file.
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -390,6 +395,25 @@ mod tests {
             [&["--from=soon"][..], &["--since=5m", "--from=1"], &["--at-least=5"], &["--pid=-1"]]
         {
             assert!(export(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn events_are_kept_only_where_there_is_a_folder_for_them() {
+        let settings = |arguments: &[&str]| exporter(arguments).unwrap().flight.settings();
+        assert_eq!(settings(&[]), None);
+        let dir = "--flight-recorder.dir=/var/lib/gpucause";
+        let usual = settings(&[dir]).unwrap();
+        assert_eq!((usual.time, usual.max_files), (Duration::from_secs(30), 20));
+        let own = settings(&[dir, "--flight-recorder.seconds=5", "--flight-recorder.max-files=2"]);
+        let own = own.unwrap();
+        assert_eq!((own.time, own.max_files), (Duration::from_secs(5), 2));
+        for wrong in [
+            &["--flight-recorder.seconds=5"][..],
+            &[dir, "--flight-recorder.seconds=0"],
+            &[dir, "--flight-recorder.max-files=0"],
+        ] {
+            assert!(exporter(wrong).is_err(), "{wrong:?}");
         }
     }
 

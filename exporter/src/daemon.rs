@@ -24,6 +24,7 @@ use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, FOREIGN, Selection};
 use crate::config::Config;
 use crate::family::Exported;
+use crate::flight_recorder::FlightRecords;
 use crate::folding::Folding;
 use crate::gpus::Gpus;
 use crate::kernel_names::{KernelNames, NameSource};
@@ -88,6 +89,8 @@ pub struct Daemon {
     enabled: AtomicBool,
     /// How the page's readers are let in.
     access: OnceLock<Arc<LiveWebConfig>>,
+    /// What the flight recorder did, where there is one.
+    flights: OnceLock<Arc<FlightRecords>>,
 }
 
 impl Daemon {
@@ -121,9 +124,10 @@ impl Daemon {
         let chains = Chains::new(config.chains.clone());
         let memory = Mutex::new(memory);
         let (collectors, gpus) = (Collectors::default(), Gpus::default());
-        let access = OnceLock::new();
+        let (access, flights) = (OnceLock::new(), OnceLock::new());
         let enabled = AtomicBool::new(true);
-        let daemon = Self { probes, collectors, chains, gpus, memory, since, enabled, access };
+        let daemon =
+            Self { probes, collectors, chains, gpus, memory, since, enabled, access, flights };
         daemon.configure(config);
         Ok(daemon)
     }
@@ -131,6 +135,11 @@ impl Daemon {
     /// Has the page tell how its readers are let in. The first call counts.
     pub fn tell_of(&self, access: &Arc<LiveWebConfig>) {
         self.access.get_or_init(|| Arc::clone(access));
+    }
+
+    /// Has the page tell what the flight recorder did. The first call counts.
+    pub fn tell_of_flights(&self, flights: &Arc<FlightRecords>) {
+        self.flights.get_or_init(|| Arc::clone(flights));
     }
 
     /// Tells also of the GPUs themselves.
@@ -235,6 +244,7 @@ impl Daemon {
         observation.folded = folded;
         observation.findings = self.chains.findings();
         observation.web_config = self.access.get().and_then(|access| access.reload_state());
+        observation.flights = self.flights.get().map(|flights| flights.told());
         observation.gpu_uuids.clone_from(&memory.gpu_uuids);
         observation.probes.extend(gpus.nvml.as_ref().map(nvml_state));
         observation.gpus = gpus;
@@ -264,6 +274,25 @@ impl Daemon {
         if !self.probes.observes_any()? {
             return Ok(None);
         }
+        let moment = self.accounts(throttled_gpus)?;
+        let kept = keep(&moment);
+        self.chains.look(moment);
+        Ok(Some(kept))
+    }
+
+    /// What a look would look at now, but for what GPUs tell of themselves; `None` while no process is observed. It is no look:
+    /// no chain comes of it.
+    ///
+    /// # Errors
+    /// When a kernel map cannot be read.
+    pub fn moment(&self) -> Result<Option<Moment>, ReadError> {
+        if !self.probes.observes_any()? {
+            return Ok(None);
+        }
+        self.accounts(HashMap::new()).map(Some)
+    }
+
+    fn accounts(&self, throttled_gpus: HashMap<String, f64>) -> Result<Moment, ReadError> {
         let (snapshot, clock, throttled) = {
             // Before the copy is made: who is told apart is decided on one copy after the other.
             let mut memory = self.memory();
@@ -275,10 +304,7 @@ impl Daemon {
             let throttled = memory.throttling.refresh(&snapshot.processes);
             (snapshot, memory.clock, throttled)
         };
-        let moment = moment(snapshot, clock, throttled, throttled_gpus);
-        let kept = keep(&moment);
-        self.chains.look(moment);
-        Ok(Some(kept))
+        Ok(moment(snapshot, clock, throttled, throttled_gpus))
     }
 
     /// What is known of the processes that were looked at last.

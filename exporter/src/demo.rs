@@ -102,7 +102,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if let Some(after) = args.duration.or_else(|| args.scenario.map(Scenario::length)) {
         end_after(after);
     }
-    let served = serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), None);
+    let served = serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), None, None);
     end(stop);
     end(stop_story);
     if printer.join().is_err() || storyteller.is_some_and(|teller| teller.join().is_err()) {

@@ -20,6 +20,7 @@ pub mod explain;
 pub mod export;
 pub mod exposition;
 pub mod family;
+pub mod flight_recorder;
 pub mod folding;
 pub mod foreign;
 #[cfg(any(test, fuzzing))]

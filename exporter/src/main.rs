@@ -7,6 +7,7 @@ use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
 use gpucause::config::reload::ConfigSource;
 use gpucause::config::{self, ConfigError};
 use gpucause::daemon::Daemon;
+use gpucause::flight_recorder::FlightRecorder;
 use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::mcp::McpError;
 use gpucause::nodes::NodesError;
@@ -20,6 +21,7 @@ use gpucause::{
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::share_one_arena;
+use gpucause_probes::recorder::RingSize;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -131,6 +133,10 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     let passed = sockets()?;
     let source = args.config_source();
     let config = source.load()?;
+    let flights = args.flight.settings();
+    if let Some(settings) = &flights {
+        FlightRecorder::check(&settings.dir)?;
+    }
     // Read while this may read everything.
     let upstream = args.gpus.upstream().context("--dcgm.url")?;
     let limits = Limits::default();
@@ -139,11 +145,19 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     // Bound first: a port in use must be told before anything is loaded into the kernel.
     let server = args.web.server(passed, limits)?;
     // From then on, that is before there is another thread.
-    let options = Options { loaded: Some(privileges::confine), ..args.probe.options() };
+    let recorder = flights.as_ref().map(|_| RingSize::default());
+    let options = Options { loaded: Some(privileges::confine), recorder, ..args.probe.options() };
     let daemon = Daemon::start(options, Arc::new(config))?;
     let daemon = Arc::new(daemon.with_gpus(args.gpus.sources(upstream)));
     let reloads = Reloads { source, over_http: args.lifecycle };
-    serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), Some(reloads))
+    let flights = flights.and_then(|settings| match FlightRecorder::start(settings, &daemon) {
+        Ok(recorder) => Some(recorder),
+        Err(error) => {
+            tracing::error!(%error, "there is no flight recorder");
+            None
+        }
+    });
+    serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), Some(reloads), flights)
 }
 
 /// Says what is wrong with the configuration, or that nothing is.

@@ -55,6 +55,8 @@ pub struct Observation {
     pub kernel_names_folded: u64,
     /// How changes of the web configuration were taken, if there is one.
     pub web_config: Option<ReloadState>,
+    /// Files of the flight recorder by outcome, where there is one.
+    pub flights: Option<[(&'static str, u64); 3]>,
     /// UUIDs of the GPUs that each process uses, or did while it lived; joined by commas.
     pub gpu_uuids: HashMap<ProcId, Arc<str>>,
     /// What is known of the GPUs themselves.
@@ -91,6 +93,7 @@ impl Observation {
             kernels: HashMap::new(),
             kernel_names_folded: 0,
             web_config: None,
+            flights: None,
             gpu_uuids: HashMap::new(),
             gpus: View::default(),
             since,

@@ -1,5 +1,6 @@
 //! `gpucause record`: single events and the accounts of this host's CUDA processes, in a file.
 
+pub(crate) mod chronicle;
 mod events;
 mod frames;
 mod python;

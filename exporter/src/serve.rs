@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::chains::LOOK_EVERY;
 use crate::config::reload::{ConfigSource, Reloader};
 use crate::daemon::{Daemon, REAP_EVERY};
+use crate::flight_recorder::FlightRecorder;
 use crate::server::{
     Readiness, Server, Source as _, TelemetryPath, reload_channel, shutdown_signal,
 };
@@ -31,7 +32,7 @@ pub struct Reloads {
     pub over_http: bool,
 }
 
-/// Serves until SIGTERM or SIGINT. With `reloads`, SIGHUP reloads the configuration, and so does a change of its file. The probes go when the last owner of `daemon` does.
+/// Serves until SIGTERM or SIGINT. With `reloads`, SIGHUP reloads the configuration, and so does a change of its file; with `flights`, SIGUSR2 makes a record. The probes go when the last owner of `daemon` does.
 ///
 /// # Errors
 /// When the runtime cannot be started or the sockets fail.
@@ -40,6 +41,7 @@ pub fn until_signal(
     daemon: &Arc<Daemon>,
     telemetry_path: TelemetryPath,
     reloads: Option<Reloads>,
+    flights: Option<FlightRecorder>,
 ) -> anyhow::Result<()> {
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -74,12 +76,17 @@ pub fn until_signal(
         let looking = tokio::spawn(look(Arc::clone(daemon), progress.clone()));
         let following =
             daemon.gpus().upstream().map(|upstream| tokio::spawn(Arc::clone(upstream).follow()));
+        let asked = signal(SignalKind::user_defined2()).context("cannot catch SIGUSR2")?;
+        let recording = match flights {
+            Some(recorder) => tokio::spawn(recorder.follow(asked)),
+            None => tokio::spawn(refuse_records(asked)),
+        };
         let telling = tokio::spawn(tell_ready(Arc::clone(daemon), manager.clone()));
         let living = tokio::spawn(manager.clone().keep_alive(progress));
         let source = Arc::clone(daemon);
         let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
         manager.stopping();
-        let tasks = [switching, reaping, looking, telling, living].into_iter();
+        let tasks = [switching, reaping, looking, recording, telling, living].into_iter();
         for task in tasks.chain(reloading).chain(following) {
             task.abort();
         }
@@ -103,6 +110,13 @@ fn raise_file_limit() {
 async fn follow_switch(daemon: Arc<Daemon>, mut signals: Signal) {
     while signals.recv().await.is_some() {
         daemon.toggle();
+    }
+}
+
+/// Whoever asks for a record where none is kept is told so, and ends nothing.
+async fn refuse_records(mut signals: Signal) {
+    while signals.recv().await.is_some() {
+        tracing::warn!(signal = "SIGUSR2", "no events are kept: --flight-recorder.dir is not set");
     }
 }
 

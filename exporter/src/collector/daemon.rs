@@ -4,8 +4,8 @@ use super::{CollectError, Collector, Input};
 use crate::clock;
 use crate::family::{Family, Value};
 use crate::metric::{
-    self, BUILD_INFO, CONFIG_SUCCESSFUL, CONFIG_TAKEN_AT, Kind, Metric, PROCESS_CPU,
-    WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, WEB_CONFIG_RELOAD_FAILURES,
+    self, BUILD_INFO, CONFIG_SUCCESSFUL, CONFIG_TAKEN_AT, FLIGHT_RECORDS, Kind, Metric,
+    PROCESS_CPU, WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, WEB_CONFIG_RELOAD_FAILURES,
 };
 use crate::version;
 use prometheus::core::Collector as _;
@@ -49,6 +49,14 @@ impl Collector for Daemon {
             families.push(Family::single(&WEB_CONFIG_RELOAD_FAILURES, failures, Some(created)));
             let succeeded = Value::Integer(state.last_succeeded.into());
             families.push(Family::single(&WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, succeeded, None));
+        }
+        if let Some(records) = input.observation.flights {
+            let created = input.observation.clock.unix_seconds(input.observation.since);
+            let mut family = Family::new(&FLIGHT_RECORDS);
+            for (outcome, count) in records {
+                family.push_created([outcome.into()], Value::Integer(count), Some(created));
+            }
+            families.push(family);
         }
         let own = families.len();
         for collected in self.0.collect() {

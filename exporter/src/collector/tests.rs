@@ -122,6 +122,7 @@ fn an_op_that_never_stalled_says_so() {
 fn every_metric_of_the_table_has_a_collector() {
     let mut full = observation(vec![process(1, 5, 3)]);
     full.web_config = Some(ReloadState::default());
+    full.flights = Some([("written", 1), ("suppressed", 0), ("failed", 0)]);
     full.snapshot.counters = SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
     let families = Collectors::default().gather(&full);
     for metric in crate::metric::ALL {

@@ -230,6 +230,10 @@ metrics! {
         [],
         "Whether what the files of the web configuration say is in effect.";
 
+    FLIGHT_RECORDS: Counter "gpucause_flight_records", None,
+        ["outcome"],
+        "Trace files of the flight recorder: written, suppressed because there is one of the same cause already, or failed, and then the log says why.";
+
     PROCESS_CPU: Counter "process_cpu_seconds", SECONDS,
         [],
         "User and system CPU time that this daemon has used.";

@@ -20,6 +20,7 @@ mod crowd;
 mod dcgm;
 #[path = "../fixture/exporter.rs"]
 mod exporter;
+mod flights;
 mod host;
 #[path = "../fixture/http_client.rs"]
 mod http_client;
