@@ -28,9 +28,14 @@ BOUNDS = [
     "0.000262143", "0.000524287", "0.001048575", "0.002097151", "0.004194303", "0.008388607", "0.016777215",
     "0.067108863", "0.268435455", "1.073741823", "8.589934591", "68.719476735", "+Inf",
 ]
+# Of all launches together.
+FEWER_BOUNDS = [
+    "0.000001023", "0.000004095", "0.000008191", "0.000016383", "0.000032767", "0.000065535", "0.000131071",
+    "0.000262143", "0.000524287", "0.001048575", "0.004194303", "0.016777215", "0.067108863", "1.073741823", "+Inf",
+]
 CAUSES = (
     "cpu_preemption runqueue_wait lock_wait block_io page_fault dataloader_starvation implicit_sync allocator_churn "
-    "memory_leak graph_recapture nccl_late_rank clock_throttling oom_kill noisy_cgroup cold_start large_copy unexplained"
+    "graph_recapture nccl_late_rank clock_throttling noisy_cgroup cold_start large_copy unexplained"
 ).split()
 LAUNCHES = [("runtime", "cudaLaunchKernel"), ("driver", "cuLaunchKernel")]
 CALLS = [
@@ -51,9 +56,9 @@ STATES = {
 REASONS = ["preempted", "runqueue"]
 
 
-def histogram(name, labels):
+def histogram(name, labels, bounds=BOUNDS):
     """Values are powers of ten of the tick, which stands as @: most of them small, some large."""
-    for index, bound in enumerate(BOUNDS):
+    for index, bound in enumerate(bounds):
         value = "0" if index < 5 else "@" if index < 9 else "@0"
         yield f'{name}_bucket{{{labels},le="{bound}"}} {value}'
     yield f"{name}_sum{{{labels}}} @e-3"
@@ -84,12 +89,15 @@ def process(instance, number, processes):
     yield f'gpucause_cuda_call_errors_total{{{me},api="runtime",op="cudaMalloc",error="cudaErrorInvalidValue"}} 1'
     yield f'gpucause_inflight_call_age_seconds{{{me},op="cudaStreamSynchronize"}} 0.001'
     for kind in kinds:
-        yield from histogram("gpucause_launch_duration_seconds", f'{me},kind="{kind}"')
+        yield from histogram("gpucause_launch_duration_seconds", f'{me},kind="{kind}"', FEWER_BOUNDS)
     yield from histogram("gpucause_launch_gap_seconds", me)
     for phase, states in STATES.items():
         for state in states:
             value = "@e0" if state == "running" else "@e-2"
             yield f'gpucause_dispatcher_seconds_total{{{me},phase="{phase}",state="{state}"}} {value}'
+    yield f"gpucause_dispatcher_wall_seconds_total{{{me}}} @e0"
+    for state in ["preempted", "runqueue", "futex"]:
+        yield f'gpucause_dispatcher_lost_seconds_total{{{me},state="{state}"}} @e-2'
     for name in ["kworker", "rustc", "other", "python3"]:
         yield f'gpucause_preempted_by_seconds_total{{{me},culprit="{name}"}} @e-2'
         for reason in ["futex", "poll"]:

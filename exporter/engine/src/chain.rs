@@ -73,6 +73,15 @@ labelled! {
     }
 }
 
+impl Cause {
+    /// Whether it takes time from feeding a GPU as long as it lasts: a leak does not until memory runs out, and a process that
+    /// was killed has none to lose.
+    #[must_use]
+    pub const fn loses_time(self) -> bool {
+        !matches!(self, Self::MemoryLeak | Self::OomKill)
+    }
+}
+
 labelled! {
     /// What the GPU was kept waiting by.
     Effect {

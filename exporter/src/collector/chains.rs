@@ -76,13 +76,16 @@ fn add_counts(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
     }
 }
 
-/// Every cause has a series, at zero if need be: rates then see the first increase.
+/// Every cause that can lose time has a series, at zero if need be: rates then see the first increase.
 fn add_stalls(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
     let own: Vec<&Stall> =
         series.images.iter().filter_map(|id| told.stalls.get(id)).flatten().copied().collect();
     for &cause in Cause::ALL {
         let of_cause = || own.iter().filter(|stall| stall.cause == cause);
         let lost = Nanos(of_cause().map(|stall| stall.lost.0).sum());
+        if lost == Nanos(0) && !cause.loses_time() {
+            continue;
+        }
         family.push_created(
             [(&series.pid).into(), (&series.comm).into(), cause.label().into()],
             Value::Seconds(lost),

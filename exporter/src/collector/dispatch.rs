@@ -2,7 +2,9 @@
 
 use super::{CollectError, Collector, Input, Series};
 use crate::family::{Family, Value};
-use crate::metric::{DISPATCHER_TIME, INFLIGHT_CALL_AGE, LAUNCH_GAP};
+use crate::metric::{
+    DISPATCHER_LOST, DISPATCHER_TIME, DISPATCHER_WALL, INFLIGHT_CALL_AGE, LAUNCH_GAP,
+};
 use gpucause_abi::Nanos;
 use gpucause_abi::op::OpId;
 use gpucause_abi::state::{Phase, State};
@@ -17,10 +19,13 @@ impl Collector for Dispatch {
 
     fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
         let mut times = Family::new(&DISPATCHER_TIME);
+        let mut walls = Family::new(&DISPATCHER_WALL);
+        let mut losses = Family::new(&DISPATCHER_LOST);
         let mut ages = Family::new(&INFLIGHT_CALL_AGE);
         let mut gaps = Family::new(&LAUNCH_GAP);
         for series in input.series.iter().filter(|series| series.process.dispatches) {
             add_times(&mut times, series);
+            add_sums(&mut walls, &mut losses, series);
             add_ages(&mut ages, series);
             gaps.push_created(
                 [(&series.pid).into(), (&series.comm).into()],
@@ -28,7 +33,7 @@ impl Collector for Dispatch {
                 series.created,
             );
         }
-        Ok(vec![ages, gaps, times])
+        Ok(vec![ages, gaps, times, walls, losses])
     }
 }
 
@@ -49,6 +54,23 @@ fn add_times(family: &mut Family, series: &Series<'_>) {
                     series.created,
                 );
             }
+        }
+    }
+}
+
+/// What rules would have to add up of the cells, for every process of a fleet.
+fn add_sums(walls: &mut Family, losses: &mut Family, series: &Series<'_>) {
+    let account = &series.process.dispatcher_time;
+    let wall = account.total();
+    if wall > Nanos(0) {
+        let labels = [(&series.pid).into(), (&series.comm).into()];
+        walls.push_created(labels, Value::Seconds(wall), series.created);
+    }
+    for state in State::all() {
+        let lost = account.lost(state);
+        if lost > Nanos(0) {
+            let labels = [(&series.pid).into(), (&series.comm).into(), state.label().into()];
+            losses.push_created(labels, Value::Seconds(lost), series.created);
         }
     }
 }

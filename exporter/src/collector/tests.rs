@@ -5,14 +5,18 @@ use crate::clock::WallClock;
 use crate::family::Sample;
 use crate::kernel_names::KernelLaunches;
 use crate::metric::{
-    CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, KERNEL_LAUNCHES, Metric,
+    CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, DISPATCHER_LOST, DISPATCHER_TIME,
+    DISPATCHER_WALL, KERNEL_LAUNCHES, Metric, STALL_SECONDS,
 };
 use crate::server::ReloadState;
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::{OpId, op_of_symbol};
-use gpucause_abi::record::{COMM_LEN, SelfCounter};
+use gpucause_abi::record::{COMM_LEN, PHASES, STATES, SelfCounter};
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_engine::chain::Cause;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
@@ -128,6 +132,58 @@ fn every_metric_of_the_table_has_a_collector() {
     for metric in crate::metric::ALL {
         let count = families.iter().filter(|family| family.metric == *metric).count();
         assert_eq!(count, 1, "{}", metric.name);
+    }
+}
+
+fn nanos(sample: &Sample) -> u64 {
+    match sample.value {
+        Value::Seconds(time) => time.0,
+        ref other => panic!("{other:?} is no time"),
+    }
+}
+
+#[test]
+fn every_cause_that_can_lose_time_has_a_series_from_the_start_and_no_other() {
+    let families = Collectors::default().gather(&observation(vec![process(1, 5, 3)]));
+    let told: Vec<_> = samples(&families, &STALL_SECONDS)
+        .iter()
+        .map(|stall| stall.labels[2].as_str().to_owned())
+        .collect();
+    let can = Cause::ALL.iter().filter(|cause| cause.loses_time()).map(|cause| cause.label());
+    assert_eq!(told, can.collect::<Vec<_>>());
+    assert!(!told.iter().any(|cause| cause == "oom_kill"));
+}
+
+proptest! {
+    #[test]
+    fn sums_of_the_time_account_are_those_of_its_cells(
+        cells in prop::collection::vec(0u64..1_000_000, PHASES * STATES),
+    ) {
+        let mut process = process(1, 5, 3);
+        let account = process.dispatcher_time.0.iter_mut().flatten();
+        account.zip(&cells).for_each(|(cell, time)| *cell = Nanos(*time));
+        let families = Collectors::default().gather(&observation(vec![process]));
+        let times = samples(&families, &DISPATCHER_TIME);
+        let wall = samples(&families, &DISPATCHER_WALL);
+        let all: u64 = times.iter().map(nanos).sum();
+        prop_assert_eq!(wall.iter().map(nanos).sum::<u64>(), all);
+        // As the page says what is lost, in words of its own.
+        let is_lost = |phase: &str, state: &str| match state {
+            "preempted" | "runqueue" => true,
+            "futex" | "io" | "page_fault" => phase != "sync",
+            _ => false,
+        };
+        let mut expected = BTreeMap::new();
+        for time in &times {
+            let (phase, state) = (time.labels[2].as_str(), time.labels[3].as_str());
+            if is_lost(phase, state) {
+                *expected.entry(state.to_owned()).or_insert(0) += nanos(time);
+            }
+        }
+        let lost = samples(&families, &DISPATCHER_LOST);
+        let lost: BTreeMap<_, _> =
+            lost.iter().map(|lost| (lost.labels[2].as_str().to_owned(), nanos(lost))).collect();
+        prop_assert_eq!(lost, expected);
     }
 }
 

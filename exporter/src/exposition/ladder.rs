@@ -3,6 +3,7 @@
 //! Each is the inclusive upper edge of a histogram slot, 2^k - 1 ns, so that every cumulative count is exact. The last
 //! slot also counts what lies beyond the range, so its edge is no bound: 2^36 - 1 ns (68.7 s) is the highest.
 
+use crate::metric::{LAUNCH_DURATION, Metric};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{Slots, slot_of};
 
@@ -15,12 +16,28 @@ pub struct Bound {
     pub slot: u16,
     /// The bound in seconds, exact.
     pub le: &'static str,
+    /// Whether every histogram has it.
+    everywhere: bool,
+}
+
+impl Bound {
+    /// Whether histograms of a metric have it. Of all launches of a process, of which rules read every bucket of a whole
+    /// fleet, bounds lie twice apart where launches are as a rule, and further apart above a millisecond.
+    #[must_use]
+    pub fn is_of(&self, metric: &Metric) -> bool {
+        self.everywhere || metric.name != LAUNCH_DURATION.name
+    }
 }
 
 const fn bound(exponent: u32, le: &'static str) -> Bound {
     let upper = Nanos((1 << exponent) - 1);
     #[expect(clippy::cast_possible_truncation, reason = "there are 544 slots")]
-    Bound { upper, slot: slot_of(upper) as u16, le }
+    Bound { upper, slot: slot_of(upper) as u16, le, everywhere: true }
+}
+
+/// A bound that [`LAUNCH_DURATION`] does without.
+const fn finer(exponent: u32, le: &'static str) -> Bound {
+    Bound { everywhere: false, ..bound(exponent, le) }
 }
 
 /// The bounds below `+Inf`, ascending.
@@ -35,15 +52,15 @@ pub static LADDER: [Bound; 19] = [
     bound(18, "0.000262143"),
     bound(19, "0.000524287"),
     bound(20, "0.001048575"),
-    bound(21, "0.002097151"),
+    finer(21, "0.002097151"),
     bound(22, "0.004194303"),
-    bound(23, "0.008388607"),
+    finer(23, "0.008388607"),
     bound(24, "0.016777215"),
     bound(26, "0.067108863"),
-    bound(28, "0.268435455"),
+    finer(28, "0.268435455"),
     bound(30, "1.073741823"),
-    bound(33, "8.589934591"),
-    bound(36, "68.719476735"),
+    finer(33, "8.589934591"),
+    finer(36, "68.719476735"),
 ];
 
 /// Counts of values at most each bound of [`LADDER`], and the count of all.
@@ -65,6 +82,7 @@ pub fn cumulate(slots: &Slots) -> ([u64; LADDER.len()], u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metric::LAUNCH_GAP;
     use gpucause_abi::hist::{Histogram, SLOTS, slot_upper};
 
     #[test]
@@ -82,6 +100,16 @@ mod tests {
             let Nanos(ns) = bound.upper;
             assert_eq!(bound.le, format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000));
         }
+    }
+
+    #[test]
+    fn tails_of_all_launches_are_told_by_fewer_bounds_twice_apart_below_a_millisecond() {
+        let of = |metric| LADDER.iter().filter(move |bound| bound.is_of(metric));
+        assert_eq!(of(&LAUNCH_GAP).count(), LADDER.len());
+        let few: Vec<_> = of(&LAUNCH_DURATION).map(|bound| bound.upper.0).collect();
+        assert_eq!(few.len(), 14);
+        let around = few.iter().filter(|&&upper| (4_000..2_000_000).contains(&upper));
+        assert!(around.is_sorted_by(|a, b| **b == **a * 2 + 1));
     }
 
     #[test]

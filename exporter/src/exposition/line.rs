@@ -2,7 +2,7 @@
 
 use super::ladder::{LADDER, cumulate};
 use crate::family::{Family, LabelValue, Sample, Value};
-use crate::metric::Kind;
+use crate::metric::{Kind, Metric};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use std::io::Write as _;
@@ -111,7 +111,7 @@ pub(super) fn series(page: &mut Vec<u8>, name: &str, suffix: &str, labels: &[u8]
 pub(super) fn sample(page: &mut Vec<u8>, family: &Family, sample: &Sample, labels: &[u8]) {
     let metric = family.metric;
     if let Value::Histogram(histogram) = &sample.value {
-        return buckets(page, metric.name, histogram, labels);
+        return buckets(page, metric, histogram, labels);
     }
     let suffix = if metric.kind == Kind::Counter { "_total" } else { "" };
     series(page, metric.name, suffix, labels);
@@ -125,15 +125,16 @@ pub(super) fn sample(page: &mut Vec<u8>, family: &Family, sample: &Sample, label
 }
 
 /// Writes a histogram's buckets, sum and count.
-fn buckets(page: &mut Vec<u8>, name: &str, histogram: &Histogram, labels: &[u8]) {
+fn buckets(page: &mut Vec<u8>, metric: &Metric, histogram: &Histogram, labels: &[u8]) {
+    let name = metric.name;
     let mut prefix = Vec::with_capacity(LINE_BYTES);
     prefix.extend_from_slice(name.as_bytes());
     prefix.extend_from_slice(b"_bucket{");
     prefix.extend_from_slice(labels);
     prefix.extend_from_slice(if labels.is_empty() { b"le=\"" } else { b",le=\"" });
     let (at_most, total) = cumulate(&histogram.slots);
-    let finite = LADDER.iter().map(|bound| bound.le).zip(at_most);
-    for (le, count) in finite.chain([("+Inf", total)]) {
+    let finite = LADDER.iter().zip(at_most).filter(|(bound, _)| bound.is_of(metric));
+    for (le, count) in finite.map(|(bound, count)| (bound.le, count)).chain([("+Inf", total)]) {
         page.extend_from_slice(&prefix);
         page.extend_from_slice(le.as_bytes());
         page.extend_from_slice(b"\"} ");

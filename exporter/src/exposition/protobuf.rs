@@ -134,7 +134,7 @@ fn metric(out: &mut Vec<u8>, row: &Metric, sample: &Sample, native: &mut Buckets
     }
     if let Value::Histogram(values) = &sample.value {
         wire::message(out, field::metric::HISTOGRAM, |out| {
-            histogram(out, values, native);
+            histogram(out, row, values, native);
             timestamp(out, field::histogram::CREATED_TIMESTAMP, sample.created);
         });
     } else if row.kind == Kind::Counter {
@@ -162,12 +162,12 @@ fn number(out: &mut Vec<u8>, field: u8, value: &Value) {
 }
 
 /// The bound `+Inf` is not among the classic buckets: its count is that of all.
-fn histogram(out: &mut Vec<u8>, values: &Histogram, native: &mut Buckets) {
+fn histogram(out: &mut Vec<u8>, row: &Metric, values: &Histogram, native: &mut Buckets) {
     use field::{bucket, bucket_span, histogram};
     let (at_most, total) = cumulate(&values.slots);
     wire::integer(out, histogram::SAMPLE_COUNT, total);
     wire::seconds(out, histogram::SAMPLE_SUM, values.sum);
-    for (bound, count) in LADDER.iter().zip(at_most) {
+    for (bound, count) in LADDER.iter().zip(at_most).filter(|(bound, _)| bound.is_of(row)) {
         wire::message(out, histogram::BUCKET, |out| {
             wire::integer(out, bucket::CUMULATIVE_COUNT, count);
             wire::seconds(out, bucket::UPPER_BOUND, bound.upper);

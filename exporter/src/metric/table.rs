@@ -46,6 +46,12 @@ metrics! {
     DISPATCHER_TIME: Counter "gpucause_dispatcher_seconds", SECONDS,
         ["pid", "comm", "phase", "state"],
         "Wall time of the threads that make traced calls, all of it, by what they were doing and by running or off-CPU reason.";
+    DISPATCHER_WALL: Counter "gpucause_dispatcher_wall_seconds", SECONDS,
+        ["pid", "comm"],
+        "The sum of gpucause_dispatcher_seconds_total over phases and states: as many seconds a second as there are such threads.";
+    DISPATCHER_LOST: Counter "gpucause_dispatcher_lost_seconds", SECONDS,
+        ["pid", "comm", "state"],
+        "The part of gpucause_dispatcher_seconds_total that is lost to the GPU, summed over phases: preempted and runqueue in all of them; futex, io and page_fault in all but sync.";
     PREEMPTED_BY: Counter "gpucause_preempted_by_seconds", SECONDS,
         ["pid", "comm", "culprit"],
         "Time that dispatcher and worker threads could have run, by who had the CPU.";

@@ -248,6 +248,13 @@ impl TimeAccount {
         Nanos(self.0.iter().flatten().fold(0, |all, time| all.saturating_add(time.0)))
     }
 
+    /// The time in one state that was lost to the GPU: that of the phases in which it is.
+    #[must_use]
+    pub fn lost(&self, state: State) -> Nanos {
+        let lost = Phase::ALL.iter().filter(|&&phase| state.is_lost_in(phase));
+        Nanos(lost.fold(0, |all, &phase| all.saturating_add(self.at(phase, state).0)))
+    }
+
     /// Adds another account, cell by cell.
     pub fn merge(&mut self, other: &Self) {
         for (own, added) in self.0.iter_mut().flatten().zip(other.0.iter().flatten()) {

@@ -167,6 +167,19 @@ impl State {
         }
     }
 
+    /// Whether a dispatcher's time in this state is lost to the GPU while it is in a phase: without a CPU anywhere, or blocked
+    /// on a lock, a disk or a page outside of a wait for the GPU.
+    #[must_use]
+    pub const fn is_lost_in(self, phase: Phase) -> bool {
+        match self {
+            Self::Off(Reason::Preempted | Reason::Runqueue) => true,
+            Self::Off(Reason::Futex | Reason::Io | Reason::PageFault) => {
+                !matches!(phase, Phase::Sync)
+            }
+            _ => false,
+        }
+    }
+
     /// The label value on metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {

@@ -283,6 +283,7 @@ fn time_is_lost_without_a_cpu_anywhere_and_behind_locks_disks_and_pages_outside_
                 _ => false,
             };
             assert_eq!(Part::of(phase, state).is_lost(), lost, "{phase:?} {state:?}");
+            assert_eq!(state.is_lost_in(phase), lost, "{phase:?} {state:?}");
         }
     }
 }
