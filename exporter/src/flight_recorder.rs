@@ -229,7 +229,7 @@ impl FlightRecorder {
         chronicle.writer.set_lost_events(dump.missed);
         // First, since it says what the processes are called.
         if let Some(moment) = self.daemon.moment().context("the accounts cannot be read")? {
-            chronicle.look(&self.daemon, moment)?;
+            chronicle.look(&self.recorder, &self.daemon, moment)?;
         }
         chronicle.events(&self.recorder, &dump.events)?;
         chronicle.finish()?;

@@ -75,15 +75,25 @@ impl Chronicle {
     }
 
     /// Takes the accounts down, as the engine sees them, and what it found.
-    pub(crate) fn look(&mut self, daemon: &Daemon, mut moment: Moment) -> Result<(), WriteError> {
+    pub(crate) fn look(
+        &mut self,
+        recorder: &Recorder,
+        daemon: &Daemon,
+        mut moment: Moment,
+    ) -> Result<(), WriteError> {
         // Events are told by this clock, too.
         moment.unix_seconds = self.clock.unix_seconds(moment.snapshot.taken_at);
-        self.describe(daemon, &moment)?;
+        self.describe(recorder, daemon, &moment)?;
         self.writer.add_look(&moment, &daemon.findings().chains)
     }
 
     /// Whoever is new, and whoever more is known of.
-    fn describe(&mut self, daemon: &Daemon, moment: &Moment) -> Result<(), WriteError> {
+    fn describe(
+        &mut self,
+        recorder: &Recorder,
+        daemon: &Daemon,
+        moment: &Moment,
+    ) -> Result<(), WriteError> {
         let details = daemon.details();
         for process in &moment.snapshot.processes {
             self.process(process.id, process.tgid, &process.comm.to_text())?;
@@ -102,8 +112,8 @@ impl Chronicle {
             .map(|process| process.id)
             .collect();
         self.frames.forget(|id| ended.contains(&id));
-        if let (Some(pythons), Ok(recorder)) = (&mut self.pythons, daemon.recorder()) {
-            pythons.forget(&recorder, |id| ended.contains(&id));
+        if let Some(pythons) = &mut self.pythons {
+            pythons.forget(recorder, |id| ended.contains(&id));
         }
         self.name_kernels(daemon)
     }

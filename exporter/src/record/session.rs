@@ -81,7 +81,7 @@ impl Session {
         let Some(moment) = self.daemon.look_at().context("the accounts cannot be read")? else {
             return Ok(());
         };
-        self.chronicle.look(&self.daemon, moment)?;
+        self.chronicle.look(&self.recorder, &self.daemon, moment)?;
         self.looks += 1;
         Ok(())
     }
