@@ -101,11 +101,14 @@ impl FlightRecorder {
         let recorder = daemon.recorder()?;
         recorder.set(&RecorderSettings::default())?;
         let FlightSettings { dir, time, max_files } = settings;
+        let folder = Folder::new(dir, max_files);
+        // One that ended while it wrote leaves a part.
+        folder.remove_partial();
         let records = Arc::default();
         daemon.tell_of_flights(&records);
         Ok(Self {
             time,
-            folder: Folder::new(dir, max_files),
+            folder,
             node: node_name(),
             recorder,
             daemon: Arc::clone(daemon),
@@ -191,7 +194,7 @@ impl FlightRecorder {
         let written =
             self.fill(&place.partial, clock, &self.heading(&dump, now, clock, occasion), &dump);
         if written.is_err() {
-            place.remove_partial();
+            self.folder.remove_partial();
         }
         written?;
         self.folder.keep(&place)?;

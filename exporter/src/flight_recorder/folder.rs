@@ -23,7 +23,7 @@ pub(super) struct Folder {
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) path: PathBuf,
-    /// Where it is until it is whole.
+    /// Where it is until it is whole: the same for all.
     pub(super) partial: PathBuf,
 }
 
@@ -43,19 +43,6 @@ fn removed(path: &Path) -> io::Result<()> {
     }
 }
 
-impl Place {
-    /// Nothing is left of a file that could not be finished.
-    pub(super) fn remove_partial(&self) {
-        for suffix in BESIDE {
-            let mut path = self.partial.clone().into_os_string();
-            path.push(suffix);
-            if let Err(error) = removed(Path::new(&path)) {
-                tracing::warn!(path = %path.display(), %error, "a part of a flight record stays");
-            }
-        }
-    }
-}
-
 impl Folder {
     pub(super) const fn new(dir: PathBuf, max_files: usize) -> Self {
         Self { dir, max_files }
@@ -68,13 +55,25 @@ impl Folder {
         fs::remove_file(&probe)
     }
 
+    fn partial(&self) -> PathBuf {
+        self.dir.join(format!(".{PREFIX}partial"))
+    }
+
+    /// Nothing is left of a file that was not finished.
+    pub(super) fn remove_partial(&self) {
+        for suffix in BESIDE {
+            let mut path = self.partial().into_os_string();
+            path.push(suffix);
+            if let Err(error) = removed(Path::new(&path)) {
+                tracing::warn!(path = %path.display(), %error, "a part of a flight record stays");
+            }
+        }
+    }
+
     /// The place of a file by node, moment in seconds since the Unix epoch, and what it is about.
     pub(super) fn place(&self, node: &str, unix_seconds: f64, about: &str) -> Place {
         let name = format!("{PREFIX}{}-{unix_seconds:.3}-{}", plain(node), plain(about));
-        Place {
-            path: self.dir.join(format!("{name}{ENDING}")),
-            partial: self.dir.join(format!(".{PREFIX}partial")),
-        }
+        Place { path: self.dir.join(format!("{name}{ENDING}")), partial: self.partial() }
     }
 
     /// Gives a file that is whole its name; the oldest go when there are too many.
@@ -144,11 +143,12 @@ mod tests {
     #[test]
     fn nothing_is_left_of_a_file_that_was_not_finished() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Folder::new(dir.path().to_owned(), 1).place("n", 1.0, "a");
+        let folder = Folder::new(dir.path().to_owned(), 1);
+        let place = folder.place("n", 1.0, "a");
         for suffix in ["", "-wal", "-shm"] {
             fs::write(format!("{}{suffix}", place.partial.display()), "").unwrap();
         }
-        place.remove_partial();
+        folder.remove_partial();
         assert_eq!(names(dir.path()), Vec::<String>::new());
     }
 

@@ -103,7 +103,7 @@ fn a_file_tells_of_the_demonstration_and_of_nothing_else_on_that_host() {
         let foreign: Vec<_> = facts.iter().filter(|own| !known.contains(own)).collect();
         assert!(foreign.is_empty(), "{} tells of {foreign:?}", case.name);
         let session = texts(&case, "SELECT value FROM session_details");
-        let plain = Regex::new(r"^[\d.,]*$").unwrap();
-        assert!(session.iter().all(|own| plain.is_match(own)), "{}: {session:?}", case.name);
+        let is_number = |own: &str| own.chars().all(|c| c.is_ascii_digit() || ".,".contains(c));
+        assert!(session.iter().all(|own| is_number(own)), "{}: {session:?}", case.name);
     }
 }
