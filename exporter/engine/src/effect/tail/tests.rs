@@ -76,17 +76,22 @@ fn added() -> impl Strategy<Value = Added> {
     })
 }
 
-/// A process after each of three times that calls were added; some ops are the same, and some calls are first launches.
+/// A process after each of three times that calls were added; some ops are alike, and some calls are first launches.
 fn process() -> impl Strategy<Value = [ProcessSnapshot; 3]> {
-    let times = (added(), added(), added());
+    let times = prop::array::uniform3(added());
     let call = (0..TAILED.len(), prop::bool::weighted(0.1), times, prop::bool::weighted(0.3));
     prop::collection::vec(call, 1..9).prop_map(|calls| {
         let empty = ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'x'; 16]));
         let mut all = [empty.clone(), empty.clone(), empty];
-        let mut before = None;
-        for (op, cold, times, as_before) in calls {
+        let mut before: Option<[Added; 3]> = None;
+        for (op, cold, mut times, as_before) in calls {
             let op = op_of_symbol(TAILED[op]).unwrap();
-            let times = before.take().filter(|_| as_before).unwrap_or(times);
+            // As long, and yet not off the CPU for the same: it matters which of the two is told.
+            if let Some(before) = before.take().filter(|_| as_before) {
+                for (own, before) in times.iter_mut().zip(before) {
+                    (own.durations, own.stalled) = (before.durations, before.stalled);
+                }
+            }
             before = Some(times.clone());
             let known = |process: &ProcessSnapshot| {
                 process.calls.iter().any(|call| (call.op, call.cold) == (op, cold))
@@ -95,7 +100,7 @@ fn process() -> impl Strategy<Value = [ProcessSnapshot; 3]> {
                 continue;
             }
             let mut sum = Added::default();
-            for (process, added) in all.iter_mut().zip([times.0, times.1, times.2]) {
+            for (process, added) in all.iter_mut().zip(times) {
                 sum.durations.merge(&added.durations);
                 sum.stalled.merge(&added.stalled);
                 for (all, own) in sum.offcpu.iter_mut().zip(added.offcpu) {
