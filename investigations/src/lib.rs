@@ -15,3 +15,4 @@ pub mod trace;
 
 mod database;
 mod moment;
+mod page;
