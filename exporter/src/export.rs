@@ -1,36 +1,63 @@
-//! `gpucause export`: a trace file for Perfetto, HdrHistogram or OpenTelemetry.
+//! `gpucause export`: a trace file, or the chains of several nodes, for Perfetto, HdrHistogram or OpenTelemetry.
 
 mod destination;
 mod progress;
 
-use std::io;
+use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use gpucause_investigations::export::{Format, Written, export};
-use gpucause_investigations::recording;
+use gpucause_investigations::fleet::{self, LiveChains};
+use gpucause_investigations::recording::{self, Recording};
 
 use crate::cli::ExportArgs;
+use crate::nodes::{asked, report};
 use destination::Destination;
 use progress::Progress;
 
 /// Writes what was asked for, and says on standard error what that was and what reads it.
 ///
 /// # Errors
-/// When the file cannot be read, or the output cannot be or should not be written.
+/// When the file cannot be read, a node does not answer, or the output cannot be or should not be written. What other nodes
+/// told has been written.
 pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
-    let recording = recording::open(&args.db)?;
+    match &args.db {
+        Some(path) => of_file(path, args),
+        None => of_nodes(args),
+    }
+}
+
+fn of_file(path: &Path, args: &ExportArgs) -> anyhow::Result<()> {
+    let recording = recording::open(path)?;
+    write(&*recording, Some(path), args).with_context(|| format!("exporting {}", path.display()))
+}
+
+fn of_nodes(args: &ExportArgs) -> anyhow::Result<()> {
+    ensure!(
+        Format::from(args.format) != Format::Hlog,
+        "nodes tell no single calls, of which an interval log is made; record on each node, and export the files"
+    );
+    let clients = args.nodes.several()?;
+    let answer = asked(fleet::chains(&clients, fleet::Limits::default()))?;
+    let failed = report(&answer);
+    if !answer.answers.is_empty() {
+        write(&LiveChains::of(&answer), None, args)?;
+    }
+    failed
+}
+
+fn write(recording: &dyn Recording, path: Option<&Path>, args: &ExportArgs) -> anyhow::Result<()> {
     let format = Format::from(args.format);
-    let mut destination = Destination::open(&args.output, &args.db, args.force)?;
+    let mut destination = Destination::open(&args.output, path, args.force)?;
     let mut progress = Progress::new(recording.event_count()?);
-    let written =
-        export(&*recording, format, &args.selection(), destination.sink(), &mut |events| {
-            progress.show(events);
-        });
+    let written = export(recording, format, &args.selection(), destination.sink(), &mut |events| {
+        progress.show(events);
+    });
     progress.clear();
     if written.is_err() {
         destination.abandon();
     }
-    let written = written.with_context(|| format!("exporting {}", args.db.display()))?;
+    let written = written?;
     if !destination.is_standard_output() {
         say(&told(written, format, &args.output.display().to_string()));
     }
@@ -58,7 +85,7 @@ fn told(Written { events, chains }: Written, format: Format, output: &str) -> St
 
 /// With standard error gone there is nobody to tell.
 fn say(text: &str) {
-    let _ = io::Write::write_all(&mut io::stderr(), text.as_bytes());
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }
 
 #[cfg(test)]

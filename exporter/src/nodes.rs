@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::{Context as _, bail};
 use clap::Args;
+use gpucause_investigations::fleet::FleetAnswer;
 use gpucause_investigations::http::{Client, Identity, Login, LoginError, TrustError, connector};
 use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
@@ -80,11 +82,21 @@ impl NodeArgs {
     /// # Errors
     /// When one of the files cannot be used, or a password is missing.
     pub fn clients(&self, url: &NodeUrl) -> Result<Vec<Client>, NodesError> {
-        let nodes = match &self.nodes_file {
-            Some(path) => read(path)?,
-            None if self.nodes.is_empty() => vec![url.clone()],
-            None => self.nodes.clone(),
-        };
+        if self.names_several() { self.several() } else { self.each(std::slice::from_ref(url)) }
+    }
+
+    /// How each of several nodes is asked; none when none are named.
+    ///
+    /// # Errors
+    /// When one of the files cannot be used, or a password is missing.
+    pub fn several(&self) -> Result<Vec<Client>, NodesError> {
+        match &self.nodes_file {
+            Some(path) => self.each(&read(path)?),
+            None => self.each(&self.nodes),
+        }
+    }
+
+    fn each(&self, nodes: &[NodeUrl]) -> Result<Vec<Client>, NodesError> {
         let wants_tls = nodes.iter().any(|node| node.address().is_tls());
         let identity = self.client_cert.as_deref().zip(self.client_key.as_deref());
         let identity = identity.map(|(certificate, key)| Identity { certificate, key });
@@ -111,6 +123,33 @@ impl NodeArgs {
             Some(login) => client.with_login(&login)?,
             None => client,
         })
+    }
+}
+
+/// What comes of a question to nodes.
+///
+/// # Errors
+/// When nothing can be asked on this host.
+pub fn asked<T>(question: impl Future<Output = T>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.context("cannot start the runtime")?.block_on(question))
+}
+
+/// Says whose clock is off, and which nodes did not answer.
+///
+/// # Errors
+/// When there are any of the latter: an answer that lacks a node is told as one by the exit code too.
+pub fn report(answer: &FleetAnswer) -> anyhow::Result<()> {
+    for warning in answer.clock_warnings() {
+        tracing::warn!("{warning}");
+    }
+    for failure in &answer.failures {
+        tracing::warn!("{}", failure.error);
+    }
+    match (answer.answers.len(), answer.failures.len()) {
+        (_, 0) => Ok(()),
+        (0, failed) => bail!("none of {failed} nodes answered"),
+        (told, failed) => bail!("{failed} of {} nodes did not answer", told + failed),
     }
 }
 

@@ -1,19 +1,39 @@
-//! `gpucause query`: SQL on a trace file.
+//! `gpucause query`: SQL on a trace file, or on what several nodes tell.
 
 use std::io::{self, Read as _, Write as _};
 
 use anyhow::Context as _;
-use gpucause_investigations::query::{Limits, csv, query, table};
+use gpucause_investigations::fleet;
+use gpucause_investigations::query::{Answer, Limits, csv, query, table, tables};
+use serde::Serialize;
 
 use crate::cli::{QueryArgs, QueryFormat};
+use crate::nodes::{asked, report};
 
 /// What is read of standard input at most, in bytes: a longer statement is refused anyhow.
 const MOST_INPUT: u64 = 1 << 20;
 
+/// A node that did not answer, in JSON.
+#[derive(Debug, Serialize)]
+struct Failure {
+    url: String,
+    reason: String,
+}
+
+/// An answer of nodes, in JSON.
+#[derive(Debug, Serialize)]
+struct OfNodes<'a> {
+    #[serde(flatten)]
+    answer: &'a Answer,
+    failures: Vec<Failure>,
+    clock_warnings: Vec<String>,
+}
+
 /// Runs the statement and prints its rows.
 ///
 /// # Errors
-/// When the statement is refused, wrong, or takes too much, the file cannot be read, or standard output is gone.
+/// When the statement is refused, wrong, or takes too much, the file cannot be read, a node does not answer, or standard output
+/// is gone. Rows of what other nodes told have been printed.
 pub fn run(args: &QueryArgs) -> anyhow::Result<()> {
     let sql = if args.sql == "-" {
         let mut sql = String::new();
@@ -26,12 +46,40 @@ pub fn run(args: &QueryArgs) -> anyhow::Result<()> {
         args.sql.clone()
     };
     let rows = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let answer = query(&args.db, &sql, &Limits { time: args.timeout, rows })?;
+    let limits = Limits { time: args.timeout, rows };
+    match &args.db {
+        Some(path) => {
+            let answer = query(path, &sql, &limits)?;
+            print(args, &answer, &answer)
+        }
+        None => of_nodes(args, &sql, &limits),
+    }
+}
+
+fn of_nodes(args: &QueryArgs, sql: &str, limits: &Limits) -> anyhow::Result<()> {
+    let clients = args.nodes.several()?;
+    let (tables, told) = asked(tables(&clients, fleet::Limits::default()))??;
+    let failed = report(&told);
+    if !told.answers.is_empty() {
+        let answer = tables.query(sql, limits)?;
+        let failures = told.failures.iter().map(|failure| Failure {
+            url: failure.url.to_string(),
+            reason: failure.error.to_string(),
+        });
+        let clock_warnings = told.clock_warnings();
+        let whole = OfNodes { answer: &answer, failures: failures.collect(), clock_warnings };
+        print(args, &answer, &whole)?;
+    }
+    failed
+}
+
+/// Prints the rows; `whole` is what is told in JSON.
+fn print(args: &QueryArgs, answer: &Answer, whole: &impl Serialize) -> anyhow::Result<()> {
     let text = match args.format {
-        QueryFormat::Table => table(&answer),
-        QueryFormat::Csv => csv(&answer),
+        QueryFormat::Table => table(answer),
+        QueryFormat::Csv => csv(answer),
         QueryFormat::Json => {
-            let mut text = serde_json::to_string(&answer).context("the answer is not JSON")?;
+            let mut text = serde_json::to_string(whole).context("the answer is not JSON")?;
             text.push('\n');
             text
         }

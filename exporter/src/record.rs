@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use gpucause_investigations::trace::{Start, Writer};
+use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer};
 use gpucause_probes::Options;
+use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::RingSize;
 use tokio::time::MissedTickBehavior;
 
@@ -83,7 +84,9 @@ fn details(args: &RecordArgs) -> Vec<(String, String)> {
         ("sample_rest", settings.sample_rest.to_string()),
         ("pids", args.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
     ];
-    told.map(|(name, value)| (name.to_owned(), value)).into()
+    // Left out where nothing keeps the clock.
+    let clock = clock_error().map(|error| (CLOCK_ERROR, error.0.to_string()));
+    told.into_iter().chain(clock).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 async fn follow(

@@ -1,5 +1,7 @@
 //! Several nodes asked at once: which answered, which did not and why, and how far their clocks are from this host's.
 
+mod live;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +11,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::http::{Address, Client, Conversation};
-use crate::node::{AskError, Chains, chains_over, connect, now_over, within};
+use crate::node::{AskError, Chains, chains_over, connect, metrics, now_over, within};
+
+pub use live::LiveChains;
 
 /// What asking may take.
 #[derive(Debug, Clone, Copy)]
@@ -115,29 +119,78 @@ impl FleetAnswer {
 
 /// Asks every node for its chains, several at a time, each with a deadline of its own. A node that fails takes no other with it.
 pub async fn chains(nodes: &[Client], limits: Limits) -> FleetAnswer {
+    all(nodes, limits, |node| alone(node, limits), |_, ()| {}).await
+}
+
+/// Asks every node for its page of metrics too, and shows each to `take` as it comes, so that never more of them are kept than
+/// nodes are asked at a time.
+pub async fn pages(
+    nodes: &[Client],
+    limits: Limits,
+    take: &mut (dyn FnMut(&NodeAnswer, &str) + Send),
+) -> FleetAnswer {
+    let shown = |answer: &NodeAnswer, page: String| take(answer, &page);
+    all(nodes, limits, |node| with_page(node, limits), shown).await
+}
+
+/// Chains, and the clock where the node tells the time.
+type Told = (Chains, Option<ClockOffset>);
+
+async fn alone(node: Client, limits: Limits) -> Result<(Told, ()), AskError> {
+    Ok((ask(&node, limits).await?, ()))
+}
+
+async fn with_page(node: Client, limits: Limits) -> Result<(Told, String), AskError> {
+    let told = ask(&node, limits).await?;
+    Ok((told, within(limits.deadline, &node, metrics(&node)).await?))
+}
+
+/// Asks every node, and shows `take` what it told beside its chains.
+async fn all<T, Asked>(
+    nodes: &[Client],
+    limits: Limits,
+    ask: impl Fn(Client) -> Asked,
+    mut take: impl FnMut(&NodeAnswer, T),
+) -> FleetAnswer
+where
+    T: Send + 'static,
+    Asked: Future<Output = Result<(Told, T), AskError>> + Send + 'static,
+{
     let places = Arc::new(Semaphore::new(limits.parallel.max(1)));
     let mut tasks = JoinSet::new();
     for (index, node) in nodes.iter().cloned().enumerate() {
         let places = Arc::clone(&places);
+        let (url, asked) = (node.address().clone(), ask(node));
         tasks.spawn(async move {
             // Never closed, so it is always had.
             let _place = places.acquire_owned().await;
-            (index, node.address().clone(), ask(&node, limits).await)
+            (index, url, asked.await)
         });
     }
-    let mut results = tasks.join_all().await;
-    results.sort_by_key(|(index, ..)| *index);
+    let mut results = Vec::with_capacity(nodes.len());
+    while let Some(done) = tasks.join_next().await {
+        // A task ends by itself or by a panic, which is none of a node's.
+        let (index, url, told) =
+            done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        let told = told.map(|((chains, clock), more)| {
+            let answer = NodeAnswer { url: url.clone(), chains, clock };
+            take(&answer, more);
+            answer
+        });
+        results.push((index, told.map_err(|error| NodeFailure { url, error })));
+    }
+    results.sort_by_key(|(index, _)| *index);
     let mut all = FleetAnswer::default();
-    for (_, url, result) in results {
+    for (_, result) in results {
         match result {
-            Ok((chains, clock)) => all.answers.push(NodeAnswer { url, chains, clock }),
-            Err(error) => all.failures.push(NodeFailure { url, error }),
+            Ok(answer) => all.answers.push(answer),
+            Err(failure) => all.failures.push(failure),
         }
     }
     all
 }
 
-async fn ask(node: &Client, limits: Limits) -> Result<(Chains, Option<ClockOffset>), AskError> {
+async fn ask(node: &Client, limits: Limits) -> Result<Told, AskError> {
     let begin = Instant::now();
     let url = node.address();
     let first = async {

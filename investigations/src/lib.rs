@@ -15,4 +15,5 @@ pub mod trace;
 
 mod database;
 mod moment;
+mod page;
 mod stack_costs;

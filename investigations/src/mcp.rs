@@ -12,7 +12,6 @@ mod chains;
 mod graphs;
 pub mod http;
 mod lines;
-mod page;
 mod prompt;
 mod report;
 mod source;

@@ -1,7 +1,9 @@
 //! Several recordings become one file.
 //!
 //! A node that is in several of them is one node. Ids of events stay where they can: those of a node's second recording go on
-//! after those of its first. Clocks are not touched: where no recording says how far apart they are, that is unknown.
+//! after those of its first. Clocks are not touched. How far apart two are is told where it was measured; where each was kept
+//! by a time service, it is bounded by what the services say; else it is unknown, since a node's own clocks tell nothing of
+//! another's.
 
 mod copy;
 
@@ -10,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::recording::{NodeIndex, Recording, RecordingError, is_same_file};
 use crate::trace::{Finished, Store, WriteError};
-use copy::Copying;
+use copy::{Copying, Known};
 
 /// A recording to be merged.
 #[derive(Debug)]
@@ -93,6 +95,19 @@ pub enum Warning {
         /// The first node.
         reference: String,
     },
+    /// Nobody compared two clocks, but each was kept by a time service.
+    #[error(
+        "nobody compared the clocks of {node} and {reference}; their time services kept each so close to the true time that \
+         they were no further apart than {within_ns} ns when the recordings began"
+    )]
+    BoundedSkew {
+        /// The node.
+        node: String,
+        /// The first node.
+        reference: String,
+        /// The most that they were apart.
+        within_ns: u64,
+    },
     /// The clocks are apart.
     #[error(
         "the clock of {node} is {ahead_ns} ns ahead of that of {reference}; times are as each node told them"
@@ -166,19 +181,27 @@ fn write(
     Ok(Merged { path, events, warnings })
 }
 
-fn skews(nodes: &[(String, Option<i64>)]) -> Vec<Warning> {
-    let Some(((reference, _), others)) = nodes.split_first() else { return Vec::new() };
-    let skew = |(node, ahead_ns): &(String, Option<i64>)| {
-        let (node, reference) = (node.clone(), reference.clone());
-        match *ahead_ns {
-            None => Some(Warning::UnknownSkew { node, reference }),
-            Some(ahead_ns) if ahead_ns.unsigned_abs() > IN_STEP_NS => {
-                Some(Warning::Skew { node, reference, ahead_ns })
-            }
-            Some(_) => None,
+fn skews(nodes: &[Known]) -> Vec<Warning> {
+    let Some((first, others)) = nodes.split_first() else { return Vec::new() };
+    others.iter().filter_map(|node| skew(first, node)).collect()
+}
+
+/// What was measured counts. Else the errors of both clocks bound it, where each is known: what one node tells of its own does
+/// not say which of the two is ahead.
+fn skew(first: &Known, other: &Known) -> Option<Warning> {
+    let (node, reference) = (other.name.clone(), first.name.clone());
+    if let Some(ahead_ns) = other.ahead_ns {
+        let apart = ahead_ns.unsigned_abs() > IN_STEP_NS;
+        return apart.then_some(Warning::Skew { node, reference, ahead_ns });
+    }
+    let errors = first.clock_error_ns.zip(other.clock_error_ns);
+    match errors.map(|(one, other)| one.saturating_add(other)) {
+        None => Some(Warning::UnknownSkew { node, reference }),
+        Some(within_ns) if within_ns > IN_STEP_NS => {
+            Some(Warning::BoundedSkew { node, reference, within_ns })
         }
-    };
-    others.iter().filter_map(skew).collect()
+        Some(_) => None,
+    }
 }
 
 /// A session as it is told apart from others: node, start, recorder.

@@ -4,6 +4,7 @@
 //! it may take - time, rows, memory, the length of a value - has a limit each, and the error says which one was met.
 
 mod guard;
+mod live;
 mod render;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use serde::Serialize;
 
 use crate::database::open_read_only;
 
+pub use live::{Tables, tables};
 pub use render::{csv, table};
 
 /// What a query may take.
@@ -113,15 +115,13 @@ pub enum QueryError {
 /// # Errors
 /// When the file cannot be read, the statement is none that only reads, or it met a limit other than that of rows.
 pub fn query(path: &Path, sql: &str, limits: &Limits) -> Result<Answer, QueryError> {
-    if sql.len() > LONGEST_SQL {
-        return Err(QueryError::TooLarge(
-            "a statement may have no more than the limit",
-            LONGEST_SQL,
-        ));
-    }
-    guard::begins_to_read(sql).map_err(QueryError::Refused)?;
+    check(sql)?;
     let not_open = |source| QueryError::Open { path: path.to_path_buf(), source };
-    let mut connection = open_read_only(path).map_err(not_open)?;
+    let mut connection =
+        open_read_only(path).map_err(|source| match source.sqlite_error_code() {
+            Some(ErrorCode::OutOfMemory) => told(path, Stop::Sqlite(source)),
+            _ => not_open(source),
+        })?;
     let late = Arc::new(AtomicBool::new(false));
     confine(&mut connection, limits, &late).map_err(not_open)?;
     answer(&connection, sql, limits).map_err(|error| {
@@ -130,6 +130,17 @@ pub fn query(path: &Path, sql: &str, limits: &Limits) -> Result<Answer, QueryErr
         }
         told(path, error)
     })
+}
+
+/// Refuses what does not even look like a statement that reads.
+fn check(sql: &str) -> Result<(), QueryError> {
+    if sql.len() > LONGEST_SQL {
+        return Err(QueryError::TooLarge(
+            "a statement may have no more than the limit",
+            LONGEST_SQL,
+        ));
+    }
+    guard::begins_to_read(sql).map_err(QueryError::Refused)
 }
 
 /// Sets every limit, and who watches over it.
@@ -249,7 +260,7 @@ fn told(path: &Path, stop: Stop) -> QueryError {
             QueryError::TooLarge("a value is longer than the limit", LONGEST_VALUE)
         }
         Some(ErrorCode::OutOfMemory) => {
-            QueryError::TooLarge("the query takes more memory than the limit", MEMORY)
+            QueryError::TooLarge("queries that run at once take more memory than the limit", MEMORY)
         }
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::SystemIoFailure) => {
             QueryError::Damaged { path: path.to_path_buf(), reason: error.to_string() }

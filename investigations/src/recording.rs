@@ -157,6 +157,14 @@ pub enum RecordingError {
         /// The newest known here.
         known: i64,
     },
+    /// A query has what memory there is for SQLite, which is one for the whole program.
+    #[error(
+        "{path} cannot be read now: queries that run beside this take all memory that SQLite may have; ask again, or with less at once"
+    )]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
     /// Something in it is not as it must be.
     #[error("{path} is damaged: {reason}")]
     Damaged {

@@ -19,7 +19,7 @@ pub use event_row::{NewCall, NewEvent, NewKind, NewOffCpu, NewParty};
 pub use reader::Trace;
 pub use store::ProcessRef;
 pub use write_error::WriteError;
-pub use writer::{Finished, Start, Writer};
+pub use writer::{CLOCK_ERROR, Finished, Start, Writer};
 
 pub(crate) use lists::PRUNED;
 pub(crate) use reader::recognise;

@@ -2,16 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
+use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use gpucause_abi::op::Api;
 use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::Moment;
 use gpucause_investigations::merge::{Input, MergeError, Merged, Progress, Warning, merge};
 use gpucause_investigations::recording::{Event, Filter, Kind, Recording, Stack, StackFrame, open};
-use gpucause_investigations::trace::{NewEvent, NewKind, Start, Writer};
+use gpucause_investigations::trace::{CLOCK_ERROR, NewCall, NewEvent, NewKind, Start, Writer};
 
 const START: i64 = 1_700_000_000_000_000_000;
 
@@ -175,4 +178,108 @@ fn a_file_is_overwritten_only_by_a_whole_one_and_never_by_itself() {
     assert_eq!(open(&output).unwrap().event_count().unwrap(), 10);
     let files = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(files, 6, "nothing is left beside them");
+}
+
+#[test]
+fn clocks_that_nobody_compared_are_as_far_apart_as_their_errors_allow() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |node: &str, second: i64, error_ns: Option<u64>| {
+        let path = folder.path().join(format!("{node}-{second}.db"));
+        let error = error_ns.map(|error| (CLOCK_ERROR.to_owned(), error.to_string()));
+        let start = Start {
+            node: node.into(),
+            recorder: "test".into(),
+            started_ns: START + second,
+            details: error.into_iter().collect(),
+            ..Start::default()
+        };
+        Writer::create(&path, &start).unwrap().finish().unwrap();
+        path
+    };
+    let good = record("good", 0, Some(4_000_000));
+    let near = record("near", 0, Some(5_000_000));
+    let far = record("far", 0, Some(20_000_000));
+    let later = record("near", 1, Some(30_000_000));
+    let unkept = record("unkept", 0, None);
+    let unkept_later = record("near", 2, None);
+    let said = |paths: &[&Path]| {
+        let output = folder.path().join(format!("{}.merged.db", name_of(paths)));
+        merged(paths, &output).unwrap().warnings
+    };
+    let bounded = |node: &str, within_ns| {
+        vec![Warning::BoundedSkew { node: node.into(), reference: "good".into(), within_ns }]
+    };
+    let unknown =
+        |node: &str| vec![Warning::UnknownSkew { node: node.into(), reference: "good".into() }];
+    assert_eq!(said(&[&good, &near]), []);
+    assert_eq!(said(&[&good, &far]), bounded("far", 24_000_000));
+    assert_eq!(said(&[&good, &near, &later]), bounded("near", 34_000_000), "the worst counts");
+    assert_eq!(said(&[&good, &unkept]), unknown("unkept"));
+    assert_eq!(said(&[&good, &near, &unkept_later]), unknown("near"));
+}
+
+#[test]
+fn duckdb_compares_the_nodes_of_a_merged_file_by_the_query_of_its_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |node: &str, duration_ns: u64| {
+        let path = folder.path().join(format!("{node}.db"));
+        let start = Start { node: node.into(), recorder: "test".into(), ..Start::default() };
+        let mut writer = Writer::create(&path, &start).unwrap();
+        let process = writer.process(ProcId(1), Tgid(42), "train").unwrap();
+        let call = NewCall {
+            api: Api::Runtime,
+            op: "cudaLaunchKernel",
+            cold: Some(false),
+            outermost: true,
+            code: 0,
+            off_cpu_ns: None,
+            bytes: None,
+            copy: None,
+            kernel: None,
+        };
+        let event = |at| NewEvent {
+            start_ns: START + at,
+            duration_ns,
+            process,
+            tid: 43,
+            kind: NewKind::Call(call),
+            stack: None,
+        };
+        writer.add_events((0..10).map(event)).unwrap();
+        writer.finish().unwrap();
+        path
+    };
+    let (fast, slow) = (record("fast", 5_000), record("slow", 90_000));
+    merged(&[&fast, &slow], &folder.path().join("merged.db")).unwrap();
+    let page = include_str!("../trace-file.md");
+    let (_, sql) = page.split_once("```sql\nATTACH").unwrap();
+    let sql = format!("ATTACH{}", sql.split_once("```").unwrap().0);
+    let program = std::env::current_exe().unwrap();
+    // The folder where `.ci/test` puts what Python needs; this is in `debug/deps` beside it.
+    let python = program.ancestors().nth(3).unwrap().join("python");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/in_duckdb.py");
+    let mut duckdb = Command::new("python3")
+        .arg(script)
+        .env("PYTHONPATH", python)
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("python3 runs; `make test-tools` installs it");
+    duckdb.stdin.take().unwrap().write_all(sql.as_bytes()).unwrap();
+    let output = duckdb.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "(`.ci/test` installs the packages) {said}");
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let expected = serde_json::json!([
+        ["slow", "cudaLaunchKernel", 10, 90.0],
+        ["fast", "cudaLaunchKernel", 10, 5.0]
+    ]);
+    assert_eq!(rows, expected);
+}
+
+/// Another for each choice of files.
+fn name_of(paths: &[&Path]) -> String {
+    paths.iter().map(|path| path.file_stem().unwrap().to_string_lossy()).collect()
 }

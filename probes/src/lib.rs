@@ -14,6 +14,7 @@ pub mod duty;
 pub mod elf;
 pub mod feature;
 pub mod hazard;
+pub mod host_clock;
 pub mod host_functions;
 pub mod mapped;
 pub mod mmap_events;

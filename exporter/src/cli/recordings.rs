@@ -12,6 +12,7 @@ use gpucause_probes::recorder::RecorderSettings;
 
 use super::{ProbeArgs, WebArgs};
 use crate::config::reload::{ConfigSource, Overrides};
+use crate::nodes::NodeArgs;
 use crate::{duration, logging};
 
 /// Flags of `gpucause record`.
@@ -162,12 +163,19 @@ pub struct MergeArgs {
     pub files: Vec<PathBuf>,
 }
 
+/// Flags that say which nodes are asked and how, which a file is not.
+const OF_NODES: [&str; 6] =
+    ["nodes", "nodes_file", "password_file", "ca_file", "client_cert", "client_key"];
+
 /// Flags of `gpucause query`.
 #[derive(Debug, Clone, Args)]
 pub struct QueryArgs {
     /// The trace file, of gpucause or Ingero
-    #[arg(long, value_name = "FILE")]
-    pub db: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["nodes", "nodes_file"], conflicts_with_all = OF_NODES)]
+    pub db: Option<PathBuf>,
+    /// Flags that name nodes instead, whose chains and metrics are then the tables, and say how they are asked.
+    #[command(flatten)]
+    pub nodes: NodeArgs,
     /// The statement, such as 'SELECT count(*) FROM events'; - reads it from standard input
     #[arg(value_name = "SQL")]
     pub sql: String,
@@ -197,8 +205,11 @@ pub enum QueryFormat {
 #[derive(Debug, Clone, Args)]
 pub struct ExportArgs {
     /// The trace file
-    #[arg(long, value_name = "FILE")]
-    pub db: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["nodes", "nodes_file"], conflicts_with_all = OF_NODES)]
+    pub db: Option<PathBuf>,
+    /// Flags that name nodes instead, whose chains are then exported, and say how they are asked.
+    #[command(flatten)]
+    pub nodes: NodeArgs,
     /// What to write
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub format: ExportFormat,

@@ -39,8 +39,12 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// Creates `path`. What is there already is kept unless `force`d; `db` is always kept.
-    pub(super) fn open(path: &Path, db: &Path, force: bool) -> Result<Self, DestinationError> {
+    /// Creates `path`. What is there already is kept unless `force`d; `db` is always kept, where a file is read.
+    pub(super) fn open(
+        path: &Path,
+        db: Option<&Path>,
+        force: bool,
+    ) -> Result<Self, DestinationError> {
         if path.as_os_str() == STANDARD_OUTPUT {
             let stdout = io::stdout();
             if stdout.is_terminal() && !force {
@@ -54,7 +58,7 @@ impl Destination {
             // A pipe or a device loses nothing.
             Ok(known) if !known.is_file() => {}
             Ok(_) => {
-                if is_same_file(db, path) {
+                if db.is_some_and(|db| is_same_file(db, path)) {
                     return Err(DestinationError::Source(path.to_owned()));
                 }
                 if !force {
@@ -106,7 +110,7 @@ mod tests {
         let (db, out) = (dir.path().join("trace.db"), dir.path().join("out"));
         fs::write(&db, "source").unwrap();
         let write = |path: &Path, force| -> Result<(), DestinationError> {
-            let mut destination = Destination::open(path, &db, force)?;
+            let mut destination = Destination::open(path, Some(db.as_path()), force)?;
             destination.sink().write_all(b"new").unwrap();
             destination.sink().flush().unwrap();
             Ok(())
@@ -125,8 +129,8 @@ mod tests {
         }
         assert_eq!(fs::read(&db).unwrap(), b"source");
         let (empty, full) = (dir.path().join("empty"), dir.path().join("full"));
-        Destination::open(&empty, &db, false).unwrap().abandon();
-        let mut begun = Destination::open(&full, &db, false).unwrap();
+        Destination::open(&empty, Some(db.as_path()), false).unwrap().abandon();
+        let mut begun = Destination::open(&full, Some(db.as_path()), false).unwrap();
         begun.sink().write_all(b"begun").unwrap();
         begun.abandon();
         assert_eq!((empty.exists(), full.exists()), (false, true));

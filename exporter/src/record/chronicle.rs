@@ -157,11 +157,7 @@ impl Chronicle {
     }
 
     /// Writes what an event speaks of, when it is new. Returns its stack.
-    fn meet(
-        &mut self,
-        recorder: &Recorder,
-        event: &RawEvent,
-    ) -> anyhow::Result<Option<StackId>> {
+    fn meet(&mut self, recorder: &Recorder, event: &RawEvent) -> anyhow::Result<Option<StackId>> {
         let image = match &event.detail {
             Detail::Seen(image) | Detail::Forked(image) => Some(image),
             _ => None,

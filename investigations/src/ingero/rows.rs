@@ -99,7 +99,7 @@ pub(super) struct Off {
 pub(super) struct Thread {
     /// By their starts.
     pub(super) off: Vec<Off>,
-    /// Requests to disks: begin and completion, by their beginnings.
+    /// When requests to disks were under way: stretches that do not touch, in order.
     pub(super) io: Vec<(i64, i64)>,
     /// When it was woken, and by whom, by time.
     wakes: Vec<(i64, u32)>,
@@ -136,6 +136,7 @@ impl Threads {
             Ok(())
         })?;
         for thread in threads.values_mut() {
+            thread.io = joined(&thread.io);
             thread.find_reasons();
         }
         Ok(Self(threads))
@@ -194,21 +195,59 @@ impl Thread {
     }
 }
 
-/// How much of a stretch of time is in at least one of others, which are in the order of their starts.
-pub(super) fn covered(others: &[(i64, i64)], start: i64, end: i64) -> i64 {
-    let to = others.partition_point(|&(begin, _)| begin < end);
-    let (mut time, mut until) = (0i64, start);
-    // Disks answer within seconds: what began long before has no part in it.
-    let from = others[..to].partition_point(|&(begin, _)| begin < start.saturating_sub(LONGEST_IO));
-    for &(begin, finish) in &others[from..to] {
-        let (begin, finish) = (begin.max(until), finish.min(end));
-        if finish > begin {
-            time = time.saturating_add(finish - begin);
-            until = finish;
+/// Requests to disks, by their beginnings, as stretches of time in which at least one was under way.
+fn joined(requests: &[(i64, i64)]) -> Vec<(i64, i64)> {
+    let mut stretches: Vec<(i64, i64)> = Vec::new();
+    for &(begin, finish) in requests {
+        // Disks answer within seconds: what seems to take longer did not.
+        let finish = finish.min(begin.saturating_add(LONGEST_IO));
+        match stretches.last_mut() {
+            Some(last) if begin <= last.1 => last.1 = last.1.max(finish),
+            _ => stretches.push((begin, finish)),
         }
     }
-    time
+    stretches
+}
+
+/// How much of a stretch of time is in others, which do not touch and are in order. Only those that have part in it are looked
+/// at, however many there are.
+pub(super) fn covered(others: &[(i64, i64)], start: i64, end: i64) -> i64 {
+    let from = others.partition_point(|&(_, finish)| finish <= start);
+    let within = others.iter().skip(from).take_while(|&&(begin, _)| begin < end);
+    within.fold(0, |time, &(begin, finish)| {
+        time.saturating_add(finish.min(end).saturating_sub(begin.max(start)).max(0))
+    })
 }
 
 /// In nanoseconds.
 const LONGEST_IO: i64 = 60_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn disks_are_waited_for_whenever_one_request_at_least_is_under_way(
+            mut requests in prop::collection::vec((0i64..100, 0i64..30), 0..40),
+            (start, length) in (-5i64..110, 0i64..60),
+        ) {
+            requests.sort_unstable();
+            let requests: Vec<_> = requests.iter().map(|(at, time)| (*at, at + time)).collect();
+            let stretches = joined(&requests);
+            prop_assert!(stretches.is_sorted_by(|one, next| one.1 < next.0));
+            let is_busy = |at: &i64| requests.iter().any(|(begin, end)| (*begin..*end).contains(at));
+            let expected = (start..start + length).filter(is_busy).count();
+            prop_assert_eq!(covered(&stretches, start, start + length), expected as i64);
+        }
+    }
+
+    #[test]
+    fn a_request_that_seems_to_take_hours_does_not() {
+        let hours = 10_000 * 1_000_000_000;
+        let stretches = joined(&[(0, hours)]);
+        assert_eq!(covered(&stretches, 0, hours), LONGEST_IO);
+        assert_eq!(covered(&stretches, i64::MIN, i64::MAX), LONGEST_IO);
+    }
+}

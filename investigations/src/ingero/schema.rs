@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, ErrorCode, Row};
 
 use crate::database::open_read_only;
 use crate::recording::RecordingError;
@@ -41,11 +41,11 @@ impl File {
         let connection = open_read_only(path).map_err(cannot)?;
         let columns = columns(&connection).map_err(|flaw| match flaw {
             Flaw::Sqlite(rusqlite::Error::SqliteFailure(error, _))
-                if error.code == rusqlite::ErrorCode::NotADatabase =>
+                if error.code == ErrorCode::NotADatabase =>
             {
                 not_a_trace(path, "it is no SQLite database")
             }
-            flaw => RecordingError::Damaged { path: path.to_path_buf(), reason: flaw.to_string() },
+            flaw => damaged(path, &flaw),
         })?;
         let events =
             columns.get("events").ok_or_else(|| not_a_trace(path, "it has no table events"))?;
@@ -94,10 +94,19 @@ impl File {
         };
         match all() {
             Ok(()) | Err(Flaw::Enough) => Ok(()),
-            Err(flaw) => {
-                Err(RecordingError::Damaged { path: self.path.clone(), reason: flaw.to_string() })
-            }
+            Err(flaw) => Err(damaged(&self.path, &flaw)),
         }
+    }
+}
+
+/// What a flaw says of the file: nothing, where there was only no memory to read it.
+fn damaged(path: &Path, flaw: &Flaw) -> RecordingError {
+    let path = path.to_path_buf();
+    match flaw {
+        Flaw::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::OutOfMemory) => {
+            RecordingError::Busy { path }
+        }
+        flaw => RecordingError::Damaged { path, reason: flaw.to_string() },
     }
 }
 

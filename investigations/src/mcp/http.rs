@@ -1,15 +1,17 @@
 //! The server over HTTP: one path, stateless. Who asks must have the token where one is set, name this host, and be no web page.
 
+mod door;
+
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, TcpListener as StdListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
+    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -20,11 +22,12 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use rustls::ServerConfig as TlsConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::Assistant;
+use door::{Door, Waiter};
 
 /// Where the server is.
 pub const PATH: &str = "/mcp";
@@ -32,7 +35,7 @@ pub const PATH: &str = "/mcp";
 const MAX_BODY: usize = 256 << 10;
 /// Bytes of its line and headers.
 const MAX_HEAD: usize = 32 << 10;
-/// Connections at a time.
+/// Connections of those who were let in, at a time.
 const MAX_CONNECTIONS: usize = 64;
 /// Time for a question's headers, also that for which a connection may idle, and for a handshake.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -121,7 +124,8 @@ pub async fn serve(
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
-    let desk = Arc::new(Desk { service: service(assistant), access });
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let desk = Arc::new(Desk { service: service(assistant), access, places });
     tokio::select! {
         () = accept(&listener, desk) => {}
         () = stop => {}
@@ -141,18 +145,21 @@ fn service(assistant: Assistant) -> Service {
 }
 
 async fn accept(listener: &TcpListener, desk: Arc<Desk>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let door = Arc::new(Door::default());
     loop {
-        // Never closed, so a place is always had.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let desk = Arc::clone(&desk);
+            Ok((stream, peer)) => {
+                let (desk, waiter) = (Arc::clone(&desk), door.wait(peer.ip()));
                 tokio::spawn(async move {
-                    if let Err(error) = desk.connection(stream).await {
+                    let sent_away = waiter.sent_away();
+                    let guest = Arc::new(Guest(Mutex::new(Standing::Waits(waiter))));
+                    let ended = tokio::select! {
+                        ended = desk.connection(stream, guest) => ended,
+                        () = sent_away.notified() => Err(io::Error::other("others want to ask")),
+                    };
+                    if let Err(error) = ended {
                         tracing::debug!(%error, "a connection ended early");
                     }
-                    drop(place);
                 });
             }
             Err(error) => {
@@ -163,26 +170,55 @@ async fn accept(listener: &TcpListener, desk: Arc<Desk>) {
     }
 }
 
+/// Whoever is at the other end of a connection.
+struct Guest(Mutex<Standing>);
+
+enum Standing {
+    /// It has shown nothing yet.
+    Waits(#[expect(dead_code, reason = "it waits until this is dropped")] Waiter),
+    /// It was let in.
+    Has(
+        #[expect(dead_code, reason = "it has its place until this is dropped")]
+        OwnedSemaphorePermit,
+    ),
+}
+
+impl Guest {
+    fn has_place(&self) -> bool {
+        matches!(*self.0.lock().unwrap_or_else(PoisonError::into_inner), Standing::Has(_))
+    }
+
+    fn take(&self, place: OwnedSemaphorePermit) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Standing::Has(place);
+    }
+}
+
 struct Desk {
     service: Service,
     access: Access,
+    places: Arc<Semaphore>,
 }
 
 impl Desk {
-    async fn connection(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
+    async fn connection(self: Arc<Self>, stream: TcpStream, guest: Arc<Guest>) -> io::Result<()> {
         match (self.access.tls)() {
-            None => self.talk(stream).await,
+            None => self.talk(stream, guest).await,
             Some(tls) => {
                 let shaken = timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await;
-                self.talk(shaken.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??).await
+                let stream = shaken.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+                self.talk(stream, guest).await
             }
         }
     }
 
-    async fn talk(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    async fn talk(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        guest: Arc<Guest>,
+    ) -> io::Result<()> {
         let service = service_fn(|request| {
-            let desk = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(desk.respond(request).await) }
+            let (desk, guest) = (Arc::clone(&self), Arc::clone(&guest));
+            async move { Ok::<_, Infallible>(desk.respond(request, &guest).await) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -192,9 +228,17 @@ impl Desk {
         timeout(LIFE, connection).await.unwrap_or(Ok(())).map_err(io::Error::other)
     }
 
-    async fn respond(&self, request: Request<Incoming>) -> Answer {
+    async fn respond(&self, request: Request<Incoming>, guest: &Guest) -> Answer {
         if let Some(refusal) = self.refusal(request.headers()) {
-            return refusal;
+            return last(refusal);
+        }
+        if !guest.has_place() {
+            let Ok(Ok(place)) =
+                timeout(HEADER_TIMEOUT, Arc::clone(&self.places).acquire_owned()).await
+            else {
+                return last(told(StatusCode::SERVICE_UNAVAILABLE, "Too many others ask.\n"));
+            };
+            guest.take(place);
         }
         if request.uri().path() != PATH {
             return told(StatusCode::NOT_FOUND, "MCP is spoken at /mcp.\n");
@@ -225,6 +269,12 @@ impl Desk {
         answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         Some(answer)
     }
+}
+
+/// Nothing more is answered on the connection.
+fn last(mut answer: Answer) -> Answer {
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
 }
 
 fn told(status: StatusCode, text: &'static str) -> Answer {

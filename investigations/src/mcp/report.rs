@@ -9,8 +9,8 @@ use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Demo;
 use super::chains;
-use super::page::{Sample, samples};
 use super::source::{Host, Source, failures, node_name, pages};
+use crate::page::{Sample, samples};
 use crate::recording::{Completeness, Recording, RecordingError, Session};
 
 /// All of a list that has a bound of its own.

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::ToolError;
 use super::answer::{self, list, micros, object, seconds};
 use super::arguments::Rows;
-use super::page::{Histogram, histograms, samples};
 use super::source::{Source, failures, node_name, pages};
+use crate::page::{Histogram, histograms, samples};
 use crate::recording::{
     CallStatistics, Completeness, Durations, Process, Recording, RecordingError, WaitStatistics,
 };

@@ -10,7 +10,7 @@ use crate::recording::{
     Event, Filter, Look, NodeIndex, ProcessIndex, Recording, RecordingError, Session, StackId,
 };
 use crate::trace::{
-    Finished, NewEvent, NodeRef, PRUNED, ProcessRef, SessionRef, Store, WriteError,
+    CLOCK_ERROR, Finished, NewEvent, NodeRef, PRUNED, ProcessRef, SessionRef, Store, WriteError,
 };
 
 /// Events that are read before they are written.
@@ -20,11 +20,20 @@ const BATCH: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Copying {
     store: Store,
-    /// Names, and how far their clocks are ahead of that of the first.
-    nodes: Vec<(String, Option<i64>)>,
+    nodes: Vec<Known>,
     /// The largest sequence of each node.
     last: HashMap<NodeRef, u64>,
     events: u64,
+}
+
+/// What is known of a node and of its clock.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) name: String,
+    /// How far its clock is ahead of that of the first node.
+    pub(super) ahead_ns: Option<i64>,
+    /// By how much its clock was off at most when its recordings began; `None` where one does not say.
+    pub(super) clock_error_ns: Option<u64>,
 }
 
 /// What the rows of one recording are in the file.
@@ -38,6 +47,12 @@ struct Rows<'a> {
     threads: HashSet<(ProcessIndex, u32)>,
     /// What is added to sequences, by node.
     offsets: HashMap<NodeRef, u64>,
+}
+
+/// By how much the clock was off at most when a session began, in nanoseconds.
+fn clock_error(session: &Session) -> Option<u64> {
+    let told = session.details.iter().find(|(name, _)| name == CLOCK_ERROR);
+    told.and_then(|(_, value)| value.parse().ok())
 }
 
 impl Rows<'_> {
@@ -56,7 +71,7 @@ impl Copying {
         Self { store, nodes: Vec::new(), last: HashMap::new(), events: 0 }
     }
 
-    pub(super) fn nodes(&self) -> &[(String, Option<i64>)] {
+    pub(super) fn nodes(&self) -> &[Known] {
         &self.nodes
     }
 
@@ -95,7 +110,7 @@ impl Copying {
     ) -> Result<Vec<Option<NodeRef>>, MergeError> {
         let first = recording.nodes().first().map(|node| &node.name);
         // Clocks are told by that of a recording's first node, which need not be the first of the result.
-        let same_reference = self.nodes.first().is_none_or(|known| Some(&known.0) == first);
+        let same_reference = self.nodes.first().is_none_or(|known| Some(&known.name) == first);
         let mut rows = Vec::new();
         for (index, node) in (0..).zip(recording.nodes()) {
             if left_out.contains(&NodeIndex(index)) {
@@ -103,12 +118,28 @@ impl Copying {
                 continue;
             }
             let ahead = node.clock_ahead_ns.filter(|_| same_reference);
-            if !self.nodes.iter().any(|known| known.0 == node.name) {
-                self.nodes.push((node.name.clone(), ahead));
-            }
+            self.know(recording, NodeIndex(index), ahead);
             rows.push(Some(self.store.node(&node.name, ahead)?));
         }
         Ok(rows)
+    }
+
+    /// Takes down whose clock is how good, by all recordings of it.
+    fn know(&mut self, recording: &dyn Recording, index: NodeIndex, ahead_ns: Option<i64>) {
+        let Some(node) = recording.nodes().get(usize::from(index.0)) else { return };
+        let own = recording.sessions().iter().filter(|session| session.node == index);
+        let errors: Option<Vec<_>> = own.map(clock_error).collect();
+        let worst = errors.and_then(|errors| errors.into_iter().max());
+        match self.nodes.iter_mut().find(|known| known.name == node.name) {
+            Some(known) => {
+                let both = known.clock_error_ns.zip(worst);
+                known.clock_error_ns = both.map(|(one, other)| one.max(other));
+            }
+            None => {
+                let name = node.name.clone();
+                self.nodes.push(Known { name, ahead_ns, clock_error_ns: worst });
+            }
+        }
     }
 
     fn copy_sessions(&mut self, rows: &mut Rows<'_>) -> Result<(), MergeError> {

@@ -54,6 +54,7 @@ pub(crate) fn error(path: &Path, source: rusqlite::Error) -> RecordingError {
         Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::DatabaseBusy) => {
             RecordingError::Open { path, source }
         }
+        Some(ErrorCode::OutOfMemory) => RecordingError::Busy { path },
         _ => RecordingError::Damaged { path, reason: source.to_string() },
     }
 }

@@ -8,6 +8,7 @@ mod axis;
 mod decode;
 mod encode;
 mod message;
+mod weight;
 
 use std::io::{Read as _, Write as _};
 
@@ -27,6 +28,8 @@ pub(super) enum LookError {
     Zlib(#[from] std::io::Error),
     #[error("it is larger than {MAX_BYTES} bytes")]
     TooLarge,
+    #[error("what is in it would take more than {} bytes", weight::MOST)]
+    TooMuch,
     #[error("{0}")]
     Protobuf(#[from] prost::DecodeError),
     #[error("{0}")]
@@ -53,6 +56,7 @@ pub(super) fn decode(bytes: &[u8], unix_seconds: f64) -> Result<Moment, LookErro
     if plain.len() as u64 > MAX_BYTES {
         return Err(LookError::TooLarge);
     }
+    weight::check(&plain)?;
     decode::look(message::Look::decode(plain.as_slice())?, unix_seconds)
 }
 

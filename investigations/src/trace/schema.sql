@@ -179,7 +179,7 @@ CREATE INDEX dispatcher_time_by_process ON dispatcher_time (process);
 
 CREATE VIEW events AS
 SELECT
-    nodes.name || ':' || (event.id & 0xffffffffff) AS id,
+    nodes.name || ':' || (event.id & 1099511627775) AS id,
     nodes.name AS node,
     processes.pid AS pid,
     threads.tid AS tid,

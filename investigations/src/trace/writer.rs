@@ -19,6 +19,8 @@ use crate::recording::{Stack, StackId};
 
 /// After so long what was written is committed, so that with the time of a caller's turn no more than a second is lost.
 const COMMIT_AFTER: Duration = Duration::from_millis(500);
+/// Name of the detail of a session that says by how many nanoseconds the node's clock was off at most when it began.
+pub const CLOCK_ERROR: &str = "clock_error_ns";
 /// Share of the events that goes when there is no room for all: one in so many.
 const PRUNE_ONE_IN: u64 = 10;
 

@@ -127,3 +127,32 @@ fn wrong_names_pages_and_tokens_are_refused_and_so_is_what_is_no_message() {
         }
     });
 }
+
+#[test]
+fn whoever_shows_no_token_keeps_nobody_with_it_out_and_is_told_once() {
+    run(async {
+        let port = listening(of_memory(false), Some(TOKEN));
+        let mut idlers = Vec::new();
+        for _ in 0..200 {
+            idlers.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+        }
+        let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+        let token = format!("Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n");
+        let begin = std::time::Instant::now();
+        let answer = asked(port, &token, list).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(begin.elapsed() < Duration::from_secs(8), "it waited until others were given up");
+        let first = idlers[0].read(&mut [0; 1]).await;
+        assert!(matches!(first, Ok(0) | Err(_)), "the oldest makes room: {first:?}");
+
+        // Kept alive, it would hold its connection by being refused again and again.
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let request =
+            format!("POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let all = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut answer));
+        all.await.expect("the connection ends with the refusal").unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&answer));
+    });
+}

@@ -284,3 +284,42 @@ fn what_inflates_without_end_is_refused() {
     let refused = decode(&bomb.finish().unwrap(), 0.0).unwrap_err();
     assert!(matches!(refused, super::LookError::TooLarge), "{refused}");
 }
+
+#[test]
+fn what_is_small_on_the_wire_and_large_in_memory_is_refused_before_it_is_made() {
+    use std::io::Write as _;
+    let of_empty_processes = |processes: usize| {
+        let mut bomb = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        // No labels, and processes of which nothing is told.
+        bomb.write_all(&[0x0a, 0]).unwrap();
+        bomb.write_all(&[0x22, 0].repeat(processes)).unwrap();
+        bomb.finish().unwrap()
+    };
+    let read = decode(&of_empty_processes(10), 0.0).unwrap();
+    assert_eq!(read.snapshot.processes.len(), 10);
+    let bomb = of_empty_processes(1 << 20);
+    assert!(bomb.len() < 10_000, "{} bytes", bomb.len());
+    let refused = decode(&bomb, 0.0).unwrap_err();
+    assert!(matches!(refused, super::LookError::TooMuch), "{refused}");
+}
+
+#[test]
+fn numbers_and_what_lies_deeper_weigh_too() {
+    use prost::encoding::encode_varint;
+    let field = |tag: u64, inner: &[u8]| {
+        let mut bytes = Vec::new();
+        encode_varint(tag << 3 | 2, &mut bytes);
+        encode_varint(inner.len() as u64, &mut bytes);
+        [&bytes, inner].concat()
+    };
+    let is_too_much = |process: &[u8]| {
+        let checked = super::weight::check(&field(4, process));
+        matches!(checked, Err(super::LookError::TooMuch))
+    };
+    // Launch times of kernels, of which nothing is told.
+    assert!(!is_too_much(&field(16, &[]).repeat(1000)));
+    assert!(is_too_much(&field(16, &[]).repeat(8 << 20)));
+    // Counts of a histogram, a byte each.
+    assert!(!is_too_much(&field(27, &field(4, &[1; 1000]))));
+    assert!(is_too_much(&field(27, &field(4, &vec![1; 34 << 20]))));
+}

@@ -4,20 +4,24 @@ use std::collections::HashMap;
 
 /// One line of a page.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Sample {
-    pub(super) name: String,
+pub(crate) struct Sample {
+    pub(crate) name: String,
     labels: Vec<(String, String)>,
-    pub(super) value: f64,
+    pub(crate) value: f64,
 }
 
 impl Sample {
-    pub(super) fn label(&self, name: &str) -> &str {
+    pub(crate) fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.labels.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    pub(crate) fn label(&self, name: &str) -> &str {
         self.labels.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 }
 
 /// The samples whose name begins so; lines that are none are left out.
-pub(super) fn samples<'a>(page: &'a str, prefix: &'a str) -> impl Iterator<Item = Sample> + 'a {
+pub(crate) fn samples<'a>(page: &'a str, prefix: &'a str) -> impl Iterator<Item = Sample> + 'a {
     page.lines().filter(move |line| line.starts_with(prefix)).filter_map(sample)
 }
 
@@ -62,15 +66,15 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 
 /// A histogram: count and sum, and upper edges in seconds with how many were at most that.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Histogram {
-    pub(super) count: f64,
-    pub(super) sum: f64,
+pub(crate) struct Histogram {
+    pub(crate) count: f64,
+    pub(crate) sum: f64,
     buckets: Vec<(f64, f64)>,
 }
 
 impl Histogram {
     /// The upper edge of the bucket in which the nearest rank is; `None` where that has none, or nothing was counted.
-    pub(super) fn quantile(&self, share: f64) -> Option<f64> {
+    pub(crate) fn quantile(&self, share: f64) -> Option<f64> {
         let rank = (self.count * share).ceil().max(1.0);
         let (edge, _) = self.buckets.iter().find(|(_, below)| *below >= rank)?;
         edge.is_finite().then_some(*edge)
@@ -78,7 +82,7 @@ impl Histogram {
 }
 
 /// The histograms of this name, by the values of these labels.
-pub(super) fn histograms<const N: usize>(
+pub(crate) fn histograms<const N: usize>(
     page: &str,
     name: &str,
     labels: [&str; N],

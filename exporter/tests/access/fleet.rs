@@ -1,0 +1,110 @@
+//! `gpucause query` and `export` over several nodes, of which one lets nobody in.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::pairs::Folder;
+use crate::passwords::users;
+use crate::server::{Running, serve};
+
+const PASSWORD: &str = "p:w %41";
+
+struct Fleet {
+    folder: Folder,
+    good: Running,
+    /// Knows another password.
+    strange: Running,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        let folder = Folder::new();
+        let good = serve(&folder.configure(&[], &users(4, &[("alice", PASSWORD)])));
+        let tls = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
+        folder.write("strange.yml", &format!("{tls}{}", users(4, &[("alice", "another")])));
+        let strange = serve(&folder.path("strange.yml"));
+        Self { folder, good, strange }
+    }
+
+    fn url(server: &Running) -> String {
+        format!("https://alice@localhost:{}", server.address.port())
+    }
+
+    fn both(&self) -> String {
+        format!("{},{}", Self::url(&self.good), Self::url(&self.strange))
+    }
+
+    /// Exit code, standard output, standard error.
+    fn run(&self, arguments: &[&str]) -> (Option<i32>, Vec<u8>, String) {
+        let ca = self.folder.path("ca.crt");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpucause"));
+        command.args(arguments).arg("--ca-file").arg(ca);
+        command.env("GPUCAUSE_PASSWORD", PASSWORD).env("NO_COLOR", "1");
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        let said = String::from_utf8(stderr).unwrap();
+        assert!(!said.contains(PASSWORD), "{said}");
+        (status.code(), stdout, said)
+    }
+}
+
+#[test]
+fn nodes_are_asked_in_sql_and_one_that_fails_is_in_the_answer_and_the_exit_code() {
+    let fleet = Fleet::new();
+    let (good, both) = (Fleet::url(&fleet.good), fleet.both());
+    let sql = "SELECT node, cause, victim_pid FROM chains";
+    let (code, rows, said) = fleet.run(&["query", "--nodes", &good, "--format=csv", sql]);
+    assert_eq!((code, &*said), (Some(0), ""), "{said}");
+    let rows = String::from_utf8(rows).unwrap();
+    let lines: Vec<_> = rows.lines().collect();
+    assert!(lines[0] == "node,cause,victim_pid" && lines.len() == 2, "{rows}");
+
+    let sql = "SELECT (SELECT count(*) FROM chains), (SELECT count(*) FROM nodes), \
+               (SELECT count(DISTINCT pid) > 0 FROM processes WHERE rank = 3), \
+               (SELECT count(*) > 50 FROM samples WHERE name LIKE 'gpucause_cuda_call%' AND labels ->> 'op' <> ''), \
+               (SELECT reason FROM failures)";
+    let (code, answer, said) = fleet.run(&["query", "--nodes", &both, "--format=json", sql]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("1 of 2 nodes did not answer"), "{said}");
+    let strange = fleet.strange.address.port().to_string();
+    assert!(said.contains(&strange) && said.contains("tells only who logs in"), "{said}");
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    let row = answer["rows"][0].as_array().unwrap();
+    assert_eq!(row[..4], [1, 1, 1, 1].map(Value::from), "{answer}");
+    assert!(row[4].as_str().unwrap().contains("logs in"), "{answer}");
+    let failure = &answer["failures"][0];
+    assert!(failure["url"].as_str().unwrap().ends_with(&strange), "{answer}");
+
+    let writes = ["query", "--nodes", &good, "DELETE FROM chains"];
+    let (code, _, said) = fleet.run(&writes);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("refused"), "{said}");
+    let lost = format!("https://localhost:{strange}");
+    let (code, rows, said) = fleet.run(&["query", "--nodes", &lost, "SELECT 1"]);
+    assert_eq!((code, rows.len()), (Some(1), 0), "{said}");
+    assert!(said.contains("none of 1 nodes answered"), "{said}");
+}
+
+#[test]
+fn chains_of_nodes_are_exported_and_one_that_fails_is_told_by_the_exit_code() {
+    let fleet = Fleet::new();
+    let both = fleet.both();
+    let output = fleet.folder.path("fleet.json");
+    let into = output.to_str().unwrap();
+    let (code, _, said) = fleet.run(&["export", "--nodes", &both, "--format=otlp", "-o", into]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("1 of 2 nodes did not answer"), "{said}");
+    assert!(said.contains("0 events and 1 causal chain"), "{said}");
+    let lines = std::fs::read_to_string(&output).unwrap();
+    assert!(lines.contains("cpu_preemption") || lines.contains("lock_wait"), "{lines}");
+
+    let output = fleet.folder.path("fleet.pftrace");
+    let good = Fleet::url(&fleet.good);
+    let into = output.to_str().unwrap();
+    let (code, _, said) = fleet.run(&["export", "--nodes", &good, "--format=perfetto", "-o", into]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(std::fs::metadata(&output).unwrap().len() > 100);
+    let (code, _, said) = fleet.run(&["export", "--nodes", &good, "--format=hlog", "-o", "-"]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("record on each node"), "{said}");
+}

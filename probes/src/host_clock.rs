@@ -1,0 +1,43 @@
+//! How far this host's wall clock may be from the true time, as the kernel tells it.
+
+use gpucause_abi::Nanos;
+
+/// The most by which the wall clock is off: what the kernel makes of what its time service told it last. `None` where none keeps
+/// the clock, or the kernel does not tell.
+#[must_use]
+pub fn clock_error() -> Option<Nanos> {
+    // SAFETY: the structure is plain numbers, for which zeros are values; the kernel writes to it alone, and with no `modes` set
+    // changes nothing.
+    let (state, told) = unsafe {
+        let mut told: libc::timex = std::mem::zeroed();
+        (libc::adjtimex(&raw mut told), told)
+    };
+    error_of(state, told.status, told.maxerror)
+}
+
+/// `maxerror` in microseconds.
+fn error_of(state: i32, status: i32, maxerror: i64) -> Option<Nanos> {
+    if state < 0 || state == libc::TIME_ERROR || status & libc::STA_UNSYNC != 0 {
+        return None;
+    }
+    Some(Nanos(u64::try_from(maxerror).ok()?.saturating_mul(1000)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clock_that_a_service_keeps_has_a_known_error() {
+        assert_eq!(error_of(libc::TIME_OK, 0, 1500), Some(Nanos(1_500_000)));
+        assert_eq!(error_of(libc::TIME_OK, libc::STA_UNSYNC, 1500), None);
+        assert_eq!(error_of(libc::TIME_ERROR, 0, 1500), None);
+        assert_eq!(error_of(-1, 0, 1500), None);
+    }
+
+    #[test]
+    fn the_kernel_is_asked() {
+        // 16 s is what it says of a clock that nothing keeps.
+        assert!(clock_error().is_none_or(|error| error < Nanos(16_000_000_000)));
+    }
+}
