@@ -6,12 +6,10 @@ use gpucause_abi::Nanos;
 /// the clock, or the kernel does not tell.
 #[must_use]
 pub fn clock_error() -> Option<Nanos> {
-    // SAFETY: the structure is plain numbers, for which zeros are values; the kernel writes to it alone, and with no `modes` set
-    // changes nothing.
-    let (state, told) = unsafe {
-        let mut told: libc::timex = std::mem::zeroed();
-        (libc::adjtimex(&raw mut told), told)
-    };
+    // SAFETY: all zeroes are a value of this structure of integers.
+    let mut told: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is the caller's own, and without a mode nothing is changed.
+    let state = unsafe { libc::adjtimex(&raw mut told) };
     error_of(state, told.status, told.maxerror)
 }
 
