@@ -1,7 +1,6 @@
 //! What becomes of a recording that is read while queries take all memory that SQLite may have, which is one for the whole
 //! program: so this is a program of its own.
 
-
 use std::ops::ControlFlow;
 
 use gpucause_abi::{ProcId, Tgid};

@@ -382,9 +382,7 @@ mod tests {
             let slots: Slots = entries.iter().copied().collect();
             let mut one_by_one = Vec::new();
             let mut rest = slots.iter();
-            while let Some(entry) = rest.next() {
-                one_by_one.push(entry);
-            }
+            one_by_one.extend(std::iter::from_fn(|| rest.next()));
             prop_assert_eq!(&one_by_one, &entries);
             let mut rest = slots.iter();
             let skipped = rest.by_ref().take(skip).count();
