@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use gpucause_abi::Nanos;
+use gpucause_engine::Moment;
 use gpucause_engine::chain::{Cause, Chain, Severity};
-use gpucause_investigations::trace::{Start, Writer};
+use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer};
+use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::{Dump, Recorder, RecorderError, RecorderSettings};
 use tokio::signal::unix::Signal;
 use tokio::time::MissedTickBehavior;
@@ -20,7 +22,7 @@ use tokio::time::MissedTickBehavior;
 use crate::chains::LOOK_EVERY;
 use crate::clock::{WallClock, monotonic_now};
 use crate::daemon::Daemon;
-use crate::record::chronicle::Chronicle;
+use crate::record::chronicle::{Chronicle, Written};
 use crate::server::{Source as _, node_name};
 use crate::version;
 use folder::Folder;
@@ -72,6 +74,14 @@ struct Memory {
     stackless: u64,
 }
 
+/// What files are made of, taken at once, however long they take to be written.
+struct Scene {
+    now: Nanos,
+    clock: WallClock,
+    dump: Dump,
+    moment: Option<Moment>,
+}
+
 /// Writes a file when there is something to write about.
 #[derive(Debug)]
 pub struct FlightRecorder {
@@ -79,6 +89,8 @@ pub struct FlightRecorder {
     folder: Folder,
     node: String,
     recorder: Recorder,
+    /// When it began to record.
+    since: Nanos,
     daemon: Arc<Daemon>,
     records: Arc<FlightRecords>,
     memory: Mutex<Memory>,
@@ -100,6 +112,7 @@ impl FlightRecorder {
     pub fn start(settings: FlightSettings, daemon: &Arc<Daemon>) -> Result<Self, RecorderError> {
         let recorder = daemon.recorder()?;
         recorder.set(&RecorderSettings::default())?;
+        let since = monotonic_now();
         let FlightSettings { dir, time, max_files } = settings;
         let folder = Folder::new(dir, max_files);
         // One that ended while it wrote leaves a part.
@@ -111,6 +124,7 @@ impl FlightRecorder {
             folder,
             node: node_name(),
             recorder,
+            since,
             daemon: Arc::clone(daemon),
             records,
             memory: Mutex::default(),
@@ -129,7 +143,7 @@ impl FlightRecorder {
             };
             let recorder = Arc::clone(&own);
             let attending = tokio::task::spawn_blocking(move || {
-                if is_asked { recorder.record(None) } else { recorder.attend() }
+                if is_asked { recorder.record(&[None]) } else { recorder.attend() }
             });
             if let Err(error) = attending.await {
                 tracing::error!(%error, "the flight recorder failed");
@@ -142,6 +156,7 @@ impl FlightRecorder {
         let chains = self.daemon.chains();
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         memory.attended.retain(|id| chains.iter().any(|chain| chain.id == *id));
+        let mut fresh = Vec::new();
         for chain in chains.iter().filter(|chain| chain.severity >= LEAST_SEVERITY) {
             if !memory.attended.insert(chain.id.clone()) {
                 continue;
@@ -152,8 +167,9 @@ impl FlightRecorder {
                 continue;
             }
             memory.begun.insert(chain.cause, Instant::now());
-            self.record(Some(chain));
+            fresh.push(Some(chain));
         }
+        self.record(&fresh);
         self.make_room_for_stacks(&mut memory);
     }
 
@@ -171,28 +187,43 @@ impl FlightRecorder {
         }
     }
 
-    fn record(&self, chain: Option<&Chain>) {
-        match self.write(chain) {
-            Ok(path) => {
-                self.records.written.fetch_add(1, Ordering::Relaxed);
-                let chain_id = chain.map(|chain| &*chain.id);
-                tracing::info!(path = %path.display(), chain_id, "flight record written");
-            }
-            Err(error) => {
-                self.records.failed.fetch_add(1, Ordering::Relaxed);
-                tracing::error!("a flight record was not written: {error:#}");
+    /// Makes a file about each chain, or about none in particular.
+    fn record(&self, chains: &[Option<&Chain>]) {
+        if chains.is_empty() {
+            return;
+        }
+        let scene = self.scene();
+        for chain in chains {
+            let written = match &scene {
+                Ok(scene) => self.write(scene, *chain),
+                Err(error) => Err(anyhow::anyhow!("{error:#}")),
+            };
+            match written {
+                Ok(path) => {
+                    self.records.written.fetch_add(1, Ordering::Relaxed);
+                    let chain_id = chain.map(|chain| &*chain.id);
+                    tracing::info!(path = %path.display(), chain_id, "flight record written");
+                }
+                Err(error) => {
+                    self.records.failed.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!("a flight record was not written: {error:#}");
+                }
             }
         }
     }
 
-    fn write(&self, chain: Option<&Chain>) -> anyhow::Result<PathBuf> {
+    fn scene(&self) -> anyhow::Result<Scene> {
         let now = monotonic_now();
         let dump = self.recorder.last(self.time)?;
-        let clock = WallClock::now();
+        let moment = self.daemon.moment().context("the accounts cannot be read")?;
+        Ok(Scene { now, clock: WallClock::now(), dump, moment })
+    }
+
+    fn write(&self, scene: &Scene, chain: Option<&Chain>) -> anyhow::Result<PathBuf> {
         let occasion = chain.map_or("SIGUSR2", |chain| &*chain.id);
-        let place = self.folder.place(&self.node, clock.unix_seconds(now), occasion);
-        let written =
-            self.fill(&place.partial, clock, &self.heading(&dump, now, clock, occasion), &dump);
+        let unix_seconds = scene.clock.unix_seconds(scene.now);
+        let place = self.folder.place(&self.node, unix_seconds, occasion);
+        let written = self.fill(&place.partial, scene, occasion);
         if written.is_err() {
             self.folder.remove_partial();
         }
@@ -202,40 +233,45 @@ impl FlightRecorder {
     }
 
     /// What a file says of itself: it does not go further back than it is complete.
-    fn heading(&self, dump: &Dump, now: Nanos, clock: WallClock, occasion: &str) -> Start {
+    fn heading(&self, scene: &Scene, occasion: &str) -> Start {
+        let Scene { now, clock, dump, .. } = scene;
         let asked = u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX);
-        let since = Nanos(now.0.saturating_sub(asked)).max(dump.complete_since.unwrap_or(Nanos(0)));
+        let complete = dump.complete_since.unwrap_or_default().max(self.since);
+        let since = Nanos(now.0.saturating_sub(asked)).max(complete);
         let settings = RecorderSettings::default();
         let told = [
             ("flight_record_of", occasion.to_owned()),
             ("calls_from_ns", settings.calls_from.0.to_string()),
             ("off_cpu_from_ns", settings.off_cpu_from.0.to_string()),
         ];
+        let clock_error = clock_error().map(|error| (CLOCK_ERROR, error.0.to_string()));
+        let told = told.into_iter().chain(clock_error);
         Start {
             node: self.node.clone(),
             recorder: format!("gpucause {}", version::VERSION),
             started_ns: clock.unix_nanos(since),
-            details: told.map(|(name, value)| (name.to_owned(), value)).into(),
+            details: told.map(|(name, value)| (name.to_owned(), value)).collect(),
             size_limit: Some(MOST_BYTES),
             overwrite: true,
         }
     }
 
-    fn fill(
-        &self,
-        path: &Path,
-        clock: WallClock,
-        start: &Start,
-        dump: &Dump,
-    ) -> anyhow::Result<()> {
-        let mut chronicle = Chronicle::new(Writer::create(path, start)?, clock);
-        chronicle.writer.set_lost_events(dump.missed);
+    fn fill(&self, path: &Path, scene: &Scene, occasion: &str) -> anyhow::Result<()> {
+        let writer = Writer::create(path, &self.heading(scene, occasion))?;
+        let mut chronicle = Chronicle::new(writer, scene.clock);
+        chronicle.writer.set_lost_events(scene.dump.missed);
         // First, since it says what the processes are called.
-        if let Some(moment) = self.daemon.moment().context("the accounts cannot be read")? {
+        if let Some(moment) = scene.moment.clone() {
             chronicle.look(&self.recorder, &self.daemon, moment)?;
         }
-        chronicle.events(&self.recorder, &dump.events)?;
-        chronicle.finish()?;
+        chronicle.events(&self.recorder, &scene.dump.events)?;
+        let Written { nameless, .. } = chronicle.finish()?;
+        if nameless > 0 {
+            tracing::warn!(
+                stacks = nameless,
+                "stacks of a flight record are without the names of functions"
+            );
+        }
         Ok(())
     }
 }

@@ -105,6 +105,8 @@ async fn follow(
             _ = ticks.tick() => {}
         }
         let now = Instant::now();
+        // First: of processes that ended much is forgotten after a look, and stacks are numbered anew.
+        session.drain()?;
         if now >= look {
             session.look()?;
             look = (look + LOOK_EVERY).max(now);
@@ -117,7 +119,6 @@ async fn follow(
             session.reap();
             reap = now + REAP_EVERY;
         }
-        session.drain()?;
         if end.is_some_and(|end| now >= end) {
             return Ok(());
         }

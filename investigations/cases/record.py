@@ -81,6 +81,8 @@ def install(programs):
     INSTALLED.mkdir()
     shutil.copy2(programs / "gpucause", INSTALLED)
     subprocess.run([programs / "gpucause-workload", "lay-out", INSTALLED / "stand-ins"], check=True)
+    # Lines of the sources would tell where they lie on the host.
+    subprocess.run(["strip", "--strip-debug", *(INSTALLED / "stand-ins").iterdir()], check=True)
 
 
 def favour(pid):

@@ -141,8 +141,10 @@ async fn alone(node: Client, limits: Limits) -> Result<(Told, ()), AskError> {
 }
 
 async fn with_page(node: Client, limits: Limits) -> Result<(Told, String), AskError> {
+    let begin = Instant::now();
     let told = ask(&node, limits).await?;
-    Ok((told, within(limits.deadline, &node, metrics(&node)).await?))
+    let left = limits.deadline.saturating_sub(begin.elapsed());
+    Ok((told, within(left, &node, metrics(&node)).await?))
 }
 
 /// Asks every node, and shows `take` what it told beside its chains.

@@ -102,6 +102,14 @@ pub enum AskError {
         /// What went wrong.
         source: GetError,
     },
+    /// It told more than there was memory for.
+    #[error("{url} told more than there is room for ({reason}); ask fewer nodes at once")]
+    NoRoom {
+        /// The node.
+        url: Address,
+        /// What had no room.
+        reason: String,
+    },
     /// It does not know who asks.
     #[error(
         "{0} tells only who logs in; write https://USER@HOST:PORT, with the right password in GPUCAUSE_PASSWORD or in the file of --password-file"

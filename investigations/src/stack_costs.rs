@@ -1,6 +1,5 @@
 //! What calls cost under each stack.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -34,7 +33,10 @@ impl StackCosts {
     /// Those that cost most time first.
     pub(crate) fn ranked(self) -> Vec<(Origin, Cost)> {
         let mut costs: Vec<_> = self.0.into_iter().collect();
-        costs.sort_by_key(|((stack, ..), cost)| (Reverse(cost.sum_ns), *stack));
+        costs.sort_by(|((stack, process, op), cost), ((other, others, others_op), others_cost)| {
+            let by_cost = others_cost.sum_ns.cmp(&cost.sum_ns);
+            by_cost.then_with(|| (stack, process, op).cmp(&(other, others, others_op)))
+        });
         costs
     }
 }

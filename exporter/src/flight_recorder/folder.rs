@@ -79,6 +79,13 @@ impl Folder {
     /// Gives a file that is whole its name; the oldest go when there are too many.
     pub(super) fn keep(&self, place: &Place) -> io::Result<()> {
         fs::rename(&place.partial, &place.path)?;
+        if let Err(error) = self.remove_oldest() {
+            tracing::warn!(dir = %self.dir.display(), %error, "old flight records stay");
+        }
+        Ok(())
+    }
+
+    fn remove_oldest(&self) -> io::Result<()> {
         let mut files = self.files()?;
         files.sort();
         let excess = files.len().saturating_sub(self.max_files);

@@ -89,7 +89,10 @@ fn a_file_tells_of_the_demonstration_and_of_nothing_else_on_that_host() {
         assert!(foreign.is_empty(), "{} tells of {foreign:?}: record it anew", case.name);
         let places = texts(
             &case,
-            "SELECT frame.value ->> 'file' FROM stacks, json_each(stacks.frames) AS frame
+            "SELECT frame.value ->> 'module' FROM stacks, json_each(stacks.frames) AS frame
+             WHERE frame.value ->> 'module' IS NOT NULL
+             UNION SELECT frame.value ->> 'file' FROM stacks, json_each(stacks.frames) AS frame
+             WHERE frame.value ->> 'file' IS NOT NULL
              UNION SELECT value FROM process_details WHERE name = 'exe'",
         );
         let foreign: Vec<_> = places.iter().filter(|own| !place.is_match(own)).collect();

@@ -1,5 +1,6 @@
 //! What nodes told of their chains, as a recording without events, so that it is exported as any other.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use super::{FleetAnswer, NodeAnswer, here};
@@ -52,12 +53,10 @@ impl LiveChains {
             details: vec![("url".into(), told.url.to_string())],
             lost_events: None,
         });
+        let mut known = HashSet::new();
         for chain in &told.chains.chains {
             let victim = &chain.victim;
-            let is_known = |known: &Process| {
-                known.node == node && known.pid == victim.pid && known.comm == victim.comm
-            };
-            if !self.processes.iter().any(is_known) {
+            if known.insert((victim.pid, &victim.comm)) {
                 let (pid, comm) = (victim.pid, victim.comm.clone());
                 self.processes.push(Process { node, pid, comm, rank: None, details: Vec::new() });
             }

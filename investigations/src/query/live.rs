@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::{Answer, Limits, MEMORY, QueryError, Stop, answer, check, confine, told};
 use crate::fleet::{self, FleetAnswer, NodeAnswer, NodeFailure};
 use crate::http::Client;
+use crate::node::AskError;
 use crate::page::{Sample, samples};
 
 /// What errors call the tables.
@@ -46,23 +47,31 @@ pub struct Tables {
     names: HashSet<String>,
 }
 
-/// Asks every node, and makes tables of what they tell. Nodes that do not answer are in the table `failures`.
+/// Asks every node, and makes tables of what they tell. Nodes that do not answer, and those whose answer takes more memory than is
+/// left, are in the table `failures`.
 ///
 /// # Errors
-/// When what they tell takes more memory than a query may.
+/// When there is no memory even for that.
 pub async fn tables(
     nodes: &[Client],
     limits: fleet::Limits,
 ) -> Result<(Tables, FleetAnswer), QueryError> {
     let mut tables = Tables::empty()?;
-    let mut added = Ok(());
-    let answer = fleet::pages(nodes, limits, &mut |answer, page| {
-        if added.is_ok() {
-            added = tables.add(answer, page);
+    let mut refused = Vec::new();
+    let mut answer = fleet::pages(nodes, limits, &mut |answer, page| {
+        if let Err(error) = tables.add(answer, page) {
+            refused.push(NodeFailure {
+                url: answer.url.clone(),
+                error: AskError::NoRoom { url: answer.url.clone(), reason: error.to_string() },
+            });
         }
     })
     .await;
-    added?;
+    answer.answers.retain(|told| !refused.iter().any(|failure| failure.url == told.url));
+    answer.failures.append(&mut refused);
+    answer
+        .failures
+        .sort_by_key(|failure| nodes.iter().position(|node| *node.address() == failure.url));
     for failure in &answer.failures {
         tables.add_failure(failure)?;
     }
@@ -85,7 +94,7 @@ impl Tables {
     /// Two nodes of one name are told apart by their addresses.
     fn add(&mut self, answer: &NodeAnswer, page: &str) -> Result<(), QueryError> {
         let mut name = answer.chains.node.clone();
-        if !self.names.insert(name.clone()) {
+        while !self.names.insert(name.clone()) {
             name = format!("{name} ({})", answer.url);
         }
         self.insert(&name, answer, page).map_err(failed)
