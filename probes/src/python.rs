@@ -3,7 +3,6 @@
 //! Nothing is asked of the process, which may be in the middle of anything: its memory is read as it is and believed only where
 //! it agrees with itself. Versions are those of which this was seen to be true.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpucause_abi::Tgid;
@@ -14,18 +13,22 @@ use crate::elf::{ElfError, LinkAddresses, exported_data};
 use crate::mapped::{MappedError, Mapping, open_mapped};
 
 mod code;
+mod known_code;
 mod lines;
 mod memory;
 mod version;
 
 use code::Code;
+use known_code::KnownCode;
 use memory::Memory;
 use version::Version;
 
 /// Interpreters of a process that are looked through for the first.
 const MAX_INTERPRETERS: usize = 64;
-/// Code objects of a process that are remembered.
-const MAX_CODE: usize = 16_384;
+/// Threads of an interpreter that are looked through for one as it should be.
+const MAX_THREADS: usize = 16;
+/// Files of a process that are called as CPython's are, and looked into.
+const MAX_FILES: usize = 4;
 /// What CPython keeps everything in.
 const RUNTIME: &str = "_PyRuntime";
 /// Where it says its version, since 3.11.
@@ -47,6 +50,9 @@ pub enum PythonError {
     /// Of a version, or built in a way, that this does not know.
     #[error("{0} is not supported")]
     Unsupported(String),
+    /// None of its threads is as this version has them: it was built in another way, or they begin or end just now.
+    #[error("the way in which {0} was built is not supported")]
+    Unfit(&'static str),
     /// The file could not be opened.
     #[error(transparent)]
     Mapped(#[from] MappedError),
@@ -79,7 +85,7 @@ pub struct Python {
     layout: PythonLayout,
     /// The type of all code objects, once one was seen.
     code_type: Option<u64>,
-    known: HashMap<u64, Option<Arc<Code>>>,
+    known: KnownCode,
 }
 
 impl PythonError {
@@ -99,8 +105,7 @@ impl Python {
         tgid: Tgid,
         mappings: impl Iterator<Item = &'a Mapping>,
     ) -> Result<Self, PythonError> {
-        let named = mappings.filter(|mapping| is_python(mapping));
-        for mapping in named {
+        for mapping in named_python(mappings) {
             let file = open_mapped(tgid, mapping)?;
             let addresses = LinkAddresses::of(&file)?;
             let Some(bias) = addresses.bias(mapping.start, mapping.offset) else { continue };
@@ -126,19 +131,16 @@ impl Python {
         let told = told.map(|at| memory.word(at)).transpose()?;
         let version = Version::of(&memory, runtime, told, &mapping.path)?;
         let interpreter = first_interpreter(&memory, &version, runtime)?;
-        let threads_at = interpreter + version.threads_head;
+        let threads_at = interpreter.wrapping_add(version.threads_head);
         let thread = memory.word(threads_at)?;
         if thread == 0 {
             return Err(PythonError::NotReady);
         }
-        let belongs = memory.word(thread.wrapping_add(THREAD_INTERPRETER))? == interpreter;
-        let has_id = memory.word(thread.wrapping_add(u64::from(version.frames.thread_id)))? != 0;
-        if !belongs || !has_id {
-            let built = format!("the way in which {} was built", version.name);
-            return Err(PythonError::Unsupported(built));
+        if !has_thread(&memory, &version.frames, interpreter, thread)? {
+            return Err(PythonError::Unfit(version.name));
         }
         let layout = PythonLayout { threads_at, ..version.frames };
-        Ok(Self { memory, version, layout, code_type: None, known: HashMap::new() })
+        Ok(Self { memory, version, layout, code_type: None, known: KnownCode::default() })
     }
 
     /// Where its frames are.
@@ -155,7 +157,13 @@ impl Python {
 
     /// Forgets code objects: others may have taken their place.
     pub fn forget(&mut self) {
-        self.known.clear();
+        self.known = KnownCode::default();
+    }
+
+    /// Bytes of the code objects that are remembered.
+    #[must_use]
+    pub fn code_bytes(&self) -> usize {
+        self.known.bytes()
     }
 
     /// What these frames are, as far as their code objects are there. Frames of the interpreter's own are left out.
@@ -167,10 +175,7 @@ impl Python {
         &mut self,
         RawPythonFrame { code, instruction }: RawPythonFrame,
     ) -> Option<PythonFrame> {
-        if self.known.len() >= MAX_CODE {
-            self.known.clear();
-        }
-        let found = match self.known.get(&code) {
+        let found = match self.known.get(code) {
             Some(known) => known.clone(),
             None => {
                 let read = self.read(code).map(Arc::new);
@@ -202,6 +207,21 @@ impl Python {
     }
 }
 
+/// The first mapping of each file that is called as CPython's are, of a few: a process may have any number.
+fn named_python<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> Vec<&'a Mapping> {
+    let mut files = Vec::<&Mapping>::new();
+    for mapping in mappings {
+        let is_same = |own: &&Mapping| (own.device, own.inode) == (mapping.device, mapping.inode);
+        if is_python(mapping) && !files.iter().any(is_same) {
+            files.push(mapping);
+            if files.len() == MAX_FILES {
+                break;
+            }
+        }
+    }
+    files
+}
+
 /// Whether the file is called as CPython's are: `python3.11`, `libpython3.12.so.1.0`.
 fn is_python(mapping: &Mapping) -> bool {
     let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
@@ -210,7 +230,7 @@ fn is_python(mapping: &Mapping) -> bool {
 
 /// The interpreter that was made first, which is last in the list.
 fn first_interpreter(memory: &Memory, version: &Version, runtime: u64) -> Result<u64, PythonError> {
-    let mut interpreter = memory.word(runtime + version.interpreters_head)?;
+    let mut interpreter = memory.word(runtime.wrapping_add(version.interpreters_head))?;
     if interpreter == 0 {
         return Err(PythonError::NotReady);
     }
@@ -223,11 +243,35 @@ fn first_interpreter(memory: &Memory, version: &Version, runtime: u64) -> Result
     Err(PythonError::Unsupported(format!("more than {MAX_INTERPRETERS} interpreters in a process")))
 }
 
+/// Whether one of the threads from this one on is as it should be. The newest may have no id yet, and those that end are freed.
+fn has_thread(
+    memory: &Memory,
+    layout: &PythonLayout,
+    interpreter: u64,
+    mut thread: u64,
+) -> nix::Result<bool> {
+    let word = |at: u64, offset: u64| match memory.word(at.wrapping_add(offset)) {
+        Err(Errno::EFAULT) => Ok(0),
+        read => read,
+    };
+    for _ in 0..MAX_THREADS {
+        let belongs = word(thread, THREAD_INTERPRETER)? == interpreter;
+        if belongs && word(thread, layout.thread_id.into())? != 0 {
+            return Ok(true);
+        }
+        thread = word(thread, layout.thread_next.into())?;
+        if thread == 0 {
+            break;
+        }
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 #[cfg(target_arch = "x86_64")]
 mod tests {
     use super::*;
-    use crate::mapped::executable_mappings;
+    use crate::mapped::{Device, executable_mappings};
     use std::io::{BufRead as _, BufReader};
     use std::process::{Child, Command, Stdio};
 
@@ -278,6 +322,60 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(find(&child).is_err_and(|error| matches!(error, PythonError::None)));
+    }
+
+    #[test]
+    fn one_thread_that_is_as_it_should_be_is_enough() {
+        let own = Memory::of(Tgid(std::process::id()));
+        let layout = PythonLayout {
+            thread_next: 8,
+            thread_id: 24,
+            threads_at: 0,
+            thread_frame: 0,
+            is_indirect: 0,
+            indirect_frame: 0,
+            frame_code: 0,
+            frame_instruction: 0,
+            frame_back: 0,
+        };
+        let interpreter = 0x5000;
+        // Next, interpreter and id at offsets 8, 16 and 24.
+        let found = |threads: &[(u64, u64)], last: u64| {
+            let mut list = vec![[0u64; 4]; threads.len()];
+            let begin = list.as_ptr() as u64;
+            for (at, &(of, id)) in threads.iter().enumerate() {
+                let next = if at + 1 < threads.len() { begin + 32 * (at as u64 + 1) } else { last };
+                list[at] = [0, next, of, id];
+            }
+            has_thread(&own, &layout, interpreter, begin).unwrap()
+        };
+        assert!(found(&[(interpreter, 7)], 0));
+        assert!(found(&[(interpreter, 0), (interpreter, 0), (interpreter, 7)], 0), "two are new");
+        assert!(found(&[(0xdead, 3), (interpreter, 7)], 0), "one has ended");
+        assert!(!found(&[(interpreter, 0), (0xdead, 7)], 0));
+        assert!(!found(&[(interpreter, 0)], u64::MAX - 8), "it leads nowhere");
+        assert!(!found(&[(interpreter, 0); 100], 0));
+    }
+
+    #[test]
+    fn a_few_files_are_looked_into_and_each_once() {
+        let mapping = |inode: u64, name: &str| Mapping {
+            start: inode << 20,
+            end: (inode << 20) + 4096,
+            offset: 0,
+            device: Device { major: 8, minor: 1 },
+            inode,
+            path: name.into(),
+            deleted: false,
+        };
+        let own = [(1, "/a/python3"), (1, "/a/python3"), (2, "/b/cat"), (3, "/b/libpython3.so")];
+        let mut mappings: Vec<_> = own.map(|(inode, name)| mapping(inode, name)).into();
+        let files = |mappings: &[Mapping]| {
+            named_python(mappings.iter()).iter().map(|own| own.inode).collect::<Vec<_>>()
+        };
+        assert_eq!(files(&mappings), [1, 3]);
+        mappings.extend((10..10_000).map(|inode| mapping(inode, "/tmp/python")));
+        assert_eq!(files(&mappings), [1, 3, 10, 11]);
     }
 
     #[test]

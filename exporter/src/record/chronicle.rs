@@ -169,17 +169,19 @@ impl Chronicle {
         self.names.meet(event);
         match event.detail {
             // The calls to come are to have their frames of Python.
-            Detail::Seen(_) => self.meet_python(recorder, event).map(|()| None),
+            Detail::Seen(_) => {
+                self.meet_python(recorder, event);
+                Ok(None)
+            }
             Detail::Call(call) => self.stack(recorder, event, &call),
             _ => Ok(None),
         }
     }
 
-    fn meet_python(&mut self, recorder: &Recorder, event: &RawEvent) -> anyhow::Result<()> {
+    fn meet_python(&mut self, recorder: &Recorder, event: &RawEvent) {
         if let Some(pythons) = &mut self.pythons {
-            pythons.meet(recorder, &mut self.frames, (event.process, event.tgid))?;
+            pythons.meet(recorder, &mut self.frames, (event.process, event.tgid));
         }
-        Ok(())
     }
 
     fn stack(
@@ -191,9 +193,9 @@ impl Chronicle {
         let Some(id) = call.stack else { return Ok(None) };
         let mut python = Vec::new();
         if call.outermost {
-            self.meet_python(recorder, event)?;
-            if let Some(pythons) = &self.pythons {
-                python = pythons.take(recorder, event)?;
+            self.meet_python(recorder, event);
+            if let Some(pythons) = &mut self.pythons {
+                python = pythons.take(recorder, event);
             }
         }
         let key = (id, python);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_investigations::recording::{Stack, StackFrame};
@@ -13,6 +14,10 @@ use crate::kernel_names::readable::one_line;
 
 /// Characters of a path that are kept.
 const MAX_PATH: usize = 256;
+/// How often a process is looked at again: each look reads all that it has mapped, and there may be code in no file.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Looks that may follow at once, for a process that loads its libraries.
+const LOOKS_AT_ONCE: u32 = 8;
 
 /// A file with code, open as long as a process has it mapped, whatever becomes of its name.
 #[derive(Debug)]
@@ -29,6 +34,14 @@ struct Part {
     module: Option<Option<Arc<Module>>>,
 }
 
+/// The code of a process, ordered by address, as it was when it was looked at.
+#[derive(Debug)]
+struct Process {
+    parts: Vec<Part>,
+    /// When the looks so far have had their time.
+    looked_until: Instant,
+}
+
 /// A stack as its addresses tell it, and the files in which each of its frames is.
 #[derive(Debug)]
 pub(super) struct Found {
@@ -39,7 +52,7 @@ pub(super) struct Found {
 /// The code that processes have mapped, as seen when a stack was last in code that was not known.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    mapped: HashMap<ProcId, Vec<Part>>,
+    mapped: HashMap<ProcId, Process>,
     modules: HashMap<FileVersion, Weak<Module>>,
 }
 
@@ -47,9 +60,25 @@ fn found(parts: &[Part], address: u64) -> Option<usize> {
     parts.iter().position(|own| (own.mapping.start..own.mapping.end).contains(&address))
 }
 
+impl Process {
+    /// Whether it is time for another look, which is taken then.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let from = self.looked_until.max(now);
+        let is_due = from < now + LOOK_EVERY * LOOKS_AT_ONCE;
+        if is_due {
+            self.looked_until = from + LOOK_EVERY;
+        }
+        is_due
+    }
+}
+
 impl Frames {
-    /// Looks at a process again: it may have loaded libraries. One that ended keeps what it had.
+    /// Looks at a process again, unless it was often of late: it may have loaded libraries. One that ended keeps what it had.
     fn refresh(&mut self, id: ProcId, tgid: Tgid) {
+        let now = Instant::now();
+        if self.mapped.get_mut(&id).is_some_and(|known| !known.is_due(now)) {
+            return;
+        }
         let mappings = match executable_mappings(tgid) {
             Ok(mappings) if !mappings.is_empty() => mappings,
             Ok(_) => return,
@@ -58,12 +87,16 @@ impl Frames {
                 return;
             }
         };
-        let mut before = self.mapped.remove(&id).unwrap_or_default();
+        let known = self.mapped.entry(id);
+        let known =
+            known.or_insert_with(|| Process { parts: Vec::new(), looked_until: now + LOOK_EVERY });
+        let before = std::mem::take(&mut known.parts).into_iter();
+        let mut before: HashMap<u64, Part> = before.map(|own| (own.mapping.start, own)).collect();
         let part = |mapping: Mapping| {
-            let known = before.iter().position(|own| own.mapping == mapping);
-            known.map_or(Part { mapping, module: None }, |at| before.swap_remove(at))
+            let same = before.remove(&mapping.start).filter(|own| own.mapping == mapping);
+            same.unwrap_or(Part { mapping, module: None })
         };
-        self.mapped.insert(id, mappings.into_iter().map(part).collect());
+        known.parts = mappings.into_iter().map(part).collect();
     }
 
     /// Nothing more is asked of these.
@@ -77,17 +110,17 @@ impl Frames {
         if !self.mapped.contains_key(&id) {
             self.refresh(id, tgid);
         }
-        self.mapped.get(&id).into_iter().flatten().map(|part| &part.mapping)
+        self.mapped.get(&id).into_iter().flat_map(|known| &known.parts).map(|part| &part.mapping)
     }
 
     /// The stack of these addresses, the innermost first.
     pub(super) fn stack(&mut self, id: ProcId, tgid: Tgid, addresses: &[u64]) -> Found {
-        let known = self.mapped.get(&id).map(Vec::as_slice).unwrap_or_default();
+        let known = self.mapped.get(&id).map(|own| own.parts.as_slice()).unwrap_or_default();
         if addresses.iter().any(|&address| found(known, address).is_none()) {
             self.refresh(id, tgid);
         }
         let Self { mapped, modules } = self;
-        let parts = mapped.get_mut(&id).map(Vec::as_mut_slice).unwrap_or_default();
+        let parts = mapped.get_mut(&id).map(|own| own.parts.as_mut_slice()).unwrap_or_default();
         let mut answer = Found { stack: Stack::default(), modules: Vec::new() };
         for &address in addresses {
             let part = found(parts, address).and_then(|at| parts.get_mut(at));
@@ -133,4 +166,39 @@ fn open(
         Ok(module)
     });
     opened.inspect_err(|error| tracing::debug!(%error, "stacks stay without functions")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn somewhere() {}
+
+    #[test]
+    fn a_process_with_code_in_no_file_is_looked_at_once_a_second() {
+        let now = Instant::now();
+        let mut process = Process { parts: Vec::new(), looked_until: now };
+        let looks = |process: &mut Process, at| (0..100).filter(|_| process.is_due(at)).count();
+        assert_eq!(looks(&mut process, now), 8, "a process that loads its libraries");
+        for second in 1..5 {
+            assert_eq!(looks(&mut process, now + LOOK_EVERY * second), 1, "{second}");
+        }
+        assert_eq!(looks(&mut process, now + LOOK_EVERY * 100), 8);
+    }
+
+    #[test]
+    fn a_second_look_keeps_the_files_that_are_open() {
+        let (id, own) = (ProcId(1), Tgid(std::process::id()));
+        let mut frames = Frames::default();
+        let found = frames.stack(id, own, &[somewhere as *const () as u64]);
+        assert!(found.modules[0].is_some());
+        let open = |frames: &Frames| {
+            frames.mapped[&id].parts.iter().filter(|part| part.module.is_some()).count()
+        };
+        assert_eq!(open(&frames), 1);
+        let looked_until = frames.mapped[&id].looked_until;
+        frames.stack(id, own, &[0x10]);
+        assert!(frames.mapped[&id].looked_until > looked_until, "it was looked at again");
+        assert_eq!(open(&frames), 1);
+    }
 }

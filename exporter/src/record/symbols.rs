@@ -2,11 +2,13 @@
 //! seconds, and the ring is not to fill meanwhile.
 //!
 //! What is read belongs to whoever runs on the host: it is read from a copy of bounded size, names are demangled here within
-//! bounds, and a symboliser that panics loses one file.
+//! bounds, and a symboliser that panics loses one file. Lines are read of root's files alone: a small file may say of its units
+//! and functions that they have millions of ranges, and the symboliser keeps them all.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolizer};
 use gpucause_investigations::recording::{Stack, StackId};
-use gpucause_probes::elf::{SymbolTables, symbol_tables};
+use gpucause_probes::elf::{ElfError, SymbolTables, symbol_tables};
 use gpucause_probes::mapped::FileVersion;
 
 use super::frames::{Found, Module};
@@ -109,6 +111,11 @@ struct Place {
     line: Option<u32>,
 }
 
+/// Whether nobody but root says what is in a file.
+fn is_root_s(file: &Metadata) -> bool {
+    file.uid() == 0 && file.mode() & 0o022 == 0
+}
+
 /// The symbols of one file.
 struct Symbolised {
     symboliser: Symbolizer,
@@ -119,7 +126,9 @@ struct Symbolised {
 
 impl Symbolised {
     fn read(file: &File) -> Option<Self> {
-        symbol_tables(file)
+        let metadata = file.metadata().map_err(ElfError::from);
+        metadata
+            .and_then(|metadata| symbol_tables(file, is_root_s(&metadata)))
             .inspect_err(|error| tracing::debug!(%error, "a file is without functions"))
             .ok()
             .map(Self::of)
@@ -213,6 +222,8 @@ mod tests {
     use super::super::frames::Frames;
     use super::*;
     use gpucause_abi::{ProcId, Tgid};
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[inline(never)]
     fn somewhere() -> u64 {
@@ -234,12 +245,28 @@ mod tests {
         let [(StackId(7), Stack { frames })] = &answers[..] else { panic!("{answers:?}") };
         let [inside, nowhere, before] = &frames[..] else { panic!("{frames:?}") };
         assert!(inside.function.as_deref().unwrap().contains("somewhere"), "{inside:?}");
-        assert!(inside.file.as_deref().unwrap().ends_with("record/symbols.rs"), "{inside:?}");
-        assert!(inside.line.is_some() && inside.module_address.is_some());
+        // Lines are told where the tests belong to root.
+        let own_file = std::fs::metadata("/proc/self/exe").unwrap();
+        assert_eq!(inside.line.is_some(), is_root_s(&own_file), "{inside:?}");
+        let whole = symbol_tables(&File::open("/proc/self/exe").unwrap(), true).unwrap();
+        let place = Symbolised::of(whole).find(inside.module_address.unwrap()).unwrap();
+        assert!(place.file.unwrap().ends_with("record/symbols.rs") && place.line.is_some());
         let function = before.function.as_deref().unwrap_or_default();
         assert!(!function.contains("somewhere"), "what returns to its beginning is before it");
         assert_eq!((&nowhere.module, &nowhere.function), (&None, &None));
         assert_eq!(symbols.nameless(), 0);
+    }
+
+    #[test]
+    fn lines_are_read_of_files_that_only_root_writes() {
+        let own = tempfile::NamedTempFile::new().unwrap();
+        let with_mode = |mode| {
+            std::fs::set_permissions(&own, Permissions::from_mode(mode)).unwrap();
+            is_root_s(&own.as_file().metadata().unwrap())
+        };
+        assert_eq!([0o666, 0o664, 0o646].map(with_mode), [false; 3]);
+        assert_eq!(with_mode(0o755), nix::unistd::geteuid().is_root());
+        assert!(is_root_s(&std::fs::metadata("/proc/version").unwrap()));
     }
 
     #[test]
@@ -253,10 +280,10 @@ mod tests {
 
     #[test]
     fn damaged_tables_name_nothing_and_stop_nobody() {
-        let copy = symbol_tables(&File::open("/proc/self/exe").unwrap()).unwrap();
+        let copy = symbol_tables(&File::open("/proc/self/exe").unwrap(), true).unwrap();
         let mut seed = 1u64;
         for round in 0..6u64 {
-            let whole = symbol_tables(&File::open("/proc/self/exe").unwrap()).unwrap();
+            let whole = symbol_tables(&File::open("/proc/self/exe").unwrap(), true).unwrap();
             for _ in 0..200 {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
                 let at = (seed >> 20) % copy.bytes;

@@ -7,6 +7,7 @@ use gpucause_investigations::recording::{self, Filter, Kind, Stack, StackFrame};
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -43,6 +44,8 @@ fn a_stack_has_the_functions_and_lines_of_a_program_that_was_deleted() {
     let (db, log) = (dir.path().join("trace.db"), dir.path().join("log"));
     let (copy, stripped) = (dir.path().join("train"), dir.path().join("bare"));
     fs::copy(program(), &copy).unwrap();
+    // Lines are told of files that only root writes.
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
     let strip = Command::new("strip").arg("-o").args([&stripped, &copy]).status().unwrap();
     assert!(strip.success());
     let arguments = ["calls", "--calls=40", "--mix=cudaMemcpyAsync=1", "--libs"];

@@ -7,7 +7,10 @@ use object::LittleEndian as LE;
 use object::elf::{SHN_UNDEF, SHT_DYNSYM, STT_OBJECT, Sym64};
 
 use super::source::Source;
-use super::{ElfError, MAX_TABLE, SYMBOL, SYMBOLS_AT_ONCE, file_header, limit, section_headers};
+use super::{ElfError, SYMBOL, SYMBOLS_AT_ONCE, file_header, limit, section_headers};
+
+/// Bytes of the symbol table. The largest libraries export a tenth of that.
+const MAX_TABLE: u64 = 16 << 20;
 
 /// The link-time addresses of exported data of these names, as far as the file has it. Moves no file position.
 ///
@@ -67,5 +70,17 @@ mod tests {
         let file = file_of(&library(&symbols, &[0x55; 64], b"id"));
         let found = exported_data(&file, &["datum", "dat", "code", "missing"]).unwrap();
         assert_eq!(found, BTreeMap::from([("datum", CODE_ADDRESS)]));
+    }
+
+    #[test]
+    fn an_enormous_table_of_a_sparse_file_is_refused() {
+        let mut bytes = library(&[function("code", 0)], &[0x55; 64], b"id");
+        // The size of the section for symbols, which is the last but one.
+        let at = bytes.len() - (128 - 32);
+        bytes[at..at + 8].copy_from_slice(&(MAX_TABLE + SYMBOL).to_le_bytes());
+        let file = file_of(&bytes);
+        file.set_len(1 << 30).unwrap();
+        let error = exported_data(&file, &["code"]).unwrap_err();
+        assert!(matches!(error, ElfError::TooLarge { what: "the symbol table", .. }), "{error}");
     }
 }

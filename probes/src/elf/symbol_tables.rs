@@ -64,15 +64,17 @@ struct Kept {
 
 /// The tables of `file`. Moves no file position.
 ///
+/// Those of lines come only when asked for: what they say bounds the memory that a symboliser takes, not how long they are.
+///
 /// # Errors
 /// When it is no ELF64 file for this machine, is damaged or too large, or cannot be read, and when there is no memory.
-pub fn symbol_tables(file: &File) -> Result<SymbolTables, ElfError> {
+pub fn symbol_tables(file: &File, with_lines: bool) -> Result<SymbolTables, ElfError> {
     let source = Source::new(file)?;
     let header = file_header(&source)?;
     let sections = section_headers(&source, &header)?;
     limit("the section header table", sections.len() as u64, MAX_SECTIONS)?;
     let mut kept = symbols(&sections)?;
-    let lines = lines(&source, &header, &sections)?;
+    let lines = if with_lines { lines(&source, &header, &sections)? } else { Vec::new() };
     let has_lines = !lines.is_empty();
     kept.extend(lines);
     let (file, bytes) = write(&source, header, &sections, &kept)?;
@@ -206,7 +208,7 @@ mod tests {
     fn the_copy_has_the_symbols_of_the_file_and_none_of_its_code() {
         let code = [0x55; 4096];
         let original = library(&[function("first", 0), function("second", 16)], &code, b"id");
-        let copy = symbol_tables(&file_of(&original)).unwrap();
+        let copy = symbol_tables(&file_of(&original), true).unwrap();
         assert!(!copy.has_lines);
         assert!(copy.bytes < 1024, "{} bytes", copy.bytes);
         let bytes = bytes(&copy.file, copy.bytes);
@@ -218,20 +220,22 @@ mod tests {
     #[test]
     fn lines_come_along_where_the_file_has_them() {
         let own = File::open("/proc/self/exe").unwrap();
-        let copy = symbol_tables(&own).unwrap();
+        let copy = symbol_tables(&own, true).unwrap();
         let bytes = bytes(&copy.file, copy.bytes);
         let read = ElfFile64::<LE>::parse(&*bytes).unwrap();
         assert!(read.symbols().any(|symbol| symbol.name() == Ok("main")));
         assert_eq!(copy.has_lines, read.section_by_name(".debug_line").is_some());
         assert!(read.section_by_name(".text").is_none());
         assert!(read.section_by_name(".gnu_debuglink").is_none());
+        let without = symbol_tables(&own, false).unwrap();
+        assert!(!without.has_lines && without.bytes < copy.bytes);
     }
 
     #[test]
     fn a_file_that_is_cut_off_is_an_error() {
         let whole = library(&[function("first", 0)], &[0x55; 64], b"id");
         for length in [0, 10, 100, whole.len() - 10] {
-            assert!(symbol_tables(&file_of(&whole[..length])).is_err(), "{length}");
+            assert!(symbol_tables(&file_of(&whole[..length]), true).is_err(), "{length}");
         }
     }
 }

@@ -19,12 +19,12 @@ const TEXT_STATE: u64 = 32;
 const BYTES_BEGIN: u64 = 32;
 
 /// A code object as it was read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Code {
     pub(super) function: Arc<str>,
     pub(super) file: Arc<str>,
-    first_line: u32,
-    table: Option<Vec<u8>>,
+    pub(super) first_line: u32,
+    pub(super) table: Option<Vec<u8>>,
 }
 
 /// Whether this is the type of code objects.
@@ -44,6 +44,12 @@ impl Code {
             first_line: memory.int(at.wrapping_add(version.code_first_line)).ok()?,
             table: pointer(version.code_lines).and_then(|table| bytes(memory, table)),
         })
+    }
+
+    /// Bytes of what it is called and of its table.
+    pub(super) fn bytes(&self) -> usize {
+        let table = self.table.as_ref().map_or(0, Vec::len);
+        self.function.len() + self.file.len() + table
     }
 
     /// The line at this byte of the code.
