@@ -79,9 +79,9 @@ healthy-alerts: debug-stand-ins alert-tools
 # By the programs that tests run. The pages then show what the new files answer.
 cases: debug-stand-ins
 	@.ci/install python3:python3 unshare:util-linux
-	$(CARGO) build -p gpucause
+	$(CARGO) build --workspace --all-targets
 	$(SUDO) python3 -B investigations/cases/record.py --programs $(TARGET_DIR)/debug $(CASES)
-	GPUCAUSE_BLESS=1 $(CARGO) test -p gpucause --test cases
+	GPUCAUSE_BLESS=1 $(CARGO) test --workspace --test cases
 
 demo-stack: build stand-ins alert-tools
 	@.ci/install python3:python3
