@@ -216,15 +216,16 @@ fn limit(what: &'static str, size: u64, limit: u64) -> Result<(), ElfError> {
     if size > limit { Err(ElfError::TooLarge { what, size, limit }) } else { Ok(()) }
 }
 
-/// Adds the traced functions of the file's symbol table of one kind, when it has one.
-fn read_symbols(
-    source: &Source<'_>,
+type Section = SectionHeader64<LE>;
+
+/// The file's symbol table of one kind, of at most so many bytes, and the table of its names.
+fn symbol_table(
     sections: &[SectionHeader64<LE>],
     kind: SectionType,
-    functions: &mut Vec<Function>,
-) -> Result<(), ElfError> {
+    most: u64,
+) -> Result<Option<(&Section, &Section)>, ElfError> {
     let Some(table) = sections.iter().find(|section| section.sh_type.get(LE) == kind) else {
-        return Ok(());
+        return Ok(None);
     };
     let strings = usize::try_from(table.sh_link.get(LE))
         .ok()
@@ -234,20 +235,40 @@ fn read_symbols(
     if table.sh_entsize.get(LE) != SYMBOL {
         return Err(ElfError::Malformed { what: "the size of a symbol is not 24" });
     }
-    limit("the symbol table", table.sh_size.get(LE), MAX_TABLE)?;
+    limit("the symbol table", table.sh_size.get(LE), most)?;
+    Ok(Some((table, strings)))
+}
+
+/// Adds the traced functions of the file's symbol table of one kind, when it has one.
+fn read_symbols(
+    source: &Source<'_>,
+    sections: &[SectionHeader64<LE>],
+    kind: SectionType,
+    functions: &mut Vec<Function>,
+) -> Result<(), ElfError> {
+    let Some((table, strings)) = symbol_table(sections, kind, MAX_TABLE)? else { return Ok(()) };
     limit("the string table", strings.sh_size.get(LE), MAX_TABLE)?;
     let names = traced_names(source, strings.sh_offset.get(LE), strings.sh_size.get(LE))?;
     // Ordinary programs end here, before the larger table is read.
     if names.is_empty() {
         return Ok(());
     }
+    symbols_of(source, table, |symbols| collect(symbols, &names, functions))
+}
+
+/// Reads a symbol table, some symbols at a time.
+fn symbols_of(
+    source: &Source<'_>,
+    table: &SectionHeader64<LE>,
+    mut take: impl FnMut(&[Sym64<LE>]) -> Result<(), ElfError>,
+) -> Result<(), ElfError> {
     let count = table.sh_size.get(LE) / SYMBOL;
     let mut next = 0;
     while next < count {
         let batch = SYMBOLS_AT_ONCE.min(count - next);
         let offset = table.sh_offset.get(LE).saturating_add(next * SYMBOL);
         let symbols: Vec<Sym64<LE>> = source.read_many("the symbol table", offset, batch)?;
-        collect(&symbols, &names, functions)?;
+        take(&symbols)?;
         next += batch;
     }
     Ok(())

@@ -51,7 +51,8 @@ impl Folder {
     /// Whether files can be made there.
     pub(super) fn check(dir: &Path) -> io::Result<()> {
         let probe = dir.join(format!(".{PREFIX}{}", std::process::id()));
-        fs::File::create(&probe)?;
+        // Not through a link that somebody has laid there.
+        fs::File::create_new(&probe)?;
         fs::remove_file(&probe)
     }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 
 use object::LittleEndian as LE;
-use object::elf::{SHN_UNDEF, SHT_DYNSYM, STT_OBJECT, Sym64};
+use object::elf::{SHN_UNDEF, SHT_DYNSYM, STT_OBJECT};
 
 use super::source::Source;
-use super::{ElfError, SYMBOL, SYMBOLS_AT_ONCE, file_header, limit, section_headers};
+use super::{ElfError, file_header, section_headers, symbol_table, symbols_of};
 
 /// Bytes of the symbol table. The largest libraries export a tenth of that.
 const MAX_TABLE: u64 = 16 << 20;
@@ -24,12 +24,9 @@ pub fn exported_data<'n>(
     let header = file_header(&source)?;
     let sections = section_headers(&source, &header)?;
     let mut found = BTreeMap::new();
-    let table = sections.iter().find(|section| section.sh_type.get(LE) == SHT_DYNSYM);
-    let Some(table) = table else { return Ok(found) };
-    let strings = usize::try_from(table.sh_link.get(LE)).ok().and_then(|at| sections.get(at));
-    let strings =
-        strings.ok_or(ElfError::Malformed { what: "a symbol table without string table" })?;
-    limit("the symbol table", table.sh_size.get(LE), MAX_TABLE)?;
+    let Some((table, strings)) = symbol_table(&sections, SHT_DYNSYM, MAX_TABLE)? else {
+        return Ok(found);
+    };
     let text =
         source.read("the string table", strings.sh_offset.get(LE), strings.sh_size.get(LE))?;
     let name_at = |at: u32| {
@@ -38,12 +35,7 @@ pub fn exported_data<'n>(
             rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
         })
     };
-    let count = table.sh_size.get(LE) / SYMBOL;
-    let mut next = 0;
-    while next < count {
-        let batch = SYMBOLS_AT_ONCE.min(count - next);
-        let offset = table.sh_offset.get(LE).saturating_add(next * SYMBOL);
-        let symbols: Vec<Sym64<LE>> = source.read_many("the symbol table", offset, batch)?;
+    symbols_of(&source, table, |symbols| {
         let data = symbols.iter().filter(|symbol| {
             symbol.st_type() == STT_OBJECT && symbol.st_shndx.get(LE) != SHN_UNDEF
         });
@@ -52,13 +44,14 @@ pub fn exported_data<'n>(
                 found.insert(*name, symbol.st_value.get(LE));
             }
         }
-        next += batch;
-    }
+        Ok(())
+    })?;
     Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::SYMBOL;
     use super::super::specimen::{CODE_ADDRESS, Function, file_of, function, library};
     use super::*;
 

@@ -7,15 +7,12 @@ use std::fs::File;
 
 use object::LittleEndian as LE;
 use object::elf::{
-    SHN_UNDEF, SHT_DYNSYM, SHT_STRTAB, SHT_SYMTAB, STB_LOCAL, STT_FUNC, SectionHeader64,
-    SectionType, Sym64,
+    SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_FUNC, SectionHeader64, SectionType,
 };
 
 use super::link_address::address_of;
 use super::source::Source;
-use super::{
-    ElfError, SYMBOL, SYMBOLS_AT_ONCE, file_header, limit, program_headers, section_headers,
-};
+use super::{ElfError, file_header, program_headers, section_headers, symbol_table, symbols_of};
 
 /// Longest name that is read, in bytes. Kernels made of templates have some hundred.
 const LONGEST: u64 = 4096;
@@ -72,24 +69,8 @@ fn search(
     kind: SectionType,
     wanted: &mut BTreeMap<u64, Vec<Found>>,
 ) -> Result<(), ElfError> {
-    let Some(table) = sections.iter().find(|section| section.sh_type.get(LE) == kind) else {
-        return Ok(());
-    };
-    let strings = usize::try_from(table.sh_link.get(LE))
-        .ok()
-        .and_then(|index| sections.get(index))
-        .filter(|section| section.sh_type.get(LE) == SHT_STRTAB)
-        .ok_or(ElfError::Malformed { what: "a symbol table without string table" })?;
-    if table.sh_entsize.get(LE) != SYMBOL {
-        return Err(ElfError::Malformed { what: "the size of a symbol is not 24" });
-    }
-    limit("the symbol table", table.sh_size.get(LE), MAX_TABLE)?;
-    let count = table.sh_size.get(LE) / SYMBOL;
-    let mut next = 0;
-    while next < count {
-        let batch = SYMBOLS_AT_ONCE.min(count - next);
-        let offset = table.sh_offset.get(LE).saturating_add(next * SYMBOL);
-        let symbols: Vec<Sym64<LE>> = source.read_many("the symbol table", offset, batch)?;
+    let Some((table, strings)) = symbol_table(sections, kind, MAX_TABLE)? else { return Ok(()) };
+    symbols_of(source, table, |symbols| {
         let defined = symbols
             .iter()
             .filter(|symbol| symbol.st_type() == STT_FUNC && symbol.st_shndx.get(LE) != SHN_UNDEF);
@@ -102,9 +83,8 @@ fn search(
                 found.push(Found { is_local: symbol.st_bind() == STB_LOCAL, name });
             }
         }
-        next += batch;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A name without the version that some linkers write behind it.
