@@ -176,6 +176,8 @@ struct Guest(Mutex<Standing>);
 enum Standing {
     /// It has shown nothing yet.
     Waits(#[expect(dead_code, reason = "it waits until this is dropped")] Waiter),
+    /// It has shown the token, and nobody sends it away.
+    IsKnown,
     /// It was let in.
     Has(
         #[expect(dead_code, reason = "it has its place until this is dropped")]
@@ -188,8 +190,8 @@ impl Guest {
         matches!(*self.0.lock().unwrap_or_else(PoisonError::into_inner), Standing::Has(_))
     }
 
-    fn take(&self, place: OwnedSemaphorePermit) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Standing::Has(place);
+    fn stand(&self, standing: Standing) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = standing;
     }
 }
 
@@ -233,12 +235,13 @@ impl Desk {
             return last(refusal);
         }
         if !guest.has_place() {
+            guest.stand(Standing::IsKnown);
             let Ok(Ok(place)) =
                 timeout(HEADER_TIMEOUT, Arc::clone(&self.places).acquire_owned()).await
             else {
                 return last(told(StatusCode::SERVICE_UNAVAILABLE, "Too many others ask.\n"));
             };
-            guest.take(place);
+            guest.stand(Standing::Has(place));
         }
         if request.uri().path() != PATH {
             return told(StatusCode::NOT_FOUND, "MCP is spoken at /mcp.\n");
