@@ -58,14 +58,7 @@ impl Chains {
     }
 
     /// Looks at the accounts; tells chains that are new in the log.
-    pub(crate) fn look(&self, mut moment: Moment) {
-        // Several moments are kept, and no rule asks for these.
-        for process in &mut Arc::make_mut(&mut moment.snapshot).processes {
-            process.offcpu = Vec::new();
-            process.runqueue = Vec::new();
-            process.launch_times = Vec::new();
-            process.errors = Vec::new();
-        }
+    pub(crate) fn look(&self, moment: Moment) {
         // Told when the engine is free again: a log that nobody reads must not hold up scrapes.
         for chain in self.new_chains(moment) {
             tracing::warn!(

@@ -16,11 +16,12 @@ mod selection;
 mod series;
 mod waits;
 
-use crate::family::{Family, Value};
+use crate::family::{Exported, Family, Sink, Value};
 use crate::metric::{SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS};
 use crate::observation::Observation;
 pub use selection::{Selection, SelectionError};
 use series::Series;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -104,14 +105,23 @@ impl Collectors {
     /// Every collector's families, then how each collector fared.
     #[must_use]
     pub fn gather(&self, observation: &Observation) -> Vec<Family> {
-        self.gather_selected(observation, &Selection::All)
+        let mut gathered = Exported::default();
+        // What keeps them cannot fail.
+        let _ = self.write(observation, &Selection::All, &mut gathered);
+        gathered.own
     }
 
-    /// The same of the selected collectors only.
-    #[must_use]
-    pub fn gather_selected(&self, observation: &Observation, selection: &Selection) -> Vec<Family> {
+    /// The same of the selected collectors only, each family handed over before the next collector makes more.
+    ///
+    /// # Errors
+    /// Those of `page`.
+    pub fn write(
+        &self,
+        observation: &Observation,
+        selection: &Selection,
+        page: &mut dyn Sink,
+    ) -> io::Result<()> {
         let input = Input { observation, series: series::group(observation) };
-        let mut families = Vec::new();
         let mut durations = Family::new(&SCRAPE_COLLECTOR_DURATION);
         let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);
         for collector in self.0.iter().filter(|collector| selection.includes(collector.name())) {
@@ -122,14 +132,14 @@ impl Collectors {
             durations.push([name.into()], Value::Float(begin.elapsed().as_secs_f64()));
             successes.push([name.into()], Value::Integer(result.is_ok().into()));
             match result {
-                Ok(collected) => families.extend(collected),
+                Ok(families) => families.into_iter().try_for_each(|family| page.own(family))?,
                 Err(error) => {
                     tracing::warn!(collector = name, %error, "a collector failed; its metrics are missing from this scrape");
                 }
             }
         }
-        families.extend([durations, successes]);
-        families
+        page.own(durations)?;
+        page.own(successes)
     }
 }
 

@@ -23,7 +23,7 @@ use crate::chains::{Chains, Findings, moment};
 use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, FOREIGN, Selection};
 use crate::config::Config;
-use crate::family::Exported;
+use crate::family::Sink;
 use crate::flight_recorder::FlightRecords;
 use crate::folding::Folding;
 use crate::gpus::Gpus;
@@ -457,14 +457,13 @@ impl Source for Daemon {
         self.collectors.names()
     }
 
-    fn scrape(&self, selection: &Selection) -> Result<Exported, ScrapeError> {
+    fn scrape(&self, selection: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let observation = self.observe().map_err(|error| ScrapeError(Box::new(error)))?;
-        let own = self.collectors.gather_selected(&observation, selection);
-        let foreign = observation.gpus.families;
-        Ok(Exported {
-            own,
-            foreign: if selection.includes(FOREIGN) { foreign } else { Vec::new() },
-        })
+        self.collectors.write(&observation, selection, page)?;
+        if selection.includes(FOREIGN) {
+            page.foreign(&observation.gpus.families)?;
+        }
+        Ok(())
     }
 
     fn chains(&self) -> Vec<Chain> {

@@ -12,8 +12,11 @@ mod foreign;
 mod line;
 mod page;
 
-use crate::family::Exported;
+use crate::family::{Exported, Family, Sink};
+use crate::foreign::Family as ForeignFamily;
+use page::Page;
 use std::io;
+use std::sync::Arc;
 
 /// A format that pages can be written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,16 +45,26 @@ impl Format {
         }
     }
 
+    /// What writes a page in this format to `sink`.
+    #[must_use]
+    pub fn writer(self, sink: &mut dyn io::Write) -> Writer<'_> {
+        let form = match self {
+            Self::Text => Form::Text,
+            Self::OpenMetrics => Form::OpenMetrics(openmetrics::Beginning::default()),
+            Self::Protobuf => Form::Protobuf(protobuf::Room::default()),
+        };
+        Writer { page: Page::new(sink), form }
+    }
+
     /// Writes the page to `sink`, piece by piece.
     ///
     /// # Errors
     /// Those of `sink`.
     pub fn write(self, exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
-        match self {
-            Self::Text => text::write(exported, sink),
-            Self::OpenMetrics => openmetrics::write(exported, sink),
-            Self::Protobuf => protobuf::write(exported, sink),
-        }
+        let mut writer = self.writer(sink);
+        exported.own.iter().try_for_each(|family| writer.family(family))?;
+        writer.foreign(&exported.foreign)?;
+        writer.finish()
     }
 
     /// The page as a whole.
@@ -61,5 +74,60 @@ impl Format {
         // Writing to a Vec cannot fail.
         let _ = self.write(exported, &mut page);
         page
+    }
+}
+
+/// Writes a page family by family. Families without samples are left out.
+pub struct Writer<'a> {
+    page: Page<'a>,
+    form: Form,
+}
+
+/// What each format remembers from one family to the next.
+enum Form {
+    Text,
+    OpenMetrics(openmetrics::Beginning),
+    Protobuf(protobuf::Room),
+}
+
+impl Writer<'_> {
+    /// Writes one of our families.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn family(&mut self, family: &Family) -> io::Result<()> {
+        if family.samples.is_empty() {
+            return Ok(());
+        }
+        match &mut self.form {
+            Form::Text => text::family(family, &mut self.page),
+            Form::OpenMetrics(beginning) => openmetrics::family(family, &mut self.page, beginning),
+            Form::Protobuf(room) => protobuf::family(family, &mut self.page, room),
+        }
+    }
+
+    /// Ends the page.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn finish(mut self) -> io::Result<()> {
+        if let Form::OpenMetrics(_) = self.form {
+            self.page.buffer.extend_from_slice(openmetrics::END);
+        }
+        self.page.flush()
+    }
+}
+
+impl Sink for Writer<'_> {
+    fn own(&mut self, family: Family) -> io::Result<()> {
+        self.family(&family)
+    }
+
+    fn foreign(&mut self, families: &[Arc<ForeignFamily>]) -> io::Result<()> {
+        match &mut self.form {
+            Form::Text => foreign::text(families, &mut self.page),
+            Form::OpenMetrics(_) => foreign::openmetrics(families, &mut self.page),
+            Form::Protobuf(room) => foreign::protobuf(families, &mut self.page, room),
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::foreign;
 use crate::metric::Metric;
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
+use std::io;
 use std::sync::Arc;
 
 /// A label's value. The two cheap forms carry what nearly all labels are made of.
@@ -92,7 +93,7 @@ pub struct Sample {
     /// When a counter or histogram began at zero, in seconds since the Unix epoch. It tells a restart from a reused PID.
     pub created: Option<f64>,
     /// What the last increase came from.
-    pub exemplar: Option<Exemplar>,
+    pub exemplar: Option<Box<Exemplar>>,
 }
 
 /// A metric and its samples.
@@ -104,7 +105,22 @@ pub struct Family {
     pub samples: Vec<Sample>,
 }
 
-/// Everything that a page tells.
+/// Takes the families of a page, in their order. What was taken needs not be kept: a page may tell of very many series.
+pub trait Sink {
+    /// Takes one of our families.
+    ///
+    /// # Errors
+    /// When it goes nowhere any more, as when the client is gone.
+    fn own(&mut self, family: Family) -> io::Result<()>;
+
+    /// Takes those that have other names, after all of ours.
+    ///
+    /// # Errors
+    /// As [`own`](Self::own).
+    fn foreign(&mut self, families: &[Arc<foreign::Family>]) -> io::Result<()>;
+}
+
+/// Everything that a page tells, kept.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Exported {
     /// Our families.
@@ -116,6 +132,18 @@ pub struct Exported {
 impl From<Vec<Family>> for Exported {
     fn from(own: Vec<Family>) -> Self {
         Self { own, foreign: Vec::new() }
+    }
+}
+
+impl Sink for Exported {
+    fn own(&mut self, family: Family) -> io::Result<()> {
+        self.own.push(family);
+        Ok(())
+    }
+
+    fn foreign(&mut self, families: &[Arc<foreign::Family>]) -> io::Result<()> {
+        self.foreign.extend_from_slice(families);
+        Ok(())
     }
 }
 
@@ -145,7 +173,7 @@ impl Family {
     /// Tells what the sample that was added last came from.
     pub fn set_exemplar(&mut self, exemplar: Option<Exemplar>) {
         if let Some(last) = self.samples.last_mut() {
-            last.exemplar = exemplar;
+            last.exemplar = exemplar.map(Box::new);
         }
     }
 

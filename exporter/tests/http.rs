@@ -10,7 +10,7 @@ mod snapshot;
 
 use gpucause::collector::{Collectors, Selection};
 use gpucause::exposition::Format;
-use gpucause::family::Exported;
+use gpucause::family::Sink;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
 use gpucause_engine::chain::Chain;
 use http_client::{DEADLINE, connect, get, read_to_end, request};
@@ -70,8 +70,8 @@ impl Source for Fixture {
         Collectors::default().names()
     }
 
-    fn scrape(&self, selection: &Selection) -> Result<Exported, ScrapeError> {
-        Ok(snapshot::selected(selection).into())
+    fn scrape(&self, selection: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
+        Ok(snapshot::selected(selection).into_iter().try_for_each(|family| page.own(family))?)
     }
 
     fn chains(&self) -> Vec<Chain> {
@@ -93,7 +93,7 @@ impl Source for Failing {
         Collectors::default().names()
     }
 
-    fn scrape(&self, _: &Selection) -> Result<Exported, ScrapeError> {
+    fn scrape(&self, _: &Selection, _: &mut dyn Sink) -> Result<(), ScrapeError> {
         if self.panics {
             panic!("a bug");
         }
@@ -133,13 +133,13 @@ impl Source for Gate {
         Collectors::default().names()
     }
 
-    fn scrape(&self, _: &Selection) -> Result<Exported, ScrapeError> {
+    fn scrape(&self, _: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let (lock, changed) = &*self.0;
         let mut state = lock.lock().unwrap();
         state.0 += 1;
         changed.notify_all();
         drop(changed.wait_timeout_while(state, DEADLINE, |state| !state.1).unwrap());
-        Ok(snapshot::families().into())
+        Ok(snapshot::families().into_iter().try_for_each(|family| page.own(family))?)
     }
 
     fn chains(&self) -> Vec<Chain> {

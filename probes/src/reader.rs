@@ -284,7 +284,7 @@ impl Reader {
             })
             .chain([timers])
             .collect();
-        let processes = processes.into_values().collect();
+        let processes = processes.into_values().map(fitted).collect();
         let launches_unwatched = self.unwatched.until(taken_at);
         Ok(Snapshot { taken_at, launches_unwatched, processes, counters, maps })
     }
@@ -495,6 +495,16 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
         rank: record.rank_plus_one.checked_sub(1).map(|rank| (rank, record.world_size)),
         ..ProcessSnapshot::new(id, Tgid(record.tgid), Comm(record.comm))
     }
+}
+
+/// Without the room that its lists made for more: copies are kept.
+fn fitted(mut process: ProcessSnapshot) -> ProcessSnapshot {
+    process.calls.shrink_to_fit();
+    process.stalls.shrink_to_fit();
+    process.kernels.shrink_to_fit();
+    process.copies.shrink_to_fit();
+    process.waits.shrink_to_fit();
+    process
 }
 
 /// Now, on the clock that the programs use.

@@ -89,8 +89,8 @@ impl<'a> Delta<'a> {
 
     /// The main thread of a worker.
     pub(crate) fn worker(&self) -> Option<ThreadDelta> {
-        let before = self.before.and_then(|before| before.worker.as_ref());
-        self.now?.worker.as_ref().and_then(|now| thread::since(before, now, self.wall))
+        let before = self.before.and_then(|before| before.worker.as_deref());
+        self.now?.worker.as_deref().and_then(|now| thread::since(before, now, self.wall))
     }
 
     /// Device memory taken, in bytes.

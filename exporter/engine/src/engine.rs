@@ -76,7 +76,7 @@ impl Engine {
     pub fn look(&mut self, moment: Moment) {
         let now = moment.snapshot.taken_at;
         let Some(last) = self.past.back() else {
-            self.past.push_back(moment);
+            self.past.push_back(kept(moment));
             return;
         };
         if now <= last.snapshot.taken_at {
@@ -106,7 +106,7 @@ impl Engine {
             moment.snapshot.processes.iter().map(|process| process.id).collect();
         self.ledger.tidy(self.looks, &self.settings, |id| known.contains(&id));
         self.histories = histories;
-        self.past.push_back(moment);
+        self.past.push_back(kept(moment));
         if self.past.len() > LONG {
             self.past.pop_front();
         }
@@ -133,6 +133,19 @@ impl Engine {
     pub fn stalls(&self) -> impl ExactSizeIterator<Item = &Stall> {
         self.ledger.stalls()
     }
+}
+
+/// A moment as later ones are compared with it: several are kept, and no [`Delta`] asks for the rest.
+fn kept(mut moment: Moment) -> Moment {
+    for process in &mut Arc::make_mut(&mut moment.snapshot).processes {
+        process.offcpu = Vec::new();
+        process.runqueue = Vec::new();
+        process.kernels = Vec::new();
+        process.launch_times = Vec::new();
+        process.collectives = Vec::new();
+        process.host.block_io = Vec::new();
+    }
+    moment
 }
 
 /// The accounts of a process at an earlier moment.

@@ -1,7 +1,7 @@
 //! How metrics whose names are not ours are written, in each format.
 
 use super::page::Page;
-use super::protobuf::Chunks;
+use super::protobuf::Room;
 use super::{line, protobuf};
 use crate::foreign::{Family, Sample};
 use std::io;
@@ -73,7 +73,7 @@ pub(super) fn openmetrics(families: &[Arc<Family>], pieces: &mut Page<'_>) -> io
 pub(super) fn protobuf(
     families: &[Arc<Family>],
     page: &mut Page<'_>,
-    chunks: &mut Chunks,
+    room: &mut Room,
 ) -> io::Result<()> {
-    with_samples(families).try_for_each(|family| protobuf::write_foreign(family, page, chunks))
+    with_samples(families).try_for_each(|family| protobuf::write_foreign(family, page, room))
 }

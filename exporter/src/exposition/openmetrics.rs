@@ -3,55 +3,53 @@
 //! Info metrics are exposed as gauges, as in the text format, so that a series has the same type whichever format a
 //! scraper asks for.
 
+use super::line;
 use super::page::Page;
-use super::{foreign, line};
-use crate::family::{Exemplar, Exported};
+use crate::family::{Exemplar, Family};
 use crate::metric::Kind;
 use std::io;
 
-/// Writes the page to `sink`, piece by piece. Families without samples are left out.
-///
-/// # Errors
-/// Those of `sink`.
-pub fn write(exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
-    let mut pieces = Page::new(sink);
-    let mut beginning = Beginning::default();
-    for family in exported.own.iter().filter(|family| !family.samples.is_empty()) {
-        let page = &mut pieces.buffer;
-        let metric = family.metric;
-        let name = metric.name;
-        page.extend_from_slice(format!("# TYPE {name} {}\n", metric.kind.type_name()).as_bytes());
-        if let Some(unit) = metric.unit {
-            page.extend_from_slice(format!("# UNIT {name} {}\n", unit.name()).as_bytes());
-        }
-        page.extend_from_slice(format!("# HELP {name} ").as_bytes());
-        line::escape(page, metric.help, true);
-        page.push(b'\n');
-        let has_beginning = matches!(metric.kind, Kind::Counter | Kind::Histogram);
-        let mut labels = line::LabelSet::default();
-        for sample in &family.samples {
-            let page = &mut pieces.buffer;
-            let labels = labels.of(family, sample);
-            line::sample(page, family, sample, labels);
-            if let Some(exemplar) = sample.exemplar.as_ref().filter(|exemplar| exemplar.is_short())
-            {
-                add_exemplar(page, exemplar);
-            }
-            if let Some(created) = sample.created.filter(|_| has_beginning) {
-                line::series(page, name, "_created", labels);
-                beginning.write(page, created);
-            }
-            pieces.flush_full()?;
-        }
+/// What a page ends with.
+pub(super) const END: &[u8] = b"# EOF\n";
+
+/// Writes a family that has samples.
+pub(super) fn family(
+    family: &Family,
+    pieces: &mut Page<'_>,
+    beginning: &mut Beginning,
+) -> io::Result<()> {
+    let page = &mut pieces.buffer;
+    let metric = family.metric;
+    let name = metric.name;
+    page.extend_from_slice(format!("# TYPE {name} {}\n", metric.kind.type_name()).as_bytes());
+    if let Some(unit) = metric.unit {
+        page.extend_from_slice(format!("# UNIT {name} {}\n", unit.name()).as_bytes());
     }
-    foreign::openmetrics(&exported.foreign, &mut pieces)?;
-    pieces.buffer.extend_from_slice(b"# EOF\n");
-    pieces.flush()
+    page.extend_from_slice(format!("# HELP {name} ").as_bytes());
+    line::escape(page, metric.help, true);
+    page.push(b'\n');
+    let has_beginning = matches!(metric.kind, Kind::Counter | Kind::Histogram);
+    let mut labels = line::LabelSet::default();
+    for sample in &family.samples {
+        let page = &mut pieces.buffer;
+        let labels = labels.of(family, sample);
+        line::sample(page, family, sample, labels);
+        let exemplar = sample.exemplar.as_deref().filter(|exemplar| exemplar.is_short());
+        if let Some(exemplar) = exemplar {
+            add_exemplar(page, exemplar);
+        }
+        if let Some(created) = sample.created.filter(|_| has_beginning) {
+            line::series(page, name, "_created", labels);
+            beginning.write(page, created);
+        }
+        pieces.flush_full()?;
+    }
+    Ok(())
 }
 
 /// When series began: all of a process at the same moment, whose digits are found once.
 #[derive(Default)]
-struct Beginning {
+pub(super) struct Beginning {
     created: f64,
     line: Vec<u8>,
 }

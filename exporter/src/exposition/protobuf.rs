@@ -6,34 +6,26 @@
 mod field;
 mod wire;
 
-use super::foreign;
 use super::ladder::{LADDER, cumulate};
 use super::native::{Buckets, SCHEMA, ZERO_THRESHOLD};
 use super::page::{CHUNK_BYTES, Page};
-use crate::family::{Exemplar, Exported, Family, Sample, Value};
+use crate::family::{Exemplar, Family, Sample, Value};
 use crate::foreign::{Family as ForeignFamily, Kind as ForeignKind};
 use crate::metric::{Kind, Metric};
 use gpucause_abi::hist::Histogram;
 use std::io;
 
-/// Writes the page to `sink`, piece by piece. Families without samples are left out.
-///
-/// # Errors
-/// Those of `sink`.
-pub fn write(exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
-    let mut page = Page::new(sink);
-    let (mut chunks, mut native) = (Chunks::default(), Buckets::default());
-    for family in exported.own.iter().filter(|family| !family.samples.is_empty()) {
-        write_family(family, &mut page, &mut chunks, &mut native)?;
-    }
-    foreign::protobuf(&exported.foreign, &mut page, &mut chunks)?;
-    page.flush()
+/// Room that is used for one family after the other.
+#[derive(Default)]
+pub(super) struct Room {
+    chunks: Chunks,
+    native: Buckets,
 }
 
 /// A family's metrics, which are encoded before its length can be written: in chunks, since they may be many megabytes.
 /// Chunks that were written are used again.
 #[derive(Default)]
-pub(super) struct Chunks {
+struct Chunks {
     full: Vec<Vec<u8>>,
     current: Vec<u8>,
     spare: Vec<Vec<u8>>,
@@ -66,12 +58,9 @@ impl Chunks {
     }
 }
 
-fn write_family(
-    family: &Family,
-    page: &mut Page<'_>,
-    chunks: &mut Chunks,
-    native: &mut Buckets,
-) -> io::Result<()> {
+/// Writes a family that has samples.
+pub(super) fn family(family: &Family, page: &mut Page<'_>, room: &mut Room) -> io::Result<()> {
+    let Room { chunks, native } = room;
     let row = family.metric;
     for sample in &family.samples {
         wire::message(chunks.room(), field::family::METRIC, |out| metric(out, row, sample, native));
@@ -93,7 +82,7 @@ fn write_family(
 pub(super) fn write_foreign(
     family: &ForeignFamily,
     page: &mut Page<'_>,
-    chunks: &mut Chunks,
+    Room { chunks, .. }: &mut Room,
 ) -> io::Result<()> {
     let (field, kind) = match family.kind {
         ForeignKind::Counter => (field::metric::COUNTER, 0),

@@ -18,7 +18,7 @@ use crate::clock::WallClock;
 use crate::collector::{Collectors, Selection};
 use crate::config::Config;
 use crate::daemon::{keep_faults_up, keep_up};
-use crate::family::Exported;
+use crate::family::Sink;
 use crate::kernel_names::{KernelNames, NameSource};
 use crate::observation::Observation;
 use crate::process_details::ProcessDetails;
@@ -185,11 +185,11 @@ impl Source for Stage {
         self.collectors.names()
     }
 
-    fn scrape(&self, selection: &Selection) -> Result<Exported, ScrapeError> {
+    fn scrape(&self, selection: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let observation = self.now().observation.clone();
         let observation = observation
             .unwrap_or_else(|| Observation::new(Snapshot::default(), Nanos(0), WallClock::now()));
-        Ok(self.collectors.gather_selected(&observation, selection).into())
+        Ok(self.collectors.write(&observation, selection, page)?)
     }
 
     fn chains(&self) -> Vec<Chain> {

@@ -21,7 +21,7 @@ use super::web_config::WebConfig;
 use super::web_config::client_cert::san::alternative_names;
 use super::{Limits, LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::collector::{Collectors, Selection};
-use crate::family::Exported;
+use crate::family::Sink;
 use gpucause_engine::chain::Chain;
 
 /// Bytes that may be on their way to one side.
@@ -35,8 +35,8 @@ impl Source for Nothing {
         Collectors::default().names()
     }
 
-    fn scrape(&self, _: &Selection) -> Result<Exported, ScrapeError> {
-        Ok(Exported::default())
+    fn scrape(&self, _: &Selection, _: &mut dyn Sink) -> Result<(), ScrapeError> {
+        Ok(())
     }
 
     fn chains(&self) -> Vec<Chain> {

@@ -11,6 +11,7 @@ use crate::exposition::gzip::Gzip;
 use crate::exposition::{Format, negotiate};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -210,21 +211,22 @@ fn write_page(
     gzip: bool,
     mut page: Outgoing<ScrapeError>,
 ) {
-    let exported = match source.scrape(selection) {
-        Ok(exported) => exported,
-        Err(error) => return page.fail(error),
+    let write = |sink: &mut dyn io::Write| {
+        let mut writer = format.writer(sink);
+        source.scrape(selection, &mut writer)?;
+        Ok(writer.finish()?)
     };
     let written = if gzip {
-        Gzip::new(&mut page).and_then(|mut gzip| {
-            format.write(&exported, &mut gzip)?;
-            gzip.finish()
+        Gzip::new(&mut page).map_err(ScrapeError::from).and_then(|mut gzip| {
+            write(&mut gzip)?;
+            Ok(gzip.finish()?)
         })
     } else {
-        format.write(&exported, &mut page)
+        write(&mut page)
     };
     match written {
         Ok(()) => page.finish(),
-        Err(error) => page.fail(ScrapeError(Box::new(error))),
+        Err(error) => page.fail(error),
     }
 }
 

@@ -1,19 +1,20 @@
 //! Where pages come from.
 
 use crate::collector::Selection;
-use crate::family::Exported;
+use crate::family::Sink;
 use gpucause_engine::chain::Chain;
+use std::io;
 
 /// What the server asks for families. Called from several threads.
 pub trait Source: Send + Sync + 'static {
     /// The names of the collectors that a scrape can select. Must not block.
     fn collectors(&self) -> Vec<&'static str>;
 
-    /// What the selected collectors have to export now. May block.
+    /// Hands over what the selected collectors have to export now. May block.
     ///
     /// # Errors
-    /// When there is no page at all to give: a part that is missing is told within the page.
-    fn scrape(&self, selection: &Selection) -> Result<Exported, ScrapeError>;
+    /// When there is no page at all to give, or it goes nowhere: a part that is missing is told within the page.
+    fn scrape(&self, selection: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError>;
 
     /// The causal chains that were found, the worst first. Must not block for long.
     fn chains(&self) -> Vec<Chain>;
@@ -37,3 +38,9 @@ pub enum Readiness {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make the page: {0}")]
 pub struct ScrapeError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
+
+impl From<io::Error> for ScrapeError {
+    fn from(error: io::Error) -> Self {
+        Self(Box::new(error))
+    }
+}

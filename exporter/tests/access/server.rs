@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gpucause::collector::Selection;
-use gpucause::family::Exported;
+use gpucause::family::Sink;
 use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
 use gpucause_engine::chain::Chain;
 use tokio::sync::oneshot;
@@ -27,9 +27,9 @@ impl Source for Fixture {
         Vec::new()
     }
 
-    fn scrape(&self, _: &Selection) -> Result<Exported, ScrapeError> {
+    fn scrape(&self, _: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         std::thread::sleep(self.takes);
-        Ok(snapshot::families().into())
+        Ok(snapshot::families().into_iter().try_for_each(|family| page.own(family))?)
     }
 
     fn chains(&self) -> Vec<Chain> {

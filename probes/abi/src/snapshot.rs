@@ -84,7 +84,7 @@ pub struct ProcessSnapshot {
     /// The dispatcher threads that live.
     pub dispatchers: Vec<DispatcherSnapshot>,
     /// The main thread of a worker process while it lives and makes no traced calls: all of its time is in the host phase.
-    pub worker: Option<DispatcherSnapshot>,
+    pub worker: Option<Box<DispatcherSnapshot>>,
     /// Time from one launch's return to the next launch's entry on the same thread.
     pub launch_gap: Histogram,
     /// How long threads of its parent waited until this process woke them.

@@ -79,9 +79,11 @@ impl Reader {
                 match report.thread {
                     Some((Role::Dispatcher, thread)) => {
                         process.dispatcher_time.merge(&thread.time);
+                        // Most have one, and the vector would make room for four.
+                        process.dispatchers.reserve_exact(1);
                         process.dispatchers.push(thread);
                     }
-                    Some((_, thread)) => process.worker = Some(thread),
+                    Some((_, thread)) => process.worker = Some(Box::new(thread)),
                     None => {}
                 }
             }

@@ -101,7 +101,7 @@ fn process(id: u32) -> impl Strategy<Value = ProcessSnapshot> {
         for thread in &process.dispatchers {
             process.dispatcher_time.merge(&thread.time);
         }
-        (process.worker, process.launch_gap) = (rest.0, rest.1);
+        (process.worker, process.launch_gap) = (rest.0.map(Box::new), rest.1);
         let copies = rest.2.into_iter();
         process.copies = copies.map(|(hist, class)| (CopyKind::D2h, class, hist)).collect();
         (process.first_seen, process.ended, process.dispatches) = life;

@@ -132,8 +132,8 @@ fn a_family_of_many_chunks_reads_back_whole() {
         family.push([pid.to_string().into(), "p".into(), "r".into()], Value::Histogram(values));
     }
     let mut writes = Vec::new();
-    struct Sink<'a>(&'a mut Vec<Vec<u8>>);
-    impl io::Write for Sink<'_> {
+    struct Writes<'a>(&'a mut Vec<Vec<u8>>);
+    impl io::Write for Writes<'_> {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.push(bytes.to_vec());
             Ok(bytes.len())
@@ -142,7 +142,7 @@ fn a_family_of_many_chunks_reads_back_whole() {
             Ok(())
         }
     }
-    write(&vec![family].into(), &mut Sink(&mut writes)).unwrap();
+    Format::Protobuf.write(&vec![family].into(), &mut Writes(&mut writes)).unwrap();
     assert!(writes.len() > 5 && writes.iter().all(|piece| piece.len() < 3 * CHUNK_BYTES));
     let page = writes.concat();
     let read = MetricFamily::decode_length_delimited(page.as_slice()).unwrap();

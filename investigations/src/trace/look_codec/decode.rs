@@ -151,7 +151,7 @@ fn process(axes: &Axes, told: message::Process) -> Result<ProcessSnapshot> {
         rank: rank.zip(ranks),
         dispatcher_time: account(axes, &dispatcher_time)?,
         dispatchers: each(dispatchers, |told| dispatcher(axes, told).map(Some))?,
-        worker: worker.map(|told| dispatcher(axes, told)).transpose()?,
+        worker: worker.map(|told| dispatcher(axes, told).map(Box::new)).transpose()?,
         launch_gap: histogram(launch_gap)?,
         ended_waits: Nanos(ended_waits),
         waits: each(waits, |told| wait(axes, told))?,

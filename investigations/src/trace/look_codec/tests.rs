@@ -150,7 +150,7 @@ impl Source {
             rank: self.maybe(|source| (source.small(), source.small())),
             dispatcher_time: self.time(),
             dispatchers: self.some(Self::dispatcher),
-            worker: self.maybe(Self::dispatcher),
+            worker: self.maybe(Self::dispatcher).map(Box::new),
             launch_gap: self.histogram(),
             ended_waits: self.nanos(),
             waits: self.some(Self::wait),
