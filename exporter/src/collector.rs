@@ -23,7 +23,7 @@ pub use selection::{Selection, SelectionError};
 use series::Series;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The collector that metrics under names which are not ours belong to.
 pub const FOREIGN: &str = "gpus";
@@ -57,7 +57,15 @@ pub trait Collector: Send + Sync {
     ///
     /// # Errors
     /// When there is nothing true to say; the other collectors are not concerned.
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError>;
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError>;
+}
+
+/// Families, each of which need not be made before it is asked for.
+pub type Families<'a> = Box<dyn Iterator<Item = Family> + 'a>;
+
+/// Families that are made already, since what they tell is found in one go.
+fn made<'a>(families: impl IntoIterator<Item = Family, IntoIter: 'a>) -> Families<'a> {
+    Box::new(families.into_iter())
 }
 
 /// The collectors that make up a page.
@@ -126,20 +134,41 @@ impl Collectors {
         let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);
         for collector in self.0.iter().filter(|collector| selection.includes(collector.name())) {
             let name = collector.name();
-            let begin = Instant::now();
-            let result = catch_unwind(AssertUnwindSafe(|| collector.collect(&input)))
-                .unwrap_or(Err(CollectError::Panicked));
-            durations.push([name.into()], Value::Float(begin.elapsed().as_secs_f64()));
-            successes.push([name.into()], Value::Integer(result.is_ok().into()));
-            match result {
-                Ok(families) => families.into_iter().try_for_each(|family| page.own(family))?,
-                Err(error) => {
-                    tracing::warn!(collector = name, %error, "a collector failed; its metrics are missing from this scrape");
-                }
+            let (took, outcome) = collected(collector.as_ref(), &input, page)?;
+            durations.push([name.into()], Value::Float(took.as_secs_f64()));
+            successes.push([name.into()], Value::Integer(outcome.is_ok().into()));
+            if let Err(error) = outcome {
+                tracing::warn!(collector = name, %error, "a collector failed; metrics of it are missing from this scrape");
             }
         }
         page.own(durations)?;
         page.own(successes)
+    }
+}
+
+/// Hands over the families of one collector; how long they took to be made, and whether they all were.
+fn collected(
+    collector: &dyn Collector,
+    input: &Input<'_>,
+    page: &mut dyn Sink,
+) -> io::Result<(Duration, Result<(), CollectError>)> {
+    let mut took = Duration::ZERO;
+    let begin = Instant::now();
+    let families = catch_unwind(AssertUnwindSafe(|| collector.collect(input)));
+    took += begin.elapsed();
+    let mut families = match families.unwrap_or(Err(CollectError::Panicked)) {
+        Ok(families) => families,
+        Err(error) => return Ok((took, Err(error))),
+    };
+    loop {
+        let begin = Instant::now();
+        let next = catch_unwind(AssertUnwindSafe(|| families.next()));
+        took += begin.elapsed();
+        match next {
+            Ok(Some(family)) => page.own(family)?,
+            Ok(None) => return Ok((took, Ok(()))),
+            Err(_) => return Ok((took, Err(CollectError::Panicked))),
+        }
     }
 }
 

@@ -26,7 +26,8 @@ const FILLS: u64 = 4;
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     launches_per_second: f64,
-    offcpu: [f64; REASONS],
+    /// Shares, of which there are many and none is needed to the last digit.
+    offcpu: [f32; REASONS],
 }
 
 /// A window as it is remembered.
@@ -66,7 +67,7 @@ impl History {
     pub(crate) fn usual_offcpu(&self) -> [f64; REASONS] {
         let mut usual = [0.0; REASONS];
         for (index, share) in usual.iter_mut().enumerate() {
-            *share = median(self.paces.iter().map(|pace| pace.offcpu[index]));
+            *share = median(self.paces.iter().map(|pace| pace.offcpu[index].into()));
         }
         usual
     }
@@ -101,10 +102,7 @@ impl History {
         let before = std::mem::replace(&mut self.last_live, live);
         let quiet = is_quiet(delta, before, live, settings);
         self.warm_up(now, quiet, delta.launches(&settings.launch_ops) > 0, settings);
-        let apart = Nanos(leak_span(settings).0 / (LOOKS as u64 / 2));
-        if self.live.back().is_none_or(|&(last, _)| now.less(last) >= apart) {
-            push(&mut self.live, (now, live), LOOKS);
-        }
+        self.remember_live(now, live, leak_span(settings));
         let counted = delta.wall.0 > 0 && delta.saw_launches();
         if !healthy || !(quiet || self.settled) || !counted {
             return;
@@ -113,12 +111,27 @@ impl History {
         if let Some(thread) = delta.main_feeder() {
             for (share, &reason) in offcpu.iter_mut().zip(Reason::ALL) {
                 let time = thread.in_state(State::Off(reason), |p| Phases::Feeding.contain(p));
-                *share = ratio(time, thread.wall);
+                #[expect(clippy::cast_possible_truncation, reason = "a share, told to six digits")]
+                let rounded = ratio(time, thread.wall) as f32;
+                *share = rounded;
             }
         }
         let launches_per_second =
             delta.launches(&settings.launch_ops) as f64 / delta.wall.as_secs_f64();
         push(&mut self.paces, Pace { launches_per_second, offcpu }, PACES);
+    }
+
+    /// Remembers device memory in use, for as long as [`live_over`](Self::live_over) may ask for it.
+    fn remember_live(&mut self, now: Nanos, live: u64, span: Nanos) {
+        let apart = Nanos(span.0 / (LOOKS as u64 / 2));
+        if self.live.back().is_some_and(|&(last, _)| now.less(last) < apart) {
+            return;
+        }
+        let from = now.less(span);
+        while self.live.get(1).is_some_and(|&(second, _)| second <= from) {
+            self.live.pop_front();
+        }
+        push(&mut self.live, (now, live), LOOKS);
     }
 
     /// A window without launches says nothing of whether the process has warmed up.

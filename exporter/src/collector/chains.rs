@@ -1,6 +1,6 @@
 //! Causal chains as counters: how many, and the time they cost.
 
-use super::{CollectError, Collector, Input, Series};
+use super::{CollectError, Collector, Families, Input, Series, made};
 use crate::chains::Findings;
 use crate::family::{Exemplar, Family, Value};
 use crate::metric::{CAUSAL_CHAINS, STALL_SECONDS};
@@ -16,7 +16,7 @@ impl Collector for Chains {
         "chains"
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let told = Told::of(&input.observation.findings);
         let mut chains = Family::new(&CAUSAL_CHAINS);
         let mut stalls = Family::new(&STALL_SECONDS);
@@ -24,7 +24,7 @@ impl Collector for Chains {
             add_counts(&mut chains, &told, series);
             add_stalls(&mut stalls, &told, series);
         }
-        Ok(vec![chains, stalls])
+        Ok(made([chains, stalls]))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The daemon itself: its build, and what it takes of the host.
 
-use super::{CollectError, Collector, Input};
+use super::{CollectError, Collector, Families, Input, made};
 use crate::clock;
 use crate::family::{Family, Value};
 use crate::metric::{
@@ -26,7 +26,7 @@ impl Collector for Daemon {
         "daemon"
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let mut build = Family::new(&BUILD_INFO);
         build.push(
             [
@@ -84,7 +84,7 @@ impl Collector for Daemon {
                 sample.created = created;
             }
         }
-        Ok(families)
+        Ok(made(families))
     }
 }
 

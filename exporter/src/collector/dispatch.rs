@@ -1,6 +1,6 @@
 //! Where dispatcher threads' time goes, what they are in now, and how long they leave the GPU without a launch.
 
-use super::{CollectError, Collector, Input, Series};
+use super::{CollectError, Collector, Families, Input, Series, made};
 use crate::family::{Family, Value};
 use crate::metric::{
     DISPATCHER_LOST, DISPATCHER_TIME, DISPATCHER_WALL, INFLIGHT_CALL_AGE, LAUNCH_GAP,
@@ -17,7 +17,7 @@ impl Collector for Dispatch {
         "dispatch"
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let mut times = Family::new(&DISPATCHER_TIME);
         let mut walls = Family::new(&DISPATCHER_WALL);
         let mut losses = Family::new(&DISPATCHER_LOST);
@@ -33,7 +33,7 @@ impl Collector for Dispatch {
                 series.created,
             );
         }
-        Ok(vec![ages, gaps, times, walls, losses])
+        Ok(made([ages, gaps, times, walls, losses]))
     }
 }
 

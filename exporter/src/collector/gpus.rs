@@ -1,6 +1,6 @@
 //! How it stands with what others tell of the GPUs. Their metrics themselves are no families of ours.
 
-use super::{CollectError, Collector, Input};
+use super::{CollectError, Collector, Families, Input, made};
 use crate::family::{Family, Value};
 use crate::metric::{DCGM_FETCH_FAILURES, DCGM_PAGE_AGE, DCGM_UP, NVML_SAMPLE_AGE};
 
@@ -11,7 +11,7 @@ impl Collector for Gpus {
         super::FOREIGN
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let observation = input.observation;
         let mut up = Family::new(&DCGM_UP);
         let mut age = Family::new(&DCGM_PAGE_AGE);
@@ -30,6 +30,6 @@ impl Collector for Gpus {
         if let Some(old) = observation.gpus.nvml.as_ref().and_then(|nvml| nvml.age) {
             sample_age.push([], Value::Float(old.as_secs_f64()));
         }
-        Ok(vec![up, age, failures, sample_age])
+        Ok(made([up, age, failures, sample_age]))
     }
 }

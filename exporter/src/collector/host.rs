@@ -1,7 +1,7 @@
 //! What observed processes ask of the host's disks, memory, network and CPU quota.
 
 use super::series::Series;
-use super::{CollectError, Collector, Input};
+use super::{CollectError, Collector, Families, Input, made};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     BLOCK_IO_BYTES, BLOCK_IO_REQUESTS, BLOCK_IO_TIME, CGROUP_THROTTLED_PERIODS,
@@ -33,7 +33,7 @@ impl Collector for Host {
         "host"
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let mut families: Vec<Family> = block_io(&input.series).into();
         families.push(page_faults(&input.series));
         for (metric, programs, value) in COUNTED {
@@ -45,7 +45,7 @@ impl Collector for Host {
             families.push(family);
         }
         families.extend(throttled(input));
-        Ok(families)
+        Ok(made(families))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Launches by kernel, and how long those of the hottest kernels take.
 
-use super::{CollectError, Collector, Input};
+use super::{CollectError, Collector, Families, Input, made};
 use crate::family::{Family, LabelValue, Value};
 use crate::kernel_names::{KernelLaunches, OTHER, UNKNOWN};
 use crate::metric::{KERNEL_LAUNCH_DURATION, KERNEL_LAUNCHES, KERNEL_NAMES_FOLDED};
@@ -12,7 +12,7 @@ impl Collector for Kernels {
         "kernels"
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let mut launches = Family::new(&KERNEL_LAUNCHES);
         let mut durations = Family::new(&KERNEL_LAUNCH_DURATION);
         for series in &input.series {
@@ -39,6 +39,6 @@ impl Collector for Kernels {
         }
         let since = Some(input.observation.clock.unix_seconds(input.observation.since));
         let folded = Value::Integer(input.observation.kernel_names_folded);
-        Ok(vec![launches, durations, Family::single(&KERNEL_NAMES_FOLDED, folded, since)])
+        Ok(made([launches, durations, Family::single(&KERNEL_NAMES_FOLDED, folded, since)]))
     }
 }

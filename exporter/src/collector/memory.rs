@@ -1,6 +1,6 @@
 //! Bytes: copied, taken, given back, and sent between GPUs.
 
-use super::{CollectError, Collector, Input};
+use super::{CollectError, Collector, Families, Input, made};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     DEVICE_MEMORY_ALLOCATED, DEVICE_MEMORY_FREED, DEVICE_MEMORY_LIVE, MEMCPY_BYTES,
@@ -19,7 +19,7 @@ impl Collector for Memory {
         "memory"
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let mut copied = Family::new(&MEMCPY_BYTES);
         let mut durations = Family::new(&MEMCPY_DURATION);
         let mut allocated = Family::new(&DEVICE_MEMORY_ALLOCATED);
@@ -54,6 +54,6 @@ impl Collector for Memory {
                 collectives.push_created(with(op.name), Value::Integer(*bytes), created);
             }
         }
-        Ok(vec![copied, durations, allocated, freed, live, collectives])
+        Ok(made([copied, durations, allocated, freed, live, collectives]))
     }
 }

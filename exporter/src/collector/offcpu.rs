@@ -1,6 +1,6 @@
 //! What the scheduler did with the threads of observed processes.
 
-use super::{CollectError, Collector, Input};
+use super::{CollectError, Collector, Families, Input, made};
 use crate::family::{Family, Value};
 use crate::metric::{CONTEXT_SWITCHES, OFFCPU_DURATION, RUNQUEUE_LATENCY};
 use gpucause_abi::state::{Role, Switch};
@@ -12,7 +12,7 @@ impl Collector for Offcpu {
         "offcpu"
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let mut durations = Family::new(&OFFCPU_DURATION);
         let mut latencies = Family::new(&RUNQUEUE_LATENCY);
         let mut switches = Family::new(&CONTEXT_SWITCHES);
@@ -47,6 +47,6 @@ impl Collector for Offcpu {
                 }
             }
         }
-        Ok(vec![durations, latencies, switches])
+        Ok(made([durations, latencies, switches]))
     }
 }

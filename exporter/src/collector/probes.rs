@@ -1,6 +1,6 @@
 //! The kernel programs and maps: what became of them, what they did, what did not fit.
 
-use super::{CollectError, Collector, Input};
+use super::{CollectError, Collector, Families, Input, made};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     CALLS_CUT, CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW, DUPLICATE_HITS,
@@ -19,7 +19,7 @@ impl Collector for Probes {
         "probes"
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let observation = input.observation;
         let since = Some(observation.clock.unix_seconds(observation.since));
         let mut families = vec![probe_info(observation)];
@@ -32,7 +32,7 @@ impl Collector for Probes {
             Value::Integer(observation.mmap_events_lost),
             since,
         ));
-        Ok(families)
+        Ok(made(families))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who the observed processes are.
 
-use super::{CollectError, Collector, Input};
+use super::{CollectError, Collector, Families, Input, made};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{PROCESS_INFO, PROCESSES_EXCLUDED, PROCESSES_FOLDED, PROCESSES_OBSERVED};
 
@@ -11,7 +11,7 @@ impl Collector for Processes {
         "processes"
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let observation = input.observation;
         let mut info = Family::new(&PROCESS_INFO);
         for series in &input.series {
@@ -43,7 +43,7 @@ impl Collector for Processes {
                 Value::Integer(1),
             );
         }
-        Ok(vec![
+        Ok(made([
             info,
             Family::single(&PROCESSES_OBSERVED, Value::Integer(observation.processes_live), None),
             Family::single(
@@ -56,6 +56,6 @@ impl Collector for Processes {
                 Value::Integer(observation.processes_excluded),
                 None,
             ),
-        ])
+        ]))
     }
 }

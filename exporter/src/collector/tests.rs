@@ -6,7 +6,7 @@ use crate::family::Sample;
 use crate::kernel_names::KernelLaunches;
 use crate::metric::{
     CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, DISPATCHER_LOST, DISPATCHER_TIME,
-    DISPATCHER_WALL, KERNEL_LAUNCHES, Metric, STALL_SECONDS,
+    DISPATCHER_WALL, KERNEL_LAUNCHES, Metric, PROCESSES_OBSERVED, STALL_SECONDS,
 };
 use crate::server::ReloadState;
 use gpucause_abi::hist::{Histogram, slot_of};
@@ -17,7 +17,6 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::chain::Cause;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -194,7 +193,7 @@ impl Collector for Broken {
         "broken"
     }
 
-    fn collect(&self, _input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, _input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         Err(CollectError::Unreadable("anything"))
     }
 }
@@ -206,9 +205,53 @@ impl Collector for Panicking {
         "panicking"
     }
 
-    fn collect(&self, _input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, _input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         panic!("a bug");
     }
+}
+
+/// Panics once its first family is made.
+struct HalfWay;
+
+impl Collector for HalfWay {
+    fn name(&self) -> &'static str {
+        "half way"
+    }
+
+    fn collect<'a>(&'a self, _input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
+        let first = Family::single(&PROCESSES_OBSERVED, Value::Integer(7), None);
+        Ok(Box::new(std::iter::once(first).chain(std::iter::once_with(|| panic!("a bug")))))
+    }
+}
+
+#[test]
+fn a_collector_that_fails_half_way_is_told_and_what_it_made_stays() {
+    let collectors = Collectors::new(vec![Box::new(HalfWay), Box::new(calls::Calls)]);
+    let families = collectors.gather(&observation(vec![process(1, 5, 3)]));
+    let successes = samples(&families, &SCRAPE_COLLECTOR_SUCCESS).into_iter();
+    let successes: Vec<_> = successes.map(|sample| sample.value).collect();
+    assert_eq!(successes, [Value::Integer(0), Value::Integer(1)]);
+    let observed: Vec<_> = samples(&families, &PROCESSES_OBSERVED);
+    assert_eq!(observed.len(), 1);
+    assert_eq!(samples(&families, &CUDA_CALL_DURATION).len(), 1);
+}
+
+#[test]
+fn a_page_that_goes_nowhere_is_made_no_further() {
+    struct Gone(usize);
+    impl Sink for Gone {
+        fn own(&mut self, _: Family) -> io::Result<()> {
+            self.0 += 1;
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn foreign(&mut self, _: &[std::sync::Arc<crate::foreign::Family>]) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut gone = Gone(0);
+    let observation = observation(vec![process(1, 5, 3)]);
+    let error = Collectors::default().write(&observation, &Selection::All, &mut gone).unwrap_err();
+    assert_eq!((error.kind(), gone.0), (io::ErrorKind::BrokenPipe, 1));
 }
 
 #[test]

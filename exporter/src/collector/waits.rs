@@ -1,6 +1,6 @@
 //! Whom dispatcher and worker threads waited for.
 
-use super::{CollectError, Collector, Input};
+use super::{CollectError, Collector, Families, Input, made};
 use crate::family::{Family, Value};
 use crate::metric::{BLOCKED_ON, PREEMPTED_BY, WAIT_NAMES_FOLDED};
 
@@ -11,7 +11,7 @@ impl Collector for Waits {
         "waits"
     }
 
-    fn collect(&self, input: &Input<'_>) -> Result<Vec<Family>, CollectError> {
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let mut preempted = Family::new(&PREEMPTED_BY);
         let mut blocked = Family::new(&BLOCKED_ON);
         for series in &input.series {
@@ -32,6 +32,6 @@ impl Collector for Waits {
         for (metric, count) in [(&PREEMPTED_BY, counts.0), (&BLOCKED_ON, counts.1)] {
             folded.push_created([metric.name.into()], Value::Integer(count), since);
         }
-        Ok(vec![preempted, blocked, folded])
+        Ok(made([preempted, blocked, folded]))
     }
 }

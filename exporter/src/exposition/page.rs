@@ -5,7 +5,7 @@ use std::io;
 /// How much of a page is written at a time.
 pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 /// Room beyond a chunk for what is added before somebody looks.
-const SLACK_BYTES: usize = 8 * 1024;
+pub(super) const SLACK_BYTES: usize = 8 * 1024;
 
 /// The part of a page that is not written yet.
 pub(super) struct Page<'a> {

@@ -8,7 +8,7 @@ mod wire;
 
 use super::ladder::{LADDER, cumulate};
 use super::native::{Buckets, SCHEMA, ZERO_THRESHOLD};
-use super::page::{CHUNK_BYTES, Page};
+use super::page::{CHUNK_BYTES, Page, SLACK_BYTES};
 use crate::family::{Exemplar, Family, Sample, Value};
 use crate::foreign::{Family as ForeignFamily, Kind as ForeignKind};
 use crate::metric::{Kind, Metric};
@@ -31,11 +31,16 @@ struct Chunks {
     spare: Vec<Vec<u8>>,
 }
 
+/// Of the right size from the beginning: one that grew into it would take twice as much.
+fn chunk() -> Vec<u8> {
+    Vec::with_capacity(CHUNK_BYTES + SLACK_BYTES)
+}
+
 impl Chunks {
     /// Where the next metric goes.
     fn room(&mut self) -> &mut Vec<u8> {
         if self.current.len() >= CHUNK_BYTES {
-            let next = self.spare.pop().unwrap_or_default();
+            let next = self.spare.pop().unwrap_or_else(chunk);
             self.full.push(std::mem::replace(&mut self.current, next));
         }
         &mut self.current
