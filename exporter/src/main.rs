@@ -20,7 +20,7 @@ use gpucause::{
 };
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
-use gpucause_probes::allocator::share_one_arena;
+use gpucause_probes::allocator::keep_little;
 use gpucause_probes::recorder::RingSize;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    share_one_arena();
+    keep_little();
     let result = match cli.command {
         Command::Exporter(args) => {
             if args.config.check {
