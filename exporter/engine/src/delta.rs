@@ -14,6 +14,7 @@ use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
 
 use crate::effect::{ratio, total};
+use crate::past::{Before, ThreadBefore};
 
 pub(crate) use call::CallDelta;
 pub(crate) use thread::ThreadDelta;
@@ -29,7 +30,7 @@ pub(crate) struct Delta<'a> {
     pub(crate) wall: Nanos,
     /// How much of it launches were not watched.
     pub(crate) launches_unwatched: Nanos,
-    before: Option<&'a ProcessSnapshot>,
+    before: Option<&'a Before>,
     now: Option<&'a ProcessSnapshot>,
     // Made when they are asked for: of the longer of two windows hardly anything is.
     calls: OnceCell<Vec<CallDelta<'a>>>,
@@ -53,7 +54,7 @@ fn entry<T>(earlier: &[T], index: usize, same: impl Fn(&T) -> bool) -> Option<&T
 impl<'a> Delta<'a> {
     /// What `now` has more than `before`; all of it when there is no before.
     pub(crate) fn between(
-        before: Option<&'a ProcessSnapshot>,
+        before: Option<&'a Before>,
         now: &'a ProcessSnapshot,
         wall: Nanos,
     ) -> Self {
@@ -76,8 +77,8 @@ impl<'a> Delta<'a> {
         self.threads.get_or_init(|| {
             let Some(now) = self.now else { return Vec::new() };
             let of = |(index, thread): (usize, &DispatcherSnapshot)| {
-                let same = |earlier: &DispatcherSnapshot| earlier.tid == thread.tid;
-                let earlier = self.before.and_then(|b| entry(&b.dispatchers, index, same));
+                let same = |earlier: &ThreadBefore| earlier.tid == thread.tid;
+                let earlier = self.before.and_then(|before| entry(&before.threads, index, same));
                 thread::since(earlier, thread, self.wall)
             };
             let mut threads = Vec::with_capacity(now.dispatchers.len() + 1);
@@ -95,17 +96,14 @@ impl<'a> Delta<'a> {
 
     /// Device memory taken, in bytes.
     pub(crate) fn allocated(&self) -> u64 {
-        self.more(|process| process.memory.allocated)
+        let now = self.now.map_or(0, |now| now.memory.allocated);
+        now.saturating_sub(self.before.map_or(0, |before| before.allocated))
     }
 
     /// Times that the kernel chose the process to be killed for lack of memory.
     pub(crate) fn oom_kills(&self) -> u64 {
-        self.more(|process| process.host.oom_kills)
-    }
-
-    /// What there is more of a count.
-    fn more(&self, of: impl Fn(&ProcessSnapshot) -> u64) -> u64 {
-        self.now.map_or(0, &of).saturating_sub(self.before.map_or(0, &of))
+        let now = self.now.map_or(0, |now| now.host.oom_kills);
+        now.saturating_sub(self.before.map_or(0, |before| before.oom_kills))
     }
 
     /// Copies by kind and size class: how many, and what they took together.
@@ -128,8 +126,8 @@ impl<'a> Delta<'a> {
 
     /// How long threads of its parent waited until this process woke them.
     pub(crate) fn ended_waits(&self) -> Nanos {
-        let ended = |process: Option<&ProcessSnapshot>| process.map_or(Nanos(0), |p| p.ended_waits);
-        ended(self.now).less(ended(self.before))
+        let now = self.now.map_or(Nanos(0), |now| now.ended_waits);
+        now.less(self.before.map_or(Nanos(0), |before| before.ended_waits))
     }
 
     /// Whom dispatchers and workers waited for.

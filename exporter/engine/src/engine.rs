@@ -13,6 +13,7 @@ use crate::effect::{measure, ratio, total};
 use crate::finding::Finding;
 use crate::history::{History, Look, leak_span};
 use crate::ledger::Ledger;
+use crate::past::Past;
 use crate::rules::{LAST_RESORT, RULES, Rule};
 use crate::settings::Settings;
 
@@ -50,7 +51,7 @@ impl Moment {
 #[derive(Debug, Default)]
 pub struct Engine {
     settings: Settings,
-    past: VecDeque<Moment>,
+    past: VecDeque<Past>,
     histories: HashMap<ProcId, History>,
     ledger: Ledger,
     looks: u64,
@@ -76,10 +77,10 @@ impl Engine {
     pub fn look(&mut self, moment: Moment) {
         let now = moment.snapshot.taken_at;
         let Some(last) = self.past.back() else {
-            self.past.push_back(kept(moment));
+            self.past.push_back(moment.into());
             return;
         };
-        if now <= last.snapshot.taken_at {
+        if now <= last.at {
             return;
         }
         self.looks += 1;
@@ -106,7 +107,7 @@ impl Engine {
             moment.snapshot.processes.iter().map(|process| process.id).collect();
         self.ledger.tidy(self.looks, &self.settings, |id| known.contains(&id));
         self.histories = histories;
-        self.past.push_back(kept(moment));
+        self.past.push_back(moment.into());
         if self.past.len() > LONG {
             self.past.pop_front();
         }
@@ -135,37 +136,11 @@ impl Engine {
     }
 }
 
-/// A moment as later ones are compared with it: several are kept, and no [`Delta`] asks for the rest.
-fn kept(mut moment: Moment) -> Moment {
-    for process in &mut Arc::make_mut(&mut moment.snapshot).processes {
-        process.offcpu = Vec::new();
-        process.runqueue = Vec::new();
-        process.kernels = Vec::new();
-        process.launch_times = Vec::new();
-        process.collectives = Vec::new();
-        process.host.block_io = Vec::new();
-    }
-    moment
-}
-
-/// The accounts of a process at an earlier moment.
-struct Earlier<'a> {
-    at: Nanos,
-    launches_unwatched: Nanos,
-    processes: HashMap<ProcId, &'a ProcessSnapshot>,
-}
-
-impl<'a> Earlier<'a> {
-    fn of(moment: &'a Moment) -> Self {
-        let processes = moment.snapshot.processes.iter().map(|process| (process.id, process));
-        let Snapshot { taken_at: at, launches_unwatched, .. } = *moment.snapshot;
-        Self { at, launches_unwatched, processes: processes.collect() }
-    }
-
-    /// What the process did since. One that is not in the earlier accounts, and yet older than they are, has nothing to be
+impl Past {
+    /// What a process did since. One that is not in the earlier accounts, and yet older than they are, has nothing to be
     /// compared with.
-    fn delta(&self, now: &Snapshot, process: &'a ProcessSnapshot) -> Delta<'a> {
-        let earlier = self.processes.get(&process.id).copied();
+    fn delta<'a>(&'a self, now: &Snapshot, process: &'a ProcessSnapshot) -> Delta<'a> {
+        let earlier = self.processes.get(&process.id);
         let is_new = process.first_seen.0.saturating_add(COPYING.0) >= self.at.0;
         if earlier.is_none() && !is_new {
             return Delta::default();
@@ -182,21 +157,20 @@ impl<'a> Earlier<'a> {
 fn scene<'a>(
     settings: &'a Settings,
     histories: &HashMap<ProcId, History>,
-    past: &'a [Moment],
+    past: &'a [Past],
     moment: &'a Moment,
 ) -> Scene<'a> {
     let now = &moment.snapshot;
     let throttled_before = past.last().map(|last| &last.throttled_cgroups);
-    let past: Vec<_> = past.iter().map(Earlier::of).collect();
     let last = past.last().map_or(Nanos(0), |last| last.at);
     let fresh = |process: &&ProcessSnapshot| process.ended.is_none_or(|ended| ended > last);
     let mut subjects = Vec::with_capacity(now.processes.len());
     subjects.extend(now.processes.iter().filter(fresh).map(|process| {
         let history = histories.get(&process.id);
-        let delta = |earlier: Option<&Earlier<'a>>| {
+        let delta = |earlier: Option<&'a Past>| {
             earlier.map(|earlier| earlier.delta(now, process)).unwrap_or_default()
         };
-        let knows = |earlier: &&Earlier<'a>| earlier.processes.contains_key(&process.id);
+        let knows = |earlier: &&Past| earlier.processes.contains_key(&process.id);
         let mut subject = Subject {
             now: process,
             short: delta(past.last()),

@@ -15,6 +15,7 @@ mod engine;
 mod finding;
 mod history;
 mod ledger;
+mod past;
 mod rules;
 mod tell;
 

@@ -3,9 +3,10 @@
 use gpucause_abi::Nanos;
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::REASONS;
-use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
+use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot, StallSnapshot};
 
 use super::{Values, entry};
+use crate::past::{Before, CallBefore};
 
 /// Calls of one op.
 #[derive(Debug)]
@@ -16,22 +17,22 @@ pub(crate) struct CallDelta<'a> {
     pub(crate) sum: Nanos,
     /// Where they are in the accounts.
     index: usize,
-    before: Option<&'a CallSnapshot>,
+    before: Option<&'a CallBefore>,
     now: &'a CallSnapshot,
-    process_before: Option<&'a ProcessSnapshot>,
+    process_before: Option<&'a Before>,
     process: &'a ProcessSnapshot,
 }
 
 impl<'a> CallDelta<'a> {
     /// The calls at this position of `process`; nothing when there were none.
     pub(super) fn of(
-        process_before: Option<&'a ProcessSnapshot>,
+        process_before: Option<&'a Before>,
         process: &'a ProcessSnapshot,
         index: usize,
         now: &'a CallSnapshot,
     ) -> Option<Self> {
         let (op, cold) = (now.op, now.cold);
-        let same = |other: &CallSnapshot| (other.op, other.cold) == (op, cold);
+        let same = |other: &CallBefore| (other.op, other.cold) == (op, cold);
         let before = process_before.and_then(|before| entry(&before.calls, index, same));
         let sum_before = before.map_or(Nanos(0), |before| before.durations.sum);
         // No call takes no time.
@@ -51,14 +52,13 @@ impl<'a> CallDelta<'a> {
     /// Off-CPU time inside them, by reason.
     pub(crate) fn offcpu(&self) -> [Nanos; REASONS] {
         let same = (self.op, self.cold);
-        let offcpu = |process: &ProcessSnapshot| {
-            let stall = entry(&process.stalls, self.index, |stall| (stall.op, stall.cold) == same);
+        let offcpu = |stalls: &[StallSnapshot]| {
+            let stall = entry(stalls, self.index, |stall| (stall.op, stall.cold) == same);
             stall.map_or([Nanos(0); REASONS], |stall| stall.offcpu)
         };
-        let mut time = offcpu(self.process);
-        for (time, before) in
-            time.iter_mut().zip(self.process_before.map(offcpu).unwrap_or_default())
-        {
+        let mut time = offcpu(&self.process.stalls);
+        let before = self.process_before.map(|before| offcpu(&before.stalls));
+        for (time, before) in time.iter_mut().zip(before.unwrap_or_default()) {
             *time = time.less(before);
         }
         time
@@ -71,6 +71,7 @@ impl<'a> CallDelta<'a> {
 
     /// Puts those of them that were off the CPU at some time into `values`, in the place of what was there.
     pub(crate) fn stalled_into(&self, values: &mut Values) {
-        values.set_since(self.before.map(|before| &before.stalled), &self.now.stalled);
+        values
+            .set_since(self.before.and_then(|before| before.stalled.as_deref()), &self.now.stalled);
     }
 }

@@ -4,6 +4,8 @@ use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, TimeAccount};
 use gpucause_abi::state::{Phase, State};
 use gpucause_abi::{Nanos, Tid};
 
+use crate::past::{Before, ThreadBefore};
+
 /// By how much an account may be longer than the window before it is no account of the window: threads are not read at
 /// the same moment.
 const JITTER: f64 = 1.25;
@@ -78,31 +80,32 @@ fn less(mut time: TimeAccount, earlier: &TimeAccount) -> TimeAccount {
 
 /// What the thread did since `before`; a thread with less time than that is another of the same number.
 pub(super) fn since(
-    before: Option<&DispatcherSnapshot>,
+    before: Option<&ThreadBefore>,
     now: &DispatcherSnapshot,
     window: Nanos,
 ) -> Option<ThreadDelta> {
     let before = before.filter(|before| before.tid == now.tid && before.wall <= now.wall);
-    let time = before.map_or(now.time, |before| less(now.time, &before.time));
+    let time = before.map_or(now.time, |before| before.time.until(now.time));
     ThreadDelta::of(now.tid, time, launching(&now.time), window)
 }
 
 /// What the threads did that ended in the window: what the account of the process has beyond those that live. Of several
 /// only the sum is known; then it is their mean, so that no thread loses more than it had.
 pub(super) fn ended(
-    before: Option<&ProcessSnapshot>,
+    before: Option<&Before>,
     now: &ProcessSnapshot,
     live: &[ThreadDelta],
     window: Nanos,
 ) -> Option<ThreadDelta> {
-    let gone = |thread: &&DispatcherSnapshot| now.dispatchers.iter().all(|t| t.tid != thread.tid);
-    let mut gone = before.into_iter().flat_map(|before| &before.dispatchers).filter(gone);
-    let last = gone.clone().max_by_key(|thread| launching(&thread.time));
+    let gone = |thread: &&ThreadBefore| now.dispatchers.iter().all(|t| t.tid != thread.tid);
+    let mut gone = before.into_iter().flat_map(|before| &before.threads).filter(gone);
+    let fed = |thread: &ThreadBefore| launching(&thread.time.whole());
+    let last = gone.clone().max_by_key(|thread| fed(thread));
     if last.is_none() && now.ended.is_none() {
         return None;
     }
-    let nothing = TimeAccount::default();
-    let mut rest = less(now.dispatcher_time, before.map_or(&nothing, |b| &b.dispatcher_time));
+    let all = now.dispatcher_time;
+    let mut rest = before.map_or(all, |before| before.dispatcher_time.until(all));
     for thread in live {
         rest = less(rest, &thread.time);
     }
@@ -110,7 +113,7 @@ pub(super) fn ended(
     let needed = (rest.total().0 as f64 / window.0.max(1) as f64 / JITTER).ceil();
     let tid = last.map_or(Tid(now.tgid.0), |thread| thread.tid);
     let threads = known.max(needed);
-    let fed = last.map_or(Nanos(0), |thread| launching(&thread.time));
+    let fed = last.map_or(Nanos(0), fed);
     let mean = if threads > 1.0 { scaled(rest, 1.0 / threads) } else { rest };
     ThreadDelta::of(tid, mean, fed, window).filter(|thread| thread.wall.0 > 0)
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::past::Before;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{LaunchOps, op_of_symbol};
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, StallSnapshot};
@@ -218,8 +219,9 @@ proptest! {
         let [first, second, third] = &process;
         let before = began.then_some(first);
         let wall = Nanos(2_000_000_000);
-        let short = Delta::between(Some(second), third, wall);
-        let long = Delta::between(before, third, wall);
+        let [kept_first, kept_second] = [first, second].map(|process| Before::from(process.clone()));
+        let short = Delta::between(Some(&kept_second), third, wall);
+        let long = Delta::between(began.then_some(&kept_first), third, wall);
         let mut room = Room::default();
         for effect in [Effect::LaunchTail, Effect::CopyTail, Effect::AllocTail] {
             let found = worst(&long, None, effect, &settings, &mut room);

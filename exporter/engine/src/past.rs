@@ -1,0 +1,180 @@
+//! What is kept of earlier moments: what later ones are compared with and no more, as several are kept of every process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gpucause_abi::hist::Histogram;
+use gpucause_abi::op::{CopyKind, OpId};
+use gpucause_abi::record::{PHASES, STATES};
+use gpucause_abi::snapshot::{
+    CallSnapshot, DispatcherSnapshot, ProcessSnapshot, StallSnapshot, TimeAccount, Wait,
+};
+use gpucause_abi::{Nanos, ProcId, Tid};
+
+use crate::engine::Moment;
+
+/// An earlier moment.
+#[derive(Debug)]
+pub(crate) struct Past {
+    pub(crate) at: Nanos,
+    pub(crate) launches_unwatched: Nanos,
+    /// How long the CPU limit of each process's cgroup had stopped it.
+    pub(crate) throttled_cgroups: HashMap<ProcId, Nanos>,
+    pub(crate) processes: HashMap<ProcId, Before>,
+}
+
+impl From<Moment> for Past {
+    fn from(moment: Moment) -> Self {
+        let snapshot = Arc::unwrap_or_clone(moment.snapshot);
+        let processes = snapshot.processes.into_iter();
+        Self {
+            at: snapshot.taken_at,
+            launches_unwatched: snapshot.launches_unwatched,
+            throttled_cgroups: moment.throttled_cgroups,
+            processes: processes.map(|process| (process.id, process.into())).collect(),
+        }
+    }
+}
+
+/// The accounts of a process at an earlier moment. Lists are in the order in which they were.
+#[derive(Debug)]
+pub(crate) struct Before {
+    pub(crate) calls: Box<[CallBefore]>,
+    pub(crate) stalls: Box<[StallSnapshot]>,
+    pub(crate) errors: Box<[(OpId, u32, u64)]>,
+    pub(crate) copies: Box<[(CopyKind, u16, Histogram)]>,
+    pub(crate) waits: Box<[Wait]>,
+    pub(crate) threads: Box<[ThreadBefore]>,
+    pub(crate) worker: Option<Box<ThreadBefore>>,
+    pub(crate) dispatcher_time: KeptTime,
+    pub(crate) launch_gap: Histogram,
+    pub(crate) ended_waits: Nanos,
+    /// Device memory taken, in bytes.
+    pub(crate) allocated: u64,
+    pub(crate) oom_kills: u64,
+}
+
+impl From<ProcessSnapshot> for Before {
+    fn from(process: ProcessSnapshot) -> Self {
+        Self {
+            calls: process.calls.into_iter().map(CallBefore::from).collect(),
+            stalls: process.stalls.into(),
+            errors: process.errors.into(),
+            copies: process.copies.into(),
+            waits: process.waits.into(),
+            threads: process.dispatchers.iter().map(ThreadBefore::from).collect(),
+            worker: process.worker.map(|worker| Box::new(worker.as_ref().into())),
+            dispatcher_time: (&process.dispatcher_time).into(),
+            launch_gap: process.launch_gap,
+            ended_waits: process.ended_waits,
+            allocated: process.memory.allocated,
+            oom_kills: process.host.oom_kills,
+        }
+    }
+}
+
+/// Calls of one op; see [`CallSnapshot`].
+#[derive(Debug)]
+pub(crate) struct CallBefore {
+    pub(crate) op: OpId,
+    pub(crate) cold: bool,
+    pub(crate) durations: Histogram,
+    /// Most ops have none.
+    pub(crate) stalled: Option<Box<Histogram>>,
+}
+
+impl From<CallSnapshot> for CallBefore {
+    fn from(call: CallSnapshot) -> Self {
+        let CallSnapshot { op, cold, durations, stalled } = call;
+        let stalled = (stalled.count() > 0).then(|| Box::new(stalled));
+        Self { op, cold, durations, stalled }
+    }
+}
+
+/// A thread that lived.
+#[derive(Debug)]
+pub(crate) struct ThreadBefore {
+    pub(crate) tid: Tid,
+    pub(crate) wall: Nanos,
+    pub(crate) time: KeptTime,
+}
+
+impl From<&DispatcherSnapshot> for ThreadBefore {
+    fn from(thread: &DispatcherSnapshot) -> Self {
+        Self { tid: thread.tid, wall: thread.wall, time: (&thread.time).into() }
+    }
+}
+
+/// A time account without its empty cells, which are most.
+#[derive(Debug)]
+pub(crate) struct KeptTime(Box<[Cell]>);
+
+/// Without the room that alignment would take.
+#[derive(Debug)]
+struct Cell {
+    index: u8,
+    nanos: [u8; 8],
+}
+
+const _: () = assert!(PHASES * STATES <= 1 << u8::BITS);
+
+impl From<&TimeAccount> for KeptTime {
+    fn from(time: &TimeAccount) -> Self {
+        let cells = (0..).zip(time.0.as_flattened()).filter(|(_, time)| time.0 > 0);
+        Self(cells.map(|(index, time)| Cell { index, nanos: time.0.to_ne_bytes() }).collect())
+    }
+}
+
+impl KeptTime {
+    /// What `now` has more than this, cell by cell.
+    pub(crate) fn until(&self, mut now: TimeAccount) -> TimeAccount {
+        let cells = now.0.as_flattened_mut();
+        for Cell { index, nanos } in &self.0 {
+            if let Some(cell) = cells.get_mut(usize::from(*index)) {
+                *cell = cell.less(Nanos(u64::from_ne_bytes(*nanos)));
+            }
+        }
+        now
+    }
+
+    /// As it was.
+    pub(crate) fn whole(&self) -> TimeAccount {
+        let mut time = TimeAccount::default();
+        let cells = time.0.as_flattened_mut();
+        for Cell { index, nanos } in &self.0 {
+            if let Some(cell) = cells.get_mut(usize::from(*index)) {
+                *cell = Nanos(u64::from_ne_bytes(*nanos));
+            }
+        }
+        time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn account() -> impl Strategy<Value = TimeAccount> {
+        let cell = prop_oneof![3 => Just(0), 1 => any::<u64>()];
+        prop::collection::vec(cell, PHASES * STATES).prop_map(|cells| {
+            let mut account = TimeAccount::default();
+            for (cell, ns) in account.0.as_flattened_mut().iter_mut().zip(cells) {
+                *cell = Nanos(ns);
+            }
+            account
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn time_is_kept_whole_and_taken_off_cell_by_cell(before in account(), now in account()) {
+            let kept = KeptTime::from(&before);
+            prop_assert_eq!(kept.whole(), before);
+            let until = kept.until(now);
+            let both = now.0.as_flattened().iter().zip(before.0.as_flattened());
+            let expected: Vec<_> = both.map(|(now, before)| now.less(*before)).collect();
+            prop_assert_eq!(until.0.as_flattened(), expected.as_slice());
+        }
+    }
+}
