@@ -95,8 +95,11 @@ impl Reader {
             }
             for call in &mut process.calls {
                 // So far those that never left the CPU.
+                if call.stalled.slots.is_empty() {
+                    continue;
+                }
                 let key = (process.id.0, HistKind::Call as u16, call.op.0, cold_flag(call.cold));
-                merge_stalled(call, &mut packer, known.get(&key));
+                add_stalled(call, &mut packer, known.get(&key));
                 read.insert(key, call.durations.slots.clone());
             }
             process.calls.sort_unstable_by_key(|call| (call.op, call.cold));
@@ -122,11 +125,8 @@ fn joined(chunks: &mut [Chunk], packer: &mut Packer, known: Option<&Slots>) -> H
 }
 
 /// Adds the stalled calls to those that never left the CPU.
-fn merge_stalled(call: &mut CallSnapshot, packer: &mut Packer, known: Option<&Slots>) {
+fn add_stalled(call: &mut CallSnapshot, packer: &mut Packer, known: Option<&Slots>) {
     let CallSnapshot { durations, stalled, .. } = call;
-    if stalled.slots.is_empty() {
-        return;
-    }
     packer.push_both(&durations.slots, &stalled.slots);
     durations.slots = packer.take_like(known);
     durations.sum.0 = durations.sum.0.saturating_add(stalled.sum.0);
