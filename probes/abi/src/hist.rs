@@ -7,7 +7,7 @@
 mod slots;
 
 use crate::Nanos;
-pub use slots::{Iter, Packer, Slots};
+pub use slots::{Iter, Packer, Place, Shelf, Slots};
 
 /// Slots with a width of one nanosecond.
 pub const UNIT_SLOTS: u32 = 32;

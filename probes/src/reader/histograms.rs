@@ -1,11 +1,11 @@
 //! Histograms, put together from their chunks. Those that are as they were share their slots with the copy before: most do, and
 //! several copies are kept.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::{Histogram, Packer, Slots};
+use gpucause_abi::hist::{Histogram, Packer, Place, Shelf, Slots};
 use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{CALL_COLD, CALL_STALLED, CHUNK_SLOTS, HistKey, HistKind, HistRecord};
 use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
@@ -16,19 +16,27 @@ use super::{ReadError, Reader, decode, for_each};
 /// What tells histograms apart: the parts of a [`HistKey`] without the number of the chunk.
 type Whole = (u32, u16, u16, u16);
 
-/// Slots as they were last read.
+/// Slots as they were last read, in the order of their histograms.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<HashMap<Whole, Slots>>);
+pub(super) struct Known(Mutex<Vec<(Whole, Slots)>>);
 
 impl Known {
     /// Leaves nothing behind.
-    fn take(&self) -> HashMap<Whole, Slots> {
+    fn take(&self) -> Vec<(Whole, Slots)> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn put(&self, known: HashMap<Whole, Slots>) {
+    fn put(&self, known: Vec<(Whole, Slots)>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
+}
+
+fn position(known: &[(Whole, Slots)], whole: Whole) -> Option<usize> {
+    known.binary_search_by_key(&whole, |&(whole, _)| whole).ok()
+}
+
+fn find(known: &[(Whole, Slots)], whole: Whole) -> Option<&Slots> {
+    position(known, whole).and_then(|at| known.get(at)).map(|(_, slots)| slots)
 }
 
 /// A chunk as it was read.
@@ -37,20 +45,14 @@ struct Chunk {
     sum: Nanos,
     max: Nanos,
     /// Counted from the beginning of the whole.
-    slots: Slots,
+    slots: Place,
 }
 
 impl Chunk {
-    fn of(
-        key: HistKey,
-        record: &HistRecord,
-        packer: &mut Packer,
-        known: &HashMap<Whole, Slots>,
-    ) -> Self {
+    fn of(key: HistKey, record: &HistRecord, packer: &mut Packer, shelf: &mut Shelf) -> Self {
         let first = key.chunk.saturating_mul(CHUNK_SLOTS as u16);
         (first..).zip(record.slots).for_each(|(slot, count)| packer.push(slot, count));
-        // Most histograms have one chunk.
-        let slots = packer.take_like(known.get(&whole(&key)));
+        let slots = packer.put_on(shelf);
         Self { key, sum: Nanos(record.sum_ns), max: Nanos(record.max_ns), slots }
     }
 
@@ -71,52 +73,62 @@ impl Reader {
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
         let mut entries = 0;
-        let mut chunks = Vec::new();
-        let mut packer = Packer::default();
         let known = self.known_slots.take();
-        let mut read = HashMap::with_capacity(known.len());
+        let mut chunks = Vec::with_capacity(known.len());
+        let (mut packer, mut shelf) = (Packer::default(), Shelf::default());
         for_each(&self.hists, "hists", |key, value| {
             entries += 1;
             let key: HistKey = decode("hists", key)?;
-            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut packer, &known));
+            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut packer, &mut shelf));
             Ok(())
         })?;
         // They come in no order.
         chunks.sort_unstable_by_key(|chunk| (chunk.whole(), chunk.key.chunk));
         chunks.dedup_by_key(|chunk| (chunk.whole(), chunk.key.chunk));
-        for of_process in chunks.chunk_by_mut(|a, b| a.key.proc_id == b.key.proc_id) {
+        let (mut read, mut beside) = (Vec::with_capacity(known.len()), Vec::new());
+        for of_process in chunks.chunk_by(|a, b| a.key.proc_id == b.key.proc_id) {
             let id = of_process.first().map(|chunk| chunk.key.proc_id);
             let Some(process) = id.and_then(|id| processes.get_mut(&id)) else { continue };
-            for of_whole in of_process.chunk_by_mut(|a, b| a.whole() == b.whole()) {
+            for of_whole in of_process.chunk_by(|a, b| a.whole() == b.whole()) {
                 let Some(key) = of_whole.first().map(|chunk| chunk.key) else { continue };
-                let histogram = joined(of_whole, &mut packer, known.get(&whole(&key)));
-                read.insert(whole(&key), histogram.slots.clone());
+                let known = find(&known, whole(&key));
+                let histogram = joined(of_whole, &shelf, &mut packer, known);
+                read.push((whole(&key), histogram.slots.clone()));
                 put(process, &key, histogram);
             }
-            for call in &mut process.calls {
-                // So far those that never left the CPU.
-                if call.stalled.slots.is_empty() {
-                    continue;
-                }
+            // So far calls are those that never left the CPU.
+            for call in process.calls.iter_mut().filter(|call| !call.stalled.slots.is_empty()) {
                 let key = (process.id.0, HistKind::Call as u16, call.op.0, cold_flag(call.cold));
-                add_stalled(call, &mut packer, known.get(&key));
-                read.insert(key, call.durations.slots.clone());
+                add_stalled(call, &mut packer, find(&known, key));
+                let slots = call.durations.slots.clone();
+                match position(&read, key).and_then(|at| read.get_mut(at)) {
+                    Some((_, own)) => *own = slots,
+                    // Every call of the op left the CPU.
+                    None => beside.push((key, slots)),
+                }
             }
             process.calls.sort_unstable_by_key(|call| (call.op, call.cold));
         }
+        read.append(&mut beside);
+        read.sort_by_key(|&(whole, _)| whole);
         self.known_slots.put(read);
         Ok(entries)
     }
 }
 
 /// The histogram that these are the chunks of.
-fn joined(chunks: &mut [Chunk], packer: &mut Packer, known: Option<&Slots>) -> Histogram {
+fn joined(
+    chunks: &[Chunk],
+    shelf: &Shelf,
+    packer: &mut Packer,
+    known: Option<&Slots>,
+) -> Histogram {
     let sum = chunks.iter().fold(0u64, |all, chunk| all.saturating_add(chunk.sum.0));
     let max = chunks.iter().map(|chunk| chunk.max).max().unwrap_or_default();
     let slots = match chunks {
-        [only] => std::mem::take(&mut only.slots),
+        [only] => shelf.slots_like(only.slots, known),
         several => {
-            let entries = several.iter().flat_map(|chunk| &chunk.slots);
+            let entries = several.iter().flat_map(|chunk| shelf.entries(chunk.slots));
             entries.for_each(|(slot, count)| packer.push(slot, count));
             packer.take_like(known)
         }

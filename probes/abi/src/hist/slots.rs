@@ -168,17 +168,59 @@ impl Packer {
         self.take_like(None)
     }
 
-    /// The same, sharing the entries of `known` where they are the same.
+    /// Puts what was packed on a shelf, and begins anew.
+    pub fn put_on(&mut self, shelf: &mut Shelf) -> Place {
+        let start = shelf.0.len();
+        shelf.0.append(&mut self.packed);
+        let place = Place { start, end: shelf.0.len(), count: self.count };
+        (self.count, self.next) = (0, 0);
+        place
+    }
+
+    /// The same as [`take`](Self::take), sharing the entries of `known` where they are the same.
     #[must_use]
     pub fn take_like(&mut self, known: Option<&Slots>) -> Slots {
-        let packed = known
-            .filter(|known| *known.packed == *self.packed)
-            .map_or_else(|| Arc::from(self.packed.as_slice()), |known| Arc::clone(&known.packed));
-        let slots = Slots { packed, count: self.count };
+        let slots = Slots { packed: like(&self.packed, known), count: self.count };
         self.packed.clear();
         (self.count, self.next) = (0, 0);
         slots
     }
+}
+
+/// Room for the entries of many histograms, one after the other: most of them turn out to be known already.
+#[derive(Debug, Default)]
+pub struct Shelf(Vec<u8>);
+
+/// Where on a [`Shelf`] those of one are, and the sum of their counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    start: usize,
+    end: usize,
+    count: u64,
+}
+
+impl Shelf {
+    /// The entries.
+    #[must_use]
+    pub fn entries(&self, place: Place) -> Iter<'_> {
+        Iter { packed: self.packed(place), next: 0 }
+    }
+
+    /// A copy of them, sharing those of `known` where they are the same.
+    #[must_use]
+    pub fn slots_like(&self, place: Place, known: Option<&Slots>) -> Slots {
+        Slots { packed: like(self.packed(place), known), count: place.count }
+    }
+
+    fn packed(&self, place: Place) -> &[u8] {
+        self.0.get(place.start..place.end).unwrap_or_default()
+    }
+}
+
+fn like(packed: &[u8], known: Option<&Slots>) -> Arc<[u8]> {
+    known
+        .filter(|known| *known.packed == *packed)
+        .map_or_else(|| Arc::from(packed), |known| Arc::clone(&known.packed))
 }
 
 /// Entries of [`Slots`].
@@ -411,6 +453,17 @@ mod tests {
             let more = packer.take_like(Some(&slots));
             prop_assert!(!more.is_shared_with(&slots));
             prop_assert_eq!(more.count(), slots.count().saturating_add(1));
+            let mut shelf = Shelf::default();
+            packer.push(3, 9);
+            let other = packer.put_on(&mut shelf);
+            entries.iter().for_each(|(&slot, &count)| packer.push(slot, count));
+            let place = packer.put_on(&mut shelf);
+            prop_assert_eq!(shelf.entries(other).collect::<Vec<_>>(), [(3, 9)]);
+            prop_assert_eq!(shelf.entries(place).collect::<BTreeMap<_, _>>(), entries);
+            let again = shelf.slots_like(place, Some(&slots));
+            prop_assert!(again == slots && again.is_shared_with(&slots));
+            prop_assert!(shelf.slots_like(place, None) == slots);
+            prop_assert!(!shelf.slots_like(other, Some(&slots)).is_shared_with(&slots));
         }
 
         #[test]
