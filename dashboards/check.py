@@ -14,7 +14,8 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-USE = re.compile(r"\$(\w+)|\$\{(\w+)[^}]*\}")
+# $1 is a group of label_replace, and no variable of Grafana.
+USE = re.compile(r"\$((?!\d)\w+)|\$\{(\w+)[^}]*\}")
 # Grafana's own.
 BUILT_IN = {"__rate_interval", "__interval", "__range", "__data", "__url_time_range", "__all"}
 CORE = {"row", "timeseries", "stat", "bargauge", "heatmap", "table", "state-timeline"}

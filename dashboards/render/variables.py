@@ -3,7 +3,7 @@
 import re
 
 ALL = "$__all"
-USE = re.compile(r"\$(\w+)|\$\{(\w+)(?::(\w+))?\}|\[\[(\w+)\]\]")
+USE = re.compile(r"\$((?!\d)\w+)|\$\{(\w+)(?::(\w+))?\}|\[\[(\w+)\]\]")
 
 
 class UnknownVariable(Exception):

@@ -24,6 +24,8 @@ ON = 'instance=~"$instance"'
 # Who the process metrics are of, whatever the scrape job is called.
 OURS = f"and on (job, instance) gpucause_build_info{{{ON}}}"
 AT = "{{instance}}"
+# It holds as many of the most launched kernels as there is room for, and is no alert either.
+NOT_BY_DESIGN = 'map!="kernel_hists"'
 
 
 def _state():
@@ -83,8 +85,8 @@ def _state():
         ),
         stat(
             "Fullest map",
-            "How full the fullest bounded map in the kernel is.",
-            [query(f"max(map:gpucause_map_fill:ratio{{{ON}}})", "map")],
+            "How full the fullest bounded map in the kernel is, but for kernel_hists, which fills by design.",
+            [query(f"max(map:gpucause_map_fill:ratio{{{ON}, {NOT_BY_DESIGN}}})", "map")],
             unit="percentunit",
             decimals=0,
             w=3,
@@ -93,8 +95,9 @@ def _state():
         ),
         stat(
             "Updates refused",
-            "Updates that full maps refused in the time range that is shown: what they would have counted is missing.",
-            [query(f"sum(increase(gpucause_map_full_total{{{ON}}}[$__range]))", "updates", instant=True)],
+            "Updates that full maps, other than kernel_hists, refused in the time range that is shown: what they would have counted"
+            " is missing.",
+            [query(f"sum(increase(gpucause_map_full_total{{{ON}, {NOT_BY_DESIGN}}}[$__range]))", "updates", instant=True)],
             unit="short",
             decimals=0,
             w=4,

@@ -29,6 +29,9 @@ from grafana import (
 ON = 'instance=~"$instance"'
 LOST = steps(GREEN, (0.02, YELLOW), (0.1, ORANGE), (0.25, RED))
 SPREAD = steps(GREEN, (4, YELLOW), (8, RED))
+# Exporters spell the label of the host in two ways, and tell it in one of them.
+BY_GPU = "max by (UUID, gpu, Hostname, hostname)"
+GPU = "GPU {{gpu}} on {{Hostname}}{{hostname}}"
 
 
 def _state():
@@ -92,7 +95,7 @@ def _cause_side():
             "GPU utilisation",
             "DCGM_FI_DEV_GPU_UTIL of each GPU, of dcgm-exporter or of this exporter's page. Compare with the panel beside it: a"
             " busy GPU that gets fewer launches is not well fed.",
-            [query('max by (UUID, gpu, Hostname) (DCGM_FI_DEV_GPU_UTIL{UUID=~"$gpu"})', "GPU {{gpu}} on {{Hostname}}")],
+            [query(f'{BY_GPU} (DCGM_FI_DEV_GPU_UTIL{{UUID=~"$gpu"}})', GPU)],
             unit="percent",
             high=100,
             legend=("mean", "lastNotNull"),
@@ -227,8 +230,6 @@ def _processes():
 
 def _gpus():
     gpu = 'UUID=~"$gpu"'
-    by = "max by (UUID, gpu, Hostname)"
-    name = "GPU {{gpu}} on {{Hostname}}"
     return [
         timeseries(
             "Busy beyond its launches",
@@ -248,9 +249,9 @@ def _gpus():
             " by default in dcgm-exporter.",
             [
                 query(
-                    f"gpu:gpucause_gpu_throttled:ratio_avg2m{{{gpu}}} * on (UUID) group_left (gpu, Hostname) {by}"
-                    " (DCGM_FI_DEV_GPU_UTIL ^ 0)",
-                    name,
+                    f"gpu:gpucause_gpu_throttled:ratio_avg2m{{{gpu}}} * on (UUID) group_left (gpu, Hostname, hostname)"
+                    " topk by (UUID) (1, DCGM_FI_DEV_GPU_UTIL ^ 0)",
+                    GPU,
                 )
             ],
             unit="percentunit",
@@ -263,7 +264,7 @@ def _gpus():
         timeseries(
             "Memory in use",
             "Device memory that is in use on each GPU, by all processes.",
-            [query(f"{by} (DCGM_FI_DEV_FB_USED{{{gpu}}})", name)],
+            [query(f"{BY_GPU} (DCGM_FI_DEV_FB_USED{{{gpu}}})", GPU)],
             unit="mbytes",
             w=6,
             legend=("lastNotNull",),
@@ -272,7 +273,7 @@ def _gpus():
         timeseries(
             "Power",
             "What each GPU draws: a GPU that waits while it says that it is busy draws little.",
-            [query(f"{by} (DCGM_FI_DEV_POWER_USAGE{{{gpu}}})", name)],
+            [query(f"{BY_GPU} (DCGM_FI_DEV_POWER_USAGE{{{gpu}}})", GPU)],
             unit="watt",
             w=6,
             legend=("lastNotNull",),
@@ -288,7 +289,7 @@ def dashboard():
             "gpu",
             "GPU",
             "label_values(DCGM_FI_DEV_GPU_UTIL, UUID)",
-            description="GPUs by UUID, whatever exporter tells of them.",
+            description="GPUs by UUID, of dcgm-exporter or of this exporter's page.",
         ),
     ]
     return make(

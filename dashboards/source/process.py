@@ -47,11 +47,15 @@ def _who():
         "pod": "Pod",
         "gpu_uuid": "GPUs",
     }
+    info = f"gpucause_process_info{{{ON}}}"
+    # Where the exporter's own pod is a label of its target, Prometheus has renamed those of the process.
+    for name in ("namespace", "pod"):
+        info = f'label_replace({info}, "{name}", "$1", "exported_{name}", "(.+)")'
     return [
         table(
             "Processes",
             "What the chosen processes are, as read on their hosts.",
-            [query(f"max by ({', '.join(columns)}) (gpucause_process_info{{{ON}}})", "process", table=True)],
+            [query(f"max by ({', '.join(columns)}) ({info})", "process", table=True)],
             columns,
             h=5,
             overrides=[override("/PID|Rank|Of/", unit="none", custom__width=80), override("GPUs", custom__width=330)],

@@ -3,8 +3,8 @@
 use crate::chain::Evidence;
 
 /// Fills a template. `{name}` stands for a name, `{number|form}` for a number of the evidence, told as `seconds`, `percent`,
-/// `count`, `times` or `bytes`. Sentences and clauses that ask for a number which is not there are left out: clauses are set
-/// apart by `[` and `]`.
+/// `count`, `times` or `bytes`, and `{number|one/many}` for the word that goes with it. Sentences and clauses that ask for a
+/// number which is not there are left out: clauses are set apart by `[` and `]`.
 #[must_use]
 pub fn tell(template: &str, evidence: &Evidence, names: &[(&str, &str)]) -> String {
     let mut told = String::new();
@@ -43,7 +43,11 @@ pub(crate) fn number(value: f64, form: &str) -> String {
         "times" => format!("{} times", digits(value)),
         "bytes" => bytes(value),
         "seconds" => seconds(value),
-        _ => format!("{value:.0}"),
+        _ => match form.split_once('/') {
+            // As it is told, which is rounded.
+            Some((one, many)) => if value.round() == 1.0 { one } else { many }.to_owned(),
+            None => format!("{value:.0}"),
+        },
     }
 }
 
@@ -83,6 +87,17 @@ mod tests {
         }
         assert_eq!(number(0.123, "percent"), "12 %");
         assert_eq!(number(3e9, "bytes"), "2.8 GiB");
+    }
+
+    #[test]
+    fn a_word_agrees_with_its_number() {
+        let told = |workers| {
+            let evidence = Evidence::default().with("workers", workers);
+            tell("{workers|count} {workers|worker was/workers were} busy.", &evidence, &[])
+        };
+        assert_eq!(told(0.0), "0 workers were busy.");
+        assert_eq!(told(1.0), "1 worker was busy.");
+        assert_eq!(told(2.0), "2 workers were busy.");
     }
 
     #[test]

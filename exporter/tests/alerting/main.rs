@@ -22,8 +22,19 @@ use std::sync::LazyLock;
 const FOREIGN: [&str; 4] =
     ["up", "scrape_duration_seconds", "scrape_samples_scraped", "nvidia_smi_utilization_gpu_ratio"];
 /// Labels that Prometheus, DCGM and the rules add.
-const ADDED_LABELS: [&str; 9] =
-    ["job", "instance", "le", "UUID", "gpu", "uuid", "Hostname", "hostname", "baseline"];
+const ADDED_LABELS: [&str; 11] = [
+    "job",
+    "instance",
+    "le",
+    "UUID",
+    "gpu",
+    "uuid",
+    "Hostname",
+    "hostname",
+    "baseline",
+    "exported_namespace",
+    "exported_pod",
+];
 
 /// The series of the table, by name, with their metric.
 static EXPOSED: LazyLock<BTreeMap<String, &'static Metric>> = LazyLock::new(|| {

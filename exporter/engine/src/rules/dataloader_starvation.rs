@@ -149,9 +149,11 @@ impl Rule for DataloaderStarvation {
         );
         let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
         let mechanism = workers.mechanism();
-        let sentence = "{comm} waited for data for {lost_share|percent} of its time: its {workers|count} workers were busy \
-                        {workers_busy_share|percent} of theirs, above all {what}. That is {explained_share|percent} of the \
-                        time that is missing.";
+        // Of workers that are done at the same time, only those whose batches come first end a wait, and only those are known
+        // to hand something over.
+        let sentence = "{comm} waited for data for {lost_share|percent} of its time: the {workers|count} \
+                        {workers|worker/workers} that it waited for {workers|was/were} busy {workers_busy_share|percent} of \
+                        the time, above all {what}. That is {explained_share|percent} of the time that is missing.";
         let names = [("comm", &*comm), ("what", mechanism)];
         // A worker that was forked often has its parent's name.
         let told = |worker: &Culprit| format!("{} ({})", worker.comm, worker.pid);

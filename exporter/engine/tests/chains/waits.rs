@@ -78,6 +78,11 @@ fn workers_that_read_from_a_slow_disk_starve_their_trainer() {
         (chain.evidence.get("workers"), &*chain.path[0].from),
         (Some(2.0), "reading from disk")
     );
+    assert!(
+        chain.sentence.contains("the 2 workers that it waited for were busy"),
+        "{}",
+        chain.sentence
+    );
     lost(chain, u64::from(TROUBLE) * 900 * MS);
 }
 
@@ -113,6 +118,11 @@ fn a_busy_child_that_hands_nothing_over_is_no_worker() {
     let chain = host.only(Cause::DataloaderStarvation);
     assert_eq!(chain.culprit.as_ref().unwrap().pid, 201);
     assert_eq!(chain.evidence.get("workers"), Some(1.0));
+    assert!(
+        chain.sentence.contains("the 1 worker that it waited for was busy"),
+        "{}",
+        chain.sentence
+    );
 }
 
 #[test]

@@ -159,8 +159,8 @@ impl Scene<'_> {
                         .with("workers", workers.count as f64)
                         .with("workers_busy_share", workers.busy_share);
                     sentence = "{comm} was off the CPU for {off_cpu_share_of_gaps|percent} of the {host_gap_seconds|seconds} \
-                                between its stored CUDA calls. Its {workers|count} workers were busy for only \
-                                {workers_busy_share|percent} of that: they do not explain it, and nothing else does.";
+                                between its stored CUDA calls. Its {workers|count} {workers|worker was/workers were} busy for \
+                                only {workers_busy_share|percent} of that, which does not explain it, and nothing else does.";
                 }
                 self.chain(Finding {
                     evidence,
@@ -220,8 +220,8 @@ impl Scene<'_> {
             from: Some((format!("{} ({})", busiest.comm, busiest.pid), "had no data ready")),
             mechanism: "blocked",
             sentence: "{comm} waited between its CUDA calls for {explained_seconds|seconds}, {off_cpu_share_of_gaps|percent} of the \
-                       time there, while its {workers|count} workers were busy for {workers_busy_share|percent} of it, above all \
-                       {what}.",
+                       time there, while its {workers|count} {workers|worker was/workers were} busy for \
+                       {workers_busy_share|percent} of it, above all {what}.",
             names: vec![("what", mechanism.to_owned())],
             fix: match mechanism {
                 "reading from disk" => "Keep the dataset on a faster disk or in memory, read larger blocks, or use more workers.",
