@@ -35,6 +35,20 @@ pub use recordings::{
 };
 pub use top::TopArgs;
 
+/// How a running exporter is told what to do, and how it tells why it ended.
+const SIGNALS_AND_STATUS: &str = "\
+Signals:
+  SIGTERM, SIGINT  End, and leave no probe behind
+  SIGHUP           Take the configuration file again
+  SIGUSR1          Detach all probes at once; the next one attaches them again
+  SIGUSR2          Write a trace file of what the flight recorder keeps
+
+Exit status:
+  0   A signal ended it, or --config.check found nothing wrong
+  1   Something failed while it ran
+  64  The command line is wrong
+  78  The configuration is wrong";
+
 /// What the user typed.
 #[derive(Debug, Parser)]
 #[command(name = "gpucause", version = version::LONG, about, arg_required_else_help = true)]
@@ -48,6 +62,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Observe CUDA processes on this host and serve what is found to Prometheus
+    #[command(after_long_help = SIGNALS_AND_STATUS)]
     Exporter(ExporterArgs),
     /// Tell whether the exporter can run on this host, and what to do where it cannot
     Check(CheckArgs),

@@ -101,7 +101,8 @@ impl Daemon {
     pub fn start(options: Options, config: Arc<Config>) -> Result<Self, StartError> {
         let since = monotonic_now();
         let (launch_ops, budget) = (config.launch_ops.0, config.probe.budget.0);
-        let options = Options { launch_ops, budget, calibrate: true, ..options };
+        let disabled = !config.probe.enabled;
+        let options = Options { launch_ops, disabled, budget, calibrate: true, ..options };
         warn_of_hazards();
         let probes = Probes::start(options)?;
         let memory = Memory {

@@ -66,6 +66,8 @@ mod tests {
         let own = std::fs::read(pages.join("gpucause.1")).unwrap();
         assert_eq!(own, page().unwrap());
         let exporter = std::fs::read_to_string(pages.join("gpucause-exporter.1")).unwrap();
-        assert!(exporter.contains("config.file"), "{exporter}");
+        for told in ["config.file", "SIGUSR1", "Exit status"] {
+            assert!(exporter.contains(told), "{told}: {exporter}");
+        }
     }
 }

@@ -113,7 +113,7 @@ impl Probes {
         let told = Arc::new(Mutex::new(Told::default()));
         let stop = Arc::new(StopSignal::new()?);
         let stopping = Arc::clone(&stop);
-        let wanted = Wanted { enabled: true, budget: options.budget };
+        let wanted = Wanted { enabled: !options.disabled, budget: options.budget };
         let orders = Arc::new(Orders::new(wanted)?);
         let chores = Finder {
             programs: Arc::clone(&programs),
@@ -121,6 +121,7 @@ impl Probes {
             orders: Arc::clone(&orders),
             told: Arc::clone(&told),
             shedding: Shedding::new(watch, hit_cost, Instant::now()),
+            // Host programs are; where nothing is wanted, they go before libraries are looked for.
             enabled: true,
             used_links: used_links.unwrap_or_default(),
         };

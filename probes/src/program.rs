@@ -40,6 +40,8 @@ pub struct Options {
     pub max_processes: Option<u32>,
     /// Ops that count as launches at first: see [`Probes::set_launch_ops`](crate::Probes::set_launch_ops).
     pub launch_ops: LaunchOps,
+    /// Attach to no library until [`Probes::set_enabled`](crate::Probes::set_enabled) asks for it.
+    pub disabled: bool,
     /// Share of a thread's time that call probes may take; `None` for any. See [`Duty`](crate::duty::Duty).
     pub budget: Option<f64>,
     /// Room for single events: see [`Probes::recorder`](crate::Probes::recorder). Without, none can be recorded.

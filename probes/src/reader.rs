@@ -504,6 +504,7 @@ fn fitted(mut process: ProcessSnapshot) -> ProcessSnapshot {
     process.kernels.shrink_to_fit();
     process.copies.shrink_to_fit();
     process.waits.shrink_to_fit();
+    process.dispatchers.shrink_to_fit();
     process
 }
 

@@ -122,9 +122,11 @@ fn the_configuration_switches_probes_off_and_a_reload_undoes_the_signal() {
     let file = dir.path().join("config.yaml");
     std::fs::write(&file, "probe: {enabled: false}\n").unwrap();
     let flag = format!("--config.file={}", file.display());
+    let _holder = Workload::start(&["idle"]);
     let exporter = Exporter::start(&[&flag]);
     let disabled = [("probe", "call"), ("verdict", "disabled")];
     until_disabled(&exporter, &disabled);
+    assert!(!exporter.log().contains("msg=attached"), "{}", exporter.log());
     let attached = [("probe", "sched_switch"), ("verdict", "attached")];
     let until_attached = || {
         until("the probes to come", || {
@@ -137,4 +139,5 @@ fn the_configuration_switches_probes_off_and_a_reload_undoes_the_signal() {
     until_disabled(&exporter, &disabled);
     exporter.signal(Signal::SIGHUP);
     until_attached();
+    exporter.until_attached(&libraries().join("libcudart.so.12"));
 }

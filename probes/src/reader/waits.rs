@@ -79,8 +79,10 @@ impl Reader {
                 match report.thread {
                     Some((Role::Dispatcher, thread)) => {
                         process.dispatcher_time.merge(&thread.time);
-                        // Most have one, and the vector would make room for four.
-                        process.dispatchers.reserve_exact(1);
+                        if process.dispatchers.is_empty() {
+                            // Most have one, and the vector would make room for four.
+                            process.dispatchers.reserve_exact(1);
+                        }
                         process.dispatchers.push(thread);
                     }
                     Some((_, thread)) => process.worker = Some(Box::new(thread)),

@@ -177,6 +177,19 @@ fn switched_off_nothing_is_hit_and_switched_on_everything_is_counted_again() -> 
 }
 
 #[test]
+fn switched_off_from_the_start_no_library_is_looked_for_until_switched_on() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    let _workload = stand_ins.start("--wait --hold rate --per-second 1000")?;
+    let observed =
+        Observed::start(Options { disabled: true, calibrate: true, ..Options::default() })?;
+    until(|| Ok((!observed.status().enabled).then_some(())), || "not disabled".to_owned())?;
+    let status = observed.status();
+    ensure!(status.discovery.scans == 0 && status.libraries.is_empty(), "{status:?}");
+    observed.set_enabled(true);
+    observed.wait_for_runtime(&stand_ins)
+}
+
+#[test]
 fn what_a_hit_costs_is_measured_and_leaves_no_trace_in_the_accounts() -> Result<()> {
     let options = Options { calibrate: true, ..Options::default() };
     let observed = Observed::start(options)?;
