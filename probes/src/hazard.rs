@@ -52,10 +52,12 @@ pub struct Hazard {
     only_x86_64: bool,
 }
 
+const SECCOMP: &str = "uretprobe_seccomp";
+
 /// Every hazard that is known.
 pub const HAZARDS: &[Hazard] = &[
     Hazard {
-        name: "uretprobe_seccomp",
+        name: SECCOMP,
         gravity: Gravity::Warning,
         harm: "a program under a seccomp filter, as in most containers, can be killed when a probed call returns, since \
                return probes use a system call that filters do not know",
@@ -104,6 +106,21 @@ pub fn hazards(release: &str) -> Vec<&'static Hazard> {
     HAZARDS.iter().filter(here).filter(|hazard| hazard.has(version)).collect()
 }
 
+/// Whether a call of this very program whose return is probed would kill it, as its filter of system calls may not know the one
+/// that return probes use.
+pub(crate) fn filtered_returns_kill() -> bool {
+    let is_filtered = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        has_filter(&status)
+    };
+    hazards_of_this_kernel().iter().any(|hazard| hazard.name == SECCOMP) && is_filtered()
+}
+
+/// By what `/proc/PID/status` says: 2 is `SECCOMP_MODE_FILTER`.
+fn has_filter(status: &str) -> bool {
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
+}
+
 /// What is known of the running kernel.
 #[must_use]
 pub fn hazards_of_this_kernel() -> Vec<&'static Hazard> {
@@ -135,10 +152,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_program_is_filtered_in_the_mode_of_filters_alone() {
+        for (mode, filtered) in [("0", false), ("1", false), ("2", true)] {
+            let status = format!("Name:\tgpucause\nSeccomp:\t{mode}\nSeccomp_filters:\t2\n");
+            assert_eq!(has_filter(&status), filtered, "{mode}");
+        }
+        assert!(!has_filter(""));
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_release_has_the_hazards_of_its_version() {
-        const SECCOMP: &str = "uretprobe_seccomp";
         const SHADOW_STACK: &str = "uretprobe_shadow_stack";
         const NOP5: &str = "uprobe_nop5_red_zone";
         for (release, known) in [

@@ -17,6 +17,7 @@ use crate::calibrate::hit_cost;
 use crate::discovery::{Discovery, DiscoveryStatus};
 use crate::feature::AttachMode;
 use crate::finder::{Finder, Told, lock};
+use crate::hazard::filtered_returns_kill;
 use crate::launch_watch::{LaunchWatch, Unwatched};
 use crate::op_table::OpTable;
 use crate::orders::{Orders, Wanted};
@@ -261,6 +262,12 @@ fn calibrate(
     call_probes: &CallProbes,
     watch: &mut LaunchWatch,
 ) -> Option<(Nanos, Vec<Link>)> {
+    if filtered_returns_kill() {
+        tracing::warn!(
+            "what a hit of a call probe costs is not measured: this kernel has uretprobe_seccomp, and calls of the daemon itself could end it"
+        );
+        return None;
+    }
     let began = Instant::now();
     let measured = hit_cost(call_probes, watch);
     let undone = programs.forget_tasks().map_err(ReadError::Reports);

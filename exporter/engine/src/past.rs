@@ -153,7 +153,49 @@ impl KeptTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delta::Delta;
+    use gpucause_abi::Tgid;
+    use gpucause_abi::op::OPS;
+    use gpucause_abi::snapshot::Comm;
+    use gpucause_abi::state::{Phase, Reason, Relation};
     use proptest::prelude::*;
+
+    const SECOND: Nanos = Nanos(1_000_000_000);
+
+    /// One that has done everything that a window tells of.
+    fn busy() -> ProcessSnapshot {
+        let comm = Comm([b'p'; 16]);
+        let mut process = ProcessSnapshot::new(ProcId(1), Tgid(7), comm);
+        let mut histogram = Histogram::default();
+        (histogram.sum, histogram.max) = (SECOND, SECOND);
+        histogram.slots = [(300, 9)].into_iter().collect();
+        let named = |name: &str| OpId(OPS.iter().position(|op| op.name == name).unwrap() as u16);
+        let op = named("cudaMalloc");
+        let (durations, stalled) = (histogram.clone(), histogram.clone());
+        process.calls = vec![CallSnapshot { op, cold: false, durations, stalled }];
+        let offcpu = [SECOND; 10];
+        process.stalls = vec![StallSnapshot { op, cold: false, calls: 9, offcpu }];
+        process.errors = vec![(op, 2, 5)];
+        process.copies = vec![(CopyKind::D2h, 3, histogram.clone())];
+        (process.memory.allocated, process.host.oom_kills) = (1 << 30, 1);
+        let mut time = TimeAccount::default();
+        time.0[Phase::Launch as usize][0] = SECOND;
+        let thread = |tid| DispatcherSnapshot { tid: Tid(tid), wall: SECOND, time, inflight: None };
+        (process.dispatchers, process.worker) = (vec![thread(7)], Some(Box::new(thread(8))));
+        process.dispatcher_time = time;
+        (process.launch_gap, process.ended_waits) = (histogram, SECOND);
+        process.waits = vec![Wait {
+            tid: Some(Tid(7)),
+            reason: Reason::Futex,
+            phase: Phase::Host,
+            relation: Relation::from_raw(0).unwrap(),
+            on: comm,
+            tgid: None,
+            total: SECOND,
+            held: SECOND,
+        }];
+        process
+    }
 
     fn account() -> impl Strategy<Value = TimeAccount> {
         let cell = prop_oneof![3 => Just(0), 1 => any::<u64>()];
@@ -176,5 +218,42 @@ mod tests {
             let expected: Vec<_> = both.map(|(now, before)| now.less(*before)).collect();
             prop_assert_eq!(until.0.as_flattened(), expected.as_slice());
         }
+    }
+
+    #[test]
+    fn a_process_that_did_nothing_since_what_is_kept_did_nothing() {
+        let before = Before::from(busy());
+        let now = busy();
+        let delta = Delta::between(Some(&before), &now, SECOND);
+        assert!(delta.calls().is_empty());
+        assert_eq!(delta.refused_allocations(), 0);
+        assert!(delta.copies().all(|(_, _, count, time)| (count, time) == (0, Nanos(0))));
+        assert_eq!((delta.allocated(), delta.oom_kills()), (0, 0));
+        assert!(delta.threads().iter().all(|thread| thread.wall == Nanos(0)));
+        assert!(delta.worker().is_none_or(|worker| worker.wall == Nanos(0)));
+        assert_eq!(delta.launch_gap().count, 0);
+        assert_eq!(delta.ended_waits(), Nanos(0));
+        assert!(delta.waits().is_empty());
+
+        // And all of it counts where nothing was before.
+        let delta = Delta::between(None, &now, Nanos(2 * SECOND.0));
+        assert_eq!((delta.calls().len(), delta.refused_allocations()), (1, 5));
+        assert_eq!((delta.copies().count(), delta.waits().len()), (1, 1));
+        assert_eq!((delta.launch_gap().count, delta.ended_waits()), (9, SECOND));
+        let called = delta.calls().first().unwrap();
+        assert_eq!(called.offcpu(), [SECOND; 10]);
+    }
+
+    #[test]
+    fn what_was_off_the_cpu_in_calls_that_are_kept_is_not_of_the_window() {
+        let before = Before::from(busy());
+        let mut now = busy();
+        now.calls[0].durations.sum.0 += 5;
+        now.stalls[0].offcpu[0].0 += 3;
+        let delta = Delta::between(Some(&before), &now, SECOND);
+        let call = delta.calls().first().unwrap();
+        let mut offcpu = [Nanos(0); 10];
+        offcpu[0] = Nanos(3);
+        assert_eq!((call.sum, call.offcpu()), (Nanos(5), offcpu));
     }
 }
