@@ -41,7 +41,9 @@ class Panel:
                 answer, numbers = [], [0]
             if not any(value is not None and value == value for value in numbers):
                 self.renderer.empty.append((self.renderer.dashboard["uid"], self.panel["title"], target["legendFormat"]))
-            absent = names_in(target["legendFormat"]) - {key for labels, _ in answer for key in labels}
+            there = {key.lower() for labels, _ in answer for key in labels}
+            # A label that exporters spell in two ways is there in either.
+            absent = {key for key in names_in(target["legendFormat"]) if key.lower() not in there}
             if answer and target["format"] == "time_series" and absent:
                 self.renderer.errors.append(f"{name}: no series has the label {', '.join(sorted(absent))}")
             found.append((target, answer))
