@@ -144,6 +144,7 @@ class Feed:
                 3600,
                 "--per-second",
                 260,
+                "--join",
                 "--mix",
                 MIX,
             ],
