@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpucause_abi::ProcId;
-use gpucause_abi::snapshot::Snapshot;
+use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, Engine, Moment, Stall};
 
 use crate::clock::WallClock;
+use crate::process_details::ProcessDetails;
 use crate::throttling::Throttled;
 
 /// Between two looks. A chain needs two in a row that show all of it, so that it is told within three of them, 5 s; each costs
@@ -19,17 +20,32 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(1500);
 
 /// All that is known at one moment.
 pub(crate) fn moment(
-    snapshot: Snapshot,
+    mut snapshot: Snapshot,
+    details: &HashMap<ProcId, Arc<ProcessDetails>>,
     clock: WallClock,
     throttled: HashMap<ProcId, Throttled>,
     throttled_gpus: HashMap<String, f64>,
 ) -> Moment {
+    rank_by_launcher(&mut snapshot.processes, details);
     let unix_seconds = clock.unix_seconds(snapshot.taken_at);
     let mut moment = Moment::new(Arc::new(snapshot), unix_seconds);
     moment.throttled_cgroups =
         throttled.into_iter().map(|(id, throttled)| (id, throttled.time)).collect();
     moment.throttled_gpus = throttled_gpus;
     moment
+}
+
+/// Who joined its communicator before it was observed has the rank that its launcher gave it. Workers inherit that, and are no
+/// ranks: they take no part in collectives.
+fn rank_by_launcher(
+    processes: &mut [ProcessSnapshot],
+    details: &HashMap<ProcId, Arc<ProcessDetails>>,
+) {
+    let unknown =
+        |process: &&mut ProcessSnapshot| process.rank.is_none() && !process.collectives.is_empty();
+    for process in processes.iter_mut().filter(unknown) {
+        process.rank = details.get(&process.id).and_then(|details| details.launched_as());
+    }
 }
 
 /// What was found so far.
@@ -102,5 +118,48 @@ impl Chains {
 
     fn engine(&self) -> MutexGuard<'_, Engine> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_abi::Tgid;
+    use gpucause_abi::op::OpId;
+    use gpucause_abi::snapshot::Comm;
+
+    fn process(id: u32) -> ProcessSnapshot {
+        ProcessSnapshot::new(ProcId(id), Tgid(1), Comm(*b"train\0\0\0\0\0\0\0\0\0\0\0"))
+    }
+
+    fn ranks(launched_as: [&str; 2], processes: &mut [ProcessSnapshot]) -> Vec<Option<(u32, u32)>> {
+        let [rank, world_size] = launched_as.map(Into::into);
+        let details = Arc::new(ProcessDetails { rank, world_size, ..ProcessDetails::default() });
+        let details = processes.iter().map(|process| (process.id, Arc::clone(&details))).collect();
+        rank_by_launcher(processes, &details);
+        processes.iter().map(|process| process.rank).collect()
+    }
+
+    #[test]
+    fn a_rank_that_joined_before_it_was_observed_is_the_launchers_and_its_workers_are_none() {
+        let mut rank = process(1);
+        rank.collectives = vec![(OpId(0), 8)];
+        assert_eq!(ranks(["2", "4"], &mut [rank, process(2)]), [Some((2, 4)), None]);
+    }
+
+    #[test]
+    fn a_communicator_that_was_seen_tells_the_rank_better_than_the_launcher() {
+        let mut rank = process(1);
+        (rank.collectives, rank.rank) = (vec![(OpId(0), 8)], Some((1, 2)));
+        assert_eq!(ranks(["2", "4"], &mut [rank]), [Some((1, 2))]);
+    }
+
+    #[test]
+    fn a_launcher_that_tells_no_rank_or_an_impossible_one_gives_none() {
+        let mut rank = process(1);
+        rank.collectives = vec![(OpId(0), 8)];
+        for launched_as in [["", ""], ["1", ""], ["", "4"], ["4", "4"]] {
+            assert_eq!(ranks(launched_as, std::slice::from_mut(&mut rank)), [None]);
+        }
     }
 }

@@ -294,18 +294,18 @@ impl Daemon {
     }
 
     fn accounts(&self, throttled_gpus: HashMap<String, f64>) -> Result<Moment, ReadError> {
-        let (snapshot, clock, throttled) = {
+        let (snapshot, details, clock, throttled) = {
             // Before the copy is made: who is told apart is decided on one copy after the other.
             let mut memory = self.memory();
             let mut snapshot = self.probes.snapshot()?;
-            memory.select(&mut snapshot.processes);
+            let (details, _) = memory.select(&mut snapshot.processes);
             memory.folding.assign(&snapshot.processes);
             memory.folding.leave_untold(&mut snapshot.processes);
             memory.clock = memory.clock.refreshed();
             let throttled = memory.throttling.refresh(&snapshot.processes);
-            (snapshot, memory.clock, throttled)
+            (snapshot, details, memory.clock, throttled)
         };
-        Ok(moment(snapshot, clock, throttled, throttled_gpus))
+        Ok(moment(snapshot, &details, clock, throttled, throttled_gpus))
     }
 
     /// What is known of the processes that were looked at last.

@@ -64,6 +64,12 @@ impl ProcessDetails {
         details
     }
 
+    /// Its rank and the number of ranks, as its launcher set them.
+    pub(crate) fn launched_as(&self) -> Option<(u32, u32)> {
+        let (rank, ranks) = (self.rank.parse().ok()?, self.world_size.parse().ok()?);
+        (rank < ranks).then_some((rank, ranks))
+    }
+
     fn fields(&mut self) -> [(&'static str, &mut Arc<str>); 12] {
         let Self {
             exe,

@@ -45,7 +45,8 @@ impl Host {
         }
         if let Some(pid) = self.only {
             return format!(
-                "Process {pid} has made no CUDA call yet. Is it the right one? Without --pid all processes are shown."
+                "Process {pid} has made no CUDA call since it is watched: it is idle, in a call that began before, or not the right one. \
+                 Without --pid all processes are shown."
             );
         }
         match (self.attached, self.refused) {

@@ -3,8 +3,9 @@
 use crate::exporter::{Exporter, gpucause};
 use crate::http_client;
 use crate::poll::until;
-use crate::workload::{Workload, libraries};
+use crate::workload::{Workload, libraries, program};
 use serde_json::Value;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// From the first launch to the chain: three looks until the process is warm, the one that finds it, and what they take.
@@ -74,4 +75,40 @@ fn a_process_that_takes_the_cpu_from_launches_is_named_everywhere_under_one_id()
     let text = String::from_utf8(explain("--per-process").stdout).unwrap();
     assert!(text.contains(id) && text.contains(CULPRIT) && text.contains(&pid), "{text}");
     workload.kill();
+}
+
+/// A rank of two that never joins a communicator while it is observed.
+fn rank(number: &str, collective: &str) -> Workload {
+    let program = program();
+    let script = format!("ncclAllReduce:{collective}");
+    Workload::of(
+        Path::new("env"),
+        &[
+            &format!("RANK={number}"),
+            "WORLD_SIZE=2",
+            program.to_str().unwrap(),
+            "--libs",
+            libraries().to_str().unwrap(),
+            "--script",
+            &script,
+            "rate",
+            "--seconds=30",
+            "--per-second=100",
+            "--mix=cudaLaunchKernel=1,ncclAllReduce=1",
+        ],
+    )
+}
+
+#[test]
+fn a_late_rank_is_named_though_its_communicator_was_made_before_the_exporter_started() {
+    let (mut in_time, mut late) = (rank("0", "poll=15ms"), rank("1", "spin=50us"));
+    in_time.go();
+    late.go();
+    let exporter = Exporter::start(&[]);
+    let chain = until("a chain that names the late rank", || {
+        chain_of(&exporter, &in_time.pid(), "nccl_late_rank")
+    });
+    assert_eq!(chain["culprit"]["pid"].as_u64(), late.pid().parse().ok(), "{chain}");
+    assert!(chain["sentence"].as_str().unwrap().starts_with("Rank 1 "), "{chain}");
+    assert_eq!(chain_of(&exporter, &late.pid(), "nccl_late_rank"), None);
 }

@@ -77,7 +77,8 @@ pub struct ProcessSnapshot {
     pub memory: MemorySnapshot,
     /// Bytes sent into collectives, by op.
     pub collectives: Vec<(OpId, u64)>,
-    /// Rank and number of ranks of its last communicator.
+    /// Rank and number of ranks of its last communicator; for one that was made before observation began, the exporter takes them
+    /// from its launcher.
     pub rank: Option<(u32, u32)>,
     /// Wall time of all dispatcher threads so far, ended ones included.
     pub dispatcher_time: TimeAccount,

@@ -265,9 +265,6 @@ pub(crate) struct Rate {
     /// Threads that call.
     #[arg(long, default_value_t = 1)]
     pub(crate) threads: usize,
-    /// Each thread first joins a communicator, once, as --rank of --ranks; the call is not in the truth.
-    #[arg(long)]
-    pub(crate) join: bool,
     #[command(flatten)]
     pub(crate) mix: Mix,
 }

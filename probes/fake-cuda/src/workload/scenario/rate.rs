@@ -20,7 +20,6 @@ pub(crate) fn run(common: &Common, options: &Rate) -> Result<()> {
     }
     let mix = options.mix.mix.as_deref().unwrap_or(&options.mix.op);
     let stage = Stage::set(common, mix)?;
-    let joins = options.join.then(|| Stage::set(common, "ncclCommInitRank")).transpose()?;
     let head = join(
         result("rate", &stage.libraries),
         json!({ "per_second": options.per_second, "seconds": options.seconds }),
@@ -30,9 +29,6 @@ pub(crate) fn run(common: &Common, options: &Rate) -> Result<()> {
     let threads = Threads::run(common, options.threads, &json!({}), move |gate| {
         let mut caller = stage.caller();
         gate.pass();
-        if let Some(stage) = &joins {
-            stage.caller().step();
-        }
         let start = clock::monotonic_ns();
         let mut made = 0;
         loop {
