@@ -144,7 +144,6 @@ class Feed:
                 3600,
                 "--per-second",
                 260,
-                "--join",
                 "--mix",
                 MIX,
             ],
