@@ -21,8 +21,9 @@ LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
 def legend(pattern, labels):
-    """The name of a series; a label that it does not have shows by its name, so that nobody overlooks it."""
-    return LABEL.sub(lambda match: labels.get(match[1], match[1]), pattern)
+    """The name of a series; a label that it has in no spelling shows by its name, so that nobody overlooks it."""
+    known = {name.lower() for name in labels}
+    return LABEL.sub(lambda match: labels.get(match[1], "" if match[1].lower() in known else match[1]), pattern)
 
 
 def names_in(pattern):

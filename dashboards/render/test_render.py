@@ -67,6 +67,9 @@ class Settings(unittest.TestCase):
     def test_a_legend_names_labels_and_shows_a_missing_one_by_its_name(self):
         self.assertEqual(fields.legend("{{comm}} {{pid}}", {"comm": "trainer"}), "trainer pid")
 
+    def test_a_legend_that_names_a_label_in_two_spellings_shows_the_one_that_is_there(self):
+        self.assertEqual(fields.legend("on {{Hostname}}{{hostname}}", {"Hostname": "node-1"}), "on node-1")
+
 
 class Filling(unittest.TestCase):
     def test_all_is_the_regular_expression_for_all_and_one_value_is_itself(self):

@@ -32,16 +32,43 @@ SPREAD = steps(GREEN, (4, YELLOW), (8, RED))
 # Exporters spell the label of the host in two ways, and tell it in one of them.
 BY_GPU = "max by (UUID, gpu, Hostname, hostname)"
 GPU = "GPU {{gpu}} on {{Hostname}}{{hostname}}"
+# Of whichever exporter Prometheus scrapes.
+BUSY = 'gpu:gpucause_gpu_busy:ratio_avg2m{UUID=~"$gpu"}'
+
+
+def smi(metric):
+    """A metric of nvidia_gpu_exporter with DCGM's labels. It tells nothing of a GPU but its UUID, and that without GPU-: the
+    begin of that stands for the number, and the target for the host.
+    """
+    metric = f"max by (uuid, instance) ({metric})"
+    for label, value, source, pattern in [
+        ("UUID", "GPU-$1", "uuid", "(?:GPU-)?(.+)"),
+        ("gpu", "$1", "UUID", "GPU-(.{1,8}).*"),
+        ("Hostname", "$1", "instance", "(.+)"),
+    ]:
+        metric = f'label_replace({metric}, "{label}", "{value}", "{source}", "{pattern}")'
+    return metric
+
+
+def by_gpu(dcgm, of_smi):
+    """What DCGM or, of GPUs that it does not tell of, nvidia_gpu_exporter says."""
+    return f"{BY_GPU} ({dcgm}) or on (UUID) {BY_GPU} ({smi(of_smi)} and on (UUID) {BUSY})"
+
+
+def named(of_gpu):
+    """A recorded series of each GPU, which has no label but the UUID that names it, with number and host."""
+    names = f"DCGM_FI_DEV_GPU_UTIL ^ 0 or on (UUID) {smi('nvidia_smi_utilization_gpu_ratio')} ^ 0"
+    return f"{of_gpu} * on (UUID) group_left (gpu, Hostname, hostname) topk by (UUID) (1, {names})"
 
 
 def _state():
     return [
         stat(
             "GPU utilisation",
-            "What the GPUs say of themselves: the share of time in which any kernel ran, however small. It stays high when"
-            " launches come late.",
-            [query('avg(DCGM_FI_DEV_GPU_UTIL{UUID=~"$gpu"})', "utilisation")],
-            unit="percent",
+            "What the GPUs say of themselves, as an average over two minutes: the share of time in which any kernel ran, however"
+            " small. It stays high when launches come late.",
+            [query(f"avg({BUSY})", "utilisation")],
+            unit="percentunit",
             decimals=0,
             runbooks=["GpucauseUtilisationMisleading"],
         ),
@@ -93,11 +120,12 @@ def _cause_side():
     return [
         timeseries(
             "GPU utilisation",
-            "DCGM_FI_DEV_GPU_UTIL of each GPU, of dcgm-exporter or of this exporter's page. Compare with the panel beside it: a"
-            " busy GPU that gets fewer launches is not well fed.",
-            [query(f'{BY_GPU} (DCGM_FI_DEV_GPU_UTIL{{UUID=~"$gpu"}})', GPU)],
-            unit="percent",
-            high=100,
+            "What each GPU says of itself, as an average over two minutes: DCGM_FI_DEV_GPU_UTIL, of dcgm-exporter or of this"
+            " exporter's page, or what nvidia_gpu_exporter tells. Compare with the panels beside it: a busy GPU that gets fewer"
+            " launches is not well fed.",
+            [query(named(BUSY), GPU)],
+            unit="percentunit",
+            high=1,
             legend=("mean", "lastNotNull"),
             runbooks=["GpucauseUtilisationMisleading"],
         ),
@@ -245,15 +273,9 @@ def _gpus():
         ),
         timeseries(
             "Throttled",
-            "Share of two minutes for which a fault, heat or power kept the clock of a GPU down. DCGM's field for that is off"
-            " by default in dcgm-exporter.",
-            [
-                query(
-                    f"gpu:gpucause_gpu_throttled:ratio_avg2m{{{gpu}}} * on (UUID) group_left (gpu, Hostname, hostname)"
-                    " topk by (UUID) (1, DCGM_FI_DEV_GPU_UTIL ^ 0)",
-                    GPU,
-                )
-            ],
+            "Share of two minutes for which a fault, heat or power kept the clock of a GPU down. It is read from DCGM's field"
+            " alone, which this exporter's page has and which is off by default in dcgm-exporter.",
+            [query(named(f"gpu:gpucause_gpu_throttled:ratio_avg2m{{{gpu}}}"), GPU)],
             unit="percentunit",
             high=1,
             w=6,
@@ -264,7 +286,8 @@ def _gpus():
         timeseries(
             "Memory in use",
             "Device memory that is in use on each GPU, by all processes.",
-            [query(f"{BY_GPU} (DCGM_FI_DEV_FB_USED{{{gpu}}})", GPU)],
+            # MiB both.
+            [query(by_gpu(f"DCGM_FI_DEV_FB_USED{{{gpu}}}", "nvidia_smi_memory_used_bytes / 1048576"), GPU)],
             unit="mbytes",
             w=6,
             legend=("lastNotNull",),
@@ -273,7 +296,7 @@ def _gpus():
         timeseries(
             "Power",
             "What each GPU draws: a GPU that waits while it says that it is busy draws little.",
-            [query(f"{BY_GPU} (DCGM_FI_DEV_POWER_USAGE{{{gpu}}})", GPU)],
+            [query(by_gpu(f"DCGM_FI_DEV_POWER_USAGE{{{gpu}}}", "nvidia_smi_power_draw_watts"), GPU)],
             unit="watt",
             w=6,
             legend=("lastNotNull",),
@@ -288,8 +311,8 @@ def dashboard():
         variable(
             "gpu",
             "GPU",
-            "label_values(DCGM_FI_DEV_GPU_UTIL, UUID)",
-            description="GPUs by UUID, of dcgm-exporter or of this exporter's page.",
+            "label_values(gpu:gpucause_gpu_busy:ratio_avg2m, UUID)",
+            description="GPUs by UUID, of DCGM or of nvidia_gpu_exporter.",
         ),
     ]
     return make(

@@ -20,8 +20,13 @@ from grafana import (
 )
 
 ON = 'instance=~"$instance", comm=~"$comm", pid=~"$pid"'
-BUCKETS = "gpucause_cuda_call_duration_seconds_bucket"
+CALLS = "gpucause_cuda_call_duration_seconds"
 NAME = "{{comm}} {{pid}}"
+# A panel draws classic buckets or native histograms, not what happens to be there.
+HEATMAP = (
+    " It is drawn of classic buckets: where Prometheus keeps native histograms, it must keep those too, with"
+    " scrape_classic_histograms (from 2.45) or always_scrape_classic_histograms (from 3.0)."
+)
 LOCKS = 'reason="futex"'
 
 
@@ -29,8 +34,17 @@ def rate(metric, by, more=""):
     return grafana.rate(metric, by, f"{ON}, {more}" if more else ON)
 
 
+# Prometheus keeps histograms as classic series, as native ones, or as both: then the classic ones count.
 def p99(metric, by, more=""):
-    return f"histogram_quantile(0.99, {rate(metric + '_bucket', by + ', le', more)}) > 0"
+    classic, native = rate(metric + "_bucket", f"{by}, le", more), rate(metric, by, more)
+    return f"(histogram_quantile(0.99, {classic}) > 0 or histogram_quantile(0.99, {native}) > 0)"
+
+
+def part(name, metric, by, more=""):
+    """The rate of a histogram's `count` or `sum`, which native ones have inside."""
+    selector = f"{ON}, {more}" if more else ON
+    classic, native = (f"rate({one}{{{selector}}}[$__rate_interval])" for one in (f"{metric}_{name}", metric))
+    return f"sum by ({by}) ({classic} or histogram_{name}({native}))"
 
 
 def _who():
@@ -108,10 +122,10 @@ def _latency():
         heatmap(
             "Duration of $op",
             "How long calls took, by histogram bucket: the brighter, the more calls. A second band far above the first is a"
-            " tail with a cause of its own.",
+            " tail with a cause of its own." + HEATMAP,
             [
                 query(
-                    f'sum by (le) (increase({BUCKETS}{{{ON}, op="$op", cold="false"}}[$__rate_interval]))',
+                    f'sum by (le) (increase({CALLS}_bucket{{{ON}, op="$op", cold="false"}}[$__rate_interval]))',
                     "{{le}}",
                     heatmap=True,
                 )
@@ -124,7 +138,8 @@ def _latency():
         ),
         heatmap(
             "Time between launches",
-            "From one launch's return to the next launch's entry on the same thread: what the GPU may have to wait for.",
+            "From one launch's return to the next launch's entry on the same thread: what the GPU may have to wait for."
+            + HEATMAP,
             [
                 query(
                     f"sum by (le) (increase(gpucause_launch_gap_seconds_bucket{{{ON}}}[$__rate_interval]))",
@@ -138,7 +153,7 @@ def _latency():
         ),
         heatmap(
             "Copies",
-            "How long copies took, by histogram bucket, of all directions and sizes.",
+            "How long copies took, by histogram bucket, of all directions and sizes." + HEATMAP,
             [
                 query(
                     f"sum by (le) (increase(gpucause_memcpy_duration_seconds_bucket{{{ON}}}[$__rate_interval]))",
@@ -176,7 +191,7 @@ def _stalls():
             [
                 query(
                     f"topk(8, {rate('gpucause_cuda_call_stalled_total', 'op')} /"
-                    f" {rate('gpucause_cuda_call_duration_seconds_count', 'op')} > 0)",
+                    f" {part('count', CALLS, 'op')} > 0)",
                     "{{op}}",
                 )
             ],
@@ -208,7 +223,11 @@ def _stalls():
         timeseries(
             "Off the CPU, by role and reason",
             "Time off the CPU of the threads of each role, as it ended, by reason; sleep and poll are idleness as a rule.",
-            [query(f"topk(10, {rate('gpucause_offcpu_duration_seconds_sum', 'role, reason')} > 0)", "{{role}} {{reason}}")],
+            [
+                query(
+                    f"topk(10, {part('sum', 'gpucause_offcpu_duration_seconds', 'role, reason')} > 0)", "{{role}} {{reason}}"
+                )
+            ],
             unit="suffix: s/s",
             legend=("mean",),
             runbooks=["GpucauseDataloaderStarvation"],
@@ -369,7 +388,7 @@ def _programme():
         timeseries(
             "Calls, by operation",
             "Calls a second of the most called operations of the runtime, the driver and NCCL.",
-            [query(f"topk(8, {rate('gpucause_cuda_call_duration_seconds_count', 'api, op')})", "{{op}} ({{api}})")],
+            [query(f"topk(8, {part('count', CALLS, 'api, op')})", "{{op}} ({{api}})")],
             unit="ops",
             legend=("mean",),
             runbooks=["GpucauseInefficientProgram"],
@@ -385,9 +404,7 @@ def _programme():
         timeseries(
             "First launches",
             "Launches a second that loaded their kernel first: slow for that reason alone.",
-            [
-                query(rate("gpucause_cuda_call_duration_seconds_count", "op", 'cold="true"'), "{{op}}")
-            ],
+            [query(part("count", CALLS, "op", 'cold="true"'), "{{op}}")],
             unit="ops",
             legend=("mean", "max"),
             runbooks=["GpucauseInefficientProgram"],
@@ -481,7 +498,7 @@ def dashboard():
         variable(
             "op",
             "Operation",
-            f"label_values(gpucause_cuda_call_duration_seconds_count{{{ON}}}, op)",
+            f"label_values(gpucause_cuda_call_stalled_total{{{ON}}}, op)",
             description="Operations that have a heatmap of their own.",
             default=["cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize"],
         ),

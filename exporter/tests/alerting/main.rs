@@ -19,8 +19,14 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::LazyLock;
 
 /// Series of others: Prometheus' own, and those that tell of GPUs.
-const FOREIGN: [&str; 4] =
-    ["up", "scrape_duration_seconds", "scrape_samples_scraped", "nvidia_smi_utilization_gpu_ratio"];
+const FOREIGN: [&str; 6] = [
+    "up",
+    "scrape_duration_seconds",
+    "scrape_samples_scraped",
+    "nvidia_smi_utilization_gpu_ratio",
+    "nvidia_smi_memory_used_bytes",
+    "nvidia_smi_power_draw_watts",
+];
 /// Labels that Prometheus, DCGM and the rules add.
 const ADDED_LABELS: [&str; 11] = [
     "job",
