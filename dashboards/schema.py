@@ -21,7 +21,7 @@ def lost(ours, theirs, where):
         for key, value in ours.items():
             if key in theirs:
                 yield from lost(value, theirs[key], f"{where}.{key}")
-            elif key not in UNTYPED and value not in (None, [], {}, "", False):
+            elif key not in UNTYPED and value is not False and value not in (None, [], {}, ""):
                 yield f"{where}.{key} = {json.dumps(value)} is not known"
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         for number, pair in enumerate(zip(ours, theirs)):
