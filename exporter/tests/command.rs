@@ -88,6 +88,7 @@ fn a_node_that_cannot_be_asked_is_told_with_what_to_look_at() {
     let (code, output) = outcome(&["explain", "--url", &closed.to_string()]);
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("cannot be reached") && output.contains("on that port?"), "{output}");
+    assert_eq!(output.matches("refused").count(), 1, "{output}");
 }
 
 #[test]

@@ -63,28 +63,28 @@ impl fmt::Display for NodeUrl {
     }
 }
 
-/// Why a node did not answer.
+/// Why a node did not answer. Each tells its cause itself, once: none has a source that a printer of chains would tell again.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// Nobody listens, or it cannot be reached.
     #[error(
-        "{url} cannot be reached ({source}); does gpucause exporter run there, and on that port?"
+        "{url} cannot be reached ({cause}); does gpucause exporter run there, and on that port?"
     )]
     Unreachable {
         /// The node.
         url: Address,
         /// What the kernel says.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// It speaks no TLS, or nobody who is trusted says that it is the node.
     #[error(
-        "{url} was not believed to be the node, or speaks no TLS ({source}); a certificate of an authority of your own is trusted with --ca-file"
+        "{url} was not believed to be the node, or speaks no TLS ({cause}); a certificate of an authority of your own is trusted with --ca-file"
     )]
     Tls {
         /// The node.
         url: Address,
         /// What is wrong.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// It did not answer in time.
     #[error("{url} did not answer within {within:?}")]
@@ -95,12 +95,12 @@ pub enum AskError {
         within: Duration,
     },
     /// The connection broke, or the answer is too long.
-    #[error("{url} did not answer as it should: {source}")]
+    #[error("{url} did not answer as it should: {cause}")]
     Broken {
         /// The node.
         url: Address,
         /// What went wrong.
-        source: GetError,
+        cause: GetError,
     },
     /// It told more than there was memory for.
     #[error("{url} told more than there is room for ({reason}); ask fewer nodes at once")]
@@ -126,12 +126,12 @@ pub enum AskError {
         reason: String,
     },
     /// It is something else.
-    #[error("{url} is not gpucause, or not of a version that this one understands: {source}")]
+    #[error("{url} is not gpucause, or not of a version that this one understands: {cause}")]
     NotUnderstood {
         /// The node.
         url: Address,
         /// What was not understood.
-        source: serde_json::Error,
+        cause: serde_json::Error,
     },
 }
 
@@ -206,7 +206,7 @@ pub(crate) async fn chains_over(
     url: &Address,
 ) -> Result<Chains, AskError> {
     let body = body_of(node, url, CHAINS, JSON).await?;
-    let not_understood = |source| AskError::NotUnderstood { url: url.clone(), source };
+    let not_understood = |cause| AskError::NotUnderstood { url: url.clone(), cause };
     let answer: Answer<Chains> = serde_json::from_slice(&body).map_err(not_understood)?;
     answer.data.ok_or_else(|| not_understood(serde::de::Error::custom("the answer has no data")))
 }
@@ -220,9 +220,9 @@ pub(crate) async fn now_over(node: &mut Conversation<'_>, url: &Address) -> Opti
 fn failed(url: &Address, error: GetError) -> AskError {
     let url = url.clone();
     match error {
-        GetError::Unreachable(source) => AskError::Unreachable { url, source },
-        GetError::Tls(source) => AskError::Tls { url, source },
-        source => AskError::Broken { url, source },
+        GetError::Unreachable(cause) => AskError::Unreachable { url, cause },
+        GetError::Tls(cause) => AskError::Tls { url, cause },
+        cause => AskError::Broken { url, cause },
     }
 }
 
