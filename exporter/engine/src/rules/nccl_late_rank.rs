@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use gpucause_abi::Nanos;
+use gpucause_abi::op::OpId;
 use gpucause_abi::state::Phase;
 
 use super::{Declaration, Rule, Window};
@@ -29,6 +30,24 @@ fn wait_of<'a>(subject: &'a Subject<'_>) -> Option<(f64, &'a ThreadDelta)> {
     Some((ratio(waiting(thread), thread.wall), thread))
 }
 
+/// By how much the calls of ranks that meet differ at most: the first looks may come in the middle of a step.
+const SAME_CALLS: f64 = 0.9;
+
+/// Calls of NCCL since it is observed.
+fn collectives(subject: &Subject<'_>) -> u64 {
+    let of_nccl = |id: OpId| id.op().is_some_and(|op| op.class.phase() == Phase::Nccl);
+    let calls = subject.now.calls.iter().filter(|call| of_nccl(call.op));
+    calls.map(|call| call.durations.count()).fold(0, u64::saturating_add)
+}
+
+/// Whether they may be of one communicator, whose ranks make the same calls. A rank that was given by a launcher, or the host's
+/// part of a larger job, tells no more than a number.
+fn meet(ranks: &[(f64, &Subject<'_>, &ThreadDelta)]) -> bool {
+    let calls = || ranks.iter().map(|(_, subject, _)| collectives(subject));
+    let (least, most) = (calls().min().unwrap_or(0), calls().max().unwrap_or(0));
+    least as f64 >= most as f64 * SAME_CALLS
+}
+
 impl Rule for NcclLateRank {
     fn declaration(&self) -> Declaration {
         Declaration {
@@ -36,7 +55,7 @@ impl Rule for NcclLateRank {
             reads: &["gpucause_dispatcher_seconds_total", "gpucause_process_info"],
             window: Window::Looks,
             needs: "all other ranks of the job on this host wait in collectives for longer than this one, by the share of \
-                    severity medium, and the late rank's own time explains it",
+                    severity medium, all make the same number of NCCL calls, and the late rank's own time explains it",
         }
     }
 
@@ -58,6 +77,9 @@ impl Rule for NcclLateRank {
             .filter(same_job)
             .filter_map(|subject| wait_of(subject).map(|(share, thread)| (share, subject, thread)))
             .collect();
+        if !meet(&ranks) {
+            return None;
+        }
         ranks.sort_by(|a, b| a.0.total_cmp(&b.0));
         let [(late_share, late, late_thread), rest @ ..] = ranks.as_slice() else { return None };
         // The next quickest waits for nobody but the late one.

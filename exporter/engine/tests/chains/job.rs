@@ -37,6 +37,23 @@ fn ranks_that_wait_for_the_network_together_blame_none_of_them() {
 }
 
 #[test]
+fn ranks_that_make_other_collectives_do_not_wait_for_each_other() {
+    let mut host = Host::new();
+    for number in 0..4 {
+        host.start("train", 100 + number).now.rank = Some((number, 4));
+    }
+    host.run_all(20, |processes, _| {
+        rank(&mut processes[0], 100 * MS);
+        rank(&mut processes[1], 900 * MS);
+        for process in &mut processes[2..] {
+            rank(process, 450 * MS);
+            rank(process, 450 * MS);
+        }
+    });
+    host.is_silent();
+}
+
+#[test]
 fn two_jobs_of_the_same_size_are_not_one() {
     let mut host = Host::new();
     for number in 0..4 {
