@@ -30,6 +30,7 @@ fn process(id: u32, used: &Range<u64>) -> ProcessSnapshot {
             .map(|op| StallSnapshot {
                 op,
                 cold: false,
+                nested: false,
                 calls: 1,
                 offcpu: [Nanos(1_234_567); REASONS],
             })

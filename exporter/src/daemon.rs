@@ -231,6 +231,7 @@ impl Daemon {
         observation.probes = probe_states(&status);
         observation.attach_gaps = attach_gaps(&status.libraries);
         observation.hit_cost = status.hit_cost;
+        observation.entry_cost = status.entry_cost;
         observation.duty_ratio = status.duty_ratio;
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.processes_excluded = excluded;

@@ -86,7 +86,7 @@ impl Folding {
 
 /// What processes choose themselves, such as addresses of kernels and names, is not told apart: the sum has a bound.
 fn add(sum: &mut Option<ProcessSnapshot>, mut process: ProcessSnapshot) {
-    process.other_launches = process.launches();
+    process.other_launches = process.kernel_launches();
     process.kernels = Vec::new();
     process.waits = Vec::new();
     for (_, code, _) in &mut process.errors {
@@ -154,7 +154,7 @@ mod tests {
         let mut folding = folding(0);
         (1..=50).for_each(|id| folding.keep(process(id, 2, false)));
         let sum = folding.split(&mut Vec::new()).unwrap();
-        assert_eq!((sum.kernels.len(), sum.launches()), (0, 100));
+        assert_eq!((sum.kernels.len(), sum.kernel_launches()), (0, 100));
         assert_eq!(sum.errors, [(OpId(0), RUBBISH, 100)]);
         assert_eq!(sum.calls.len(), 1);
     }

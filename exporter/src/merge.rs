@@ -8,7 +8,7 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
     sum.dispatches |= image.dispatches;
     sum.abandoned_calls += image.abandoned_calls;
     for call in &image.calls {
-        match sum.calls.iter_mut().find(|own| (own.op, own.cold) == (call.op, call.cold)) {
+        match sum.calls.iter_mut().find(|own| own.kind() == call.kind()) {
             Some(CallSnapshot { durations, stalled, .. }) => {
                 durations.merge(&call.durations);
                 stalled.merge(&call.stalled);
@@ -17,7 +17,7 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
         }
     }
     for stall in &image.stalls {
-        match sum.stalls.iter_mut().find(|own| (own.op, own.cold) == (stall.op, stall.cold)) {
+        match sum.stalls.iter_mut().find(|own| own.kind() == stall.kind()) {
             Some(own) => {
                 own.calls += stall.calls;
                 for (total, time) in own.offcpu.iter_mut().zip(stall.offcpu) {
@@ -26,6 +26,13 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
             }
             None => sum.stalls.push(stall.clone()),
         }
+    }
+    let (launches, own) = (&mut sum.launches, &image.launches);
+    launches.untimed += own.untimed;
+    launches.estimated += own.estimated;
+    launches.unobserved.0 += own.unobserved.0;
+    if launches.step.timed_share() > own.step.timed_share() {
+        launches.step = own.step;
     }
     for &(op, code, count) in &image.errors {
         match sum.errors.iter_mut().find(|own| (own.0, own.1) == (op, code)) {

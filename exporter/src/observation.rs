@@ -26,6 +26,8 @@ pub struct Observation {
     pub attach_gaps: Vec<AttachGap>,
     /// What a hit of a call probe costs, where that was measured.
     pub hit_cost: Option<Nanos>,
+    /// The same of a call that the program leaves at entry.
+    pub entry_cost: Option<Nanos>,
     /// Share of the time for which launches are watched.
     pub duty_ratio: f64,
     /// Notices of newly mapped files that were lost.
@@ -79,6 +81,7 @@ impl Observation {
             probes: Vec::new(),
             attach_gaps: Vec::new(),
             hit_cost: None,
+            entry_cost: None,
             duty_ratio: 1.0,
             mmap_events_lost: 0,
             processes_live,
@@ -99,15 +102,6 @@ impl Observation {
             since,
             clock,
         }
-    }
-}
-
-impl Observation {
-    /// How long launches were watched so far.
-    #[must_use]
-    pub fn launches_observed(&self) -> Nanos {
-        let up = self.snapshot.taken_at.0.saturating_sub(self.since.0);
-        Nanos(up.saturating_sub(self.snapshot.launches_unwatched.0))
     }
 }
 

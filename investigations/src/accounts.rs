@@ -9,10 +9,11 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use gpucause_abi::hist::{Histogram, SLOTS, slot_of};
-use gpucause_abi::op::{Class, CopyKind, OpId, op_of_symbol};
+use gpucause_abi::op::{Class, CopyKind, op_of_symbol};
 use gpucause_abi::record::REASONS;
 use gpucause_abi::snapshot::{
-    BlockIo, CallSnapshot, Comm, DeviceName, HostUse, ProcessSnapshot, Snapshot, StallSnapshot,
+    BlockIo, CallKind, CallSnapshot, Comm, DeviceName, HostUse, ProcessSnapshot, Snapshot,
+    StallSnapshot,
 };
 use gpucause_abi::state::{BlockOperation, Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
@@ -142,7 +143,7 @@ struct Account {
     base: ProcessSnapshot,
     /// When the first event that has ended began.
     first_seen: Option<Nanos>,
-    calls: BTreeMap<(OpId, bool), Calls>,
+    calls: BTreeMap<CallKind, Calls>,
     off_cpu: BTreeMap<Reason, Counting>,
 }
 
@@ -227,7 +228,7 @@ impl Account {
         self.base.dispatches = true;
         let Some(id) = op_of_symbol(&call.op) else { return };
         let cold = call.cold == Some(true);
-        let calls = self.calls.entry((id, cold)).or_default();
+        let calls = self.calls.entry((id, cold, !call.outermost)).or_default();
         calls.all.add(duration_ns);
         if let Some(off_cpu) = call.off_cpu_ns.filter(|&ns| ns > 0) {
             calls.stalled.add(duration_ns);
@@ -274,16 +275,22 @@ impl Account {
     fn snapshot(&self) -> Option<ProcessSnapshot> {
         let mut process = self.base.clone();
         process.first_seen = self.first_seen.unwrap_or_default();
-        for (&(op, cold), own) in &self.calls {
+        for (&(op, cold, nested), own) in &self.calls {
             let stalled = own.stalled.histogram();
             if stalled.count() > 0 {
                 // A call's event tells for how long, not why.
                 let mut offcpu = [Nanos(0); REASONS];
                 offcpu[Reason::Other as usize] = Nanos(own.off_cpu_ns);
-                process.stalls.push(StallSnapshot { op, cold, calls: stalled.count(), offcpu });
+                process.stalls.push(StallSnapshot {
+                    op,
+                    cold,
+                    nested,
+                    calls: stalled.count(),
+                    offcpu,
+                });
             }
             let durations = own.all.histogram();
-            process.calls.push(CallSnapshot { op, cold, durations, stalled });
+            process.calls.push(CallSnapshot { op, cold, nested, durations, stalled });
         }
         let role = if process.dispatches { Role::Dispatcher } else { Role::Helper };
         for (&reason, times) in &self.off_cpu {

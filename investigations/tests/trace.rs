@@ -64,13 +64,15 @@ fn process(id: u32, pid: u32) -> ProcessSnapshot {
         CallSnapshot {
             op: launch,
             cold: false,
+            nested: false,
             durations: histogram(&[5_000; 99]),
             stalled: histogram(&[5_000]),
         },
     ];
     let mut offcpu = [Nanos(0); Reason::COUNT];
     offcpu[Reason::Preempted as usize] = Nanos(4_000);
-    process.stalls = vec![StallSnapshot { op: launch, cold: false, calls: 1, offcpu }];
+    process.stalls =
+        vec![StallSnapshot { op: launch, cold: false, nested: false, calls: 1, offcpu }];
     process.offcpu = vec![
         (Role::Dispatcher, Reason::Preempted, histogram(&[4_000, 9_000_000])),
         (Role::Helper, Reason::Futex, histogram(&[1_000_000_000])),

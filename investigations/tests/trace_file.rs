@@ -98,6 +98,7 @@ fn moment(number: u64) -> Moment {
         process.calls.push(CallSnapshot {
             op: OpId(op),
             cold,
+            nested: false,
             durations: histogram(op.into()),
             stalled: histogram(u64::from(op) + 5),
         });

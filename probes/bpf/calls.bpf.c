@@ -79,11 +79,6 @@ static __noinline void abandon(struct thread *thread, __u32 depth)
 		__sync_fetch_and_add(&proc->abandoned_calls, calls);
 }
 
-static __always_inline bool is_closed(__u16 link)
-{
-	return closed_links[link & (MAX_LINKS - 1)] != 0;
-}
-
 /* The record of the calling thread, which becomes a dispatcher. */
 static __noinline struct thread *dispatcher(void)
 {
@@ -120,7 +115,7 @@ static __noinline struct thread *dispatcher(void)
 	return thread;
 }
 
-/* Leaves calls whose return nobody sees, and those within them, neither counted nor timed. */
+/* Drops calls whose return nobody sees, and those within them; launches are counted all the same. */
 static __noinline void drop_cut(struct thread *thread)
 {
 	__u32 depth = depth_of(thread);
@@ -130,36 +125,71 @@ static __noinline void drop_cut(struct thread *thread)
 			continue;
 		count_self_by(SELF_CUT, depth - i);
 		thread->depth = i;
+		if (!i && is_launch_class(frame_at(thread, 0)->op))
+			bytes_add(thread->proc_id, BYTES_UNTIMED_LAUNCHES, frame_at(thread, 0)->op, 1);
 		return;
 	}
 }
 
-/* Counts a hit for the thread. The busiest of all is told about every HIT_BATCH launches, so that threads that are as busy
- * do not fight for its cache line. */
-static __noinline void count_hit(struct thread *thread, bool shed)
+/* Reports a batch of launches, and the load of the thread as that of its process when no other launched more in this window. */
+static __noinline void report_load(struct thread *thread, __u32 window)
+{
+	__u32 proc_id = thread->proc_id;
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+	const struct load *own = &thread->load;
+
+	if (!proc)
+		return;
+	__sync_fetch_and_add(&proc->launches, HIT_BATCH);
+	if (proc->load_window == window &&
+	    proc->load.runtime + proc->load.driver + proc->load.untimed > own->runtime + own->driver + own->untimed)
+		return;
+	proc->load_window = window;
+	__builtin_memcpy(&proc->load, own, sizeof(proc->load));
+}
+
+/* The load of the thread in the present window. */
+static __always_inline struct load *load_of(struct thread *thread)
 {
 	__u32 window = watch.window;
 
 	if (thread->hit_window != window) {
 		thread->hit_window = window;
-		thread->launch_hits = 0;
-		thread->other_hits = 0;
+		__builtin_memset(&thread->load, 0, sizeof(thread->load));
 	}
-	if (!shed) {
-		thread->other_hits++;
-		return;
-	}
-	if (++thread->launch_hits % HIT_BATCH)
-		return;
-	if (busiest.window != window) {
-		busiest.window = window;
-		busiest.launches = 0;
-		busiest.others = 0;
-	}
-	if ((__u64)thread->launch_hits + thread->other_hits <= (__u64)busiest.launches + busiest.others)
-		return;
-	busiest.launches = thread->launch_hits;
-	busiest.others = thread->other_hits;
+	return &thread->load;
+}
+
+/* Counts an outermost launch. Threads that are as busy do not fight for the record of their process. */
+static __always_inline void count_launch(struct thread *thread)
+{
+	if (++thread->launches % HIT_BATCH == 0)
+		report_load(thread, watch.window);
+}
+
+/* Copies how launches of the process are to be observed. */
+static __noinline void copy_mode(struct thread *thread)
+{
+	__u32 proc_id = thread->proc_id, modes = watch.modes;
+	struct launch_mode *mode = bpf_map_lookup_elem(&launch_modes, &proc_id);
+
+	if (mode)
+		thread->mode = *mode;
+	else
+		__builtin_memset(&thread->mode, 0, sizeof(thread->mode));
+	if (watch.calibrates == CALIBRATE_COUNTED)
+		thread->mode.sample_every = ~0U;
+	thread->modes = modes;
+}
+
+/* Whether a launch by this op is to be counted by its own probes. */
+static __always_inline bool is_observed(struct thread *thread, __u32 op)
+{
+	if (thread->modes != watch.modes)
+		copy_mode(thread);
+	if (watch.paused || thread->mode.turn & 1)
+		return false;
+	return !thread->mode.driver_only || op_info[op & (MAX_OPS - 1)].api != API_RUNTIME;
 }
 
 /* Abandons calls that were unwound: those that began deeper on the stack than this one. Returns false when this is the second
@@ -174,7 +204,7 @@ static __noinline bool drop_unwound(struct thread *thread, __u64 stack, __u32 op
 
 		if (top->stack > stack)
 			break;
-		if (top->stack == stack && top->op == op && top->link != link && !is_closed(top->link))
+		if (top->stack == stack && top->op == op && top->link != link && !is_cut(top))
 			return false;
 		if (top->stack == stack && top->op != op && !top->overtaken)
 			break;
@@ -192,7 +222,7 @@ static __noinline void enter_phase(struct thread *thread, const volatile struct 
 	__u64 launched = thread->launched_ns;
 
 	change_phase(thread, info->phase, now, offcpu);
-	if (info->is_launch && launched && now >= launched && !is_away() && thread->launched_turn == watch.turn)
+	if (info->is_launch && launched && now >= launched && thread->launched_turn == thread->mode.turn)
 		hist_add(thread->proc_id, HIST_LAUNCH_GAP, 0, 0, now - launched);
 }
 
@@ -202,7 +232,7 @@ static __noinline void leave_phase(struct thread *thread, const volatile struct 
 	change_phase(thread, PHASE_HOST, now, offcpu);
 	if (info->is_launch) {
 		thread->launched_ns = now;
-		thread->launched_turn = watch.turn;
+		thread->launched_turn = thread->mode.turn;
 	}
 }
 
@@ -248,21 +278,111 @@ static __noinline __u64 open_frame(struct pt_regs *ctx, struct thread *thread, s
 	return offcpu;
 }
 
+/* A launch within another call is part of that. A kernel that no launch of the outer call names, as NCCL's, is counted by name. */
+static __noinline void count_nested_launch(struct pt_regs *ctx, struct thread *thread, __u32 op)
+{
+	struct frame *unused = frame_at(thread, thread->depth);
+
+	count_self(SELF_LEFT_AT_ENTRY);
+	if (is_in_launch(thread)) {
+		load_of(thread)->nested++;
+		return;
+	}
+	load_of(thread)->others++;
+	if (thread->depth >= MAX_DEPTH)
+		return;
+	unused->function = argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg);
+	if (unused->function && is_cold(thread->proc_id, unused))
+		mark_loaded(thread->proc_id, unused->function);
+}
+
+/* Counts an outermost launch that need not be timed, and returns false for those that must: one in so many, and those that may load
+ * their kernel. The first frame is unused meanwhile, and keeps where the last such launch was made. */
+static __noinline bool count_untimed(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
+{
+	struct frame *unused = frame_at(thread, 0);
+	__u8 argument_of_function = op_info[op & (MAX_OPS - 1)].function_arg;
+	struct kernel *kernel = 0;
+
+	/* A second report of the same launch, through another mount of the same file. */
+	if (thread->untimed_in_a_row && unused->stack == PT_REGS_SP(ctx) && unused->op == op && unused->link != link &&
+	    !closed_links[unused->link & (MAX_LINKS - 1)]) {
+		count_self(SELF_DUPLICATE_HIT);
+		return true;
+	}
+	if (argument_of_function) {
+		struct kernel_key key = { .function = argument(ctx, argument_of_function), .proc_id = thread->proc_id };
+
+		kernel = bpf_map_lookup_elem(&kernels, &key);
+	}
+	if (thread->untimed_in_a_row + 1 >= thread->mode.sample_every || !kernel || !kernel->loaded) {
+		thread->untimed_in_a_row = 0;
+		return false;
+	}
+	thread->untimed_in_a_row++;
+	__sync_fetch_and_add(&kernel->launches, 1);
+	unused->stack = PT_REGS_SP(ctx);
+	unused->op = op;
+	unused->link = link;
+	load_of(thread)->untimed++;
+	count_launch(thread);
+	count_self(SELF_LEFT_AT_ENTRY);
+	bytes_add(thread->proc_id, BYTES_UNTIMED_LAUNCHES, op, 1);
+	return true;
+}
+
+/* The gap since the last launch that was timed ends here; when this one returns, nobody sees. */
+static __noinline void end_gap(struct thread *thread)
+{
+	__u64 launched = thread->launched_ns, now;
+
+	thread->launched_ns = 0;
+	now = bpf_ktime_get_ns();
+	if (now >= launched && thread->launched_turn == thread->mode.turn)
+		hist_add(thread->proc_id, HIST_LAUNCH_GAP, 0, 0, now - launched);
+}
+
+/* Counts the hit of a launch. Returns false when nothing of it is left to be observed. */
+static __noinline bool begin_launch(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
+{
+	struct load *load;
+
+	if (thread->depth && !settings.nested_launches) {
+		count_nested_launch(ctx, thread, op);
+		return false;
+	}
+	if (!thread->depth && thread->mode.sample_every > 1 && count_untimed(ctx, thread, op, link)) {
+		if (thread->launched_ns)
+			end_gap(thread);
+		return false;
+	}
+	load = load_of(thread);
+	if (thread->depth) {
+		load->others++;
+		return true;
+	}
+	if (op_info[op & (MAX_OPS - 1)].api == API_RUNTIME)
+		load->runtime++;
+	else
+		load->driver++;
+	count_launch(thread);
+	return true;
+}
+
 /* Returns false when the return need not be reported. */
 static __noinline bool enter(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
-	bool shed = is_shed(cookie.op);
+	bool launch = is_launch_class(cookie.op);
 	struct thread *thread;
 	struct frame *frame;
 	__u64 offcpu;
 
 	count_self(SELF_HIT_CALL);
-	thread = dispatcher();
-	if (!thread)
+	if (closed_links[cookie.link & (MAX_LINKS - 1)])
 		return false;
-	count_hit(thread, shed);
-	if (shed && is_away())
+	thread = dispatcher();
+	if (!thread || (launch && !is_observed(thread, cookie.op)))
 		return false;
 	if (thread->depth)
 		drop_cut(thread);
@@ -272,6 +392,10 @@ static __noinline bool enter(struct pt_regs *ctx)
 		count_self(SELF_DUPLICATE_HIT);
 		return false;
 	}
+	if (!launch)
+		load_of(thread)->others++;
+	else if (!begin_launch(ctx, thread, cookie.op, cookie.link))
+		return false;
 	if (thread->depth >= MAX_DEPTH) {
 		count_self(SELF_TOO_DEEP);
 		return false;
@@ -281,7 +405,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 	frame->op = cookie.op;
 	frame->link = cookie.link;
 	frame->overtaken = 0;
-	frame->turn = watch.turn;
+	frame->nested = thread->depth != 0;
 	offcpu = open_frame(ctx, thread, frame);
 	if (!thread->depth)
 		enter_phase(thread, &op_info[cookie.op & (MAX_OPS - 1)], frame->start_ns, offcpu);
@@ -314,9 +438,14 @@ static __always_inline struct frame *matching_frame(struct thread *thread, __u64
 	return 0;
 }
 
+static __always_inline __u16 call_flags(const struct frame *frame)
+{
+	return (frame->cold ? CALL_COLD : 0) | (frame->nested ? CALL_NESTED : 0);
+}
+
 static __noinline void count_stall(const struct thread *thread, const struct frame *frame)
 {
-	struct call_key key = { .proc_id = thread->proc_id, .op = frame->op, .cold = frame->cold };
+	struct call_key key = { .proc_id = thread->proc_id, .op = frame->op, .flags = call_flags(frame) };
 	struct stall *stall = bpf_map_lookup_elem(&stalls, &key);
 
 	if (!stall) {
@@ -356,7 +485,7 @@ static __noinline void count_error(const struct thread *thread, __u16 op, __u32 
 static __always_inline __u64 record_call(struct thread *thread, struct frame *frame, bool is_launch, bool stalled,
 					 __u64 end)
 {
-	__u16 flags = (frame->cold ? CALL_COLD : 0) | (stalled ? CALL_STALLED : 0);
+	__u16 flags = call_flags(frame) | (stalled ? CALL_STALLED : 0);
 	__u64 ns = end - frame->start_ns;
 	__u32 slot;
 
@@ -411,10 +540,10 @@ static __noinline void book_call(struct thread *thread, struct frame *frame, __u
 		book_arguments(thread->proc_id, info, frame, ns, code);
 }
 
-/* Once launches have been unwatched, returns of calls that began meanwhile are nothing out of the ordinary. */
+/* Where entry and return are two links, launches return that were left at entry. */
 static __always_inline void count_unmatched(struct cookie cookie)
 {
-	if (!watch.turn || !is_shed(cookie.op))
+	if (!is_launch_class(cookie.op))
 		count_self(SELF_UNMATCHED);
 }
 

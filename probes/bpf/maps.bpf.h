@@ -15,12 +15,10 @@ __u32 tgid_filter[FILTER_SLOTS];
 __u32 last_proc_id;
 /* Processes that have become dispatchers: when it moves, there may be children to adopt. Read by user space. */
 __u32 new_dispatchers SEC(".data.adopt");
-/* 1 for links that were closed: frames they opened can no longer be returned from. Written by user space. */
+/* LINK_ constants of links that no longer count, 0 for others. Written by user space. */
 __u8 closed_links[MAX_LINKS] SEC(".data.links");
-/* Whether launches are watched. Written by user space, in one piece. */
+/* Written by user space, in one piece. */
 volatile struct watch watch SEC(".data.watch");
-/* The thread that made most calls in the present window. Read by user space. */
-volatile struct busiest busiest SEC(".data.busy");
 /* Written by user space: before the programs are loaded, and is_launch again when the configuration changes. */
 volatile struct op_info op_info[MAX_OPS] SEC(".data.ops");
 
@@ -115,6 +113,14 @@ struct {
 	__type(key, struct bytes_key);
 	__type(value, __u64);
 } bytes SEC(".maps");
+
+/* process id -> how its launches are observed, for those that are over the budget. Written by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct launch_mode);
+} launch_modes SEC(".maps");
 
 /* Time accounts of dispatcher threads that have ended, by process. Those of live threads are in their records. */
 struct {
@@ -228,9 +234,3 @@ static __always_inline void end_run(struct run *run)
 
 /* Counts this run of a host program, and times it now and then, wherever it returns. */
 #define COUNT_RUN(probe) struct run run __attribute__((cleanup(end_run), unused)) = begin_run(SELF_HIT_##probe)
-
-/* Launches are not watched now: their probes are away, come or go. */
-static __always_inline bool is_away(void)
-{
-	return watch.turn & 1;
-}

@@ -67,16 +67,16 @@ static __always_inline struct thread *thread_of(struct task_struct *task)
 	return bpf_task_storage_get(&threads, task, 0, 0);
 }
 
-/* Ops whose probes are taken away when they cost too much. */
-static __always_inline bool is_shed(__u32 op)
+/* Ops that are observed as the budget allows. */
+static __always_inline bool is_launch_class(__u32 op)
 {
 	return op_info[op & (MAX_OPS - 1)].phase == PHASE_LAUNCH;
 }
 
-/* Whether the probes that would see the call return were taken away since it began. */
+/* Whether the probes that would see the call return were removed since it began. */
 static __always_inline bool is_cut(const struct frame *frame)
 {
-	return (__s32)(frame->turn - watch.gone) < 0 && is_shed(frame->op);
+	return closed_links[frame->link & (MAX_LINKS - 1)] == LINK_CLOSED;
 }
 
 /* Gives a task of a tracked process its record. `proc_id` is written last: a record without it is in no account. */
@@ -96,6 +96,8 @@ static __noinline struct thread *track_thread(struct task_struct *task, __u32 tg
 	thread->launched_ns = 0;
 	thread->slot = 0;
 	thread->reclaim_since_ns = 0;
+	thread->modes = 0;
+	thread->untimed_in_a_row = 0;
 	thread->busy_since_ns = bpf_ktime_get_ns();
 	/* Workers feed their parent from their main thread; it has an account too, kept while it lives. */
 	if (role == ROLE_WORKER && task->pid == task->tgid)

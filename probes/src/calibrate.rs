@@ -16,7 +16,8 @@ use gpucause_abi::{Nanos, Tgid};
 use libbpf_rs::Link;
 
 use crate::attach::{AttachError, CallProbes};
-use crate::launch_watch::LaunchWatch;
+use crate::launch_budget::HitCost;
+use crate::launch_modes::{Calibrate, LaunchModes};
 use crate::mapped::executable_mappings;
 
 /// Bursts, pairs of batches in each, and calls in a batch: 3 ms of calls where one costs a microsecond.
@@ -95,13 +96,12 @@ fn lower_quartile(mut values: Vec<f64>) -> f64 {
 /// to close.
 pub(crate) fn hit_cost(
     call_probes: &CallProbes,
-    watch: &mut LaunchWatch,
-) -> Result<(Nanos, Vec<Link>), CalibrationError> {
+    modes: &mut LaunchModes,
+) -> Result<(HitCost, Vec<Link>), CalibrationError> {
     let cookie = op_of_symbol(OP).map_or(0, |op| u64::from(op.0));
     let mut links = Vec::new();
     let probes = [(file_offset(probed)?, cookie)];
     call_probes.attach_group(Path::new("/proc/self/exe"), &probes, &mut links)?;
-    watch.calibrate(true)?;
     let burst = |number| {
         if number > 0 {
             std::thread::sleep(PAUSE);
@@ -109,12 +109,16 @@ pub(crate) fn hit_cost(
         batch(probed);
         lower_quartile((0..BATCHES).map(|_| batch(probed) - batch(plain)).collect())
     };
-    let nanos = (0..BURSTS).map(burst).fold(f64::INFINITY, f64::min).max(1.0);
-    watch.calibrate(false)?;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "above zero, and far less than the type holds"
     )]
-    Ok((Nanos(nanos as u64), links))
+    let cost = || Nanos((0..BURSTS).map(burst).fold(f64::INFINITY, f64::min).max(1.0) as u64);
+    modes.calibrate(Calibrate::Timed)?;
+    let timed = cost();
+    modes.calibrate(Calibrate::Counted)?;
+    let counted = cost().min(timed);
+    modes.calibrate(Calibrate::Off)?;
+    Ok((HitCost { timed, counted }, links))
 }

@@ -9,11 +9,11 @@ use libbpf_rs::Link;
 
 use crate::attach::{CallProbes, FileLinks};
 use crate::discovery::{Chores, DiscoveryStatus, Tick};
+use crate::launch_control::LaunchControl;
 use crate::orders::Orders;
 use crate::program::Programs;
 use crate::reader::Reader;
-use crate::registry::{Attach as _, LibraryStatus, Registry, RegistryCounts};
-use crate::shedding::Shedding;
+use crate::registry::{LibraryStatus, Registry, RegistryCounts};
 
 /// When something failed that should not, it is tried again after this time.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(crate) struct Finder {
     pub(crate) reader: Arc<Reader>,
     pub(crate) orders: Arc<Orders>,
     pub(crate) told: Arc<Mutex<Told>>,
-    pub(crate) shedding: Shedding,
+    pub(crate) launches: LaunchControl,
     pub(crate) enabled: bool,
     /// To be closed once the libraries in use have probes: it takes a while.
     pub(crate) used_links: Vec<Link>,
@@ -57,10 +57,9 @@ impl Finder {
     fn disable(&mut self, registry: &mut Registry<FileLinks>, attacher: &mut CallProbes) {
         let began = Instant::now();
         let untold = |error| tracing::warn!(%error, "the programs cannot be told that they go");
-        self.shedding.end().unwrap_or_else(untold);
+        self.launches.pause(registry, attacher).unwrap_or_else(untold);
         registry.detach_all(attacher);
         self.programs.detach_host_programs();
-        self.shedding.cut().unwrap_or_else(untold);
         if let Err(error) = self.programs.forget_tasks() {
             tracing::error!(%error, "accounts of live processes stay open");
         }
@@ -72,10 +71,9 @@ impl Finder {
     }
 
     /// Puts them back. Libraries follow when they are found.
-    fn enable(&mut self, attacher: &mut CallProbes) {
+    fn enable(&mut self) {
         self.reader.set_iterators(self.programs.attach_host_programs());
-        attacher.set_launches(true);
-        if let Err(error) = self.shedding.begin(Instant::now()) {
+        if let Err(error) = self.launches.resume(Instant::now()) {
             tracing::error!(%error, "the programs cannot be told to count");
         }
         tracing::warn!("probes are attached again");
@@ -97,7 +95,7 @@ impl Chores<CallProbes> for Finder {
         let wanted = self.orders.heed();
         if wanted.enabled != self.enabled {
             match wanted.enabled {
-                true => self.enable(attacher),
+                true => self.enable(),
                 false => self.disable(registry, attacher),
             }
             self.enabled = wanted.enabled;
@@ -105,14 +103,14 @@ impl Chores<CallProbes> for Finder {
             told.enabled = wanted.enabled;
             told.libraries.clear();
         }
-        self.shedding.set_budget(wanted.budget);
+        self.launches.set_budget(wanted.budget);
         let again = self.enabled.then(|| {
-            self.shedding.tick(Instant::now(), registry, attacher).unwrap_or_else(|error| {
+            self.launches.tick(Instant::now(), registry, attacher).unwrap_or_else(|error| {
                 tracing::warn!(%error, "the programs cannot be told which calls count");
                 Instant::now() + AGAIN
             })
         });
-        lock(&self.told).duty_ratio = if self.enabled { self.shedding.ratio() } else { 0.0 };
+        lock(&self.told).duty_ratio = if self.enabled { self.launches.least_share() } else { 0.0 };
         Tick { again, paused: !self.enabled }
     }
 

@@ -10,7 +10,6 @@
 
 pub mod allocator;
 pub mod discovery;
-pub mod duty;
 pub mod elf;
 pub mod feature;
 pub mod hazard;
@@ -30,13 +29,16 @@ mod attach;
 mod batch;
 mod calibrate;
 mod finder;
-mod launch_watch;
+mod launch_budget;
+mod launch_control;
+mod launch_groups;
+mod launch_modes;
+mod launch_states;
 mod op_table;
 mod orders;
 mod prefill;
 mod probes;
 mod reader;
-mod shedding;
 mod syscall;
 mod thread_report;
 

@@ -18,14 +18,16 @@ use crate::discovery::{Discovery, DiscoveryStatus};
 use crate::feature::AttachMode;
 use crate::finder::{Finder, Told, lock};
 use crate::hazard::filtered_returns_kill;
-use crate::launch_watch::{LaunchWatch, Unwatched};
+use crate::launch_budget::HitCost;
+use crate::launch_control::LaunchControl;
+use crate::launch_modes::LaunchModes;
+use crate::launch_states::LaunchStates;
 use crate::op_table::OpTable;
 use crate::orders::{Orders, Wanted};
 use crate::program::{LoadError, Options, Programs};
 use crate::reader::{ReadError, Reader};
 use crate::recorder::{Recorder, RecorderError};
 use crate::registry::{LibraryStatus, Limits, Registry, RegistryCounts};
-use crate::shedding::Shedding;
 use crate::stop::StopSignal;
 use crate::verdict::ProgramStatus;
 
@@ -48,10 +50,12 @@ pub enum StartError {
 pub struct Status {
     /// Whether there are probes; without, nothing is observed, and that is as it was asked for.
     pub enabled: bool,
-    /// Share of the time for which calls of class launch are watched.
+    /// The least share of the time for which launches of any process are observed.
     pub duty_ratio: f64,
     /// What a hit of a call probe costs, entry and return together; `None` where it was not measured.
     pub hit_cost: Option<Nanos>,
+    /// The same of a call that the program leaves at entry.
+    pub entry_cost: Option<Nanos>,
     /// How libraries are attached to.
     pub mode: AttachMode,
     /// The host-wide programs.
@@ -78,7 +82,7 @@ pub struct Probes {
     programs: Arc<Programs>,
     op_table: OpTable,
     reader: Arc<Reader>,
-    hit_cost: Option<Nanos>,
+    hit_cost: Option<HitCost>,
     orders: Arc<Orders>,
     has_recorder: Arc<AtomicBool>,
     told: Arc<Mutex<Told>>,
@@ -99,16 +103,16 @@ impl Probes {
     pub fn start(options: Options) -> Result<Self, StartError> {
         let loaded = options.loaded;
         let programs = Programs::load(options)?;
-        let unwatched = Arc::new(Unwatched::default());
-        let mut watch = LaunchWatch::new(&programs.object, Arc::clone(&unwatched))?;
-        let reader = Arc::new(Reader::new(&programs.object, unwatched)?);
+        let states = Arc::new(LaunchStates::default());
+        let mut modes = LaunchModes::new(&programs.object)?;
+        let reader = Arc::new(Reader::new(&programs.object, Arc::clone(&states))?);
         let op_table = OpTable::new(&programs)?;
         let programs = Arc::new(programs);
         let mut attacher = CallProbes::new(Arc::clone(&programs))?;
         reader.set_iterators(programs.attach_host_programs());
         let calibration = options
             .calibrate
-            .then(|| calibrate(&programs, &reader, &attacher, &mut watch))
+            .then(|| calibrate(&programs, &reader, &attacher, &mut modes))
             .flatten();
         let (hit_cost, used_links) = calibration.unzip();
         let told = Arc::new(Mutex::new(Told::default()));
@@ -121,7 +125,7 @@ impl Probes {
             reader: Arc::clone(&reader),
             orders: Arc::clone(&orders),
             told: Arc::clone(&told),
-            shedding: Shedding::new(watch, hit_cost, Instant::now()),
+            launches: LaunchControl::new(modes, Arc::clone(&reader), states, hit_cost),
             // Host programs are; where nothing is wanted, they go before libraries are looked for.
             enabled: true,
             used_links: used_links.unwrap_or_default(),
@@ -234,7 +238,8 @@ impl Probes {
         Status {
             enabled: told.enabled,
             duty_ratio: told.duty_ratio,
-            hit_cost: self.hit_cost,
+            hit_cost: self.hit_cost.map(|cost| cost.timed),
+            entry_cost: self.hit_cost.map(|cost| cost.counted),
             mode: self.programs.mode,
             programs: self.programs.statuses(),
             libraries: told.libraries.clone(),
@@ -260,8 +265,8 @@ fn calibrate(
     programs: &Programs,
     reader: &Reader,
     call_probes: &CallProbes,
-    watch: &mut LaunchWatch,
-) -> Option<(Nanos, Vec<Link>)> {
+    modes: &mut LaunchModes,
+) -> Option<(HitCost, Vec<Link>)> {
     if filtered_returns_kill() {
         tracing::warn!(
             "what a hit of a call probe costs is not measured: this kernel has uretprobe_seccomp, and calls of the daemon itself could end it"
@@ -269,15 +274,16 @@ fn calibrate(
         return None;
     }
     let began = Instant::now();
-    let measured = hit_cost(call_probes, watch);
+    let measured = hit_cost(call_probes, modes);
     let undone = programs.forget_tasks().map_err(ReadError::Reports);
     if let Err(error) = undone.and_then(|()| reader.end_rest()).and_then(|()| reader.remove_all()) {
         tracing::error!(%error, "the daemon's own calls stay in the accounts");
     }
     match measured {
         Ok((cost, links)) => {
-            let (cost_ns, took) = (cost.0, began.elapsed().as_secs_f64());
-            tracing::info!(cost_ns, seconds = took, "a hit of a call probe was measured");
+            let (cost_ns, counted_ns) = (cost.timed.0, cost.counted.0);
+            let seconds = began.elapsed().as_secs_f64();
+            tracing::info!(cost_ns, counted_ns, seconds, "the cost of a probe hit was measured");
             Some((cost, links))
         }
         Err(error) => {

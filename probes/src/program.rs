@@ -42,8 +42,11 @@ pub struct Options {
     pub launch_ops: LaunchOps,
     /// Attach to no library until [`Probes::set_enabled`](crate::Probes::set_enabled) asks for it.
     pub disabled: bool,
-    /// Share of a thread's time that call probes may take; `None` for any. See [`Duty`](crate::duty::Duty).
+    /// Share of a thread's time that call probes may take; `None` for any. Over it, less is observed of launches: see
+    /// [`LaunchStep`](gpucause_abi::snapshot::LaunchStep).
     pub budget: Option<f64>,
+    /// Time launches within other calls too, such as the driver's part of a launch by the runtime.
+    pub nested_launches: bool,
     /// Room for single events: see [`Probes::recorder`](crate::Probes::recorder). Without, none can be recorded.
     pub recorder: Option<RingSize>,
     /// Find out at start what a hit of a call probe costs. Takes some ten milliseconds.
@@ -406,6 +409,7 @@ fn settings(options: Options, tracepoints: &Tracepoints) -> Settings {
         own_tgid: std::process::id(),
         return_pop: RETURN_POP,
         page_bytes: page_bytes.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(4096),
+        nested_launches: options.nested_launches.into(),
         // Both told one argument less before they told these facts.
         retransmit_tells_error: (tracepoints.arguments("tcp_retransmit_skb") > 2).into(),
         victim_is_task: (tracepoints.arguments("mark_victim") > 1).into(),

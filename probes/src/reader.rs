@@ -7,15 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
-    AccountRecord, AllocationKey, BlameKey, BlameRecord, BlockKey, BlockRecord, BytesKey, CallKey,
-    ErrorKey, HistKey, HistRecord, KernelHistRecord, KernelKey, KernelNameRecord, KernelRecord,
-    ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord, ThreadRecord, ThreadReport,
+    AccountRecord, AllocationKey, BlameKey, BlameRecord, BlockKey, BlockRecord, BytesKey,
+    CALL_COLD, CALL_NESTED, CallKey, ErrorKey, HistKey, HistRecord, KernelHistRecord, KernelKey,
+    KernelNameRecord, KernelRecord, ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord,
+    ThreadRecord, ThreadReport,
 };
-use gpucause_abi::snapshot::{Comm, HostUse, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot};
+use gpucause_abi::snapshot::{
+    Comm, HostUse, LaunchSampling, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
+};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
-use crate::launch_watch::Unwatched;
+use crate::launch_states::LaunchStates;
 use crate::program::Iterators;
 use crate::{batch, prefill};
 
@@ -24,10 +27,12 @@ mod byte_counts;
 mod histograms;
 mod host_use;
 mod kernels;
+mod loads;
 mod waits;
 
 use adoption::Adoption;
 use kernels::Timers;
+pub(crate) use loads::Load;
 use waits::Flushes;
 
 /// A kernel map could not be read or changed.
@@ -132,8 +137,8 @@ pub(crate) struct Reader {
     self_counters: MapHandle,
     /// The program that makes live threads report; without it only ended threads are in the time accounts.
     reports: Mutex<Option<Link>>,
-    watch: MapHandle,
-    unwatched: Arc<Unwatched>,
+    links: MapHandle,
+    launch_states: Arc<LaunchStates>,
     adoption: Adoption,
 }
 
@@ -170,7 +175,10 @@ fn map_of(object: &Object, name: &'static str) -> Result<MapHandle, ReadError> {
 }
 
 impl Reader {
-    pub(crate) fn new(object: &Object, unwatched: Arc<Unwatched>) -> Result<Self, ReadError> {
+    pub(crate) fn new(
+        object: &Object,
+        launch_states: Arc<LaunchStates>,
+    ) -> Result<Self, ReadError> {
         let map = |name: &'static str| map_of(object, name);
         let hists = map("hists")?;
         prefill::fill(&hists);
@@ -190,8 +198,8 @@ impl Reader {
             accounts: map("accounts")?,
             block_io: map("block_io")?,
             reports: Mutex::default(),
-            watch: map(waits::WATCH)?,
-            unwatched,
+            links: map(waits::LINKS)?,
+            launch_states,
             adoption: Adoption::new(map(adoption::MAP)?),
             self_counters: map("self_counters")?,
         })
@@ -264,6 +272,11 @@ impl Reader {
         usage.insert("bytes", self.read_bytes(&mut processes)?);
         usage.insert("block_io", self.read_block_io(&mut processes)?);
         host_use::split_faults(&mut processes);
+        for process in processes.values_mut() {
+            let untimed = process.launches.untimed;
+            process.launches =
+                LaunchSampling { untimed, ..self.launch_states.of(process.id, taken_at) };
+        }
         let counters = self.counters()?;
         let refused =
             |counter: SelfCounter| counters.iter().find(|c| c.0 == counter).map_or(0, |c| c.1);
@@ -285,8 +298,7 @@ impl Reader {
             .chain([timers])
             .collect();
         let processes = processes.into_values().map(fitted).collect();
-        let launches_unwatched = self.unwatched.until(taken_at);
-        Ok(Snapshot { taken_at, launches_unwatched, processes, counters, maps })
+        Ok(Snapshot { taken_at, processes, counters, maps })
     }
 
     /// Whether there is any process in the accounts.
@@ -326,6 +338,7 @@ impl Reader {
             self.remove_keys(name, ids)?;
         }
         self.timers.release(ids);
+        self.launch_states.forget(ids);
         for id in ids {
             self.delete("accounts", &id.0.to_ne_bytes())?;
             self.delete("procs", &id.0.to_ne_bytes())?;
@@ -403,7 +416,8 @@ impl Reader {
             if let Some(process) = processes.get_mut(&key.proc_id) {
                 process.stalls.push(StallSnapshot {
                     op: OpId(key.op),
-                    cold: key.cold != 0,
+                    cold: key.flags & CALL_COLD != 0,
+                    nested: key.flags & CALL_NESTED != 0,
                     calls: record.calls,
                     offcpu: record.offcpu_ns.map(Nanos),
                 });

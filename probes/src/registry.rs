@@ -13,10 +13,12 @@ use gpucause_abi::{Nanos, Tgid};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::elf::{LibraryImage, ProbeSite, read_library};
+use crate::launch_groups::{FIRST_GROUP, LaunchUsers};
 use crate::mapped::{Candidate, Located, MappedError, Mapping, candidate, locate_mapped};
 
 mod dismissed;
 mod file;
+mod launch_users;
 mod link_ids;
 mod status;
 mod write_watch;
@@ -27,8 +29,10 @@ mod tests;
 use dismissed::{Dismissed, Report};
 pub use file::FileId;
 use file::Stamp;
+pub(crate) use launch_users::Layers;
+use launch_users::LimitedUsers;
 pub use link_ids::LinkId;
-use link_ids::LinkIds;
+pub(crate) use link_ids::LinkIds;
 pub use status::{LibraryStatus, Limits, RegistryCounts, Verdict};
 use write_watch::{Write, WriteWatch};
 
@@ -60,18 +64,16 @@ pub trait Attach {
     /// Removes the probes of `link`.
     fn detach(&mut self, link: LinkId, links: Self::Links);
 
-    /// Whether files that are attached from now on get probes on calls of class launch at once.
-    fn set_launches(&mut self, wanted: bool);
-
-    /// Removes those of a file.
-    fn shed_launches(&mut self, links: &mut Self::Links);
-
-    /// Puts those of a file in place, if they are not.
+    /// Has launches through a file probed for these processes; those of [`Self::attach`] are for all.
     ///
     /// # Errors
-    /// When the kernel refuses; the other probes of the file stay.
-    fn restore_launches(&mut self, file: &File, links: &mut Self::Links)
-    -> Result<(), Self::Error>;
+    /// When the kernel refuses; the probes then stay as they were.
+    fn set_launch_users(
+        &mut self,
+        file: &File,
+        links: &mut Self::Links,
+        users: &LaunchUsers,
+    ) -> Result<(), Self::Error>;
 }
 
 /// A file with traced functions. It is kept open, so that its inode cannot be given to another file.
@@ -84,6 +86,8 @@ struct Held<L> {
     /// The probes, or why there are none.
     state: Result<(LinkId, L), String>,
     last_seen: Instant,
+    /// Who maps it, and when that was last seen.
+    users: HashMap<Tgid, Instant>,
     gap: Option<Nanos>,
     max_gap: Option<Nanos>,
 }
@@ -97,6 +101,7 @@ pub struct Registry<L> {
     writes: Option<WriteWatch>,
     counts: RegistryCounts,
     generation: u64,
+    limited: LimitedUsers,
 }
 
 impl<L> Registry<L> {
@@ -110,10 +115,11 @@ impl<L> Registry<L> {
             limits,
             files: HashMap::new(),
             dismissed: Dismissed::new(limits.remembered),
-            ids: LinkIds::default(),
+            ids: LinkIds::below(FIRST_GROUP),
             writes: writes.ok(),
             counts: RegistryCounts::default(),
             generation: 0,
+            limited: LimitedUsers::default(),
         }
     }
 
@@ -136,12 +142,14 @@ impl<L> Registry<L> {
             if held.stamp != stamp {
                 self.recheck_one(attacher, id, seen_at);
             }
+            self.add_user(attacher, id, tgid, seen_at.is_some());
             return Some(id);
         }
         let room = self.has_room(stamp.owner);
         if !self.dismissed.holds(id, stamp, now, room) {
             let path = mapping.path.clone();
             self.examine(attacher, (id, path, kind), &located, seen_at)?;
+            self.add_user(attacher, id, tgid, false);
         }
         Some(id)
     }
@@ -186,7 +194,9 @@ impl<L> Registry<L> {
             Ok(image) => {
                 let state = Err(String::new());
                 let (last_seen, gap, max_gap) = (Instant::now(), None, None);
-                let held = Held { path, kind, file, stamp, image, state, last_seen, gap, max_gap };
+                let users = HashMap::new();
+                let held =
+                    Held { path, kind, file, stamp, image, state, last_seen, users, gap, max_gap };
                 self.attach(attacher, id, held, seen_at);
             }
         }
@@ -253,6 +263,9 @@ impl<L> Registry<L> {
             }
         }
         self.files.insert(id, held);
+        if !self.limited.is_empty() {
+            self.apply_users(attacher, id);
+        }
     }
 
     /// Detaches from files that are being written, and attaches anew to those that were.
@@ -368,6 +381,9 @@ impl<L> Registry<L> {
                 self.generation += 1;
             }
         }
+        for held in self.files.values_mut() {
+            held.users.retain(|_, seen| *seen >= scan_started);
+        }
         let refused: Vec<FileId> =
             self.files.iter().filter(|(_, held)| held.state.is_err()).map(|(id, _)| *id).collect();
         for id in refused {
@@ -377,34 +393,6 @@ impl<L> Registry<L> {
         }
         let forgotten = self.dismissed.forget_reports(scan_started, UNMAPPED_GRACE);
         self.generation += u64::from(forgotten);
-    }
-
-    /// Removes the probes on calls of class launch from all files.
-    pub fn shed_launches<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
-        attacher.set_launches(false);
-        for (_, links) in self.files.values_mut().filter_map(|held| held.state.as_mut().ok()) {
-            attacher.shed_launches(links);
-        }
-    }
-
-    /// Puts them back. A file that the kernel refuses them for loses its other probes as well, and is tried again as any other.
-    pub fn restore_launches<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
-        attacher.set_launches(true);
-        let mut refused = Vec::new();
-        for (id, held) in &mut self.files {
-            let Ok((_, links)) = &mut held.state else { continue };
-            if let Err(error) = attacher.restore_launches(&held.file, links) {
-                refused.push((*id, error.to_string()));
-            }
-        }
-        for (id, reason) in refused {
-            let Some(mut held) = self.files.remove(&id) else { continue };
-            tracing::warn!(path = %held.path.display(), %reason, "launches cannot be probed again, will try later");
-            self.detach(attacher, &mut held);
-            held.state = Err(reason);
-            self.counts.refused += 1;
-            self.files.insert(id, held);
-        }
     }
 
     /// Removes all probes, as before the process ends.

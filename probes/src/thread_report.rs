@@ -79,7 +79,9 @@ fn unfinished(now: u64, thread: &ThreadRecord) -> Vec<(State, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpucause_abi::record::{COMM_LEN, FrameRecord, MAX_DEPTH, PartyRecord, REASONS};
+    use gpucause_abi::record::{
+        COMM_LEN, FrameRecord, LaunchModeRecord, LoadRecord, MAX_DEPTH, PartyRecord, REASONS,
+    };
     use gpucause_abi::state::Phase;
     use proptest::prelude::*;
 
@@ -94,7 +96,7 @@ mod tests {
             link: 0,
             cold: 0,
             kind: 0,
-            turn: 0,
+            nested: 0,
             stalled: 0,
             end_ns: 0,
             intervals: 0,
@@ -129,8 +131,11 @@ mod tests {
             waker_proc_id: 0,
             launched_turn: 0,
             hit_window: 0,
-            launch_hits: 0,
-            other_hits: 0,
+            load: LoadRecord { runtime: 0, driver: 0, nested: 0, untimed: 0, others: 0 },
+            modes: 0,
+            mode: LaunchModeRecord { turn: 0, sample_every: 0, driver_only: 0, pad: 0 },
+            untimed_in_a_row: 0,
+            launches: 0,
             offcpu_ns: [0; REASONS],
             offcpu_at_return_ns: [0; REASONS],
             frames: [frame; MAX_DEPTH],

@@ -49,9 +49,15 @@ fn process(id: u32, ops: &[OpId], windows: u64) -> ProcessSnapshot {
     process.dispatches = true;
     for &op in ops {
         let (durations, stalled) = (histogram(windows, 9_000), histogram(windows, 90));
-        process.calls.push(CallSnapshot { op, cold: false, durations, stalled });
+        process.calls.push(CallSnapshot { op, cold: false, nested: false, durations, stalled });
         let offcpu = [Nanos(windows * 30_000_000); REASONS];
-        process.stalls.push(StallSnapshot { op, cold: false, calls: windows * 90, offcpu });
+        process.stalls.push(StallSnapshot {
+            op,
+            cold: false,
+            nested: false,
+            calls: windows * 90,
+            offcpu,
+        });
     }
     for thread in 0..THREADS {
         let time = account(windows);

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, Op, OpId};
-use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, Wait};
+use gpucause_abi::snapshot::{DispatcherSnapshot, LaunchSampling, ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
 
 use crate::effect::{ratio, total};
@@ -28,8 +28,6 @@ const OUT_OF_MEMORY: u32 = 2;
 pub(crate) struct Delta<'a> {
     /// Length of the window.
     pub(crate) wall: Nanos,
-    /// How much of it launches were not watched.
-    pub(crate) launches_unwatched: Nanos,
     before: Option<&'a Before>,
     now: Option<&'a ProcessSnapshot>,
     // Made when they are asked for: of the longer of two windows hardly anything is.
@@ -40,8 +38,8 @@ pub(crate) struct Delta<'a> {
     launches: OnceCell<(LaunchOps, u64)>,
 }
 
-/// Share of a window that launches may have gone unwatched for when their count is taken for whole.
-const MOST_UNWATCHED: f64 = 0.02;
+/// Share of a window that launches may have gone unobserved for when their count is taken for whole.
+const MOST_UNOBSERVED: f64 = 0.02;
 
 /// The entry that belongs to one of a later list, where it was last or elsewhere.
 fn entry<T>(earlier: &[T], index: usize, same: impl Fn(&T) -> bool) -> Option<&T> {
@@ -136,26 +134,21 @@ impl<'a> Delta<'a> {
         self.waits.get_or_init(|| self.now.map(|now| since(&now.waits)).unwrap_or_default())
     }
 
-    /// Number of calls of a class, as the layer saw them that saw most: the runtime calls the driver, and both may be
+    /// Number of outermost calls of a class: the runtime calls the driver, and both may be
     /// observed.
     pub(crate) fn count(&self, class: Class, wanted: impl Fn(&str) -> bool) -> u64 {
         self.count_ops(class, |id| id.op().is_some_and(|op| wanted(op.name)))
     }
 
     fn count_ops(&self, class: Class, wanted: impl Fn(OpId) -> bool) -> u64 {
-        self.most(class, |call| if wanted(call.op) { call.count() } else { 0 })
+        self.sum(class, |call| if wanted(call.op) { call.count() } else { 0 })
     }
 
-    /// The sum over the calls of a class, of the layer that has most of it.
-    fn most(&self, class: Class, amount: impl Fn(&CallDelta<'_>) -> u64) -> u64 {
-        let mut of_api = [0u64; Api::COUNT];
-        for call in self.calls() {
-            let Some(op) = call.op.op().filter(|op| op.class == class) else { continue };
-            if let Some(all) = of_api.get_mut(op.api as usize) {
-                *all = all.saturating_add(amount(call));
-            }
-        }
-        of_api.into_iter().max().unwrap_or(0)
+    /// The sum over the outermost calls of a class.
+    fn sum(&self, class: Class, amount: impl Fn(&CallDelta<'_>) -> u64) -> u64 {
+        let of_class = |op: OpId| op.op().is_some_and(|op| op.class == class);
+        let calls = self.calls().iter().filter(|call| !call.nested && of_class(call.op));
+        calls.fold(0, |all, call| all.saturating_add(amount(call)))
     }
 
     /// Allocations that failed for lack of device memory, as the layer saw them that saw most.
@@ -174,16 +167,19 @@ impl<'a> Delta<'a> {
         Api::ALL.iter().map(|&api| of_api(api)).max().unwrap_or(0)
     }
 
-    /// Time in calls of a class, as the layer saw it that saw most.
+    /// Time in outermost calls of a class.
     pub(crate) fn time_in(&self, class: Class, wanted: impl Fn(&str) -> bool) -> Nanos {
         let is_wanted = |id: OpId| id.op().is_some_and(|op| wanted(op.name));
-        Nanos(self.most(class, |call| if is_wanted(call.op) { call.sum.0 } else { 0 }))
+        Nanos(self.sum(class, |call| if is_wanted(call.op) { call.sum.0 } else { 0 }))
     }
 
-    /// Whether nearly all launches of the window were counted. Where they are watched for part of the time only, a rate read
-    /// from their count would be that of a moment.
+    /// Whether nearly all launches of the window were counted. Where they are observed for a part of the time, the others are
+    /// estimated.
     pub(crate) fn saw_launches(&self) -> bool {
-        ratio(self.launches_unwatched, self.wall) <= MOST_UNWATCHED
+        let unobserved = |launches: &LaunchSampling| launches.unobserved;
+        let before = self.before.map_or(Nanos(0), |before| unobserved(&before.launches));
+        let now = self.now.map_or(Nanos(0), |now| unobserved(&now.launches));
+        ratio(now.less(before), self.wall) <= MOST_UNOBSERVED
     }
 
     /// Kernels and graphs handed to the GPU, as far as they were counted.
@@ -195,7 +191,12 @@ impl<'a> Delta<'a> {
             return *launches;
         }
         let of_class = |&class| self.count_ops(class, |id| ops.contains(id));
-        let launches = Class::ALL.iter().map(of_class).fold(0, u64::saturating_add);
+        let untimed = |launches: &LaunchSampling| -> u64 {
+            launches.untimed.saturating_add(launches.estimated)
+        };
+        let before = self.before.map_or(0, |before| untimed(&before.launches));
+        let untimed = self.now.map_or(0u64, |now| untimed(&now.launches)).saturating_sub(before);
+        let launches = Class::ALL.iter().map(of_class).fold(untimed, u64::saturating_add);
         self.launches.get_or_init(|| (*ops, launches));
         launches
     }

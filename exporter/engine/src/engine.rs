@@ -147,10 +147,7 @@ impl Past {
         }
         let from = if earlier.is_some() { self.at } else { process.first_seen };
         let wall = process.ended.unwrap_or(now.taken_at).min(now.taken_at).less(from);
-        let launches_unwatched = now.launches_unwatched.less(self.launches_unwatched);
-        let mut delta = Delta::between(earlier, process, wall);
-        delta.launches_unwatched = launches_unwatched;
-        delta
+        Delta::between(earlier, process, wall)
     }
 }
 

@@ -157,7 +157,11 @@ fn is_quiet(delta: &Delta<'_>, live_before: u64, live: u64, settings: &Settings)
         delta
             .calls()
             .iter()
-            .filter(|call| call.cold && call.op.op().is_some_and(|op| op.class == Class::Launch))
+            .filter(|call| {
+                call.cold
+                    && !call.nested
+                    && call.op.op().is_some_and(|op| op.class == Class::Launch)
+            })
             .map(|call| call.sum),
     );
     let builds = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));

@@ -7,7 +7,8 @@ use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{PHASES, STATES};
 use gpucause_abi::snapshot::{
-    CallSnapshot, DispatcherSnapshot, ProcessSnapshot, StallSnapshot, TimeAccount, Wait,
+    CallKind, CallSnapshot, DispatcherSnapshot, LaunchSampling, ProcessSnapshot, StallSnapshot,
+    TimeAccount, Wait,
 };
 use gpucause_abi::{Nanos, ProcId, Tid};
 
@@ -17,7 +18,6 @@ use crate::engine::Moment;
 #[derive(Debug)]
 pub(crate) struct Past {
     pub(crate) at: Nanos,
-    pub(crate) launches_unwatched: Nanos,
     /// How long the CPU limit of each process's cgroup had stopped it.
     pub(crate) throttled_cgroups: HashMap<ProcId, Nanos>,
     pub(crate) processes: HashMap<ProcId, Before>,
@@ -29,7 +29,6 @@ impl From<Moment> for Past {
         let processes = snapshot.processes.into_iter();
         Self {
             at: snapshot.taken_at,
-            launches_unwatched: snapshot.launches_unwatched,
             throttled_cgroups: moment.throttled_cgroups,
             processes: processes.map(|process| (process.id, process.into())).collect(),
         }
@@ -41,6 +40,7 @@ impl From<Moment> for Past {
 pub(crate) struct Before {
     pub(crate) calls: Box<[CallBefore]>,
     pub(crate) stalls: Box<[StallSnapshot]>,
+    pub(crate) launches: LaunchSampling,
     pub(crate) errors: Box<[(OpId, u32, u64)]>,
     pub(crate) copies: Box<[(CopyKind, u16, Histogram)]>,
     pub(crate) waits: Box<[Wait]>,
@@ -59,6 +59,7 @@ impl From<ProcessSnapshot> for Before {
         Self {
             calls: process.calls.into_iter().map(CallBefore::from).collect(),
             stalls: process.stalls.into(),
+            launches: process.launches,
             errors: process.errors.into(),
             copies: process.copies.into(),
             waits: process.waits.into(),
@@ -76,8 +77,7 @@ impl From<ProcessSnapshot> for Before {
 /// Calls of one op; see [`CallSnapshot`].
 #[derive(Debug)]
 pub(crate) struct CallBefore {
-    pub(crate) op: OpId,
-    pub(crate) cold: bool,
+    pub(crate) kind: CallKind,
     pub(crate) durations: Histogram,
     /// Most ops have none.
     pub(crate) stalled: Option<Box<Histogram>>,
@@ -85,9 +85,10 @@ pub(crate) struct CallBefore {
 
 impl From<CallSnapshot> for CallBefore {
     fn from(call: CallSnapshot) -> Self {
-        let CallSnapshot { op, cold, durations, stalled } = call;
+        let kind = call.kind();
+        let CallSnapshot { durations, stalled, .. } = call;
         let stalled = (stalled.count() > 0).then(|| Box::new(stalled));
-        Self { op, cold, durations, stalled }
+        Self { kind, durations, stalled }
     }
 }
 
@@ -172,9 +173,9 @@ mod tests {
         let named = |name: &str| OpId(OPS.iter().position(|op| op.name == name).unwrap() as u16);
         let op = named("cudaMalloc");
         let (durations, stalled) = (histogram.clone(), histogram.clone());
-        process.calls = vec![CallSnapshot { op, cold: false, durations, stalled }];
+        process.calls = vec![CallSnapshot { op, cold: false, nested: false, durations, stalled }];
         let offcpu = [SECOND; 10];
-        process.stalls = vec![StallSnapshot { op, cold: false, calls: 9, offcpu }];
+        process.stalls = vec![StallSnapshot { op, cold: false, nested: false, calls: 9, offcpu }];
         process.errors = vec![(op, 2, 5)];
         process.copies = vec![(CopyKind::D2h, 3, histogram.clone())];
         (process.memory.allocated, process.host.oom_kills) = (1 << 30, 1);

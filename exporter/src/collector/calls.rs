@@ -27,7 +27,8 @@ impl Collector for Calls {
             input.series.iter().for_each(|series| add(&mut family, series));
             family
         });
-        Ok(Box::new(of_ops.chain(iter::once_with(|| launches::durations(input)))))
+        let of_launches = iter::once_with(|| launches::durations(input));
+        Ok(Box::new(of_ops.chain(of_launches).chain(launches::counts(input))))
     }
 }
 
@@ -54,12 +55,12 @@ fn with(labels: [LabelValue; 4], last: LabelValue) -> [LabelValue; 5] {
 }
 
 fn add_durations(family: &mut Family, series: &Series<'_>) {
-    for call in &series.process.calls {
-        let Some(op) = call.op.op() else { continue };
-        let cold = if call.cold { "true" } else { "false" };
+    for (op, cold, durations) in series.process.calls_by_op() {
+        let Some(op) = op.op() else { continue };
+        let cold = if cold { "true" } else { "false" };
         family.push_created(
             with(op_labels(series, op), cold.into()),
-            Value::Histogram(call.durations.clone()),
+            Value::Histogram(durations),
             series.created,
         );
     }

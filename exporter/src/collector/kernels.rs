@@ -21,7 +21,7 @@ impl Collector for Kernels {
                 all.merge(image);
             }
             // Of processes that are not told apart any more.
-            let untold = series.process.launches().saturating_sub(all.total);
+            let untold = series.process.kernel_launches().saturating_sub(all.total);
             let (pid, comm) = (&series.pid, &series.comm);
             let labels = |kernel: LabelValue| [pid.into(), comm.into(), kernel];
             let named = all.by_name.iter().map(|(name, count)| (name.into(), *count));

@@ -1,13 +1,14 @@
-//! How long it takes to hand the GPU its work: all launches of a process in one distribution, which is what rules judge tails
-//! on. Summed up here, a fleet's rules need not add up every operation of every process, bucket by bucket.
+//! How long it takes to hand the GPU its work, and how often that is done: the outermost launches of a process, of all layers,
+//! in one distribution, which is what rules judge tails on. Summed up here, a fleet's rules need not add up every operation of
+//! every process, bucket by bucket.
 
 use super::{Input, Series};
 use crate::family::{Family, Value};
-use crate::metric::LAUNCH_DURATION;
+use crate::metric::{LAUNCH_DURATION, LAUNCH_SAMPLING, LAUNCHES, LAUNCHES_TIMED};
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::op::{Api, Class, Op};
+use gpucause_abi::op::Class;
 
-/// Launches of graphs take as long as the graphs are large: they are told apart from those of single kernels.
+/// Launches of graphs take as long as the graphs are large: they are apart from those of single kernels.
 const KINDS: [(&str, Class); 2] = [("kernel", Class::Launch), ("graph", Class::Graph)];
 
 pub(super) fn durations(input: &Input<'_>) -> Family {
@@ -24,27 +25,35 @@ pub(super) fn durations(input: &Input<'_>) -> Family {
     family
 }
 
-/// Those of one layer alone. Cold calls count for which layer that is: a program's first launch decides it, before any warm
-/// one of the driver's can have been told.
+/// How many there were, how many of them were timed, and how they are observed now; nothing of a process that does not launch.
+pub(super) fn counts(input: &Input<'_>) -> [Family; 3] {
+    let mut all = Family::new(&LAUNCHES);
+    let mut timed = Family::new(&LAUNCHES_TIMED);
+    let mut sampling = Family::new(&LAUNCH_SAMPLING);
+    for series in &input.series {
+        let process = &series.process;
+        let launches = process.launches();
+        if launches == 0 {
+            continue;
+        }
+        let labels = || [(&series.pid).into(), (&series.comm).into()];
+        all.push_created(labels(), Value::Integer(launches), series.created);
+        timed.push_created(labels(), Value::Integer(process.timed_launches()), series.created);
+        let [pid, comm] = labels();
+        let step = process.launches.step;
+        sampling.push([pid, comm, step.label().into()], Value::Float(step.timed_share()));
+    }
+    [all, timed, sampling]
+}
+
 fn warm_launches(series: &Series<'_>, class: Class) -> Histogram {
-    let launches = || {
-        let calls = series.process.calls.iter();
-        let known = calls.filter_map(|call| call.op.op().map(|op| (op, call)));
-        known.filter(|(op, _)| op.class == class && hands_over_work(op))
-    };
-    let has_runtime = launches().any(|(op, _)| op.api == Api::Runtime);
     let mut all = Histogram::default();
-    for (op, call) in launches() {
-        if !call.cold && (op.api == Api::Runtime) == has_runtime {
+    for call in series.process.calls.iter().filter(|call| call.is_launch() && !call.cold) {
+        if call.op.op().is_some_and(|op| op.class == class) {
             all.merge(&call.durations);
         }
     }
     all
-}
-
-/// A function that the host runs in its turn is none of the GPU's work.
-fn hands_over_work(op: &Op) -> bool {
-    op.feeds_gpu() && !op.name.ends_with("LaunchHostFunc")
 }
 
 #[cfg(test)]
@@ -56,7 +65,9 @@ mod tests {
     use gpucause_abi::hist::slot_of;
     use gpucause_abi::op::{OPS, OpId, op_of_symbol};
     use gpucause_abi::record::COMM_LEN;
-    use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
+    use gpucause_abi::snapshot::{
+        CallSnapshot, Comm, LaunchSampling, LaunchStep, ProcessSnapshot, Snapshot,
+    };
     use gpucause_abi::{Nanos, ProcId, Tgid};
     use std::time::Duration;
 
@@ -111,21 +122,40 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_does_for_the_runtime_is_not_told_again() {
-        let told = told_of_ops(&[("cudaLaunchKernel", false, 5), ("cuLaunchKernel", false, 5)]);
-        assert_eq!(told, kinds(&[("kernel", 5)]));
+    fn launches_of_all_layers_are_together_and_those_within_a_launch_are_part_of_it() {
+        let of =
+            |name, nested| CallSnapshot { nested, ..call(op_of_symbol(name).unwrap(), false, 5) };
+        let told = told_of(vec![
+            of("cudaLaunchKernel", false),
+            of("cuLaunchKernel", true),
+            of("cuLaunchKernelEx", false),
+            of("cuGraphLaunch", true),
+        ]);
+        assert_eq!(told, kinds(&[("kernel", 10)]));
     }
 
     #[test]
-    fn a_process_that_is_seen_at_the_driver_alone_has_the_drivers_launches() {
-        let told = told_of_ops(&[("cuLaunchKernel", false, 5), ("cuGraphLaunch", false, 2)]);
-        assert_eq!(told, kinds(&[("kernel", 5), ("graph", 2)]));
-    }
-
-    #[test]
-    fn the_first_launch_decides_the_layer_though_it_is_cold() {
-        let told = told_of_ops(&[("cudaLaunchKernel", true, 1), ("cuLaunchKernel", false, 1)]);
-        assert_eq!(told, kinds(&[]));
+    fn launches_that_were_not_timed_are_counted() {
+        let launches = LaunchSampling {
+            step: LaunchStep::Sampled { one_in: 64 },
+            untimed: 63,
+            estimated: 10,
+            unobserved: Nanos(1),
+        };
+        let process = ProcessSnapshot {
+            calls: vec![call(op_of_symbol("cuLaunchKernel").unwrap(), true, 1)],
+            launches,
+            ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'a'; COMM_LEN]))
+        };
+        let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
+        let clock = WallClock::with_origin(Duration::from_secs(1_000));
+        let observation = Observation::new(snapshot, Nanos(0), clock);
+        let [all, timed, sampling] =
+            counts(&Input { observation: &observation, series: group(&observation) });
+        assert_eq!(all.samples[0].value, Value::Integer(74));
+        assert_eq!(timed.samples[0].value, Value::Integer(1));
+        assert_eq!(sampling.samples[0].value, Value::Float(1.0 / 64.0));
+        assert_eq!(sampling.samples[0].labels[2].as_str(), "sampled");
     }
 
     #[test]

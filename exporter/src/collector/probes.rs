@@ -5,7 +5,7 @@ use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     CALLS_CUT, CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW, DUPLICATE_HITS,
     LIBRARY_ATTACH_GAP, MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, MISSED_ARRIVALS, MMAP_EVENTS_LOST,
-    PROBE_COST, PROBE_DUTY, PROBE_HIT_COST, PROBE_HITS, PROBE_INFO, PROBE_OBSERVED,
+    PROBE_COST, PROBE_DUTY, PROBE_HIT_COST, PROBE_HITS, PROBE_INFO,
 };
 use crate::observation::Observation;
 use gpucause_abi::Nanos;
@@ -74,6 +74,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
             SelfCounter::MissedArrival => &MISSED_ARRIVALS,
             // Cost is told of beside hits, abandoned calls by process, refused updates by map.
             SelfCounter::Abandoned
+            | SelfCounter::LeftAtEntry
             | SelfCounter::CostSwitch
             | SelfCounter::CostWaking
             | SelfCounter::CostLifecycle
@@ -103,15 +104,21 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
 }
 
 /// What the probes took, and how much of it the budget lets them.
-fn cost(observation: &Observation, since: Option<f64>) -> [Family; 4] {
+fn cost(observation: &Observation, since: Option<f64>) -> [Family; 3] {
     let mut cost = Family::new(&PROBE_COST);
     let mut of_hit = Family::new(&PROBE_HIT_COST);
+    let counters = &observation.snapshot.counters;
+    let light = counters.iter().find(|(counter, _)| *counter == SelfCounter::LeftAtEntry);
+    let left_at_entry = light.map_or(0, |&(_, count)| count);
     for &(counter, count) in &observation.snapshot.counters {
         let label = counter.label();
         let (probe, time) = match (counter, observation.hit_cost, label.strip_prefix("cost_")) {
             (SelfCounter::HitCall, Some(each), _) => {
+                let entry = observation.entry_cost.unwrap_or(each);
                 of_hit.push(["call".into()], Value::Seconds(each));
-                ("call", Nanos(count.saturating_mul(each.0)))
+                of_hit.push(["call_entry".into()], Value::Seconds(entry));
+                let timed = count.saturating_sub(left_at_entry).saturating_mul(each.0);
+                ("call", Nanos(timed.saturating_add(left_at_entry.saturating_mul(entry.0))))
             }
             (_, _, Some(probe)) => (probe, Nanos(count)),
             _ => continue,
@@ -120,8 +127,7 @@ fn cost(observation: &Observation, since: Option<f64>) -> [Family; 4] {
     }
     let mut duty = Family::new(&PROBE_DUTY);
     duty.push([], Value::Float(observation.duty_ratio));
-    let observed = Value::Seconds(observation.launches_observed());
-    [cost, of_hit, duty, Family::single(&PROBE_OBSERVED, observed, since)]
+    [cost, of_hit, duty]
 }
 
 fn maps(observation: &Observation, since: Option<f64>) -> [Family; 3] {

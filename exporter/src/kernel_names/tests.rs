@@ -218,7 +218,7 @@ proptest! {
             let process = ProcessSnapshot { other_launches, ..process(&kernels) };
             let told = look(&mut names, &mut table, &process);
             prop_assert!(told.by_name.len() <= LIMIT);
-            prop_assert_eq!(told.total, process.launches());
+            prop_assert_eq!(told.total, process.kernel_launches());
             let sum = |l: &KernelLaunches| {
                 l.unknown + l.other + l.by_name.iter().map(|(_, n)| n).sum::<u64>()
             };

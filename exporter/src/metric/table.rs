@@ -37,9 +37,18 @@ metrics! {
     INFLIGHT_CALL_AGE: Gauge "gpucause_inflight_call_age_seconds", SECONDS,
         ["pid", "comm", "op"],
         "Age of the oldest call of each operation that has not returned.";
+    LAUNCHES: Counter "gpucause_launches", None,
+        ["pid", "comm"],
+        "Launches of kernels and graphs: outermost calls of every layer, cold ones too. Exact, but estimated for the time in which a process over its probe budget is not observed.";
+    LAUNCHES_TIMED: Counter "gpucause_launches_timed", None,
+        ["pid", "comm"],
+        "Those launches whose duration was measured; over the probe budget, one in so many.";
+    LAUNCH_SAMPLING: Gauge "gpucause_launch_sampling_ratio", None,
+        ["pid", "comm", "step"],
+        "Share of a process's launches that are timed now, and how they are observed: full, driver_only, sampled or part_time.";
     LAUNCH_DURATION: Histogram "gpucause_launch_duration_seconds", SECONDS,
         ["pid", "comm", "kind"],
-        "Time from entry to return of all warm launches of kernels, or of graphs, together: the runtime's where the process has any, which call the driver's, else the driver's.";
+        "Time from entry to return of warm launches of kernels, or of graphs: outermost calls of every layer. A sample where gpucause_launches_timed_total lags gpucause_launches_total.";
     LAUNCH_GAP: Histogram "gpucause_launch_gap_seconds", SECONDS,
         ["pid", "comm"],
         "Time from one launch's return to the next launch's entry on the same thread.";
@@ -173,10 +182,7 @@ metrics! {
         "What a hit of a call probe costs, trap, program and return, as measured when the daemon started.";
     PROBE_DUTY: Gauge "gpucause_probe_duty_ratio", None,
         [],
-        "Share of the time for which launches are watched, to keep to the budget; 0 while probes are disabled.";
-    PROBE_OBSERVED: Counter "gpucause_probe_observed_seconds", SECONDS,
-        [],
-        "Time for which launches were watched: their rates, divided by its rate, are the true ones.";
+        "The least share of the time for which launches of any process are observed, to keep to the budget; 0 while probes are disabled.";
     MAP_ENTRIES: Gauge "gpucause_map_entries", None,
         ["map"],
         "Entries in each bounded kernel map.";

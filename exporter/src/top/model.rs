@@ -6,18 +6,14 @@ mod waits;
 use std::collections::{BTreeMap, HashMap};
 
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::op::{Api, Class, Op, OpId};
-use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::op::{Api, Class, OpId};
+use gpucause_abi::snapshot::{CallKind, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use crate::observation::Observation;
 
 pub(super) use part::{Part, Shares};
 pub(super) use waits::Wait;
-
-/// A process is told by its driver launches when there are more than its runtime launches by one in this many: the runtime
-/// calls the driver, so that equal numbers are the same launches.
-const DIRECT_LAUNCHES: u64 = 8;
 
 /// What is needed of one observation to tell what happened until the next.
 #[derive(Debug, Default)]
@@ -116,7 +112,7 @@ impl Sampler {
 
 fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, span: Nanos) -> Row {
     let calls = calls(now, before);
-    let launches = Launches::of(&calls);
+    let launches = Launches::of(&calls, untimed(now, before));
     let shares = Shares::between(before.map(|b| &b.dispatcher_time), &now.dispatcher_time);
     let (preempted_by, blocked_on) = waits::between(before, now);
     let in_flight = now
@@ -149,50 +145,40 @@ fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, span: Nanos) -> 
     }
 }
 
-/// Calls of an interval, by op and coldness; none without a call.
-type Calls = BTreeMap<(OpId, bool), Histogram>;
+/// Calls of an interval; none without a call.
+type Calls = BTreeMap<CallKind, Histogram>;
 
 fn calls(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> Calls {
     let mut calls = Calls::new();
     for call in &now.calls {
-        let earlier = before.and_then(|before| {
-            before.calls.iter().find(|earlier| (earlier.op, earlier.cold) == (call.op, call.cold))
-        });
+        let earlier = before
+            .and_then(|before| before.calls.iter().find(|earlier| earlier.kind() == call.kind()));
         let durations = earlier.map_or_else(
             || call.durations.clone(),
             |earlier| call.durations.since(&earlier.durations),
         );
         if durations.count() > 0 {
-            calls.insert((call.op, call.cold), durations);
+            calls.insert(call.kind(), durations);
         }
     }
     calls
 }
 
-/// The launches of one API layer.
+/// Outermost launches of all layers.
 #[derive(Debug, Default)]
 struct Launches {
-    /// Of kernels and graphs, cold and warm.
+    /// Of kernels and graphs, cold and warm, timed or not.
     count: u64,
     /// Warm launches of kernels, or of graphs when no kernel was launched by itself.
     warm: Histogram,
 }
 
 impl Launches {
-    fn of(calls: &Calls) -> Self {
-        let (runtime, driver) =
-            (Self::in_api(calls, Api::Runtime), Self::in_api(calls, Api::Driver));
-        let same = runtime.count + runtime.count / DIRECT_LAUNCHES + DIRECT_LAUNCHES;
-        if driver.count > same || runtime.count == 0 { driver } else { runtime }
-    }
-
-    fn in_api(calls: &Calls, api: Api) -> Self {
-        let mut launches = Self::default();
+    fn of(calls: &Calls, untimed: u64) -> Self {
+        let mut launches = Self { count: untimed, warm: Histogram::default() };
         let mut graphs = Histogram::default();
-        let known =
-            calls.iter().filter_map(|(&(op, cold), durations)| Some((op.op()?, cold, durations)));
-        let feeds = |op: &Op| op.api == api && op.feeds_gpu();
-        for (op, cold, durations) in known.filter(|(op, ..)| feeds(op)) {
+        for (&(id, cold, nested), durations) in calls {
+            let Some(op) = id.op().filter(|op| op.is_launch() && !nested) else { continue };
             launches.count += durations.count();
             match op.class {
                 _ if cold => {}
@@ -207,13 +193,19 @@ impl Launches {
     }
 }
 
+/// Launches of an interval that were not timed.
+fn untimed(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> u64 {
+    let all = |process: &ProcessSnapshot| process.launches.untimed + process.launches.estimated;
+    all(now).saturating_sub(before.map_or(0, all))
+}
+
 fn ops(calls: &Calls, now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> Vec<OpRow> {
     let stalled = |process: &ProcessSnapshot, id| {
         process.stalls.iter().filter(|stall| stall.op == id).map(|stall| stall.calls).sum::<u64>()
     };
     let mut by_op: BTreeMap<OpId, [Histogram; 2]> = BTreeMap::new();
-    for (&(id, cold), durations) in calls {
-        by_op.entry(id).or_default()[usize::from(cold)] = durations.clone();
+    for (&(id, cold, _), durations) in calls {
+        by_op.entry(id).or_default()[usize::from(cold)].merge(durations);
     }
     let row = |(id, [warm, cold]): (OpId, [Histogram; 2])| {
         let op = id.op()?;

@@ -8,13 +8,16 @@ use serde_json::Value;
 use crate::exporter::Exporter;
 use crate::http_client;
 use crate::kernel_objects::KernelObjects;
-use crate::poll::{until, within};
+use crate::poll::until;
 use crate::samples::Samples;
 use crate::workload::{Workload, libraries};
 
 const CALLS: &str = "gpucause_cuda_call_duration_seconds_count";
 const DUTY: &str = "gpucause_probe_duty_ratio";
-const OBSERVED: &str = "gpucause_probe_observed_seconds_total";
+const LAUNCHES: &str = "gpucause_launches_total";
+const TIMED: &str = "gpucause_launches_timed_total";
+const SAMPLING: &str = "gpucause_launch_sampling_ratio";
+const HIT_COST: &str = "gpucause_probe_hit_cost_seconds";
 const COST: &str = "gpucause_probe_cost_seconds_total";
 const HITS: &str = "gpucause_probe_hits_total";
 const CALL: [(&str, &str); 1] = [("probe", "call")];
@@ -39,40 +42,42 @@ fn until_disabled(exporter: &Exporter, verdict: &[(&str, &str)]) {
 }
 
 #[test]
-fn over_the_budget_launches_are_watched_part_of_the_time_and_their_true_rate_can_be_told() {
-    let exporter = Exporter::start(&["--probe.budget=2%"]);
-    let mut workload = Workload::start(&["rate", "--per-second=50000", "--seconds=40"]);
+fn over_the_budget_launches_are_sampled_and_estimated_and_their_rate_stays_right() {
+    let exporter = Exporter::start(&["--probe.budget=1%"]);
+    let mut workload = Workload::start(&["rate", "--per-second=50000", "--seconds=30"]);
     exporter.until_attached(&libraries().join("libcudart.so.12"));
     let pid = workload.pid();
-    let own = [("pid", pid.as_str()), ("op", "cudaLaunchKernel")];
+    let own = [("pid", pid.as_str())];
     workload.go();
-    until("a duty ratio below one", || (exporter.samples().sum(DUTY, &[]) < 1.0).then_some(()));
-    let (before, began) = (exporter.samples(), Instant::now());
-    // The longest period is half a minute.
-    let after = within(Duration::from_secs(35), "launches unwatched, and watched again", || {
-        let now = exporter.samples();
-        let watched = now.sum(OBSERVED, &[]) - before.sum(OBSERVED, &[]);
-        let unwatched = began.elapsed().as_secs_f64() - watched;
-        (watched > 0.5 && unwatched > 0.5).then_some(now)
+    let part_time = [own[0], ("step", "part_time")];
+    until("launches observed in part", || {
+        exporter.samples().has(SAMPLING, &part_time).then_some(())
     });
-    let wall = began.elapsed().as_secs_f64();
+    let (before, began) = (exporter.samples(), Instant::now());
+    std::thread::sleep(Duration::from_secs(12));
+    let (after, wall) = (exporter.samples(), began.elapsed().as_secs_f64());
     let truth = workload.truth();
     let more = |name, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
-    let rate = more(CALLS, &own) / more(OBSERVED, &[]);
-    let true_rate = truth["calls"]["cudaLaunchKernel"].as_f64().unwrap() / 40.0;
-    assert!((rate / true_rate - 1.0).abs() < 0.03, "{rate} calls/s, where there are {true_rate}");
-    assert!(more(OBSERVED, &[]) < 0.7 * wall, "{} s of {wall} s", more(OBSERVED, &[]));
-    let each = after.sum("gpucause_probe_hit_cost_seconds", &CALL);
-    let expected = after.sum(HITS, &CALL) * each;
-    assert!((after.sum(COST, &CALL) / expected - 1.0).abs() < 1e-6, "{expected}");
+    let rate = more(LAUNCHES, &own) / wall;
+    let true_rate = truth["calls"]["cudaLaunchKernel"].as_f64().unwrap() / 30.0;
+    assert!(
+        (rate / true_rate - 1.0).abs() < 0.03,
+        "{rate} launches/s, where there are {true_rate}"
+    );
+    assert!(more(TIMED, &own) < 0.1 * more(LAUNCHES, &own), "{} were timed", more(TIMED, &own));
+    assert!(after.sum(DUTY, &[]) < 0.9, "{}", after.sum(DUTY, &[]));
     assert!(after.sum(COST, &[("probe", "switch")]) > 0.0);
+    let (each, entry) =
+        (after.sum(HIT_COST, &CALL), after.sum(HIT_COST, &[("probe", "call_entry")]));
+    let (hits, cost) = (after.sum(HITS, &CALL), after.sum(COST, &CALL));
+    assert!(entry < each && cost > hits * entry && cost < hits * each, "{cost} s for {hits} hits");
     let told = chains_of(&exporter, &pid);
     let false_effects = ["launch_rate_drop", "hang", "sync_storm"];
     assert!(
         told.iter().all(|c| !false_effects.contains(&c["effect"].as_str().unwrap())),
         "{told:?}"
     );
-    let in_flight = exporter.samples().sum("gpucause_inflight_call_age_seconds", &own[..1]);
+    let in_flight = exporter.samples().sum("gpucause_inflight_call_age_seconds", &own);
     assert_eq!(in_flight, 0.0);
     workload.end();
 }

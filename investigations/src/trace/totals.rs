@@ -40,16 +40,14 @@ impl Store {
             }
             Ok(())
         })?;
-        for call in &process.calls {
-            let (api, op) = name_of(call.op);
-            let stall =
-                process.stalls.iter().find(|stall| (stall.op, stall.cold) == (call.op, call.cold));
-            let off_cpu = stall.map_or(0, |stall| stall.offcpu.iter().map(|time| time.0).sum());
-            let numbers =
-                (durations(&call.durations), stall.map_or(0, |stall| stall.calls), off_cpu);
-            let (durations, stalled, off_cpu_ns) = numbers;
-            let (stalled, off_cpu_ns) = (Some(stalled), Some(off_cpu_ns));
-            self.call_total(row, (api, &op), Some(call.cold), (&durations, stalled, off_cpu_ns))?;
+        for (id, cold, histogram) in process.calls_by_op() {
+            let (api, op) = name_of(id);
+            let stalls = process.stalls.iter().filter(|stall| (stall.op, stall.cold) == (id, cold));
+            let off_cpu = stalls.clone().flat_map(|stall| stall.offcpu).map(|time| time.0).sum();
+            let (stalled, off_cpu_ns) =
+                (Some(stalls.map(|stall| stall.calls).sum()), Some(off_cpu));
+            let durations = durations(&histogram);
+            self.call_total(row, (api, &op), Some(cold), (&durations, stalled, off_cpu_ns))?;
         }
         for (role, reason, histogram) in &process.offcpu {
             let told = (None, Some(*role), Some(reason.label()));

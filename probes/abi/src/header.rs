@@ -39,6 +39,11 @@ pub fn c_header() -> String {
         ("MAX_KERNELS", record::MAX_KERNELS),
         ("CALL_COLD", record::CALL_COLD as usize),
         ("CALL_STALLED", record::CALL_STALLED as usize),
+        ("CALL_NESTED", record::CALL_NESTED as usize),
+        ("CALIBRATE_TIMED", record::CALIBRATE_TIMED as usize),
+        ("CALIBRATE_COUNTED", record::CALIBRATE_COUNTED as usize),
+        ("LINK_RETIRING", record::LINK_RETIRING as usize),
+        ("LINK_CLOSED", record::LINK_CLOSED as usize),
         ("MAX_KERNEL_NAMES", record::MAX_KERNEL_NAMES),
         ("KERNEL_NAME_LEN", record::KERNEL_NAME_LEN),
         ("KERNEL_HISTS", record::KERNEL_HISTS),
@@ -144,6 +149,8 @@ fn c_records_name(rust_name: &str) -> Option<&'static str> {
         "FrameRecord" => Some("frame"),
         "AccountRecord" => Some("account"),
         "PartyRecord" => Some("party"),
+        "LaunchModeRecord" => Some("launch_mode"),
+        "LoadRecord" => Some("load"),
         _ => None,
     }
 }

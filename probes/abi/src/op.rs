@@ -78,12 +78,19 @@ impl Op {
         self.class == Class::Launch || matches!(self.name, "cudaGraphLaunch" | "cuGraphLaunch")
     }
 
+    /// Whether calls are launches: those that feed the GPU, less functions that the host runs in its turn.
+    #[must_use]
+    pub fn is_launch(&self) -> bool {
+        self.feeds_gpu() && !self.name.ends_with("LaunchHostFunc")
+    }
+
     /// What the kernel programs need to know of this op.
     #[must_use]
     pub fn info(&self) -> OpInfo {
         let info = OpInfo {
             phase: self.class.phase() as u8,
             is_launch: u8::from(self.feeds_gpu()),
+            api: self.api as u8,
             pending_code: match self.api {
                 Api::Runtime | Api::Driver => CUDA_NOT_READY,
                 Api::Nccl => NCCL_IN_PROGRESS,

@@ -41,6 +41,8 @@ pub const MAX_SYSCALLS: usize = 512;
 pub const CALL_COLD: u16 = 1;
 /// Bit of a [`HistKind::Call`] key: off the CPU at some time between entry and return.
 pub const CALL_STALLED: u16 = 2;
+/// Bit of a [`HistKind::Call`] key: made within another traced call of the thread.
+pub const CALL_NESTED: u16 = 4;
 /// Kernel functions that are remembered of one process.
 pub const MAX_KERNELS: usize = 4096;
 /// Addresses of device memory that are remembered of one process.
@@ -57,8 +59,16 @@ pub const MAX_NAMES: usize = 256;
 pub const MAX_CPUS: usize = 1024;
 /// Preempted threads of one CPU whose waits are split.
 pub const MAX_VICTIMS: usize = 4;
-/// Launches of a thread after which the busiest is compared with it; a power of two.
+/// Launches of a thread after which its load is compared with that of its process; a power of two.
 pub const HIT_BATCH: usize = 64;
+/// [`Watch`]'s `calibrates` while the daemon's own calls are timed like others.
+pub const CALIBRATE_TIMED: u32 = 1;
+/// While they are counted and not timed.
+pub const CALIBRATE_COUNTED: u32 = 2;
+/// State of a link in `closed_links`: calls that enter by it do not count; those that did are seen to return.
+pub const LINK_RETIRING: u8 = 1;
+/// Calls that entered by it are not seen to return.
+pub const LINK_CLOSED: u8 = 2;
 /// Slots of the filter that spares untracked tasks every map lookup; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
 
@@ -94,7 +104,7 @@ pub(crate) struct CRecord {
 shared_enum! {
     /// What a histogram in the `hists` map holds, and how its key's `a` and `b` are to be read.
     HistKind, "HIST" {
-        /// Durations of calls: `a` is the op, `b` has [`CALL_COLD`] and [`CALL_STALLED`].
+        /// Durations of calls: `a` is the op, `b` has [`CALL_COLD`], [`CALL_STALLED`] and [`CALL_NESTED`].
         Call = "call",
         /// Off-CPU intervals: `a` is the role, `b` the reason.
         Offcpu = "offcpu",
@@ -118,6 +128,8 @@ shared_enum! {
         Freed = "freed",
         /// Sent into collectives, by op.
         Collective = "collective",
+        /// No bytes: outermost launches that were counted and not timed, by op.
+        UntimedLaunches = "untimed_launches",
     }
 }
 
@@ -193,9 +205,12 @@ shared_enum! {
         CostPageAlloc = "cost_page_alloc",
         /// Of the TCP programs.
         CostNetwork = "cost_network",
-        /// Calls that were in flight when the probes were taken away that would have seen them return; neither counted nor
-        /// timed.
+        /// Calls that were in flight when the probes were removed that would have seen them return; not timed, and of them
+        /// only outermost launches are counted.
         Cut = "cut",
+        /// Those of the entered calls that the program left at entry: launches within another call, and launches that were
+        /// counted and not timed. They cost less.
+        LeftAtEntry = "left_at_entry",
         /// Second reports of one call through another mount of the same file; not counted as calls.
         DuplicateHit = "duplicate_hit",
         /// Calls that never returned: unwound by longjmp or an exception, or cut short by exit or exec.
@@ -248,8 +263,8 @@ records! {
     /// A chunk of a histogram. `sum` and `max` are exact and of this chunk's values; the count is the sum of the slots.
     HistRecord as "hist" { sum_ns: u64, max_ns: u64, slots: [u64; CHUNK_SLOTS] }
 
-    /// Key of `stalls`: one op of one process, cold calls apart.
-    CallKey as "call_key" { proc_id: u32, op: u16, cold: u16 }
+    /// Key of `stalls`: one op of one process; `flags` are [`CALL_COLD`] and [`CALL_NESTED`].
+    CallKey as "call_key" { proc_id: u32, op: u16, flags: u16 }
 
     /// Off-CPU time that overlapped calls of one op.
     StallRecord as "stall" { calls: u64, offcpu_ns: [u64; REASONS] }
@@ -304,6 +319,31 @@ records! {
     /// its beginning was taken from the cell of running, so that adding the present moment there completes the account.
     AccountRecord as "account" { cells_ns: [u64; ACCOUNT_CELLS] }
 
+    /// How launches of one process are observed; without an entry each is timed, at the outermost layer.
+    LaunchModeRecord as "launch_mode" {
+        /// Odd while launches are not observed at all. Changes whenever that does.
+        turn: u32,
+        /// One in so many launches is timed, the others are counted; 0 and 1 for all.
+        sample_every: u32,
+        /// 1 when launches of the runtime are left to the driver's probes.
+        driver_only: u32,
+        pad: u32,
+    }
+
+    /// Hits of call probes that a thread caused in a window.
+    LoadRecord as "load" {
+        /// On outermost launches of the runtime that were timed.
+        runtime: u32,
+        /// Of the driver.
+        driver: u32,
+        /// On launches within another launch, which leave at entry.
+        nested: u32,
+        /// On launches that were counted and not timed.
+        untimed: u32,
+        /// On ops that are no launches.
+        others: u32,
+    }
+
     /// What a live thread of a tracked process reports: its page faults, a leader's with those of threads that have ended.
     /// The record of a
     /// thread that has an account follows.
@@ -335,6 +375,11 @@ records! {
         kernel_names: u32,
         /// Entries of `blame`, and names that found no room there.
         names: u32,
+        /// The `window` of [`Watch`] that `load` is of, and the load of the thread that launched most in it.
+        load_window: u32,
+        load: LoadRecord,
+        /// Outermost launches that its threads made while they were observed, in whole batches of [`HIT_BATCH`]. Overflows.
+        launches: u32,
         /// Rank and number of ranks of its communicator, the rank counted from 1; 0 when it has none.
         rank_plus_one: u32,
         world_size: u32,
@@ -385,8 +430,8 @@ records! {
         intervals: u32,
         /// 1 when a tail call from this call has returned: if this one is still open then, it was unwound.
         overtaken: u32,
-        /// The `turn` of [`Watch`] at entry.
-        turn: u32,
+        /// 1 when it was made within another traced call.
+        nested: u32,
         /// 1 when it was off the CPU at some time, and `end_ns`: of a call that returns while events are recorded.
         stalled: u32,
         /// When it returned.
@@ -416,13 +461,19 @@ records! {
         account_since_ns: u64,
         /// When the last launch returned; 0 before the first.
         launched_ns: u64,
-        /// The `turn` of [`Watch`] then.
+        /// The `turn` of its process's [`LaunchMode`] then.
         launched_turn: u32,
-        /// Hits of call probes by this thread in this `window` of [`Watch`]: on ops that are shed, and on others. Written by
-        /// the call programs.
+        /// Hits of call probes by this thread in this `window` of [`Watch`], as in [`LoadRecord`].
         hit_window: u32,
-        launch_hits: u32,
-        other_hits: u32,
+        load: LoadRecord,
+        /// The `modes` of [`Watch`] when `mode` was copied.
+        modes: u32,
+        /// How launches of its process are observed.
+        mode: LaunchModeRecord,
+        /// Launches since the last that was timed.
+        untimed_in_a_row: u32,
+        /// Outermost launches. Overflows.
+        launches: u32,
         /// When it began to free memory; 0 when it does not. Written by the reclaim programs.
         reclaim_since_ns: u64,
         /// Where its wait for a CPU is split by who has it: one of that CPU's slots, counted from 1; 0 for none.
@@ -463,6 +514,8 @@ records! {
         return_pop: u32,
         /// Bytes of a page.
         page_bytes: u32,
+        /// 1 when launches within other calls are timed too.
+        nested_launches: u32,
         /// 1 when `tcp_retransmit_skb` tells whether the retransmission failed.
         retransmit_tells_error: u32,
         /// 1 when `mark_victim` tells the task, 0 when only its number.
@@ -473,27 +526,16 @@ records! {
         ring_shift: u32,
     }
 
-    /// Whether calls of class launch are watched. Written by user space, in one piece.
+    /// What user space tells the call programs. Written in one piece.
     Watch as "watch" {
-        /// Moves when watching ends, and when it begins again: odd while their probes are not to count.
-        turn: u32,
-        /// Calls that began in an earlier turn than this will not be seen to return.
-        gone: u32,
-        /// Moves when hits are to be counted anew.
+        /// 1 while no launch counts, because probes are being attached or removed.
+        paused: u32,
+        /// Changes when hits are counted from zero again.
         window: u32,
-        /// 1 while the daemon's own calls are counted like others, to find out what one costs.
+        /// A `CALIBRATE_` constant: how the daemon's own calls are counted, to find out what one costs.
         calibrates: u32,
-    }
-
-    /// The thread that made most calls in a window, among those with [`HIT_BATCH`] launches.
-    Busiest as "busiest" {
-        /// That of [`Watch`]; the rest is of another window when it differs.
-        window: u32,
-        /// Hits on ops that are shed.
-        launches: u32,
-        /// Hits on others.
-        others: u32,
-        pad: u32,
+        /// Changes when an entry of `launch_modes` has changed.
+        modes: u32,
     }
 
     /// What the programs need to know about an op.
@@ -516,6 +558,8 @@ records! {
         kind_at: u8,
         source_at: u8,
         destination_at: u8,
+        /// An `API_` constant.
+        api: u8,
     }
 }
 /// Context-switch counters of a process: [`ROLES`] x [`SWITCHES`].
@@ -525,9 +569,9 @@ impl Settings {
     /// The record as it lies in memory.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
-        let Self { own_tgid, return_pop, page_bytes, retransmit_tells_error, .. } = self;
-        let Self { victim_is_task, ring_slots, ring_shift, .. } = self;
-        let first = [own_tgid, return_pop, page_bytes, retransmit_tells_error];
+        let Self { own_tgid, return_pop, page_bytes, nested_launches, .. } = self;
+        let Self { retransmit_tells_error, victim_is_task, ring_slots, ring_shift, .. } = self;
+        let first = [own_tgid, return_pop, page_bytes, nested_launches, retransmit_tells_error];
         let words = first.into_iter().chain([victim_is_task, ring_slots, ring_shift]);
         let mut bytes = [0; size_of::<Self>()];
         for (to, word) in bytes.chunks_exact_mut(size_of::<u32>()).zip(words) {
@@ -541,15 +585,26 @@ impl Watch {
     /// The record as it lies in memory.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
-        let Self { turn, gone, window, calibrates } = self;
-        let mut bytes = [0; size_of::<Self>()];
-        for (to, word) in
-            bytes.chunks_exact_mut(size_of::<u32>()).zip([turn, gone, window, calibrates])
-        {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-        bytes
+        let Self { paused, window, calibrates, modes } = self;
+        words([paused, window, calibrates, modes])
     }
+}
+
+impl LaunchModeRecord {
+    /// The record as it lies in memory.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
+        let Self { turn, sample_every, driver_only, pad } = self;
+        words([turn, sample_every, driver_only, pad])
+    }
+}
+
+fn words<const N: usize>(words: [u32; 4]) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (to, word) in bytes.chunks_exact_mut(size_of::<u32>()).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
 }
 
 impl OpInfo {
@@ -558,10 +613,10 @@ impl OpInfo {
     pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
         let [low, high] = self.pending_code.to_ne_bytes();
         let Self { function_arg, phase, is_launch, role, first, second, .. } = self;
-        let Self { kind, kind_arg, kind_at, source_at, destination_at, .. } = self;
+        let Self { kind, kind_arg, kind_at, source_at, destination_at, api, .. } = self;
         let arguments = [role, first, second, kind, kind_arg, kind_at, source_at, destination_at];
         let [a, b, c, d, e, f, g, h] = arguments;
-        [function_arg, phase, low, high, is_launch, a, b, c, d, e, f, g, h, 0]
+        [function_arg, phase, low, high, is_launch, a, b, c, d, e, f, g, h, api]
     }
 }
 
@@ -581,6 +636,7 @@ impl Default for OpInfo {
             kind_at: 0,
             source_at: 0,
             destination_at: 0,
+            api: 0,
         }
     }
 }

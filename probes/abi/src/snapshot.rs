@@ -1,7 +1,7 @@
 //! What user space makes of one copy of the kernel maps.
 
 use crate::hist::Histogram;
-use crate::op::{CopyKind, OpId};
+use crate::op::{CopyKind, Op, OpId};
 use crate::record::{FAULTS, PHASES, REASONS, ROLES, STATES, SWITCHES, SelfCounter};
 use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, State, Switch};
 use crate::{Nanos, ProcId, Tgid, Tid};
@@ -11,8 +11,6 @@ use crate::{Nanos, ProcId, Tgid, Tid};
 pub struct Snapshot {
     /// When the copy was made, on the monotonic clock.
     pub taken_at: Nanos,
-    /// How long calls of class launch were not watched so far, since the programs were loaded.
-    pub launches_unwatched: Nanos,
     /// Every process that is or was observed, by [`ProcId`].
     pub processes: Vec<ProcessSnapshot>,
     /// The programs' counters about themselves, by [`SelfCounter`].
@@ -57,10 +55,12 @@ pub struct ProcessSnapshot {
     pub execed: bool,
     /// Calls that never returned.
     pub abandoned_calls: u64,
-    /// Call durations by op and coldness.
+    /// Call durations by [`CallKind`].
     pub calls: Vec<CallSnapshot>,
-    /// Off-CPU time inside calls, by op.
+    /// Off-CPU time inside calls, by [`CallKind`].
     pub stalls: Vec<StallSnapshot>,
+    /// Launches that were counted without being timed.
+    pub launches: LaunchSampling,
     /// Error results: op, code, count.
     pub errors: Vec<(OpId, u32, u64)>,
     /// Launches by kernel function handle. A launch by the driver on behalf of the runtime counts as the runtime's alone.
@@ -160,6 +160,7 @@ impl ProcessSnapshot {
             abandoned_calls: 0,
             calls: Vec::new(),
             stalls: Vec::new(),
+            launches: LaunchSampling::default(),
             errors: Vec::new(),
             kernels: Vec::new(),
             other_launches: 0,
@@ -188,10 +189,38 @@ impl ProcessSnapshot {
         self.switches[role as usize][kind as usize]
     }
 
-    /// Launches of all kernel functions.
+    /// Outermost launches of all layers whose duration was measured.
+    #[must_use]
+    pub fn timed_launches(&self) -> u64 {
+        let launches = self.calls.iter().filter(|call| call.is_launch());
+        launches.map(|call| call.durations.count()).sum()
+    }
+
+    /// Outermost launches of all layers: exact, but for those that are estimated while launches are observed for a part of the time.
     #[must_use]
     pub fn launches(&self) -> u64 {
+        self.timed_launches()
+            .saturating_add(self.launches.untimed)
+            .saturating_add(self.launches.estimated)
+    }
+
+    /// Launches of kernel functions that the programs told apart, and of others.
+    #[must_use]
+    pub fn kernel_launches(&self) -> u64 {
         self.kernels.iter().map(|&(_, launches)| launches).sum::<u64>() + self.other_launches
+    }
+
+    /// Durations of each op's calls, cold ones apart, nested ones with the others.
+    #[must_use]
+    pub fn calls_by_op(&self) -> Vec<(OpId, bool, Histogram)> {
+        let mut calls: Vec<(OpId, bool, Histogram)> = Vec::with_capacity(self.calls.len());
+        for call in &self.calls {
+            match calls.iter_mut().rev().find(|own| (own.0, own.1) == (call.op, call.cold)) {
+                Some((_, _, durations)) => durations.merge(&call.durations),
+                None => calls.push((call.op, call.cold, call.durations.clone())),
+            }
+        }
+        calls
     }
 
     /// Durations of an op's calls, cold and warm together.
@@ -203,6 +232,64 @@ impl ProcessSnapshot {
         }
         all
     }
+}
+
+/// How launches of a process are observed, from the most that can be observed to the least.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum LaunchStep {
+    /// Each is timed where it begins.
+    #[default]
+    Full,
+    /// Those of the runtime are timed in the driver, where each of them ends up: one probe in place of two.
+    DriverOnly,
+    /// Each is counted, and one in so many is timed.
+    Sampled {
+        /// How many.
+        one_in: u32,
+    },
+    /// So they are for this share of the time only; launches of the other time are estimated.
+    PartTime {
+        /// Above 0 and below 1.
+        share: f64,
+        /// One in so many is timed meanwhile.
+        one_in: u32,
+    },
+}
+
+impl LaunchStep {
+    /// Share of launches that are timed.
+    #[must_use]
+    pub fn timed_share(self) -> f64 {
+        match self {
+            Self::Full | Self::DriverOnly => 1.0,
+            Self::Sampled { one_in } => 1.0 / f64::from(one_in.max(1)),
+            Self::PartTime { share, one_in } => share / f64::from(one_in.max(1)),
+        }
+    }
+
+    /// Value of the `step` label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::DriverOnly => "driver_only",
+            Self::Sampled { .. } => "sampled",
+            Self::PartTime { .. } => "part_time",
+        }
+    }
+}
+
+/// What is known of launches that were not timed.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LaunchSampling {
+    /// How launches are observed now.
+    pub step: LaunchStep,
+    /// Launches that were counted without being timed.
+    pub untimed: u64,
+    /// Launches while they were not observed, as many as there would be at the rate before. Never decreases.
+    pub estimated: u64,
+    /// For how long they were not observed.
+    pub unobserved: Nanos,
 }
 
 /// What a process was told when it asked for the handle of a kernel.
@@ -317,31 +404,58 @@ pub struct CallSnapshot {
     pub op: OpId,
     /// Whether these are first launches of a kernel function.
     pub cold: bool,
+    /// Whether these were made within other traced calls, as by the runtime in the driver.
+    pub nested: bool,
     /// From entry to return.
     pub durations: Histogram,
     /// Those of them that were off the CPU at some time between.
     pub stalled: Histogram,
 }
 
+/// What tells the calls of a process apart: op, coldness, and whether they were nested.
+pub type CallKind = (OpId, bool, bool);
+
 impl CallSnapshot {
-    /// Calls of which none left the CPU.
+    /// Outermost calls of which none left the CPU.
     #[must_use]
     pub fn unstalled(op: OpId, cold: bool, durations: Histogram) -> Self {
-        Self { op, cold, durations, stalled: Histogram::default() }
+        Self { op, cold, nested: false, durations, stalled: Histogram::default() }
+    }
+
+    /// Which calls these are.
+    #[must_use]
+    pub const fn kind(&self) -> CallKind {
+        (self.op, self.cold, self.nested)
+    }
+
+    /// Whether these are outermost calls that hand the GPU kernels to run.
+    #[must_use]
+    pub fn is_launch(&self) -> bool {
+        !self.nested && self.op.op().is_some_and(Op::is_launch)
     }
 }
 
-/// Off-CPU time that overlapped one op's calls, cold ones apart.
+/// Off-CPU time that overlapped one op's calls, cold and nested ones apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StallSnapshot {
     /// The op.
     pub op: OpId,
     /// Whether these are first launches of a kernel function.
     pub cold: bool,
+    /// Whether these were made within other traced calls.
+    pub nested: bool,
     /// Calls with any off-CPU time between entry and return.
     pub calls: u64,
     /// Overlapping off-CPU time by [`Reason`].
     pub offcpu: [Nanos; REASONS],
+}
+
+impl StallSnapshot {
+    /// Which calls these are of.
+    #[must_use]
+    pub const fn kind(&self) -> CallKind {
+        (self.op, self.cold, self.nested)
+    }
 }
 
 /// A task name: at most 15 bytes that the task chose itself, in no particular encoding.

@@ -129,7 +129,8 @@ fn calls() -> Result<()> {
 /// Has the child's kernel timed apart as soon as it is launched, as the daemon has the hottest.
 fn time_kernel(probes: &Probes, pid: Tgid) -> Result<()> {
     until(|| {
-        let launched = |process: &ProcessSnapshot| process.tgid == pid && process.launches() > 0;
+        let launched =
+            |process: &ProcessSnapshot| process.tgid == pid && process.kernel_launches() > 0;
         let process = probes.launches().ok().and_then(|all| all.into_iter().find(launched));
         let kernel = process.and_then(|process| Some((process.id, process.kernels.first()?.0)));
         kernel.is_some_and(|(id, kernel)| probes.time_kernel(id, kernel).unwrap_or(false))

@@ -3,6 +3,7 @@
 use super::*;
 use crate::elf::ProbeSite;
 use crate::elf::specimen::cuda_library;
+use crate::launch_groups::LaunchUsers;
 use crate::registry::{LibraryStatus, Limits, LinkId};
 use nix::libc;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -36,11 +37,12 @@ impl Attach for Fake {
 
     fn detach(&mut self, _: LinkId, (): ()) {}
 
-    fn set_launches(&mut self, _: bool) {}
-
-    fn shed_launches(&mut self, (): &mut ()) {}
-
-    fn restore_launches(&mut self, _: &File, (): &mut ()) -> Result<(), &'static str> {
+    fn set_launch_users(
+        &mut self,
+        _: &File,
+        (): &mut (),
+        _: &LaunchUsers,
+    ) -> Result<(), &'static str> {
         Ok(())
     }
 }

@@ -30,6 +30,7 @@ impl Reader {
                 Some(BytesKind::Allocated) => process.memory.allocated = count,
                 Some(BytesKind::Freed) => process.memory.freed = count,
                 Some(BytesKind::Collective) => process.collectives.push((OpId(key.which), count)),
+                Some(BytesKind::UntimedLaunches) => process.launches.untimed += count,
                 None => {}
             }
             Ok(())

@@ -7,7 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{Histogram, Packer, Place, Shelf, Slots};
 use gpucause_abi::op::{CopyKind, OpId};
-use gpucause_abi::record::{CALL_COLD, CALL_STALLED, CHUNK_SLOTS, HistKey, HistKind, HistRecord};
+use gpucause_abi::record::{
+    CALL_COLD, CALL_NESTED, CALL_STALLED, CHUNK_SLOTS, HistKey, HistKind, HistRecord,
+};
 use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
 use gpucause_abi::state::{Reason, Role};
 
@@ -98,7 +100,7 @@ impl Reader {
             }
             // So far calls are those that never left the CPU.
             for call in process.calls.iter_mut().filter(|call| !call.stalled.slots.is_empty()) {
-                let key = (process.id.0, HistKind::Call as u16, call.op.0, cold_flag(call.cold));
+                let key = (process.id.0, HistKind::Call as u16, call.op.0, flags(call));
                 add_stalled(call, &mut packer, find(&known, key));
                 let slots = call.durations.slots.clone();
                 match position(&read, key).and_then(|at| read.get_mut(at)) {
@@ -107,7 +109,7 @@ impl Reader {
                     None => beside.push((key, slots)),
                 }
             }
-            process.calls.sort_unstable_by_key(|call| (call.op, call.cold));
+            process.calls.sort_unstable_by_key(CallSnapshot::kind);
         }
         read.append(&mut beside);
         read.sort_by_key(|&(whole, _)| whole);
@@ -145,8 +147,9 @@ fn add_stalled(call: &mut CallSnapshot, packer: &mut Packer, known: Option<&Slot
     durations.max = durations.max.max(stalled.max);
 }
 
-const fn cold_flag(cold: bool) -> u16 {
-    if cold { CALL_COLD } else { 0 }
+/// The flags of calls that never left the CPU.
+const fn flags(call: &CallSnapshot) -> u16 {
+    (if call.cold { CALL_COLD } else { 0 }) | (if call.nested { CALL_NESTED } else { 0 })
 }
 
 /// Puts a histogram where it belongs. Histograms come by kind, and those of one kind by what they are of; one of a kind that is not
@@ -155,11 +158,12 @@ fn put(process: &mut ProcessSnapshot, key: &HistKey, whole: Histogram) {
     let role = || u8::try_from(key.a).ok().and_then(Role::from_raw);
     match u8::try_from(key.kind).ok().and_then(HistKind::from_raw) {
         Some(HistKind::Call) => {
-            let (op, cold) = (OpId(key.a), key.b & CALL_COLD != 0);
-            let same = |call: &CallSnapshot| (call.op, call.cold) == (op, cold);
+            let op = OpId(key.a);
+            let (cold, nested) = (key.b & CALL_COLD != 0, key.b & CALL_NESTED != 0);
+            let same = |call: &CallSnapshot| call.kind() == (op, cold, nested);
             let at = process.calls.iter().rposition(same).unwrap_or_else(|| {
                 let (durations, stalled) = Default::default();
-                process.calls.push(CallSnapshot { op, cold, durations, stalled });
+                process.calls.push(CallSnapshot { op, cold, nested, durations, stalled });
                 process.calls.len() - 1
             });
             if let Some(call) = process.calls.get_mut(at) {

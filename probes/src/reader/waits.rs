@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::sync::PoisonError;
 
-use gpucause_abi::op::{Class, OpId};
+use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
-    AccountRecord, BlameKey, BlameRecord, FAULTS, FrameRecord, ProcRecord, ThreadRecord,
-    ThreadReport, Watch,
+    AccountRecord, BlameKey, BlameRecord, FAULTS, FrameRecord, LINK_CLOSED, ProcRecord,
+    ThreadRecord, ThreadReport,
 };
 use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, Role};
@@ -118,14 +118,11 @@ impl Reader {
         Ok(accounts)
     }
 
-    /// Launches of earlier turns are not seen to return.
-    fn gone(&self) -> Result<u32, ReadError> {
-        let map = WATCH;
-        let failed = |source| ReadError::Libbpf { map, source };
-        let bytes = self.watch.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
-        let bytes = bytes.unwrap_or_default();
-        let word = bytes.get(std::mem::offset_of!(Watch, gone)..).and_then(<[u8]>::first_chunk);
-        Ok(u32::from_ne_bytes(*word.ok_or(ReadError::Layout(map))?))
+    /// State of each link, by its number.
+    fn link_states(&self) -> Result<Vec<u8>, ReadError> {
+        let failed = |source| ReadError::Libbpf { map: LINKS, source };
+        let states = self.links.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
+        Ok(states.unwrap_or_default())
     }
 
     fn live_reports(&self) -> Result<Vec<Report>, ReadError> {
@@ -134,12 +131,12 @@ impl Reader {
         let mut bytes = Vec::new();
         let failed = |source| ReadError::Libbpf { map: REPORTS, source };
         Iter::new(link).map_err(failed)?.read_to_end(&mut bytes).map_err(ReadError::Reports)?;
-        reports_in(&bytes, self.gone()?)
+        reports_in(&bytes, &self.link_states()?)
     }
 }
 
-/// What the name of the map ends in that tells whether launches are watched.
-pub(super) const WATCH: &str = ".data.watch";
+/// What the name of the map ends in that holds the states of links.
+pub(super) const LINKS: &str = ".data.links";
 const REPORTS: &str = "report_threads";
 
 fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], ReadError> {
@@ -153,7 +150,7 @@ struct Report {
     thread: Option<(Role, DispatcherSnapshot)>,
 }
 
-fn reports_in(mut bytes: &[u8], gone: u32) -> Result<Vec<Report>, ReadError> {
+fn reports_in(mut bytes: &[u8], links: &[u8]) -> Result<Vec<Report>, ReadError> {
     let mut reports = Vec::new();
     while !bytes.is_empty() {
         let head: ThreadReport = decode(REPORTS, take(&mut bytes, size_of::<ThreadReport>())?)?;
@@ -161,26 +158,25 @@ fn reports_in(mut bytes: &[u8], gone: u32) -> Result<Vec<Report>, ReadError> {
             None
         } else {
             let record = decode(REPORTS, take(&mut bytes, size_of::<ThreadRecord>())?)?;
-            Some(thread_of(&head, &record, gone))
+            Some(thread_of(&head, &record, links))
         };
         reports.push(Report { proc_id: head.proc_id, faults: head.faults, thread });
     }
     Ok(reports)
 }
 
-/// Whether the probes that would see the call return were taken away since it began, in an earlier turn than `gone`.
-fn is_cut(frame: &FrameRecord, gone: u32) -> bool {
-    let is_earlier = frame.turn.wrapping_sub(gone) > u32::MAX / 2;
-    is_earlier && OpId(frame.op).op().is_some_and(|op| op.class == Class::Launch)
+/// Whether the probes that would see the call return were removed since it began.
+fn is_cut(frame: &FrameRecord, links: &[u8]) -> bool {
+    links.get(usize::from(frame.link)) == Some(&LINK_CLOSED)
 }
 
 fn thread_of(
     report: &ThreadReport,
     thread: &ThreadRecord,
-    gone: u32,
+    links: &[u8],
 ) -> (Role, DispatcherSnapshot) {
     let (time, wall) = settle(report.now_ns, thread);
-    let outermost = thread.frames.first().filter(|frame| thread.depth > 0 && !is_cut(frame, gone));
+    let outermost = thread.frames.first().filter(|frame| thread.depth > 0 && !is_cut(frame, links));
     let inflight = outermost
         .map(|frame| (OpId(frame.op), Nanos(report.now_ns.saturating_sub(frame.start_ns))));
     let role = u8::try_from(thread.role).ok().and_then(Role::from_raw).unwrap_or(Role::Helper);

@@ -11,23 +11,28 @@ const _: () = assert!(MAX_LINKS <= u16::MAX as usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u16);
 
-pub(super) struct LinkIds {
+#[derive(Debug)]
+pub(crate) struct LinkIds {
     /// The one that has been free longest comes first.
     free: VecDeque<LinkId>,
 }
 
-impl Default for LinkIds {
-    fn default() -> Self {
-        Self { free: (0..).take(MAX_LINKS).map(LinkId).collect() }
-    }
-}
-
 impl LinkIds {
-    pub(super) fn take(&mut self) -> Option<LinkId> {
+    /// Those below `end`.
+    pub(crate) fn below(end: usize) -> Self {
+        Self { free: (0..).take(end).map(LinkId).collect() }
+    }
+
+    /// The others.
+    pub(crate) fn starting_at(first: usize) -> Self {
+        Self { free: (0..).take(MAX_LINKS).skip(first).map(LinkId).collect() }
+    }
+
+    pub(crate) fn take(&mut self) -> Option<LinkId> {
         self.free.pop_front()
     }
 
-    pub(super) fn give_back(&mut self, id: LinkId) {
+    pub(crate) fn give_back(&mut self, id: LinkId) {
         self.free.push_back(id);
     }
 }
@@ -38,7 +43,7 @@ mod tests {
 
     #[test]
     fn an_id_comes_back_only_after_all_others() {
-        let mut ids = LinkIds::default();
+        let mut ids = LinkIds::below(MAX_LINKS);
         let first = ids.take().unwrap();
         ids.give_back(first);
         for _ in 1..MAX_LINKS {

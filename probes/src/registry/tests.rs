@@ -33,20 +33,23 @@ impl Attach for Fake {
         self.log.push(format!("detach {}", link.0));
     }
 
-    fn set_launches(&mut self, wanted: bool) {
-        self.log.push(format!("launches {wanted}"));
-    }
-
-    fn shed_launches(&mut self, links: &mut u16) {
-        self.log.push(format!("shed {links}"));
-    }
-
-    fn restore_launches(&mut self, _: &File, links: &mut u16) -> Result<(), &'static str> {
+    fn set_launch_users(
+        &mut self,
+        _: &File,
+        links: &mut u16,
+        users: &LaunchUsers,
+    ) -> Result<(), &'static str> {
         if self.refuse > 0 {
             self.refuse -= 1;
             return Err("no memory");
         }
-        self.log.push(format!("restore {links}"));
+        let users = match users {
+            LaunchUsers::All => "all".to_owned(),
+            LaunchUsers::Some(users) => {
+                format!("{:?}", users.iter().map(|t| t.0).collect::<Vec<_>>())
+            }
+        };
+        self.log.push(format!("launches {links} of {users}"));
         Ok(())
     }
 }
@@ -373,22 +376,29 @@ fn all_probes_can_be_removed() {
 }
 
 #[test]
-fn launches_go_from_all_files_and_come_back_and_a_file_that_is_refused_is_tried_again() {
+fn a_process_that_is_observed_in_part_has_its_launches_removed_and_the_others_keep_theirs() {
     let mut host = Host::new(Limits::default());
     let path = host.write("libcudart.so.12", &cuda_library(b"one"));
     host.observe(&path);
     host.log();
-    host.registry.shed_launches(&mut host.fake);
-    assert_eq!(host.log(), ["launches false", "shed 0"]);
-    host.registry.restore_launches(&mut host.fake);
-    assert_eq!(host.log(), ["launches true", "restore 0"]);
-    host.registry.shed_launches(&mut host.fake);
-    host.log();
+    let own = Tgid(std::process::id());
+    let other = Tgid(1);
+    host.registry.add_child(&mut host.fake, own, other);
+    let limit = |host: &mut Host, layers: Option<Layers>| {
+        let limited = layers.map(|layers| (own, layers)).into_iter().collect();
+        host.registry.limit_users(&mut host.fake, limited);
+        host.log()
+    };
+    let runtime = Layers { runtime: true, driver: false };
+    assert_eq!(limit(&mut host, Some(runtime)), ["launches 0 of [1]"]);
+    assert_eq!(limit(&mut host, Some(runtime)), [""; 0]);
+    host.registry.add_child(&mut host.fake, own, Tgid(2));
+    assert_eq!(host.log(), ["launches 0 of [1, 2]"]);
+    let driver = Layers { runtime: false, driver: true };
+    let all = format!("launches 0 of [1, 2, {}]", own.0);
+    assert_eq!(limit(&mut host, Some(driver)), [all]);
     host.fake.refuse = 1;
-    host.registry.restore_launches(&mut host.fake);
-    assert_eq!(host.log(), ["launches true", "detach 0"]);
-    let refused = Verdict::Refused("no memory".to_owned());
-    assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), refused)]);
-    host.sweep_after(Duration::ZERO);
-    assert!(host.log().iter().any(|line| line.starts_with("attach 1 ")));
+    assert_eq!(limit(&mut host, None), [""; 0]);
+    assert_eq!(limit(&mut host, Some(runtime)), ["launches 0 of [1, 2]"]);
+    assert_eq!(limit(&mut host, None), ["launches 0 of all"]);
 }

@@ -95,7 +95,7 @@ fn a_process_with_more_kernels_than_fit_loses_names_and_no_launch() -> Result<()
     ))?;
     let truth = workload.result()?;
     let process = observed.process(workload.pid())?;
-    assert_eq!(process.launches(), 40_000);
+    assert_eq!(process.kernel_launches(), 40_000);
     assert!(process.kernels.len() <= 4096 && process.other_launches > 0, "{process:?}");
     assert_eq!(observed.usage("kernels")?.refused, process.other_launches);
     let names = observed.usage("kernel_names")?;
@@ -128,7 +128,7 @@ fn launches_of_a_chosen_kernel_are_timed_from_then_on() -> Result<()> {
         )?;
         let pid = workload.pid();
         let before = until(
-            || Ok(observed.images(pid)?.pop().filter(|process| process.launches() > 100)),
+            || Ok(observed.images(pid)?.pop().filter(|process| process.kernel_launches() > 100)),
             || "its launches were not seen".into(),
         )?;
         let function = before.kernels[0].0;
@@ -171,7 +171,7 @@ fn a_launch_by_the_driver_for_the_runtime_is_one_launch() -> Result<()> {
     workload.result()?;
     let process = observed.process(workload.pid())?;
     assert_eq!(process.call_durations(op("cuLaunchKernel")).count(), 20_000, "it is seen");
-    assert_eq!((process.launches(), process.kernels.len()), (20_000, 4));
+    assert_eq!((process.kernel_launches(), process.kernels.len()), (20_000, 4));
     let cold = process.calls.iter().filter(|call| call.cold).map(|call| call.durations.count());
     assert_eq!(cold.sum::<u64>(), 2 * 4, "both layers of a kernel's first launch are cold");
     Ok(())

@@ -42,7 +42,13 @@ fn runqueue(process: &ProcessSnapshot, role: Role) -> Histogram {
 
 fn launch_stalls(process: &ProcessSnapshot) -> StallSnapshot {
     let launch = op("cudaLaunchKernel");
-    let none = StallSnapshot { op: launch, cold: false, calls: 0, offcpu: [Nanos(0); REASONS] };
+    let none = StallSnapshot {
+        op: launch,
+        cold: false,
+        nested: false,
+        calls: 0,
+        offcpu: [Nanos(0); REASONS],
+    };
     process.stalls.iter().find(|stall| stall.op == launch && !stall.cold).cloned().unwrap_or(none)
 }
 

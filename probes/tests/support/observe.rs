@@ -43,6 +43,10 @@ impl Observed {
         self.probes.status()
     }
 
+    pub(crate) fn set_budget(&self, budget: Option<f64>) {
+        self.probes.set_budget(budget);
+    }
+
     pub(crate) fn set_enabled(&self, enabled: bool) {
         self.probes.set_enabled(enabled);
     }

@@ -3,7 +3,7 @@
 use gpucause_abi::Nanos;
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::REASONS;
-use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot, StallSnapshot};
+use gpucause_abi::snapshot::{CallKind, CallSnapshot, ProcessSnapshot, StallSnapshot};
 
 use super::{Values, entry};
 use crate::past::{Before, CallBefore};
@@ -13,6 +13,8 @@ use crate::past::{Before, CallBefore};
 pub(crate) struct CallDelta<'a> {
     pub(crate) op: OpId,
     pub(crate) cold: bool,
+    /// Whether they were made within other traced calls.
+    pub(crate) nested: bool,
     /// What they took together.
     pub(crate) sum: Nanos,
     /// Where they are in the accounts.
@@ -31,8 +33,8 @@ impl<'a> CallDelta<'a> {
         index: usize,
         now: &'a CallSnapshot,
     ) -> Option<Self> {
-        let (op, cold) = (now.op, now.cold);
-        let same = |other: &CallBefore| (other.op, other.cold) == (op, cold);
+        let (op, cold, nested) = now.kind();
+        let same = |other: &CallBefore| other.kind == now.kind();
         let before = process_before.and_then(|before| entry(&before.calls, index, same));
         let sum_before = before.map_or(Nanos(0), |before| before.durations.sum);
         // No call takes no time.
@@ -40,7 +42,12 @@ impl<'a> CallDelta<'a> {
             return None;
         }
         let sum = now.durations.sum.less(sum_before);
-        Some(Self { op, cold, sum, index, before, now, process_before, process })
+        Some(Self { op, cold, nested, sum, index, before, now, process_before, process })
+    }
+
+    /// Which calls these are.
+    pub(crate) const fn kind(&self) -> CallKind {
+        (self.op, self.cold, self.nested)
     }
 
     /// How many.
@@ -51,9 +58,9 @@ impl<'a> CallDelta<'a> {
 
     /// Off-CPU time inside them, by reason.
     pub(crate) fn offcpu(&self) -> [Nanos; REASONS] {
-        let same = (self.op, self.cold);
+        let same = self.kind();
         let offcpu = |stalls: &[StallSnapshot]| {
-            let stall = entry(stalls, self.index, |stall| (stall.op, stall.cold) == same);
+            let stall = entry(stalls, self.index, |stall| stall.kind() == same);
             stall.map_or([Nanos(0); REASONS], |stall| stall.offcpu)
         };
         let mut time = offcpu(&self.process.stalls);

@@ -83,6 +83,7 @@ fn worst(
     calls.retain(|(_, call)| {
         let is_of = |class| effect_of(call.op, class, settings) == Some(effect);
         !call.cold
+            && !call.nested
             && call.op.op().is_some_and(|op| is_of(op.class))
             && call.count() >= settings.min_calls
     });
@@ -129,7 +130,7 @@ fn worst(
 
 /// The calls of the same op in another window.
 fn same_in<'d, 'a>(delta: &'d Delta<'a>, call: &CallDelta<'_>) -> Option<&'d CallDelta<'a>> {
-    delta.calls().iter().find(|other| (other.op, other.cold) == (call.op, call.cold))
+    delta.calls().iter().find(|other| other.kind() == call.kind())
 }
 
 /// Whether there were such calls in the latest window, but too few to judge them on.

@@ -7,7 +7,7 @@ use gpucause_abi::state::Phase;
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Evidence};
-use crate::delta::{CallDelta, Delta};
+use crate::delta::Delta;
 use crate::effect::ratio;
 use crate::finding::{Finding, OwnDoing};
 
@@ -16,12 +16,13 @@ const MIN_COLD: u64 = 3;
 
 pub(super) struct ColdStart;
 
-/// First launches, and the time they took, as the layer saw them that saw most.
+/// First launches, and the time they took.
 fn cold(delta: &Delta<'_>) -> (u64, Nanos) {
-    let launches = delta.calls().iter().filter(|call| call.cold);
+    let launches = delta.calls().iter().filter(|call| call.cold && !call.nested);
     let launches = launches.filter(|c| c.op.op().is_some_and(|op| op.class == Class::Launch));
-    let of = |call: &CallDelta<'_>| (call.count(), call.sum);
-    launches.map(of).max_by_key(|&(_, time)| time).unwrap_or_default()
+    launches.fold((0, Nanos(0)), |(calls, time), call| {
+        (calls + call.count(), Nanos(time.0 + call.sum.0))
+    })
 }
 
 impl Rule for ColdStart {

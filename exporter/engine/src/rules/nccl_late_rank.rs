@@ -36,7 +36,7 @@ const SAME_CALLS: f64 = 0.9;
 /// Calls of NCCL since it is observed.
 fn collectives(subject: &Subject<'_>) -> u64 {
     let of_nccl = |id: OpId| id.op().is_some_and(|op| op.class.phase() == Phase::Nccl);
-    let calls = subject.now.calls.iter().filter(|call| of_nccl(call.op));
+    let calls = subject.now.calls.iter().filter(|call| !call.nested && of_nccl(call.op));
     calls.map(|call| call.durations.count()).fold(0, u64::saturating_add)
 }
 

@@ -66,8 +66,8 @@ fn calls() -> impl Strategy<Value = (CallSnapshot, StallSnapshot)> {
     (op, any::<bool>(), histogram(), histogram(), offcpu).prop_map(
         |(op, cold, durations, stalled, offcpu)| {
             let op = OpId(op);
-            let stall = StallSnapshot { op, cold, calls: stalled.count(), offcpu };
-            (CallSnapshot { op, cold, durations, stalled }, stall)
+            let stall = StallSnapshot { op, cold, nested: false, calls: stalled.count(), offcpu };
+            (CallSnapshot { op, cold, nested: false, durations, stalled }, stall)
         },
     )
 }

@@ -252,17 +252,17 @@ fn what_was_told_of_a_process_that_is_folded_is_told_of_all_others_and_stays() {
 
 /// Launches that nobody counted are no drop of their rate, nor do they make waits for the GPU too many.
 #[test]
-fn launches_that_went_unwatched_were_not_missing() {
+fn launches_that_were_not_observed_were_not_missing() {
     let few = |process: &mut Process| {
         process.on(100).launches(100, 5 * US).calls("cudaStreamSynchronize", 900, 1_000 * US, &[]);
     };
     let mut host = trained();
     for _ in 0..8 {
-        host.launches_unwatched += WINDOW * 9 / 10;
+        host.processes[0].now.launches.unobserved.0 += WINDOW * 9 / 10;
         host.run(1, few);
     }
     host.is_silent();
     let mut host = trained();
     host.run(8, few);
-    assert!(!host.chains().is_empty(), "the same is worth a chain when all were watched");
+    assert!(!host.chains().is_empty(), "the same is worth a chain when all were observed");
 }

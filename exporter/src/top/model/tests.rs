@@ -118,6 +118,7 @@ fn starved(time: u64) -> ProcessSnapshot {
         stalls: vec![StallSnapshot {
             op: op("cudaLaunchKernel"),
             cold: false,
+            nested: false,
             calls: 60 * time,
             offcpu,
         }],

@@ -7,8 +7,9 @@ use gpucause_abi::hist::{Histogram, Packer, SLOTS};
 use gpucause_abi::op::CopyKind;
 use gpucause_abi::record::{COMM_LEN, FAULTS, PHASES, REASONS, ROLES, STATES, SWITCHES};
 use gpucause_abi::snapshot::{
-    BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, MapUsage, MemorySnapshot,
-    ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount, Wait,
+    BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling,
+    LaunchStep, MapUsage, MemorySnapshot, ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount,
+    Wait,
 };
 use gpucause_abi::state::{Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
@@ -24,7 +25,6 @@ pub(super) fn look(look: message::Look, unix_seconds: f64) -> Result<Moment> {
     let message::Look {
         labels,
         taken_at,
-        launches_unwatched,
         processes,
         counters,
         maps,
@@ -41,7 +41,6 @@ pub(super) fn look(look: message::Look, unix_seconds: f64) -> Result<Moment> {
     });
     let snapshot = Snapshot {
         taken_at: Nanos(taken_at),
-        launches_unwatched: Nanos(launches_unwatched),
         processes: processes.collect::<Result<_>>()?,
         counters,
         maps: maps.collect::<Result<_>>()?,
@@ -120,6 +119,7 @@ fn process(axes: &Axes, told: message::Process) -> Result<ProcessSnapshot> {
         runqueue,
         switches,
         host,
+        launches,
     } = told;
     Ok(ProcessSnapshot {
         id: ProcId(id),
@@ -134,6 +134,7 @@ fn process(axes: &Axes, told: message::Process) -> Result<ProcessSnapshot> {
         abandoned_calls,
         calls: each(calls, |told| call(axes, told))?,
         stalls: each(stalls, |told| stall(axes, told))?,
+        launches: launches.map_or_else(LaunchSampling::default, |told| launch_sampling(&told)),
         errors: each(errors, |message::CallError { op, code, count }| {
             Ok(axes.ops.at(op)?.map(|op| (op, code, count)))
         })?,
@@ -255,18 +256,30 @@ fn run_queue(axes: &Axes, told: message::RunQueue) -> Result<Option<(Role, Histo
     Ok(Some((role, histogram(durations)?)))
 }
 
+/// A step that is not known here is from a newer version: what it says of the number of launches still holds.
+fn launch_sampling(told: &message::Launches) -> LaunchSampling {
+    let &message::Launches { ref step, one_in, share, untimed, estimated, unobserved } = told;
+    let step = match step.as_str() {
+        "driver_only" => LaunchStep::DriverOnly,
+        "sampled" => LaunchStep::Sampled { one_in },
+        "part_time" => LaunchStep::PartTime { share, one_in },
+        _ => LaunchStep::Full,
+    };
+    LaunchSampling { step, untimed, estimated, unobserved: Nanos(unobserved) }
+}
+
 fn call(axes: &Axes, told: message::Call) -> Result<Option<CallSnapshot>> {
-    let message::Call { op, cold, durations, stalled } = told;
+    let message::Call { op, cold, nested, durations, stalled } = told;
     let Some(op) = axes.ops.at(op)? else { return Ok(None) };
     let (durations, stalled) = (histogram(durations)?, histogram(stalled)?);
-    Ok(Some(CallSnapshot { op, cold, durations, stalled }))
+    Ok(Some(CallSnapshot { op, cold, nested, durations, stalled }))
 }
 
 fn stall(axes: &Axes, told: message::Stall) -> Result<Option<StallSnapshot>> {
-    let message::Stall { op, cold, calls, offcpu } = told;
+    let message::Stall { op, cold, nested, calls, offcpu } = told;
     let Some(op) = axes.ops.at(op)? else { return Ok(None) };
     let offcpu = cells::<_, REASONS>(&axes.reasons, &offcpu, |reason| reason as usize)?;
-    Ok(Some(StallSnapshot { op, cold, calls, offcpu: offcpu.map(Nanos) }))
+    Ok(Some(StallSnapshot { op, cold, nested, calls, offcpu: offcpu.map(Nanos) }))
 }
 
 fn dispatcher(axes: &Axes, told: message::Dispatcher) -> Result<DispatcherSnapshot> {

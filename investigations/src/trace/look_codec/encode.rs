@@ -4,8 +4,9 @@ use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::CopyKind;
 use gpucause_abi::snapshot::{
-    BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, MapUsage, MemorySnapshot,
-    ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount, Wait,
+    BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling,
+    LaunchStep, MapUsage, MemorySnapshot, ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount,
+    Wait,
 };
 use gpucause_abi::state::{Reason, Role};
 use gpucause_engine::Moment;
@@ -15,7 +16,7 @@ use super::message;
 
 pub(super) fn look(moment: &Moment) -> message::Look {
     let Moment { snapshot, unix_seconds: _, throttled_gpus, throttled_cgroups } = moment;
-    let Snapshot { taken_at, launches_unwatched, processes, counters, maps } = &**snapshot;
+    let Snapshot { taken_at, processes, counters, maps } = &**snapshot;
     let mut ops = OpsTold::default();
     let processes = processes.iter().map(|each| process(&mut ops, each)).collect();
     let counters = counters
@@ -40,7 +41,6 @@ pub(super) fn look(moment: &Moment) -> message::Look {
     throttled_cgroups.sort_by_key(|pair| pair.key);
     message::Look {
         taken_at: taken_at.0,
-        launches_unwatched: launches_unwatched.0,
         processes,
         counters,
         maps: maps.collect(),
@@ -64,6 +64,7 @@ fn process(ops: &mut OpsTold, process: &ProcessSnapshot) -> message::Process {
         abandoned_calls,
         calls,
         stalls,
+        launches,
         errors,
         kernels,
         other_launches,
@@ -124,6 +125,7 @@ fn process(ops: &mut OpsTold, process: &ProcessSnapshot) -> message::Process {
         runqueue: runqueue.iter().map(run_queue).collect(),
         switches: used(switches.iter().flatten().copied().collect()),
         host: Some(host_use(host)),
+        launches: (*launches != LaunchSampling::default()).then(|| launch_sampling(launches)),
     }
 }
 
@@ -181,21 +183,34 @@ fn run_queue((role, durations): &(Role, Histogram)) -> message::RunQueue {
     message::RunQueue { role: *role as u32, durations: histogram(durations) }
 }
 
+fn launch_sampling(launches: &LaunchSampling) -> message::Launches {
+    let LaunchSampling { step, untimed, estimated, unobserved } = *launches;
+    let (one_in, share) = match step {
+        LaunchStep::Full | LaunchStep::DriverOnly => (0, 0.0),
+        LaunchStep::Sampled { one_in } => (one_in, 0.0),
+        LaunchStep::PartTime { share, one_in } => (one_in, share),
+    };
+    let (step, unobserved) = (step.label().to_owned(), unobserved.0);
+    message::Launches { step, one_in, share, untimed, estimated, unobserved }
+}
+
 fn call(ops: &mut OpsTold, call: &CallSnapshot) -> message::Call {
-    let CallSnapshot { op, cold, durations, stalled } = call;
+    let CallSnapshot { op, cold, nested, durations, stalled } = call;
     message::Call {
         op: ops.position(*op),
         cold: *cold,
+        nested: *nested,
         durations: histogram(durations),
         stalled: histogram(stalled),
     }
 }
 
 fn stall(ops: &mut OpsTold, stall: &StallSnapshot) -> message::Stall {
-    let StallSnapshot { op, cold, calls, offcpu } = stall;
+    let StallSnapshot { op, cold, nested, calls, offcpu } = stall;
     message::Stall {
         op: ops.position(*op),
         cold: *cold,
+        nested: *nested,
         calls: *calls,
         offcpu: nanos(offcpu.iter().copied()),
     }

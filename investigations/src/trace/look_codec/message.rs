@@ -9,8 +9,6 @@ pub(super) struct Look {
     pub(super) labels: Labels,
     #[prost(uint64, tag = "2")]
     pub(super) taken_at: u64,
-    #[prost(uint64, tag = "3")]
-    pub(super) launches_unwatched: u64,
     #[prost(message, repeated, tag = "4")]
     pub(super) processes: Vec<Process>,
     #[prost(message, repeated, tag = "5")]
@@ -160,6 +158,26 @@ pub(super) struct Process {
     pub(super) switches: Vec<u64>,
     #[prost(message, optional, tag = "33")]
     pub(super) host: Option<HostUse>,
+    #[prost(message, optional, tag = "34")]
+    pub(super) launches: Option<Launches>,
+}
+
+/// How launches are observed; without it, in full.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Launches {
+    /// The label of the step.
+    #[prost(string, tag = "1")]
+    pub(super) step: String,
+    #[prost(uint32, tag = "2")]
+    pub(super) one_in: u32,
+    #[prost(double, tag = "3")]
+    pub(super) share: f64,
+    #[prost(uint64, tag = "4")]
+    pub(super) untimed: u64,
+    #[prost(uint64, tag = "5")]
+    pub(super) estimated: u64,
+    #[prost(uint64, tag = "6")]
+    pub(super) unobserved: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -185,6 +203,8 @@ pub(super) struct Call {
     pub(super) durations: Option<Histogram>,
     #[prost(message, optional, tag = "4")]
     pub(super) stalled: Option<Histogram>,
+    #[prost(bool, tag = "5")]
+    pub(super) nested: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -198,6 +218,8 @@ pub(super) struct Stall {
     /// By reason.
     #[prost(uint64, repeated, tag = "4")]
     pub(super) offcpu: Vec<u64>,
+    #[prost(bool, tag = "5")]
+    pub(super) nested: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

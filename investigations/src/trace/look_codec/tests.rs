@@ -7,8 +7,9 @@ use gpucause_abi::hist::{Histogram, SLOTS};
 use gpucause_abi::op::{CopyKind, OPS, OpId};
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{
-    BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, MapUsage, MemorySnapshot,
-    ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount, Wait,
+    BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling,
+    LaunchStep, MapUsage, MemorySnapshot, ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount,
+    Wait,
 };
 use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
@@ -128,15 +129,28 @@ impl Source {
             calls: self.some(|source| CallSnapshot {
                 op: source.op(),
                 cold: source.flag(),
+                nested: source.flag(),
                 durations: source.histogram(),
                 stalled: source.histogram(),
             }),
             stalls: self.some(|source| StallSnapshot {
                 op: source.op(),
                 cold: source.flag(),
+                nested: source.flag(),
                 calls: source.number(),
                 offcpu: std::array::from_fn(|_| source.nanos()),
             }),
+            launches: LaunchSampling {
+                step: match self.small() % 4 {
+                    0 => LaunchStep::Full,
+                    1 => LaunchStep::DriverOnly,
+                    2 => LaunchStep::Sampled { one_in: self.small() },
+                    _ => LaunchStep::PartTime { share: 0.25, one_in: self.small() },
+                },
+                untimed: self.number(),
+                estimated: self.number(),
+                unobserved: self.nanos(),
+            },
             errors: self.some(|source| (source.op(), source.small(), source.number())),
             kernels: self.some(|source| (source.number(), source.number())),
             other_launches: self.number(),
@@ -166,7 +180,6 @@ impl Source {
     fn moment(&mut self) -> Moment {
         let snapshot = Snapshot {
             taken_at: self.nanos(),
-            launches_unwatched: self.nanos(),
             processes: self.some(Self::process),
             counters: self.some(|source| (source.one(SelfCounter::ALL), source.number())),
             maps: self.some(|source| MapUsage {

@@ -109,8 +109,8 @@ fn process() -> impl Strategy<Value = [ProcessSnapshot; 3]> {
                 }
                 let Added { durations, stalled, offcpu } = sum.clone();
                 let calls = stalled.count();
-                process.calls.push(CallSnapshot { op, cold, durations, stalled });
-                process.stalls.push(StallSnapshot { op, cold, calls, offcpu });
+                process.calls.push(CallSnapshot { op, cold, nested: false, durations, stalled });
+                process.stalls.push(StallSnapshot { op, cold, nested: false, calls, offcpu });
             }
         }
         all

@@ -1,0 +1,292 @@
+//! How launches of one process are to be observed, so that probes take no more of its busiest thread than the budget allows.
+//! Decides only: what is measured comes from outside, and others carry it out.
+//!
+//! Steps follow one another from the most that can be observed to the least; see [`LaunchStep`]. What each would cost is
+//! computed from the launches that the busiest thread makes, whose number is known at every step.
+
+use std::time::Duration;
+
+use gpucause_abi::Nanos;
+use gpucause_abi::record::LoadRecord;
+use gpucause_abi::snapshot::LaunchStep;
+
+/// Windows in a row that must be over the budget before less is observed: a program that starts, or a burst, is timed in full.
+const PATIENCE: u32 = 3;
+/// Part of the budget that a step must stay below, for so many windows, before more is observed again.
+const RELIEF: f64 = 0.8;
+const RELIEF_WINDOWS: u32 = 3;
+/// What is left of an earlier rate in the next window at least: one that comes and goes would be observed when it is away.
+const DECAY: f64 = 0.7;
+/// Part of the budget that goes to attaching and removing probes.
+pub(crate) const CHANGE_SHARE: f64 = 0.2;
+/// Launches are observed for at least this share of the time, whatever that costs.
+pub(crate) const LEAST_SHARE: f64 = 0.02;
+/// From this share on it is not worth the change.
+const MOST_SHARE: f64 = 0.95;
+/// One in so many launches is timed where not all are.
+pub(crate) const ONE_IN: u32 = 64;
+/// Share of the runtime's launches that must call the driver for the driver's probes to stand for them.
+const ALL_NESTED: f64 = 0.99;
+
+/// What a hit takes of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HitCost {
+    /// Entry and return.
+    pub(crate) timed: Nanos,
+    /// Of a call that is left at entry.
+    pub(crate) counted: Nanos,
+}
+
+/// What the busiest thread of a process did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// How long hits were counted for.
+    pub(crate) elapsed: Duration,
+    /// For how much of it launches were observed.
+    pub(crate) observed: Duration,
+    /// The hits.
+    pub(crate) load: LoadRecord,
+}
+
+/// The decision so far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct LaunchBudget {
+    step: LaunchStep,
+    /// Outermost launches a second, while they are observed.
+    rate: f64,
+    /// Share of them that the runtime makes, and whether each of those calls the driver; known at the first step alone.
+    runtime_share: f64,
+    nests: bool,
+    /// Windows in a row that speak for a change.
+    votes: u32,
+}
+
+impl Default for LaunchBudget {
+    fn default() -> Self {
+        Self { step: LaunchStep::Full, rate: 0.0, runtime_share: 0.0, nests: false, votes: 0 }
+    }
+}
+
+impl LaunchBudget {
+    /// The step that was decided on.
+    pub(crate) const fn step(&self) -> LaunchStep {
+        self.step
+    }
+
+    /// Whether the driver's probes see each launch of the runtime.
+    pub(crate) const fn nests(&self) -> bool {
+        self.nests
+    }
+
+    /// Takes what was measured in a window. `budget` is the share of a thread's time that probes may take.
+    pub(crate) fn judge(
+        &mut self,
+        window: &Window,
+        cost: HitCost,
+        budget: Option<f64>,
+    ) -> LaunchStep {
+        let Some(budget) = budget else {
+            *self = Self { rate: self.rate, ..Self::default() };
+            return self.step;
+        };
+        self.measure(window);
+        let others =
+            per_second(window.load.others.into(), window.elapsed) * cost.timed.as_secs_f64();
+        let measured = *self;
+        let load = |step| measured.launch_load(step, cost) + others;
+        let own = match self.step {
+            // What it is at this share says nothing: the share was chosen for it.
+            LaunchStep::PartTime { one_in, .. } => load(LaunchStep::Sampled { one_in }),
+            step => load(step),
+        };
+        // Where launches are not what costs, to observe fewer of them helps nothing.
+        let negligible = self.launch_load(LaunchStep::Full, cost) < budget * LEAST_SHARE;
+        let most = self.steps().find(|&step| load(step) <= budget * RELIEF || negligible);
+        let relieved = most.is_some_and(|step| rank(step) < rank(self.step));
+        let strained =
+            own > budget && !negligible && !matches!(self.step, LaunchStep::PartTime { .. });
+        self.votes = if relieved || strained { self.votes + 1 } else { 0 };
+        let needed = if relieved { RELIEF_WINDOWS } else { PATIENCE };
+        let part_time = || {
+            let spare = budget * (1.0 - CHANGE_SHARE) - others;
+            let share = spare / measured.launch_load(LaunchStep::Sampled { one_in: ONE_IN }, cost);
+            LaunchStep::PartTime { share: share.clamp(LEAST_SHARE, MOST_SHARE), one_in: ONE_IN }
+        };
+        if self.votes >= needed {
+            self.votes = 0;
+            let next = match most {
+                Some(step) if relieved => step,
+                _ => self.steps().find(|&step| load(step) <= budget).unwrap_or_else(part_time),
+            };
+            self.step = next;
+        } else if matches!(self.step, LaunchStep::PartTime { .. }) {
+            self.step = part_time();
+        }
+        self.step
+    }
+
+    fn measure(&mut self, window: &Window) {
+        let LoadRecord { runtime, driver, nested, untimed, .. } = window.load;
+        let launches = u64::from(runtime) + u64::from(driver) + u64::from(untimed);
+        let rate = per_second(launches, window.observed);
+        self.rate = match self.step {
+            LaunchStep::PartTime { .. } => rate.max(self.rate * DECAY),
+            _ => rate,
+        };
+        if self.step == LaunchStep::Full && launches > 0 {
+            self.runtime_share = f64::from(runtime) / launches as f64;
+            self.nests = f64::from(nested) >= f64::from(runtime) * ALL_NESTED && runtime > 0;
+        }
+    }
+
+    /// Those at which launches are observed all the time.
+    fn steps(&self) -> impl Iterator<Item = LaunchStep> + use<> {
+        let driver_only = self.nests.then_some(LaunchStep::DriverOnly);
+        [LaunchStep::Full]
+            .into_iter()
+            .chain(driver_only)
+            .chain([LaunchStep::Sampled { one_in: ONE_IN }])
+    }
+
+    /// Share of the thread's time that probes on launches take at a step.
+    fn launch_load(&self, step: LaunchStep, cost: HitCost) -> f64 {
+        let (timed, counted) = (cost.timed.as_secs_f64(), cost.counted.as_secs_f64());
+        let nested = if self.nests { self.runtime_share * counted } else { 0.0 };
+        self.rate
+            * match step {
+                LaunchStep::Full => timed + nested,
+                LaunchStep::DriverOnly => timed,
+                LaunchStep::Sampled { one_in } => {
+                    counted + (timed - counted) / f64::from(one_in.max(1))
+                }
+                LaunchStep::PartTime { share, one_in } => {
+                    share * (counted + (timed - counted) / f64::from(one_in.max(1)))
+                }
+            }
+    }
+}
+
+const fn rank(step: LaunchStep) -> u8 {
+    match step {
+        LaunchStep::Full => 0,
+        LaunchStep::DriverOnly => 1,
+        LaunchStep::Sampled { .. } => 2,
+        LaunchStep::PartTime { .. } => 3,
+    }
+}
+
+fn per_second(count: u64, of: Duration) -> f64 {
+    if of.is_zero() { 0.0 } else { count as f64 / of.as_secs_f64() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const COST: HitCost = HitCost { timed: Nanos(1_000), counted: Nanos(400) };
+    const BUDGET: Option<f64> = Some(0.02);
+    const SAMPLED: LaunchStep = LaunchStep::Sampled { one_in: ONE_IN };
+
+    /// A second of launches by the runtime, each of which calls the driver, as the programs count them at a step.
+    fn second(step: LaunchStep, launches: u32, others: u32) -> Window {
+        let (mut load, mut observed) = (
+            LoadRecord { runtime: 0, driver: 0, nested: 0, untimed: 0, others },
+            Duration::from_secs(1),
+        );
+        match step {
+            LaunchStep::Full => (load.runtime, load.nested) = (launches, launches),
+            LaunchStep::DriverOnly => load.driver = launches,
+            LaunchStep::Sampled { one_in } => {
+                (load.driver, load.untimed) = (launches / one_in, launches - launches / one_in);
+            }
+            LaunchStep::PartTime { share, .. } => {
+                observed = observed.mul_f64(share);
+                load.untimed = (f64::from(launches) * share) as u32;
+            }
+        }
+        Window { elapsed: Duration::from_secs(1), observed, load }
+    }
+
+    fn after(launches: &[u32]) -> LaunchBudget {
+        let mut budget = LaunchBudget::default();
+        for &launches in launches {
+            budget.judge(&second(budget.step(), launches, 0), COST, BUDGET);
+        }
+        budget
+    }
+
+    #[test]
+    fn the_steps_follow_one_another_as_more_is_launched() {
+        assert_eq!(after(&[14_000; 9]).step(), LaunchStep::Full);
+        assert_eq!(after(&[19_000; 9]).step(), LaunchStep::DriverOnly);
+        assert_eq!(after(&[40_000; 9]).step(), SAMPLED);
+        let LaunchStep::PartTime { share, .. } = after(&[100_000; 9]).step() else { panic!() };
+        assert!((share - 0.016 / (100_000.0 * 409.375e-9)).abs() < 1e-3, "{share}");
+    }
+
+    #[test]
+    fn a_burst_of_two_seconds_is_timed_in_full() {
+        assert_eq!(after(&[100_000; 2]).step(), LaunchStep::Full);
+        assert_eq!(after(&[100_000, 100_000, 10, 100_000, 100_000]).step(), LaunchStep::Full);
+        assert_ne!(after(&[100_000; 3]).step(), LaunchStep::Full);
+    }
+
+    #[test]
+    fn without_a_budget_everything_is_timed() {
+        let mut budget = after(&[100_000; 5]);
+        assert_eq!(budget.judge(&second(budget.step(), 100_000, 0), COST, None), LaunchStep::Full);
+    }
+
+    #[test]
+    fn the_driver_stands_for_the_runtime_only_where_each_launch_reaches_it() {
+        let mut budget = LaunchBudget::default();
+        for _ in 0..9 {
+            let mut window = second(LaunchStep::Full, 21_000, 0);
+            window.load.nested = 20_000;
+            if budget.step() != LaunchStep::Full {
+                break;
+            }
+            budget.judge(&window, COST, BUDGET);
+        }
+        assert_eq!(budget.step(), SAMPLED);
+    }
+
+    #[test]
+    fn calls_that_are_no_launches_change_nothing_for_launches() {
+        let mut budget = LaunchBudget::default();
+        for _ in 0..9 {
+            budget.judge(&second(LaunchStep::Full, 64, 400_000), COST, BUDGET);
+        }
+        assert_eq!(budget.step(), LaunchStep::Full);
+    }
+
+    #[test]
+    fn what_was_launched_faster_is_timed_in_full_again_once_it_is_slow() {
+        let launches: Vec<u32> = [vec![100_000; 5], vec![100; 30]].concat();
+        assert_eq!(after(&launches).step(), LaunchStep::Full);
+    }
+
+    proptest! {
+        /// In the long run probes take what the budget allows, or launches are hardly observed any more.
+        #[test]
+        fn a_steady_load_keeps_the_budget(
+            launches in 0u32..2_000_000, others in 0u32..1_000_000, cost in 100u64..20_000, budget in 0.001f64..0.5,
+        ) {
+            let cost = HitCost { timed: Nanos(cost), counted: Nanos(cost * 2 / 5) };
+            let mut own = LaunchBudget::default();
+            let mut steps = Vec::new();
+            for _ in 0..60 {
+                steps.push(own.judge(&second(own.step(), launches, others), cost, Some(budget)));
+            }
+            let fixed = f64::from(others) * cost.timed.as_secs_f64();
+            let taken = own.launch_load(own.step(), cost) + fixed;
+            let full = own.launch_load(LaunchStep::Full, cost);
+            let least = matches!(own.step(), LaunchStep::PartTime { share, .. } if share <= LEAST_SHARE);
+            let negligible = full < budget * LEAST_SHARE * 1.01;
+            prop_assert!(taken <= budget * 1.01 || least || negligible, "{taken} of {budget} at {:?}", own.step());
+            let last = &steps[steps.len() - 8..];
+            prop_assert!(last.iter().all(|step| rank(*step) == rank(own.step())), "{last:?}");
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Has the launches of each process observed as its [`LaunchBudget`] decides: tells the programs, and then removes or attaches the
+//! probes that this makes useless or needs. The programs alone decide what counts; links only save what a hit costs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gpucause_abi::record::LaunchModeRecord;
+use gpucause_abi::snapshot::LaunchStep;
+use gpucause_abi::{Nanos, ProcId, Tgid};
+
+use crate::attach::{CallProbes, FileLinks};
+use crate::launch_budget::{CHANGE_SHARE, HitCost, LaunchBudget, Window};
+use crate::launch_modes::LaunchModes;
+use crate::launch_states::LaunchStates;
+use crate::reader::{Load, ReadError, Reader, monotonic_now};
+use crate::registry::{Layers, Registry};
+
+/// How long hits are counted for.
+const WINDOW: Duration = Duration::from_secs(1);
+/// From one time that launches are observed to the next, at least and at most: rates over a minute always have some.
+const PERIODS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(30));
+/// What was observed for less of a window says nothing.
+const LEAST_OBSERVED: Duration = Duration::from_millis(50);
+/// Assumed where the cost of a hit could not be measured.
+pub(crate) const TYPICAL_HIT_COST: HitCost = HitCost { timed: Nanos(1_400), counted: Nanos(700) };
+
+/// What happens to a process whose launches are observed for a part of the time.
+#[derive(Debug, Clone, Copy)]
+enum Presence {
+    /// Observed, since then, when so many launches had been made; for good where there is no end.
+    Here {
+        since: Instant,
+        launches: u32,
+        until: Option<Instant>,
+    },
+    Away {
+        until: Instant,
+    },
+}
+
+/// A process that launches.
+#[derive(Debug)]
+struct Launcher {
+    tgid: Tgid,
+    budget: LaunchBudget,
+    presence: Presence,
+    /// Odd while away.
+    turn: u32,
+    /// Whether the driver's probes stand for the runtime's.
+    driver_only: bool,
+    /// For how much of this window it was observed, up to when it was last away.
+    observed: Duration,
+}
+
+/// Carries out what is decided.
+#[derive(Debug)]
+pub(crate) struct LaunchControl {
+    modes: LaunchModes,
+    reader: Arc<Reader>,
+    states: Arc<LaunchStates>,
+    cost: HitCost,
+    budget: Option<f64>,
+    launchers: HashMap<ProcId, Launcher>,
+    window: u32,
+    opened: Instant,
+    /// How long attaching and removing probes took last.
+    transition: Duration,
+}
+
+/// The programs could not be told, or not be asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ControlError {
+    #[error("the programs cannot be told: {0}")]
+    Tell(#[from] libbpf_rs::Error),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl LaunchControl {
+    pub(crate) fn new(
+        modes: LaunchModes,
+        reader: Arc<Reader>,
+        states: Arc<LaunchStates>,
+        cost: Option<HitCost>,
+    ) -> Self {
+        Self {
+            modes,
+            reader,
+            states,
+            cost: cost.unwrap_or(TYPICAL_HIT_COST),
+            budget: None,
+            launchers: HashMap::new(),
+            window: 0,
+            opened: Instant::now(),
+            transition: Duration::ZERO,
+        }
+    }
+
+    /// Goes by this budget from now on.
+    pub(crate) fn set_budget(&mut self, budget: Option<f64>) {
+        self.budget = budget;
+    }
+
+    /// The least share of the time for which launches of any process are observed.
+    pub(crate) fn least_share(&self) -> f64 {
+        self.states.least_share()
+    }
+
+    /// Does what is due. Returns when it wants to be asked again.
+    pub(crate) fn tick(
+        &mut self,
+        now: Instant,
+        registry: &mut Registry<FileLinks>,
+        attacher: &mut CallProbes,
+    ) -> Result<Instant, ControlError> {
+        if now >= self.opened + WINDOW {
+            let loads = self.reader.loads()?;
+            self.judge(now, &loads)?;
+            self.inherit(&loads, registry, attacher);
+        }
+        let due = |launcher: &Launcher| match launcher.presence {
+            Presence::Here { until, .. } => until.is_some_and(|until| until <= now),
+            Presence::Away { until } => until <= now,
+        };
+        let ids: Vec<ProcId> =
+            self.launchers.iter().filter(|(_, own)| due(own)).map(|(id, _)| *id).collect();
+        if !ids.is_empty() {
+            self.transition = Duration::ZERO;
+            self.come_and_go(now, &ids, registry, attacher)?;
+        }
+        self.limit(registry, attacher);
+        let retired = attacher.detach_retired(now);
+        let ends = self.launchers.values().filter_map(|own| match own.presence {
+            Presence::Here { until, .. } => until,
+            Presence::Away { until } => Some(until),
+        });
+        Ok(ends.chain(retired).fold(self.opened + WINDOW, Instant::min))
+    }
+
+    /// Judges the window that ends, process by process, and opens the next.
+    fn judge(&mut self, now: Instant, loads: &[Load]) -> Result<(), ControlError> {
+        let elapsed = now - self.opened;
+        let live: HashMap<ProcId, &Load> = loads.iter().map(|load| (load.id, load)).collect();
+        let ended: Vec<ProcId> =
+            self.launchers.keys().filter(|id| !live.contains_key(id)).copied().collect();
+        for id in ended {
+            self.launchers.remove(&id);
+            self.states.end(id, monotonic_now());
+            self.modes.set(id, None)?;
+        }
+        for load in loads {
+            let is_now = load.window == self.window;
+            if !is_now && !self.launchers.contains_key(&load.id) {
+                continue;
+            }
+            let launcher = self.launchers.entry(load.id).or_insert_with(|| Launcher {
+                tgid: load.tgid,
+                budget: LaunchBudget::default(),
+                presence: Presence::Here {
+                    since: self.opened,
+                    launches: load.launches,
+                    until: None,
+                },
+                turn: 0,
+                driver_only: false,
+                observed: Duration::ZERO,
+            });
+            let still = match launcher.presence {
+                Presence::Here { since, .. } => now - since.max(self.opened),
+                Presence::Away { .. } => Duration::ZERO,
+            };
+            let observed = (std::mem::take(&mut launcher.observed) + still).min(elapsed);
+            if observed < LEAST_OBSERVED.min(elapsed) {
+                continue;
+            }
+            let hits = if is_now { load.hits } else { NO_HITS };
+            let window = Window { elapsed, observed, load: hits };
+            let before = launcher.budget.step();
+            let after = launcher.budget.judge(&window, self.cost, self.budget);
+            if before != after {
+                self.change_step(now, load, before)?;
+            } else if after == LaunchStep::Full && !is_now {
+                self.launchers.remove(&load.id);
+            }
+        }
+        self.window = self.modes.open_window()?;
+        self.opened = now;
+        Ok(())
+    }
+
+    /// Children of processes that are observed in part use the same libraries, and no mapping is seen of them.
+    fn inherit(
+        &self,
+        loads: &[Load],
+        registry: &mut Registry<FileLinks>,
+        attacher: &mut CallProbes,
+    ) {
+        if self.launchers.values().all(|own| own.budget.step() == LaunchStep::Full) {
+            return;
+        }
+        let tgids: HashMap<ProcId, Tgid> = loads.iter().map(|load| (load.id, load.tgid)).collect();
+        for load in loads {
+            if let Some(&parent) = load.parent.and_then(|parent| tgids.get(&parent)) {
+                registry.add_child(attacher, parent, load.tgid);
+            }
+        }
+    }
+
+    fn change_step(
+        &mut self,
+        now: Instant,
+        load: &Load,
+        before: LaunchStep,
+    ) -> Result<(), ControlError> {
+        let period = self.period();
+        let Some(launcher) = self.launchers.get_mut(&load.id) else { return Ok(()) };
+        let step = launcher.budget.step();
+        self.states.set_step(load.id, step);
+        if std::mem::discriminant(&before) == std::mem::discriminant(&step) {
+            return Ok(());
+        }
+        tracing::info!(
+            tgid = load.tgid.0,
+            step = step.label(),
+            "launches are observed in another way, to keep to the budget"
+        );
+        launcher.driver_only = step != LaunchStep::Full && launcher.budget.nests();
+        launcher.presence = match (launcher.presence, step) {
+            // They come back at once.
+            (Presence::Away { .. }, step) if !matches!(step, LaunchStep::PartTime { .. }) => {
+                Presence::Away { until: now }
+            }
+            (Presence::Here { .. }, LaunchStep::PartTime { share, .. }) => Presence::Here {
+                since: now,
+                launches: load.launches,
+                until: Some(now + period.mul_f64(share)),
+            },
+            (Presence::Here { since, launches, .. }, _) => {
+                Presence::Here { since, launches, until: None }
+            }
+            (away, _) => away,
+        };
+        tell(&mut self.modes, load.id, launcher)
+    }
+
+    /// Has launches of processes observed that were not, and no longer those that were.
+    fn come_and_go(
+        &mut self,
+        now: Instant,
+        ids: &[ProcId],
+        registry: &mut Registry<FileLinks>,
+        attacher: &mut CallProbes,
+    ) -> Result<(), ControlError> {
+        let period = self.period();
+        let (mut leaving, mut coming) = (Vec::new(), Vec::new());
+        for id in ids {
+            match self.launchers.get(id).map(|own| own.presence) {
+                Some(Presence::Here { .. }) => leaving.push(*id),
+                Some(Presence::Away { .. }) => coming.push(*id),
+                None => {}
+            }
+        }
+        let loads = self.reader.loads()?;
+        let launches =
+            |id: ProcId| loads.iter().find(|load| load.id == id).map(|load| load.launches);
+        for id in leaving {
+            let Some(own) = self.launchers.get_mut(&id) else { continue };
+            let Presence::Here { since, launches: before, .. } = own.presence else { continue };
+            let made = launches(id).unwrap_or(before).wrapping_sub(before);
+            let rate = f64::from(made) / since.elapsed().as_secs_f64();
+            own.turn = own.turn.wrapping_add(1);
+            own.observed += now - since.max(self.opened);
+            own.presence = Presence::Away { until: since + period };
+            tell(&mut self.modes, id, own)?;
+            self.states.leave(id, monotonic_now(), rate);
+        }
+        for id in &coming {
+            if let Some(own) = self.launchers.get_mut(id) {
+                own.presence = Presence::Here { since: now, launches: 0, until: None };
+            }
+        }
+        // Their probes come before they count.
+        self.limit(registry, attacher);
+        for id in coming {
+            let Some(own) = self.launchers.get_mut(&id) else { continue };
+            own.turn = own.turn.wrapping_add(1);
+            tell(&mut self.modes, id, own)?;
+            self.states.come_back(id, monotonic_now());
+            let since = Instant::now();
+            let until = match own.budget.step() {
+                LaunchStep::PartTime { share, .. } => Some(since + period.mul_f64(share)),
+                _ => None,
+            };
+            own.presence = Presence::Here { since, launches: launches(id).unwrap_or(0), until };
+        }
+        Ok(())
+    }
+
+    /// Removes the probes that are of no use, and attaches those that are needed again.
+    fn limit(&mut self, registry: &mut Registry<FileLinks>, attacher: &mut CallProbes) {
+        if !attacher.is_per_process() {
+            return;
+        }
+        let began = Instant::now();
+        let limited = self.launchers.values().filter(|own| own.budget.step() != LaunchStep::Full);
+        let layers = |own: &Launcher| {
+            let away = matches!(own.presence, Presence::Away { .. });
+            Layers { runtime: away || own.driver_only, driver: away }
+        };
+        registry.limit_users(attacher, limited.map(|own| (own.tgid, layers(own))).collect());
+        self.transition += began.elapsed();
+    }
+
+    /// Who launches while probes come or go can be held up for as long as that takes: it is to happen so rarely that it takes no
+    /// more than its part of the budget.
+    fn period(&self) -> Duration {
+        let (least, most) = PERIODS;
+        let part = self.budget.unwrap_or(1.0) * CHANGE_SHARE;
+        let period = self.transition.as_secs_f64() / part;
+        Duration::from_secs_f64(period.clamp(least.as_secs_f64(), most.as_secs_f64()))
+    }
+
+    /// All probes go: no launch counts until [`Self::resume`].
+    pub(crate) fn pause(
+        &mut self,
+        registry: &mut Registry<FileLinks>,
+        attacher: &mut CallProbes,
+    ) -> Result<(), libbpf_rs::Error> {
+        self.modes.pause(true)?;
+        for (id, _) in self.launchers.drain() {
+            self.states.end(id, monotonic_now());
+            self.modes.set(id, None)?;
+        }
+        registry.limit_users(attacher, HashMap::new());
+        Ok(())
+    }
+
+    /// All probes come back.
+    pub(crate) fn resume(&mut self, now: Instant) -> Result<(), libbpf_rs::Error> {
+        self.modes.pause(false)?;
+        self.window = self.modes.open_window()?;
+        self.opened = now;
+        Ok(())
+    }
+}
+
+const NO_HITS: gpucause_abi::record::LoadRecord =
+    gpucause_abi::record::LoadRecord { runtime: 0, driver: 0, nested: 0, untimed: 0, others: 0 };
+
+fn tell(modes: &mut LaunchModes, id: ProcId, own: &Launcher) -> Result<(), ControlError> {
+    let sample_every = match own.budget.step() {
+        LaunchStep::Full | LaunchStep::DriverOnly => 0,
+        LaunchStep::Sampled { one_in } | LaunchStep::PartTime { one_in, .. } => one_in,
+    };
+    let mode = LaunchModeRecord {
+        turn: own.turn,
+        sample_every,
+        driver_only: own.driver_only.into(),
+        pad: 0,
+    };
+    // The turn stays, so that no gap spans a time in which launches were not observed.
+    let is_full = own.budget.step() == LaunchStep::Full && own.turn == 0;
+    Ok(modes.set(id, (!is_full).then_some(mode))?)
+}

@@ -1,0 +1,191 @@
+//! The probes on the launches of one library file: one group of links for all processes of the host, or one for each process that
+//! uses the file, so that those of a process over its budget can be removed and nobody else's.
+//!
+//! Groups are replaced without a launch being missed or counted twice: new ones are attached while what enters by them does not
+//! count, then in one update they begin to count and the old ones cease to; those keep reporting returns until
+//! [`DRAIN`] has passed. A launch that begins during that update may be counted twice or not at all.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use gpucause_abi::Tgid;
+use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING, MAX_LINKS};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
+
+use crate::registry::{LinkId, LinkIds};
+
+/// How long launches in flight have to return before their probes go.
+const DRAIN: Duration = Duration::from_millis(10);
+/// Groups have the upper part of the numbers; files have the rest.
+pub(crate) const FIRST_GROUP: usize = 1024;
+
+/// A process that cannot be mistaken for a later one of its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct User {
+    pub(crate) tgid: Tgid,
+    started: u64,
+}
+
+impl User {
+    /// None when it has ended.
+    pub(crate) fn of(tgid: Tgid) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", tgid.0)).ok()?;
+        // Field 22, and the name in parentheses, which may hold anything, is the second.
+        let started = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
+        Some(Self { tgid, started })
+    }
+}
+
+/// Links that come and go together. `user` is none for all processes of the host.
+#[derive(Debug)]
+pub(crate) struct Group {
+    user: Option<User>,
+    id: LinkId,
+    _links: Vec<Link>,
+}
+
+/// Whose launches are to be probed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LaunchUsers {
+    /// Every process that maps the file, now or later.
+    All,
+    /// These.
+    Some(BTreeSet<Tgid>),
+}
+
+/// The states of all links, as the programs have them; this is their only writer.
+#[derive(Debug)]
+pub(crate) struct LinkStates {
+    map: MapHandle,
+    states: Vec<u8>,
+}
+
+impl LinkStates {
+    pub(crate) fn new(map: MapHandle) -> Self {
+        Self { map, states: vec![0; MAX_LINKS] }
+    }
+
+    /// Changes some in one update.
+    pub(crate) fn set(&mut self, changes: impl IntoIterator<Item = (LinkId, u8)>) {
+        let mut changed = false;
+        for (link, state) in changes {
+            if let Some(entry) = self.states.get_mut(usize::from(link.0)) {
+                changed |= *entry != state;
+                *entry = state;
+            }
+        }
+        if !changed {
+            return;
+        }
+        if let Err(error) = self.map.update(&0u32.to_ne_bytes(), &self.states, MapFlags::ANY) {
+            tracing::warn!(%error, "the programs were not told of a closed link; some of its last calls may count twice");
+        }
+    }
+}
+
+/// The groups of all files.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    ids: LinkIds,
+    retiring: Vec<(Instant, Group)>,
+}
+
+impl Default for Groups {
+    fn default() -> Self {
+        Self { ids: LinkIds::starting_at(FIRST_GROUP), retiring: Vec::new() }
+    }
+}
+
+impl Groups {
+    /// Makes the groups of a file those that are wanted. `attach` puts probes with the number of a link on one process, or on all.
+    /// When one is refused, nothing changes.
+    pub(crate) fn replace<E>(
+        &mut self,
+        groups: &mut Vec<Group>,
+        wanted: &LaunchUsers,
+        states: &mut LinkStates,
+        mut attach: impl FnMut(LinkId, Option<Tgid>) -> Result<Vec<Link>, E>,
+    ) -> Result<(), E> {
+        let wanted: Vec<Option<User>> = match wanted {
+            LaunchUsers::All => vec![None],
+            LaunchUsers::Some(users) => {
+                users.iter().filter_map(|&tgid| User::of(tgid)).map(Some).collect()
+            }
+        };
+        let mut added = Vec::new();
+        for &user in &wanted {
+            if groups.iter().any(|group| group.user == user) {
+                continue;
+            }
+            let Some(id) = self.ids.take() else { continue };
+            states.set([(id, LINK_RETIRING)]);
+            match attach(id, user.map(|user| user.tgid)) {
+                Ok(links) => added.push(Group { user, id, _links: links }),
+                Err(error) => {
+                    self.ids.give_back(id);
+                    // Who has ended meanwhile needs no probes.
+                    if user.is_some_and(|user| User::of(user.tgid) != Some(user)) {
+                        continue;
+                    }
+                    self.retire(added);
+                    return Err(error);
+                }
+            }
+        }
+        let (kept, old): (Vec<_>, Vec<_>) =
+            std::mem::take(groups).into_iter().partition(|group| wanted.contains(&group.user));
+        let begin = added.iter().map(|group| (group.id, 0));
+        let cease = old.iter().map(|group| (group.id, LINK_RETIRING));
+        states.set(begin.chain(cease));
+        *groups = kept;
+        groups.append(&mut added);
+        self.retire(old);
+        Ok(())
+    }
+
+    fn retire(&mut self, groups: Vec<Group>) {
+        let until = Instant::now() + DRAIN;
+        self.retiring.extend(groups.into_iter().map(|group| (until, group)));
+    }
+
+    /// Detaches those whose launches in flight had their time to return. Says when it wants to be asked again.
+    pub(crate) fn detach_retired(
+        &mut self,
+        now: Instant,
+        states: &mut LinkStates,
+    ) -> Option<Instant> {
+        let (gone, left): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.retiring).into_iter().partition(|(until, _)| *until <= now);
+        self.retiring = left;
+        for (_, Group { id, _links, .. }) in gone {
+            drop(_links);
+            states.set([(id, LINK_CLOSED)]);
+            self.ids.give_back(id);
+        }
+        self.retiring.iter().map(|&(until, _)| until).min()
+    }
+
+    /// Detaches groups at once.
+    pub(crate) fn detach(&mut self, groups: Vec<Group>, states: &mut LinkStates) {
+        states.set(groups.iter().map(|group| (group.id, LINK_RETIRING)));
+        for Group { id, _links, .. } in groups {
+            drop(_links);
+            states.set([(id, LINK_CLOSED)]);
+            self.ids.give_back(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start_and_an_ended_one_by_nothing() {
+        let own = User::of(Tgid(std::process::id())).unwrap();
+        assert!(own.started > 0);
+        assert_eq!(User::of(own.tgid), Some(own));
+        assert_eq!(User::of(Tgid(u32::MAX)), None);
+    }
+}

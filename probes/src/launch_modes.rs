@@ -1,0 +1,91 @@
+//! What the call programs are told about launches: the globals of `watch` and the map `launch_modes`.
+
+use gpucause_abi::ProcId;
+use gpucause_abi::record::{LaunchModeRecord, Watch};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
+
+use crate::program::LoadError;
+
+/// How the daemon's own calls are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Calibrate {
+    /// Not at all.
+    Off = 0,
+    /// Timed.
+    Timed = gpucause_abi::record::CALIBRATE_TIMED,
+    /// Left at entry.
+    Counted = gpucause_abi::record::CALIBRATE_COUNTED,
+}
+
+/// There is one writer.
+#[derive(Debug)]
+pub(crate) struct LaunchModes {
+    watch: MapHandle,
+    modes: MapHandle,
+    told: Watch,
+}
+
+impl LaunchModes {
+    pub(crate) fn new(object: &Object) -> Result<Self, LoadError> {
+        let map = |name: &'static str| {
+            let found = object.maps().find(|map| map.name().to_string_lossy().ends_with(name));
+            found.and_then(|map| MapHandle::try_from(&map).ok()).ok_or(LoadError::Incomplete(name))
+        };
+        let mut modes = Self {
+            watch: map(".data.watch")?,
+            modes: map("launch_modes")?,
+            told: Watch { paused: 0, window: 0, calibrates: 0, modes: 0 },
+        };
+        // A thread that has copied no mode has seen 0 of them.
+        let refused =
+            |source| LoadError::Refused { step: "configured", source, detail: String::new() };
+        modes.change(|_| {}).map_err(refused)?;
+        Ok(modes)
+    }
+
+    /// Threads copy their process's mode anew after each change.
+    fn change(&mut self, change: impl FnOnce(&mut Watch)) -> Result<(), libbpf_rs::Error> {
+        let mut next = self.told;
+        change(&mut next);
+        next.modes = next.modes.wrapping_add(1).max(1);
+        self.watch.update(&0u32.to_ne_bytes(), &next.to_bytes(), MapFlags::ANY)?;
+        self.told = next;
+        Ok(())
+    }
+
+    /// No launch counts from now on, or they do again.
+    pub(crate) fn pause(&mut self, paused: bool) -> Result<(), libbpf_rs::Error> {
+        self.change(|watch| watch.paused = paused.into())
+    }
+
+    /// Hits are counted from zero. Returns what tells this window from others.
+    pub(crate) fn open_window(&mut self) -> Result<u32, libbpf_rs::Error> {
+        let mut next = self.told;
+        next.window = next.window.wrapping_add(1);
+        self.watch.update(&0u32.to_ne_bytes(), &next.to_bytes(), MapFlags::ANY)?;
+        self.told = next;
+        Ok(next.window)
+    }
+
+    pub(crate) fn calibrate(&mut self, how: Calibrate) -> Result<(), libbpf_rs::Error> {
+        self.change(|watch| watch.calibrates = how as u32)
+    }
+
+    /// Launches of a process are observed in this way from now on; in full for none.
+    pub(crate) fn set(
+        &mut self,
+        id: ProcId,
+        mode: Option<LaunchModeRecord>,
+    ) -> Result<(), libbpf_rs::Error> {
+        let key = id.0.to_ne_bytes();
+        match mode {
+            Some(mode) => self.modes.update(&key, &mode.to_bytes(), MapFlags::ANY)?,
+            None => match self.modes.delete(&key) {
+                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            },
+        }
+        self.change(|_| {})
+    }
+}

@@ -1,0 +1,47 @@
+//! What call probes take of processes: cheaper than a snapshot, as it is asked for every second.
+
+use gpucause_abi::record::{LoadRecord, ProcRecord};
+use gpucause_abi::{ProcId, Tgid};
+
+use super::{ReadError, Reader, decode, for_each};
+
+/// A live process, and the hits of its busiest thread.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) id: ProcId,
+    pub(crate) tgid: Tgid,
+    /// The process that forked it, when that is observed.
+    pub(crate) parent: Option<ProcId>,
+    /// The window that the hits are of.
+    pub(crate) window: u32,
+    pub(crate) hits: LoadRecord,
+    /// Outermost launches of all threads, in whole batches. Overflows.
+    pub(crate) launches: u32,
+}
+
+impl Reader {
+    /// Every process that lives.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn loads(&self) -> Result<Vec<Load>, ReadError> {
+        let mut loads = Vec::new();
+        for_each(&self.procs, "procs", |key, value| {
+            let id =
+                u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout("procs"))?);
+            let record: ProcRecord = decode("procs", value)?;
+            if record.ended_ns == 0 {
+                loads.push(Load {
+                    id: ProcId(id),
+                    tgid: Tgid(record.tgid),
+                    parent: (record.parent_id != 0).then_some(ProcId(record.parent_id)),
+                    window: record.load_window,
+                    hits: record.load,
+                    launches: record.launches,
+                });
+            }
+            Ok(())
+        })?;
+        Ok(loads)
+    }
+}

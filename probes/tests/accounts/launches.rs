@@ -1,0 +1,180 @@
+//! Launches: each counts once, in whichever layer it begins; and over a budget the process that is over it is observed in part, and
+//! nobody else.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use gpucause_abi::Nanos;
+use gpucause_abi::record::SelfCounter;
+use gpucause_abi::snapshot::{LaunchStep, ProcessSnapshot};
+use gpucause_probes::Options;
+use gpucause_probes::feature::AttachMode;
+
+use crate::observe::{Observed, until};
+use crate::workload::{StandIns, Workload, number, op};
+
+/// Launches a second of the program that is over the budget, which is chosen by it and by what a hit costs.
+const RATE: u64 = 5_000;
+/// A launch by the runtime that calls the driver, as NVIDIA's does.
+const REAL: &str = "--wait --hold --script nest=1";
+
+fn start(observed: &Options, work: &str) -> Result<(Observed, StandIns, Workload)> {
+    let stand_ins = StandIns::lay_out()?;
+    // Both libraries are known before the first launch of the others.
+    let keeper = stand_ins.start("--hold --script nest=1 calls --calls 1")?;
+    let observed = Observed::start(Options { calibrate: true, ..*observed })?;
+    observed.wait_for_runtime(&stand_ins)?;
+    observed.wait_for(&stand_ins, "libcuda.so.1")?;
+    drop(keeper);
+    let workload = stand_ins.start(work)?;
+    Ok((observed, stand_ins, workload))
+}
+
+/// Seconds that launches of [`REAL`] take a second at [`RATE`], times a factor: timed ones, and those that are counted alone.
+fn load(observed: &Observed, timed: f64, counted: f64) -> Result<f64> {
+    let status = observed.status();
+    let (full, entry) = status.hit_cost.zip(status.entry_cost).context("a hit was not measured")?;
+    Ok(RATE as f64 * (timed * full.as_secs_f64() + counted * entry.as_secs_f64()))
+}
+
+fn until_step(observed: &Observed, pid: u32, label: &str) -> Result<ProcessSnapshot> {
+    until(
+        || {
+            let own = observed.images(pid)?.pop();
+            Ok(own.filter(|process| process.launches.step.label() == label))
+        },
+        || format!("launches are not observed {label}: {:?}", observed.process(pid)),
+    )
+}
+
+/// Runs a program that is over a budget at this step, beside one that is calm, and compares both with the truth.
+fn assert_step(mode: Option<AttachMode>, label: &str, (timed, counted): (f64, f64)) -> Result<()> {
+    let work = format!("{REAL} rate --per-second {RATE} --seconds 9");
+    let (observed, stand_ins, mut busy) = start(&Options { mode, ..Options::default() }, &work)?;
+    let mut calm = stand_ins.start(&format!("{REAL} rate --per-second 300 --seconds 9"))?;
+    observed.set_budget(Some(load(&observed, timed, counted)?));
+    calm.go()?;
+    busy.go()?;
+    let stepped = until_step(&observed, busy.pid(), label)?;
+    let truth = busy.result()?;
+    let made = number(&truth, "/calls/cudaLaunchKernel");
+    let process = observed.process(busy.pid())?;
+    let seen = process.launches();
+    // A launch that is made while links are replaced may count twice, or not at all.
+    let tolerance = if label == "part_time" { made / 33 } else { 2 };
+    ensure!(seen.abs_diff(made) <= tolerance, "{seen} of {made} launches: {:?}", process.launches);
+    let timed = process.timed_launches();
+    let since = timed - stepped.timed_launches();
+    match label {
+        "full" => assert_eq!(timed, made),
+        "driver_only" => {
+            ensure!(timed.abs_diff(made) <= 2, "{timed} of {made} are timed");
+            let driver = process.call_durations(op("cuLaunchKernel")).count();
+            ensure!(driver > RATE * 2, "{driver} were timed in the driver");
+        }
+        _ => ensure!(since < RATE, "{since} were timed since"),
+    }
+    let truth = calm.result()?;
+    let own = observed.process(calm.pid())?;
+    assert_eq!(own.timed_launches(), number(&truth, "/calls/cudaLaunchKernel"), "{own:?}");
+    assert_eq!(own.launches.step, LaunchStep::Full);
+    for process in [&process, &own] {
+        ensure!(process.abandoned_calls == 0, "{process:?}");
+        ensure!(process.dispatchers.iter().all(|thread| thread.inflight.is_none()), "{process:?}");
+        let longest = process.launch_gap.max;
+        ensure!(longest < Nanos(900_000_000), "a gap of {longest:?} spans unobserved time");
+    }
+    Ok(())
+}
+
+#[test]
+fn within_the_budget_every_launch_is_timed_where_it_begins() -> Result<()> {
+    assert_step(None, "full", (1.5, 1.5))
+}
+
+#[test]
+fn over_the_budget_the_probes_of_the_runtime_go_first_and_no_launch_is_missed() -> Result<()> {
+    assert_step(None, "driver_only", (1.15, 0.0))
+}
+
+#[test]
+fn then_every_launch_is_counted_and_one_in_so_many_is_timed() -> Result<()> {
+    assert_step(None, "sampled", (0.05, 1.1))
+}
+
+#[test]
+fn and_only_then_are_they_observed_for_a_part_of_the_time_and_the_rest_is_estimated() -> Result<()>
+{
+    assert_step(None, "part_time", (0.0, 0.5))
+}
+
+#[test]
+fn separate_links_of_entry_and_return_go_from_one_process_as_well() -> Result<()> {
+    assert_step(Some(AttachMode::Multi), "driver_only", (1.15, 0.0))
+}
+
+/// What the runtime's first launch must not do: take away the driver's launches from before.
+#[test]
+fn launches_of_both_layers_count_once_each_and_nested_ones_are_part_of_their_caller() -> Result<()>
+{
+    let work =
+        format!("{REAL} --kernels 2 calls --calls 3000 --mix cuLaunchKernel=2,cudaLaunchKernel=1");
+    let (observed, _stand_ins, mut workload) = start(&Options::default(), &work)?;
+    workload.go()?;
+    let truth = workload.result()?;
+    let process = observed.process(workload.pid())?;
+    let made = |name: &str| number(&truth, &format!("/calls/{name}"));
+    let timed = |name: &str| process.call_durations(op(name)).count();
+    assert_eq!(timed("cudaLaunchKernel"), made("cudaLaunchKernel"));
+    assert_eq!(timed("cuLaunchKernel"), made("cuLaunchKernel"), "nested launches are timed");
+    assert_eq!(process.launches(), made("cudaLaunchKernel") + made("cuLaunchKernel"));
+    assert_eq!(process.timed_launches(), process.launches());
+    Ok(())
+}
+
+#[test]
+fn a_launch_by_the_driver_for_the_runtime_is_timed_only_where_that_is_asked_for() -> Result<()> {
+    let options = Options { nested_launches: true, ..Options::default() };
+    let (observed, _stand_ins, mut workload) =
+        start(&options, &format!("{REAL} calls --calls 2000"))?;
+    workload.go()?;
+    let truth = workload.result()?;
+    let process = observed.process(workload.pid())?;
+    let made = number(&truth, "/calls/cudaLaunchKernel");
+    let nested = process.calls.iter().filter(|call| call.nested && call.op == op("cuLaunchKernel"));
+    assert_eq!(nested.map(|call| call.durations.count()).sum::<u64>(), made);
+    assert_eq!((process.launches(), process.timed_launches()), (made, made));
+    Ok(())
+}
+
+/// Each launch takes longer than those in flight are waited for: they are cut short by the probes that go.
+#[test]
+fn a_launch_that_is_cut_short_is_counted_and_neither_in_flight_nor_abandoned() -> Result<()> {
+    let work = format!("{REAL} rate --per-second {RATE} --seconds 12");
+    let (observed, stand_ins, mut fast) = start(&Options::default(), &work)?;
+    let mut slow = stand_ins.start(
+        "--wait --hold --script cudaLaunchKernelExC:sleep=300ms calls --calls 30 --op cudaLaunchKernelExC",
+    )?;
+    observed.set_budget(Some(load(&observed, 1.15, 0.0)?));
+    slow.go()?;
+    fast.go()?;
+    until_step(&observed, fast.pid(), "driver_only")?;
+    until(
+        || Ok((observed.counter(SelfCounter::Cut)? > 0).then_some(())),
+        || "no launch was cut".to_owned(),
+    )?;
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(2) {
+        let process = observed.process(slow.pid())?;
+        let threads = process.dispatchers.iter().filter_map(|thread| thread.inflight);
+        let age = threads.map(|inflight| inflight.1).max();
+        ensure!(age.is_none_or(|age| age < Nanos(1_000_000_000)), "{age:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    slow.result()?;
+    let process = observed.process(slow.pid())?;
+    assert_eq!((process.abandoned_calls, process.launches()), (0, 30), "{process:?}");
+    let wall: u64 = process.dispatchers.iter().map(|thread| thread.wall.0).sum();
+    assert_eq!(process.dispatcher_time.total().0, wall, "time is lost or made up");
+    Ok(())
+}
