@@ -39,7 +39,7 @@ metrics! {
         "Age of the oldest call of each operation that has not returned.";
     LAUNCHES: Counter "gpucause_launches", None,
         ["pid", "comm"],
-        "Launches of kernels and graphs: outermost calls of every layer, cold ones too. Exact, but estimated for the time in which a process over its probe budget is not observed.";
+        "Launches of kernels and graphs: outermost calls of every layer, cold ones too; exact, but estimated for the time in which a process over its probe budget is not observed.";
     LAUNCHES_TIMED: Counter "gpucause_launches_timed", None,
         ["pid", "comm"],
         "Those launches whose duration was measured; over the probe budget, one in so many.";
@@ -48,7 +48,7 @@ metrics! {
         "Share of a process's launches that are timed now, and how they are observed: full, driver_only, sampled or part_time.";
     LAUNCH_DURATION: Histogram "gpucause_launch_duration_seconds", SECONDS,
         ["pid", "comm", "kind"],
-        "Time from entry to return of warm launches of kernels, or of graphs: outermost calls of every layer. A sample where gpucause_launches_timed_total lags gpucause_launches_total.";
+        "Time from entry to return of warm launches of kernels, or of graphs: outermost calls of every layer, and a sample of them where gpucause_launches_timed_total grows less than gpucause_launches_total.";
     LAUNCH_GAP: Histogram "gpucause_launch_gap_seconds", SECONDS,
         ["pid", "comm"],
         "Time from one launch's return to the next launch's entry on the same thread.";

@@ -21,7 +21,7 @@ fn cold(delta: &Delta<'_>) -> (u64, Nanos) {
     let launches = delta.calls().iter().filter(|call| call.cold && !call.nested);
     let launches = launches.filter(|c| c.op.op().is_some_and(|op| op.class == Class::Launch));
     launches.fold((0, Nanos(0)), |(calls, time), call| {
-        (calls + call.count(), Nanos(time.0 + call.sum.0))
+        (calls.saturating_add(call.count()), Nanos(time.0.saturating_add(call.sum.0)))
     })
 }
 

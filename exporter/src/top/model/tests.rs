@@ -250,17 +250,19 @@ fn hostile_names_cannot_move_the_cursor_or_turn_the_line() {
 
 #[test]
 fn launches_are_counted_in_the_layer_that_makes_them() {
-    let nested = [
-        calls("cudaLaunchKernel", false, &[(9_000, 100)]),
-        calls("cuLaunchKernel", false, &[(5_000, 101)]),
-    ];
+    let runtime = calls("cudaLaunchKernel", false, &[(9_000, 100)]);
     let direct = calls("cuLaunchKernel", false, &[(5_000, 900)]);
-    let p50 = |calls: &[CallSnapshot]| {
+    let nested = CallSnapshot { nested: true, ..calls("cuLaunchKernel", false, &[(5_000, 101)]) };
+    let row = |calls: &[CallSnapshot]| {
         let process = ProcessSnapshot { calls: calls.to_vec(), ..process(1, "x") };
-        between(vec![], 1, vec![process])[0].p50.unwrap()
+        between(vec![], 1, vec![process]).remove(0)
     };
-    assert!(p50(&nested) >= Nanos(9_000), "the driver's launches are the runtime's");
-    assert!(p50(&[nested[0].clone(), direct]) < Nanos(6_000), "most are the driver's own");
+    let of_runtime = row(&[runtime.clone(), nested.clone()]);
+    assert!(of_runtime.p50.unwrap() >= Nanos(9_000), "the driver's launches are the runtime's");
+    let of_both = row(&[runtime, nested, direct]);
+    assert!(of_both.p50.unwrap() < Nanos(6_000), "most are the driver's own");
+    let ratio = of_both.launches_per_second / of_runtime.launches_per_second;
+    assert!((ratio - 10.0).abs() < 1e-9, "{ratio}");
 }
 
 #[test]
