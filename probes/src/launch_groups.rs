@@ -32,8 +32,12 @@ impl User {
     pub(crate) fn of(tgid: Tgid) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", tgid.0)).ok()?;
         // Field 22, and the name in parentheses, which may hold anything, is the second.
-        let started = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
-        Some(Self { tgid, started })
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        // One that has ended and was not waited for has no memory to probe.
+        if matches!(fields.next()?, "Z" | "X") {
+            return None;
+        }
+        Some(Self { tgid, started: fields.nth(18)?.parse().ok()? })
     }
 }
 
@@ -180,6 +184,17 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_was_not_waited_for_has_ended() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while User::of(Tgid(child.id())).is_some() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+    }
 
     #[test]
     fn a_process_is_known_by_its_start_and_an_ended_one_by_nothing() {
