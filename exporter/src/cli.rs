@@ -164,7 +164,7 @@ pub struct ExporterArgs {
     /// How long the series of an exited process stay, such as 90s, 5m or 1h; wins over the configuration file [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub retention: Option<Duration>,
-    /// Share of a thread's time that probes on its calls may take, such as 2% or 0.02, or off for no limit; launches are watched part of the time to keep to it; wins over the configuration file [default: 2%]
+    /// Share of a thread's time that probes on its calls may take, such as 2% or 0.02, or off for no limit; launches of a process that is over it are sampled; wins over the configuration file [default: 2%]
     #[arg(long = "probe.budget", value_name = "SHARE")]
     pub budget: Option<Budget>,
     /// Reload the configuration on POST to /-/reload
@@ -256,6 +256,9 @@ pub struct ProbeArgs {
     /// How to attach to libraries [default: the best that the kernel has]
     #[arg(long = "probe.mode", value_name = "MODE", value_enum)]
     pub mode: Option<ProbeMode>,
+    /// Time launches within other calls too, such as the driver's part of a launch by the runtime; costs a second probe hit a launch
+    #[arg(long = "probe.nested-launches")]
+    pub nested_launches: bool,
 }
 
 /// How entry and return of a library's functions are probed.
@@ -283,7 +286,8 @@ impl ProbeArgs {
     /// How to load.
     #[must_use]
     pub fn options(self) -> Options {
-        Options { mode: self.mode.map(AttachMode::from), ..Options::default() }
+        let Self { mode, nested_launches } = self;
+        Options { mode: mode.map(AttachMode::from), nested_launches, ..Options::default() }
     }
 }
 

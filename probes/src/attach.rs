@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpucause_abi::Tgid;
-use gpucause_abi::op::{Class, OpId};
+use gpucause_abi::op::{Api, Class, OpId};
 use gpucause_abi::record::LINK_CLOSED;
 use libbpf_rs::{Link, MapCore as _, MapHandle, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
@@ -37,9 +37,16 @@ pub(crate) enum AttachError {
 #[derive(Debug)]
 pub(crate) struct FileLinks {
     _others: Vec<Link>,
-    launches: Vec<Group>,
-    /// Offset and op of each launch.
-    launch_probes: Vec<(u64, OpId)>,
+    /// Launches of the runtime, and of the driver.
+    launches: [Launches; 2],
+}
+
+/// The probes on launches of one layer.
+#[derive(Debug, Default)]
+struct Launches {
+    groups: Vec<Group>,
+    /// Offset and op of each.
+    sites: Vec<(u64, OpId)>,
 }
 
 /// Attaches the call programs, in the way that was chosen when they were loaded.
@@ -178,23 +185,31 @@ impl Attach for CallProbes {
         link: LinkId,
         sites: &[ProbeSite],
     ) -> Result<FileLinks, AttachError> {
-        let is_launch =
-            |site: &&ProbeSite| site.op.op().is_some_and(|op| op.class == Class::Launch);
-        let (launches, others): (Vec<_>, Vec<_>) = sites.iter().partition(is_launch);
-        let launch_probes = launches.into_iter().map(|site| (site.offset, site.op)).collect();
-        let others: Vec<_> =
-            others.into_iter().map(|site| (site.offset, cookie(site.op, link))).collect();
+        let (mut others, mut launches) = (Vec::new(), <[Launches; 2]>::default());
+        for site in sites {
+            match (site.op.op().filter(|op| op.class == Class::Launch), &mut launches) {
+                (None, _) => others.push((site.offset, cookie(site.op, link))),
+                (Some(op), [runtime, _]) if op.api == Api::Runtime => {
+                    runtime.sites.push((site.offset, site.op));
+                }
+                (Some(_), [_, driver]) => driver.sites.push((site.offset, site.op)),
+            }
+        }
         self.link_states.set([(link, 0)]);
-        let mut other_links = Vec::new();
-        attach_group(&self.programs, &path_of(file), None, &others, &mut other_links)?;
-        let mut links = FileLinks { _others: other_links, launches: Vec::new(), launch_probes };
-        self.set_launch_users(file, &mut links, &LaunchUsers::All)?;
+        let mut links = FileLinks { _others: Vec::new(), launches };
+        attach_group(&self.programs, &path_of(file), None, &others, &mut links._others)?;
+        let users = [LaunchUsers::All, LaunchUsers::All];
+        if let Err(error) = self.set_launch_users(file, &mut links, &users) {
+            self.detach(link, links);
+            return Err(error);
+        }
         Ok(links)
     }
 
     fn detach(&mut self, link: LinkId, links: FileLinks) {
         let FileLinks { _others: others, launches, .. } = links;
-        self.groups.detach(launches, &mut self.link_states);
+        let groups = launches.into_iter().flat_map(|launches| launches.groups).collect();
+        self.groups.detach(groups, &mut self.link_states);
         drop(others);
         self.link_states.set([(link, LINK_CLOSED)]);
     }
@@ -203,19 +218,23 @@ impl Attach for CallProbes {
         &mut self,
         file: &File,
         links: &mut FileLinks,
-        users: &LaunchUsers,
+        users: &[LaunchUsers; 2],
     ) -> Result<(), AttachError> {
-        if links.launch_probes.is_empty() {
-            return Ok(());
+        let (programs, path) = (&self.programs, path_of(file));
+        for (launches, users) in links.launches.iter_mut().zip(users) {
+            let Launches { groups, sites } = launches;
+            if sites.is_empty() {
+                continue;
+            }
+            self.groups.replace(groups, users, &mut self.link_states, |id, user| {
+                let probes: Vec<_> =
+                    sites.iter().map(|&(offset, op)| (offset, cookie(op, id))).collect();
+                let mut attached = Vec::new();
+                attach_group(programs, &path, user, &probes, &mut attached)?;
+                Ok(attached)
+            })?;
         }
-        let (programs, path, sites) = (&self.programs, path_of(file), &links.launch_probes);
-        self.groups.replace(&mut links.launches, users, &mut self.link_states, |id, user| {
-            let probes: Vec<_> =
-                sites.iter().map(|&(offset, op)| (offset, cookie(op, id))).collect();
-            let mut attached = Vec::new();
-            attach_group(programs, &path, user, &probes, &mut attached)?;
-            Ok(attached)
-        })
+        Ok(())
     }
 }
 

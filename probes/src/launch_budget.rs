@@ -125,6 +125,13 @@ impl LaunchBudget {
         self.step
     }
 
+    /// Takes what was measured, and this step whatever that was.
+    pub(crate) fn pin(&mut self, window: &Window, step: LaunchStep) -> LaunchStep {
+        self.measure(window);
+        self.step = step;
+        step
+    }
+
     fn measure(&mut self, window: &Window) {
         let LoadRecord { runtime, driver, nested, untimed, .. } = window.load;
         let launches = u64::from(runtime) + u64::from(driver) + u64::from(untimed);

@@ -61,6 +61,8 @@ pub(crate) struct LaunchControl {
     states: Arc<LaunchStates>,
     cost: HitCost,
     budget: Option<f64>,
+    /// The step of all, whatever it takes.
+    pinned: Option<LaunchStep>,
     launchers: HashMap<ProcId, Launcher>,
     window: u32,
     opened: Instant,
@@ -82,7 +84,7 @@ impl LaunchControl {
         modes: LaunchModes,
         reader: Arc<Reader>,
         states: Arc<LaunchStates>,
-        cost: Option<HitCost>,
+        (cost, pinned): (Option<HitCost>, Option<LaunchStep>),
     ) -> Self {
         Self {
             modes,
@@ -90,6 +92,7 @@ impl LaunchControl {
             states,
             cost: cost.unwrap_or(TYPICAL_HIT_COST),
             budget: None,
+            pinned,
             launchers: HashMap::new(),
             window: 0,
             opened: Instant::now(),
@@ -177,7 +180,10 @@ impl LaunchControl {
             let hits = if is_now { load.hits } else { NO_HITS };
             let window = Window { elapsed, observed, load: hits };
             let before = launcher.budget.step();
-            let after = launcher.budget.judge(&window, self.cost, self.budget);
+            let after = match self.pinned {
+                Some(step) => launcher.budget.pin(&window, step),
+                None => launcher.budget.judge(&window, self.cost, self.budget),
+            };
             if before != after {
                 self.change_step(now, load, before)?;
             } else if after == LaunchStep::Full && !is_now {

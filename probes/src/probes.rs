@@ -125,7 +125,12 @@ impl Probes {
             reader: Arc::clone(&reader),
             orders: Arc::clone(&orders),
             told: Arc::clone(&told),
-            launches: LaunchControl::new(modes, Arc::clone(&reader), states, hit_cost),
+            launches: LaunchControl::new(
+                modes,
+                Arc::clone(&reader),
+                states,
+                (hit_cost, options.step),
+            ),
             // Host programs are; where nothing is wanted, they go before libraries are looked for.
             enabled: true,
             used_links: used_links.unwrap_or_default(),

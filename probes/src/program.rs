@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpucause_abi::op::LaunchOps;
 use gpucause_abi::record::Settings;
+use gpucause_abi::snapshot::LaunchStep;
 use gpucause_abi::{reason_of_syscalls, wakes_of_syscalls};
 use libbpf_rs::{Iter, Link, Object, ObjectBuilder, OpenObject, PrintLevel};
 use nix::unistd::{SysconfVar, sysconf};
@@ -45,6 +46,8 @@ pub struct Options {
     /// Share of a thread's time that call probes may take; `None` for any. Over it, less is observed of launches: see
     /// [`LaunchStep`](gpucause_abi::snapshot::LaunchStep).
     pub budget: Option<f64>,
+    /// Observe launches of every process in this way, whatever that takes: to find out what it takes.
+    pub step: Option<LaunchStep>,
     /// Time launches within other calls too, such as the driver's part of a launch by the runtime.
     pub nested_launches: bool,
     /// Room for single events: see [`Probes::recorder`](crate::Probes::recorder). Without, none can be recorded.

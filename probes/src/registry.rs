@@ -64,7 +64,8 @@ pub trait Attach {
     /// Removes the probes of `link`.
     fn detach(&mut self, link: LinkId, links: Self::Links);
 
-    /// Has launches through a file probed for these processes; those of [`Self::attach`] are for all.
+    /// Has launches through a file probed for these processes: those of the runtime, and those of the driver. Those of
+    /// [`Self::attach`] are for all.
     ///
     /// # Errors
     /// When the kernel refuses; the probes then stay as they were.
@@ -72,7 +73,7 @@ pub trait Attach {
         &mut self,
         file: &File,
         links: &mut Self::Links,
-        users: &LaunchUsers,
+        users: &[LaunchUsers; 2],
     ) -> Result<(), Self::Error>;
 }
 

@@ -3,12 +3,15 @@
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use gpucause_abi::Tgid;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+
+/// Two windows in which launches are counted, and time to change probes.
+const WARM_UP: Duration = Duration::from_millis(2_500);
 
 /// Stands for the library function; frame pointers give it the prologue that the real one has.
 #[unsafe(no_mangle)]
@@ -24,6 +27,43 @@ pub(crate) fn run(count: u64) -> Result<()> {
     println!("ready");
     std::io::stdin().read_exact(&mut [0])?;
     let call: extern "C" fn(usize) -> i32 = black_box(cudaLaunchKernel);
+    let start = Instant::now();
+    for _ in 0..count {
+        call(0x5eed);
+    }
+    println!("{}", start.elapsed().as_nanos() as f64 / count as f64);
+    Ok(())
+}
+
+/// Stands for the driver's function.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn cuLaunchKernel(function: usize) -> i32 {
+    black_box(function);
+    0
+}
+
+/// A launch as NVIDIA's runtime makes it, by the driver.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn cudaLaunchKernelExC(function: usize) -> i32 {
+    let driver: extern "C" fn(usize) -> i32 = black_box(cuLaunchKernel);
+    black_box(driver(black_box(function)))
+}
+
+/// Launches for a while, so that the way in which launches are observed is found, and then tells what each takes.
+pub(crate) fn run_real(count: u64) -> Result<()> {
+    only_on(0)?;
+    println!("ready");
+    std::io::stdin().read_exact(&mut [0])?;
+    let call: extern "C" fn(usize) -> i32 = black_box(cudaLaunchKernelExC);
+    let start = Instant::now();
+    while start.elapsed() < WARM_UP {
+        for _ in 0..100 {
+            call(0x5eed);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let start = Instant::now();
     for _ in 0..count {
         call(0x5eed);

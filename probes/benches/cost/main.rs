@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 mod caller;
+mod real;
 mod recorded;
 mod rival;
 mod switcher;
@@ -31,10 +32,12 @@ fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     match (arguments.next().as_deref(), arguments.next().and_then(|n| n.parse().ok())) {
         (Some("call"), Some(count)) => return caller::run(count),
+        (Some("real"), Some(count)) => return caller::run_real(count),
         (Some("switch"), Some(count)) => return switcher::run(count),
         _ => {}
     }
-    calls()?;
+    let one = calls()?;
+    real::run(one)?;
     recorded::run()?;
     switches()
 }
@@ -69,7 +72,8 @@ impl Series {
     }
 }
 
-fn calls() -> Result<()> {
+/// Returns what one probed call takes beyond one without a probe.
+fn calls() -> Result<f64> {
     println!("one probed call: {ROUNDS} interleaved rounds of {CALLS} calls");
     let mut plain = Series::new("no probe");
     let mut empty = Series::new("empty");
@@ -123,7 +127,7 @@ fn calls() -> Result<()> {
     println!("  gpucause / empty       {:.2}   (must be <= 1.35)", net(&ours) / net(&empty));
     println!("  gpucause / ring buffer {:.2}   (must be <= 0.50)", net(&ours) / net(&ring));
     println!("  the ring buffer lost {lost} of {} calls, gpucause none", CALLS * ROUNDS as u64);
-    Ok(())
+    Ok(net(&ours))
 }
 
 /// Has the child's kernel timed apart as soon as it is launched, as the daemon has the hottest.

@@ -41,7 +41,7 @@ impl Attach for Fake {
         &mut self,
         _: &File,
         (): &mut (),
-        _: &LaunchUsers,
+        _: &[LaunchUsers; 2],
     ) -> Result<(), &'static str> {
         Ok(())
     }

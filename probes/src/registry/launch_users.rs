@@ -5,10 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use gpucause_abi::Tgid;
-use gpucause_abi::op::Api;
 
 use super::{Attach, FileId, Held, Registry};
-use crate::elf::LibraryImage;
 use crate::launch_groups::LaunchUsers;
 
 /// A file that more processes use keeps its probes for all: to attach to each takes milliseconds.
@@ -24,23 +22,17 @@ pub(crate) struct Layers {
 /// The processes that are observed in part, and what of them is not.
 pub(super) type LimitedUsers = HashMap<Tgid, Layers>;
 
-fn is_runtime(image: &LibraryImage) -> bool {
-    let mut ops = image.sites.iter().filter_map(|site| site.op.op());
-    ops.any(|op| op.api == Api::Runtime)
-}
-
-fn users_of<L>(held: &Held<L>, limited: &LimitedUsers) -> LaunchUsers {
+/// Whose launches of the runtime, and whose of the driver.
+fn users_of<L>(held: &Held<L>, limited: &LimitedUsers) -> [LaunchUsers; 2] {
     let is_limited = held.users.keys().any(|user| limited.contains_key(user));
     if !is_limited || held.users.len() > MOST_USERS {
-        return LaunchUsers::All;
+        return [LaunchUsers::All, LaunchUsers::All];
     }
-    let runtime = is_runtime(&held.image);
-    let is_probed = |user: &&Tgid| match limited.get(user) {
-        Some(removed) if runtime => !removed.runtime,
-        Some(removed) => !removed.driver,
-        None => true,
+    let users = |is_removed: fn(&Layers) -> bool| {
+        let is_probed = |user: &&Tgid| !limited.get(user).is_some_and(is_removed);
+        LaunchUsers::Some(held.users.keys().filter(is_probed).copied().collect::<BTreeSet<_>>())
     };
-    LaunchUsers::Some(held.users.keys().filter(is_probed).copied().collect::<BTreeSet<_>>())
+    [users(|removed| removed.runtime), users(|removed| removed.driver)]
 }
 
 impl<L> Registry<L> {

@@ -37,19 +37,19 @@ impl Attach for Fake {
         &mut self,
         _: &File,
         links: &mut u16,
-        users: &LaunchUsers,
+        users: &[LaunchUsers; 2],
     ) -> Result<(), &'static str> {
         if self.refuse > 0 {
             self.refuse -= 1;
             return Err("no memory");
         }
-        let users = match users {
+        let [runtime, driver] = users.each_ref().map(|users| match users {
             LaunchUsers::All => "all".to_owned(),
             LaunchUsers::Some(users) => {
                 format!("{:?}", users.iter().map(|t| t.0).collect::<Vec<_>>())
             }
-        };
-        self.log.push(format!("launches {links} of {users}"));
+        });
+        self.log.push(format!("launches {links} of {runtime} and {driver}"));
         Ok(())
     }
 }
@@ -389,16 +389,19 @@ fn a_process_that_is_observed_in_part_has_its_launches_removed_and_the_others_ke
         host.registry.limit_users(&mut host.fake, limited);
         host.log()
     };
+    let all = |others: &str| format!("[{others}, {}]", own.0);
     let runtime = Layers { runtime: true, driver: false };
-    assert_eq!(limit(&mut host, Some(runtime)), ["launches 0 of [1]"]);
+    let line = format!("launches 0 of [1] and {}", all("1"));
+    assert_eq!(limit(&mut host, Some(runtime)), [line]);
     assert_eq!(limit(&mut host, Some(runtime)), [""; 0]);
     host.registry.add_child(&mut host.fake, own, Tgid(2));
-    assert_eq!(host.log(), ["launches 0 of [1, 2]"]);
+    let of_both = format!("launches 0 of [1, 2] and {}", all("1, 2"));
+    assert_eq!(host.log(), [of_both.as_str()]);
     let driver = Layers { runtime: false, driver: true };
-    let all = format!("launches 0 of [1, 2, {}]", own.0);
-    assert_eq!(limit(&mut host, Some(driver)), [all]);
+    let line = format!("launches 0 of {} and [1, 2]", all("1, 2"));
+    assert_eq!(limit(&mut host, Some(driver)), [line]);
     host.fake.refuse = 1;
     assert_eq!(limit(&mut host, None), [""; 0]);
-    assert_eq!(limit(&mut host, Some(runtime)), ["launches 0 of [1, 2]"]);
-    assert_eq!(limit(&mut host, None), ["launches 0 of all"]);
+    assert_eq!(limit(&mut host, Some(runtime)), [of_both]);
+    assert_eq!(limit(&mut host, None), ["launches 0 of all and all"]);
 }

@@ -170,9 +170,8 @@ fn a_launch_by_the_driver_for_the_runtime_is_one_launch() -> Result<()> {
     let mut workload = stand_ins.start("--hold --kernels 4 --script nest=1 calls --calls 20000")?;
     workload.result()?;
     let process = observed.process(workload.pid())?;
-    assert_eq!(process.call_durations(op("cuLaunchKernel")).count(), 20_000, "it is seen");
     assert_eq!((process.kernel_launches(), process.kernels.len()), (20_000, 4));
     let cold = process.calls.iter().filter(|call| call.cold).map(|call| call.durations.count());
-    assert_eq!(cold.sum::<u64>(), 2 * 4, "both layers of a kernel's first launch are cold");
+    assert_eq!(cold.sum::<u64>(), 4);
     Ok(())
 }

@@ -132,21 +132,6 @@ fn launches_of_both_layers_count_once_each_and_nested_ones_are_part_of_their_cal
     Ok(())
 }
 
-#[test]
-fn a_launch_by_the_driver_for_the_runtime_is_timed_only_where_that_is_asked_for() -> Result<()> {
-    let options = Options { nested_launches: true, ..Options::default() };
-    let (observed, _stand_ins, mut workload) =
-        start(&options, &format!("{REAL} calls --calls 2000"))?;
-    workload.go()?;
-    let truth = workload.result()?;
-    let process = observed.process(workload.pid())?;
-    let made = number(&truth, "/calls/cudaLaunchKernel");
-    let nested = process.calls.iter().filter(|call| call.nested && call.op == op("cuLaunchKernel"));
-    assert_eq!(nested.map(|call| call.durations.count()).sum::<u64>(), made);
-    assert_eq!((process.launches(), process.timed_launches()), (made, made));
-    Ok(())
-}
-
 /// Each launch takes longer than those in flight are waited for: they are cut short by the probes that go.
 #[test]
 fn a_launch_that_is_cut_short_is_counted_and_neither_in_flight_nor_abandoned() -> Result<()> {

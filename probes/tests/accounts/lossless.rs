@@ -144,16 +144,18 @@ fn processes_that_come_after_the_probes_are_counted_from_their_first_call() -> R
 }
 
 #[test]
-fn a_runtime_call_that_calls_the_driver_counts_once_in_each() -> Result<()> {
+fn a_launch_by_the_driver_for_the_runtime_is_timed_by_itself_where_that_is_asked_for() -> Result<()>
+{
     let stand_ins = StandIns::lay_out()?;
     let mut workload =
         stand_ins.start("--wait --hold --script nest=1 calls --threads 2 --calls 20000")?;
-    let observed = Observed::start(Options::default())?;
+    let observed = Observed::start(Options { nested_launches: true, ..Options::default() })?;
     observed.wait_for(&stand_ins, "libcudart.so.12")?;
     observed.wait_for(&stand_ins, "libcuda.so.1")?;
     workload.go()?;
     workload.result()?;
     let process = observed.process(workload.pid())?;
+    assert_eq!((process.launches(), process.timed_launches()), (40_000, 40_000));
     let expected = [(op("cudaLaunchKernel"), 40_000), (op("cuLaunchKernel"), 40_000)];
     assert_eq!(counted(&process), BTreeMap::from(expected));
     let sum = |name| process.call_durations(op(name)).sum;
