@@ -9,7 +9,7 @@ use gpucause_probes::Options;
 use serde_json::Value;
 
 use crate::observe::{Observed, until};
-use crate::workload::{StandIns, Workload, op};
+use crate::workload::{StandIns, Workload};
 
 /// Probes on runtime and driver before the process that is observed maps them, so that nothing of it is missed. The
 /// process that is returned keeps them.
