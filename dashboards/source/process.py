@@ -171,13 +171,13 @@ def _latency():
 def _stalls():
     return [
         timeseries(
-            "Stalls inside calls, by reason",
-            "Time that threads were off the CPU between entry and return of runtime calls other than waits for the GPU, by"
+            "Off the CPU inside calls, by reason",
+            "Time that dispatcher threads were off the CPU in outermost calls of every layer other than waits for the GPU, by"
             " reason; 1 s/s is one thread all of the time.",
             [
                 query(
-                    rate("gpucause_cuda_call_offcpu_seconds_total", "reason", 'api="runtime", op!~".*Synchronize"') + " > 0",
-                    "{{reason}}",
+                    rate("gpucause_dispatcher_seconds_total", "state", 'phase!~"host|sync", state!="running"') + " > 0",
+                    "{{state}}",
                 )
             ],
             unit="suffix: s/s",

@@ -248,7 +248,9 @@ impl Recording for Trace {
             chains.push(NodeChain { node, chain });
         }
         chains.sort_by(|NodeChain { chain: a, .. }, NodeChain { chain: b, .. }| {
-            b.severity.cmp(&a.severity).then(b.lost_seconds.total_cmp(&a.lost_seconds))
+            b.severity
+                .cmp(&a.severity)
+                .then(b.attributed_seconds().total_cmp(&a.attributed_seconds()))
         });
         Ok(chains)
     }

@@ -3,7 +3,7 @@
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
-use crate::host::{Host, WINDOW, lost};
+use crate::host::{Host, WINDOW, lost, takes};
 use crate::process::{MS, Process, US};
 use crate::stories::{self, TROUBLE, steady, trained};
 
@@ -17,7 +17,7 @@ fn every_rank_that_waits_names_the_one_that_is_late() {
     for chain in chains {
         assert_eq!((chain.cause, chain.severity), (Cause::NcclLateRank, Severity::High));
         assert_eq!(chain.culprit, Some(Culprit { pid: 102, comm: "train".into() }));
-        lost(chain, u64::from(TROUBLE) * 800 * MS);
+        takes(chain, u64::from(TROUBLE) * 800 * MS);
     }
 }
 
@@ -75,7 +75,7 @@ fn gpus_below_their_clock_explain_a_drop_of_a_thread_that_waits_for_them() {
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchRateDrop, Severity::Critical));
     assert!((chain.explained - 0.8).abs() < 0.01, "{}", chain.explained);
     // Half as many launches: half the time.
-    lost(chain, u64::from(TROUBLE) * WINDOW / 2);
+    takes(chain, u64::from(TROUBLE) * WINDOW / 2);
 }
 
 #[test]
