@@ -386,8 +386,8 @@ def _programme():
             runbooks=["GpucauseLaunchP99SpreadHigh"],
         ),
         timeseries(
-            "Calls, by operation",
-            "Calls a second of the most called operations of the runtime, the driver and NCCL.",
+            "Timed calls, by operation",
+            "Calls a second of the most called operations of the runtime, the driver and NCCL; of launches, only those that are timed.",
             [query(f"topk(8, {part('count', CALLS, 'api, op')})", "{{op}} ({{api}})")],
             unit="ops",
             legend=("mean",),
@@ -403,7 +403,7 @@ def _programme():
         ),
         timeseries(
             "First launches",
-            "Launches a second that loaded their kernel first: slow for that reason alone.",
+            "Timed launches a second that loaded their kernel first: slow for that reason alone.",
             [query(part("count", CALLS, "op", 'cold="true"'), "{{op}}")],
             unit="ops",
             legend=("mean", "max"),

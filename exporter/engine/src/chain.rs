@@ -272,10 +272,22 @@ impl Chain {
     pub const ATTRIBUTED: &str = "attributed_seconds";
 
     /// The victim's time that the cause took, in seconds, in all, lost or not: a program that waits for the GPU after each
-    /// launch is on a CPU or in that wait, and neither is lost. Chains of old recordings have the time lost alone.
+    /// launch is on a CPU or in that wait, and neither is lost. Chains of old nodes have no other number than the time lost.
     #[must_use]
     pub fn attributed_seconds(&self) -> f64 {
         self.evidence.get(Self::ATTRIBUTED).unwrap_or(self.lost_seconds)
+    }
+
+    /// The chain of an old recording, whose lost seconds were all that the cause took, as it is recorded now.
+    #[must_use]
+    pub fn upgraded(mut self) -> Self {
+        if self.evidence.get(Self::ATTRIBUTED).is_none() {
+            self.set_attributed_seconds(self.lost_seconds);
+            if !self.cause.loses_time() {
+                self.lost_seconds = 0.0;
+            }
+        }
+        self
     }
 
     pub(crate) fn set_attributed_seconds(&mut self, seconds: f64) {
