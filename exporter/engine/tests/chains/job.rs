@@ -111,6 +111,24 @@ fn a_launch_that_does_not_return_hangs() {
 }
 
 #[test]
+fn a_hang_and_a_lock_that_share_a_wait_lose_it_once() {
+    let mut host = trained();
+    let waited = 1_200 * MS;
+    for window in 1..=8 {
+        host.run(1, |train| {
+            train.on(100).off(Phase::Launch, Reason::Futex, waited);
+            train.blame(Phase::Launch, Reason::Futex, stories::HOLDER, waited, waited);
+            train.in_call(Some(("cudaLaunchKernel", window * 2_000 * MS)));
+        });
+    }
+    let chains = host.chains();
+    let locks: Vec<_> = chains.iter().filter(|chain| chain.cause == Cause::LockWait).collect();
+    assert_eq!(locks.len(), 2, "{chains:#?}");
+    let lost: f64 = locks.iter().map(|chain| chain.lost_seconds).sum();
+    assert!((0.8..=1.0).contains(&(lost / (8.0 * 1.2))), "{lost}");
+}
+
+#[test]
 fn a_long_kernel_is_waited_for_without_alarm() {
     let mut host = trained();
     for window in 1..=25 {
