@@ -91,6 +91,8 @@ def process(instance, number, processes):
     for kind in kinds:
         yield from histogram("gpucause_launch_duration_seconds", f'{me},kind="{kind}"', FEWER_BOUNDS)
     yield from histogram("gpucause_launch_gap_seconds", me)
+    for name in ["launches", "launches_timed"]:
+        yield f"gpucause_{name}_total{{{me}}} @"
     for phase, states in STATES.items():
         for state in states:
             value = "@e0" if state == "running" else "@e-2"
@@ -104,7 +106,8 @@ def process(instance, number, processes):
             yield f'gpucause_blocked_on_seconds_total{{{me},reason="{reason}",waker="{name}"}} @e-2'
     for cause in CAUSES:
         value = "@e-3" if cause == "cpu_preemption" else "0"
-        yield f'gpucause_stall_seconds_total{{{me},cause="{cause}"}} {value}'
+        for name in ["stall", "causal_chain"]:
+            yield f'gpucause_{name}_seconds_total{{{me},cause="{cause}"}} {value}'
     yield f"gpucause_device_memory_live_bytes{{{me}}} @e6"
     yield f"gpucause_device_memory_freed_bytes_total{{{me}}} @e3"
     for name in ["oom_kills", "cgroup_throttled_seconds"]:
@@ -120,7 +123,7 @@ def page(instance, processes):
                   [("entries", 10), ("capacity", 1000), ("full_total", 0)]]
     lines += [f'gpucause_probe_cost_seconds_total{{probe="{n}"}} @e-3' for n in ["call", "switch"]]
     lines += [f'gpucause_scrape_collector_success{{collector="{n}"}} 1' for n in range(12)]
-    lines += ["gpucause_probe_duty_ratio 1", "gpucause_probe_observed_seconds_total @", "gpucause_processes_folded_total 0",
+    lines += ["gpucause_processes_folded_total 0",
               "gpucause_config_last_reload_successful 1", 'gpucause_build_info{version="1"} 1']
     return ("\n".join(lines) + "\n").encode()
 

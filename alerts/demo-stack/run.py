@@ -187,7 +187,7 @@ def where_to_look(args, port, pid):
     print(f"""
 Scenario {args.scenario}: demo-trainer (PID {pid}) feeds a GPU that is not there; what goes wrong with it is real.
   alerts     {host}:{port['prometheus']}/alerts
-  graphs     {host}:{port['prometheus']}/graph?g0.tab=0&g0.range_input=10m&g0.expr=cause%3Agpucause_stall%3Aratio_rate1m
+  graphs     {host}:{port['prometheus']}/graph?g0.tab=0&g0.range_input=10m&g0.expr=cause%3Agpucause_attributed%3Arate1m
   routing    {host}:{port['alertmanager']}/#/alerts
   metrics    {host}:{port['exporter']}/metrics
   why        {args.programs}/gpucause explain --url {host}:{port['exporter']}

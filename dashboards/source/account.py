@@ -1,4 +1,4 @@
-"""Panels that more than one dashboard has: where the time of the threads that feed GPUs goes, and what loses it."""
+"""Panels that more than one dashboard has: where the time of the threads that feed GPUs goes, and what takes it."""
 
 from grafana import CAUSES, GREEN, REASONS, coloured, query, timeseries
 
@@ -12,13 +12,13 @@ HEALTHY = {
     "running: other calls": "#C8DCC9",
 }
 
-# The runbooks of what loses time.
+# The runbooks of what takes time.
 LOSS = ["GpucauseDispatcherStarved", "GpucauseLockHolder", "GpucauseDataloaderStarvation", "GpucauseInefficientProgram"]
 
 
 def account(selector):
-    """Where the time goes, and beside it what loses it."""
-    return [_time_account(selector, w=12, h=10), lost_by_cause(selector, w=12, h=10, runbooks=LOSS)]
+    """Where the time goes, and beside it what takes it."""
+    return [_time_account(selector, w=12, h=10), taken_by_cause(selector, w=12, h=10, runbooks=LOSS)]
 
 
 def _time_account(selector, *, w, h):
@@ -31,7 +31,7 @@ def _time_account(selector, *, w, h):
         return f"rate({SECONDS}{{{selector}, {more}}}[$__rate_interval])"
 
     targets = [
-        query(share("sum(" + seconds('phase="sync", state!~"preempted|runqueue"') + ")"), "GPU works"),
+        query(share("sum(" + seconds('phase="sync", state!="runqueue"') + ")"), "GPU works"),
         query(share("sum by (phase) (" + seconds('phase=~"host|launch|memcpy", state="running"') + ")"), "running: {{phase}}"),
         query(share("sum(" + seconds('phase!~"host|launch|memcpy|sync", state="running"') + ")"), "running: other calls"),
         query(
@@ -39,7 +39,7 @@ def _time_account(selector, *, w, h):
                 "sum by (state) ("
                 + seconds('phase!="sync", state!="running"')
                 + " or "
-                + seconds('state=~"preempted|runqueue"')
+                + seconds('phase="sync", state="runqueue"')
                 + ")"
             ),
             "{{state}}",
@@ -48,8 +48,8 @@ def _time_account(selector, *, w, h):
     return timeseries(
         "Where the time of dispatcher threads goes",
         """All wall time of the threads that make CUDA calls, stacked to 100 %. Green is healthy: running, or waiting in a
-        synchronise while the GPU works. preempted and runqueue are time without a CPU; futex, io and page_fault outside of a
-        synchronise are time that no GPU has a use for.""",
+        synchronise while the GPU works. Lost are preempted, runqueue, futex, io and page_fault outside of a synchronise, and
+        runqueue in it.""",
         targets,
         unit="percentunit",
         w=w,
@@ -63,14 +63,14 @@ def _time_account(selector, *, w, h):
     )
 
 
-def lost_by_cause(selector, *, w, h, runbooks, only=""):
-    """Time lost to proven causes, `only` of series that a part of the query says."""
+def taken_by_cause(selector, *, w, h, runbooks, only=""):
+    """Time that chains attribute to causes, `only` of series that a part of the query says."""
     return timeseries(
-        "Time lost, by cause",
-        """GPU-feeding time lost to causes that were proven on the threads themselves, as a share of the time of one process: 100 %
-        is one process that does nothing else. Of several processes, all together.""",
-        [query(f"sum by (cause) (cause:gpucause_stall:ratio_rate1m{{{selector}}}{only}) > 0", "{{cause}}")],
-        unit="percentunit",
+        "Time taken by each cause",
+        """Time of dispatcher threads that causal chains attribute to a cause, lost or not; 1 s/s is one thread all of the time. Of
+        several processes, all together.""",
+        [query(f"sum by (cause) (cause:gpucause_attributed:rate1m{{{selector}}}{only}) > 0", "{{cause}}")],
+        unit="suffix: s/s",
         w=w,
         h=h,
         stack=True,

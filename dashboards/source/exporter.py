@@ -225,13 +225,10 @@ def _cost():
             runbooks=["GpucauseProbesOverBudget"],
         ),
         timeseries(
-            "Duty ratio",
-            "Share of the time for which launches are to be watched, and for which they were: below 100 % the probes cost more"
-            " than their budget, and rates are made up for it; 0 is while they are disabled.",
-            [
-                query(f"gpucause_probe_duty_ratio{{{ON}}}", "duty ratio, " + AT),
-                query(f"rate(gpucause_probe_observed_seconds_total{{{ON}}}[$__rate_interval])", "watched, " + AT),
-            ],
+            "Launches timed",
+            "Share of the launches of a process that are timed: below 100 % timing all of them would cost it more than the budget."
+            " All are counted; durations and gaps are those of the sample.",
+            [query(f"process:gpucause_launches_timed:ratio_rate1m{{{ON}}}", "{{comm}} {{pid}}, " + AT)],
             unit="percentunit",
             legend=("lastNotNull", "min"),
             runbooks=["GpucauseProbesOverBudget"],

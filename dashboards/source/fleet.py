@@ -1,6 +1,6 @@
 """The ranks of a job beside each other: who is slower than its peers, and whom all others wait for."""
 
-from account import lost_by_cause
+from account import taken_by_cause
 from grafana import (
     BLUE,
     GREEN,
@@ -50,9 +50,9 @@ def _state():
             runbooks=["GpucauseStraggler"],
         ),
         stat(
-            "Worst rank loses",
-            "Share of the last minute that the worst rank lost on its host.",
-            [query(f"1 - min(process:gpucause_health:score{{{ON}}})", "lost")],
+            "Worst delayed rank",
+            "Share of the last minute for which the host of the worst rank delayed it.",
+            [query(f"1 - min(process:gpucause_health:score{{{ON}}})", "delayed")],
             unit="percentunit",
             decimals=0,
             w=6,
@@ -234,7 +234,7 @@ def _peers():
             ],
             runbooks=["GpucauseStraggler"],
         ),
-        lost_by_cause(
+        taken_by_cause(
             'comm=~"$comm"',
             only=f" and on (job, instance, pid, comm) process:gpucause_peers:info{{{ON}}}",
             w=12,

@@ -99,8 +99,8 @@ def _state():
         ),
         stat(
             "Processes losing time",
-            "Processes that lost more than 2 % of the last minute to proven causes.",
-            [query(f"count(process:gpucause_stall:ratio_rate1m{{{ON}}} > 0.02) or vector(0)", "processes")],
+            "Processes that lost more than 2 % of the time of their dispatchers to proven causes over the last minute.",
+            [query(f"count(process:gpucause_proven_loss:ratio_rate1m{{{ON}}} > 0.02) or vector(0)", "processes")],
             unit="short",
             decimals=0,
             thresholds=steps(GREEN, (1, ORANGE)),
@@ -162,37 +162,42 @@ def _chains():
         "effect": "Effect",
         "severity": "Severity",
         "Value #A": "Chains",
-        "Value #B": "Lost",
+        "Value #B": "Taken",
+        "Value #C": "Lost",
     }
     chain = f"max by (instance, pid, comm, cause, effect, severity) (gpucause_causal_chains_total{{{ON}}})"
-    lost = f"max by (instance, pid, comm, cause) (gpucause_stall_seconds_total{{{ON}}})"
+
+    def time(metric):
+        return f"{chain} ^ 0 * on (instance, pid, comm, cause) group_left () max by (instance, pid, comm, cause) ({metric}{{{ON}}})"
+
     return [
         table(
             "Causal chains",
-            "Findings since the exporter began: a cause, proven on the threads of the process, its effect, and the time lost to"
-            " that cause. `gpucause explain` tells their evidence, culprit and fix.",
+            "Findings since the exporter began: a cause, proven on the threads of the process, its effect, the time that the cause"
+            " took, and the part of it that was lost. `gpucause explain` reports their evidence, culprit and fix.",
             [
                 query(chain, "chains", table=True),
-                query(f"{chain} ^ 0 * on (instance, pid, comm, cause) group_left () {lost}", "lost", table=True),
+                query(time("gpucause_causal_chain_seconds_total"), "taken", table=True),
+                query(time("gpucause_stall_seconds_total"), "lost", table=True),
             ],
             chain_columns,
             w=14,
             h=11,
-            sort="Lost",
+            sort="Taken",
             overrides=[
                 override("Severity", mappings=[severities], custom__cellOptions=cell("color-background", mode="basic")),
                 to_process(),
                 override("Chains", decimals=0, custom__width=80),
-                override("Lost", unit="s", decimals=1, custom__width=100),
+                override("/Taken|Lost/", unit="s", decimals=1, custom__width=90),
             ],
             runbooks=LOSS,
         ),
         bars(
-            "Time lost to each cause",
-            "GPU-feeding time lost in the time range that is shown, in seconds of dispatcher threads, by proven cause.",
+            "Time taken by each cause",
+            "Time of dispatcher threads that causal chains attribute to a cause, lost or not, in the time range that is shown.",
             [
                 query(
-                    f"sort_desc(sum by (cause) (increase(gpucause_stall_seconds_total{{{ON}}}[$__range])) > 0)",
+                    f"sort_desc(sum by (cause) (increase(gpucause_causal_chain_seconds_total{{{ON}}}[$__range])) > 0)",
                     "{{cause}}",
                     instant=True,
                 )
@@ -217,7 +222,7 @@ def _processes():
         "Value #C": "p99",
         "Value #D": "Spread",
         "Value #E": "Lost",
-        "Value #F": "Lost to proven causes",
+        "Value #F": "Lost, cause proven",
         "Value #G": "GPU busy",
     }
     by = "max by (instance, pid, comm)"
@@ -231,7 +236,7 @@ def _processes():
                 query(f"{by} (process:gpucause_launch_duration_seconds:p99_1m{{{ON}}})", "p99", table=True),
                 query(f"{by} (process:gpucause_launch_p99_spread:ratio_1m{{{ON}}})", "spread", table=True),
                 query(f"{by} (process:gpucause_dispatcher_lost:ratio_rate1m{{{ON}}})", "lost", table=True),
-                query(f"{by} (process:gpucause_stall:ratio_rate1m{{{ON}}})", "proven", table=True),
+                query(f"{by} (process:gpucause_proven_loss:ratio_rate1m{{{ON}}})", "proven", table=True),
                 query(f"{by} (process:gpucause_gpu_busy:ratio_avg2m{{{ON}}})", "GPU busy", table=True),
             ],
             columns,

@@ -171,13 +171,13 @@ def _latency():
 def _stalls():
     return [
         timeseries(
-            "Stalls inside calls, by reason",
-            "Time that threads were off the CPU between entry and return of runtime calls other than waits for the GPU, by"
+            "Off the CPU inside calls, by reason",
+            "Time that dispatcher threads were off the CPU in outermost calls of every layer other than waits for the GPU, by"
             " reason; 1 s/s is one thread all of the time.",
             [
                 query(
-                    rate("gpucause_cuda_call_offcpu_seconds_total", "reason", 'api="runtime", op!~".*Synchronize"') + " > 0",
-                    "{{reason}}",
+                    rate("gpucause_dispatcher_seconds_total", "state", 'phase!~"host|sync", state!="running"') + " > 0",
+                    "{{state}}",
                 )
             ],
             unit="suffix: s/s",
@@ -386,8 +386,8 @@ def _programme():
             runbooks=["GpucauseLaunchP99SpreadHigh"],
         ),
         timeseries(
-            "Calls, by operation",
-            "Calls a second of the most called operations of the runtime, the driver and NCCL.",
+            "Timed calls, by operation",
+            "Calls a second of the most called operations of the runtime, the driver and NCCL; of launches, only those that are timed.",
             [query(f"topk(8, {part('count', CALLS, 'api, op')})", "{{op}} ({{api}})")],
             unit="ops",
             legend=("mean",),
@@ -403,7 +403,7 @@ def _programme():
         ),
         timeseries(
             "First launches",
-            "Launches a second that loaded their kernel first: slow for that reason alone.",
+            "Timed launches a second that loaded their kernel first: slow for that reason alone.",
             [query(part("count", CALLS, "op", 'cold="true"'), "{{op}}")],
             unit="ops",
             legend=("mean", "max"),

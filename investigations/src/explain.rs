@@ -29,7 +29,7 @@ pub struct Incident {
     pub others: Vec<Chain>,
     /// What happened when, in seconds since the Unix epoch.
     pub timeline: Vec<Event>,
-    /// Processes that lost time, the one that lost most first.
+    /// Processes that are victims of chains, the one that they took most time of first.
     pub processes: Vec<ProcessLoss>,
 }
 
@@ -44,7 +44,7 @@ pub struct Event {
     pub what: String,
 }
 
-/// What one process lost.
+/// What chains took of one process's time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProcessLoss {
     /// The process.
@@ -53,7 +53,9 @@ pub struct ProcessLoss {
     pub comm: String,
     /// Chains that it is the victim of.
     pub chains: usize,
-    /// GPU-feeding time lost, in seconds.
+    /// Time of its dispatcher threads that chains attribute to causes, in seconds.
+    pub attributed_seconds: f64,
+    /// The part of it that is GPU-feeding time lost.
     pub lost_seconds: f64,
     /// The worst of them.
     pub severity: Severity,
@@ -94,26 +96,28 @@ fn timeline(chains: &[Chain]) -> Vec<Event> {
 fn processes(chains: &[Chain]) -> Vec<ProcessLoss> {
     let mut losses: Vec<ProcessLoss> = Vec::new();
     for chain in chains {
-        let lost = chain.lost_seconds;
+        let attributed = chain.attributed_seconds();
         match losses.iter_mut().find(|loss| loss.pid == chain.victim.pid) {
             Some(loss) => {
                 loss.chains += 1;
-                loss.lost_seconds += lost;
+                loss.attributed_seconds += attributed;
+                loss.lost_seconds += chain.lost_seconds;
                 loss.severity = loss.severity.max(chain.severity);
-                if lost > loss.worst.1 {
-                    loss.worst = (chain.cause, lost);
+                if attributed > loss.worst.1 {
+                    loss.worst = (chain.cause, attributed);
                 }
             }
             None => losses.push(ProcessLoss {
                 pid: chain.victim.pid,
                 comm: chain.victim.comm.clone(),
                 chains: 1,
-                lost_seconds: lost,
+                attributed_seconds: attributed,
+                lost_seconds: chain.lost_seconds,
                 severity: chain.severity,
-                worst: (chain.cause, lost),
+                worst: (chain.cause, attributed),
             }),
         }
     }
-    losses.sort_by(|a, b| b.lost_seconds.total_cmp(&a.lost_seconds));
+    losses.sort_by(|a, b| b.attributed_seconds.total_cmp(&a.attributed_seconds));
     losses
 }

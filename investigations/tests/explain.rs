@@ -71,11 +71,11 @@ fn the_report_names_cause_path_evidence_and_fix() {
         "ROOT CAUSE\n  cpu_preemption -> launch_tail  [high]  trainer (pid 42, thread 43)  id 42-cpu_preemption\n",
         "    fluent-bit had the CPU.\n",
         "    fluent-bit --(preempted, 0.610 s)--> trainer (42)\n",
-        "    explains 93 % of the effect; 8.9 s lost in all\n",
+        "    explains 93 % of the effect; took 8.9 s in all, 8.9 s of it lost\n",
         "    evidence: p99_seconds=0.0041 calls=120000\n",
         "    fix: Pin it.\n",
         "  2023-11-15\n  12:00:00  cpu_preemption -> launch_tail of trainer (42) begins\n",
-        "42 trainer               2      9.9 s high      cpu_preemption (8.9 s)\n",
+        "42 trainer               2      9.9 s      9.9 s high      cpu_preemption (8.9 s)\n",
     ] {
         assert!(report.contains(part), "{part:?} is missing in\n{report}");
     }

@@ -102,7 +102,9 @@ fn chain(id: &str, severity: Severity, lost_seconds: f64) -> Chain {
         culprit: Some(Culprit { pid: 7, comm: "fluent-bit".into() }),
         explained: 0.9,
         lost_seconds,
-        evidence: Evidence::default().with("preemptions", 428.0),
+        evidence: Evidence::default()
+            .with("preemptions", 428.0)
+            .with(Chain::ATTRIBUTED, lost_seconds),
         path: vec![Step {
             from: "fluent-bit".into(),
             to: "python3".into(),

@@ -75,10 +75,26 @@ labelled! {
 
 impl Cause {
     /// Whether it takes time from feeding a GPU as long as it lasts: a leak does not until memory runs out, and a process that
-    /// was killed has none to lose.
+    /// was killed has no time left.
+    #[must_use]
+    pub const fn takes_time(self) -> bool {
+        !matches!(self, Self::MemoryLeak | Self::OomKill)
+    }
+
+    /// Whether what it takes can be lost: the victim is off the CPU in a state that [is
+    /// lost](gpucause_abi::state::State::is_lost_in).
     #[must_use]
     pub const fn loses_time(self) -> bool {
-        !matches!(self, Self::MemoryLeak | Self::OomKill)
+        matches!(
+            self,
+            Self::CpuPreemption
+                | Self::RunqueueWait
+                | Self::NoisyCgroup
+                | Self::LockWait
+                | Self::BlockIo
+                | Self::PageFault
+                | Self::DataloaderStarvation
+        )
     }
 }
 
@@ -107,7 +123,7 @@ labelled! {
 }
 
 labelled! {
-    /// How much of the GPU-feeding time was lost; see [`Severities`](crate::settings::Severities).
+    /// How much of its time the cause took from the GPU-feeding thread; see [`Severities`](crate::settings::Severities).
     Severity {
         /// Worth knowing.
         Low = "low",
@@ -115,7 +131,7 @@ labelled! {
         Medium = "medium",
         /// Worth waking somebody.
         High = "high",
-        /// More time was lost than was left.
+        /// It took more time than it left.
         Critical = "critical",
     }
 }
@@ -234,9 +250,10 @@ pub struct Chain {
     pub culprit: Option<Culprit>,
     /// Share of the effect that the cause explains, 0 to 1, in the last window that showed it.
     pub explained: f64,
-    /// GPU-feeding time lost, in seconds, in all.
+    /// GPU-feeding time lost, in seconds, in all: the part of the [attributed time](Self::attributed_seconds) in states that
+    /// [are lost](gpucause_abi::state::State::is_lost_in).
     pub lost_seconds: f64,
-    /// The numbers behind it, in the last window that showed it.
+    /// The numbers behind it, in the last window that showed it, and the time attributed, in all.
     pub evidence: Evidence,
     /// From the culprit to the effect.
     pub path: Vec<Step>,
@@ -248,4 +265,33 @@ pub struct Chain {
     pub first_seen: f64,
     /// When it was last seen, in seconds since the Unix epoch.
     pub last_seen: f64,
+}
+
+impl Chain {
+    /// The name of the time attributed among the evidence.
+    pub const ATTRIBUTED: &str = "attributed_seconds";
+
+    /// The victim's time that the cause took, in seconds, in all, lost or not: a program that waits for the GPU after each
+    /// launch is on a CPU or in that wait, and neither is lost. Chains of old nodes have no other number than the time lost.
+    #[must_use]
+    pub fn attributed_seconds(&self) -> f64 {
+        self.evidence.get(Self::ATTRIBUTED).unwrap_or(self.lost_seconds)
+    }
+
+    /// The chain of an old recording, whose lost seconds were all that the cause took, as it is recorded now.
+    #[must_use]
+    pub fn upgraded(mut self) -> Self {
+        if self.evidence.get(Self::ATTRIBUTED).is_none() {
+            self.set_attributed_seconds(self.lost_seconds);
+            if !self.cause.loses_time() {
+                self.lost_seconds = 0.0;
+            }
+        }
+        self
+    }
+
+    pub(crate) fn set_attributed_seconds(&mut self, seconds: f64) {
+        let evidence = std::mem::take(&mut self.evidence);
+        self.evidence = evidence.with(Self::ATTRIBUTED, seconds);
+    }
 }

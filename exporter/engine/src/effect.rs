@@ -5,7 +5,7 @@ mod rate_drop;
 mod tail;
 
 use gpucause_abi::record::REASONS;
-use gpucause_abi::state::{Phase, Reason};
+use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::case::Subject;
@@ -70,11 +70,11 @@ impl Phases {
         }
     }
 
-    /// Whether a wait in a phase has part in it: beside those in the phases themselves the wait for a CPU of a thread that
-    /// the GPU has woken.
+    /// Whether a wait in a phase has part in it: beside those in the phases themselves the waits that are lost while the
+    /// thread waits for the GPU.
     pub(crate) fn contain_wait(self, phase: Phase, reason: Reason) -> bool {
-        let woken = phase == Phase::Sync && reason == Reason::Runqueue;
-        self.contain(phase) || (woken && !matches!(self, Self::Only(_)))
+        let lost = phase == Phase::Sync && State::Off(reason).is_lost_in(phase);
+        self.contain(phase) || (lost && !matches!(self, Self::Only(_)))
     }
 }
 

@@ -9,7 +9,7 @@ use gpucause_abi::{Nanos, ProcId};
 use crate::case::{Scene, Subject};
 use crate::chain::{Chain, Effect};
 use crate::delta::Delta;
-use crate::effect::{measure, ratio, total};
+use crate::effect::measure;
 use crate::finding::Finding;
 use crate::history::{History, Look, leak_span};
 use crate::ledger::Ledger;
@@ -86,7 +86,7 @@ impl Engine {
         self.looks += 1;
         let scene = scene(&self.settings, &self.histories, self.past.make_contiguous(), &moment);
         let mut findings = findings(&scene);
-        lose_no_more_than_there_was(&scene, &mut findings);
+        charge_no_more_than_there_was(&scene, &mut findings);
         for finding in findings {
             self.ledger.take(&scene, finding, (self.looks, now, moment.unix_seconds));
         }
@@ -113,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Chains, the worst first: by severity, then by time lost.
+    /// Chains, the worst first: by severity, then by time attributed.
     #[must_use]
     pub fn chains(&self) -> Vec<&Chain> {
         self.ledger.chains()
@@ -130,7 +130,7 @@ impl Engine {
         self.ledger.counts()
     }
 
-    /// GPU-feeding time lost by victim and cause, of processes that are observed, and of [`FOLDED`].
+    /// Time attributed and lost by victim and cause, of processes that are observed, and of [`FOLDED`].
     pub fn stalls(&self) -> impl ExactSizeIterator<Item = &Stall> {
         self.ledger.stalls()
     }
@@ -203,21 +203,31 @@ fn scene<'a>(
     }
 }
 
-/// A moment can be lost to several causes, as when a call hangs on a lock that also keeps launches apart. All causes of a
-/// process together get the time that there was, each its part.
-fn lose_no_more_than_there_was(scene: &Scene<'_>, findings: &mut [Finding]) {
+/// A moment can be charged to several causes, as when a call hangs on a lock that also keeps launches apart. All causes of a
+/// process together get the time that there was, each its part, and no more of it is lost than the account says.
+fn charge_no_more_than_there_was(scene: &Scene<'_>, findings: &mut [Finding]) {
     // They come process by process.
     for own in findings.chunk_by_mut(|a, b| a.subject == b.subject) {
         let subject = own.first().and_then(|finding| scene.subjects.get(finding.subject));
-        let Some(wall) = subject.map(|subject| subject.short.wall) else { continue };
-        let all = total(own.iter().map(|finding| finding.lost.min(wall)));
-        let part = if all > wall { ratio(wall, all) } else { 1.0 };
-        for finding in own {
-            finding.lost = finding.lost.min(wall);
-            if part < 1.0 {
-                finding.lost = finding.lost.share(part);
-            }
+        let Some(delta) = subject.map(|subject| &subject.short) else { continue };
+        divide(delta.wall, own.iter_mut().map(|finding| &mut finding.attributed).collect());
+        for finding in own.iter_mut() {
+            finding.lost = finding.lost.min(finding.attributed);
         }
+        divide(delta.lost(), own.iter_mut().map(|finding| &mut finding.lost).collect());
+    }
+}
+
+/// Cuts parts that are more than there is to their shares of it.
+fn divide(whole: Nanos, mut parts: Vec<&mut Nanos>) {
+    parts.iter_mut().for_each(|part| **part = whole.min(**part));
+    let all: u128 = parts.iter().map(|part| u128::from(part.0)).sum();
+    if all <= u128::from(whole.0) {
+        return;
+    }
+    for part in parts {
+        let share = u128::from(part.0) * u128::from(whole.0) / all;
+        part.0 = u64::try_from(share).unwrap_or(whole.0);
     }
 }
 
@@ -239,4 +249,26 @@ fn findings(scene: &Scene<'_>) -> Vec<Finding> {
         all.append(&mut found);
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_are_more_than_there_is_are_cut_to_their_shares_and_others_stay() {
+        let divided = |whole, parts: [u64; 3]| {
+            let mut parts = parts.map(Nanos);
+            divide(Nanos(whole), parts.iter_mut().collect());
+            parts.map(|part| part.0)
+        };
+        assert_eq!(divided(10, [1, 2, 3]), [1, 2, 3]);
+        assert_eq!(divided(10, [20, 10, 0]), [5, 5, 0]);
+        assert_eq!(divided(10, [4, 4, 4]), [3, 3, 3]);
+        assert_eq!(divided(0, [u64::MAX, 1, 0]), [0, 0, 0]);
+        assert!(
+            divided(u64::MAX, [u64::MAX; 3]).iter().map(|&p| u128::from(p)).sum::<u128>()
+                <= u64::MAX.into()
+        );
+    }
 }

@@ -20,9 +20,11 @@ pub(crate) struct Finding {
     pub(crate) culprit: Option<Culprit>,
     /// Share of the effect, 0 to 1.
     pub(crate) explained: f64,
-    /// Time lost in the short window.
+    /// The victim's time in the short window that the cause took, lost by the account's definition or not.
+    pub(crate) attributed: Nanos,
+    /// The part of it that is lost by [`State::is_lost_in`](gpucause_abi::state::State::is_lost_in).
     pub(crate) lost: Nanos,
-    /// Share of the victim's time that was lost, 0 to 1.
+    /// Share of the victim's time that the cause took, 0 to 1.
     pub(crate) lost_share: f64,
     pub(crate) evidence: Evidence,
     pub(crate) path: Vec<Step>,
@@ -37,7 +39,7 @@ pub(crate) struct OwnDoing {
     pub(crate) effect: Effect,
     pub(crate) tid: Tid,
     pub(crate) explained: f64,
-    pub(crate) lost: Nanos,
+    pub(crate) attributed: Nanos,
     pub(crate) lost_share: f64,
     pub(crate) mechanism: &'static str,
     /// A template, see [`tell`].
@@ -56,13 +58,15 @@ impl OwnDoing {
             tid: Some(self.tid),
             culprit: None,
             explained: self.explained,
-            lost: self.lost,
+            attributed: self.attributed,
+            // On a CPU, or waiting for the GPU: no state that is lost.
+            lost: Nanos(0),
             lost_share: self.lost_share,
             path: vec![Step {
                 from: name_of(subject),
                 to: self.effect.label().into(),
                 mechanism: self.mechanism.into(),
-                seconds: self.lost.as_secs_f64(),
+                seconds: self.attributed.as_secs_f64(),
             }],
             sentence: tell(self.sentence, &evidence, &[("comm", &comm)]),
             fix: self.fix.into(),

@@ -45,18 +45,23 @@ impl ChainCount {
     }
 }
 
-/// GPU-feeding time lost, as told on metrics: over all causes of a process, not more than its wall time.
+/// Dispatcher time that chains attribute to a cause, as exported on metrics. Over all causes of a process it is not more than
+/// the wall time, and the lost part not more than what the process's time account lost meanwhile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stall {
     /// The victim.
     pub process: ProcId,
     /// The cause.
     pub cause: Cause,
-    /// Time lost so far.
+    /// Time attributed so far, lost or not.
+    pub attributed: Nanos,
+    /// The part of it that was lost.
     pub lost: Nanos,
     /// The last chain that added to it.
     pub last_id: String,
-    /// How much that was.
+    /// How much it added.
+    pub last_attributed: Nanos,
+    /// How much of that was lost.
     pub last_lost: Nanos,
 }
 
@@ -72,7 +77,25 @@ struct Entry {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     look: u64,
+    cost: Cost,
+}
+
+/// What a cause took, and what of it was lost.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    attributed: Nanos,
     lost: Nanos,
+}
+
+impl Cost {
+    fn of(finding: &Finding) -> Self {
+        Self { attributed: finding.attributed, lost: finding.lost }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.attributed.0 = self.attributed.0.saturating_add(other.attributed.0);
+        self.lost.0 = self.lost.0.saturating_add(other.lost.0);
+    }
 }
 
 /// Every chain that is kept.
@@ -87,12 +110,12 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Chains, the worst first: by severity, then by time lost.
+    /// Chains, the worst first: by severity, then by time attributed.
     pub(crate) fn chains(&self) -> Vec<&Chain> {
         let mut chains: Vec<_> = self.entries.iter().map(|entry| &entry.chain).collect();
         chains.sort_by(|a, b| {
-            let lost = b.lost_seconds.total_cmp(&a.lost_seconds);
-            b.severity.cmp(&a.severity).then(lost).then_with(|| a.id.cmp(&b.id))
+            let attributed = b.attributed_seconds().total_cmp(&a.attributed_seconds());
+            b.severity.cmp(&a.severity).then(attributed).then_with(|| a.id.cmp(&b.id))
         });
         chains
     }
@@ -142,24 +165,24 @@ impl Ledger {
         };
         // The youngest: an older one may be open again once the settings keep chains open for longer.
         if let Some(entry) = self.entries.iter_mut().rev().find(is_open) {
-            let (worse, lost) = (severity > entry.chain.severity, finding.lost);
+            let (worse, cost) = (severity > entry.chain.severity, Cost::of(&finding));
             entry.extend(finding, severity, now, unix);
             let count = worse.then(|| ChainCount::of(key.process, &entry.chain));
             let last_id = entry.chain.id.clone();
-            self.add_lost(key, lost, last_id);
+            self.add_cost(key, cost, last_id);
             if let Some(count) = count {
                 self.add_count(&count);
             }
             return;
         }
-        let mut lost = finding.lost;
+        let mut cost = Cost::of(&finding);
         if severity < Severity::High {
             match self.pending.get(&key) {
                 Some(before) if before.look + 1 == look => {
-                    lost.0 = lost.0.saturating_add(before.lost.0);
+                    cost.add(before.cost);
                 }
                 _ => {
-                    self.pending.insert(key, Pending { look, lost });
+                    self.pending.insert(key, Pending { look, cost });
                     return;
                 }
             }
@@ -170,9 +193,9 @@ impl Ledger {
             tid: finding.tid.map_or(subject.now.tgid.0, |tid| tid.0),
             comm: subject.now.comm.to_text(),
         };
-        let mut chain = chain_of(finding, victim, severity, lost, unix);
+        let mut chain = chain_of(finding, victim, severity, cost, unix);
         self.make_unique(&mut chain.id);
-        self.add_lost(key, lost, chain.id.clone());
+        self.add_cost(key, cost, chain.id.clone());
         self.add_count(&ChainCount::of(key.process, &chain));
         self.entries.push(Entry { key, chain, last_seen: now });
     }
@@ -221,17 +244,27 @@ impl Ledger {
         }
     }
 
-    fn add_lost(&mut self, key: Key, lost: Nanos, last_id: String) {
-        let (process, cause) = (key.process, key.cause);
-        self.add_stall(&Stall { process, cause, lost, last_id, last_lost: lost });
+    fn add_cost(&mut self, key: Key, cost: Cost, last_id: String) {
+        let Cost { attributed, lost } = cost;
+        self.add_stall(&Stall {
+            process: key.process,
+            cause: key.cause,
+            attributed,
+            lost,
+            last_id,
+            last_attributed: attributed,
+            last_lost: lost,
+        });
     }
 
     fn add_stall(&mut self, added: &Stall) {
         let process = self.told_as(added.process);
         match self.stalls.get_mut(&(process, added.cause)) {
             Some(stall) => {
+                stall.attributed.0 = stall.attributed.0.saturating_add(added.attributed.0);
                 stall.lost.0 = stall.lost.0.saturating_add(added.lost.0);
                 stall.last_id.clone_from(&added.last_id);
+                stall.last_attributed = added.last_attributed;
                 stall.last_lost = added.last_lost;
             }
             None => {
@@ -250,6 +283,7 @@ impl Entry {
         self.last_seen = now;
         chain.last_seen = chain.last_seen.max(unix);
         chain.lost_seconds += finding.lost.as_secs_f64();
+        let attributed = chain.attributed_seconds() + finding.attributed.as_secs_f64();
         let worse = severity > chain.severity;
         if worse {
             chain.severity = severity;
@@ -265,11 +299,12 @@ impl Entry {
                 chain.culprit = finding.culprit;
             }
         }
+        chain.set_attributed_seconds(attributed);
     }
 }
 
-fn chain_of(finding: Finding, victim: Victim, severity: Severity, lost: Nanos, unix: f64) -> Chain {
-    Chain {
+fn chain_of(finding: Finding, victim: Victim, severity: Severity, cost: Cost, unix: f64) -> Chain {
+    let mut chain = Chain {
         id: id_of(&finding, &victim, unix),
         cause: finding.cause,
         effect: finding.effect,
@@ -277,14 +312,16 @@ fn chain_of(finding: Finding, victim: Victim, severity: Severity, lost: Nanos, u
         victim,
         culprit: finding.culprit,
         explained: finding.explained,
-        lost_seconds: lost.as_secs_f64(),
+        lost_seconds: cost.lost.as_secs_f64(),
         evidence: finding.evidence,
         path: finding.path,
         sentence: finding.sentence,
         fix: finding.fix,
         first_seen: unix,
         last_seen: unix,
-    }
+    };
+    chain.set_attributed_seconds(cost.attributed.as_secs_f64());
+    chain
 }
 
 /// When, whom, why.

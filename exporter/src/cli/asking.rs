@@ -25,7 +25,7 @@ pub struct ExplainArgs {
     /// Only what was seen in this time, such as 5m or 1h30m
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
     pub since: Duration,
-    /// Add a table of what each process lost
+    /// Add a table of what chains took of each process's time
     #[arg(long)]
     pub per_process: bool,
     /// Print JSON, with all numbers

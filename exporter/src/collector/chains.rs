@@ -3,7 +3,7 @@
 use super::{CollectError, Collector, Families, Input, Series, made};
 use crate::chains::Findings;
 use crate::family::{Exemplar, Family, Value};
-use crate::metric::{CAUSAL_CHAINS, STALL_SECONDS};
+use crate::metric::{CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, STALL_SECONDS};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
 use gpucause_engine::{ChainCount, Stall};
@@ -19,12 +19,14 @@ impl Collector for Chains {
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let told = Told::of(&input.observation.findings);
         let mut chains = Family::new(&CAUSAL_CHAINS);
+        let mut attributed = Family::new(&CAUSAL_CHAIN_SECONDS);
         let mut stalls = Family::new(&STALL_SECONDS);
         for series in input.series.iter().filter(|series| series.process.dispatches) {
             add_counts(&mut chains, &told, series);
-            add_stalls(&mut stalls, &told, series);
+            add_times(&mut attributed, &told, series, &ATTRIBUTED);
+            add_times(&mut stalls, &told, series, &LOST);
         }
-        Ok(made([chains, stalls]))
+        Ok(made([attributed, chains, stalls]))
     }
 }
 
@@ -76,25 +78,42 @@ fn add_counts(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
     }
 }
 
-/// Every cause that can lose time has a series, at zero if need be: rates then see the first increase.
-fn add_stalls(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
+/// Which of the times of a cause a family has.
+struct Time {
+    /// Which causes can have any.
+    can_have: fn(Cause) -> bool,
+    /// All of it.
+    of: fn(&Stall) -> Nanos,
+    /// What the last chain added.
+    last_of: fn(&Stall) -> Nanos,
+}
+
+const ATTRIBUTED: Time = Time {
+    can_have: Cause::takes_time,
+    of: |stall| stall.attributed,
+    last_of: |stall| stall.last_attributed,
+};
+const LOST: Time =
+    Time { can_have: Cause::loses_time, of: |stall| stall.lost, last_of: |stall| stall.last_lost };
+
+/// Every cause that can have such time has a series, at zero if need be: rates then see the first increase.
+fn add_times(family: &mut Family, told: &Told<'_>, series: &Series<'_>, time: &Time) {
     let own: Vec<&Stall> =
         series.images.iter().filter_map(|id| told.stalls.get(id)).flatten().copied().collect();
     for &cause in Cause::ALL {
         let of_cause = || own.iter().filter(|stall| stall.cause == cause);
-        let lost = Nanos(of_cause().map(|stall| stall.lost.0).sum());
-        if lost == Nanos(0) && !cause.loses_time() {
+        let all = Nanos(of_cause().map(|stall| (time.of)(stall).0).sum());
+        if all == Nanos(0) && !(time.can_have)(cause) {
             continue;
         }
         family.push_created(
             [(&series.pid).into(), (&series.comm).into(), cause.label().into()],
-            Value::Seconds(lost),
+            Value::Seconds(all),
             series.created,
         );
-        family.set_exemplar(
-            of_cause()
-                .next_back()
-                .and_then(|stall| told.exemplar(&stall.last_id, |_| stall.last_lost.as_secs_f64())),
-        );
+        let last = of_cause().rfind(|stall| (time.last_of)(stall) > Nanos(0));
+        family.set_exemplar(last.and_then(|stall| {
+            told.exemplar(&stall.last_id, |_| (time.last_of)(stall).as_secs_f64())
+        }));
     }
 }

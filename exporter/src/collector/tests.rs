@@ -5,8 +5,8 @@ use crate::clock::WallClock;
 use crate::family::Sample;
 use crate::kernel_names::KernelLaunches;
 use crate::metric::{
-    CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, DISPATCHER_LOST, DISPATCHER_TIME,
-    DISPATCHER_WALL, KERNEL_LAUNCHES, Metric, PROCESSES_OBSERVED, STALL_SECONDS,
+    CAUSAL_CHAIN_SECONDS, CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, DISPATCHER_LOST,
+    DISPATCHER_TIME, DISPATCHER_WALL, KERNEL_LAUNCHES, Metric, PROCESSES_OBSERVED, STALL_SECONDS,
 };
 use crate::server::ReloadState;
 use gpucause_abi::hist::{Histogram, slot_of};
@@ -142,15 +142,19 @@ fn nanos(sample: &Sample) -> u64 {
 }
 
 #[test]
-fn every_cause_that_can_lose_time_has_a_series_from_the_start_and_no_other() {
+fn every_cause_that_can_take_or_lose_time_has_a_series_from_the_start_and_no_other() {
     let families = Collectors::default().gather(&observation(vec![process(1, 5, 3)]));
-    let told: Vec<_> = samples(&families, &STALL_SECONDS)
-        .iter()
-        .map(|stall| stall.labels[2].as_str().to_owned())
-        .collect();
-    let can = Cause::ALL.iter().filter(|cause| cause.loses_time()).map(|cause| cause.label());
-    assert_eq!(told, can.collect::<Vec<_>>());
-    assert!(!told.iter().any(|cause| cause == "oom_kill"));
+    let causes = |metric| -> Vec<_> {
+        let samples = samples(&families, metric);
+        samples.iter().map(|sample| sample.labels[2].as_str().to_owned()).collect()
+    };
+    let that = |can: fn(Cause) -> bool| -> Vec<_> {
+        Cause::ALL.iter().filter(|&&cause| can(cause)).map(|cause| cause.label()).collect()
+    };
+    assert_eq!(causes(&CAUSAL_CHAIN_SECONDS), that(Cause::takes_time));
+    assert_eq!(causes(&STALL_SECONDS), that(Cause::loses_time));
+    assert!(!causes(&CAUSAL_CHAIN_SECONDS).iter().any(|cause| cause == "oom_kill"));
+    assert!(!causes(&STALL_SECONDS).iter().any(|cause| cause == "implicit_sync"));
 }
 
 proptest! {
@@ -168,8 +172,8 @@ proptest! {
         prop_assert_eq!(wall.iter().map(nanos).sum::<u64>(), all);
         // As the page says what is lost, in words of its own.
         let is_lost = |phase: &str, state: &str| match state {
-            "preempted" | "runqueue" => true,
-            "futex" | "io" | "page_fault" => phase != "sync",
+            "runqueue" => true,
+            "preempted" | "futex" | "io" | "page_fault" => phase != "sync",
             _ => false,
         };
         let mut expected = BTreeMap::new();

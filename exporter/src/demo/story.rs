@@ -74,8 +74,9 @@ fn block(chain: &Chain) -> String {
     }
     let _ = writeln!(
         text,
-        "  Explains {:.0} % of the effect; {:.2} s lost so far. Id: {}\n  Try: {}",
+        "  Explains {:.0} % of the effect; took {:.2} s so far, {:.2} s of it lost. Id: {}\n  Try: {}",
         100.0 * chain.explained,
+        chain.attributed_seconds(),
         chain.lost_seconds,
         chain.id,
         chain.fix
@@ -93,7 +94,7 @@ pub(super) fn comparison(account: &Account, chains: &[Chain]) -> String {
         text.push_str("  nothing was wrong\n");
     } else {
         let lost = account.truths.last().map_or(0.0, |truth| truth.lost_seconds);
-        let _ = writeln!(text, "  {}{}: {lost:.2} s lost", injected.cause, by(injected));
+        let _ = writeln!(text, "  {}{}: {lost:.2} s", injected.cause, by(injected));
     }
     text.push_str("What gpucause found:\n");
     for chain in chains {
@@ -102,12 +103,14 @@ pub(super) fn comparison(account: &Account, chains: &[Chain]) -> String {
             culprit.map_or(String::new(), |own| format!(" by {} (PID {})", own.comm, own.pid));
         let _ = write!(
             text,
-            "  {}{culprit} [{}]: {:.2} s lost",
-            chain.cause, chain.severity, chain.lost_seconds
+            "  {}{culprit} [{}]: {:.2} s",
+            chain.cause,
+            chain.severity,
+            chain.attributed_seconds()
         );
         let truth = account.lost_until(chain.last_seen).filter(|truth| *truth > 0.0);
         if let Some(truth) = truth.filter(|_| chain.cause.label() == injected.cause) {
-            let error = 100.0 * (chain.lost_seconds / truth - 1.0);
+            let error = 100.0 * (chain.attributed_seconds() / truth - 1.0);
             let _ = write!(text, ", where {truth:.2} s were measured until then ({error:+.1} %)");
         }
         text.push('\n');
@@ -170,7 +173,7 @@ mod tests {
             "New chain 10.0 s after",
             "It was preempted.",
             "fluent-bit --preempted, 0.90 s--> demo-trainer",
-            "Explains 98 % of the effect; 3.80 s lost so far. Id: 1-5-cpu_preemption",
+            "Explains 98 % of the effect; took 3.80 s so far, 3.80 s of it lost. Id: 1-5-cpu_preemption",
             "Try: Pin it.",
         ] {
             assert!(first.contains(part), "{part}: {first}");
@@ -182,10 +185,7 @@ mod tests {
     #[test]
     fn the_end_compares_with_the_workloads_own_account() {
         let text = comparison(&account(), &[chain(Severity::High)]);
-        assert!(text.contains("cpu_preemption by fluent-bit (PID 7): 4.00 s lost"), "{text}");
-        assert!(
-            text.contains("3.80 s lost, where 4.00 s were measured until then (-5.0 %)"),
-            "{text}"
-        );
+        assert!(text.contains("cpu_preemption by fluent-bit (PID 7): 4.00 s\n"), "{text}");
+        assert!(text.contains("3.80 s, where 4.00 s were measured until then (-5.0 %)"), "{text}");
     }
 }

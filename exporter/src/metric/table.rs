@@ -60,7 +60,7 @@ metrics! {
         "The sum of gpucause_dispatcher_seconds_total over phases and states: as many seconds a second as there are such threads.";
     DISPATCHER_LOST: Counter "gpucause_dispatcher_lost_seconds", SECONDS,
         ["pid", "comm", "state"],
-        "The part of gpucause_dispatcher_seconds_total that is lost to the GPU, summed over phases: preempted and runqueue in all of them; futex, io and page_fault in all but sync.";
+        "GPU-feeding time lost: the part of gpucause_dispatcher_seconds_total in the states preempted, runqueue, futex, io and page_fault outside of phase sync, and in runqueue in sync; summed over phases.";
     PREEMPTED_BY: Counter "gpucause_preempted_by_seconds", SECONDS,
         ["pid", "comm", "culprit"],
         "Time that dispatcher and worker threads could have run, by who had the CPU.";
@@ -144,7 +144,10 @@ metrics! {
         "Causal chains found, each counted once for every severity it reaches; the exemplar names the last.";
     STALL_SECONDS: Counter "gpucause_stall_seconds", SECONDS,
         ["pid", "comm", "cause"],
-        "GPU-feeding time that the process lost to causes that were proven on its own threads.";
+        "GPU-feeding time lost to a proven cause: the part of gpucause_dispatcher_lost_seconds_total that causal chains attribute to it, over all causes never more than that.";
+    CAUSAL_CHAIN_SECONDS: Counter "gpucause_causal_chain_seconds", SECONDS,
+        ["pid", "comm", "cause"],
+        "Time of dispatcher threads that causal chains attribute to the cause, lost or not: beside gpucause_stall_seconds_total what it took on a CPU, in collectives, in waits for the GPU or for a worker's data.";
     PROCESS_INFO: Info "gpucause_process_info", None,
         ["pid", "comm", "ns_pid", "exe", "container_id", "cgroup", "pod", "pod_uid", "namespace", "slurm_job", "user", "rank", "local_rank", "world_size", "gpu_uuid"],
         "What an observed process is; a label is empty where it could not be read.";

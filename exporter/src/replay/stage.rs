@@ -146,20 +146,30 @@ fn recorded(chains: &[Chain], processes: &HashMap<ProcId, Process>) -> Findings 
                 last_id: chain.id.clone(),
             }),
         }
-        let lost = Nanos(
-            Duration::try_from_secs_f64(chain.lost_seconds)
-                .map_or(0, |lost| u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX)),
-        );
+        let (attributed, lost) = (nanos(chain.attributed_seconds()), nanos(chain.lost_seconds));
         let same = |own: &&mut Stall| (own.process, own.cause) == (process, cause);
         match findings.stalls.iter_mut().find(same) {
-            Some(own) => own.lost.0 = own.lost.0.saturating_add(lost.0),
-            None => {
-                let last_id = chain.id.clone();
-                findings.stalls.push(Stall { process, cause, lost, last_id, last_lost: lost });
+            Some(own) => {
+                own.attributed.0 = own.attributed.0.saturating_add(attributed.0);
+                own.lost.0 = own.lost.0.saturating_add(lost.0);
             }
+            None => findings.stalls.push(Stall {
+                process,
+                cause,
+                attributed,
+                lost,
+                last_id: chain.id.clone(),
+                last_attributed: attributed,
+                last_lost: lost,
+            }),
         }
     }
     findings
+}
+
+fn nanos(seconds: f64) -> Nanos {
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Names that were found out when it was recorded.

@@ -8,6 +8,7 @@
 )]
 
 mod files;
+mod launches;
 mod promql;
 
 use files::{Rule, rules};

@@ -94,7 +94,7 @@ fn relieve(stack: &Stack, told: &Told) {
         kill(pid, Signal::SIGKILL).unwrap();
     }
     let pid = told.pid;
-    let lost = format!("process:gpucause_stall:ratio_rate1m{{pid=\"{pid}\"}} < 0.1");
+    let lost = format!("process:gpucause_proven_loss:ratio_rate1m{{pid=\"{pid}\"}} < 0.1");
     within(CLEAR_DEADLINE, "the program loses no time", || stack.prometheus.value(&lost));
 }
 

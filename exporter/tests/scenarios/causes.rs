@@ -89,7 +89,7 @@ fn complaints(outcome: &Outcome, expected: Expected) -> Vec<String> {
 fn loss_complaint(outcome: &Outcome, chain: &Chain, window: (u64, u64)) -> Option<String> {
     let told_at = |ns: u64| {
         let look = outcome.looks.iter().find(|look| look.at_ns == ns)?;
-        look.chains.iter().find(|own| own.id == chain.id).map(|own| own.lost_seconds)
+        look.chains.iter().find(|own| own.id == chain.id).map(Chain::attributed_seconds)
     };
     let gain = |at: &dyn Fn(u64) -> Option<f64>| Some(at(window.1)? - at(window.0)?);
     let told = gain(&told_at);

@@ -150,12 +150,13 @@ impl Outcome {
             for chain in &look.chains {
                 let _ = writeln!(
                     text,
-                    "  {} {} {} {:?} explained {:.2} lost {:.3} s: {}",
+                    "  {} {} {} {:?} explained {:.2} took {:.3} s, lost {:.3} s: {}",
                     chain.severity,
                     chain.cause,
                     chain.effect,
                     chain.culprit,
                     chain.explained,
+                    chain.attributed_seconds(),
                     chain.lost_seconds,
                     chain.sentence
                 );

@@ -53,17 +53,18 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
     if per_process {
         writeln!(
             out,
-            "\nPROCESSES\n  {:>8} {:<16} {:>6} {:>10} {:<9} WORST",
-            "PID", "COMM", "CHAINS", "LOST", "SEVERITY"
+            "\nPROCESSES\n  {:>8} {:<16} {:>6} {:>10} {:>10} {:<9} WORST",
+            "PID", "COMM", "CHAINS", "TAKEN", "LOST", "SEVERITY"
         )?;
         for loss in &incident.processes {
-            let (cause, lost) = loss.worst;
+            let (cause, taken) = loss.worst;
             let comm = line(&loss.comm);
             writeln!(
                 out,
-                "  {:>8} {comm:<16} {:>6} {:>8.1} s {:<9} {cause} ({lost:.1} s)",
+                "  {:>8} {comm:<16} {:>6} {:>8.1} s {:>8.1} s {:<9} {cause} ({taken:.1} s)",
                 loss.pid,
                 loss.chains,
+                loss.attributed_seconds,
                 loss.lost_seconds,
                 loss.severity.label()
             )?;
@@ -95,8 +96,9 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
         .collect();
     writeln!(
         out,
-        "    explains {:.0} % of the effect; {:.1} s lost in all",
+        "    explains {:.0} % of the effect; took {:.1} s in all, {:.1} s of it lost",
         chain.explained * 100.0,
+        chain.attributed_seconds(),
         chain.lost_seconds
     )?;
     writeln!(out, "    evidence: {}", numbers.join(" "))?;

@@ -31,8 +31,8 @@ impl LiveChains {
         }
         // Stable: those of a node stay in its order.
         all.chains.sort_by(|a, b| {
-            let lost = b.chain.lost_seconds.total_cmp(&a.chain.lost_seconds);
-            b.chain.severity.cmp(&a.chain.severity).then(lost)
+            let attributed = b.chain.attributed_seconds().total_cmp(&a.chain.attributed_seconds());
+            b.chain.severity.cmp(&a.chain.severity).then(attributed)
         });
         all
     }

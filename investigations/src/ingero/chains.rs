@@ -132,8 +132,8 @@ impl Ingero {
         let told =
             |chain: &NodeChain| (chain.chain.severity, chain.chain.cause != Cause::Unexplained);
         chains.sort_by(|a, b| {
-            let lost = b.chain.lost_seconds.total_cmp(&a.chain.lost_seconds);
-            told(b).cmp(&told(a)).then(lost).then_with(|| a.chain.id.cmp(&b.chain.id))
+            let attributed = b.chain.attributed_seconds().total_cmp(&a.chain.attributed_seconds());
+            told(b).cmp(&told(a)).then(attributed).then_with(|| a.chain.id.cmp(&b.chain.id))
         });
         Ok(chains)
     }

@@ -120,6 +120,7 @@ pub(super) fn row(node: Option<&String>, chain: &Chain, page: Page) -> Value {
         "victim": {"pid": chain.victim.pid, "tid": chain.victim.tid, "comm": answer::name(&chain.victim.comm)},
         "culprit": chain.culprit.as_ref().map(|own| json!({"pid": own.pid, "comm": answer::name(&own.comm)})),
         "explained": rounded(chain.explained),
+        "attributed_seconds": rounded(chain.attributed_seconds()),
         "lost_seconds": rounded(chain.lost_seconds),
         "sentence": answer::text(&chain.sentence, 600),
         "fix": answer::text(&chain.fix, 400),

@@ -245,10 +245,12 @@ impl Recording for Trace {
                 self.lists.node("chains", row, node).map_err(|failure| self.list(&failure))?;
             let chain: Chain = serde_json::from_str(&json)
                 .map_err(|failure| self.damaged(format!("row {row} of chains: {failure}")))?;
-            chains.push(NodeChain { node, chain });
+            chains.push(NodeChain { node, chain: chain.upgraded() });
         }
         chains.sort_by(|NodeChain { chain: a, .. }, NodeChain { chain: b, .. }| {
-            b.severity.cmp(&a.severity).then(b.lost_seconds.total_cmp(&a.lost_seconds))
+            b.severity
+                .cmp(&a.severity)
+                .then(b.attributed_seconds().total_cmp(&a.attributed_seconds()))
         });
         Ok(chains)
     }

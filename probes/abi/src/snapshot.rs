@@ -336,11 +336,17 @@ impl TimeAccount {
         Nanos(self.0.iter().flatten().fold(0, |all, time| all.saturating_add(time.0)))
     }
 
-    /// The time in one state that was lost to the GPU: that of the phases in which it is.
+    /// The time in one state that was lost to the GPU: that of the phases in which [it is](State::is_lost_in).
     #[must_use]
     pub fn lost(&self, state: State) -> Nanos {
         let lost = Phase::ALL.iter().filter(|&&phase| state.is_lost_in(phase));
         Nanos(lost.fold(0, |all, &phase| all.saturating_add(self.at(phase, state).0)))
+    }
+
+    /// The time that was lost to the GPU, in all states.
+    #[must_use]
+    pub fn all_lost(&self) -> Nanos {
+        Nanos(State::all().fold(0, |all, state| all.saturating_add(self.lost(state).0)))
     }
 
     /// Adds another account, cell by cell.

@@ -167,13 +167,16 @@ impl State {
         }
     }
 
-    /// Whether a dispatcher's time in this state is lost to the GPU while it is in a phase: without a CPU anywhere, or blocked
-    /// on a lock, a disk or a page outside of a wait for the GPU.
+    /// Whether a dispatcher's time in this state and phase is lost to the GPU. This is the one definition, for metrics, rules,
+    /// chains and `top`. In a wait for the GPU only the wait for a CPU after the wake-up is lost: a polling thread that is
+    /// preempted there delays nothing that can be measured. Elsewhere it is time without a CPU, or blocked on a lock, a disk or
+    /// a page.
     #[must_use]
     pub const fn is_lost_in(self, phase: Phase) -> bool {
-        match self {
-            Self::Off(Reason::Preempted | Reason::Runqueue) => true,
-            Self::Off(Reason::Futex | Reason::Io | Reason::PageFault) => {
+        let Self::Off(reason) = self else { return false };
+        match reason {
+            Reason::Runqueue => true,
+            Reason::Preempted | Reason::Futex | Reason::Io | Reason::PageFault => {
                 !matches!(phase, Phase::Sync)
             }
             _ => false,

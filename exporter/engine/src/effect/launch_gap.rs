@@ -1,7 +1,7 @@
 //! Time between launches that a feeding thread was off the CPU for, waiting for the GPU apart.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_abi::state::{Reason, State};
 
 use super::{Measured, Phases, own_waits, ratio, total};
 use crate::case::Subject;
@@ -12,13 +12,9 @@ use crate::settings::Settings;
 /// Threads of a process that are looked at, those first that launched most.
 const THREADS: usize = 4;
 
-/// Off-CPU time of a thread for a reason, between launches. A thread that was woken because the GPU is done and gets no CPU
-/// loses that time too; one that is preempted while it polls for the GPU does not.
+/// Off-CPU time of a thread for a reason, between launches; of a wait for the GPU the part that is lost.
 fn between_launches(thread: &ThreadDelta, reason: Reason) -> Nanos {
-    let state = State::Off(reason);
-    let outside = thread.in_state(state, |phase| Phases::BetweenLaunches.contain(phase));
-    let queued = reason == Reason::Runqueue;
-    Nanos(outside.0 + if queued { thread.time.at(Phase::Sync, state).0 } else { 0 })
+    thread.in_state(State::Off(reason), |phase| Phases::BetweenLaunches.contain_wait(phase, reason))
 }
 
 /// Gaps of each thread that feeds: one that idles must not hide another that is kept from its work.

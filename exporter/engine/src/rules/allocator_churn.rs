@@ -54,8 +54,8 @@ impl Rule for AllocatorChurn {
         let rate = per_second(delta);
         let freed = delta.count(Class::Free, |_| true);
         let thread = delta.victim(own)?;
-        let (lost, lost_share) = (own(thread), ratio(own(thread), thread.wall));
-        let explained = ratio(lost, thread.in_phase(Phase::Alloc));
+        let (attributed, lost_share) = (own(thread), ratio(own(thread), thread.wall));
+        let explained = ratio(attributed, thread.in_phase(Phase::Alloc));
         let least = rule.min_lost_share.unwrap_or(settings.severities.low);
         let (refused, refused_of_late) =
             (delta.refused_allocations(), subject.long.refused_allocations());
@@ -86,7 +86,7 @@ impl Rule for AllocatorChurn {
             effect: Effect::AllocTail,
             tid: thread.tid,
             explained,
-            lost,
+            attributed,
             lost_share,
             mechanism: if under_pressure {
                 "gives cached device memory back when an allocation fails, and tries again"

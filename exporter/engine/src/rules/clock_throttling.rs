@@ -1,5 +1,6 @@
 //! The GPU runs below its clock, for power or heat. Needs counters of NVML or DCGM; without them it is silent.
 
+use gpucause_abi::Nanos;
 use gpucause_abi::state::Phase;
 
 use super::{Declaration, Rule, Window};
@@ -51,7 +52,9 @@ impl Rule for ClockThrottling {
             tid: Some(thread.tid),
             culprit: None,
             explained: throttled,
-            lost: drop.excess,
+            attributed: drop.excess,
+            // The thread waits for the GPU.
+            lost: Nanos(0),
             lost_share,
             path: vec![Step {
                 from: gpu.clone(),

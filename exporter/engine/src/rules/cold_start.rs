@@ -39,21 +39,21 @@ impl Rule for ColdStart {
         let subject = scene.subjects.get(index)?;
         let settings = scene.settings;
         let rule = settings.rule(Cause::ColdStart);
-        let (launches, lost) = cold(&subject.short);
+        let (launches, attributed) = cold(&subject.short);
         let thread = subject.short.victim(|thread| thread.in_phase(Phase::Launch))?;
-        let lost_share = ratio(lost, thread.wall).min(1.0);
+        let lost_share = ratio(attributed, thread.wall).min(1.0);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
         if launches == 0 || lost_share < least || cold(&subject.long).0 < MIN_COLD {
             return None;
         }
-        let explained = ratio(lost, thread.in_phase(Phase::Launch)).min(1.0);
+        let explained = ratio(attributed, thread.in_phase(Phase::Launch)).min(1.0);
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
             return None;
         }
         let evidence = Evidence::default()
             .with("first_launches", launches as f64)
-            .with("first_launches_seconds", lost.as_secs_f64())
-            .with("first_launch_mean_seconds", lost.as_secs_f64() / launches as f64)
+            .with("first_launches_seconds", attributed.as_secs_f64())
+            .with("first_launch_mean_seconds", attributed.as_secs_f64() / launches as f64)
             .with("kernels", subject.now.kernels.len() as f64)
             .with("lost_share", lost_share)
             .with("explained_share", explained);
@@ -62,7 +62,7 @@ impl Rule for ColdStart {
             effect: Effect::LaunchTail,
             tid: thread.tid,
             explained,
-            lost,
+            attributed,
             lost_share,
             mechanism: "loads kernels at their first launch",
             sentence: "{comm} launched {first_launches|count} kernels for the first time, which took \

@@ -47,7 +47,7 @@ pub(super) fn without_cpu<'a>(
 ) -> Option<Share<'a>> {
     let share = best(scene, subject, cause, |e| e.offcpu(&NO_CPU), |_, t| lost(t, &NO_CPU))?;
     let throttled = scene.cgroup_throttled.get(&subject.now.id).copied().unwrap_or(0);
-    (throttled.saturating_mul(2) < share.lost.0 || throttled == 0).then_some(share)
+    (throttled.saturating_mul(2) < share.attributed.0 || throttled == 0).then_some(share)
 }
 
 pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Share<'_>) -> Finding {
@@ -88,7 +88,8 @@ pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Sha
         tid: Some(share.tid),
         culprit: named.and_then(culprit_of),
         explained: share.explained,
-        lost: share.lost,
+        attributed: share.attributed,
+        lost: share.attributed,
         lost_share: share.lost_share,
         path: vec![
             Step {

@@ -4,7 +4,7 @@ use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::Wait;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 
-use super::share::best;
+use super::share::{Share, best};
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Culprit, Evidence, Step};
@@ -98,11 +98,25 @@ fn for_data(subject: &Subject<'_>, effect: &Measured) -> f64 {
     ratio(Nanos(workers.0.saturating_add(passed_on.0)), all)
 }
 
-/// What a thread lost by such waits.
-fn lost(subject: &Subject<'_>, effect: &Measured, thread: &ThreadDelta) -> Nanos {
+/// What such waits took of a thread's time.
+fn attributed(subject: &Subject<'_>, effect: &Measured, thread: &ThreadDelta) -> Nanos {
     let wanted = |phase| effect.phases.contain(phase);
     let waited = total(WAITS.iter().map(|&reason| thread.in_state(State::Off(reason), wanted)));
     waited.share(for_data(subject, effect))
+}
+
+/// The part of that time that is lost by its state: a wait on a worker's pipe is idle for all that the account knows.
+fn lost(subject: &Subject<'_>, share: &Share<'_>) -> Nanos {
+    let thread = subject.short.threads().iter().find(|thread| thread.tid == share.tid);
+    let lost = |thread: &ThreadDelta| {
+        let of = |reason| {
+            let state = State::Off(reason);
+            let wanted = |phase| share.effect.phases.contain(phase) && state.is_lost_in(phase);
+            thread.in_state(state, wanted)
+        };
+        total(WAITS.iter().map(|&reason| of(reason))).share(for_data(subject, share.effect))
+    };
+    thread.map_or(Nanos(0), lost)
 }
 
 impl Rule for DataloaderStarvation {
@@ -131,7 +145,7 @@ impl Rule for DataloaderStarvation {
             subject,
             cause,
             |effect| effect.offcpu(&WAITS).share(for_data(subject, effect)),
-            |effect, thread| lost(subject, effect, thread),
+            |effect, thread| attributed(subject, effect, thread),
         )?;
         // A worker is forked with its parent's name, and may have given itself another since.
         let waits = subject.waits(share.effect, &WAITS);
@@ -164,7 +178,8 @@ impl Rule for DataloaderStarvation {
             subject: index,
             tid: Some(share.tid),
             explained: share.explained,
-            lost: share.lost,
+            attributed: share.attributed,
+            lost: lost(subject, &share),
             lost_share: share.lost_share,
             path: vec![
                 Step {

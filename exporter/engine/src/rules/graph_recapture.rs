@@ -38,9 +38,9 @@ impl Rule for GraphRecapture {
         let built = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));
         let captured = delta.count(Class::Graph, |name| name.ends_with("StreamBeginCapture"));
         let launched = delta.count(Class::Graph, |name| name.ends_with("GraphLaunch"));
-        let lost = delta.time_in(Class::Graph, is_build_time);
+        let attributed = delta.time_in(Class::Graph, is_build_time);
         let thread = delta.victim(|thread| thread.in_phase(Phase::Graph))?;
-        let lost_share = ratio(lost, thread.wall).min(1.0);
+        let lost_share = ratio(attributed, thread.wall).min(1.0);
         let rate = built as f64 / delta.wall.as_secs_f64().max(1e-9);
         // A graph that pays off is launched more often than built.
         let wasteful = launched < built.saturating_mul(4);
@@ -55,7 +55,7 @@ impl Rule for GraphRecapture {
         if before <= built {
             return None;
         }
-        let explained = ratio(lost, thread.in_phase(Phase::Graph)).min(1.0);
+        let explained = ratio(attributed, thread.in_phase(Phase::Graph)).min(1.0);
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
             return None;
         }
@@ -63,7 +63,7 @@ impl Rule for GraphRecapture {
             .with("graphs_built", built as f64)
             .with("captures", captured as f64)
             .with("graph_launches", launched as f64)
-            .with("building_seconds", lost.as_secs_f64())
+            .with("building_seconds", attributed.as_secs_f64())
             .with("lost_share", lost_share)
             .with("explained_share", explained);
         let doing = OwnDoing {
@@ -71,7 +71,7 @@ impl Rule for GraphRecapture {
             effect: Effect::LaunchGap,
             tid: thread.tid,
             explained,
-            lost,
+            attributed,
             lost_share,
             mechanism: "captures and builds graphs",
             sentence: "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} launches of graphs, which \

@@ -92,7 +92,8 @@ impl Rule for Hang {
             tid: Some(hung.tid),
             culprit: None,
             explained: if cause == Cause::Unexplained { 0.0 } else { explained },
-            lost: wall,
+            attributed: wall,
+            lost: if state.is_lost_in(hung.phase) { time } else { Nanos(0) },
             lost_share: 1.0,
             path: vec![Step {
                 from: victim,

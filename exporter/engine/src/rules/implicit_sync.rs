@@ -61,14 +61,14 @@ impl Rule for ImplicitSync {
         let per_launch = syncs.saturating_add(copies) as f64 / launches.max(1) as f64;
         // The thread that launches may be another than the one that waits: then it is not held up.
         let thread = delta.victim(waited)?;
-        let (lost, lost_share) = (idle(thread), ratio(idle(thread), thread.wall));
+        let (attributed, lost_share) = (idle(thread), ratio(idle(thread), thread.wall));
         let rule = settings.rule(Cause::ImplicitSync);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
         if launches < settings.min_calls || per_launch < STORM || lost_share < least {
             return None;
         }
         // What else the thread waited for is not for lack of launches in flight.
-        let explained = ratio(Nanos(lost.0 + waited(thread).0), thread.wall).min(1.0);
+        let explained = ratio(Nanos(attributed.0 + waited(thread).0), thread.wall).min(1.0);
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
             return None;
         }
@@ -77,7 +77,7 @@ impl Rule for ImplicitSync {
             .with("syncs", syncs as f64)
             .with("blocking_copies_to_host", copies as f64)
             .with("waits_per_launch", per_launch)
-            .with("gpu_idle_seconds", lost.as_secs_f64())
+            .with("gpu_idle_seconds", attributed.as_secs_f64())
             .with("lost_share", lost_share)
             .with("explained_share", explained);
         let doing = OwnDoing {
@@ -85,7 +85,7 @@ impl Rule for ImplicitSync {
             effect: Effect::SyncStorm,
             tid: thread.tid,
             explained,
-            lost,
+            attributed,
             lost_share,
             mechanism: "waits after each launch",
             sentence: "{comm} waits for the GPU {waits_per_launch|times} for each launch ({syncs|count} synchronisations \

@@ -81,7 +81,7 @@ impl Rule for LargeCopy {
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
             return None;
         }
-        let lost = own(thread).share(explained);
+        let attributed = own(thread).share(explained);
         let evidence = Evidence::default()
             .with("large_from_bytes", LARGE_FROM)
             .with("large_copies", large.count as f64)
@@ -95,7 +95,7 @@ impl Rule for LargeCopy {
             effect: Effect::CopyTail,
             tid: thread.tid,
             explained,
-            lost,
+            attributed,
             lost_share,
             mechanism: "copies large blocks",
             sentence: "{comm} spends {lost_share|percent} of its time in copies: {large_copies|count} of {copies|count} were \

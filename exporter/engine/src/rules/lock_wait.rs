@@ -93,7 +93,8 @@ impl Rule for LockWait {
             tid: Some(share.tid),
             culprit: holder.and_then(culprit_of),
             explained: share.explained,
-            lost: share.lost,
+            attributed: share.attributed,
+            lost: share.attributed,
             lost_share: share.lost_share,
             path: vec![
                 Step {

@@ -65,6 +65,7 @@ impl Rule for MemoryLeak {
             tid: None,
             culprit: None,
             explained: 1.0,
+            attributed: Nanos(0),
             lost: Nanos(0),
             // No time is lost until memory runs out.
             lost_share: scene.settings.severities.medium,

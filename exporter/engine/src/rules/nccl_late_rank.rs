@@ -93,8 +93,8 @@ impl Rule for NcclLateRank {
             return None;
         }
         let late_busy = Nanos(late_thread.wall.less(waiting(late_thread)).0);
-        let lost = own_thread.wall.share(lost_share);
-        let explained = ratio(late_busy.min(lost), lost);
+        let attributed = own_thread.wall.share(lost_share);
+        let explained = ratio(late_busy.min(attributed), attributed);
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
             return None;
         }
@@ -127,11 +127,13 @@ impl Rule for NcclLateRank {
             tid: Some(own_thread.tid),
             path: vec![
                 step(culprit.comm.clone(), name.clone(), "comes late to collectives", late_busy),
-                step(name, effect.label().into(), "waits in collectives", lost),
+                step(name, effect.label().into(), "waits in collectives", attributed),
             ],
             culprit: Some(culprit),
             explained,
-            lost,
+            attributed,
+            // It waits in collectives and for the GPU, in states that are not lost.
+            lost: Nanos(0),
             lost_share,
             sentence: tell(sentence, &evidence, &[("comm", &comm)]),
             fix: "Look at the late rank's own chains and time account; if it has none, compare its input sizes, its GPU's clocks and its CPUs with those of the others."

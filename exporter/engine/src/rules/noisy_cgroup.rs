@@ -31,11 +31,12 @@ impl Rule for NoisyCgroup {
         let throttled = Nanos(*scene.cgroup_throttled.get(&subject.now.id)?);
         let (cause, offcpu) = (Cause::NoisyCgroup, NO_CPU);
         let share = best(scene, subject, cause, |e| e.offcpu(&offcpu), |_, t| lost(t, &offcpu))?;
-        if throttled.0 == 0 || throttled.0.saturating_mul(2) < share.lost.0 {
+        if throttled.0 == 0 || throttled.0.saturating_mul(2) < share.attributed.0 {
             return None;
         }
         // Of the time without a CPU, the limit is to blame for no more than it stopped anybody for.
-        let part = if throttled < share.lost { ratio(throttled, share.lost) } else { 1.0 };
+        let part =
+            if throttled < share.attributed { ratio(throttled, share.attributed) } else { 1.0 };
         let explained = share.explained * part;
         let needed = scene.settings.rule(cause).explained_share;
         if explained < needed.unwrap_or(scene.settings.explained_share) {
@@ -57,7 +58,8 @@ impl Rule for NoisyCgroup {
             tid: Some(share.tid),
             culprit: None,
             explained,
-            lost: share.lost.min(throttled),
+            attributed: share.attributed.min(throttled),
+            lost: share.attributed.min(throttled),
             lost_share,
             path: vec![
                 Step {

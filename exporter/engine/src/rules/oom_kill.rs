@@ -51,6 +51,7 @@ impl Rule for OomKill {
             tid: None,
             culprit: None,
             explained: 1.0,
+            attributed: Nanos(0),
             lost: Nanos(0),
             lost_share: share,
             path: vec![Step {

@@ -1,6 +1,6 @@
 //! What the rules for off-CPU time have in common: which effect the time explains best, and what the victim lost by it.
 
-use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_abi::state::{Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::case::{Scene, Subject};
@@ -22,10 +22,10 @@ pub(super) struct Share<'a> {
     pub(super) time: Nanos,
     /// Its share of the effect, 0 to 1.
     pub(super) explained: f64,
-    /// The thread of the effect, or that lost most.
+    /// The thread of the effect, or that the cause took most of.
     pub(super) tid: Tid,
-    /// What it lost since the last look.
-    pub(super) lost: Nanos,
+    /// What the cause took of its time since the last look.
+    pub(super) attributed: Nanos,
     /// Which share of the window of the effect that was: a thread that lived for a moment has not lost much.
     pub(super) lost_share: f64,
 }
@@ -61,8 +61,8 @@ pub(super) fn best<'a>(
         };
         let lost_share = ratio(lost_of(thread), delta.wall).min(1.0);
         let now = subject.short.threads().iter().find(|own| own.tid == thread.tid);
-        let lost = now.map_or(Nanos(0), lost_of);
-        Some(Share { effect, time, explained, tid: thread.tid, lost, lost_share })
+        let attributed = now.map_or(Nanos(0), lost_of);
+        Some(Share { effect, time, explained, tid: thread.tid, attributed, lost_share })
     });
     let enough = |share: &Share<'_>| share.lost_share >= least;
     // A tail says more than a gap when both are explained: it is what is looked at first.
@@ -77,13 +77,9 @@ fn off_cpu(thread: &ThreadDelta, phases: Phases) -> Nanos {
     total(Reason::ALL.iter().map(time))
 }
 
-/// What a thread loses by being off the CPU for these reasons: all but what it waits for the GPU. A thread that the GPU has
-/// woken and that gets no CPU loses that too.
+/// What a thread lost by being off the CPU for these reasons.
 pub(super) fn lost(thread: &ThreadDelta, reasons: &[Reason]) -> Nanos {
-    let outside = |reason| thread.in_state(State::Off(reason), |p| Phases::Feeding.contain(p)).0;
-    let queued = thread.time.at(Phase::Sync, State::Off(Reason::Runqueue)).0;
-    let in_sync = if reasons.contains(&Reason::Runqueue) { queued } else { 0 };
-    Nanos(reasons.iter().map(|&reason| outside(reason)).sum::<u64>() + in_sync)
+    total(reasons.iter().map(|&reason| thread.time.lost(State::Off(reason))))
 }
 
 impl Share<'_> {
@@ -134,7 +130,8 @@ pub(super) fn blocked(scene: &Scene<'_>, index: usize, told: &Blocked) -> Option
         tid: Some(share.tid),
         culprit: None,
         explained: share.explained,
-        lost: share.lost,
+        attributed: share.attributed,
+        lost: share.attributed,
         lost_share: share.lost_share,
         path: vec![
             step(told.by.into(), victim.clone(), told.mechanism),

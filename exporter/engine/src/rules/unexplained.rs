@@ -57,6 +57,7 @@ impl Rule for Unexplained {
             tid: Some(thread.tid),
             culprit: None,
             explained: 0.0,
+            attributed: Nanos(0),
             lost: Nanos(0),
             // That a full queue made launches wait, and so nothing was lost, is as likely.
             lost_share: scene.settings.severities.low,

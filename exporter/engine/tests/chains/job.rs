@@ -3,7 +3,7 @@
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
-use crate::host::{Host, WINDOW, lost};
+use crate::host::{Host, WINDOW, lost, takes};
 use crate::process::{MS, Process, US};
 use crate::stories::{self, TROUBLE, steady, trained};
 
@@ -17,7 +17,7 @@ fn every_rank_that_waits_names_the_one_that_is_late() {
     for chain in chains {
         assert_eq!((chain.cause, chain.severity), (Cause::NcclLateRank, Severity::High));
         assert_eq!(chain.culprit, Some(Culprit { pid: 102, comm: "train".into() }));
-        lost(chain, u64::from(TROUBLE) * 800 * MS);
+        takes(chain, u64::from(TROUBLE) * 800 * MS);
     }
 }
 
@@ -75,7 +75,7 @@ fn gpus_below_their_clock_explain_a_drop_of_a_thread_that_waits_for_them() {
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchRateDrop, Severity::Critical));
     assert!((chain.explained - 0.8).abs() < 0.01, "{}", chain.explained);
     // Half as many launches: half the time.
-    lost(chain, u64::from(TROUBLE) * WINDOW / 2);
+    takes(chain, u64::from(TROUBLE) * WINDOW / 2);
 }
 
 #[test]
@@ -108,6 +108,24 @@ fn a_launch_that_does_not_return_hangs() {
     assert_eq!(chain.evidence.get("age_seconds"), Some(16.0));
     // From ten seconds on, at the fifth look.
     lost(chain, 4 * WINDOW);
+}
+
+#[test]
+fn a_hang_and_a_lock_that_share_a_wait_lose_it_once() {
+    let mut host = trained();
+    let waited = 1_200 * MS;
+    for window in 1..=8 {
+        host.run(1, |train| {
+            train.on(100).off(Phase::Launch, Reason::Futex, waited);
+            train.blame(Phase::Launch, Reason::Futex, stories::HOLDER, waited, waited);
+            train.in_call(Some(("cudaLaunchKernel", window * 2_000 * MS)));
+        });
+    }
+    let chains = host.chains();
+    let locks: Vec<_> = chains.iter().filter(|chain| chain.cause == Cause::LockWait).collect();
+    assert_eq!(locks.len(), 2, "{chains:#?}");
+    let lost: f64 = locks.iter().map(|chain| chain.lost_seconds).sum();
+    assert!((0.8..=1.0).contains(&(lost / (8.0 * 1.2))), "{lost}");
 }
 
 #[test]

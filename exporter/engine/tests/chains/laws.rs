@@ -8,7 +8,7 @@ use gpucause_abi::op::{CopyKind, OPS, OpId};
 use gpucause_abi::snapshot::{
     CallSnapshot, DispatcherSnapshot, ProcessSnapshot, Snapshot, StallSnapshot, TimeAccount, Wait,
 };
-use gpucause_abi::state::{Phase, Reason, Relation};
+use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{Engine, Moment};
@@ -49,6 +49,17 @@ fn account() -> impl Strategy<Value = TimeAccount> {
         }
         account
     })
+}
+
+/// The outermost call of a thread; some have not returned for minutes.
+fn inflight() -> impl Strategy<Value = Option<(OpId, Nanos)>> {
+    let call = (0..OPS.len() as u16, 0..1_000_000_000_000u64);
+    prop::option::weighted(0.2, call.prop_map(|(op, age)| (OpId(op), Nanos(age))))
+}
+
+/// What a worker computes between two looks: often without a pause.
+fn worker_time() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => Just(2_000_000_000u64), 1 => 0..2_000_000_000u64]
 }
 
 fn thread() -> impl Strategy<Value = DispatcherSnapshot> {
@@ -153,7 +164,9 @@ fn chains_are_sane(engine: &Engine, wall: f64) {
     assert_eq!(ids.len(), chains.len());
     for chain in chains {
         assert!((0.0..=1.0).contains(&chain.explained), "{chain:?}");
-        assert!((0.0..=wall * 1.000_001).contains(&chain.lost_seconds), "{wall} {chain:?}");
+        let (attributed, lost) = (chain.attributed_seconds(), chain.lost_seconds);
+        assert!((0.0..=wall * 1.000_001).contains(&attributed), "{wall} {chain:?}");
+        assert!((0.0..=attributed * 1.000_001).contains(&lost), "{chain:?}");
         assert!(chain.first_seen <= chain.last_seen, "{chain:?}");
         told_numbers_are_evidence(chain);
     }
@@ -169,7 +182,7 @@ proptest! {
     ) {
         let mut engine = Engine::new(if eagerly { eager() } else { Settings::default() });
         let (mut now, mut first, mut latest) = (1_000_000_000_000u64, None, 0);
-        let (mut lost, mut stalls) = (HashMap::<String, f64>::new(), HashMap::new());
+        let (mut chains, mut stalls) = (HashMap::<String, (f64, f64)>::new(), HashMap::new());
         for (step, processes) in looks {
             // A step above a day goes back.
             let back = step > 86_400_000_000_000;
@@ -181,20 +194,22 @@ proptest! {
             // A process may have begun half a second before the look that it is not in.
             chains_are_sane(&engine, (latest.max(first) - first) as f64 / 1e9 + 7.0);
             for chain in engine.chains() {
-                let before = lost.insert(chain.id.clone(), chain.lost_seconds);
-                prop_assert!(before <= Some(chain.lost_seconds));
+                let both = (chain.attributed_seconds(), chain.lost_seconds);
+                let before = chains.insert(chain.id.clone(), both).unwrap_or_default();
+                prop_assert!(before.0 <= both.0 && before.1 <= both.1);
             }
             stalls.retain(|(process, _), _| present.contains(process));
             for stall in engine.stalls() {
-                let before = stalls.insert((stall.process, stall.cause), stall.lost);
-                prop_assert!(before <= Some(stall.lost));
+                let both = (stall.attributed, stall.lost);
+                let before = stalls.insert((stall.process, stall.cause), both).unwrap_or_default();
+                prop_assert!(before.0 <= both.0 && before.1 <= both.1);
             }
         }
     }
 
     #[test]
-    fn accounts_that_grow_lose_no_more_than_their_wall_time(
-        steps in some((account(), some(wait(), 0..3), calls()), 4..20),
+    fn proven_loss_is_at_most_what_the_account_lost_and_attributed_time_at_most_the_wall_time(
+        steps in some((account(), some(wait(), 0..3), calls(), inflight(), worker_time()), 4..20),
     ) {
         let mut engine = Engine::new(eager());
         let mut process = ProcessSnapshot::new(ProcId(1), Tgid(7), comm("p"));
@@ -203,9 +218,12 @@ proptest! {
         let wall = Nanos(0);
         let time = TimeAccount::default();
         process.dispatchers = vec![DispatcherSnapshot { tid: Tid(7), wall, time, inflight: None }];
+        let mut worker = ProcessSnapshot::new(ProcId(2), Tgid(8), comm("w"));
+        worker.parent = Some(ProcId(1));
+        worker.worker = Some(Box::new(DispatcherSnapshot { tid: Tid(8), wall, time, inflight: None }));
         let (mut now, mut causes) = (5_000_000_000u64, HashMap::new());
-        look(&mut engine, now, vec![process.clone()]);
-        for (account, waits, (call, stall)) in steps {
+        look(&mut engine, now, vec![process.clone(), worker.clone()]);
+        for (account, waits, (call, stall), inflight, worked) in steps {
             now += 2_000_000_000;
             let thread = &mut process.dispatchers[0];
             // The window's time, cut in the parts that were drawn.
@@ -214,18 +232,28 @@ proptest! {
                 cell.0 += Nanos(2_000_000_000).share(part.0 as f64 / all).0;
             }
             thread.wall = thread.time.total();
+            thread.inflight = inflight;
             process.dispatcher_time = thread.time;
             process.waits = waits;
             (process.calls, process.stalls) = (vec![call], vec![stall]);
-            look(&mut engine, now, vec![process.clone()]);
+            worker.ended_waits.0 += 1;
+            let own = worker.worker.as_mut().unwrap();
+            own.time.0[Phase::Host as usize][State::Running.index()].0 += worked;
+            own.wall.0 += worked;
+            look(&mut engine, now, vec![process.clone(), worker.clone()]);
             let wall = (now - 5_000_000_000) as f64 / 1e9;
             chains_are_sane(&engine, wall);
-            for stall in engine.stalls() {
-                let before = causes.insert(stall.cause, stall.lost);
-                prop_assert!(before <= Some(stall.lost));
+            for stall in engine.stalls().filter(|stall| stall.process == ProcId(1)) {
+                let both = (stall.attributed, stall.lost);
+                let before = causes.insert(stall.cause, both).unwrap_or_default();
+                prop_assert!(before.0 <= both.0 && before.1 <= both.1);
+                prop_assert!(both.1 <= both.0);
             }
-            let all: f64 = causes.values().map(|lost| lost.as_secs_f64()).sum();
-            prop_assert!(all <= wall * 1.000_001, "{causes:?} in {wall} s");
+            let attributed: f64 = causes.values().map(|both| both.0.as_secs_f64()).sum();
+            prop_assert!(attributed <= wall * 1.000_001, "{causes:?} in {wall} s");
+            let lost: u64 = causes.values().map(|both| both.1.0).sum();
+            let account = process.dispatcher_time.all_lost();
+            prop_assert!(lost <= account.0, "{causes:?} of {account:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ use gpucause_abi::op::CopyKind;
 use gpucause_abi::state::Reason;
 use gpucause_engine::chain::{Cause, Effect, Severity};
 
-use crate::host::{Host, lost};
+use crate::host::{Host, takes};
 use crate::process::{MIB, MS, US};
 use crate::stories::{self, TROUBLE, steady, trained};
 
@@ -14,7 +14,7 @@ fn a_wait_after_every_launch_is_a_storm() {
     let chain = host.only(Cause::ImplicitSync);
     // All but 4,000 waits of 302 us; the time in launches is idle time of the GPU too.
     assert_eq!((chain.effect, chain.severity), (Effect::SyncStorm, Severity::High));
-    lost(chain, u64::from(TROUBLE) * (2_000 * MS - 4_000 * 302 * US));
+    takes(chain, u64::from(TROUBLE) * (2_000 * MS - 4_000 * 302 * US));
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn a_blocking_copy_after_most_launches_is_one_too() {
     let host = stories::copying_results();
     let chain = host.only(Cause::ImplicitSync);
     assert_eq!(chain.evidence.get("blocking_copies_to_host"), Some(3_000.0));
-    lost(chain, u64::from(TROUBLE) * (2_000 * MS - 3_000 * 400 * US));
+    takes(chain, u64::from(TROUBLE) * (2_000 * MS - 3_000 * 400 * US));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn taking_and_giving_back_memory_all_the_time_is_churn() {
     let host = stories::churning();
     let chain = host.only(Cause::AllocatorChurn);
     assert_eq!((chain.effect, chain.severity), (Effect::AllocTail, Severity::Medium));
-    lost(chain, u64::from(2 * TROUBLE) * 300 * MS);
+    takes(chain, u64::from(2 * TROUBLE) * 300 * MS);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn graphs_built_for_every_launch_are_told() {
     let chain = host.only(Cause::GraphRecapture);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::Medium));
     // The first window may be that of a program that starts.
-    lost(chain, u64::from(TROUBLE - 1) * 20 * 17_100 * US);
+    takes(chain, u64::from(TROUBLE - 1) * 20 * 17_100 * US);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn kernels_loaded_long_after_the_start_are_told() {
     let host = stories::loading_kernels();
     let chain = host.only(Cause::ColdStart);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::High));
-    lost(chain, u64::from(TROUBLE) * 600 * MS);
+    takes(chain, u64::from(TROUBLE) * 600 * MS);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn large_copies_are_slow_because_they_are_large() {
     let host = stories::copying_blocks();
     let chain = host.only(Cause::LargeCopy);
     assert_eq!((chain.effect, chain.severity), (Effect::CopyTail, Severity::High));
-    lost(chain, u64::from(TROUBLE) * 800 * MS);
+    takes(chain, u64::from(TROUBLE) * 800 * MS);
 }
 
 #[test]

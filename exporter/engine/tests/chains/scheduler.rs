@@ -4,7 +4,7 @@ use gpucause_abi::op::CopyKind;
 use gpucause_abi::state::{Phase, Reason};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
-use crate::host::{Host, lost};
+use crate::host::{Host, lost, takes};
 use crate::process::{MS, US};
 use crate::stories::{self, HOG, TROUBLE, steady, trained};
 
@@ -112,7 +112,7 @@ fn first_launches_beside_a_busy_neighbour_are_not_the_schedulers() {
         busy_neighbour(train);
     });
     host.does_not_blame(&SCHEDULER);
-    lost(host.only(Cause::ColdStart), u64::from(TROUBLE) * 520 * MS);
+    takes(host.only(Cause::ColdStart), u64::from(TROUBLE) * 520 * MS);
 }
 
 #[test]

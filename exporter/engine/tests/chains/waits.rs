@@ -3,7 +3,7 @@
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
-use crate::host::lost;
+use crate::host::{lost, takes};
 use crate::process::{KERNEL, MS, US, Whom, comm};
 use crate::stories::{self, HOLDER, TROUBLE, WORKER, steady, trained};
 
@@ -83,7 +83,7 @@ fn workers_that_read_from_a_slow_disk_starve_their_trainer() {
         "{}",
         chain.sentence
     );
-    lost(chain, u64::from(TROUBLE) * 900 * MS);
+    takes(chain, u64::from(TROUBLE) * 900 * MS);
 }
 
 #[test]

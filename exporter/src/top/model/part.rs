@@ -69,15 +69,14 @@ impl Part {
         }
     }
 
-    /// Whether the GPU was fed by nobody meanwhile, for no reason of its own.
+    /// Whether it has the time that [is lost](State::is_lost_in), and no other.
     pub(crate) const fn is_lost(self) -> bool {
         matches!(self, Self::Preempted | Self::Futex | Self::Io | Self::PageFault)
     }
 
     pub(crate) const fn of(phase: Phase, state: State) -> Self {
         match (phase, state) {
-            (_, State::Off(Reason::Preempted | Reason::Runqueue)) => Self::Preempted,
-            (Phase::Sync, _) => Self::Gpu,
+            (Phase::Sync, _) if !state.is_lost_in(phase) => Self::Gpu,
             (Phase::Host, State::Running) => Self::Host,
             (Phase::Launch, State::Running) => Self::Launch,
             (_, State::Running) => Self::Calls,

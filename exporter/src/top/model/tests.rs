@@ -277,12 +277,14 @@ fn launches_of_graphs_count_and_are_judged_where_there_are_no_others() {
 }
 
 #[test]
-fn time_is_lost_without_a_cpu_anywhere_and_behind_locks_disks_and_pages_outside_of_sync() {
+fn time_is_lost_without_a_cpu_or_behind_locks_disks_and_pages_outside_of_sync_and_queued_in_it() {
     for &phase in Phase::ALL {
         for state in State::all() {
             let lost = match state {
-                State::Off(Reason::Preempted | Reason::Runqueue) => true,
-                State::Off(Reason::Futex | Reason::Io | Reason::PageFault) => phase != Phase::Sync,
+                State::Off(Reason::Runqueue) => true,
+                State::Off(Reason::Preempted | Reason::Futex | Reason::Io | Reason::PageFault) => {
+                    phase != Phase::Sync
+                }
                 _ => false,
             };
             assert_eq!(Part::of(phase, state).is_lost(), lost, "{phase:?} {state:?}");

@@ -344,7 +344,11 @@ fn beyond(slow: &Slow<'_>) -> u64 {
 }
 
 fn weight(chain: &NodeChain) -> u64 {
-    let lost = chain.chain.evidence.get("excess_seconds").unwrap_or(chain.chain.lost_seconds);
+    let lost = chain
+        .chain
+        .evidence
+        .get("excess_seconds")
+        .unwrap_or_else(|| chain.chain.attributed_seconds());
     std::time::Duration::try_from_secs_f64(lost.max(0.0))
         .map_or(u64::MAX, |lost| u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -38,14 +38,16 @@ impl Scene<'_> {
         let process = self.file.lists.get(finding.process)?;
         let (cause, effect) = (finding.cause, finding.effect);
         let lost_share = share(finding.lost_ns, finding.span_ns).min(1.0);
+        let unexplained = cause == Cause::Unexplained;
+        let attributed_seconds = if unexplained { 0.0 } else { seconds(finding.lost_ns) };
         let evidence = finding.evidence.with("lost_share", lost_share);
+        let evidence = evidence.with(Chain::ATTRIBUTED, attributed_seconds);
         let victim = format!("{} ({})", process.comm, process.pid);
-        let lost_seconds = seconds(finding.lost_ns);
         let step = |from: String, to: String, mechanism: &str| Step {
             from,
             to,
             mechanism: mechanism.into(),
-            seconds: lost_seconds,
+            seconds: seconds(finding.lost_ns),
         };
         let mut path = Vec::new();
         if let Some((from, mechanism)) = finding.from {
@@ -67,7 +69,6 @@ impl Scene<'_> {
             process.pid,
             finding.tid
         );
-        let unexplained = cause == Cause::Unexplained;
         let chain = Chain {
             id,
             cause,
@@ -76,7 +77,7 @@ impl Scene<'_> {
             victim: Victim { pid: process.pid, tid: finding.tid, comm: process.comm.clone() },
             culprit: finding.culprit,
             explained: finding.explained,
-            lost_seconds: if unexplained { 0.0 } else { lost_seconds },
+            lost_seconds: if cause.loses_time() { attributed_seconds } else { 0.0 },
             evidence,
             path,
             sentence,
