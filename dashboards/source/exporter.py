@@ -234,7 +234,7 @@ def _cost():
             ],
             unit="percentunit",
             legend=("lastNotNull", "min"),
-            runbooks=["GpucauseProbesOverBudget"],
+            runbooks=["GpucauseProbesOverBudget", "GpucauseProbesDisabled"],
         ),
     ]
 

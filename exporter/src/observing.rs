@@ -55,7 +55,12 @@ impl Observing {
         log.clock = log.clock.refreshed();
         let now = log.clock.unix_seconds(monotonic_now());
         let switch = log.switch;
-        log.state.continue_with(judge(status, switch, now));
+        let period = judge(status, switch, now);
+        // Observation begins with the first state that is not the search for libraries.
+        match log.state.earlier.is_empty() && log.state.current.reason == STARTING {
+            true => log.state = period.into(),
+            false => log.state.continue_with(period),
+        }
         log.state.clone()
     }
 
@@ -210,8 +215,13 @@ mod tests {
     #[test]
     fn the_state_is_kept_with_the_time_when_it_began() {
         let observing = Observing::new();
-        assert_eq!(observing.update(&status()).current.state, State::Attached);
+        let mut starting = status();
+        starting.discovery.scans = 0;
+        assert_eq!(observing.update(&starting).current.reason, STARTING);
+        let begun = observing.update(&status());
+        assert_eq!((begun.current.state, begun.earlier.len()), (State::Attached, 0));
         let since = observing.update(&status()).current.since;
+        assert_eq!(since, begun.current.since);
         observing.set_switch(Switch::Signal);
         let state = observing.update(&Status { enabled: false, ..status() });
         assert_eq!((state.current.state, &*state.current.reason), (State::Disabled, BY_SIGNAL));
