@@ -6,6 +6,7 @@ use gpucause_engine::observation::{ObservationState, State as Observation};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::node::{self, AskError, NodeUrl};
 use gpucause_investigations::observation::sentence;
+use tokio::time::timeout;
 
 use super::{Line, State};
 use crate::nodes::asked;
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) fn line(address: &ListenAddress) -> Option<Line> {
     let url: NodeUrl = format!("http://{}", address.reached_at()?).parse().ok()?;
     let client = Client::new(url.address().clone(), None).ok()?;
-    let answer = asked(tokio::time::timeout(PATIENCE, node::chains(&client))).ok()?.ok()?;
+    let answer = asked(async { timeout(PATIENCE, node::chains(&client)).await }).ok()?.ok()?;
     let (state, detail) = match answer {
         Ok(told) => observes(told.observation.as_ref()),
         Err(AskError::Unauthorized(_)) => {
