@@ -1,4 +1,4 @@
-//! The observation state of this daemon: what the probes report, judged in one place, and since when it is so.
+//! The observation state of this daemon: what the probes report, evaluated in one place, and since when it is so.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -49,13 +49,13 @@ impl Observing {
         self.log().switch = switch;
     }
 
-    /// The state now. To be called every second or so, since what is between two calls is not seen.
+    /// The state now. To be called every second or so, since a change and its reversal between two calls leave no trace.
     pub(crate) fn update(&self, status: &Status) -> ObservationState {
         let mut log = self.log();
         log.clock = log.clock.refreshed();
         let now = log.clock.unix_seconds(monotonic_now());
         let switch = log.switch;
-        let period = judge(status, switch, now);
+        let period = evaluate(status, switch, now);
         // Observation begins with the first state that is not the search for libraries.
         match log.state.earlier.is_empty() && log.state.current.reason == STARTING {
             true => log.state = period.into(),
@@ -70,7 +70,7 @@ impl Observing {
 }
 
 /// What the probes report, as a period that begins now.
-fn judge(status: &Status, switch: Switch, since: f64) -> Period {
+fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
     if !status.enabled {
         let reason = match switch {
             Switch::Configuration => BY_CONFIGURATION,
@@ -168,43 +168,43 @@ mod tests {
         }
     }
 
-    fn judged(change: impl FnOnce(&mut Status)) -> (State, Option<f64>, String) {
+    fn evaluated(change: impl FnOnce(&mut Status)) -> (State, Option<f64>, String) {
         let mut status = status();
         change(&mut status);
-        let period = judge(&status, Switch::Signal, 7.0);
+        let period = evaluate(&status, Switch::Signal, 7.0);
         assert_eq!((period.since, period.until), (7.0, None));
         (period.state, period.timed_share, period.reason)
     }
 
     #[test]
     fn each_report_of_the_probes_is_one_state() {
-        assert_eq!(judged(|_| {}), (State::Attached, Some(1.0), String::new()));
+        assert_eq!(evaluated(|_| {}), (State::Attached, Some(1.0), String::new()));
         let sampled = (State::Partial, Some(0.25), OVER_BUDGET.to_owned());
-        assert_eq!(judged(|status| status.duty_ratio = 0.25), sampled);
+        assert_eq!(evaluated(|status| status.duty_ratio = 0.25), sampled);
         let disabled = |reason: &str| (State::Disabled, Some(0.0), reason.to_owned());
-        assert_eq!(judged(|status| status.enabled = false), disabled(BY_SIGNAL));
-        assert_eq!(judged(|status| status.discovery.scans = 0), disabled(STARTING));
+        assert_eq!(evaluated(|status| status.enabled = false), disabled(BY_SIGNAL));
+        assert_eq!(evaluated(|status| status.discovery.scans = 0), disabled(STARTING));
         let broken = || Verdict::Broken("no BTF".into());
-        let no_probe = judged(|status| {
+        let no_probe = evaluated(|status| {
             status.programs[0].verdict = broken();
             status.libraries[0].verdict = LibraryVerdict::Refused("EPERM".into());
         });
         assert_eq!(no_probe, disabled(ALL_BROKEN));
         assert_eq!(
-            judge(&Status { enabled: false, ..status() }, Switch::Configuration, 7.0).reason,
+            evaluate(&Status { enabled: false, ..status() }, Switch::Configuration, 7.0).reason,
             BY_CONFIGURATION
         );
     }
 
     #[test]
     fn a_missing_probe_is_named_and_leaves_the_share_unknown() {
-        let (state, share, reason) = judged(|status| {
+        let (state, share, reason) = evaluated(|status| {
             status.duty_ratio = 0.25;
             status.libraries[0].verdict = LibraryVerdict::Refused("EPERM".into());
         });
         assert_eq!((state, share), (State::Partial, None));
         assert_eq!(reason, "probes are missing: /usr/lib/libcudart.so.12 (refused: EPERM)");
-        let (_, _, reason) = judged(|status| {
+        let (_, _, reason) = evaluated(|status| {
             let mut library = status.libraries[0].clone();
             library.verdict = LibraryVerdict::OverLimit;
             status.libraries = vec![library; 5];

@@ -1,7 +1,9 @@
 //! How much of the time that is asked about was observed: of a live node as it reports itself, of a trace file as it shows.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
+use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::Snapshot;
 use gpucause_engine::observation::{ObservationState, Period, State};
 use serde::Serialize;
@@ -78,10 +80,10 @@ impl Observed {
     /// What this says when there is a causal chain, or none.
     #[must_use]
     pub fn outcome(&self, found: bool) -> Outcome {
-        let is_known = self.current.is_some();
         match found {
             true => Outcome::Found,
-            false if is_known && self.not_fully_observed.iter().all(Period::shows_causes) => {
+            false if self.is_blind() => Outcome::NotObserved,
+            false if self.not_fully_observed.iter().all(Period::shows_causes) => {
                 Outcome::NothingFound
             }
             false => Outcome::NotObserved,
@@ -140,14 +142,14 @@ fn detail(period: &Period) -> String {
     if period.reason.is_empty() { what } else { format!("{what} ({})", period.reason) }
 }
 
-/// Rounded down, so that nearly all is not told as all.
+/// Rounded down, so that nearly all does not read as all.
 fn percent(share: f64) -> f64 {
     (share * 1000.0).floor() / 10.0
 }
 
-/// What was seen of the accounts in one run of a recorder.
+/// The snapshots of one run of a recorder.
 #[derive(Debug, Clone, Copy, Default)]
-struct Looks {
+struct Snapshots {
     last: f64,
     timed: f64,
     elapsed: f64,
@@ -155,9 +157,7 @@ struct Looks {
 
 /// Time between two snapshots, and how much of it launches were timed in, in seconds.
 fn timed(before: &Snapshot, after: &Snapshot) -> (f64, f64) {
-    let seconds = |after: gpucause_abi::Nanos, before: gpucause_abi::Nanos| {
-        after.0.saturating_sub(before.0) as f64 / 1e9
-    };
+    let seconds = |after: Nanos, before: Nanos| after.0.saturating_sub(before.0) as f64 / 1e9;
     let elapsed = seconds(after.taken_at, before.taken_at);
     (elapsed, elapsed - seconds(after.launches_unwatched, before.launches_unwatched))
 }
@@ -169,30 +169,31 @@ fn runs(
     last_event: Option<f64>,
 ) -> Result<Vec<Period>, RecordingError> {
     let sessions = recording.sessions();
-    let mut looks: Vec<Option<Looks>> = vec![None; sessions.len()];
-    let mut before: Option<(usize, std::sync::Arc<Snapshot>)> = None;
+    let mut snapshots: Vec<Option<Snapshots>> = vec![None; sessions.len()];
+    let mut before: Option<(usize, Arc<Snapshot>)> = None;
     recording.looks(&mut |look| {
-        let Some(seen) = looks.get_mut(look.session) else { return ControlFlow::Continue(()) };
-        let seen = seen.get_or_insert_default();
-        seen.last = look.moment.unix_seconds;
+        let Some(own) = snapshots.get_mut(look.session) else { return ControlFlow::Continue(()) };
+        let own = own.get_or_insert_default();
+        own.last = look.moment.unix_seconds;
         if let Some((_, before)) = before.as_ref().filter(|(session, _)| *session == look.session) {
             let (elapsed, timed) = timed(before, &look.moment.snapshot);
-            (seen.elapsed, seen.timed) = (seen.elapsed + elapsed, seen.timed + timed);
+            (own.elapsed, own.timed) = (own.elapsed + elapsed, own.timed + timed);
         }
         before = Some((look.session, look.moment.snapshot));
         ControlFlow::Continue(())
     })?;
     let stored = stored_share(recording)?;
     let mut periods = Vec::new();
-    for (session, looks) in sessions.iter().zip(looks).filter(|(own, _)| own.node == node) {
+    for (session, snapshots) in sessions.iter().zip(snapshots).filter(|(own, _)| own.node == node) {
         let since = session.started_ns as f64 / 1e9;
         let ended = session.ended_ns.map(|ended| ended as f64 / 1e9);
-        let last = ended.or(looks.map(|looks| looks.last)).or(last_event).unwrap_or(since);
-        let (share, reason) = match looks {
+        let last =
+            ended.or(snapshots.map(|snapshots| snapshots.last)).or(last_event).unwrap_or(since);
+        let (share, reason) = match snapshots {
             // The chains are those of the engine, which reads accounts: that events are a sample takes nothing from them.
-            Some(looks) if looks.elapsed > 0.0 => {
+            Some(snapshots) if snapshots.elapsed > 0.0 => {
                 let reason = "the probes cost more than their budget".to_owned();
-                (Some(looks.timed / looks.elapsed), reason)
+                (Some(snapshots.timed / snapshots.elapsed), reason)
             }
             Some(_) => (Some(1.0), String::new()),
             None => match session.lost_events.filter(|lost| *lost > 0) {
@@ -230,6 +231,9 @@ fn stored_share(recording: &dyn Recording) -> Result<f64, RecordingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::testing::MadeUp;
+    use crate::recording::Look;
+    use gpucause_engine::Moment;
 
     const NOON: f64 = 1_700_049_600.0;
 
@@ -275,8 +279,39 @@ mod tests {
         assert!(unknown.lines()[0].contains("not reported"), "{:?}", unknown.lines());
     }
 
+    /// Snapshots a second apart, by the time for which launches went unwatched until each.
+    fn recorded(unwatched_ms: &[u64]) -> Observed {
+        let mut recording = MadeUp::new();
+        let look = |(second, ms): (u64, &u64)| {
+            let taken_at = Nanos(second * 1_000_000_000);
+            let launches_unwatched = Nanos(ms * 1_000_000);
+            let snapshot = Snapshot { taken_at, launches_unwatched, ..Snapshot::default() };
+            let moment = Moment::new(Arc::new(snapshot), 1.7e9 + second as f64);
+            Look { node: NodeIndex(0), session: 0, processes: Arc::default(), moment }
+        };
+        recording.looks = (0..).zip(unwatched_ms).map(look).collect();
+        Observed::of_recording(&recording, NodeIndex(0), None).unwrap()
+    }
+
     #[test]
-    fn a_state_is_told_with_its_beginning_and_its_reason() {
+    fn a_trace_file_shows_how_much_of_its_launches_the_recorder_timed() {
+        let whole = recorded(&[50, 50, 50]);
+        assert_eq!(
+            (whole.outcome(false), whole.not_fully_observed.len()),
+            (Outcome::NothingFound, 0)
+        );
+        assert_eq!(whole.window, (1.7e9, 1.7e9 + 10.0), "the run of the recorder");
+        let sampled = recorded(&[0, 500, 1_500]).current.unwrap();
+        assert_eq!((sampled.state, sampled.timed_share), (State::Partial, Some(0.25)));
+        let lost = recorded(&[]);
+        assert_eq!(lost.current.as_ref().unwrap().reason, "2 events were lost");
+        assert_eq!(lost.outcome(false), Outcome::NotObserved);
+        let empty = Observed::of_recording(&MadeUp::default(), NodeIndex(0), None).unwrap();
+        assert_eq!((empty.outcome(false), empty.is_blind()), (Outcome::NotObserved, true));
+    }
+
+    #[test]
+    fn a_state_is_reported_with_its_beginning_and_its_reason() {
         assert_eq!(
             observed(Period::disabled(NOON - 30.0, "SIGUSR1")).lines()[0],
             "OBSERVATION  disabled since 2023-11-15 11:59:30 UTC: nothing is observed (SIGUSR1)"

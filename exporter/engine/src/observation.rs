@@ -158,7 +158,7 @@ mod tests {
         Period { state, timed_share: share, since, until: None, reason }
     }
 
-    fn told(periods: &[Period]) -> Vec<(State, f64, f64)> {
+    fn clipped(periods: &[Period]) -> Vec<(State, f64, f64)> {
         periods.iter().map(|own| (own.state, own.since, own.until.unwrap())).collect()
     }
 
@@ -169,7 +169,7 @@ mod tests {
         state.continue_with(Period::attached(250.0));
         use State::{Attached, Disabled};
         assert_eq!(
-            told(&state.over(50.0, 300.0)),
+            clipped(&state.over(50.0, 300.0)),
             [
                 (Disabled, 50.0, 100.0),
                 (Attached, 100.0, 200.0),
@@ -177,8 +177,8 @@ mod tests {
                 (Attached, 250.0, 300.0)
             ]
         );
-        assert_eq!(told(&state.over(260.0, 300.0)), [(Attached, 260.0, 300.0)]);
-        assert_eq!(told(&state.over(120.0, 200.0)), [(Attached, 120.0, 200.0)]);
+        assert_eq!(clipped(&state.over(260.0, 300.0)), [(Attached, 260.0, 300.0)]);
+        assert_eq!(clipped(&state.over(120.0, 200.0)), [(Attached, 120.0, 200.0)]);
     }
 
     #[test]
@@ -191,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_changes_all_the_time_is_bounded_and_its_oldest_part_is_told_as_the_worst_of_it()
-    {
+    fn a_state_that_changes_all_the_time_is_bounded_and_its_oldest_part_takes_the_worst_state_of_it()
+     {
         let mut state = ObservationState::from(Period::attached(0.0));
         for second in 1..1_000 {
             let since = f64::from(second);

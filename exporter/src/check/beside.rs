@@ -21,9 +21,9 @@ pub(super) fn line(address: &ListenAddress) -> Option<Line> {
     let client = Client::new(url.address().clone(), None).ok()?;
     let answer = asked(async { timeout(PATIENCE, node::chains(&client)).await }).ok()?.ok()?;
     let (state, detail) = match answer {
-        Ok(told) => observes(told.observation.as_ref()),
+        Ok(answer) => observes(answer.observation.as_ref()),
         Err(AskError::Unauthorized(_)) => {
-            (State::Missing, "the exporter there tells only who logs in: gpucause explain".into())
+            (State::Missing, "this exporter requires a login; ask it with gpucause explain".into())
         }
         // Something else has the port, or nothing has.
         Err(_) => return None,
@@ -33,10 +33,7 @@ pub(super) fn line(address: &ListenAddress) -> Option<Line> {
 
 fn observes(state: Option<&ObservationState>) -> (State, String) {
     let Some(ObservationState { current, .. }) = state else {
-        return (
-            State::Missing,
-            "the exporter there is too old to report whether it observes".into(),
-        );
+        return (State::Missing, "this exporter is too old to report whether it observes".into());
     };
     match current.state {
         Observation::Attached => (State::Ok, sentence(current)),
@@ -51,11 +48,11 @@ mod tests {
 
     #[test]
     fn an_exporter_that_does_not_observe_is_no_ok() {
-        let told = |period: Period| observes(Some(&period.into()));
-        let (state, detail) = told(Period::disabled(1_700_049_600.0, "SIGUSR1"));
+        let line_of = |period: Period| observes(Some(&period.into()));
+        let (state, detail) = line_of(Period::disabled(1_700_049_600.0, "SIGUSR1"));
         assert_eq!(state, State::Missing);
         assert!(detail.starts_with("disabled since 2023-11-15 12:00:00 UTC"), "{detail}");
-        assert_eq!(told(Period::attached(0.0)).0, State::Ok);
+        assert_eq!(line_of(Period::attached(0.0)).0, State::Ok);
         assert_eq!(observes(None).0, State::Missing);
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the exporter observes: told everywhere, and before any finding.
+//! Whether the exporter observes: reported everywhere, before any finding.
 
 use crate::exporter::{Exporter, gpucause};
 use crate::http_client;
@@ -19,7 +19,8 @@ fn until_it_is(exporter: &Exporter, wanted: &str) -> Value {
 }
 
 #[test]
-fn probes_that_a_signal_detached_are_told_everywhere_and_nobody_says_that_nothing_was_found() {
+fn probes_that_a_signal_detached_are_reported_everywhere_and_no_report_says_that_nothing_was_found()
+{
     let exporter = Exporter::start(&[]);
     let url = exporter.address.to_string();
     let explain = |since: &str| outcome(&mut gpucause(&["explain", since, "--url", &url]));
@@ -50,8 +51,8 @@ fn probes_that_a_signal_detached_are_told_everywhere_and_nobody_says_that_nothin
     let since = page.sum("gpucause_observation_state_changed_timestamp_seconds", &[]);
     assert_eq!(Some(since), disabled["since"].as_f64());
     let (_, report) = outcome(&mut gpucause(&["check", "--web.listen-address", &url]));
-    let told = format!("missing      observation {url}");
-    assert!(report.starts_with(&told) && report.contains(" disabled since "), "{report}");
+    let line = format!("missing      observation {url}");
+    assert!(report.starts_with(&line) && report.contains(" disabled since "), "{report}");
 
     exporter.signal(Signal::SIGUSR1);
     until_it_is(&exporter, "attached");

@@ -20,8 +20,8 @@ pub fn render(incident: &Incident, per_process: bool) -> String {
 
 fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::Result {
     let node = line(&incident.node);
-    for told in incident.observation.lines() {
-        writeln!(out, "{}", line(&told))?;
+    for text in incident.observation.lines() {
+        writeln!(out, "{}", line(&text))?;
     }
     let Some(root) = &incident.root_cause else {
         return nothing_found(out, &node, incident);

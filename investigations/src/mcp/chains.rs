@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Rows;
-use super::observed::Told;
+use super::observed::Coverage;
 use super::source::{Source, failure, failures, node_name};
 use crate::fleet::{self, Limits};
 use gpucause_engine::chain::Chain;
@@ -15,7 +15,7 @@ struct Found {
     head: Map<String, Value>,
     chains: Vec<(String, Chain)>,
     /// What was observed.
-    observed: Told,
+    observed: Coverage,
     /// How many nodes there are.
     nodes: usize,
 }
@@ -65,7 +65,7 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
                 };
                 let nodes: Vec<_> = recording.nodes().iter().take(50).map(node).collect();
                 let head = object(json!({"nodes": nodes}));
-                let observed = Told::of_recording(recording)?;
+                let observed = Coverage::of_recording(recording)?;
                 let nodes = recording.nodes().len();
                 Ok(Found { head, chains: chains.collect(), observed, nodes })
             })
@@ -93,7 +93,7 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
                 })
             };
             let answered = answer.answers.len();
-            let observed = Told::of_answers(&answer.answers, failed.is_empty());
+            let observed = Coverage::of_answers(&answer.answers, failed.is_empty());
             let mut head =
                 object(json!({"nodes_answered": answered, "nodes_failed": failed.len()}));
             let nodes: Vec<_> = answer.answers.iter().take(20).map(node).collect();

@@ -10,18 +10,18 @@ use crate::observation::{Observed, Outcome};
 use crate::page::samples;
 use crate::recording::{NodeIndex, Recording, RecordingError};
 
-/// Nodes that are told one by one.
+/// Nodes that are listed.
 const MOST_NODES: usize = 20;
-/// Parts of its time that are told of each.
+/// Parts of its time that are listed of each.
 const MOST_PARTS: usize = 5;
 
 /// What was observed, and what it means when there is no chain.
-pub(super) struct Told {
+pub(super) struct Coverage {
     pub(super) observation: Value,
     pub(super) if_none: Outcome,
 }
 
-impl Told {
+impl Coverage {
     fn of(nodes: &[(String, Observed)], all_answered: bool) -> Self {
         let outcomes = nodes.iter().map(|(_, observed)| observed.outcome(false));
         let silent = (!all_answered).then_some(Outcome::NotObserved);
@@ -57,10 +57,10 @@ impl Told {
     pub(super) const fn note(&self) -> &'static str {
         match self.if_none {
             Outcome::NotObserved => {
-                "not observed: there is no causal chain, but a part of the time or of the nodes was not observed, as observation tells; whether anything starved a GPU there is not known"
+                "not observed: there is no causal chain, but a part of the time or of the nodes was not observed, see observation; whether anything starved a GPU there is not known"
             }
             Outcome::Found | Outcome::NothingFound => {
-                "no host-side cause of GPU starvation was found in what was observed; get_test_report tells what that was"
+                "no host-side cause of GPU starvation was found in what was observed; see observation and get_test_report"
             }
         }
     }
@@ -90,7 +90,7 @@ fn part(part: &Period) -> Value {
     })
 }
 
-/// What a page of metrics tells of it.
+/// The same, from a page of metrics.
 pub(super) fn of_page(url: &str, page: &str) -> Value {
     let state = samples(page, "gpucause_observation_state{").find(|own| own.value == 1.0);
     let value = |name| samples(page, name).next().map(|own| rounded(own.value));

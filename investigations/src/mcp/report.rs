@@ -104,7 +104,7 @@ fn of_recording(recording: &dyn Recording) -> Result<(Value, Vec<Value>), Record
     let measured = calls.iter().filter(|own| own.off_cpu_ns.is_some()).count();
     let head = json!({
         "source": answer::text(&recording.format(), 100),
-        "observation": observed::Told::of_recording(recording)?.observation,
+        "observation": observed::Coverage::of_recording(recording)?.observation,
         "nodes": recording.nodes().len(),
         "processes": recording.processes().len(),
         "events_kept": recording.event_count()?,
