@@ -89,3 +89,24 @@ fn print(mut report: String) -> anyhow::Result<()> {
     }
     io::stdout().write_all(report.as_bytes()).context("cannot print the report")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_help_documents_the_exit_status_of_each_outcome() {
+        let mut cli = Cli::command();
+        let help = cli.find_subcommand_mut("explain").unwrap().render_long_help().to_string();
+        for (outcome, text) in [
+            (Outcome::Found, "There is a causal chain"),
+            (Outcome::NothingFound, "All of the time was observed, and there is no causal chain"),
+            (Outcome::NotObserved, "Not observed:"),
+        ] {
+            let line = format!("\n  {}   {text}", exit_status(outcome));
+            assert!(help.contains(&line), "{line:?} is missing in {help}");
+        }
+    }
+}

@@ -448,6 +448,11 @@ fn chains_are_told_to_programs_of_this_host() {
     assert!((0.0..60.0).contains(&(moment("now") - moment("watched_since"))), "{answer}");
     let chains: Vec<Chain> = serde_json::from_value(answer["data"]["chains"].clone()).unwrap();
     assert_eq!(chains, [snapshot::chain()], "a chain reads back as itself");
+    let state: ObservationState =
+        serde_json::from_value(answer["data"]["observation"].clone()).unwrap();
+    assert_eq!(state, Period::attached(0.0).into());
+    let text = response.text();
+    assert!(text.find("\"observation\"") < text.find("\"chains\""), "{text}");
 }
 
 #[test]
