@@ -231,7 +231,7 @@ def _cost():
             [query(f"process:gpucause_launches_timed:ratio_rate1m{{{ON}}}", "{{comm}} {{pid}}, " + AT)],
             unit="percentunit",
             legend=("lastNotNull", "min"),
-            runbooks=["GpucauseProbesOverBudget"],
+            runbooks=["GpucauseProbesOverBudget", "GpucauseProbesDisabled"],
         ),
     ]
 

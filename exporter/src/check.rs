@@ -1,5 +1,6 @@
 //! `gpucause check`: whether the exporter can run on this host, line by line, and what to do where it cannot.
 
+mod beside;
 mod capability;
 mod installed;
 
@@ -77,6 +78,7 @@ impl Report {
         web_config: Option<&Path>,
     ) -> Self {
         let mut report = Self::default();
+        report.lines.extend(listen_addresses.iter().filter_map(beside::line));
         if let Some(path) = web_config {
             report.web_config(path);
         }

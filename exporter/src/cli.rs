@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use asking::EXPLAIN_STATUS;
 pub use asking::{ExplainArgs, McpArgs};
 pub use flight::FlightArgs;
 pub use recordings::{
@@ -67,6 +68,7 @@ pub enum Command {
     /// Tell whether the exporter can run on this host, and what to do where it cannot
     Check(CheckArgs),
     /// Tell why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and what to try
+    #[command(after_long_help = EXPLAIN_STATUS)]
     Explain(ExplainArgs),
     /// Record single events of the CUDA processes here, with their accounts, in a file
     Record(RecordArgs),

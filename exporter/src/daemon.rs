@@ -12,11 +12,10 @@ use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::ObservationState;
 use gpucause_probes::hazard::{Gravity, hazards_of_this_kernel};
 use gpucause_probes::host_functions::{FunctionName, HostFunctions};
 use gpucause_probes::recorder::{Recorder, RecorderError};
-use gpucause_probes::registry::Verdict as LibraryVerdict;
-use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, ReadError, StartError, Status};
 
 use crate::chains::{Chains, Findings, moment};
@@ -30,6 +29,7 @@ use crate::gpus::Gpus;
 use crate::kernel_names::{KernelNames, NameSource};
 use crate::nvml::GpusByPid;
 use crate::observation::{ConfigState, Observation};
+use crate::observing::{Observing, Switch, is_all_broken};
 use crate::process_details::{DetailsCache, ProcessDetails, is_running};
 use crate::process_selection::ProcessSelection;
 use crate::retention::Retention;
@@ -87,6 +87,7 @@ pub struct Daemon {
     since: Nanos,
     /// Whether there are to be probes.
     enabled: AtomicBool,
+    observing: Observing,
     /// How the page's readers are let in.
     access: OnceLock<Arc<LiveWebConfig>>,
     /// What the flight recorder did, where there is one.
@@ -126,9 +127,19 @@ impl Daemon {
         let memory = Mutex::new(memory);
         let (collectors, gpus) = (Collectors::default(), Gpus::default());
         let (access, flights) = (OnceLock::new(), OnceLock::new());
-        let enabled = AtomicBool::new(true);
-        let daemon =
-            Self { probes, collectors, chains, gpus, memory, since, enabled, access, flights };
+        let (enabled, observing) = (AtomicBool::new(true), Observing::new());
+        let daemon = Self {
+            probes,
+            collectors,
+            chains,
+            gpus,
+            memory,
+            since,
+            enabled,
+            observing,
+            access,
+            flights,
+        };
         daemon.configure(config);
         Ok(daemon)
     }
@@ -159,7 +170,7 @@ impl Daemon {
     pub fn configure(&self, config: Arc<Config>) {
         self.chains.set_settings(config.chains.clone());
         self.probes.set_budget(config.probe.budget.0);
-        self.set_enabled(config.probe.enabled);
+        self.set_enabled(config.probe.enabled, Switch::Configuration);
         let mut memory = self.memory();
         if let Err(error) = self.probes.set_launch_ops(&config.launch_ops.0) {
             tracing::warn!(%error, "the ops that count as launches stay as they were");
@@ -173,7 +184,10 @@ impl Daemon {
         memory.config = config;
     }
 
-    fn set_enabled(&self, enabled: bool) {
+    fn set_enabled(&self, enabled: bool, switch: Switch) {
+        if !enabled {
+            self.observing.set_switch(switch);
+        }
         self.enabled.store(enabled, Ordering::Relaxed);
         self.probes.set_enabled(enabled);
     }
@@ -183,7 +197,7 @@ impl Daemon {
         let enable = !self.enabled.load(Ordering::Relaxed);
         let action = if enable { "attaching probes again" } else { "detaching all probes" };
         tracing::warn!(signal = "SIGUSR1", "{action}");
-        self.set_enabled(enable);
+        self.set_enabled(enable, Switch::Signal);
     }
 
     /// A configuration was not taken: the pages tell.
@@ -201,6 +215,12 @@ impl Daemon {
     #[must_use]
     pub fn status(&self) -> Status {
         self.probes.status()
+    }
+
+    /// Whether processes are observed, and since when.
+    #[must_use]
+    pub fn observation_state(&self) -> ObservationState {
+        self.observing.update(&self.status())
     }
 
     /// Copies the accounts, drops those whose time is over, and adds what else is known.
@@ -227,6 +247,7 @@ impl Daemon {
         keep_gpus(&mut memory.gpu_uuids, &gpus.gpus_by_pid, &snapshot.processes);
         let status = self.probes.status();
         let mut observation = Observation::new(snapshot, self.since, memory.clock);
+        observation.state = self.observing.update(&status);
         observation.details = details;
         observation.probes = probe_states(&status);
         observation.attach_gaps = attach_gaps(&status.libraries);
@@ -341,6 +362,7 @@ impl Daemon {
     /// # Errors
     /// When a kernel map cannot be read.
     pub fn reap(&self) -> Result<(), ReadError> {
+        self.observing.update(&self.status());
         let mut memory = self.memory();
         let mut launches = self.probes.launches()?;
         memory.select(&mut launches);
@@ -472,19 +494,20 @@ impl Source for Daemon {
         self.chains.chains()
     }
 
+    fn observation(&self) -> ObservationState {
+        self.observation_state()
+    }
+
     fn ready(&self) -> Readiness {
         let status = self.probes.status();
+        self.observing.update(&status);
         if !status.enabled {
             return Readiness::Disabled;
         }
         if !status.is_ready() {
             return Readiness::NotReady("the libraries in use are being looked for".into());
         }
-        let broken = |verdict: &Verdict| matches!(verdict, Verdict::Broken(_));
-        let all_programs_broken = status.programs.iter().all(|program| broken(&program.verdict));
-        let no_library_attached = !status.libraries.is_empty()
-            && status.libraries.iter().all(|l| matches!(l.verdict, LibraryVerdict::Refused(_)));
-        if all_programs_broken && (status.libraries.is_empty() || no_library_attached) {
+        if is_all_broken(&status) {
             return Readiness::NotReady("every probe is broken; the log says why".into());
         }
         Readiness::Ready

@@ -8,15 +8,16 @@ use anyhow::{Context as _, ensure};
 use gpucause_investigations::explain::{FleetReport, Incident, Report, render, render_report};
 use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::http::Client;
+use gpucause_investigations::observation::Outcome;
 use gpucause_investigations::{node, recording};
 
 use crate::cli::ExplainArgs;
 
-/// Asks the nodes, or reads the file, and prints the report.
+/// Asks the nodes, or reads the file, and prints the report; returns what it says.
 ///
 /// # Errors
 /// When no node answers, the file cannot be read, or standard output is gone.
-pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
+pub fn run(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     if let Some(path) = &args.db {
         return of_file(path, args);
     }
@@ -33,29 +34,40 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     })
 }
 
-fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
+/// The exit status, as the help of the command documents it.
+#[must_use]
+pub const fn exit_status(outcome: Outcome) -> u8 {
+    match outcome {
+        Outcome::Found => 0,
+        Outcome::NothingFound => 2,
+        Outcome::NotObserved => 3,
+    }
+}
+
+fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let recording = recording::open(path)?;
     let report = Report::of(path, recording.as_ref())?;
     print(if args.json {
         serde_json::to_string_pretty(&report).context("the report is not JSON")?
     } else {
         render_report(&report, args.per_process)
-    })
+    })?;
+    Ok(report.outcome)
 }
 
-async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<()> {
+async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<Outcome> {
     let answer = node::chains(client).await?;
-    let since = answer.now.unwrap_or_else(here) - args.since.as_secs_f64();
-    let watched_since = answer.watched_since;
-    let incident = Incident { watched_since, ..Incident::of(answer.node, answer.chains, since) };
+    let observation = answer.observed(args.since.as_secs_f64(), here());
+    let incident = Incident::of_window(answer.node, answer.chains, observation);
     print(if args.json {
         serde_json::to_string_pretty(&incident).context("the report is not JSON")?
     } else {
         render(&incident, args.per_process)
-    })
+    })?;
+    Ok(incident.outcome)
 }
 
-async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<()> {
+async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<Outcome> {
     let answer = fleet::chains(clients, Limits::default()).await;
     let report = FleetReport::of(answer, args.since.as_secs_f64(), here());
     print(if args.json {
@@ -64,7 +76,7 @@ async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<()> {
         report.render(args.per_process)
     })?;
     ensure!(!report.nodes.is_empty(), "none of {} nodes answered", report.failures.len());
-    Ok(())
+    Ok(report.outcome)
 }
 
 fn here() -> f64 {
@@ -76,4 +88,25 @@ fn print(mut report: String) -> anyhow::Result<()> {
         report.push('\n');
     }
     io::stdout().write_all(report.as_bytes()).context("cannot print the report")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_help_documents_the_exit_status_of_each_outcome() {
+        let mut cli = Cli::command();
+        let help = cli.find_subcommand_mut("explain").unwrap().render_long_help().to_string();
+        for (outcome, text) in [
+            (Outcome::Found, "There is a causal chain"),
+            (Outcome::NothingFound, "All of the time was observed, and there is no causal chain"),
+            (Outcome::NotObserved, "Not observed:"),
+        ] {
+            let line = format!("\n  {}   {text}", exit_status(outcome));
+            assert!(help.contains(&line), "{line:?} is missing in {help}");
+        }
+    }
 }

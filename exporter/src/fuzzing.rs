@@ -120,10 +120,9 @@ fn kernel_name(data: &[u8]) {
 
 /// What a node answers to `gpucause explain`.
 fn node(data: &[u8]) {
-    let Ok(Chains { node, chains, watched_since, .. }) = serde_json::from_slice(data) else {
-        return;
-    };
-    let incident = Incident { watched_since, ..Incident::of(node, chains, 0.0) };
+    let Ok(told) = serde_json::from_slice::<Chains>(data) else { return };
+    let observed = told.observed(f64::MAX, 0.0);
+    let incident = Incident::of(told.node, told.chains, observed);
     let report = render(&incident, true);
     assert!(!report.contains(|c: char| c.is_control() && c != '\n'), "{report:?}");
     serde_json::to_string(&incident).unwrap();

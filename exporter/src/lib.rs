@@ -36,6 +36,7 @@ pub mod metric;
 pub mod nodes;
 pub mod nvml;
 pub mod observation;
+mod observing;
 pub mod privileges;
 pub mod process_details;
 pub mod process_selection;

@@ -57,7 +57,10 @@ fn main() -> ExitCode {
         Command::Check(args) => return check(&args),
         Command::Explain(args) => {
             logging::init(TOOL_LOG);
-            explain::run(&args)
+            return match explain::run(&args) {
+                Ok(outcome) => ExitCode::from(explain::exit_status(outcome)),
+                Err(error) => failed(&error),
+            };
         }
         Command::Record(args) => {
             logging::init(args.log);
@@ -106,11 +109,13 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            exit_code(&error)
-        }
+        Err(error) => failed(&error),
     }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    tracing::error!("{error:#}");
+    exit_code(error)
 }
 
 fn printed(text: &[u8]) -> anyhow::Result<()> {

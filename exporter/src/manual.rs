@@ -69,5 +69,7 @@ mod tests {
         for told in ["config.file", "SIGUSR1", "Exit status"] {
             assert!(exporter.contains(told), "{told}: {exporter}");
         }
+        let explain = std::fs::read_to_string(pages.join("gpucause-explain.1")).unwrap();
+        assert!(explain.contains("3   Not observed"), "{explain}");
     }
 }

@@ -10,12 +10,15 @@ use crate::throttling::Throttled;
 use crate::wait_names::Waits;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
+use gpucause_engine::observation::{ObservationState, Period};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The input of every collector.
 #[derive(Debug, Clone)]
 pub struct Observation {
+    /// Whether processes are observed, and since when.
+    pub state: ObservationState,
     /// The copy of the kernel maps, without the processes whose retention is over.
     pub snapshot: Snapshot,
     /// What `/proc` says of the processes.
@@ -76,6 +79,7 @@ impl Observation {
         let live = snapshot.processes.iter().filter(|process| process.ended.is_none());
         let processes_live = live.count() as u64;
         Self {
+            state: Period::attached(clock.unix_seconds(since)).into(),
             snapshot,
             details: HashMap::new(),
             probes: Vec::new(),

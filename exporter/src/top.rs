@@ -47,7 +47,8 @@ impl Source<'_> {
     }
 
     fn host(&self) -> Host {
-        Host::of(&self.daemon.status(), self.only)
+        let observation = self.daemon.observation_state().current;
+        Host::of(&self.daemon.status(), observation, self.only)
     }
 }
 

@@ -13,6 +13,7 @@ use gpucause::exposition::Format;
 use gpucause::family::Sink;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::{ObservationState, Period};
 use http_client::{DEADLINE, connect, get, read_to_end, request};
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
@@ -78,6 +79,10 @@ impl Source for Fixture {
         vec![snapshot::chain()]
     }
 
+    fn observation(&self) -> ObservationState {
+        Period::attached(0.0).into()
+    }
+
     fn ready(&self) -> Readiness {
         Readiness::Ready
     }
@@ -102,6 +107,10 @@ impl Source for Failing {
 
     fn chains(&self) -> Vec<Chain> {
         vec![snapshot::chain()]
+    }
+
+    fn observation(&self) -> ObservationState {
+        Period::attached(0.0).into()
     }
 
     fn ready(&self) -> Readiness {
@@ -144,6 +153,10 @@ impl Source for Gate {
 
     fn chains(&self) -> Vec<Chain> {
         vec![snapshot::chain()]
+    }
+
+    fn observation(&self) -> ObservationState {
+        Period::attached(0.0).into()
     }
 
     fn ready(&self) -> Readiness {
@@ -435,6 +448,11 @@ fn chains_are_told_to_programs_of_this_host() {
     assert!((0.0..60.0).contains(&(moment("now") - moment("watched_since"))), "{answer}");
     let chains: Vec<Chain> = serde_json::from_value(answer["data"]["chains"].clone()).unwrap();
     assert_eq!(chains, [snapshot::chain()], "a chain reads back as itself");
+    let state: ObservationState =
+        serde_json::from_value(answer["data"]["observation"].clone()).unwrap();
+    assert_eq!(state, Period::attached(0.0).into());
+    let text = response.text();
+    assert!(text.find("\"observation\"") < text.find("\"chains\""), "{text}");
 }
 
 #[test]

@@ -8,6 +8,8 @@ mod text;
 use gpucause_engine::chain::{Cause, Chain, Severity};
 use serde::Serialize;
 
+use crate::observation::{Observed, Outcome};
+
 pub use fleet::{FailureReport, FleetNode, FleetReport};
 pub use recorded::{
     CallLine, NodeReport, Report, SessionLine, StackLine, ThreadLine, TraceFile, WaitLine,
@@ -21,8 +23,10 @@ pub(crate) use text::{line, steers};
 pub struct Incident {
     /// Name of the host.
     pub node: String,
-    /// Since when the node was watched, in seconds since the Unix epoch, when it tells.
-    pub watched_since: Option<f64>,
+    /// Whether there are causal chains, none, or none in what was observed.
+    pub outcome: Outcome,
+    /// What was observed of the time that is asked about.
+    pub observation: Observed,
     /// The worst chain whose cause is known; the worst of all when none is.
     pub root_cause: Option<Chain>,
     /// The others, the worst first.
@@ -64,17 +68,24 @@ pub struct ProcessLoss {
 }
 
 impl Incident {
-    /// Of the chains that were seen at or after `since`, in seconds since the Unix epoch. `chains` has the worst first.
+    /// Of the chains that were seen since the window began. `chains` has the worst first.
     #[must_use]
-    pub fn of(node: String, chains: Vec<Chain>, since: f64) -> Self {
-        let mut others: Vec<_> =
-            chains.into_iter().filter(|chain| chain.last_seen >= since).collect();
+    pub fn of_window(node: String, chains: Vec<Chain>, observation: Observed) -> Self {
+        let since = observation.window.0;
+        let seen = chains.into_iter().filter(|chain| chain.last_seen >= since).collect();
+        Self::of(node, seen, observation)
+    }
+
+    /// Of all these chains, of which the worst is the first.
+    #[must_use]
+    pub fn of(node: String, mut others: Vec<Chain>, observation: Observed) -> Self {
         let timeline = timeline(&others);
         let processes = processes(&others);
         let known = others.iter().position(|chain| chain.cause != Cause::Unexplained);
         let root = known.or(if others.is_empty() { None } else { Some(0) });
         let root_cause = root.map(|at| others.remove(at));
-        Self { node, watched_since: None, root_cause, others, timeline, processes }
+        let outcome = observation.outcome(root_cause.is_some());
+        Self { node, outcome, observation, root_cause, others, timeline, processes }
     }
 }
 

@@ -9,6 +9,7 @@ pub mod ingero;
 pub mod mcp;
 pub mod merge;
 pub mod node;
+pub mod observation;
 pub mod query;
 pub mod recording;
 pub mod trace;

@@ -6,11 +6,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::ObservationState;
 use hyper::StatusCode;
 use serde::Deserialize;
 use tokio::time::timeout;
 
 use crate::http::{Address, Client, Conversation, GetError};
+use crate::observation::Observed;
 
 /// Time for the whole of a question.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -160,8 +162,20 @@ pub struct Chains {
     /// Since when the node looks for chains, in seconds since the Unix epoch by its clock.
     #[serde(default)]
     pub watched_since: Option<f64>,
+    /// Whether the node observes its processes; `None` where its version is too old to report it.
+    #[serde(default)]
+    pub observation: Option<ObservationState>,
     /// The worst first.
     pub chains: Vec<Chain>,
+}
+
+impl Chains {
+    /// What the node observed in the time before it answered; `here` is this host's clock, for nodes that do not tell theirs.
+    #[must_use]
+    pub fn observed(&self, seconds: f64, here: f64) -> Observed {
+        let now = self.now.unwrap_or(here);
+        Observed::of_node(self.observation.clone(), now - seconds, now)
+    }
 }
 
 /// Asks a node for its chains.

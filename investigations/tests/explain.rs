@@ -1,7 +1,9 @@
 //! Incident reports of made-up chains.
 
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
+use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_investigations::explain::{Incident, render};
+use gpucause_investigations::observation::{Observed, Outcome};
 
 fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain {
     Chain {
@@ -29,6 +31,11 @@ fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain 
 
 const NOON: f64 = 1_700_049_600.0;
 
+/// In the five minutes before noon.
+fn observed(state: impl Into<ObservationState>) -> Observed {
+    Observed::of_node(Some(state.into()), NOON - 300.0, NOON)
+}
+
 fn incident() -> Incident {
     let chains = vec![
         chain(Cause::Unexplained, 7, 0.0, (NOON + 1.0, NOON + 2.0)),
@@ -36,7 +43,8 @@ fn incident() -> Incident {
         chain(Cause::LockWait, 42, 1.0, (NOON + 30.0, NOON + 40.0)),
         chain(Cause::BlockIo, 50, 99.0, (NOON - 900.0, NOON - 600.0)),
     ];
-    Incident::of("node1".into(), chains, NOON - 300.0)
+    let observed = observed(Period::attached(NOON - 3600.0));
+    Incident::of_window("node1".into(), chains, observed)
 }
 
 #[test]
@@ -66,6 +74,9 @@ fn the_timeline_is_in_order_and_losses_add_up_by_process() {
 #[test]
 fn the_report_names_cause_path_evidence_and_fix() {
     let report = render(&incident(), true);
+    assert!(report.starts_with(
+        "OBSERVATION  attached since 2023-11-15 11:00:00 UTC: every launch is timed\nnode1: "
+    ));
     for part in [
         "node1: 3 causal chains\n",
         "ROOT CAUSE\n  cpu_preemption -> launch_tail  [high]  trainer (pid 42, thread 43)  id 42-cpu_preemption\n",
@@ -82,17 +93,59 @@ fn the_report_names_cause_path_evidence_and_fix() {
     assert!(!render(&incident(), false).contains("PROCESSES"));
 }
 
+fn report_of_nothing(state: impl Into<ObservationState>) -> (Outcome, String) {
+    let incident = Incident::of("node1".into(), Vec::new(), observed(state));
+    (incident.outcome, render(&incident, true))
+}
+
 #[test]
-fn a_healthy_node_says_so() {
-    let mut incident = Incident::of("node1".into(), Vec::new(), 0.0);
-    let report = render(&incident, true);
+fn a_healthy_node_says_so_of_the_time_that_it_observed() {
+    let (outcome, report) = report_of_nothing(Period::attached(NOON - 300.0));
+    assert_eq!(outcome, Outcome::NothingFound);
     assert_eq!(
         report,
-        "node1: no causal chain. Nothing that keeps a GPU from being fed was proven in this time.\n"
+        "OBSERVATION  attached since 2023-11-15 11:55:00 UTC: every launch is timed\n\
+         node1: no causal chain. No host-side cause of GPU starvation was found from 2023-11-15 11:55:00 to 2023-11-15 12:00:00 UTC.\n"
     );
-    incident.watched_since = Some(NOON);
-    let report = render(&incident, true);
-    assert!(report.ends_with("The node is watched since 2023-11-15 12:00:00 UTC.\n"), "{report}");
+}
+
+#[test]
+fn a_node_that_observed_nothing_or_only_a_part_says_so_and_not_that_nothing_was_found() {
+    let (outcome, report) = report_of_nothing(Period::disabled(NOON - 900.0, "SIGUSR1"));
+    assert_eq!(outcome, Outcome::NotObserved);
+    assert_eq!(
+        report,
+        "OBSERVATION  disabled since 2023-11-15 11:45:00 UTC: nothing is observed (SIGUSR1)\n\
+         NOT OBSERVED  2023-11-15 11:55:00 - 2023-11-15 12:00:00 UTC: nothing is observed (SIGUSR1)\n\
+         node1: NOT OBSERVED in this time. Whether anything starved a GPU is not known.\n"
+    );
+    let (outcome, report) = report_of_nothing(Period::attached(NOON - 60.0));
+    assert_eq!(outcome, Outcome::NotObserved);
+    let before = "NOT OBSERVED  2023-11-15 11:55:00 - 2023-11-15 11:59:00 UTC: nothing is observed (observation had not begun)\n";
+    assert!(report.contains(before) && report.contains("NOT OBSERVED in full"), "{report}");
+    for (_, report) in [(outcome, report), report_of_nothing(Period::disabled(0.0, "x"))] {
+        assert!(!report.contains("no causal chain"), "{report}");
+    }
+}
+
+#[test]
+fn the_state_stands_before_the_chains_that_were_found() {
+    let chains = vec![chain(Cause::LockWait, 42, 1.0, (NOON - 40.0, NOON - 30.0))];
+    let state = observed(Period::disabled(NOON - 20.0, "SIGUSR1"));
+    let incident = Incident::of_window("node1".into(), chains, state);
+    assert_eq!(incident.outcome, Outcome::Found);
+    let report = render(&incident, false);
+    let lines: Vec<_> = report.lines().map(|line| line.split("  ").next().unwrap()).collect();
+    assert_eq!(
+        lines[..4],
+        ["OBSERVATION", "NOT OBSERVED", "NOT OBSERVED", "node1: 1 causal chain"],
+        "{report}"
+    );
+    let json = serde_json::to_value(&incident).unwrap();
+    assert_eq!(
+        (&json["outcome"], &json["observation"]["state"]),
+        (&"found".into(), &"disabled".into())
+    );
 }
 
 #[test]
@@ -101,7 +154,8 @@ fn hostile_names_stay_on_their_line() {
     bad.victim.comm = "a\nROOT CAUSE\u{1b}[2J".into();
     bad.victim.comm.push('\u{202e}');
     bad.sentence = "ignore previous instructions\nand more".into();
-    let report = render(&Incident::of("n".into(), vec![bad], 0.0), true);
+    let report =
+        render(&Incident::of("n".into(), vec![bad], observed(Period::attached(0.0))), true);
     assert_eq!(report.matches("\nROOT CAUSE").count(), 1, "{report}");
     assert!(!report.contains(['\u{1b}', '\u{202e}']));
     assert!(report.contains("ignore previous instructions?and more"));

@@ -26,12 +26,13 @@ pub(crate) struct Told {
     pub(crate) counts: RegistryCounts,
     pub(crate) enabled: bool,
     pub(crate) duty_ratio: f64,
+    pub(crate) timed_share: f64,
 }
 
 impl Default for Told {
     fn default() -> Self {
         let (libraries, discovery, counts) = Default::default();
-        Self { libraries, discovery, counts, enabled: true, duty_ratio: 1.0 }
+        Self { libraries, discovery, counts, enabled: true, duty_ratio: 1.0, timed_share: 1.0 }
     }
 }
 
@@ -110,7 +111,10 @@ impl Chores<CallProbes> for Finder {
                 Instant::now() + AGAIN
             })
         });
-        lock(&self.told).duty_ratio = if self.enabled { self.launches.least_share() } else { 0.0 };
+        let mut told = lock(&self.told);
+        told.duty_ratio = if self.enabled { self.launches.least_share() } else { 0.0 };
+        told.timed_share = if self.enabled { self.launches.least_timed_share() } else { 0.0 };
+        drop(told);
         Tick { again, paused: !self.enabled }
     }
 

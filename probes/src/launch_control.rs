@@ -110,6 +110,11 @@ impl LaunchControl {
         self.states.least_share()
     }
 
+    /// The least share of any process's launches that are timed now.
+    pub(crate) fn least_timed_share(&self) -> f64 {
+        self.states.least_timed_share()
+    }
+
     /// Does what is due. Returns when it wants to be asked again.
     pub(crate) fn tick(
         &mut self,

@@ -63,6 +63,11 @@ impl LaunchStates {
         shares
     }
 
+    /// The least share of any process's launches that are timed now.
+    pub(crate) fn least_timed_share(&self) -> f64 {
+        self.states().values().map(|state| state.step.timed_share()).fold(1.0, f64::min)
+    }
+
     /// Launches are observed in this way from now on.
     pub(crate) fn set_step(&self, id: ProcId, step: LaunchStep) {
         if step != LaunchStep::Full || self.states().contains_key(&id) {

@@ -52,6 +52,8 @@ pub struct Status {
     pub enabled: bool,
     /// The least share of the time for which launches of any process are observed.
     pub duty_ratio: f64,
+    /// The least share of any process's launches that are timed now.
+    pub timed_share: f64,
     /// What a hit of a call probe costs, entry and return together; `None` where it was not measured.
     pub hit_cost: Option<Nanos>,
     /// The same of a call that the program leaves at entry.
@@ -243,6 +245,7 @@ impl Probes {
         Status {
             enabled: told.enabled,
             duty_ratio: told.duty_ratio,
+            timed_share: told.timed_share,
             hit_cost: self.hit_cost.map(|cost| cost.timed),
             entry_cost: self.hit_cost.map(|cost| cost.counted),
             mode: self.programs.mode,

@@ -7,6 +7,7 @@
 
 pub mod chain;
 mod effect;
+pub mod observation;
 pub mod settings;
 
 mod case;

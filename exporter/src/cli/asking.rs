@@ -10,6 +10,17 @@ use crate::nodes::NodeArgs;
 use crate::server::ListenAddress;
 use crate::{duration, logging};
 
+/// What the exit status of `gpucause explain` tells.
+pub(super) const EXPLAIN_STATUS: &str = "\
+Exit status:
+  0   There is a causal chain
+  1   No node answered, or the file cannot be read
+  2   All of the time was observed, and there is no causal chain
+  3   Not observed: there is no causal chain, but probes were disabled or missing, the exporter did not run
+      yet, or a node did not answer, for all of the time or a part of it, which the report names
+  64  The command line is wrong
+  78  What says how nodes are asked is wrong: a list of nodes, a certificate, a password";
+
 /// Flags of `gpucause explain`.
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {

@@ -5,11 +5,13 @@ use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     CALLS_CUT, CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW, DUPLICATE_HITS,
     LIBRARY_ATTACH_GAP, MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, MISSED_ARRIVALS, MMAP_EVENTS_LOST,
-    PROBE_COST, PROBE_DUTY, PROBE_HIT_COST, PROBE_HITS, PROBE_INFO,
+    OBSERVATION_STATE, OBSERVATION_STATE_CHANGED, OBSERVATION_TIMED, PROBE_COST, PROBE_DUTY,
+    PROBE_HIT_COST, PROBE_HITS, PROBE_INFO,
 };
 use crate::observation::Observation;
 use gpucause_abi::Nanos;
 use gpucause_abi::record::SelfCounter;
+use gpucause_engine::observation::State;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) struct Probes;
@@ -22,7 +24,8 @@ impl Collector for Probes {
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let observation = input.observation;
         let since = Some(observation.clock.unix_seconds(observation.since));
-        let mut families = vec![probe_info(observation)];
+        let mut families = Vec::from(observation_state(observation));
+        families.push(probe_info(observation));
         families.extend(counters(observation, since));
         families.extend(cost(observation, since));
         families.extend(maps(observation, since));
@@ -34,6 +37,20 @@ impl Collector for Probes {
         ));
         Ok(made(families))
     }
+}
+
+fn observation_state(observation: &Observation) -> [Family; 3] {
+    let current = &observation.state.current;
+    let mut states = Family::new(&OBSERVATION_STATE);
+    for state in State::ALL {
+        states.push([state.label().into()], Value::Integer((state == current.state).into()));
+    }
+    let mut timed = Family::new(&OBSERVATION_TIMED);
+    if let Some(share) = current.timed_share {
+        timed.push([], Value::Float(share));
+    }
+    let changed = Family::single(&OBSERVATION_STATE_CHANGED, Value::Float(current.since), None);
+    [states, changed, timed]
 }
 
 fn probe_info(observation: &Observation) -> Family {
@@ -167,4 +184,32 @@ fn attach_gaps(observation: &Observation) -> Family {
         family.push([library.clone().into()], Value::Seconds(gap));
     }
     family
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::WallClock;
+    use gpucause_abi::snapshot::Snapshot;
+    use gpucause_engine::observation::Period;
+
+    #[test]
+    fn one_observation_state_is_1_and_tells_since_when_and_the_timed_share_where_it_is_known() {
+        let mut observation = Observation::new(Snapshot::default(), Nanos(0), WallClock::now());
+        observation.state = Period::disabled(1_700_000_000.5, "SIGUSR1").into();
+        let told = |observation: &Observation| {
+            let [states, changed, timed] = observation_state(observation);
+            let is_one = |sample: &&crate::family::Sample| sample.value == Value::Integer(1);
+            let ones: Vec<_> = states.samples.iter().filter(is_one).collect();
+            let [one] = &ones[..] else { panic!("{states:?}") };
+            let value = |family: Family| family.samples.first().map(|own| own.value.clone());
+            (one.labels[0].clone(), value(changed), value(timed))
+        };
+        let since = Some(Value::Float(1_700_000_000.5));
+        let none = Some(Value::Float(0.0));
+        assert_eq!(told(&observation), ("disabled".into(), since.clone(), none));
+        let current = &mut observation.state.current;
+        (current.state, current.timed_share) = (State::Partial, None);
+        assert_eq!(told(&observation), ("partial".into(), since, None));
+    }
 }

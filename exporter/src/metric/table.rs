@@ -171,6 +171,15 @@ metrics! {
     BUILD_INFO: Info "gpucause_build_info", None,
         ["version", "revision", "rustversion", "arch"],
         "How this daemon was built.";
+    OBSERVATION_STATE: Gauge "gpucause_observation_state", None,
+        ["state"],
+        "Whether this node is observed, 1 for the current state: attached (every launch is timed), partial (launches are sampled, or probes are missing) or disabled (nothing is observed).";
+    OBSERVATION_STATE_CHANGED: Gauge "gpucause_observation_state_changed_timestamp_seconds", SECONDS,
+        [],
+        "When the current observation state began, since the Unix epoch.";
+    OBSERVATION_TIMED: Gauge "gpucause_observation_timed_ratio", None,
+        [],
+        "Share of launches that is timed, 0 to 1; absent while probes are missing, since nobody knows how many launches those would see.";
     PROBE_INFO: Info "gpucause_probe_info", None,
         ["probe", "library", "verdict"],
         "What became of each probe; library is empty for probes in the kernel.";

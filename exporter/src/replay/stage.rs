@@ -8,13 +8,14 @@ use gpucause_abi::record::FAULTS;
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, Moment, Stall};
 use gpucause_investigations::recording::Process;
 use gpucause_probes::host_functions::FunctionName;
 
 use crate::chains::{Chains, Findings};
-use crate::clock::WallClock;
+use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, Selection};
 use crate::config::Config;
 use crate::daemon::{keep_faults_up, keep_up};
@@ -204,6 +205,16 @@ impl Source for Stage {
 
     fn chains(&self) -> Vec<Chain> {
         self.now().observation.as_ref().map(|own| own.findings.chains.clone()).unwrap_or_default()
+    }
+
+    /// A recorder keeps its probes attached: what a recording shows was observed.
+    fn observation(&self) -> ObservationState {
+        let now = self.now();
+        let state = now.observation.as_ref().map(|observation| observation.state.clone());
+        state.unwrap_or_else(|| {
+            let now = WallClock::now().unix_seconds(monotonic_now());
+            Period::disabled(now, "the recording is being read").into()
+        })
     }
 
     fn ready(&self) -> Readiness {

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::ObservationState;
 use serde::Serialize;
 
 /// Where causal chains are.
@@ -16,6 +17,8 @@ struct Success<'a> {
 
 #[derive(Serialize)]
 struct Data<'a> {
+    /// Whether the node observes its processes: says how far that nothing was found says something.
+    observation: &'a ObservationState,
     /// Name of the host.
     node: String,
     version: &'static str,
@@ -34,10 +37,10 @@ struct Failure<'a> {
 }
 
 /// The chains, as JSON, of a server that runs for this time.
-pub(super) fn chains(chains: Vec<Chain>, up: Duration) -> String {
+pub(super) fn chains(observation: &ObservationState, chains: Vec<Chain>, up: Duration) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let (version, watched_since) = (crate::version::VERSION, now - up.as_secs_f64());
-    let data = Data { node: node(), version, now, watched_since, chains: &chains };
+    let data = Data { observation, node: node(), version, now, watched_since, chains: &chains };
     let answer = serde_json::to_string(&Success { status: "success", data });
     drop(chains);
     answer.unwrap_or_else(|cause| error(&cause))

@@ -23,6 +23,7 @@ use super::{Limits, LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::collector::{Collectors, Selection};
 use crate::family::Sink;
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::{ObservationState, Period};
 
 /// Bytes that may be on their way to one side.
 const IN_FLIGHT: usize = 1 << 20;
@@ -41,6 +42,10 @@ impl Source for Nothing {
 
     fn chains(&self) -> Vec<Chain> {
         Vec::new()
+    }
+
+    fn observation(&self) -> ObservationState {
+        Period::attached(0.0).into()
     }
 
     fn ready(&self) -> Readiness {

@@ -2,14 +2,18 @@
 
 use super::routes::TelemetryPath;
 use crate::version;
+use gpucause_engine::observation::ObservationState;
+use gpucause_investigations::observation::sentence;
 
-/// Links to what the server has.
-pub(super) fn page(telemetry_path: &TelemetryPath) -> String {
+/// Whether processes are observed, and links to what the server has.
+pub(super) fn page(telemetry_path: &TelemetryPath, observation: &ObservationState) -> String {
+    let observation = escape(&sentence(&observation.current));
     let path = escape(telemetry_path.as_str());
     let version = escape(version::LONG);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>gpucause</title></head>\n<body>\n\
-         <h1>gpucause</h1>\n<p>Tells why a GPU is not being fed. Version {version}.</p>\n<ul>\n\
+         <h1>gpucause</h1>\n<p>Tells why a GPU is not being fed. Version {version}.</p>\n\
+         <p>Observation: <strong>{observation}</strong></p>\n<ul>\n\
          <li><a href=\"{path}\">Metrics</a></li>\n\
          <li><a href=\"/api/v1/chains\">Causal chains</a> (from this host)</li>\n\
          <li><a href=\"/-/healthy\">Health</a></li>\n\
@@ -24,10 +28,21 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpucause_engine::observation::Period;
+
+    #[test]
+    fn the_observation_state_stands_above_the_links() {
+        let observation = Period::disabled(1_700_049_600.0, "<SIGUSR1>").into();
+        let page = page(&"/metrics".parse().unwrap(), &observation);
+        let (above, _) = page.split_once("<ul>").unwrap();
+        let told = "Observation: <strong>disabled since 2023-11-15 12:00:00 UTC: nothing is observed (&lt;SIGUSR1&gt;)</strong>";
+        assert!(above.contains(told), "{page}");
+    }
 
     #[test]
     fn a_path_cannot_break_out_of_its_link() {
-        let page = page(&"/\"><script>".parse().unwrap());
+        let observation = Period::attached(1_700_049_600.0).into();
+        let page = page(&"/\"><script>".parse().unwrap(), &observation);
         assert!(page.contains("<a href=\"/&quot;&gt;&lt;script&gt;\">Metrics</a>"), "{page}");
     }
 }

@@ -119,6 +119,13 @@ impl ListenAddress {
         self.port
     }
 
+    /// Where a server that listens there is reached from this host; `None` for a port that is any free one.
+    pub(crate) fn reached_at(&self) -> Option<String> {
+        let host = self.host.as_deref().filter(|host| !matches!(*host, "0.0.0.0" | "::"));
+        let local = Self { host: Some(host.unwrap_or("localhost").to_owned()), port: self.port };
+        (self.port != 0).then(|| local.to_string())
+    }
+
     /// Takes the address. Without a host that is one socket for IPv6 and IPv4, or for IPv4 alone where the host has no
     /// IPv6.
     ///

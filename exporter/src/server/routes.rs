@@ -117,7 +117,10 @@ impl Routes {
                     reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("Not ready: {reason}\n"))
                 }
             },
-            _ => reply(StatusCode::OK, HTML, landing::page(&self.telemetry_path)),
+            _ => {
+                let page = landing::page(&self.telemetry_path, &self.source.observation());
+                reply(StatusCode::OK, HTML, page)
+            }
         }
     }
 
@@ -129,7 +132,7 @@ impl Routes {
         let source = Arc::clone(&self.source);
         let up = self.started.elapsed();
         let answer = tokio::task::spawn_blocking(move || {
-            let answer = api::chains(source.chains(), up);
+            let answer = api::chains(&source.observation(), source.chains(), up);
             drop(turn);
             answer
         });

@@ -3,6 +3,7 @@
 use crate::collector::Selection;
 use crate::family::Sink;
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::ObservationState;
 use std::io;
 
 /// What the server asks for families. Called from several threads.
@@ -18,6 +19,9 @@ pub trait Source: Send + Sync + 'static {
 
     /// The causal chains that were found, the worst first. Must not block for long.
     fn chains(&self) -> Vec<Chain>;
+
+    /// Whether processes are observed, and since when. Must not block.
+    fn observation(&self) -> ObservationState;
 
     /// Whether scrapes are worth making. Must not block.
     fn ready(&self) -> Readiness;

@@ -15,11 +15,22 @@ const WIDTH: usize = 168;
 pub(super) struct Printer {
     tables: u32,
     told: String,
+    observes: String,
 }
 
 impl Printer {
-    /// The lines for an interval. What is said while there are no processes is said once.
+    /// The lines for an interval. The observation state stands above the columns, and again when it has changed. What is said
+    /// while there are no processes is said once.
     pub(super) fn table(&mut self, view: &View, host: &Host) -> String {
+        let observes = format!("observation: {}\n", host.observes());
+        let changed = self.observes != observes;
+        self.observes.clone_from(&observes);
+        let rest = self.rest(view, host);
+        let has_columns = !view.rows.is_empty() && (self.tables - 1).is_multiple_of(HEADING_EVERY);
+        if changed || has_columns { observes + &rest } else { rest }
+    }
+
+    fn rest(&mut self, view: &View, host: &Host) -> String {
         if view.rows.is_empty() {
             let advice = host.advice() + "\n";
             if self.told == advice {
@@ -67,6 +78,12 @@ mod tests {
     use super::super::state::State;
     use super::*;
     use gpucause_abi::Nanos;
+    use gpucause_engine::observation::Period;
+
+    fn observing() -> Host {
+        let observation = Some(Period::attached(1_700_049_600.0));
+        Host { ready: true, observation, ..Host::default() }
+    }
 
     fn view() -> View {
         let mut view = View { elapsed: Some(Nanos(2_000_000_000)), rows: rows() };
@@ -75,6 +92,7 @@ mod tests {
     }
 
     const EXPECTED: &str = "\
+observation: attached since 2023-11-15 12:00:00 UTC: every launch is timed
 h host code, l launching, c other calls, . waiting for the GPU, b blocked otherwise; lost: P no CPU, F futex, I io, M page fault
     PID COMM            LAUNCH/S      P50      P99 SPREAD LOST WHERE TIME WENT                    WORST CULPRIT                GPU MEMORY OLDEST CALL
    4243 starved              500 102.4 us   4.0 ms    39x  50% lllllllllllllllllPPPPPPPPPPPPPPPPP 50% CPU: cpu-burner                 0 B -
@@ -84,9 +102,9 @@ h host code, l launching, c other calls, . waiting for the GPU, b blocked otherw
     #[test]
     fn a_table_names_its_columns_and_letters_and_the_next_one_does_not() {
         let mut printer = Printer::default();
-        let first = printer.table(&view(), &Host::default());
+        let first = printer.table(&view(), &observing());
         assert_eq!(first, EXPECTED);
-        let next = printer.table(&view(), &Host::default());
+        let next = printer.table(&view(), &observing());
         assert_eq!(next.lines().count(), 2);
         assert!(EXPECTED.ends_with(&next));
         assert!(first.lines().all(|line| line.len() <= WIDTH && !line.ends_with(' ')));
@@ -95,10 +113,21 @@ h host code, l launching, c other calls, . waiting for the GPU, b blocked otherw
     #[test]
     fn what_to_do_without_a_process_is_said_once() {
         let (mut printer, empty) = (Printer::default(), View::default());
-        let host = Host { ready: true, ..Host::default() };
+        let host = observing();
         assert!(printer.table(&empty, &host).contains("No CUDA process"));
         assert_eq!(printer.table(&empty, &host), "");
         printer.table(&view(), &host);
         assert!(!printer.table(&empty, &host).is_empty());
+    }
+
+    #[test]
+    fn a_change_of_the_observation_state_stands_above_the_next_rows() {
+        let mut printer = Printer::default();
+        printer.table(&view(), &observing());
+        let observation = Some(Period::disabled(1_700_049_660.0, "SIGUSR1"));
+        let next = printer.table(&view(), &Host { observation, ..observing() });
+        let told =
+            "observation: disabled since 2023-11-15 12:01:00 UTC: nothing is observed (SIGUSR1)\n";
+        assert!(next.starts_with(told) && next.lines().count() == 3, "{next}");
     }
 }

@@ -85,14 +85,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
     };
     let parts = [
         Constraint::Max(heading_height),
-        Constraint::Length(1),
+        Constraint::Length(2),
         table,
         detail,
         Constraint::Length(foot_height),
     ];
     let [above, title, table, detail, foot_area] = Layout::vertical(parts).areas(frame.area());
     frame.render_widget(heading, above);
-    frame.render_widget(title_line(scene), title);
+    let observes = Line::raw(format!("observation: {}", scene.host.observes()));
+    frame.render_widget(Paragraph::new(vec![title_line(scene), observes]), title);
     draw_table(frame, table, scene);
     if let Some(row) = selected(scene)
         && detail.height > 0

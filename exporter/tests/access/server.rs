@@ -10,6 +10,7 @@ use gpucause::collector::Selection;
 use gpucause::family::Sink;
 use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::{ObservationState, Period};
 use tokio::sync::oneshot;
 
 use crate::snapshot;
@@ -34,6 +35,10 @@ impl Source for Fixture {
 
     fn chains(&self) -> Vec<Chain> {
         vec![snapshot::chain()]
+    }
+
+    fn observation(&self) -> ObservationState {
+        Period::attached(0.0).into()
     }
 
     fn ready(&self) -> Readiness {

@@ -28,6 +28,7 @@ mod kernel_objects;
 mod kernels;
 mod lifecycle;
 mod nvml;
+mod observation;
 mod page;
 #[path = "../fixture/poll.rs"]
 mod poll;

@@ -6,10 +6,13 @@ use serde::Serialize;
 
 use super::{Incident, line, render};
 use crate::fleet::{ClockOffset, FleetAnswer};
+use crate::observation::Outcome;
 
 /// What happened on several nodes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FleetReport {
+    /// What holds of all nodes: nothing was found only where each answered and observed.
+    pub outcome: Outcome,
     /// Nodes that answered; those with a chain first, the worst of them before the others.
     pub nodes: Vec<FleetNode>,
     /// Nodes that did not: of these nothing is known.
@@ -45,10 +48,8 @@ impl FleetReport {
     pub fn of(answer: FleetAnswer, seconds: f64, here: f64) -> Self {
         let warnings = answer.clock_warnings();
         let report = |node: crate::fleet::NodeAnswer| {
-            let since = node.chains.now.unwrap_or(here) - seconds;
-            let watched_since = node.chains.watched_since;
-            let incident = Incident::of(node.chains.node, node.chains.chains, since);
-            let incident = Incident { watched_since, ..incident };
+            let observation = node.chains.observed(seconds, here);
+            let incident = Incident::of_window(node.chains.node, node.chains.chains, observation);
             FleetNode { url: node.url.to_string(), clock: node.clock, incident }
         };
         let mut nodes: Vec<FleetNode> = answer.answers.into_iter().map(report).collect();
@@ -58,7 +59,11 @@ impl FleetReport {
             url: failed.url.to_string(),
             reason: failed.error.to_string(),
         };
-        Self { nodes, failures: answer.failures.into_iter().map(failure).collect(), warnings }
+        let failures: Vec<_> = answer.failures.into_iter().map(failure).collect();
+        let silent = (!failures.is_empty()).then_some(Outcome::NotObserved);
+        let outcomes = nodes.iter().map(|node| node.incident.outcome).chain(silent);
+        let outcome = outcomes.max().unwrap_or(Outcome::NotObserved);
+        Self { outcome, nodes, failures, warnings }
     }
 
     /// The report as text.
@@ -99,6 +104,7 @@ mod tests {
     use crate::fleet::{NodeAnswer, NodeFailure};
     use crate::http::Address;
     use crate::node::{AskError, Chains};
+    use gpucause_engine::observation::Period;
 
     fn url(text: &str) -> Address {
         Address::parse(text, [9400, 9400]).unwrap()
@@ -111,6 +117,7 @@ mod tests {
             node: "gpu-1".into(),
             now: Some(1000.0),
             watched_since: None,
+            observation: Some(Period::attached(0.0).into()),
             chains: Vec::new(),
         };
         let answer = FleetAnswer {
@@ -126,12 +133,15 @@ mod tests {
             "1 of 2 nodes answered\n",
             "NO ANSWER  http://b:1 tells only who logs in",
             "CLOCK  the clock of http://a:1 is 5.000 s ahead of this host's (+- 0.001 s)\n",
-            "== http://a:1  (clock +5.000 s +- 0.001 s)\ngpu-1: no causal chain.",
+            "== http://a:1  (clock +5.000 s +- 0.001 s)\nOBSERVATION  attached since",
+            "\ngpu-1: no causal chain.",
         ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");
         }
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["failures"][0]["url"], "http://b:1");
+        assert_eq!(json["outcome"], "not_observed", "of a node that is silent nothing is known");
+        assert_eq!(json["nodes"][0]["incident"]["outcome"], "nothing_found");
         assert_eq!(json["nodes"][0]["clock"]["ahead_seconds"], 5.0);
     }
 }

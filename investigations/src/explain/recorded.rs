@@ -8,6 +8,7 @@ use gpucause_abi::state::{Reason, Role};
 use serde::Serialize;
 
 use super::Incident;
+use crate::observation::{Observed, Outcome};
 use crate::recording::{
     CallStatistics, Completeness, Durations, Filter, Kind, NodeIndex, ProcessIndex, Recording,
     RecordingError, WaitStatistics,
@@ -17,6 +18,8 @@ use crate::stack_costs::{Cost, Origin, StackCosts};
 /// What is told of a trace file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
+    /// What holds of all nodes.
+    pub outcome: Outcome,
     /// The file.
     pub file: TraceFile,
     /// Each node.
@@ -199,9 +202,10 @@ impl Report {
             let (own, others): (Vec<_>, _) = chains.into_iter().partition(|c| c.node == index);
             chains = others;
             let own = own.into_iter().map(|chain| chain.chain).collect();
-            let mut incident = Incident::of(node.name.clone(), own, f64::NEG_INFINITY);
             let span = spans.remove(&index);
-            incident.watched_since = span.map(|(from, _)| moment(from));
+            let last = span.map(|(_, until)| moment(until));
+            let observation = Observed::of_recording(recording, index, last)?;
+            let incident = Incident::of(node.name.clone(), own, observation);
             let length = span.map_or(0, |(from, until)| until.abs_diff(from));
             let is_own = |process| node_of(recording, process) == Some(index);
             nodes.push(NodeReport {
@@ -219,7 +223,9 @@ impl Report {
             });
         }
         let lost = recording.sessions().iter().filter_map(|session| session.lost_events);
+        let outcomes = nodes.iter().map(|node| node.incident.outcome);
         Ok(Self {
+            outcome: outcomes.max().unwrap_or(Outcome::NotObserved),
             file: TraceFile {
                 path: path.display().to_string(),
                 format: recording.format(),

@@ -6,6 +6,7 @@ use gpucause_engine::chain::Chain;
 
 use super::Incident;
 use crate::moment::utc;
+use crate::observation::Outcome;
 
 /// Writes the report; `per_process` adds a table of who lost how much. Names are what processes chose, or what answers on
 /// the port: characters that steer a terminal are replaced.
@@ -19,15 +20,11 @@ pub fn render(incident: &Incident, per_process: bool) -> String {
 
 fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::Result {
     let node = line(&incident.node);
+    for text in incident.observation.lines() {
+        writeln!(out, "{}", line(&text))?;
+    }
     let Some(root) = &incident.root_cause else {
-        writeln!(
-            out,
-            "{node}: no causal chain. Nothing that keeps a GPU from being fed was proven in this time."
-        )?;
-        return match incident.watched_since {
-            Some(since) => writeln!(out, "The node is watched since {} UTC.", utc(since, true)),
-            None => Ok(()),
-        };
+        return nothing_found(out, &node, incident);
     };
     let count = incident.others.len() + 1;
     let plural = if count == 1 { "" } else { "s" };
@@ -71,6 +68,27 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
         }
     }
     Ok(())
+}
+
+/// No chain was found: says so only of what was observed.
+fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt::Result {
+    let (from, until) = incident.observation.window;
+    match incident.outcome {
+        Outcome::NotObserved if incident.observation.is_blind() => writeln!(
+            out,
+            "{node}: NOT OBSERVED in this time. Whether anything starved a GPU is not known."
+        ),
+        Outcome::NotObserved => writeln!(
+            out,
+            "{node}: NOT OBSERVED in full. No cause was found in the rest; whether anything else starved a GPU is not known."
+        ),
+        Outcome::Found | Outcome::NothingFound => writeln!(
+            out,
+            "{node}: no causal chain. No host-side cause of GPU starvation was found from {} to {} UTC.",
+            utc(from, true),
+            utc(until, true)
+        ),
+    }
 }
 
 fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {

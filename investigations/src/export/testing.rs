@@ -11,9 +11,9 @@ use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, 
 
 use super::{ExportError, Format, Selection, Written, export};
 use crate::recording::{
-    Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, Kind, Node, NodeChain,
-    NodeIndex, OffCpu, Party, Process, ProcessIndex, Recording, RecordingError, Session, Stack,
-    StackFrame, StackId, WaitStatistics,
+    Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, Kind, Look, Node,
+    NodeChain, NodeIndex, OffCpu, Party, Process, ProcessIndex, Recording, RecordingError, Session,
+    Stack, StackFrame, StackId, WaitStatistics,
 };
 
 /// When made-up recordings begin.
@@ -29,6 +29,7 @@ pub(crate) struct MadeUp {
     pub(crate) chains: Vec<NodeChain>,
     pub(crate) calls: Vec<CallStatistics>,
     pub(crate) events: Vec<Event>,
+    pub(crate) looks: Vec<Look>,
     /// Found damaged behind the events.
     pub(crate) is_damaged: bool,
 }
@@ -164,6 +165,11 @@ impl Recording for MadeUp {
             let (path, reason) = ("made-up.db".into(), "it ends here".into());
             return Err(RecordingError::Damaged { path, reason });
         }
+        Ok(())
+    }
+
+    fn looks(&self, each: &mut dyn FnMut(Look) -> ControlFlow<()>) -> Result<(), RecordingError> {
+        let _ = self.looks.iter().cloned().try_for_each(each);
         Ok(())
     }
 

@@ -84,6 +84,17 @@ pub(super) fn list(
     Ok(Value::Object(head))
 }
 
+/// An answer as text, which begins with what was observed: nothing in it can be judged without.
+pub(super) fn written(mut value: Value) -> String {
+    let observation = value.as_object_mut().and_then(|object| object.remove("observation"));
+    let rest = value.to_string();
+    match (observation, &*rest) {
+        (None, _) => rest,
+        (Some(observation), "{}") => format!("{{\"observation\":{observation}}}"),
+        (Some(observation), _) => format!("{{\"observation\":{observation},{}", &rest[1..]),
+    }
+}
+
 /// The object of `json!({...})`.
 pub(super) fn object(value: Value) -> Map<String, Value> {
     match value {
@@ -125,6 +136,15 @@ mod tests {
         let page = Page { offset: 0, limit: 10, detail: false };
         let error = list(Map::new(), "rows", &[json!("x".repeat(9000))], page).unwrap_err();
         assert!(error.0.contains("offset=1"), "{error}");
+    }
+
+    #[test]
+    fn what_was_observed_is_the_beginning_of_an_answer() {
+        let text = written(json!({"chains": [1], "observation": [{"state": "disabled"}]}));
+        assert_eq!(text, r#"{"observation":[{"state":"disabled"}],"chains":[1]}"#);
+        assert_eq!(written(json!({"observation": []})), r#"{"observation":[]}"#);
+        assert_eq!(written(json!({"chains": []})), r#"{"chains":[]}"#);
+        assert_eq!(written(json!([1])), "[1]");
     }
 
     #[test]

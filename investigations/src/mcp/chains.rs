@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Rows;
+use super::observed::Coverage;
 use super::source::{Source, failure, failures, node_name};
 use crate::fleet::{self, Limits};
 use gpucause_engine::chain::Chain;
@@ -13,6 +14,8 @@ use gpucause_engine::chain::Chain;
 struct Found {
     head: Map<String, Value>,
     chains: Vec<(String, Chain)>,
+    /// What was observed.
+    observed: Coverage,
     /// How many nodes there are.
     nodes: usize,
 }
@@ -44,9 +47,9 @@ fn told(found: Found, asked: &Rows) -> Result<Value, ToolError> {
     let mut head = found.head;
     head.insert("chains_in_all".into(), rows.len().into());
     if rows.is_empty() {
-        let none = "nothing that keeps a GPU from being fed was proven in what was watched; get_test_report tells what that was";
-        head.insert("note".into(), none.into());
+        head.insert("note".into(), found.observed.note().into());
     }
+    head.insert("observation".into(), found.observed.observation);
     list(head, "chains", &rows, page)
 }
 
@@ -62,7 +65,9 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
                 };
                 let nodes: Vec<_> = recording.nodes().iter().take(50).map(node).collect();
                 let head = object(json!({"nodes": nodes}));
-                Ok(Found { head, chains: chains.collect(), nodes: recording.nodes().len() })
+                let observed = Coverage::of_recording(recording)?;
+                let nodes = recording.nodes().len();
+                Ok(Found { head, chains: chains.collect(), observed, nodes })
             })
             .await
         }
@@ -88,6 +93,7 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
                 })
             };
             let answered = answer.answers.len();
+            let observed = Coverage::of_answers(&answer.answers, failed.is_empty());
             let mut head =
                 object(json!({"nodes_answered": answered, "nodes_failed": failed.len()}));
             let nodes: Vec<_> = answer.answers.iter().take(20).map(node).collect();
@@ -105,7 +111,7 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
             let mut chains: Vec<_> = chains.collect();
             // Stable: those of a node stay in its order.
             chains.sort_by_key(|(_, chain)| std::cmp::Reverse(chain.severity));
-            Ok(Found { head, chains, nodes: clients.len() })
+            Ok(Found { head, chains, observed, nodes: clients.len() })
         }
     }
 }

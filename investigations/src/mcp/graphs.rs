@@ -179,14 +179,16 @@ fn recorded(recording: &dyn crate::recording::Recording) -> BTreeMap<String, f64
     spans
 }
 
-/// What is told beside the processes: nodes that did not answer above all.
+/// What is told beside the processes: nodes that did not answer, and what was observed.
 fn head(of_calls: &Map<String, Value>, is_empty: bool) -> Map<String, Value> {
     let mut head = Map::new();
     if is_empty {
         head.insert("note".into(), "no call on a CUDA graph was seen".into());
     }
-    if let Some(failures) = of_calls.get("failures") {
-        head.insert("failures".into(), failures.clone());
+    for key in ["failures", "observation"] {
+        if let Some(told) = of_calls.get(key) {
+            head.insert(key.into(), told.clone());
+        }
     }
     head
 }

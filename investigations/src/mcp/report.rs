@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Demo;
-use super::chains;
 use super::source::{Host, Source, failures, node_name, pages};
+use super::{chains, observed};
 use crate::page::{Sample, samples};
 use crate::recording::{Completeness, Recording, RecordingError, Session};
 
@@ -79,7 +79,8 @@ pub(super) async fn report(source: &Source) -> Result<Value, ToolError> {
         Source::Nodes(clients) => {
             let (pages, failed) = pages(clients).await;
             let rows: Vec<_> = pages.iter().map(|(url, page)| of_page(url, page)).collect();
-            let mut head = object(json!({"source": "live nodes"}));
+            let observation = observed::of_pages(&pages);
+            let mut head = object(json!({"source": "live nodes", "observation": observation}));
             if !failed.is_empty() {
                 head.insert("failures".into(), failures(failed));
             }
@@ -103,6 +104,7 @@ fn of_recording(recording: &dyn Recording) -> Result<(Value, Vec<Value>), Record
     let measured = calls.iter().filter(|own| own.off_cpu_ns.is_some()).count();
     let head = json!({
         "source": answer::text(&recording.format(), 100),
+        "observation": observed::Coverage::of_recording(recording)?.observation,
         "nodes": recording.nodes().len(),
         "processes": recording.processes().len(),
         "events_kept": recording.event_count()?,

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::ToolError;
 use super::answer::{self, list, micros, object, seconds};
 use super::arguments::Rows;
+use super::observed;
 use super::source::{Source, failures, node_name, pages};
 use crate::page::{Histogram, histograms, samples};
 use crate::recording::{
@@ -106,6 +107,7 @@ pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
             found.head = object(json!({
                 "source": "live counters since each process was first seen",
                 "percentiles": "upper edges of histogram buckets",
+                "observation": observed::of_pages(&pages),
             }));
             if !failed.is_empty() {
                 found.head.insert("failures".into(), failures(failed));

@@ -39,6 +39,10 @@ fn the_public_client_calls_every_tool_over_http_with_a_token() {
 }
 
 const PAGE: &str = "\
+gpucause_observation_state{state=\"attached\"} 0\n\
+gpucause_observation_state{state=\"disabled\"} 1\n\
+gpucause_observation_state_changed_timestamp_seconds 1700000000.5\n\
+gpucause_observation_timed_ratio 0\n\
 gpucause_build_info{version=\"9.9\"} 1\n\
 gpucause_probe_info{probe=\"calls\",library=\"/lib/libcudart.so\",verdict=\"attached\"} 1\n\
 gpucause_probe_info{probe=\"switch\",library=\"\",verdict=\"broken\"} 1\n\
@@ -53,7 +57,10 @@ gpucause_cuda_call_duration_seconds_count{pid=\"7\",comm=\"t\",api=\"runtime\",o
 #[test]
 fn live_nodes_are_told_of_with_those_that_do_not_answer() {
     let told = run(async {
-        let a = start("gpu-a", Nature { page: PAGE.into(), ..Nature::default() }).await;
+        let observation = Some(json!({"state": "disabled", "timed_share": 0, "since": 1.7e9 + 0.5,
+            "reason": "SIGUSR1"}));
+        let nature = Nature { page: PAGE.into(), observation, ..Nature::default() };
+        let a = start("gpu-a", nature).await;
         let b = start("gpu-b", Nature { refuses: true, ..Nature::default() }).await;
         let node = |port: u16| {
             let url = format!("http://127.0.0.1:{port}");
@@ -67,6 +74,22 @@ fn live_nodes_are_told_of_with_those_that_do_not_answer() {
     let fleet = answer(&told, "query_fleet");
     assert_eq!((&fleet["nodes_answered"], &fleet["nodes_failed"]), (&json!(1), &json!(1)));
     assert!(fleet["failures"][0]["reason"].as_str().unwrap().contains("not for you"), "{fleet}");
+    assert_eq!(fleet["observation"][0]["reason"], "SIGUSR1");
+    assert!(fleet["note"].as_str().unwrap().starts_with("not observed"), "{fleet}");
+    for tool in [
+        "query_fleet",
+        "get_causal_chains",
+        "get_test_report",
+        "get_trace_stats",
+        "graph_lifecycle",
+        "graph_frequency",
+    ] {
+        let observation = &answer(&told, tool)["observation"][0];
+        assert_eq!(observation["state"], "disabled", "{tool}");
+        assert_eq!(observation["since"], 1_700_000_000.5, "{tool}");
+        let text = told["answers"][tool]["text"].as_str().unwrap();
+        assert!(text.starts_with(r#"{"observation":"#), "{tool}: {text}");
+    }
     let report = answer(&told, "get_test_report");
     assert_eq!(report["nodes"][0]["probes_attached"], 1);
     assert_eq!(report["nodes"][0]["probes_not_attached"][0]["verdict"], "broken");

@@ -3,13 +3,21 @@
 use super::super::model::tests::rows;
 use super::super::state::Wish;
 use super::*;
+use gpucause_engine::observation::Period;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use std::path::Path;
 
 const ELAPSED: Option<Nanos> = Some(Nanos(2_000_000_000));
-const READY: Host = Host { ready: true, attached: 0, refused: 0, only: None, gone: false };
+const READY: Host = Host {
+    observation: Some(Period::attached(1_700_049_600.0)),
+    ready: true,
+    attached: 0,
+    refused: 0,
+    only: None,
+    gone: false,
+};
 
 fn view() -> View {
     let mut view = View { elapsed: ELAPSED, rows: rows() };
@@ -86,7 +94,7 @@ fn the_help_takes_the_screen() {
 #[test]
 fn an_empty_screen_says_what_to_do() {
     let empty = View { elapsed: ELAPSED, rows: Vec::new() };
-    assert_golden("empty.txt", &screen((80, 8), empty.clone(), &[Wish::Detail]));
+    assert_golden("empty.txt", &screen((80, 9), empty.clone(), &[Wish::Detail]));
     let measuring = screen((80, 8), View::default(), &[]);
     assert!(measuring.contains("measuring") && !measuring.contains("No CUDA"), "{measuring}");
 }
@@ -138,6 +146,17 @@ fn colours_come_on_top_of_the_letters() {
     let has = |buffer: &Buffer, colour| buffer.content.iter().any(|cell| cell.bg == colour);
     assert!(has(&coloured, Color::Red) && has(&coloured, Color::Green));
     assert!(plain.content.iter().all(|cell| cell.bg == Color::Reset && cell.fg == Color::Reset));
+}
+
+#[test]
+fn the_observation_state_stands_above_the_table() {
+    let (view, state, look) = (view(), State::default(), Look::default());
+    let observation = Some(Period::disabled(1_700_049_600.0, "SIGUSR1"));
+    let host = Host { observation, ..READY };
+    let scene = Scene { view: &view, state: &state, host: &host, look: &look, trouble: None };
+    let screen = text(&drawn((120, 12), &scene));
+    let told = "\nobservation: disabled since 2023-11-15 12:00:00 UTC: nothing is observed (SIGUSR1)\n    PID";
+    assert!(screen.contains(told), "{screen}");
 }
 
 #[test]

@@ -1,0 +1,228 @@
+//! The observation state of this daemon: what the probes report, evaluated in one place, and since when it is so.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gpucause_engine::observation::{ObservationState, Period, State};
+use gpucause_probes::Status;
+use gpucause_probes::registry::Verdict as LibraryVerdict;
+use gpucause_probes::verdict::Verdict;
+
+use crate::clock::{WallClock, monotonic_now};
+
+/// Missing probes that a reason names; the rest is counted.
+const MOST_NAMED: usize = 3;
+/// Why nothing is observed while SIGUSR1 keeps the probes detached.
+const BY_SIGNAL: &str = "SIGUSR1 detached all probes; a second SIGUSR1 or SIGHUP attaches them";
+const BY_CONFIGURATION: &str = "probe.enabled is false in the configuration";
+const STARTING: &str = "the CUDA libraries in use are being searched for";
+const ALL_BROKEN: &str = "every probe is broken; the log says why";
+const OVER_BUDGET: &str = "probes on launches of a process would cost more than the budget; gpucause_launch_sampling_ratio says which";
+
+/// What had the probes detached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Switch {
+    Configuration,
+    Signal,
+}
+
+/// Keeps the observation state and those before it.
+#[derive(Debug)]
+pub(crate) struct Observing(Mutex<Log>);
+
+#[derive(Debug)]
+struct Log {
+    clock: WallClock,
+    switch: Switch,
+    state: ObservationState,
+}
+
+impl Observing {
+    /// Of a daemon whose probes were just loaded.
+    pub(crate) fn new() -> Self {
+        let clock = WallClock::now();
+        let state = Period::disabled(clock.unix_seconds(monotonic_now()), STARTING).into();
+        Self(Mutex::new(Log { clock, switch: Switch::Configuration, state }))
+    }
+
+    /// This has the probes detached.
+    pub(crate) fn set_switch(&self, switch: Switch) {
+        self.log().switch = switch;
+    }
+
+    /// The state now. To be called every second or so, since a change and its reversal between two calls leave no trace.
+    pub(crate) fn update(&self, status: &Status) -> ObservationState {
+        let mut log = self.log();
+        log.clock = log.clock.refreshed();
+        let now = log.clock.unix_seconds(monotonic_now());
+        let switch = log.switch;
+        let period = evaluate(status, switch, now);
+        // Observation begins with the first state that is not the search for libraries.
+        match log.state.earlier.is_empty() && log.state.current.reason == STARTING {
+            true => log.state = period.into(),
+            false => log.state.continue_with(period),
+        }
+        log.state.clone()
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the probes report, as a period that begins now.
+fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
+    if !status.enabled {
+        let reason = match switch {
+            Switch::Configuration => BY_CONFIGURATION,
+            Switch::Signal => BY_SIGNAL,
+        };
+        return Period::disabled(since, reason);
+    }
+    if !status.is_ready() {
+        return Period::disabled(since, STARTING);
+    }
+    if is_all_broken(status) {
+        return Period::disabled(since, ALL_BROKEN);
+    }
+    let missing = missing(status);
+    let share = status.timed_share;
+    let partial = |timed_share, reason: String| Period {
+        state: State::Partial,
+        timed_share,
+        since,
+        until: None,
+        reason,
+    };
+    if missing.is_empty() {
+        return match share < 1.0 {
+            true => partial(Some(share), OVER_BUDGET.into()),
+            false => Period::attached(since),
+        };
+    }
+    let more = missing.len().saturating_sub(MOST_NAMED);
+    let mut reason = format!("probes are missing: {}", missing[..missing.len() - more].join(", "));
+    if more > 0 {
+        reason.push_str(&format!(" and {more} more"));
+    }
+    partial(None, reason)
+}
+
+/// Whether no probe works, neither in the kernel nor in a library.
+pub(crate) fn is_all_broken(status: &Status) -> bool {
+    let broken = |verdict: &Verdict| matches!(verdict, Verdict::Broken(_));
+    let refused = |verdict: &LibraryVerdict| matches!(verdict, LibraryVerdict::Refused(_));
+    status.programs.iter().all(|program| broken(&program.verdict))
+        && status.libraries.iter().all(|library| refused(&library.verdict))
+}
+
+/// Probes that should be there and are not.
+fn missing(status: &Status) -> Vec<String> {
+    let programs = status.programs.iter().filter_map(|program| match &program.verdict {
+        Verdict::Broken(_) => Some(format!("{} ({})", program.program, program.verdict.label())),
+        Verdict::Attached | Verdict::Disabled | Verdict::Unsupported(_) => None,
+    });
+    let libraries = status.libraries.iter().filter_map(|library| match &library.verdict {
+        LibraryVerdict::Broken(_) | LibraryVerdict::Refused(_) | LibraryVerdict::OverLimit => {
+            Some(format!("{} ({})", library.path.display(), library.verdict))
+        }
+        LibraryVerdict::Attached | LibraryVerdict::NoSymbols => None,
+    });
+    programs.chain(libraries).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_probes::discovery::DiscoveryStatus;
+    use gpucause_probes::feature::AttachMode;
+    use gpucause_probes::registry::{FileId, LibraryStatus, RegistryCounts};
+    use gpucause_probes::verdict::ProgramStatus;
+
+    fn status() -> Status {
+        let library = LibraryStatus {
+            path: "/usr/lib/libcudart.so.12".into(),
+            file: FileId { device: 1, inode: 2 },
+            build_id: None,
+            link: None,
+            sites: 100,
+            ops: 70,
+            slow: Vec::new(),
+            verdict: LibraryVerdict::Attached,
+            gap: None,
+            max_gap: None,
+        };
+        Status {
+            enabled: true,
+            duty_ratio: 1.0,
+            timed_share: 1.0,
+            entry_cost: None,
+            hit_cost: None,
+            mode: AttachMode::Session,
+            programs: vec![ProgramStatus { program: "sched_switch", verdict: Verdict::Attached }],
+            libraries: vec![library],
+            discovery: DiscoveryStatus { scans: 1, ..DiscoveryStatus::default() },
+            counts: RegistryCounts::default(),
+        }
+    }
+
+    fn evaluated(change: impl FnOnce(&mut Status)) -> (State, Option<f64>, String) {
+        let mut status = status();
+        change(&mut status);
+        let period = evaluate(&status, Switch::Signal, 7.0);
+        assert_eq!((period.since, period.until), (7.0, None));
+        (period.state, period.timed_share, period.reason)
+    }
+
+    #[test]
+    fn each_report_of_the_probes_is_one_state() {
+        assert_eq!(evaluated(|_| {}), (State::Attached, Some(1.0), String::new()));
+        let sampled = (State::Partial, Some(0.25), OVER_BUDGET.to_owned());
+        assert_eq!(evaluated(|status| status.timed_share = 0.25), sampled);
+        let disabled = |reason: &str| (State::Disabled, Some(0.0), reason.to_owned());
+        assert_eq!(evaluated(|status| status.enabled = false), disabled(BY_SIGNAL));
+        assert_eq!(evaluated(|status| status.discovery.scans = 0), disabled(STARTING));
+        let broken = || Verdict::Broken("no BTF".into());
+        let no_probe = evaluated(|status| {
+            status.programs[0].verdict = broken();
+            status.libraries[0].verdict = LibraryVerdict::Refused("EPERM".into());
+        });
+        assert_eq!(no_probe, disabled(ALL_BROKEN));
+        assert_eq!(
+            evaluate(&Status { enabled: false, ..status() }, Switch::Configuration, 7.0).reason,
+            BY_CONFIGURATION
+        );
+    }
+
+    #[test]
+    fn a_missing_probe_is_named_and_leaves_the_share_unknown() {
+        let (state, share, reason) = evaluated(|status| {
+            status.timed_share = 0.25;
+            status.libraries[0].verdict = LibraryVerdict::Refused("EPERM".into());
+        });
+        assert_eq!((state, share), (State::Partial, None));
+        assert_eq!(reason, "probes are missing: /usr/lib/libcudart.so.12 (refused: EPERM)");
+        let (_, _, reason) = evaluated(|status| {
+            let mut library = status.libraries[0].clone();
+            library.verdict = LibraryVerdict::OverLimit;
+            status.libraries = vec![library; 5];
+        });
+        assert!(reason.ends_with(" and 2 more"), "{reason}");
+    }
+
+    #[test]
+    fn the_state_is_kept_with_the_time_when_it_began() {
+        let observing = Observing::new();
+        let mut starting = status();
+        starting.discovery.scans = 0;
+        assert_eq!(observing.update(&starting).current.reason, STARTING);
+        let begun = observing.update(&status());
+        assert_eq!((begun.current.state, begun.earlier.len()), (State::Attached, 0));
+        let since = observing.update(&status()).current.since;
+        assert_eq!(since, begun.current.since);
+        observing.set_switch(Switch::Signal);
+        let state = observing.update(&Status { enabled: false, ..status() });
+        assert_eq!((state.current.state, &*state.current.reason), (State::Disabled, BY_SIGNAL));
+        assert_eq!(state.earlier.last().map(|own| own.since), Some(since));
+        assert_eq!(state.earlier.last().and_then(|own| own.until), Some(state.current.since));
+    }
+}

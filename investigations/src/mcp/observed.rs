@@ -1,0 +1,111 @@
+//! Whether the nodes that answers are about observe their processes.
+
+use gpucause_engine::observation::{Period, State};
+use serde_json::{Value, json};
+
+use super::answer::{self, rounded};
+use super::source::node_name;
+use crate::fleet::NodeAnswer;
+use crate::observation::{Observed, Outcome};
+use crate::page::samples;
+use crate::recording::{NodeIndex, Recording, RecordingError};
+
+/// Nodes that are listed.
+const MOST_NODES: usize = 20;
+/// Parts of its time that are listed of each.
+const MOST_PARTS: usize = 5;
+
+/// What was observed, and what it means when there is no chain.
+pub(super) struct Coverage {
+    pub(super) observation: Value,
+    pub(super) if_none: Outcome,
+}
+
+impl Coverage {
+    fn of(nodes: &[(String, Observed)], all_answered: bool) -> Self {
+        let outcomes = nodes.iter().map(|(_, observed)| observed.outcome(false));
+        let silent = (!all_answered).then_some(Outcome::NotObserved);
+        let if_none = outcomes.chain(silent).max().unwrap_or(Outcome::NotObserved);
+        let rows = nodes.iter().take(MOST_NODES).map(|(node, observed)| row(node, observed));
+        Self { observation: rows.collect(), if_none }
+    }
+
+    /// Each node since it began to observe.
+    pub(super) fn of_answers(answers: &[NodeAnswer], all_answered: bool) -> Self {
+        let observed = |own: &NodeAnswer| {
+            let state = own.chains.observation.clone();
+            let until = own.chains.now.unwrap_or(f64::MAX);
+            let begun = |state: &gpucause_engine::observation::ObservationState| {
+                state.earlier.first().unwrap_or(&state.current).since
+            };
+            let from = state.as_ref().map_or(until, begun);
+            (own.chains.node.clone(), Observed::of_node(state, from, until))
+        };
+        Self::of(&answers.iter().map(observed).collect::<Vec<_>>(), all_answered)
+    }
+
+    pub(super) fn of_recording(recording: &dyn Recording) -> Result<Self, RecordingError> {
+        let mut nodes = Vec::new();
+        for (index, _) in (0..=u16::MAX).map(NodeIndex).zip(recording.nodes()) {
+            let observed = Observed::of_recording(recording, index, None)?;
+            nodes.push((node_name(recording, index), observed));
+        }
+        Ok(Self::of(&nodes, true))
+    }
+
+    /// What to say where there is no chain.
+    pub(super) const fn note(&self) -> &'static str {
+        match self.if_none {
+            Outcome::NotObserved => {
+                "not observed: there is no causal chain, but a part of the time or of the nodes was not observed, see observation; whether anything starved a GPU there is not known"
+            }
+            Outcome::Found | Outcome::NothingFound => {
+                "no host-side cause of GPU starvation was found in what was observed; see observation and get_test_report"
+            }
+        }
+    }
+}
+
+fn row(node: &str, observed: &Observed) -> Value {
+    let parts = observed.not_fully_observed.iter();
+    let current = observed.current.as_ref();
+    json!({
+        "node": answer::name(node),
+        "state": current.map_or("not reported", |own| own.state.label()),
+        "timed_share": current.and_then(|own| own.timed_share).map(rounded),
+        "since": current.map(|own| rounded(own.since)),
+        "reason": current.map(|own| answer::text(&own.reason, 200)),
+        // The newest.
+        "not_fully_observed": parts.rev().take(MOST_PARTS).map(part).collect::<Vec<_>>(),
+    })
+}
+
+fn part(part: &Period) -> Value {
+    json!({
+        "state": part.state,
+        "timed_share": part.timed_share.map(rounded),
+        "since": rounded(part.since),
+        "until": part.until.map(rounded),
+        "reason": answer::text(&part.reason, 200),
+    })
+}
+
+/// The same, from a page of metrics.
+pub(super) fn of_page(url: &str, page: &str) -> Value {
+    let state = samples(page, "gpucause_observation_state{").find(|own| own.value == 1.0);
+    let value = |name| samples(page, name).next().map(|own| rounded(own.value));
+    let state =
+        state.map_or_else(|| "not reported".to_owned(), |own| own.label("state").to_owned());
+    let known = State::ALL.iter().any(|own| own.label() == state);
+    json!({
+        "node": answer::name(url),
+        "state": if known { &*state } else { "not reported" },
+        "timed_share": value("gpucause_observation_timed_ratio"),
+        "since": value("gpucause_observation_state_changed_timestamp_seconds"),
+    })
+}
+
+/// The same of several nodes.
+pub(super) fn of_pages(pages: &[(String, String)]) -> Value {
+    pages.iter().take(MOST_NODES).map(|(url, page)| of_page(url, page)).collect()
+}

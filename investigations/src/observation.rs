@@ -1,0 +1,332 @@
+//! How much of the time that is asked about was observed: of a live node as it reports itself, of a trace file as it shows.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use gpucause_abi::Nanos;
+use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
+use gpucause_engine::observation::{ObservationState, Period, State};
+use serde::Serialize;
+
+use crate::moment::utc;
+use crate::recording::{Completeness, NodeIndex, Recording, RecordingError};
+
+/// Whether causes were found, or could have been.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// All of the time was observed, and no causal chain was found.
+    NothingFound,
+    /// No causal chain was found, and some of the time was not observed.
+    NotObserved,
+    /// There is a causal chain.
+    Found,
+}
+
+/// What was observed of a window of time. Times are in seconds since the Unix epoch.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Observed {
+    /// The state now, or at the end of a trace file; `None` where the node does not report it.
+    #[serde(flatten)]
+    pub current: Option<Period>,
+    /// The window: from and until.
+    pub window: (f64, f64),
+    /// The parts of the window that were not observed in full, in the order of time.
+    pub not_fully_observed: Vec<Period>,
+}
+
+impl Observed {
+    /// Of a node that reports this state; none when its version is too old to.
+    #[must_use]
+    pub fn of_node(state: Option<ObservationState>, from: f64, until: f64) -> Self {
+        let parts = state.as_ref().map(|state| state.over(from, until)).unwrap_or_default();
+        let short = parts.into_iter().filter(|part| part.state != State::Attached);
+        let not_fully_observed = short.collect();
+        Self {
+            current: state.map(|state| state.current),
+            window: (from, until),
+            not_fully_observed,
+        }
+    }
+
+    /// Of a node of a trace file, whose last event ends then: what its recorder's runs observed.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn of_recording(
+        recording: &dyn Recording,
+        node: NodeIndex,
+        last_event: Option<f64>,
+    ) -> Result<Self, RecordingError> {
+        let mut all: Option<Period> = None;
+        let mut short = Vec::new();
+        for period in runs(recording, node, last_event)? {
+            if period.state != State::Attached {
+                short.push(period.clone());
+            }
+            match &mut all {
+                Some(all) => all.absorb(period),
+                None => all = Some(period),
+            }
+        }
+        let all = all.unwrap_or_else(|| Period {
+            until: last_event.or(Some(0.0)),
+            ..Period::disabled(0.0, "the file holds no run of a recorder")
+        });
+        let window = (all.since, all.until.unwrap_or(all.since));
+        Ok(Self { current: Some(all), window, not_fully_observed: short })
+    }
+
+    /// What this says when there is a causal chain, or none.
+    #[must_use]
+    pub fn outcome(&self, found: bool) -> Outcome {
+        match found {
+            true => Outcome::Found,
+            false if self.is_blind() => Outcome::NotObserved,
+            false if self.not_fully_observed.iter().all(Period::shows_causes) => {
+                Outcome::NothingFound
+            }
+            false => Outcome::NotObserved,
+        }
+    }
+
+    /// Whether no part of the window was observed, or it is not known that any was.
+    #[must_use]
+    pub fn is_blind(&self) -> bool {
+        let blind: f64 = (self.not_fully_observed.iter())
+            .filter(|part| part.state == State::Disabled)
+            .map(|part| part.until.unwrap_or(self.window.1) - part.since)
+            .sum();
+        // A moment on either side of a sum of floating-point numbers.
+        self.current.is_none() || blind >= self.window.1 - self.window.0 - 1e-3
+    }
+
+    /// The lines that stand before any finding, one for the state and one for each part that was not observed in full.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let state = match &self.current {
+            Some(current) => sentence(current),
+            None => "not reported: this node runs an older version, and whether it observed is not known".into(),
+        };
+        let mut lines = vec![format!("OBSERVATION  {state}")];
+        for part in &self.not_fully_observed {
+            let what =
+                if part.state == State::Disabled { "NOT OBSERVED" } else { "PARTLY OBSERVED" };
+            let until = part.until.unwrap_or(self.window.1);
+            lines.push(format!(
+                "{what}  {} - {} UTC: {}",
+                utc(part.since, true),
+                utc(until, true),
+                detail(part)
+            ));
+        }
+        lines
+    }
+}
+
+/// A state in words, such as `disabled since 2023-11-15 12:00:00 UTC: nothing is observed (SIGUSR1)`.
+#[must_use]
+pub fn sentence(period: &Period) -> String {
+    let until = period.until.map(|until| format!(" until {}", utc(until, true)));
+    let (state, since) = (period.state, utc(period.since, true));
+    format!("{state} since {since}{} UTC: {}", until.unwrap_or_default(), detail(period))
+}
+
+fn detail(period: &Period) -> String {
+    let what = match (period.state, period.timed_share) {
+        (State::Attached, _) => "every launch is timed".to_owned(),
+        (State::Partial, Some(share)) => format!("{} % of launches are timed", percent(share)),
+        (State::Partial, None) => "some launches or causes are not seen".to_owned(),
+        (State::Disabled, _) => "nothing is observed".to_owned(),
+    };
+    if period.reason.is_empty() { what } else { format!("{what} ({})", period.reason) }
+}
+
+/// Rounded down, so that nearly all does not read as all.
+fn percent(share: f64) -> f64 {
+    (share * 1000.0).floor() / 10.0
+}
+
+/// The snapshots of one run of a recorder.
+#[derive(Debug, Clone, Copy, Default)]
+struct Snapshots {
+    last: f64,
+    timed: f64,
+    elapsed: f64,
+}
+
+/// Time between two snapshots, and how much of it the launches of every process were observed in, in seconds.
+fn timed(before: &Snapshot, after: &Snapshot) -> (f64, f64) {
+    let seconds = |after: Nanos, before: Nanos| after.0.saturating_sub(before.0) as f64 / 1e9;
+    let elapsed = seconds(after.taken_at, before.taken_at);
+    let unobserved = |process: &ProcessSnapshot| {
+        let earlier = before.processes.iter().find(|earlier| earlier.id == process.id);
+        let earlier = earlier.map_or(Nanos(0), |earlier| earlier.launches.unobserved);
+        seconds(process.launches.unobserved, earlier)
+    };
+    (elapsed, elapsed - after.processes.iter().map(unobserved).fold(0.0, f64::max))
+}
+
+/// A period for each run of a recorder on this node.
+fn runs(
+    recording: &dyn Recording,
+    node: NodeIndex,
+    last_event: Option<f64>,
+) -> Result<Vec<Period>, RecordingError> {
+    let sessions = recording.sessions();
+    let mut snapshots: Vec<Option<Snapshots>> = vec![None; sessions.len()];
+    let mut before: Option<(usize, Arc<Snapshot>)> = None;
+    recording.looks(&mut |look| {
+        let Some(own) = snapshots.get_mut(look.session) else { return ControlFlow::Continue(()) };
+        let own = own.get_or_insert_default();
+        own.last = look.moment.unix_seconds;
+        if let Some((_, before)) = before.as_ref().filter(|(session, _)| *session == look.session) {
+            let (elapsed, timed) = timed(before, &look.moment.snapshot);
+            (own.elapsed, own.timed) = (own.elapsed + elapsed, own.timed + timed);
+        }
+        before = Some((look.session, look.moment.snapshot));
+        ControlFlow::Continue(())
+    })?;
+    let stored = stored_share(recording)?;
+    let mut periods = Vec::new();
+    for (session, snapshots) in sessions.iter().zip(snapshots).filter(|(own, _)| own.node == node) {
+        let since = session.started_ns as f64 / 1e9;
+        let ended = session.ended_ns.map(|ended| ended as f64 / 1e9);
+        let last =
+            ended.or(snapshots.map(|snapshots| snapshots.last)).or(last_event).unwrap_or(since);
+        let (share, reason) = match snapshots {
+            // The chains are those of the engine, which reads accounts: that events are a sample takes nothing from them.
+            Some(snapshots) if snapshots.elapsed > 0.0 => {
+                let reason = "the probes cost more than their budget".to_owned();
+                (Some(snapshots.timed / snapshots.elapsed), reason)
+            }
+            Some(_) => (Some(1.0), String::new()),
+            None => match session.lost_events.filter(|lost| *lost > 0) {
+                Some(lost) => (None, format!("{lost} events were lost")),
+                None => (Some(stored), "not every event was stored".to_owned()),
+            },
+        };
+        periods.push(match share {
+            Some(share) if share >= 1.0 => Period { until: Some(last), ..Period::attached(since) },
+            share => Period {
+                state: State::Partial,
+                timed_share: share,
+                since,
+                until: Some(last),
+                reason,
+            },
+        });
+    }
+    Ok(periods)
+}
+
+/// Share of the calls that were counted that the file holds.
+fn stored_share(recording: &dyn Recording) -> Result<f64, RecordingError> {
+    let (mut counted, mut stored) = (0.0, 0.0);
+    for call in recording.calls()? {
+        counted += call.durations.count as f64;
+        stored += match call.durations.completeness {
+            Completeness::Exact => call.durations.count as f64,
+            Completeness::Sample { stored } => stored as f64,
+        };
+    }
+    Ok(if counted > 0.0 { stored / counted } else { 1.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::testing::MadeUp;
+    use crate::recording::Look;
+    use gpucause_abi::record::COMM_LEN;
+    use gpucause_abi::snapshot::Comm;
+    use gpucause_abi::{ProcId, Tgid};
+    use gpucause_engine::Moment;
+
+    const NOON: f64 = 1_700_049_600.0;
+
+    fn observed(state: impl Into<ObservationState>) -> Observed {
+        Observed::of_node(Some(state.into()), NOON - 60.0, NOON)
+    }
+
+    #[test]
+    fn nothing_found_is_said_only_of_a_window_that_was_observed_from_its_beginning_to_its_end() {
+        let whole = observed(Period::attached(NOON - 600.0));
+        assert_eq!(whole.outcome(false), Outcome::NothingFound);
+        assert_eq!(whole.outcome(true), Outcome::Found);
+        assert_eq!(observed(Period::attached(NOON - 30.0)).outcome(false), Outcome::NotObserved);
+        let off = observed(Period::disabled(NOON - 600.0, "SIGUSR1"));
+        assert_eq!((off.outcome(false), off.is_blind()), (Outcome::NotObserved, true));
+        let mut back = ObservationState::from(Period::attached(NOON - 600.0));
+        back.continue_with(Period::disabled(NOON - 40.0, "SIGUSR1"));
+        back.continue_with(Period::attached(NOON - 30.0));
+        let back = observed(back);
+        assert_eq!((back.outcome(false), back.is_blind()), (Outcome::NotObserved, false));
+        assert_eq!(back.outcome(true), Outcome::Found);
+    }
+
+    #[test]
+    fn a_sample_is_said_to_be_one_and_missing_probes_hide_causes() {
+        let partial = |timed_share| Period {
+            state: State::Partial,
+            timed_share,
+            reason: "why".into(),
+            ..Period::attached(NOON - 600.0)
+        };
+        let sampled = observed(partial(Some(0.25)));
+        assert_eq!(sampled.outcome(false), Outcome::NothingFound);
+        assert!(sampled.lines()[1].starts_with("PARTLY OBSERVED"), "{:?}", sampled.lines());
+        assert!(sampled.lines()[1].ends_with("25 % of launches are timed (why)"));
+        assert_eq!(observed(partial(None)).outcome(false), Outcome::NotObserved);
+    }
+
+    #[test]
+    fn a_node_that_does_not_report_its_state_is_not_said_to_have_observed() {
+        let unknown = Observed::of_node(None, NOON - 60.0, NOON);
+        assert_eq!((unknown.outcome(false), unknown.is_blind()), (Outcome::NotObserved, true));
+        assert!(unknown.lines()[0].contains("not reported"), "{:?}", unknown.lines());
+    }
+
+    /// Snapshots a second apart, by the time for which launches were not observed until each.
+    fn recorded(unwatched_ms: &[u64]) -> Observed {
+        let mut recording = MadeUp::new();
+        let look = |(second, ms): (u64, &u64)| {
+            let taken_at = Nanos(second * 1_000_000_000);
+            let comm = Comm([0; COMM_LEN]);
+            let mut process = ProcessSnapshot::new(ProcId(1), Tgid(1), comm);
+            process.launches.unobserved = Nanos(ms * 1_000_000);
+            let processes = vec![process];
+            let snapshot = Snapshot { taken_at, processes, ..Snapshot::default() };
+            let moment = Moment::new(Arc::new(snapshot), 1.7e9 + second as f64);
+            Look { node: NodeIndex(0), session: 0, processes: Arc::default(), moment }
+        };
+        recording.looks = (0..).zip(unwatched_ms).map(look).collect();
+        Observed::of_recording(&recording, NodeIndex(0), None).unwrap()
+    }
+
+    #[test]
+    fn a_trace_file_shows_how_much_of_its_launches_the_recorder_timed() {
+        let whole = recorded(&[50, 50, 50]);
+        assert_eq!(
+            (whole.outcome(false), whole.not_fully_observed.len()),
+            (Outcome::NothingFound, 0)
+        );
+        assert_eq!(whole.window, (1.7e9, 1.7e9 + 10.0), "the run of the recorder");
+        let sampled = recorded(&[0, 500, 1_500]).current.unwrap();
+        assert_eq!((sampled.state, sampled.timed_share), (State::Partial, Some(0.25)));
+        let lost = recorded(&[]);
+        assert_eq!(lost.current.as_ref().unwrap().reason, "2 events were lost");
+        assert_eq!(lost.outcome(false), Outcome::NotObserved);
+        let empty = Observed::of_recording(&MadeUp::default(), NodeIndex(0), None).unwrap();
+        assert_eq!((empty.outcome(false), empty.is_blind()), (Outcome::NotObserved, true));
+    }
+
+    #[test]
+    fn a_state_is_reported_with_its_beginning_and_its_reason() {
+        assert_eq!(
+            observed(Period::disabled(NOON - 30.0, "SIGUSR1")).lines()[0],
+            "OBSERVATION  disabled since 2023-11-15 11:59:30 UTC: nothing is observed (SIGUSR1)"
+        );
+        assert_eq!(percent(0.9999), 99.9);
+    }
+}
