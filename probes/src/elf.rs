@@ -16,6 +16,7 @@ use object::elf::{
 use thiserror::Error;
 
 mod exported_data;
+mod kernel_handles;
 mod link_address;
 mod names;
 mod note;
@@ -30,6 +31,7 @@ pub(crate) mod specimen;
 mod tests;
 
 pub use exported_data::exported_data;
+pub use kernel_handles::{KernelHandle, kernel_handles};
 pub use link_address::LinkAddresses;
 use names::{TracedName, traced_names};
 pub use prologue::Prologue;
@@ -167,17 +169,18 @@ pub fn read_module(file: &File) -> Result<LibraryImage, ElfError> {
     let source = Source::new(file)?;
     let header = file_header(&source)?;
     let sections = section_headers(&source, &header)?;
-    match symbol_table(&sections, SHT_SYMTAB, MAX_MODULE_TABLE)? {
-        Some((_, strings)) if contains(&source, strings, EVERY_RUNTIME)? => {
-            read(file, &[(SHT_SYMTAB, MAX_MODULE_TABLE)])
+    if let Some((_, strings)) = symbol_table(&sections, SHT_SYMTAB, MAX_MODULE_TABLE)? {
+        limit("the string table", strings.sh_size.get(LE), MAX_MODULE_TABLE)?;
+        if contains(&source, strings, EVERY_RUNTIME)? {
+            return read(file, &[(SHT_SYMTAB, MAX_MODULE_TABLE)]);
         }
-        _ => Ok(LibraryImage::default()),
     }
+    Ok(LibraryImage::default())
 }
 
 /// Whether a section has these bytes somewhere.
 fn contains(source: &Source<'_>, section: &Section, wanted: &[u8]) -> Result<bool, ElfError> {
-    let size = section.sh_size.get(LE).min(MAX_MODULE_TABLE);
+    let size = section.sh_size.get(LE);
     let mut done = 0;
     while done < size {
         // Pieces overlap, so that none of them ends within what is wanted.
