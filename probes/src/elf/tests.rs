@@ -166,6 +166,7 @@ proptest! {
         }
         // Half of the cases also lose their end.
         let len = keep.index(bytes.len() * 2).min(bytes.len());
+        drop((read_module(&file_of(&bytes[..len])), kernel_handles(&file_of(&bytes[..len]))));
         if let Ok(image) = read(&bytes[..len]) {
             prop_assert!(image.sites.iter().all(|site| site.offset < bytes.len() as u64));
         }
@@ -190,6 +191,7 @@ proptest! {
             file.write_all_at(&[*value], *at as u64).unwrap();
         }
         let read = read_library(file);
+        drop((read_module(file), kernel_handles(file)));
         for at in &positions {
             file.write_all_at(&bytes[*at..=*at], *at as u64).unwrap();
         }
