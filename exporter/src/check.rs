@@ -228,6 +228,8 @@ impl Report {
         for library in &status.libraries {
             let (state, detail) = library_line(library);
             self.add(state, &library.path.to_string_lossy(), detail, false);
+            let slow = library.slow.iter().map(|symbol| &**symbol);
+            self.lines.extend(installed::slow_launch(&library.path, slow));
         }
     }
 

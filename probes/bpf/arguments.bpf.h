@@ -7,16 +7,6 @@
  * arrays and handles are addresses of the driver's own records in host memory, where no device address can lie. */
 #pragma once
 
-/* Integer arguments that are passed in registers. */
-#if defined(__TARGET_ARCH_x86)
-#define REGISTER_ARGUMENTS 6
-/* The return address lies on top of those on the stack. */
-#define STACK_ARGUMENTS_AT 8
-#else
-#define REGISTER_ARGUMENTS 8
-#define STACK_ARGUMENTS_AT 0
-#endif
-
 /* CU_MEMORYTYPE_HOST and CU_MEMORYTYPE_UNIFIED; what lies between is on the device. */
 #define MEMORY_HOST 1
 #define MEMORY_UNIFIED 4
@@ -37,12 +27,18 @@ static __always_inline __u32 user_int(__u64 address)
 	return word;
 }
 
-/* The integer argument at a position counted from 1. All registers are read at fixed offsets first: the verifier refuses a
- * context pointer that clang has added an index to. */
-static __noinline __u64 argument(struct pt_regs *ctx, __u32 position)
+/* The word at a place that `Abi` in Rust gives an argument: a register, or a word of the stack. All registers are read at fixed
+ * offsets first: the verifier refuses a context pointer that clang has added an index to. */
+static __noinline __u64 argument(struct pt_regs *ctx, __u32 place)
 {
 	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx), third = PT_REGS_PARM3(ctx);
 	__u64 fourth = PT_REGS_PARM4(ctx), fifth = PT_REGS_PARM5(ctx), sixth = PT_REGS_PARM6(ctx);
+#if defined(__TARGET_ARCH_arm64)
+	__u64 seventh = PT_REGS_PARM7(ctx), eighth = PT_REGS_PARM8(ctx);
+
+	barrier_var(seventh);
+	barrier_var(eighth);
+#endif
 
 	barrier_var(first);
 	barrier_var(second);
@@ -50,7 +46,7 @@ static __noinline __u64 argument(struct pt_regs *ctx, __u32 position)
 	barrier_var(fourth);
 	barrier_var(fifth);
 	barrier_var(sixth);
-	switch (position) {
+	switch (place) {
 	case 1:
 		return first;
 	case 2:
@@ -63,24 +59,23 @@ static __noinline __u64 argument(struct pt_regs *ctx, __u32 position)
 		return fifth;
 	case 6:
 		return sixth;
+#if defined(__TARGET_ARCH_arm64)
+	case 7:
+		return seventh;
+	case 8:
+		return eighth;
+#endif
 	default:
 		break;
 	}
-	if (position <= REGISTER_ARGUMENTS)
-		return 0;
-	return user_word(PT_REGS_SP(ctx) + STACK_ARGUMENTS_AT + 8 * (position - REGISTER_ARGUMENTS - 1));
+	return place < ARGUMENT_STACK ? 0 : user_word(PT_REGS_SP(ctx) + 8 * (place - ARGUMENT_STACK));
 }
 
-/* The address of a structure of more than two words that is passed by value, at a position among the arguments: it lies on
- * the stack on x86, before any other such argument, and is passed by address elsewhere. */
-static __always_inline __u64 structure(struct pt_regs *ctx, __u32 position)
+/* The address of a structure of more than two words that is passed by value: it lies on the stack, or a register has its
+ * address. */
+static __always_inline __u64 structure(struct pt_regs *ctx, __u32 place)
 {
-#if defined(__TARGET_ARCH_x86)
-	(void)position;
-	return PT_REGS_SP(ctx) + STACK_ARGUMENTS_AT;
-#else
-	return argument(ctx, position);
-#endif
+	return place < ARGUMENT_STACK ? argument(ctx, place) : PT_REGS_SP(ctx) + 8 * (place - ARGUMENT_STACK);
 }
 
 static __always_inline __u32 kind_of_memory(__u32 source, __u32 destination)
@@ -218,6 +213,42 @@ static __noinline __u64 asked_bytes(struct pt_regs *ctx, const volatile struct o
 	}
 }
 
+/* A cudaMemcpy3DBatchOp, and where its width in bytes, height and depth are. */
+#define BOX_BYTES 112
+#define BOX_EXTENT_AT 80
+
+struct batch {
+	__u64 at;
+	__u64 total;
+	__u32 stride;
+};
+
+static long add_copy(__u64 index, void *context)
+{
+	struct batch *batch = context;
+	__u64 part = batch->at + index * batch->stride;
+	__u64 amount = user_word(part);
+
+	if (batch->stride == BOX_BYTES)
+		amount *= user_word(part + 8) * user_word(part + 16);
+	batch->total += amount;
+	return 0;
+}
+
+/* Bytes of a call that makes many copies. */
+static __noinline __u64 batch_bytes(struct pt_regs *ctx, const volatile struct op_info *info)
+{
+	struct batch batch = { .at = argument(ctx, info->first), .stride = sizeof(__u64) };
+	__u64 count = argument(ctx, info->second);
+
+	if (info->role == ARGS_COPY_BOXES) {
+		batch.at += BOX_EXTENT_AT;
+		batch.stride = BOX_BYTES;
+	}
+	bpf_loop(count < MAX_BATCH ? count : MAX_BATCH, add_copy, &batch, 0);
+	return count <= MAX_BATCH ? batch.total : batch.total / MAX_BATCH * count;
+}
+
 static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct op_info *info, struct frame *frame,
 				      __u32 proc_id)
 {
@@ -231,6 +262,10 @@ static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct
 		break;
 	case ARGS_COPY_2D:
 		frame->bytes = argument(ctx, info->first) * argument(ctx, info->second);
+		break;
+	case ARGS_COPY_SIZES:
+	case ARGS_COPY_BOXES:
+		frame->bytes = batch_bytes(ctx, info);
 		break;
 	case ARGS_COPY_FIELDS_2D:
 		frame->bytes = user_word(pointer + info->first) * user_word(pointer + info->first + 8);
@@ -364,6 +399,8 @@ static __noinline void book_arguments(__u32 proc_id, const volatile struct op_in
 	switch (info->role) {
 	case ARGS_COPY:
 	case ARGS_COPY_2D:
+	case ARGS_COPY_SIZES:
+	case ARGS_COPY_BOXES:
 	case ARGS_COPY_FIELDS_2D:
 	case ARGS_COPY_FIELDS_3D:
 		bytes_add(proc_id, BYTES_COPIED, frame->kind, frame->bytes);

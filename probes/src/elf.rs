@@ -16,6 +16,7 @@ use object::elf::{
 use thiserror::Error;
 
 mod exported_data;
+mod kernel_handles;
 mod link_address;
 mod names;
 mod note;
@@ -30,6 +31,7 @@ pub(crate) mod specimen;
 mod tests;
 
 pub use exported_data::exported_data;
+pub use kernel_handles::{KernelHandle, kernel_handles};
 pub use link_address::LinkAddresses;
 use names::{TracedName, traced_names};
 pub use prologue::Prologue;
@@ -125,6 +127,12 @@ const SYMBOLS_AT_ONCE: u64 = 4096;
 const MAX_PROGRAM_HEADERS: u64 = 1024;
 /// The largest string or symbol table that is searched. Executables with full debug symbols have about a tenth.
 const MAX_TABLE: u64 = 512 << 20;
+/// The end of a name that every CUDA runtime has.
+const EVERY_RUNTIME: &[u8] = b"cudaLaunchKernel\0";
+/// Bytes that are searched for it at a time.
+const PIECE: u64 = 1 << 20;
+/// The same of a module, which takes a hundredth of a second to search. Those of CuPy have a twentieth.
+const MAX_MODULE_TABLE: u64 = 16 << 20;
 /// Traced functions in one file; libcuda has a few hundred.
 const MAX_FUNCTIONS: usize = 2_048;
 
@@ -149,13 +157,59 @@ struct Function {
 /// # Errors
 /// When the file is no ELF64 file for this machine, is damaged, or cannot be read.
 pub fn read_library(file: &File) -> Result<LibraryImage, ElfError> {
+    read(file, &[(SHT_DYNSYM, MAX_TABLE), (SHT_SYMTAB, MAX_TABLE)])
+}
+
+/// As [`read_library`], of local functions alone and in files of ordinary size: which library has the CUDA runtime linked in
+/// cannot be told by its name, so that a host has many to be searched.
+///
+/// # Errors
+/// When the file is no ELF64 file for this machine, is damaged, or cannot be read.
+pub fn read_module(file: &File) -> Result<LibraryImage, ElfError> {
+    let source = Source::new(file)?;
+    let header = file_header(&source)?;
+    let sections = section_headers(&source, &header)?;
+    if let Some((_, strings)) = symbol_table(&sections, SHT_SYMTAB, MAX_MODULE_TABLE)? {
+        limit("the string table", strings.sh_size.get(LE), MAX_MODULE_TABLE)?;
+        if contains(&source, strings, EVERY_RUNTIME)? {
+            return read(file, &[(SHT_SYMTAB, MAX_MODULE_TABLE)]);
+        }
+    }
+    Ok(LibraryImage::default())
+}
+
+/// Whether a section has these bytes somewhere.
+fn contains(source: &Source<'_>, section: &Section, wanted: &[u8]) -> Result<bool, ElfError> {
+    let size = section.sh_size.get(LE);
+    let mut done = 0;
+    while done < size {
+        // Pieces overlap, so that none of them ends within what is wanted.
+        let piece = PIECE.min(size - done);
+        let bytes = source.read(
+            "the string table",
+            section.sh_offset.get(LE).saturating_add(done),
+            piece,
+        )?;
+        // SAFETY: both pointers go with the lengths of what they point to.
+        let found = unsafe {
+            libc::memmem(bytes.as_ptr().cast(), bytes.len(), wanted.as_ptr().cast(), wanted.len())
+        };
+        if !found.is_null() {
+            return Ok(true);
+        }
+        done += if piece == PIECE { piece - wanted.len() as u64 } else { piece };
+    }
+    Ok(false)
+}
+
+fn read(file: &File, tables: &[(SectionType, u64)]) -> Result<LibraryImage, ElfError> {
     let source = Source::new(file)?;
     let header = file_header(&source)?;
     let sections = section_headers(&source, &header)?;
     let segments = program_headers(&source, &header)?;
     let mut functions = Vec::new();
-    for kind in [SHT_DYNSYM, SHT_SYMTAB] {
-        read_symbols(&source, &sections, kind, &mut functions)?;
+    for &(kind, most) in tables {
+        read_symbols(&source, &sections, (kind, most), &mut functions)?;
     }
     let mut image =
         LibraryImage { build_id: build_id(&source, &segments)?, ..LibraryImage::default() };
@@ -243,11 +297,11 @@ fn symbol_table(
 fn read_symbols(
     source: &Source<'_>,
     sections: &[SectionHeader64<LE>],
-    kind: SectionType,
+    (kind, most): (SectionType, u64),
     functions: &mut Vec<Function>,
 ) -> Result<(), ElfError> {
-    let Some((table, strings)) = symbol_table(sections, kind, MAX_TABLE)? else { return Ok(()) };
-    limit("the string table", strings.sh_size.get(LE), MAX_TABLE)?;
+    let Some((table, strings)) = symbol_table(sections, kind, most)? else { return Ok(()) };
+    limit("the string table", strings.sh_size.get(LE), most)?;
     let names = traced_names(source, strings.sh_offset.get(LE), strings.sh_size.get(LE))?;
     // Ordinary programs end here, before the larger table is read.
     if names.is_empty() {

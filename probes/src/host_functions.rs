@@ -9,11 +9,20 @@ use std::sync::Arc;
 
 use gpucause_abi::Tgid;
 
-use crate::elf::symbols_at;
+use crate::elf::{KernelHandle, LinkAddresses, kernel_handles, symbols_at};
 use crate::mapped::{FileVersion, Mapping, executable_mappings, locate_mapped};
+use crate::python::memory::Memory;
 
 /// Functions that are remembered of all files. All are forgotten when there are more.
 const MAX_REMEMBERED: usize = 16_384;
+
+/// Variables that hold handles of kernels, remembered of all files. All are forgotten when there are more.
+const MAX_VARIABLES: usize = 131_072;
+/// Bytes of a process that are read at once to find handles. Those of the largest libraries take half of it.
+const MAX_SPAN: u64 = 1 << 20;
+
+/// The variables of a file that hold handles of kernels, in the order of their addresses.
+type Variables = Arc<[KernelHandle]>;
 
 /// The name of a function as its file has it, mangled; `None` when the file has no symbol there.
 pub type FunctionName = Option<Arc<[u8]>>;
@@ -23,6 +32,7 @@ pub type FunctionName = Option<Arc<[u8]>>;
 pub struct HostFunctions {
     files: HashMap<FileVersion, HashMap<u64, FunctionName>>,
     remembered: usize,
+    variables: HashMap<FileVersion, Variables>,
 }
 
 impl HostFunctions {
@@ -43,13 +53,20 @@ impl HostFunctions {
             return Ok(names);
         }
         let mut by_mapping: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        let mut handles = Vec::new();
         for &address in addresses {
             let holds = |mapping: &Mapping| (mapping.start..mapping.end).contains(&address);
             match mappings.iter().position(holds) {
                 Some(index) => by_mapping.entry(index).or_default().push(address),
                 None => {
                     names.insert(address, None);
+                    handles.push(address);
                 }
+            }
+        }
+        if !handles.is_empty() {
+            for mapping in &mappings {
+                self.kept_in(tgid, mapping, &handles, &mut names);
             }
         }
         for (index, addresses) in by_mapping {
@@ -58,6 +75,53 @@ impl HostFunctions {
             }
         }
         Ok(names)
+    }
+
+    /// Names those handles that are kept in variables of a mapped file.
+    fn kept_in(
+        &mut self,
+        tgid: Tgid,
+        mapping: &Mapping,
+        handles: &[u64],
+        names: &mut BTreeMap<u64, FunctionName>,
+    ) {
+        let Ok(file) = locate_mapped(tgid, mapping) else { return };
+        let version = FileVersion::of(file.metadata());
+        let known = self.variables.get(&version).cloned();
+        if known.as_ref().is_some_and(|variables| variables.is_empty()) {
+            return;
+        }
+        let Ok(opened) = file.open() else { return };
+        let variables = known.unwrap_or_else(|| {
+            let mut variables = kernel_handles(&opened).unwrap_or_default();
+            variables.sort_unstable();
+            let remembered: usize = self.variables.values().map(|own| own.len() + 1).sum();
+            if remembered + variables.len() >= MAX_VARIABLES {
+                self.variables.clear();
+            }
+            Arc::clone(self.variables.entry(version).or_insert_with(|| variables.into()))
+        });
+        let bias = LinkAddresses::of(&opened).ok();
+        let bias = bias.and_then(|own| own.bias(mapping.start, mapping.offset));
+        let Some(bias) = bias else { return };
+        let memory = Memory::of(tgid);
+        let mut rest = &variables[..];
+        while let Some(&(first, _)) = rest.first() {
+            let near = rest.partition_point(|&(address, _)| address - first <= MAX_SPAN);
+            let (span, more) = rest.split_at(near);
+            rest = more;
+            let length = span.last().map_or(0, |&(last, _)| last - first + 8);
+            let Ok(length) = usize::try_from(length) else { continue };
+            let Ok(bytes) = memory.bytes(bias.wrapping_add(first), length) else { continue };
+            for (address, name) in span {
+                let at = usize::try_from(address - first).unwrap_or(usize::MAX);
+                let word = bytes.get(at..).and_then(|rest| rest.first_chunk());
+                let Some(handle) = word.map(|word| u64::from_ne_bytes(*word)) else { continue };
+                if handle != 0 && handles.contains(&handle) {
+                    names.insert(handle, Some(Arc::from(&**name)));
+                }
+            }
+        }
     }
 
     fn in_mapping(
@@ -123,6 +187,22 @@ mod tests {
             assert_eq!(names[&at].as_deref(), Some(&b"gpucause_test_function"[..]));
             assert_eq!((names[&(at + 1)].as_ref(), names[&data].as_ref()), (None, None));
             assert_eq!(functions.remembered, 2, "each is looked for once");
+        }
+    }
+
+    /// As nvcc 13 keeps the handle of `void add(float *)`.
+    #[unsafe(export_name = "_ZZ22__device_stub__Z3addPfPfE8__handle")]
+    static HANDLE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+    #[test]
+    fn a_handle_that_a_program_keeps_has_the_name_of_its_kernel() {
+        let (kept, other) = (0x5612_3456_7890_u64, 0x5612_3456_7898);
+        HANDLE.store(kept, std::sync::atomic::Ordering::Relaxed);
+        let mut functions = HostFunctions::default();
+        for _ in 0..2 {
+            let names = functions.names(Tgid(std::process::id()), &[kept, other]).unwrap();
+            assert_eq!(names[&kept].as_deref(), Some(&b"__device_stub__Z3addPf"[..]));
+            assert_eq!(names[&other], None);
         }
     }
 

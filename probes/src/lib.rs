@@ -11,6 +11,7 @@
 pub mod allocator;
 pub mod discovery;
 pub mod elf;
+pub mod entry_points;
 pub mod feature;
 pub mod hazard;
 pub mod host_clock;

@@ -1,7 +1,7 @@
 //! The op table that the call programs read: written before they are loaded, and again when other ops are to count as
 //! launches. A program that runs meanwhile finds each flag old or new; everything else is written as it was.
 
-use gpucause_abi::op::{LaunchOps, OpId};
+use gpucause_abi::op::{Abi, LaunchOps, OpId};
 use gpucause_abi::record::{MAX_OPS, OpInfo};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, OpenObject};
 
@@ -48,7 +48,7 @@ fn bytes(launches: &LaunchOps) -> Vec<u8> {
     let mut table = Vec::with_capacity(MAX_OPS * size_of::<OpInfo>());
     for id in OpId::all() {
         let Some(op) = id.op() else { continue };
-        let info = OpInfo { is_launch: u8::from(launches.contains(id)), ..op.info() };
+        let info = OpInfo { is_launch: u8::from(launches.contains(id)), ..op.info(Abi::HOST) };
         table.extend(info.to_bytes());
     }
     table.resize(MAX_OPS * size_of::<OpInfo>(), 0);

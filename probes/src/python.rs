@@ -15,7 +15,7 @@ use crate::mapped::{MappedError, Mapping, open_mapped};
 mod code;
 mod known_code;
 mod lines;
-mod memory;
+pub(crate) mod memory;
 mod version;
 
 use code::Code;

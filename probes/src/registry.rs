@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gpucause_abi::{Nanos, Tgid};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::elf::{LibraryImage, ProbeSite, read_library};
+use crate::elf::{LibraryImage, ProbeSite};
 use crate::launch_groups::{FIRST_GROUP, LaunchUsers};
 use crate::mapped::{Candidate, Located, MappedError, Mapping, candidate, locate_mapped};
 
@@ -179,7 +179,7 @@ impl<L> Registry<L> {
         let file = self.within_reach(located.open())?;
         // Taken before the file is read: should it change meanwhile, the next look will notice.
         let stamp = Stamp::of(&file.metadata().ok()?);
-        let image = match read_library(&file) {
+        let image = match kind.read(&file) {
             Ok(image) if image.sites.is_empty() => Err((Verdict::NoSymbols, image.build_id)),
             Ok(image) if !self.has_room(stamp.owner) => {
                 self.counts.over_limit += 1;
@@ -341,7 +341,7 @@ impl<L> Registry<L> {
             self.counts.overwritten += 1;
             self.detach(attacher, &mut held);
         }
-        let read = read_library(&held.file);
+        let read = held.kind.read(&held.file);
         // A new mode, owner or link is no reason to detach.
         if !overwritten && read.as_ref().is_ok_and(|image| *image == held.image) {
             held.stamp = stamp;

@@ -12,14 +12,15 @@ mod support {
     pub(crate) mod daemon;
 }
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use gpucause_abi::op::op_of_symbol;
-use gpucause_probes::elf::read_library;
+use gpucause_abi::op::{Api, OpId, op_of_symbol};
+use gpucause_probes::elf::{LibraryImage, ProbeSite, read_library};
+use gpucause_probes::entry_points::entry_points;
 use support::built::built;
 use support::daemon::Daemon;
 
@@ -168,20 +169,200 @@ fn a_runtime_call_and_the_driver_call_within_are_both_counted() {
     assert_eq!(process.abandoned_calls, 0);
 }
 
-#[test]
-#[ignore = "needs what `.ci/real-cuda --with-nccl` fetches: 300 MB"]
-fn functions_of_the_real_nccl_are_found_once_each() {
-    let library = real("nccl/libnccl.so.2");
-    let image = read_library(&fs::File::open(&library).unwrap()).unwrap();
-    println!("libnccl: {} sites, {} slow", image.sites.len(), image.slow_sites().count());
-    // It has the CUDA runtime linked in.
-    let symbols = image.sites.iter().map(|site| site.symbol.as_str());
-    let mut symbols: Vec<_> = symbols.filter(|symbol| symbol.contains("nccl")).collect();
-    symbols.sort_unstable();
-    for function in ["ncclAllReduce", "ncclBroadcast", "ncclSend", "ncclRecv", "ncclGroupEnd"] {
-        assert!(symbols.contains(&function), "{function}: {symbols:?}");
+/// Every library, with the layer that it has.
+const LIBRARIES: [(&str, Api); 8] = [
+    ("11/libcudart.so.11.0", Api::Runtime),
+    ("12.1/libcudart.so.12", Api::Runtime),
+    ("12/libcudart.so.12", Api::Runtime),
+    ("13/libcudart.so.13", Api::Runtime),
+    ("driver/libcuda.so.1", Api::Driver),
+    ("nccl-2.18/libnccl.so.2", Api::Nccl),
+    ("nccl-2.21/libnccl.so.2", Api::Nccl),
+    ("nccl/libnccl.so.2", Api::Nccl),
+];
+
+/// Libraries that ask the newest drivers for their functions, by name.
+const CALLERS_OF_NEWER_DRIVERS: [&str; 2] = ["13/libcudart.so.13", "cuda-bindings"];
+
+/// Functions that crash when their arguments are null.
+const CRASHING: [&str; 3] =
+    ["cuGraphInstantiate", "cuGraphInstantiateWithParams", "ncclCommShrink"];
+
+/// Functions of NCCL that others of its functions call.
+const NESTED: [&str; 3] = ["ncclGroupStart", "ncclGroupEnd", "ncclBroadcast"];
+
+fn image(path: &Path) -> LibraryImage {
+    read_library(&fs::File::open(path).unwrap()).unwrap()
+}
+
+/// The contents of all files below a path.
+fn contents(path: &Path) -> Vec<Vec<u8>> {
+    if !path.is_dir() {
+        return vec![fs::read(path).unwrap()];
     }
-    assert!(symbols.is_sorted_by(|a, b| a < b), "{symbols:?}");
-    let traced = |symbol: &&str| symbol.starts_with("nccl") && *symbol != "ncclGetVersion";
-    assert!(symbols.iter().all(traced), "{symbols:?}");
+    fs::read_dir(path).unwrap().flat_map(|entry| contents(&entry.unwrap().path())).collect()
+}
+
+#[test]
+fn every_operation_is_a_function_of_a_library_or_asked_for_by_name() {
+    let images = LIBRARIES.map(|(library, _)| image(&real(library)));
+    let exported: BTreeSet<OpId> =
+        images.iter().flat_map(|image| image.sites.iter().map(|site| site.op)).collect();
+    let callers: Vec<_> =
+        CALLERS_OF_NEWER_DRIVERS.iter().flat_map(|caller| contents(&real(caller))).collect();
+    let strings = callers.iter().flat_map(|file| file.split(|&byte| byte == 0));
+    let asked: BTreeSet<_> = strings.filter(|string| string.starts_with(b"cu")).collect();
+    for op in OpId::all().filter(|id| !exported.contains(id)).filter_map(OpId::op) {
+        let known = op.api == Api::Driver && asked.contains(op.name.as_bytes());
+        assert!(known, "no library has or asks for {}", op.name);
+    }
+}
+
+#[test]
+fn each_operation_of_every_library_is_counted_exactly() {
+    let runtime = real("12/libcudart.so.12");
+    for (name, api) in LIBRARIES {
+        let library = real(name);
+        let sites = image(&library).sites;
+        let named = |site: &&ProbeSite| {
+            site.op.op().is_some_and(|op| op.name == site.symbol && op.api == api)
+                && !CRASHING.contains(&&*site.symbol)
+                && !NESTED.contains(&&*site.symbol)
+        };
+        let mix: Vec<&str> = sites.iter().filter(named).map(|site| &*site.symbol).collect();
+        assert!(mix.len() >= if api == Api::Nccl { 14 } else { 100 }, "{name}: {mix:?}");
+        let calls = (3 * mix.len()).to_string();
+        let arguments = ["--calls", &calls, "--mix", &mix.join(",")];
+        let mut workload = match api {
+            Api::Runtime => Workload::start(&library, None, &arguments),
+            Api::Driver | Api::Nccl => Workload::start(&runtime, Some(&library), &arguments),
+        };
+        let daemon = Daemon::start();
+        let status = daemon.await_attached(&library);
+        println!("{name}: {} sites of {} ops", status.sites, status.ops);
+        let (calls, errors) = workload.run();
+        assert_eq!(calls, mix.iter().map(|&op| (op.to_owned(), 3)).collect(), "{name}");
+        let counted = mix.iter().map(|&op| (op.to_owned(), daemon.calls(workload.pid(), op)));
+        assert_eq!(counted.collect::<Truth>(), calls, "{name}");
+        let mut seen = counted_errors(&daemon, workload.pid());
+        seen.retain(|(op, _), _| calls.contains_key(op));
+        assert_eq!(seen, errors, "{name}");
+    }
+}
+
+#[test]
+fn the_driver_hands_out_only_functions_that_are_probed() {
+    let driver = real("driver/libcuda.so.1");
+    let mut image = image(&driver);
+    let found = entry_points(&driver, &image).unwrap();
+    println!("libcuda: {} entry points compared", found.compared);
+    assert!(found.compared > 1000 && found.not_probed.is_empty(), "{found:?}");
+    // Those whose probes are missing are named.
+    image.sites.retain(|site| !site.symbol.starts_with("cuMemAlloc_v2"));
+    let found = entry_points(&driver, &image).unwrap();
+    assert_eq!(found.not_probed.into_iter().collect::<Vec<_>>(), ["cuMemAlloc"]);
+}
+
+/// A Python program that waits to be told to begin; ends with its calls by op.
+struct Script {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Script {
+    fn start(modules: &str, script: &str) -> Self {
+        let mut command = Command::new("python3");
+        command.arg("-c").arg(script).env("PYTHONPATH", real(modules));
+        command.env("LD_LIBRARY_PATH", real("driver"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut String::new()).unwrap();
+        Self { child, output }
+    }
+
+    /// Lets it work until it says that it is done.
+    fn run(&mut self) {
+        writeln!(self.child.stdin.as_ref().unwrap(), "go").unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert_eq!(line, "done\n");
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_runtime_inside_a_module_of_cupy_is_counted_exactly() {
+    let script = "
+import cupy_backends.cuda.api.runtime as runtime
+def call(times, function, *arguments):
+    for _ in range(times):
+        try: function(*arguments)
+        except runtime.CUDARuntimeError: pass
+print('ready', flush=True); input()
+call(50, runtime.malloc, 100); call(30, runtime.deviceSynchronize); call(20, runtime.streamSynchronize, 0)
+call(10, runtime.memGetInfo); call(5, runtime.eventCreate)
+print('done', flush=True); input()
+";
+    let mut script = Script::start("cupy", script);
+    let daemon = Daemon::start();
+    let modules = fs::read_dir(real("cupy/cupy_backends/cuda/api")).unwrap();
+    let mut modules = modules.map(|entry| entry.unwrap().path());
+    let is_runtime = |path: &PathBuf| path.to_string_lossy().contains("/runtime.");
+    let status = daemon.await_attached(&modules.find(is_runtime).unwrap());
+    assert!(status.sites > 100, "{}", status.sites);
+    script.run();
+    let calls = |op| daemon.calls(script.child.id(), op);
+    assert_eq!(calls("cudaMalloc"), 50);
+    assert_eq!(calls("cudaDeviceSynchronize"), 30);
+    assert_eq!(calls("cudaStreamSynchronize"), 20);
+    assert_eq!(calls("cudaMemGetInfo"), 10);
+    assert_eq!(calls("cudaEventCreate"), 5);
+    let errors = counted_errors(&daemon, script.child.id());
+    let failed = errors.iter().filter(|((op, _), _)| op == "cudaMalloc");
+    assert_eq!(failed.map(|(_, count)| count).sum::<u64>(), 50);
+}
+
+#[test]
+fn calls_that_cuda_bindings_make_of_the_driver_are_counted_exactly() {
+    let script = "
+from cuda.bindings import driver
+driver.cuInit(0)
+print('ready', flush=True); input()
+for _ in range(40): driver.cuInit(0)
+for _ in range(30): driver.cuMemAlloc(100)
+for _ in range(20): driver.cuMemGetInfo()
+for _ in range(10): driver.cuStreamCreate(0)
+print('done', flush=True); input()
+";
+    let mut script = Script::start("cuda-bindings", script);
+    let daemon = Daemon::start();
+    daemon.await_attached(&real("driver/libcuda.so.1"));
+    script.run();
+    let counted = ["cuInit", "cuMemAlloc", "cuMemGetInfo", "cuStreamCreate"]
+        .map(|op| daemon.calls(script.child.id(), op));
+    assert_eq!(counted, [40, 30, 20, 10]);
+}
+
+#[test]
+fn functions_of_the_real_nccl_are_found_once_each() {
+    for library in ["nccl-2.18", "nccl-2.21", "nccl"] {
+        let image = image(&real(&format!("{library}/libnccl.so.2")));
+        println!("{library}: {} sites, {} slow", image.sites.len(), image.slow_sites().count());
+        // It has the CUDA runtime linked in.
+        let symbols = image.sites.iter().map(|site| site.symbol.as_str());
+        let mut symbols: Vec<_> = symbols.filter(|symbol| symbol.contains("nccl")).collect();
+        symbols.sort_unstable();
+        for function in ["ncclAllReduce", "ncclBroadcast", "ncclSend", "ncclRecv", "ncclGroupEnd"] {
+            assert!(symbols.contains(&function), "{function}: {symbols:?}");
+        }
+        assert!(symbols.is_sorted_by(|a, b| a < b), "{symbols:?}");
+        let traced = |symbol: &&str| symbol.starts_with("nccl") && *symbol != "ncclGetVersion";
+        assert!(symbols.iter().all(traced), "{symbols:?}");
+    }
 }

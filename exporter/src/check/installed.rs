@@ -3,7 +3,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use gpucause_probes::elf::read_library;
+use gpucause_probes::elf::{LibraryImage, read_library};
+use gpucause_probes::entry_points::entry_points;
 use gpucause_probes::mapped::{Candidate, candidate};
 
 use super::{Line, State};
@@ -29,20 +30,107 @@ pub(super) fn report() -> Vec<Line> {
         .collect();
     files.sort();
     files.dedup();
-    files.iter().map(|path| line(path)).collect()
+    files.iter().flat_map(|path| lines(path)).collect()
 }
 
-fn line(path: &Path) -> Line {
+fn lines(path: &Path) -> Vec<Line> {
     let read = File::open(path).map_err(|error| error.to_string());
     let read = read.and_then(|file| read_library(&file).map_err(|error| error.to_string()));
-    let (state, detail) = match read {
+    let (state, detail) = match &read {
         Ok(image) if image.sites.is_empty() => {
             (State::Unsupported, "no traced functions".to_owned())
         }
         Ok(image) => {
             (State::Ok, format!("installed: {} functions can be probed", image.sites.len()))
         }
-        Err(error) => (State::Unsupported, error),
+        Err(error) => (State::Unsupported, error.clone()),
     };
-    Line { state, subject: path.to_string_lossy().into_owned(), detail, blocks: false }
+    let subject = path.to_string_lossy().into_owned();
+    let mut lines = vec![Line { state, subject, detail, blocks: false }];
+    if let Ok(image) = &read
+        && is_driver(path)
+    {
+        lines.push(handed_out(path, image));
+    }
+    lines.extend(
+        read.ok().and_then(|image| slow_launch(path, image.slow_sites().map(|site| &*site.symbol))),
+    );
+    lines
+}
+
+fn is_driver(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcuda.so"))
+}
+
+/// Whether the driver hands out functions that are not probed.
+fn handed_out(path: &Path, image: &LibraryImage) -> Line {
+    let (state, detail) = match entry_points(path, image) {
+        Ok(found) if found.compared == 0 => {
+            (State::Unsupported, "hands out no function at all".to_owned())
+        }
+        Ok(found) if found.not_probed.is_empty() => {
+            let compared = found.compared;
+            (State::Ok, format!("every function that it hands out is probed ({compared} compared)"))
+        }
+        Ok(found) => {
+            let names: Vec<_> = found.not_probed.into_iter().collect();
+            let names = names.join(", ");
+            (
+                State::Unsupported,
+                format!(
+                    "hands out functions that are NOT PROBED, so that calls of them are not counted: {names}; please \
+                     report this version of the driver"
+                ),
+            )
+        }
+        Err(error) => {
+            (State::Unsupported, format!("cannot be asked which functions it hands out: {error}"))
+        }
+    };
+    let subject = format!("driver entries {}", path.to_string_lossy());
+    Line { state, subject, detail, blocks: false }
+}
+
+/// The functions whose probe each launch of most programs meets.
+const LAUNCHES: [&str; 4] =
+    ["cuLaunchKernel", "cuLaunchKernelEx", "cudaLaunchKernel", "cudaLaunchKernelExC"];
+
+/// A warning where a launch would be single-stepped, of a library with these single-stepped functions.
+pub(super) fn slow_launch<'a>(path: &Path, slow: impl Iterator<Item = &'a str>) -> Option<Line> {
+    let is_launch = |symbol: &&str| LAUNCHES.contains(&symbol.trim_end_matches("_ptsz"));
+    let launches: Vec<_> = slow.filter(is_launch).collect();
+    let detail = format!(
+        "EACH LAUNCH IS SINGLE-STEPPED: a probe at {} costs about 10 times as much; the probe budget then has launches \
+         timed in samples; please report this version of the library",
+        launches.join(", ")
+    );
+    let subject = format!("launches {}", path.to_string_lossy());
+    (!launches.is_empty()).then_some(Line {
+        state: State::Unsupported,
+        subject,
+        detail,
+        blocks: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_that_is_single_stepped_is_reported_and_other_functions_are_not() {
+        let path = Path::new("/usr/lib64/libcuda.so.999");
+        let line = |slow: &[&'static str]| slow_launch(path, slow.iter().copied());
+        assert_eq!(line(&["cuInit", "cuMemAlloc_v2"]), None);
+        let line = line(&["cuInit", "cuLaunchKernel_ptsz", "cuLaunchKernelEx"]).unwrap();
+        assert_eq!(line.state, State::Unsupported);
+        assert!(line.detail.contains("at cuLaunchKernel_ptsz, cuLaunchKernelEx costs"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_loaded_cannot_be_asked() {
+        let line = handed_out(Path::new("/proc/self/status"), &LibraryImage::default());
+        assert_eq!(line.state, State::Unsupported);
+        assert!(line.detail.ends_with("hands out: it cannot be loaded"), "{}", line.detail);
+    }
 }

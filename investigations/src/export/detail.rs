@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use gpucause_abi::op::{Api, OPS};
+use gpucause_abi::op::{Abi, Api, OPS};
 use gpucause_engine::chain::Chain;
 
 use crate::recording::{Call, Event, Kind, OffCpu, Recording, Stack};
@@ -125,7 +125,7 @@ pub(super) fn failed(call: &Call) -> bool {
         return false;
     }
     let same_api = |api: Api| OPS.iter().find(|op| op.api == api);
-    same_api(call.api).is_none_or(|op| i32::from(op.info().pending_code) != call.code)
+    same_api(call.api).is_none_or(|op| i32::from(op.info(Abi::HOST).pending_code) != call.code)
 }
 
 /// The frames of a stack, a line each, the innermost first.

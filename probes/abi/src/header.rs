@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::event::{self, EventKind};
 use crate::hist;
-use crate::op::{Api, Class, CopyKind};
+use crate::op::{self, Api, Class, CopyKind};
 use crate::python;
 use crate::record::{self, ArgRole, BytesKind, CRecord, HistKind, SelfCounter, c_records};
 use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, Switch};
@@ -35,6 +35,8 @@ pub fn c_header() -> String {
         ("BLOCK_OPERATIONS", record::BLOCK_OPERATIONS),
         ("CTX_SWITCHES", record::CTX_SWITCHES),
         ("MAX_OPS", record::MAX_OPS),
+        ("MAX_BATCH", op::MAX_BATCH),
+        ("ARGUMENT_STACK", op::STACK.into()),
         ("MAX_ALLOCATIONS", record::MAX_ALLOCATIONS),
         ("MAX_KERNELS", record::MAX_KERNELS),
         ("CALL_COLD", record::CALL_COLD as usize),

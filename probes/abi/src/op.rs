@@ -2,13 +2,18 @@
 
 mod args;
 mod launch;
+mod place;
 mod table;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use crate::record::{MAX_OPS, OpInfo};
 use crate::state::{Phase, shared_enum};
 
-pub use args::{Args, CopyKind, Direction};
+pub use args::{Args, CopyKind, Direction, MAX_BATCH};
 pub use launch::LaunchOps;
+pub use place::{Abi, STACK};
 pub use table::OPS;
 
 /// Index into [`OPS`].
@@ -48,7 +53,7 @@ shared_enum! {
         Graph = "graph",
         /// Communicates between GPUs.
         Nccl = "nccl",
-        /// Sets a device, context or communicator up, or loads code.
+        /// Sets up or queries a device, context, stream or communicator, or loads code.
         Init = "init",
     }
 }
@@ -84,9 +89,9 @@ impl Op {
         self.feeds_gpu() && !self.name.ends_with("LaunchHostFunc")
     }
 
-    /// What the kernel programs need to know of this op.
+    /// What the kernel programs need to know of this op on a platform.
     #[must_use]
-    pub fn info(&self) -> OpInfo {
+    pub fn info(&self, abi: Abi) -> OpInfo {
         let info = OpInfo {
             phase: self.class.phase() as u8,
             is_launch: u8::from(self.feeds_gpu()),
@@ -97,7 +102,7 @@ impl Op {
             },
             ..OpInfo::default()
         };
-        self.args.fill(info)
+        self.args.fill(abi, info)
     }
 }
 
@@ -148,8 +153,12 @@ pub fn op_of_symbol(symbol: &str) -> Option<OpId> {
         Some(base) if base.starts_with("nccl") => base,
         _ => stem,
     };
-    OpId::all().find(|id| id.op().is_some_and(|op| op.name == name))
+    BY_NAME.get(name).copied()
 }
+
+/// Libraries have many names that look like those of ops.
+static BY_NAME: LazyLock<HashMap<&str, OpId>> =
+    LazyLock::new(|| OpId::all().zip(OPS).map(|(id, op)| (op.name, id)).collect());
 
 const _: () = assert!(OPS.len() <= MAX_OPS);
 

@@ -32,7 +32,7 @@ pub const FAULTS: usize = Fault::COUNT;
 /// Kinds of block I/O, as an array length.
 pub const BLOCK_OPERATIONS: usize = BlockOperation::COUNT;
 /// Ops that the table can hold; a power of two, so that a mask keeps an index in bounds.
-pub const MAX_OPS: usize = 256;
+pub const MAX_OPS: usize = 512;
 /// Library links that can be told apart at one time.
 pub const MAX_LINKS: usize = 4096;
 /// System-call numbers that have a reason of their own; higher numbers count as [`Reason::Other`].
@@ -142,6 +142,10 @@ shared_enum! {
         Copy = "copy",
         /// `first` is the width, `second` the height.
         Copy2d = "copy_2d",
+        /// `first` is an array of sizes, `second` its length.
+        CopySizes = "copy_sizes",
+        /// `first` is an array of `cudaMemcpy3DBatchOp`, `second` its length.
+        CopyBoxes = "copy_boxes",
         /// `first` is the offset of width and height.
         CopyFields2d = "copy_fields_2d",
         /// `first` is the offset of width, height and depth.
@@ -540,7 +544,7 @@ records! {
 
     /// What the programs need to know about an op.
     OpInfo as "op_info" {
-        /// Argument that holds the kernel function being launched, counted from 1; 0 for none.
+        /// Place of the argument that holds the kernel function being launched; 0 for none.
         function_arg: u8,
         /// What a thread inside the op is doing.
         phase: u8,
@@ -548,7 +552,8 @@ records! {
         pending_code: u16,
         /// 1 when calls count as launches: see [`LaunchOps`](crate::op::LaunchOps).
         is_launch: u8,
-        /// How to read the arguments: an `ARGS_` role, and what `first` and `second` stand for in it.
+        /// How to read the arguments: an `ARGS_` role, and what `first` and `second` stand for in it. Arguments are given by
+        /// their place, see [`Abi`](crate::op::Abi).
         role: u8,
         first: u8,
         second: u8,

@@ -7,35 +7,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs, io};
 
-const ALIASED: [&str; 21] = [
-    "ncclAllReduce",
-    "ncclBroadcast",
-    "ncclBcast",
-    "ncclReduce",
-    "ncclAllGather",
-    "ncclReduceScatter",
-    "ncclAlltoAll",
-    "ncclGather",
-    "ncclScatter",
-    "ncclSend",
-    "ncclRecv",
-    "ncclGroupStart",
-    "ncclGroupEnd",
-    "ncclCommInitRank",
-    "ncclCommInitRankConfig",
-    "ncclCommInitRankScalable",
-    "ncclCommInitAll",
-    "ncclCommSplit",
-    "ncclCommFinalize",
-    "ncclCommDestroy",
-    "ncclCommAbort",
-];
+use gpucause_abi::op::{Api, OPS};
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
     let mut list = String::from("{ global:");
-    for name in ALIASED {
+    for op in OPS.iter().filter(|op| op.api == Api::Nccl) {
+        let name = op.name;
         println!("cargo::rustc-cdylib-link-arg=-Wl,--defsym=p{name}={name}");
         let _ = write!(list, " p{name};");
     }

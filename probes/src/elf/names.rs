@@ -21,7 +21,7 @@ pub(super) struct TracedName {
 /// Longest name looked at, with a symbol version behind it.
 const LONGEST: usize = 96;
 /// Longest name of a function: the longest op with all its suffixes is just below.
-const LONGEST_SYMBOL: usize = 48;
+const LONGEST_SYMBOL: usize = 64;
 const PIECE: u64 = 64 << 10;
 /// Endings that look like a CUDA name. Bounds the time spent on a string table made to be slow.
 const MAX_LOOKUPS: u64 = 4_000_000;
@@ -181,7 +181,7 @@ mod tests {
         let file = file_of(&table);
         let source = Source::new(&file).unwrap();
         let read = |limit| search(&source, 0, table.len() as u64, limit);
-        assert!(matches!(read(1599), Err(ElfError::TooLarge { .. })));
-        assert_eq!(read(1600).unwrap(), HashMap::new());
+        assert!(matches!(read(2099), Err(ElfError::TooLarge { .. })));
+        assert_eq!(read(2100).unwrap(), HashMap::new());
     }
 }

@@ -23,6 +23,27 @@ fn exported_functions_become_file_offsets() {
     assert_eq!((image.unplaced, image.folded), (0, 0));
 }
 
+/// A library with its table of exports made one of local symbols.
+fn module(functions: &[Function]) -> Vec<u8> {
+    let mut bytes = library(functions, &[0x55; 32], &[1]);
+    let sections = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
+    let exports = SHT_DYNSYM.0.to_le_bytes();
+    let header =
+        (sections..bytes.len() - 8).step_by(64).find(|&at| bytes[at + 4..at + 8] == exports);
+    let kind = header.unwrap() + 4;
+    bytes[kind..kind + 4].copy_from_slice(&SHT_SYMTAB.0.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn a_module_is_searched_for_a_runtime_among_its_local_functions() {
+    let runtime = [function("cudaLaunchKernel", 0), function("cudaMalloc", 16)];
+    let read = |bytes: &[u8]| read_module(&file_of(bytes)).unwrap();
+    assert_eq!(sites(&read(&module(&runtime))), [("cudaLaunchKernel", 0), ("cudaMalloc", 16)]);
+    assert_eq!(sites(&read(&module(&runtime[1..]))), [], "no runtime");
+    assert_eq!(sites(&read(&library(&runtime, &[0x55; 32], &[1]))), [], "exports");
+}
+
 #[test]
 fn an_alias_of_one_function_is_one_site() {
     let weak = Function { info: 0x22, ..function("ncclReduce", 0) };
@@ -145,6 +166,7 @@ proptest! {
         }
         // Half of the cases also lose their end.
         let len = keep.index(bytes.len() * 2).min(bytes.len());
+        drop((read_module(&file_of(&bytes[..len])), kernel_handles(&file_of(&bytes[..len]))));
         if let Ok(image) = read(&bytes[..len]) {
             prop_assert!(image.sites.iter().all(|site| site.offset < bytes.len() as u64));
         }
@@ -169,6 +191,7 @@ proptest! {
             file.write_all_at(&[*value], *at as u64).unwrap();
         }
         let read = read_library(file);
+        drop((read_module(file), kernel_handles(file)));
         for at in &positions {
             file.write_all_at(&bytes[*at..=*at], *at as u64).unwrap();
         }

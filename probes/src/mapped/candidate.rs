@@ -1,7 +1,10 @@
 //! Which mapped files are worth a look, judged by name alone.
 
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use crate::elf::{ElfError, LibraryImage, read_library, read_module};
 
 /// Why a mapped file may export CUDA symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -10,12 +13,17 @@ pub enum Candidate {
     Library,
     /// Not named like any shared library, as main programs are, which may have the CUDA runtime linked in.
     Program,
+    /// Another shared library that did not come with the system: it may have the runtime linked in, as modules of Python have.
+    Module,
 }
 
 const LIBRARIES: [&[u8]; 3] = [b"libcudart", b"libcuda", b"libnccl"];
 /// Mapped memory that only looks like a file.
 const PSEUDO_FILES: [&[u8]; 6] =
     [b"/memfd:", b"/dev/zero", b"/SYSV", b"/anon_hugepage", b"/dmabuf:", b"/["];
+
+/// Where the system keeps its libraries, which every process maps and none of which has the runtime linked in.
+const SYSTEM: [&[u8]; 2] = [b"/usr/lib", b"/lib"];
 
 /// Judges the path of an executable mapping. Cheap, and no system call: nearly every mapping of a host comes by.
 ///
@@ -31,8 +39,27 @@ pub fn candidate(path: &Path) -> Option<Candidate> {
     if LIBRARIES.iter().any(|library| name.strip_prefix(*library).is_some_and(is_version)) {
         return Some(Candidate::Library);
     }
-    let pseudo = PSEUDO_FILES.iter().any(|prefix| whole.starts_with(prefix));
-    (!pseudo && !is_shared_library(name)).then_some(Candidate::Program)
+    let is_below = |prefix: &&[u8]| whole.starts_with(prefix);
+    if PSEUDO_FILES.iter().any(is_below) {
+        return None;
+    }
+    match is_shared_library(name) {
+        false => Some(Candidate::Program),
+        true => (!SYSTEM.iter().any(is_below)).then_some(Candidate::Module),
+    }
+}
+
+impl Candidate {
+    /// Which of the file's symbols to search: see [`read_library`] and [`read_module`].
+    ///
+    /// # Errors
+    /// When the file is no ELF64 file for this machine, is damaged, or cannot be read.
+    pub fn read(self, file: &File) -> Result<LibraryImage, ElfError> {
+        match self {
+            Self::Library | Self::Program => read_library(file),
+            Self::Module => read_module(file),
+        }
+    }
 }
 
 /// `.so`, `.so.12` and so on, and the `-1a2b3c4d.so.12` that tools put into the name of a library in a Python wheel.
@@ -73,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn other_libraries_are_not_looked_at() {
+    fn other_libraries_of_the_system_are_not_looked_at() {
         for path in [
             "/usr/lib/libc.so.6",
             "/usr/lib/libcudadebugger.so.1",
@@ -81,9 +108,20 @@ mod tests {
             "/usr/lib/libnccl-net.so",
             "/usr/lib/libcuda.sock.so",
             "/usr/lib/libcublas.so.12",
-            "/opt/python/lib-dynload/_json.cpython-312-x86_64-linux-gnu.so",
+            "/lib64/ld-linux-x86-64.so.2",
         ] {
             assert_eq!(candidate(Path::new(path)), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn libraries_that_did_not_come_with_the_system_may_have_the_runtime_linked_in() {
+        for path in [
+            "/v/site-packages/cupy_backends/cuda/api/runtime.cpython-312-x86_64-linux-gnu.so",
+            "/opt/llama/libggml-cuda.so",
+            "/usr/local/lib/libfaiss.so.1.8",
+        ] {
+            assert_eq!(candidate(Path::new(path)), Some(Candidate::Module), "{path}");
         }
     }
 

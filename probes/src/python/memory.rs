@@ -9,14 +9,14 @@ use nix::unistd::Pid;
 
 /// Reads as much as is asked for or nothing.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Memory(Pid);
+pub(crate) struct Memory(Pid);
 
 impl Memory {
-    pub(super) fn of(tgid: Tgid) -> Self {
+    pub(crate) fn of(tgid: Tgid) -> Self {
         Self(Pid::from_raw(tgid.0.cast_signed()))
     }
 
-    pub(super) fn bytes(&self, at: u64, length: usize) -> nix::Result<Vec<u8>> {
+    pub(crate) fn bytes(&self, at: u64, length: usize) -> nix::Result<Vec<u8>> {
         let mut bytes = vec![0; length];
         let base = usize::try_from(at).map_err(|_| Errno::EFAULT)?;
         let remote = RemoteIoVec { base, len: length };

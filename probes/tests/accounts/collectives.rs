@@ -52,7 +52,7 @@ fn collectives() -> Vec<&'static str> {
 fn every_collective_tells_its_bytes_for_every_type() -> Result<()> {
     let (stand_ins, observed, _keeper) = set_up()?;
     let all = collectives();
-    assert!(all.len() >= 11, "{all:?}");
+    assert!(all.len() >= 20, "{all:?}");
     let mix = all.join(",");
     // ncclInt8 to the two kinds of float8.
     for data_type in 0..12 {
@@ -70,7 +70,9 @@ fn every_collective_tells_its_bytes_for_every_type() -> Result<()> {
 #[test]
 fn a_process_is_the_rank_that_it_made_its_communicator_with() -> Result<()> {
     let (stand_ins, observed, _keeper) = set_up()?;
-    for name in ["ncclCommInitRank", "ncclCommInitRankConfig", "ncclCommInitRankScalable"] {
+    let names =
+        ["ncclCommInitRank", "ncclCommInitRankConfig", "ncclCommInitRankScalable", "ncclCommGrow"];
+    for name in names {
         // A communicator that does not block says that its making goes on.
         for script in ["nest=0".to_owned(), format!("{name}:ret=7")] {
             let arguments =
@@ -120,5 +122,17 @@ fn a_collective_that_goes_on_has_sent_and_one_that_failed_has_not() -> Result<()
     )?;
     assert_eq!(sent(&process), true_bytes(&truth)?);
     assert_eq!(process.errors, [(op("ncclSend"), 2, 100)]);
+    Ok(())
+}
+
+#[test]
+fn memory_that_nccl_takes_is_memory_of_the_device() -> Result<()> {
+    let (stand_ins, observed, _keeper) = set_up()?;
+    let (_alive, process, truth) = run(
+        (&stand_ins, &observed),
+        "--alloc-bytes 70001 calls --calls 500 --mix ncclMemAlloc=4,ncclMemFree=1",
+    )?;
+    assert_eq!(process.memory.allocated, 400 * 70_001);
+    assert_eq!(Some(process.memory.live()), truth["live_bytes"].as_u64());
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! What the arguments of an op tell: which kernel it launches, how many bytes it moves, takes or gives back.
 //!
-//! Arguments are counted from 1, as integer arguments of the C calling convention; offsets are in bytes into the structure
-//! that the first argument points to. Signatures are those of NVIDIA's public headers.
+//! Arguments are counted from 1, as the C declaration has them; offsets are in bytes into the structure that the first
+//! argument points to. Signatures are those of NVIDIA's public headers; [`Abi`] knows where each argument lies.
 
+use super::place::Abi;
 use crate::record::{ArgRole, OpInfo};
 use crate::state::shared_enum;
 
@@ -48,6 +49,10 @@ pub enum Args {
     Copy(u8, Direction),
     /// Two arguments are the width in bytes and the height of what is copied.
     Copy2d(u8, u8, Direction),
+    /// Two arguments are an array of sizes in bytes and its length: many copies in one call.
+    CopySizes(u8, u8, Direction),
+    /// Two arguments are an array of `cudaMemcpy3DBatchOp` and its length.
+    CopyBoxes(u8, u8, Direction),
     /// Two successive words of the structure, at this offset, are the width in bytes and the height.
     CopyFields2d(u8, Direction),
     /// Three successive words of the structure are the width in bytes, the height and the depth.
@@ -72,11 +77,16 @@ pub enum Args {
     Collective(u8, u8),
     /// Two arguments are the number of ranks and this rank.
     Rank(u8, u8),
+    /// As [`Rank`](Self::Rank), with an `ncclUniqueId` by value between them.
+    RankAfterId(u8, u8),
     /// The first argument points to where the handle of a kernel goes, another is the kernel's name.
     KernelName(u8),
     /// The first argument points to where a handle goes, another is a handle of the same kernel.
     KernelAlias(u8),
 }
+
+/// Copies of one call whose sizes are added up; the rest counts as large as these are on average.
+pub const MAX_BATCH: usize = 1024;
 
 impl Args {
     /// The argument that holds the kernel function; 0 for none.
@@ -88,37 +98,59 @@ impl Args {
         }
     }
 
-    pub(super) fn fill(self, info: OpInfo) -> OpInfo {
-        let (role, first, second, direction) = match self {
-            Self::None => (ArgRole::None, 0, 0, None),
-            Self::Launch(argument) => return OpInfo { function_arg: argument, ..info },
-            Self::Copy(bytes, direction) => (ArgRole::Copy, bytes, 0, Some(direction)),
-            Self::Copy2d(width, height, direction) => {
-                (ArgRole::Copy2d, width, height, Some(direction))
-            }
-            Self::CopyFields2d(at, direction) => (ArgRole::CopyFields2d, at, 0, Some(direction)),
-            Self::CopyFields3d(at, direction) => (ArgRole::CopyFields3d, at, 0, Some(direction)),
-            Self::Alloc(bytes) => (ArgRole::Alloc, bytes, 0, None),
-            Self::AllocPitch(height) => (ArgRole::AllocPitch, height, 0, None),
-            Self::AllocExtent(extent) => (ArgRole::AllocExtent, extent, 0, None),
-            Self::AllocArray(width, height) => (ArgRole::AllocArray, width, height, None),
-            Self::AllocArrayExtent(extent) => (ArgRole::AllocArrayExtent, extent, 0, None),
-            Self::AllocArrayDescribed(lengths) => (ArgRole::AllocArrayDescribed, lengths, 0, None),
-            Self::Free => (ArgRole::Free, 0, 0, None),
-            Self::Collective(count, datatype) => (ArgRole::Collective, count, datatype, None),
-            Self::Rank(ranks, rank) => (ArgRole::Rank, ranks, rank, None),
-            Self::KernelName(name) => (ArgRole::KernelName, name, 0, None),
-            Self::KernelAlias(handle) => (ArgRole::KernelAlias, handle, 0, None),
-        };
-        let info = OpInfo { role: role as u8, first, second, ..info };
-        match direction {
+    pub(super) fn fill(self, abi: Abi, info: OpInfo) -> OpInfo {
+        let function_arg = abi.integer(self.function());
+        let (role, first, second) = self.role(abi);
+        let info = OpInfo { function_arg, role: role as u8, first, second, ..info };
+        match self.direction() {
             None => info,
             Some(Direction::Fixed(kind)) => OpInfo { kind: kind as u8, ..info },
-            Some(Direction::Arg(argument)) => OpInfo { kind_arg: argument, ..info },
+            Some(Direction::Arg(argument)) => OpInfo { kind_arg: abi.integer(argument), ..info },
             Some(Direction::Field(at)) => OpInfo { kind_at: at, ..info },
             Some(Direction::MemoryTypes(source, destination)) => {
                 OpInfo { source_at: source, destination_at: destination, ..info }
             }
+        }
+    }
+
+    /// How the programs read the arguments, and the two numbers that they need for it.
+    fn role(self, abi: Abi) -> (ArgRole, u8, u8) {
+        let one = |role, argument| (role, abi.integer(argument), 0);
+        let two = |role, first, second| (role, abi.integer(first), abi.integer(second));
+        match self {
+            Self::None | Self::Launch(_) => (ArgRole::None, 0, 0),
+            Self::Copy(bytes, _) => one(ArgRole::Copy, bytes),
+            Self::Copy2d(width, height, _) => two(ArgRole::Copy2d, width, height),
+            Self::CopySizes(sizes, count, _) => two(ArgRole::CopySizes, sizes, count),
+            Self::CopyBoxes(boxes, count, _) => two(ArgRole::CopyBoxes, boxes, count),
+            Self::CopyFields2d(at, _) => (ArgRole::CopyFields2d, at, 0),
+            Self::CopyFields3d(at, _) => (ArgRole::CopyFields3d, at, 0),
+            Self::Alloc(bytes) => one(ArgRole::Alloc, bytes),
+            Self::AllocPitch(height) => one(ArgRole::AllocPitch, height),
+            Self::AllocExtent(extent) => (ArgRole::AllocExtent, abi.structure(extent), 0),
+            Self::AllocArray(width, height) => two(ArgRole::AllocArray, width, height),
+            Self::AllocArrayExtent(extent) => (ArgRole::AllocArrayExtent, abi.structure(extent), 0),
+            Self::AllocArrayDescribed(lengths) => (ArgRole::AllocArrayDescribed, lengths, 0),
+            Self::Free => (ArgRole::Free, 0, 0),
+            Self::Collective(count, datatype) => two(ArgRole::Collective, count, datatype),
+            Self::Rank(ranks, rank) => two(ArgRole::Rank, ranks, rank),
+            Self::RankAfterId(ranks, rank) => {
+                (ArgRole::Rank, abi.integer(ranks), abi.integer_after_structure(rank))
+            }
+            Self::KernelName(name) => one(ArgRole::KernelName, name),
+            Self::KernelAlias(handle) => one(ArgRole::KernelAlias, handle),
+        }
+    }
+
+    const fn direction(self) -> Option<Direction> {
+        match self {
+            Self::Copy(_, direction)
+            | Self::Copy2d(_, _, direction)
+            | Self::CopySizes(_, _, direction)
+            | Self::CopyBoxes(_, _, direction)
+            | Self::CopyFields2d(_, direction)
+            | Self::CopyFields3d(_, direction) => Some(direction),
+            _ => None,
         }
     }
 }

@@ -62,7 +62,9 @@ exports! {
     [cuGraphInstantiate cuGraphInstantiate_v2 cuGraphInstantiateWithFlags cuGraphInstantiateWithParams
      cuGraphInstantiateWithParams_ptsz cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4
      cuDevicePrimaryCtxRetain cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary
-     cuLibraryLoadData cuLibraryLoadFromFile cuStreamCreate cuEventCreate cuGraphCreate]
+     cuLibraryLoadData cuLibraryLoadFromFile cuStreamCreate cuEventCreate cuGraphCreate
+     cuStreamCreateWithPriority cuGreenCtxCreate cuGreenCtxStreamCreate
+     cuCtxFromGreenCtx cuMulticastCreate]
         (out: Out<usize>, _input: Ptr)
         |function| handle(function, out);
     [cuStreamEndCapture cuStreamEndCapture_ptsz] (_stream: Ptr, out: Out<usize>)

@@ -41,7 +41,14 @@ exports! {
     [cuMemcpyHtoA cuMemcpyHtoA_v2 cuMemcpyAtoH cuMemcpyAtoH_v2]
         (_first: usize, _second: usize, _third: usize, bytes: usize)
         |function| function.run(Call::transfer(bytes));
-    [cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz] () |function| function.plain();
+    [cuMemcpyWithAttributesAsync cuMemcpyWithAttributesAsync_ptsz] (_to: Ptr, _from: Ptr, bytes: usize)
+        |function| function.run(Call::transfer(bytes));
+    [cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz] (shape: In<Shape<10, 3>>)
+        |function| function.run(transfer(shape));
+    [cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz cuMemcpyBatchAsync_v2 cuMemcpy3DBatchAsync
+     cuMemcpy3DBatchAsync_v2 cuMemPrefetchBatchAsync cuMemDiscardBatchAsync
+     cuMemDiscardAndPrefetchBatchAsync]
+        () |function| function.plain();
     [cuMemPrefetchAsync cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2] (_address: Ptr, bytes: usize)
         |function| function.run(Call::transfer(bytes));
     [cuMemsetD8 cuMemsetD8_v2 cuMemsetD8Async cuMemsetD8Async_ptsz]

@@ -6,13 +6,20 @@ mod context;
 mod copy;
 mod launch;
 mod memory;
+mod other;
 
 use gpucause_fake_cuda::{Api, Library};
 
 static LIBRARY: Library = Library {
     name: "libcuda.so.1",
     api: Api::Driver,
-    functions: &[launch::FUNCTIONS, copy::FUNCTIONS, memory::FUNCTIONS, context::FUNCTIONS],
+    functions: &[
+        launch::FUNCTIONS,
+        copy::FUNCTIONS,
+        memory::FUNCTIONS,
+        context::FUNCTIONS,
+        other::FUNCTIONS,
+    ],
     nest: None,
 };
 

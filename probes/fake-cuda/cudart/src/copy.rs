@@ -99,7 +99,13 @@ exports! {
         (_first: Ptr, _second: usize, _third: usize, _fourth: usize, _fifth: usize, width: usize, height: usize,
          _kind: c_int)
         |function| plain(function, width * height);
-    [cudaMemcpyBatchAsync cudaMemcpyBatchAsync_ptsz] () |function| plain(function, 0);
+    [cudaMemcpyWithAttributesAsync cudaMemcpyWithAttributesAsync_ptsz] (_to: Ptr, _from: Ptr, bytes: usize)
+        |function| plain(function, bytes);
+    [cudaMemcpy3DWithAttributesAsync cudaMemcpy3DWithAttributesAsync_ptsz] (copy: In<Box3<10>>)
+        |function| plain(function, bytes_of(copy));
+    [cudaMemcpyBatchAsync cudaMemcpyBatchAsync_ptsz cudaMemcpy3DBatchAsync cudaMemcpy3DBatchAsync_ptsz
+     cudaMemPrefetchBatchAsync cudaMemDiscardBatchAsync cudaMemDiscardAndPrefetchBatchAsync]
+        () |function| plain(function, 0);
     [cudaMemPrefetchAsync cudaMemPrefetchAsync_ptsz cudaMemPrefetchAsync_v2 cudaMemPrefetchAsync_v2_ptsz]
         (_address: Ptr, bytes: usize)
         |function| plain(function, bytes);

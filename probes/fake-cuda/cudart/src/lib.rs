@@ -7,6 +7,7 @@ mod driver;
 mod error;
 mod launch;
 mod memory;
+mod other;
 mod stream;
 
 use gpucause_fake_cuda::Api;
@@ -21,6 +22,7 @@ static LIBRARY: Library = Library {
         memory::FUNCTIONS,
         stream::FUNCTIONS,
         error::FUNCTIONS,
+        other::FUNCTIONS,
     ],
     nest: Some(driver::nest),
 };

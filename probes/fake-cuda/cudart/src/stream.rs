@@ -59,7 +59,8 @@ exports! {
     [cudaStreamEndCapture cudaStreamEndCapture_ptsz] (_stream: Ptr, out: Out<usize>)
         |function| handle(function, out);
     [cudaGraphCreate cudaStreamCreate cudaStreamCreateWithFlags cudaStreamCreateWithPriority
-     cudaEventCreate cudaEventCreateWithFlags]
+     cudaEventCreate cudaEventCreateWithFlags cudaGreenCtxCreate
+     cudaExecutionCtxStreamCreate cudaLibraryLoadData cudaLibraryLoadFromFile]
         (out: Out<usize>, _flags: u32, _priority: c_int)
         |function| handle(function, out);
     [cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy cudaGraphUpload cudaGraphUpload_ptsz

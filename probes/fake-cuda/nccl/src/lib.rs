@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpucause_fake_cuda::function::{Call, Function};
+use gpucause_fake_cuda::memory::Heap;
 use gpucause_fake_cuda::types::{Out, Ptr};
 use gpucause_fake_cuda::{Api, Library, exports};
 
@@ -21,6 +22,13 @@ gpucause_fake_cuda::control!(LIBRARY);
 struct UniqueId {
     bytes: [u8; 128],
 }
+
+static HEAP: Heap = Heap::new(0x7f00_0400_0000);
+
+/// `ncclUnhandledCudaError`.
+const UNHANDLED_CUDA_ERROR: c_int = 1;
+/// `ncclInvalidArgument`.
+const INVALID_ARGUMENT: c_int = 4;
 
 /// Rank and size of each communicator by its handle.
 static COMMUNICATORS: Mutex<Vec<(usize, c_int, c_int)>> = Mutex::new(Vec::new());
@@ -46,7 +54,6 @@ fn of_communicator(
     out: Out<c_int>,
     choose: fn(&(usize, c_int, c_int)) -> c_int,
 ) -> c_int {
-    const INVALID_ARGUMENT: c_int = 4;
     let all = COMMUNICATORS.lock();
     let found = all.ok().and_then(|all| all.iter().find(|row| row.0 == handle).map(choose));
     match (function.plain(), found) {
@@ -71,23 +78,26 @@ const fn transfer(count: usize, data_type: c_int) -> Call {
 }
 
 exports! {
-    [ncclAllReduce ncclReduceScatter]
+    [ncclAllReduce ncclReduceScatter ncclAllReduceConfig ncclReduceScatterConfig]
         (_from: Ptr, _to: Ptr, count: usize, data_type: c_int, _operation: c_int, _comm: usize, _stream: Ptr)
         |function| function.run(transfer(count, data_type));
-    [ncclReduce]
+    [ncclReduce ncclReduceConfig]
         (_from: Ptr, _to: Ptr, count: usize, data_type: c_int, _operation: c_int, _root: c_int, _comm: usize,
          _stream: Ptr)
         |function| function.run(transfer(count, data_type));
-    [ncclBroadcast ncclGather ncclScatter]
+    [ncclBroadcast ncclGather ncclScatter ncclBroadcastConfig ncclGatherConfig ncclScatterConfig]
         (_from: Ptr, _to: Ptr, count: usize, data_type: c_int, _root: c_int, _comm: usize, _stream: Ptr)
         |function| function.run(transfer(count, data_type));
-    [ncclAllGather ncclAlltoAll]
+    [ncclAllGather ncclAlltoAll ncclAllGatherConfig ncclAlltoAllConfig]
         (_from: Ptr, _to: Ptr, count: usize, data_type: c_int, _comm: usize, _stream: Ptr)
         |function| function.run(transfer(count, data_type));
-    [ncclBcast ncclSend ncclRecv]
+    [ncclBcast ncclSend ncclRecv ncclPutSignal]
         (_buffer: Ptr, count: usize, data_type: c_int, _peer: c_int, _comm: usize, _stream: Ptr)
         |function| function.run(transfer(count, data_type));
-    [ncclGroupStart ncclGroupEnd ncclCommFinalize ncclCommDestroy ncclCommAbort]
+    [ncclGroupStart ncclGroupEnd ncclSignal ncclWaitSignal ncclCommFinalize ncclCommDestroy
+     ncclCommAbort ncclCommShrink ncclCommRevoke ncclCommSuspend ncclCommResume ncclCommRegister
+     ncclCommDeregister ncclCommWindowRegister ncclCommWindowDeregister ncclDevCommCreate
+     ncclDevCommDestroy]
         () |function| function.plain();
     [ncclGetVersion] (out: Out<c_int>)
         |function| {
@@ -106,6 +116,22 @@ exports! {
     [ncclCommInitRankScalable]
         (out: Out<usize>, size: c_int, rank: c_int, _ids: c_int, _id: Ptr, _config: Ptr)
         |function| communicator(function, out, rank, size);
+    [ncclCommGrow]
+        (_comm: usize, size: c_int, _id: Ptr, rank: c_int, out: Out<usize>, _config: Ptr)
+        |function| communicator(function, out, rank, size);
+    [ncclMemAlloc] (out: Out<usize>, bytes: usize)
+        |function| match function.run(Call::transfer(bytes)) {
+            0 => HEAP.take(bytes as u64).map_or(UNHANDLED_CUDA_ERROR, |address| {
+                out.give(address);
+                0
+            }),
+            code => code,
+        };
+    [ncclMemFree] (address: usize)
+        |function| match function.plain() {
+            0 if HEAP.give_back(address).is_none() => INVALID_ARGUMENT,
+            code => code,
+        };
     [ncclCommInitAll] (out: Out<usize>, devices: c_int, _list: Ptr)
         |function| communicator(function, out, 0, devices);
     [ncclCommSplit] (_comm: usize, _color: c_int, key: c_int, out: Out<usize>, _config: Ptr)

@@ -155,6 +155,22 @@ fn copy(name: &str, common: &Common) -> Option<(Slots, Effect)> {
         "cudaMemcpy2DToArray" | "cudaMemcpy2DFromArray" => {
             (slots([DEVICE, 0, 0, host, row, row, rows, kind]), chosen)
         }
+        "cudaMemcpyWithAttributes" | "cuMemcpyWithAttributes" => {
+            (slots([DEVICE, host, bytes]), "default")
+        }
+        "cudaMemcpy3DWithAttributes" | "cuMemcpy3DWithAttributes" => {
+            (slots([boxes([[width, height, depth]])]), "default")
+        }
+        "cudaMemcpyBatch" | "cuMemcpyBatch" => {
+            let sizes = vec![bytes / BATCH; BATCH - 1];
+            let rest = bytes - sizes.iter().sum::<usize>();
+            let sizes = block(&[sizes, vec![rest]].concat());
+            (slots([DEVICE, DEVICE, sizes, BATCH]), "default")
+        }
+        "cudaMemcpy3DBatch" | "cuMemcpy3DBatch" => {
+            let parts = [[width, height, 1], [width, height, depth - 1]];
+            (slots([2, boxes(parts)]), "default")
+        }
         "cuMemcpyHtoD" => (slots([DEVICE, host, bytes]), "h2d"),
         "cuMemcpyDtoH" => (slots([host, DEVICE, bytes]), "d2h"),
         "cuMemcpyDtoD" => (slots([DEVICE, DEVICE, bytes]), "d2d"),
@@ -174,6 +190,19 @@ fn copy(name: &str, common: &Common) -> Option<(Slots, Effect)> {
         _ => return None,
     };
     Some((slots, Effect::Copy(direction)))
+}
+
+/// Copies of one call.
+const BATCH: usize = 3;
+
+/// `cudaMemcpy3DBatchOp` for each extent.
+fn boxes<const N: usize>(extents: [[usize; 3]; N]) -> usize {
+    let words = |[width, height, depth]: [usize; 3]| {
+        let mut words = [0; 14];
+        words[10..13].copy_from_slice(&[width, height, depth]);
+        words
+    };
+    block(extents.map(words).as_flattened())
 }
 
 /// `CUmemorytype` of source and destination.
@@ -224,7 +253,8 @@ fn memory(name: &str, common: &Common) -> Option<(Slots, Effect)> {
         | "cuMemAlloc"
         | "cuMemAllocAsync"
         | "cuMemAllocFromPoolAsync"
-        | "cuMemCreate" => (slots([0, bytes]), device(bytes)),
+        | "cuMemCreate"
+        | "ncclMemAlloc" => (slots([0, bytes]), device(bytes)),
         "cudaMallocManaged" | "cuMemAllocManaged" => (slots([0, bytes, 1]), device(bytes)),
         "cudaMallocPitch" | "cuMemAllocPitch" => {
             (slots([0, block(&[0]), bytes, rows, 4]), device(padded * rows))
@@ -237,7 +267,9 @@ fn memory(name: &str, common: &Common) -> Option<(Slots, Effect)> {
         }
         "cudaHostRegister" | "cuMemHostRegister" => (slots([block(&[0; 8]), bytes]), Effect::None),
         "cudaFree" | "cudaFreeAsync" | "cudaFreeArray" | "cuMemFree" | "cuMemFreeAsync"
-        | "cuMemRelease" | "cuArrayDestroy" => (slots([0]), Effect::Free(Pool::Device)),
+        | "cuMemRelease" | "cuArrayDestroy" | "ncclMemFree" => {
+            (slots([0]), Effect::Free(Pool::Device))
+        }
         "cudaFreeHost" | "cuMemFreeHost" => (slots([0]), Effect::Free(Pool::Host)),
         _ => return array(name, common),
     })
@@ -257,22 +289,33 @@ fn collective(name: &str, common: &Common) -> Option<(Slots, Effect)> {
     let data_type = common.nccl_type;
     let count = common.copy_bytes / element_bytes(data_type);
     let sent = (count * element_bytes(data_type)) as u64;
-    let arguments = match name {
+    let arguments = match name.trim_end_matches("Config") {
+        "ncclBcast" | "ncclSend" | "ncclRecv" | "ncclPutSignal" => {
+            slots([DEVICE, count, data_type])
+        }
         "ncclAllReduce" | "ncclReduceScatter" | "ncclReduce" | "ncclBroadcast" | "ncclGather"
         | "ncclScatter" | "ncclAllGather" | "ncclAlltoAll" => {
             slots([DEVICE, DEVICE, count, data_type])
         }
-        "ncclBcast" | "ncclSend" | "ncclRecv" => slots([DEVICE, count, data_type]),
         _ => return None,
     };
     Some((arguments, Effect::Communicate(sent)))
 }
 
-/// Communicators of several processes. `ncclUniqueId` goes by value on the stack, where the stand-in does not look.
+/// Communicators of several processes. `ncclUniqueId` goes by value: on the stack, where the stand-in does not look, or on
+/// arm64 as its address.
 fn communicator(name: &str, common: &Common) -> Option<(Slots, Effect)> {
-    let numbers =
-        matches!(name, "ncclCommInitRank" | "ncclCommInitRankConfig" | "ncclCommInitRankScalable");
-    numbers.then(|| (slots([0, common.ranks, common.rank]), Effect::Give(0)))
+    let (ranks, rank) = (common.ranks, common.rank);
+    Some(match name {
+        "ncclCommInitRank" | "ncclCommInitRankConfig" if cfg!(target_arch = "aarch64") => {
+            (slots([0, ranks, block(&[0; 16]), rank]), Effect::Give(0))
+        }
+        "ncclCommInitRank" | "ncclCommInitRankConfig" | "ncclCommInitRankScalable" => {
+            (slots([0, ranks, rank]), Effect::Give(0))
+        }
+        "ncclCommGrow" => (slots([0, ranks, 0, rank, 0]), Effect::Give(4)),
+        _ => return None,
+    })
 }
 
 /// The other functions with an argument that matters: where they store a result.
@@ -282,11 +325,18 @@ fn result(name: &str) -> (Slots, Effect) {
         "cudaGraphInstantiate"
         | "cudaGraphInstantiateWithFlags"
         | "cudaGraphInstantiateWithParams"
+        | "cudaStreamCreate"
         | "cudaStreamCreateWithFlags"
+        | "cudaStreamCreateWithPriority"
+        | "cudaEventCreate"
+        | "cudaEventCreateWithFlags"
         | "cudaGetDeviceCount"
         | "cuGraphInstantiate"
         | "cuGraphInstantiateWithFlags"
         | "cuGraphInstantiateWithParams"
+        | "cuStreamCreate"
+        | "cuStreamCreateWithPriority"
+        | "cuEventCreate"
         | "cuCtxCreate"
         | "cuDevicePrimaryCtxRetain"
         | "cuModuleLoad"

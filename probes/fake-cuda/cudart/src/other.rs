@@ -1,0 +1,24 @@
+//! Functions whose arguments do not matter here.
+
+use gpucause_fake_cuda::exports;
+
+use crate::error::finish;
+
+exports! {
+    [cudaIpcOpenMemHandle cudaImportExternalMemory cudaIpcCloseMemHandle cudaDestroyExternalMemory
+     cudaMemPoolTrimTo cudaMemPoolDestroy cudaDeviceGraphMemTrim cudaGraphAddNode
+     cudaGraphAddKernelNode cudaGraphAddMemcpyNode cudaGraphAddMemsetNode cudaGraphAddHostNode
+     cudaGraphAddChildGraphNode cudaGraphExecNodeSetParams cudaGraphExecKernelNodeSetParams
+     cudaGraphExecMemcpyNodeSetParams cudaGraphExecMemcpyNodeSetParams1D
+     cudaGraphExecMemcpyNodeSetParamsFromSymbol cudaGraphExecMemcpyNodeSetParamsToSymbol
+     cudaGraphExecMemsetNodeSetParams cudaGraphExecHostNodeSetParams
+     cudaGraphExecChildGraphNodeSetParams cudaGraphExecExternalSemaphoresSignalNodeSetParams
+     cudaGraphExecExternalSemaphoresWaitNodeSetParams cudaExecutionCtxSynchronize
+     cudaExecutionCtxRecordEvent cudaExecutionCtxWaitEvent cudaGetDeviceProperties cudaMemGetInfo
+     cudaDeviceEnablePeerAccess cudaDeviceDisablePeerAccess cudaIpcGetMemHandle
+     cudaExecutionCtxDestroy cudaLibraryUnload cudaFuncGetAttributes cudaFuncSetAttribute
+     cudaOccupancyAvailableDynamicSMemPerBlock cudaOccupancyMaxActiveBlocksPerMultiprocessor
+     cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cudaOccupancyMaxActiveClusters
+     cudaOccupancyMaxPotentialClusterSize]
+        () |function| finish(function.plain(), || 0);
+}
