@@ -42,8 +42,6 @@ pub const REAP_EVERY: Duration = Duration::from_secs(1);
 /// What is remembered from scrape to scrape.
 #[derive(Debug)]
 struct Memory {
-    config: Arc<Config>,
-    config_state: ConfigState,
     selection: ProcessSelection,
     details: DetailsCache,
     life_cycle: LifeCycle,
@@ -76,6 +74,9 @@ pub struct Daemon {
     chains: Chains,
     gpus: Gpus,
     memory: Mutex<Memory>,
+    /// The configuration in effect, and how the last reload went. Apart, since the thread that serves asks for it: it must not wait
+    /// for a scrape under way.
+    config: Mutex<(Arc<Config>, ConfigState)>,
     since: Nanos,
     /// Whether there are to be probes.
     enabled: AtomicBool,
@@ -98,8 +99,6 @@ impl Daemon {
         warn_of_hazards();
         let probes = Probes::start(options)?;
         let memory = Memory {
-            config: Arc::default(),
-            config_state: ConfigState::default(),
             selection: ProcessSelection::default(),
             details: DetailsCache::default(),
             life_cycle: LifeCycle::default(),
@@ -115,8 +114,19 @@ impl Daemon {
         let (collectors, gpus) = (Collectors::default(), Gpus::default());
         let (access, flights) = (OnceLock::new(), OnceLock::new());
         let enabled = AtomicBool::new(true);
-        let daemon =
-            Self { probes, collectors, chains, gpus, memory, since, enabled, access, flights };
+        let in_effect = Mutex::default();
+        let daemon = Self {
+            probes,
+            collectors,
+            chains,
+            gpus,
+            memory,
+            config: in_effect,
+            since,
+            enabled,
+            access,
+            flights,
+        };
         daemon.configure(config);
         Ok(daemon)
     }
@@ -157,8 +167,7 @@ impl Daemon {
         memory.life_cycle.folding.set_limit(config.limits.live_processes);
         memory.clock = memory.clock.refreshed();
         let taken_at = memory.clock.unix_seconds(monotonic_now());
-        memory.config_state = ConfigState { successful: true, taken_at };
-        memory.config = config;
+        *self.in_effect() = (config, ConfigState { successful: true, taken_at });
     }
 
     fn set_enabled(&self, enabled: bool) {
@@ -176,13 +185,13 @@ impl Daemon {
 
     /// A configuration was not taken: the pages tell.
     pub fn config_refused(&self) {
-        self.memory().config_state.successful = false;
+        self.in_effect().1.successful = false;
     }
 
     /// The configuration in effect.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.memory().config)
+        Arc::clone(&self.in_effect().0)
     }
 
     /// How the probes do.
@@ -206,9 +215,9 @@ impl Daemon {
         self.name_kernels(&mut memory, &snapshot.processes);
         let kernels = memory.kernel_names.launches(&snapshot.processes);
         self.time_kernels(&mut memory, &snapshot.processes);
-        let wait_names = memory.config.limits.wait_names;
+        let (config, config_state) = self.in_effect().clone();
         let with_waits = snapshot.processes.iter().chain(&folded);
-        let waits = memory.wait_names.update(with_waits, wait_names);
+        let waits = memory.wait_names.update(with_waits, config.limits.wait_names);
         let throttled = memory.throttling.refresh(&snapshot.processes);
         let gpus = self.gpus.view();
         keep_gpus(&mut memory.gpu_uuids, &gpus.gpus_by_pid, &snapshot.processes);
@@ -221,7 +230,7 @@ impl Daemon {
         observation.duty_ratio = status.duty_ratio;
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.processes_excluded = excluded;
-        observation.config = memory.config_state;
+        observation.config = config_state;
         observation.processes_live = live as u64;
         observation.processes_folded = memory.life_cycle.folded();
         observation.waits = waits;
@@ -376,6 +385,11 @@ impl Daemon {
         Ok(())
     }
 
+    /// To be held for no longer than a copy takes.
+    fn in_effect(&self) -> MutexGuard<'_, (Arc<Config>, ConfigState)> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -467,4 +481,29 @@ fn keep_gpus(
         Some((process.id, Arc::clone(now.or_else(|| known.get(&process.id))?)))
     };
     *known = processes.iter().filter_map(keep).collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    #[test]
+    fn a_configuration_is_refused_while_a_scrape_is_under_way() {
+        let mut config = Config::default();
+        config.probe.enabled = false;
+        let daemon = Arc::new(Daemon::start(Options::default(), config.into()).unwrap());
+        let scrape = daemon.memory();
+        let (done, refused) = channel();
+        let other = Arc::clone(&daemon);
+        thread::spawn(move || {
+            other.config_refused();
+            // Nobody waits any more once the test has failed.
+            let _ = done.send(other.config().probe.enabled);
+        });
+        assert_eq!(refused.recv_timeout(Duration::from_secs(10)), Ok(false));
+        drop(scrape);
+        assert!(!daemon.observe().unwrap().config.successful);
+    }
 }
