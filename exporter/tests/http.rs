@@ -374,6 +374,19 @@ fn long_headers_are_read_and_endless_ones_refused() {
 }
 
 #[test]
+fn a_request_with_headers_beyond_64_kib_is_refused_though_it_is_whole() {
+    let server = serve(Fixture);
+    for (length, status) in [(60_000, 200), (100_000, 431)] {
+        let header = format!("X: {}\r\n", "x".repeat(length));
+        assert_eq!(
+            request(server.address, "GET", "/-/healthy", &header).status,
+            status,
+            "{length}"
+        );
+    }
+}
+
+#[test]
 fn rubbish_is_refused() {
     let server = serve(Fixture);
     for rubbish in [
