@@ -85,7 +85,7 @@ pub(super) struct Modules(HashMap<u64, String>);
 impl NameSource for Modules {
     fn handle_name(&mut self, _: ProcId, handle: u64) -> Option<HandleName> {
         let name = self.0.get(&handle).cloned().unwrap_or_else(|| format!("kernel{}", handle % 30));
-        (handle % 7 > 0).then(|| HandleName::Text(name.as_bytes().into()))
+        (!handle.is_multiple_of(7)).then(|| HandleName::Text(name.as_bytes().into()))
     }
 
     fn function_names(
