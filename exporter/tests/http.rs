@@ -362,6 +362,14 @@ fn long_headers_are_read_and_endless_ones_refused() {
     let response = request(server.address, "GET", "/metrics", &long);
     assert_eq!(response.status, 200);
     assert_eq!(response.header("content-type"), Some(Format::OpenMetrics.content_type()));
+    for (length, status) in [(60_000, 200), (100_000, 431)] {
+        let header = format!("X: {}\r\n", "x".repeat(length));
+        assert_eq!(
+            request(server.address, "GET", "/-/healthy", &header).status,
+            status,
+            "{length}"
+        );
+    }
     let mut stream = connect(server.address);
     let endless = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(100_000));
     // The server may hang up before all of it is sent.
@@ -371,19 +379,6 @@ fn long_headers_are_read_and_endless_ones_refused() {
         assert_eq!(&answer, b"HTTP/1.1 431");
     }
     assert_eq!(get(server.address, "/-/healthy").status, 200);
-}
-
-#[test]
-fn a_request_with_headers_beyond_64_kib_is_refused_though_it_is_whole() {
-    let server = serve(Fixture);
-    for (length, status) in [(60_000, 200), (100_000, 431)] {
-        let header = format!("X: {}\r\n", "x".repeat(length));
-        assert_eq!(
-            request(server.address, "GET", "/-/healthy", &header).status,
-            status,
-            "{length}"
-        );
-    }
 }
 
 #[test]
@@ -457,8 +452,7 @@ fn clients_that_do_not_take_their_huge_pages_keep_no_other_out() {
         stream.read_exact(&mut [0; 12]).unwrap();
         idle.push(stream);
     }
-    let response = get(server.address, "/metrics");
-    assert_eq!((response.status, response.body.len() > 32 << 20), (200, true));
+    assert!(get(server.address, "/metrics").body.len() > 32 << 20);
 }
 
 #[test]
