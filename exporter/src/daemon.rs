@@ -2,13 +2,12 @@
 
 mod probe_states;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use gpucause_abi::record::FAULTS;
-use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, TimeAccount};
+use gpucause_abi::snapshot::{HandleName, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
@@ -24,15 +23,14 @@ use crate::collector::{Collectors, FOREIGN, Selection};
 use crate::config::Config;
 use crate::family::Sink;
 use crate::flight_recorder::FlightRecords;
-use crate::folding::Folding;
 use crate::gpus::Gpus;
 use crate::kernel_names::{KernelNames, NameSource};
+use crate::life_cycle::LifeCycle;
 use crate::nvml::GpusByPid;
 use crate::observation::{ConfigState, Observation};
 use crate::observing::{Observing, Switch, is_all_broken};
 use crate::process_details::{DetailsCache, ProcessDetails, is_running};
 use crate::process_selection::ProcessSelection;
-use crate::retention::Retention;
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use crate::throttling::Throttling;
 use crate::wait_names::WaitNames;
@@ -44,24 +42,16 @@ pub const REAP_EVERY: Duration = Duration::from_secs(1);
 /// What is remembered from scrape to scrape.
 #[derive(Debug)]
 struct Memory {
-    config: Arc<Config>,
-    config_state: ConfigState,
     selection: ProcessSelection,
     details: DetailsCache,
-    retention: Retention,
+    life_cycle: LifeCycle,
     clock: WallClock,
-    folding: Folding,
     wait_names: WaitNames,
     throttling: Throttling,
     kernel_names: KernelNames,
     functions: HostFunctions,
     /// UUIDs of the GPUs that processes use.
     gpu_uuids: HashMap<ProcId, Arc<str>>,
-    /// Processes that were on a page, and whether that was after their end, so that all of them was told.
-    told: HashMap<ProcId, bool>,
-    /// Time accounts and page faults as last told, which the next must not fall behind.
-    told_times: HashMap<ProcId, TimeAccount>,
-    told_faults: HashMap<ProcId, [u64; FAULTS]>,
 }
 
 impl Memory {
@@ -84,6 +74,9 @@ pub struct Daemon {
     chains: Chains,
     gpus: Gpus,
     memory: Mutex<Memory>,
+    /// The configuration in effect, and how the last reload went. Apart, since the thread that serves asks for it: it must not wait
+    /// for a scrape under way.
+    config: Mutex<(Arc<Config>, ConfigState)>,
     since: Nanos,
     /// Whether there are to be probes.
     enabled: AtomicBool,
@@ -107,33 +100,29 @@ impl Daemon {
         warn_of_hazards();
         let probes = Probes::start(options)?;
         let memory = Memory {
-            config: Arc::default(),
-            config_state: ConfigState::default(),
             selection: ProcessSelection::default(),
             details: DetailsCache::default(),
-            retention: Retention::default(),
+            life_cycle: LifeCycle::default(),
             clock: WallClock::now(),
-            folding: Folding::default(),
             wait_names: WaitNames::default(),
             throttling: Throttling::default(),
             kernel_names: KernelNames::default(),
             functions: HostFunctions::default(),
             gpu_uuids: HashMap::new(),
-            told: HashMap::new(),
-            told_times: HashMap::new(),
-            told_faults: HashMap::new(),
         };
         let chains = Chains::new(config.chains.clone());
         let memory = Mutex::new(memory);
         let (collectors, gpus) = (Collectors::default(), Gpus::default());
         let (access, flights) = (OnceLock::new(), OnceLock::new());
         let (enabled, observing) = (AtomicBool::new(true), Observing::new());
+        let in_effect = Mutex::default();
         let daemon = Self {
             probes,
             collectors,
             chains,
             gpus,
             memory,
+            config: in_effect,
             since,
             enabled,
             observing,
@@ -175,13 +164,12 @@ impl Daemon {
         if let Err(error) = self.probes.set_launch_ops(&config.launch_ops.0) {
             tracing::warn!(%error, "the ops that count as launches stay as they were");
         }
-        memory.retention.set_policy(config.retention_policy());
+        memory.life_cycle.retention.set_policy(config.retention_policy());
         memory.selection.set_filter(&config.processes);
-        memory.folding.set_limit(config.limits.live_processes);
+        memory.life_cycle.folding.set_limit(config.limits.live_processes);
         memory.clock = memory.clock.refreshed();
         let taken_at = memory.clock.unix_seconds(monotonic_now());
-        memory.config_state = ConfigState { successful: true, taken_at };
-        memory.config = config;
+        *self.in_effect() = (config, ConfigState { successful: true, taken_at });
     }
 
     fn set_enabled(&self, enabled: bool, switch: Switch) {
@@ -202,13 +190,13 @@ impl Daemon {
 
     /// A configuration was not taken: the pages tell.
     pub fn config_refused(&self) {
-        self.memory().config_state.successful = false;
+        self.in_effect().1.successful = false;
     }
 
     /// The configuration in effect.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.memory().config)
+        Arc::clone(&self.in_effect().0)
     }
 
     /// How the probes do.
@@ -233,15 +221,14 @@ impl Daemon {
         memory.clock = memory.clock.refreshed();
         self.drop_ended(&mut memory, snapshot.taken_at, &mut snapshot.processes)?;
         let (details, excluded) = memory.select(&mut snapshot.processes);
-        memory.folding.assign(&snapshot.processes);
         let live = snapshot.processes.iter().filter(|process| process.ended.is_none()).count();
-        let folded = memory.folding.split(&mut snapshot.processes);
-        memory.told = snapshot.processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
+        let folded = memory.life_cycle.page(&mut snapshot.processes);
         self.name_kernels(&mut memory, &snapshot.processes);
         let kernels = memory.kernel_names.launches(&snapshot.processes);
         self.time_kernels(&mut memory, &snapshot.processes);
-        let wait_names = memory.config.limits.wait_names;
-        let waits = memory.wait_names.update(&snapshot.processes, wait_names);
+        let (config, config_state) = self.in_effect().clone();
+        let with_waits = snapshot.processes.iter().chain(&folded);
+        let waits = memory.wait_names.update(with_waits, config.limits.wait_names);
         let throttled = memory.throttling.refresh(&snapshot.processes);
         let gpus = self.gpus.view();
         keep_gpus(&mut memory.gpu_uuids, &gpus.gpus_by_pid, &snapshot.processes);
@@ -256,9 +243,9 @@ impl Daemon {
         observation.duty_ratio = status.duty_ratio;
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.processes_excluded = excluded;
-        observation.config = memory.config_state;
+        observation.config = config_state;
         observation.processes_live = live as u64;
-        observation.processes_folded = memory.retention.folded() + memory.folding.count();
+        observation.processes_folded = memory.life_cycle.folded();
         observation.waits = waits;
         observation.throttled = throttled;
         observation.wait_names_folded = memory.wait_names.folded();
@@ -321,8 +308,8 @@ impl Daemon {
             let mut memory = self.memory();
             let mut snapshot = self.probes.snapshot()?;
             let (details, _) = memory.select(&mut snapshot.processes);
-            memory.folding.assign(&snapshot.processes);
-            memory.folding.leave_untold(&mut snapshot.processes);
+            memory.life_cycle.folding.assign(&snapshot.processes);
+            memory.life_cycle.folding.leave_untold(&mut snapshot.processes);
             memory.clock = memory.clock.refreshed();
             let throttled = memory.throttling.refresh(&snapshot.processes);
             (snapshot, details, memory.clock, throttled)
@@ -366,13 +353,12 @@ impl Daemon {
         let mut memory = self.memory();
         let mut launches = self.probes.launches()?;
         memory.select(&mut launches);
-        memory.folding.assign(&launches);
-        memory.folding.leave_untold(&mut launches);
+        memory.life_cycle.folding.assign(&launches);
+        memory.life_cycle.folding.leave_untold(&mut launches);
         self.name_kernels(&mut memory, &launches);
         self.time_kernels(&mut memory, &launches);
         let ended = self.probes.ended()?;
-        let is_untold = |&(id, _): &(ProcId, Nanos)| memory.folding.is_untold(id);
-        if !ended.iter().any(is_untold) && !memory.retention.has_excess(monotonic_now(), &ended) {
+        if !memory.life_cycle.has_excess(monotonic_now(), &ended) {
             return Ok(());
         }
         let mut snapshot = self.probes.snapshot()?;
@@ -402,42 +388,20 @@ impl Daemon {
         now: Nanos,
         processes: &mut Vec<ProcessSnapshot>,
     ) -> Result<(), ReadError> {
-        keep_up(&mut memory.told_times, processes);
-        keep_faults_up(&mut memory.told_faults, processes);
-        let ends = ends(processes);
-        // Those that are not told apart have nothing more to tell once they have ended.
-        let is_untold = |id| memory.folding.is_untold(id);
-        let is_over = |id| is_untold(id) && ends.get(&id).is_some_and(Option::is_some);
-        let goes = |process: &&ProcessSnapshot| is_passing(process) || is_over(process.id);
-        let mut gone: HashSet<ProcId> =
-            processes.iter().filter(goes).map(|process| process.id).collect();
-        // Those on a page before their end have more to tell on the next one: they neither go early nor are folded.
-        let partly_told =
-            |id: &ProcId, told: &HashMap<ProcId, bool>| told.get(id).is_some_and(|whole| !whole);
-        let candidates = ends.iter().filter(|(id, end)| {
-            !gone.contains(id)
-                && !is_untold(**id)
-                && (memory.retention.is_over(now, **end) || !partly_told(id, &memory.told))
-        });
-        let candidates: Vec<_> = candidates.map(|(&id, &end)| (id, end)).collect();
-        let due: HashSet<ProcId> = memory.retention.sweep(now, candidates).into_iter().collect();
-        gone.extend(&due);
-        self.probes.remove(&gone)?;
-        let mut folded = HashSet::new();
-        for process in processes.extract_if(.., |process| gone.contains(&process.id)) {
-            let over = memory.retention.is_over(now, ends.get(&process.id).copied().flatten());
-            let told = memory.told.remove(&process.id).is_some();
-            let counts = !over && !told && due.contains(&process.id);
-            let untold = memory.folding.is_untold(process.id);
-            if (counts || untold) && memory.selection.admits(&process, memory.details.known()) {
-                folded.insert(process.id);
-                memory.folding.keep(process);
-            }
-        }
+        let due = memory.life_cycle.due(now, processes);
+        self.probes.remove(&due.gone)?;
+        let (selection, details) = (&mut memory.selection, memory.details.known());
+        let admits = |process: &ProcessSnapshot| selection.admits(process, details);
+        let folded = memory.life_cycle.remove(&due, processes, admits);
         if !folded.is_empty() {
             self.chains.fold(&folded);
         }
         Ok(())
+    }
+
+    /// To be held for no longer than a copy takes.
+    fn in_effect(&self) -> MutexGuard<'_, (Arc<Config>, ConfigState)> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -514,66 +478,6 @@ impl Source for Daemon {
     }
 }
 
-/// The time of a live thread is completed at each look, and a stretch caught while it changed may be told a moment short the
-/// next time. Counters must not step back, so the larger is told.
-pub(crate) fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnapshot]) {
-    let mut telling = HashMap::with_capacity(processes.len());
-    for process in processes.iter_mut().filter(|process| process.dispatches) {
-        if let Some(before) = told.get(&process.id) {
-            let cells = process.dispatcher_time.0.iter_mut().flatten();
-            for (time, before) in cells.zip(before.0.iter().flatten()) {
-                *time = (*time).max(*before);
-            }
-        }
-        telling.insert(process.id, process.dispatcher_time);
-    }
-    *told = telling;
-}
-
-/// A thread that ends while the others report is in the sum of its process a moment late, and a process that ends then has no
-/// sum.
-pub(crate) fn keep_faults_up(
-    told: &mut HashMap<ProcId, [u64; FAULTS]>,
-    processes: &mut [ProcessSnapshot],
-) {
-    let mut telling = HashMap::with_capacity(processes.len());
-    for process in processes {
-        let before = told.get(&process.id).copied();
-        let faults = match (process.host.page_faults, before) {
-            (Some(mut faults), Some(before)) => {
-                for (count, before) in faults.iter_mut().zip(before) {
-                    *count = (*count).max(before);
-                }
-                faults
-            }
-            (Some(faults), None) | (None, Some(faults)) => faults,
-            (None, None) => continue,
-        };
-        process.host.page_faults = Some(faults);
-        telling.insert(process.id, faults);
-    }
-    *told = telling;
-}
-
-/// A forked child that ran another program without having made a call: that image was never part of the job.
-fn is_passing(process: &ProcessSnapshot) -> bool {
-    process.execed && !process.dispatches && process.parent.is_some()
-}
-
-/// When each process ended, for its retention. The images that a process had before it executed another program are
-/// added to the last one, and so are kept as long.
-fn ends(processes: &[ProcessSnapshot]) -> HashMap<ProcId, Option<Nanos>> {
-    let mut last: HashMap<_, (Nanos, Option<Nanos>)> = HashMap::new();
-    let key = |process: &ProcessSnapshot| (process.tgid, process.started_boottime);
-    for process in processes {
-        let entry = last.entry(key(process)).or_insert((process.first_seen, process.ended));
-        if process.first_seen >= entry.0 {
-            *entry = (process.first_seen, process.ended);
-        }
-    }
-    processes.iter().map(|p| (p.id, last.get(&key(p)).and_then(|entry| entry.1))).collect()
-}
-
 /// Kernels on which probes can harm what they observe.
 fn warn_of_hazards() {
     for hazard in hazards_of_this_kernel().iter().filter(|h| h.gravity == Gravity::Warning) {
@@ -595,26 +499,4 @@ fn keep_gpus(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use gpucause_abi::Tgid;
-    use gpucause_abi::record::COMM_LEN;
-    use gpucause_abi::snapshot::Comm;
-
-    #[test]
-    fn page_faults_never_step_back_nor_vanish_while_a_process_is_told_of() {
-        let mut told = HashMap::new();
-        let mut look = |id: u32, faults: Option<[u64; FAULTS]>| {
-            let mut process = ProcessSnapshot::new(ProcId(id), Tgid(1), Comm([0; COMM_LEN]));
-            process.host.page_faults = faults;
-            let mut processes = [process];
-            keep_faults_up(&mut told, &mut processes);
-            let [process] = processes;
-            process.host.page_faults
-        };
-        assert_eq!(look(1, Some([10, 1])), Some([10, 1]));
-        assert_eq!(look(1, Some([8, 2])), Some([10, 2]));
-        assert_eq!(look(1, None), Some([10, 2]));
-        assert_eq!(look(2, None), None);
-    }
-}
+mod tests;

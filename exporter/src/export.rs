@@ -48,7 +48,11 @@ fn of_nodes(args: &ExportArgs) -> anyhow::Result<()> {
 
 fn write(recording: &dyn Recording, path: Option<&Path>, args: &ExportArgs) -> anyhow::Result<()> {
     let format = Format::from(args.format);
-    let mut destination = Destination::open(&args.output, path, args.force)?;
+    let open = match format {
+        Format::OtlpProtobuf => Destination::open_for_requests,
+        _ => Destination::open,
+    };
+    let mut destination = open(&args.output, path, args.force)?;
     let mut progress = Progress::new(recording.event_count()?);
     let written = export(recording, format, &args.selection(), destination.sink(), &mut |events| {
         progress.show(events);
@@ -59,20 +63,24 @@ fn write(recording: &dyn Recording, path: Option<&Path>, args: &ExportArgs) -> a
     }
     let written = written?;
     if !destination.is_standard_output() {
-        say(&told(written, format, &args.output.display().to_string()));
+        say(&told(written, format, &args.output.display().to_string(), destination.files()));
     }
     Ok(())
 }
 
 /// What was written, and what to do with it.
-fn told(Written { events, chains }: Written, format: Format, output: &str) -> String {
+fn told(Written { events, chains }: Written, format: Format, output: &str, files: usize) -> String {
     let next = match format {
         Format::Perfetto => "open it at https://ui.perfetto.dev",
         Format::Hlog => "HdrHistogram's tools read it",
         Format::OtlpJson => "the OpenTelemetry collector's otlpjsonfile receiver reads it",
         Format::OtlpProtobuf => {
-            "POST it to /v1/traces of an OTLP receiver, as application/x-protobuf"
+            "POST each file to /v1/traces of an OTLP receiver, as application/x-protobuf"
         }
+    };
+    let output = match files {
+        1 => output.to_owned(),
+        _ => format!("{output} and {output}.2 to {output}.{files}"),
     };
     let chains = match (format, chains) {
         (Format::Hlog, _) => String::new(),
@@ -96,13 +104,19 @@ mod tests {
     fn what_was_written_is_told_with_what_reads_it() {
         let written = Written { events: 12, chains: 1 };
         assert_eq!(
-            told(written, Format::Perfetto, "trace.pftrace"),
+            told(written, Format::Perfetto, "trace.pftrace", 1),
             "wrote 12 events and 1 causal chain to trace.pftrace; open it at https://ui.perfetto.dev\n"
         );
         let written = Written { events: 1, chains: 0 };
         assert_eq!(
-            told(written, Format::Hlog, "a.hlog"),
+            told(written, Format::Hlog, "a.hlog", 1),
             "wrote 1 event to a.hlog; HdrHistogram's tools read it\n"
+        );
+        let several = told(written, Format::OtlpProtobuf, "a.otlp", 3);
+        assert!(
+            several.starts_with(
+                "wrote 1 event and 0 causal chains to a.otlp and a.otlp.2 to a.otlp.3; "
+            )
         );
     }
 }

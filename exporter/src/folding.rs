@@ -3,12 +3,15 @@
 
 use std::collections::HashSet;
 
-use gpucause_abi::snapshot::{Comm, ProcessSnapshot};
+use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Wait};
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::FOLDED;
 
 use crate::error_name::{LAST_CODE, RUBBISH};
 use crate::merge::absorb;
+
+/// Whom processes that are not told apart waited for.
+const OTHER: Comm = Comm(*b"other\0\0\0\0\0\0\0\0\0\0\0");
 
 /// Who is told apart, and the sum of the others.
 #[derive(Debug, Default)]
@@ -88,7 +91,9 @@ impl Folding {
 fn add(sum: &mut Option<ProcessSnapshot>, mut process: ProcessSnapshot) {
     process.other_launches = process.kernel_launches();
     process.kernels = Vec::new();
-    process.waits = Vec::new();
+    for wait in &mut process.waits {
+        *wait = Wait::host(wait.reason, OTHER, wait.total);
+    }
     for (_, code, _) in &mut process.errors {
         *code = if *code > LAST_CODE { RUBBISH } else { *code };
     }

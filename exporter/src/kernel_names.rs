@@ -19,6 +19,8 @@ use std::sync::Arc;
 const LIMIT: usize = 10;
 /// Handles of a process, the most launched, whose names are asked for.
 const NAMED: usize = 64;
+/// Names of a process that are ranked by their launches: a program that makes kernels as it runs has names without end.
+const RANKED: usize = 1024;
 /// Launches after which a kernel is worth timing.
 const HOT: u64 = 100;
 /// Handles that may stand for one another in a row.
@@ -48,6 +50,8 @@ pub trait NameSource {
 pub struct KernelLaunches {
     /// By name, the most launched first.
     pub by_name: Vec<(Arc<str>, u64)>,
+    /// By names that were exported and are not now: another image of the process may still have them.
+    pub former: Vec<(Arc<str>, u64)>,
     /// Of kernels without a name.
     pub unknown: u64,
     /// Of all other kernels.
@@ -62,10 +66,14 @@ impl KernelLaunches {
     /// Adds those of another image of the process.
     pub fn merge(&mut self, more: &Self) {
         for (name, launches) in &more.by_name {
-            match self.by_name.iter_mut().find(|(own, _)| own == name) {
-                Some((_, total)) => *total += launches,
-                None => self.by_name.push((Arc::clone(name), *launches)),
-            }
+            let former = self.former.extract_if(.., |(own, _)| own == name);
+            let before = former.map(|(_, launches)| launches).sum::<u64>();
+            add_launches(&mut self.by_name, name, before + launches);
+        }
+        for (name, launches) in &more.former {
+            let is_exported = self.by_name.iter().any(|(own, _)| own == name);
+            let names = if is_exported { &mut self.by_name } else { &mut self.former };
+            add_launches(names, name, *launches);
         }
         for (name, times) in &more.times {
             add_times(&mut self.times, name, times);
@@ -73,6 +81,13 @@ impl KernelLaunches {
         self.unknown += more.unknown;
         self.other += more.other;
         self.total += more.total;
+    }
+}
+
+fn add_launches(all: &mut Vec<(Arc<str>, u64)>, name: &Arc<str>, launches: u64) {
+    match all.iter_mut().find(|(own, _)| own == name) {
+        Some((_, total)) => *total += launches,
+        None => all.push((Arc::clone(name), launches)),
     }
 }
 
@@ -101,10 +116,11 @@ struct Told {
     seen: HashMap<u64, u64>,
     other_seen: u64,
     handles: HashMap<u64, Known>,
-    /// Launches of every name, for the ranking.
+    /// Launches of names, for the ranking: at most [`RANKED`] of them.
     named: HashMap<Arc<str>, u64>,
     top: HashSet<Arc<str>>,
-    /// Launches of names while they were told apart.
+    /// Launches of names while they were exported. They stay few: each that is exported later has twice the launches of the one
+    /// before.
     told: HashMap<Arc<str>, u64>,
     unknown: u64,
     other: u64,
@@ -114,7 +130,8 @@ struct Told {
     timed: HashMap<u64, Arc<str>>,
     /// The times of those handles as last told.
     times_told: HashMap<u64, Histogram>,
-    /// What was told of names under handles that are other kernels' by now: a bounded number of names.
+    /// What was told of names under handles that are other kernels' by now. Once there are [`LIMIT`] of them, no further name is
+    /// timed: a name that was is exported for as long as the process.
     retired: BTreeMap<Arc<str>, Histogram>,
 }
 
@@ -176,6 +193,8 @@ impl KernelNames {
                 .filter(|(handle, launches)| *launches >= HOT && !told.timed.contains_key(handle))
                 .filter_map(|&(handle, launches)| {
                     let name = told.handles.get(&handle)?.name.clone()?;
+                    let has_room = told.retired.len() < LIMIT || told.retired.contains_key(&name);
+                    has_room.then_some(())?;
                     Some((Reverse(launches), handle, name))
                 })
                 .collect();
@@ -230,6 +249,7 @@ impl Told {
         for (name, launches) in &fresh_by_name {
             *self.named.entry(Arc::clone(name)).or_default() += launches;
         }
+        self.forget_rare();
         self.rank();
         for (name, launches) in fresh_by_name {
             if self.top.contains(&name) {
@@ -289,11 +309,20 @@ impl Told {
         if self.timed.get(&handle).is_some_and(|name| Some(name) != known.name.as_ref())
             && let Some(name) = self.timed.remove(&handle)
             && let Some(times) = self.times_told.remove(&handle)
-            && (self.retired.len() < LIMIT || self.retired.contains_key(&name))
         {
             self.retired.entry(name).or_default().merge(&times);
         }
         self.handles.insert(handle, known);
+    }
+
+    /// Forgets the names with the fewest launches when there are too many. None of them is among the most launched.
+    fn forget_rare(&mut self) {
+        if self.named.len() <= RANKED {
+            return;
+        }
+        let mut launches: Vec<u64> = self.named.values().copied().collect();
+        let (_, &mut least, _) = launches.select_nth_unstable_by_key(RANKED / 2, |&n| Reverse(n));
+        self.named.retain(|name, launches| *launches > least || self.top.contains(name));
     }
 
     /// Chooses the names that are told apart. One that is already is given up only for one with more than twice its launches,
@@ -305,16 +334,16 @@ impl Told {
             (Reverse((weight, is_told)), Arc::clone(name))
         };
         let mut ranked: Vec<_> = self.named.iter().map(rank).collect();
-        ranked.sort_unstable();
+        if ranked.len() > LIMIT {
+            ranked.select_nth_unstable(LIMIT);
+        }
         self.top = ranked.into_iter().take(LIMIT).map(|(_, name)| name).collect();
     }
 
     fn launches(&mut self, process: &ProcessSnapshot) -> KernelLaunches {
-        let mut by_name: Vec<_> = self
-            .top
-            .iter()
-            .filter_map(|name| Some((Arc::clone(name), *self.told.get(name)?)))
-            .collect();
+        let told = self.told.iter().map(|(name, &launches)| (Arc::clone(name), launches));
+        let (mut by_name, former): (Vec<_>, Vec<_>) =
+            told.partition(|(name, _)| self.top.contains(name));
         by_name.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         let mut times: Vec<_> =
             self.retired.iter().map(|(name, times)| (Arc::clone(name), times.clone())).collect();
@@ -327,6 +356,7 @@ impl Told {
         times.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         KernelLaunches {
             by_name,
+            former,
             unknown: self.unknown,
             other: self.other,
             total: self.total,

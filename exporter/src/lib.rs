@@ -27,6 +27,7 @@ pub mod foreign;
 pub mod fuzzing;
 pub mod gpus;
 pub mod kernel_names;
+mod life_cycle;
 pub mod logging;
 pub mod manual;
 pub mod mcp;

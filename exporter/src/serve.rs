@@ -20,8 +20,8 @@ use crate::version;
 
 /// Threads for scrapes, as many as the configuration can allow at a time, and for what else blocks. Idle ones end.
 const BLOCKING_THREADS: usize = 20;
-/// Between two looks whether the daemon has become ready.
-const READY_EVERY: Duration = Duration::from_millis(20);
+/// Between two looks whether the daemon has become ready: at first, and at last, when it may never be.
+const READY_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
 /// How the configuration is to be reloaded.
 #[derive(Debug)]
@@ -158,12 +158,40 @@ async fn look(daemon: Arc<Daemon>, progress: Progress) {
     }
 }
 
+/// Between looks whether the daemon has become ready, ever longer.
+fn pauses() -> impl Iterator<Item = Duration> {
+    let (first, last) = READY_EVERY;
+    std::iter::successors(Some(first), move |pause| Some((*pause * 2).min(last)))
+}
+
 /// Tells the service manager once the libraries in use are attached to.
 async fn tell_ready(daemon: Arc<Daemon>, manager: ServiceManager) {
-    while matches!(daemon.ready(), Readiness::NotReady(_)) {
-        tokio::time::sleep(READY_EVERY).await;
+    for pause in pauses() {
+        if !matches!(daemon.ready(), Readiness::NotReady(_)) {
+            break;
+        }
+        tokio::time::sleep(pause).await;
     }
     let status = daemon.status();
     tracing::info!(mode = status.mode.label(), libraries = status.libraries.len(), "ready");
     manager.ready();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_never_becomes_ready_is_asked_seldom_and_one_that_does_soon() {
+        let mut at = Duration::ZERO;
+        let looks: Vec<Duration> = pauses()
+            .map(|pause| {
+                at += pause;
+                at
+            })
+            .take_while(|at| *at <= Duration::from_secs(60))
+            .collect();
+        assert!(looks.len() <= 40, "{} looks in the first minute", looks.len());
+        assert!(looks.iter().filter(|at| at.as_millis() <= 200).count() >= 3);
+    }
 }

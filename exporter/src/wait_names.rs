@@ -3,7 +3,7 @@
 use crate::top_names::TopNames;
 use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
-use gpucause_abi::{Nanos, ProcId};
+use gpucause_abi::{Nanos, ProcId, Tgid};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -26,27 +26,41 @@ struct Told {
     blocked_on: HashMap<Reason, TopNames<Arc<str>>>,
 }
 
+/// All images of a process that go by one name: they are one series.
+type Process = (Tgid, Nanos, String);
+
 /// What was told so far of every process.
 #[derive(Debug, Default)]
 pub struct WaitNames {
-    told: HashMap<ProcId, Told>,
+    told: HashMap<Process, Told>,
     /// Of processes that are not observed any more.
     folded: (u64, u64),
 }
 
 impl WaitNames {
-    /// The waits of `processes`, `limit` names told apart for each process and metric; what was told of others is forgotten.
-    pub fn update(
+    /// The waits of `processes` over all their images, by the latest of those; `limit` names are exported for each process and
+    /// metric. What was told of other processes is forgotten.
+    pub fn update<'a>(
         &mut self,
-        processes: &[ProcessSnapshot],
+        processes: impl IntoIterator<Item = &'a ProcessSnapshot>,
         limit: usize,
     ) -> HashMap<ProcId, Waits> {
+        let mut images: HashMap<Process, Vec<&ProcessSnapshot>> = HashMap::new();
+        for image in processes {
+            let process = (image.tgid, image.started_boottime, image.comm.to_text());
+            images.entry(process).or_default().push(image);
+        }
         let mut before = std::mem::take(&mut self.told);
-        let mut waits = HashMap::with_capacity(processes.len());
-        for process in processes {
-            let mut told = before.remove(&process.id).unwrap_or_default();
-            waits.insert(process.id, told.update(&process.waits, limit));
-            self.told.insert(process.id, told);
+        let mut waits = HashMap::with_capacity(images.len());
+        for (process, images) in images {
+            let Some(latest) = images.iter().max_by_key(|image| (image.first_seen, image.id))
+            else {
+                continue;
+            };
+            let mut told = before.remove(&process).unwrap_or_default();
+            let all = images.iter().flat_map(|image| &image.waits);
+            waits.insert(latest.id, told.update(all, limit));
+            self.told.insert(process, told);
         }
         for gone in before.into_values() {
             let (preempted, blocked) = gone.folded();
@@ -67,7 +81,7 @@ impl WaitNames {
 }
 
 impl Told {
-    fn update(&mut self, waits: &[Wait], limit: usize) -> Waits {
+    fn update<'a>(&mut self, waits: impl Iterator<Item = &'a Wait>, limit: usize) -> Waits {
         let mut preempted: HashMap<Arc<str>, Nanos> = HashMap::new();
         let mut blocked: HashMap<Reason, HashMap<Arc<str>, Nanos>> = HashMap::new();
         for wait in waits {
@@ -78,18 +92,11 @@ impl Told {
             };
             total.0 += wait.total.0;
         }
-        let (mut preempted_by, others) = self.preempted_by.update(&preempted, limit);
-        if others > Nanos(0) {
-            add_other(&mut preempted_by, others);
-        }
+        let preempted_by = exported(&mut self.preempted_by, preempted, limit);
         let mut blocked_on = Vec::new();
         for (reason, names) in blocked {
-            let told = self.blocked_on.entry(reason).or_default();
-            let (mut top, others) = told.update(&names, limit);
-            if others > Nanos(0) {
-                add_other(&mut top, others);
-            }
-            blocked_on.extend(top.into_iter().map(|(name, time)| ((reason, name), time)));
+            let names = exported(self.blocked_on.entry(reason).or_default(), names, limit);
+            blocked_on.extend(names.into_iter().map(|(name, time)| ((reason, name), time)));
         }
         blocked_on.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         Waits { preempted_by, blocked_on }
@@ -101,12 +108,20 @@ impl Told {
     }
 }
 
-/// A task that is itself called `other` is one of the others.
-fn add_other(names: &mut Vec<(Arc<str>, Nanos)>, time: Nanos) {
-    match names.iter_mut().find(|(name, _)| &**name == OTHER) {
-        Some((_, total)) => total.0 += time.0,
-        None => names.push((OTHER.into(), time)),
+/// The names with the most time, and the others. A task that is itself called `other` is one of those, however long it was
+/// waited for: it must not leave them when names with more time come.
+fn exported(
+    told: &mut TopNames<Arc<str>>,
+    mut totals: HashMap<Arc<str>, Nanos>,
+    limit: usize,
+) -> Vec<(Arc<str>, Nanos)> {
+    let called_so = totals.remove(OTHER).unwrap_or_default();
+    let (mut names, others) = told.update(&totals, limit);
+    let others = Nanos(others.0 + called_so.0);
+    if others > Nanos(0) {
+        names.push((OTHER.into(), others));
     }
+    names
 }
 
 /// Kernel threads of one kind go by one name, without the CPU and number that follow a slash.
@@ -120,7 +135,6 @@ pub(crate) fn task_name(comm: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpucause_abi::Tgid;
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::Comm;
 

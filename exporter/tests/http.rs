@@ -10,7 +10,8 @@ mod snapshot;
 
 use gpucause::collector::{Collectors, Selection};
 use gpucause::exposition::Format;
-use gpucause::family::Sink;
+use gpucause::family::{Family, Sink, Value};
+use gpucause::metric::PROBE_INFO;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
@@ -374,6 +375,14 @@ fn long_headers_are_read_and_endless_ones_refused() {
     let response = request(server.address, "GET", "/metrics", &long);
     assert_eq!(response.status, 200);
     assert_eq!(response.header("content-type"), Some(Format::OpenMetrics.content_type()));
+    for (length, status) in [(60_000, 200), (100_000, 431)] {
+        let header = format!("X: {}\r\n", "x".repeat(length));
+        assert_eq!(
+            request(server.address, "GET", "/-/healthy", &header).status,
+            status,
+            "{length}"
+        );
+    }
     let mut stream = connect(server.address);
     let endless = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(100_000));
     // The server may hang up before all of it is sent.
@@ -415,6 +424,48 @@ fn scrapes_beyond_the_limit_wait_and_are_then_refused() {
     gate.open();
     assert_eq!(first.join().unwrap(), 200);
     assert_eq!(get(address, "/metrics").status, 200);
+}
+
+/// Has a page of 32 MiB.
+struct Huge;
+
+impl Source for Huge {
+    fn collectors(&self) -> Vec<&'static str> {
+        Collectors::default().names()
+    }
+
+    fn scrape(&self, _: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
+        let path = "x".repeat(64 * 1024);
+        for number in 0..512 {
+            let mut family = Family::new(&PROBE_INFO);
+            let labels = [number.to_string().into(), path.clone().into(), "attached".into()];
+            family.push(labels, Value::Integer(1));
+            page.own(family)?;
+        }
+        Ok(())
+    }
+
+    fn chains(&self) -> Vec<Chain> {
+        Vec::new()
+    }
+
+    fn ready(&self) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+#[test]
+fn clients_that_do_not_take_their_huge_pages_keep_no_other_out() {
+    let server = serve(Huge);
+    let mut idle = Vec::new();
+    for _ in 0..Limits::default().scrapes {
+        let mut stream = connect(server.address);
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        // Its page is being sent.
+        stream.read_exact(&mut [0; 12]).unwrap();
+        idle.push(stream);
+    }
+    assert!(get(server.address, "/metrics").body.len() > 32 << 20);
 }
 
 #[test]

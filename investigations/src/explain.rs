@@ -5,7 +5,7 @@ mod recorded;
 mod tables;
 mod text;
 
-use gpucause_engine::chain::{Cause, Chain, Severity};
+use gpucause_engine::chain::{Cause, Chain, Severity, Victim};
 use serde::Serialize;
 
 use crate::observation::{Observed, Outcome};
@@ -108,7 +108,9 @@ fn processes(chains: &[Chain]) -> Vec<ProcessLoss> {
     let mut losses: Vec<ProcessLoss> = Vec::new();
     for chain in chains {
         let attributed = chain.attributed_seconds();
-        match losses.iter_mut().find(|loss| loss.pid == chain.victim.pid) {
+        let Victim { pid, comm, .. } = &chain.victim;
+        // A PID may be used again, by another job.
+        match losses.iter_mut().find(|loss| (loss.pid, &loss.comm) == (*pid, comm)) {
             Some(loss) => {
                 loss.chains += 1;
                 loss.attributed_seconds += attributed;

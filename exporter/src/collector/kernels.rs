@@ -16,10 +16,10 @@ impl Collector for Kernels {
         let mut launches = Family::new(&KERNEL_LAUNCHES);
         let mut durations = Family::new(&KERNEL_LAUNCH_DURATION);
         for series in &input.series {
-            let mut all = KernelLaunches::default();
-            for image in series.images.iter().filter_map(|id| input.observation.kernels.get(id)) {
-                all.merge(image);
-            }
+            let mut images =
+                series.images.iter().filter_map(|id| input.observation.kernels.get(id));
+            let mut all: KernelLaunches = images.next().cloned().unwrap_or_default();
+            images.for_each(|image| all.merge(image));
             // Of processes that are not told apart any more.
             let untold = series.process.kernel_launches().saturating_sub(all.total);
             let (pid, comm) = (&series.pid, &series.comm);

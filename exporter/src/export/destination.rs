@@ -1,10 +1,13 @@
 //! Where an export goes, and what it must not overwrite.
 
+mod requests;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write};
 use std::path::{Path, PathBuf};
 
 use gpucause_investigations::recording::is_same_file;
+use requests::Requests;
 
 /// The name of standard output.
 const STANDARD_OUTPUT: &str = "-";
@@ -34,11 +37,28 @@ pub(super) enum DestinationError {
 /// Where an export goes.
 #[derive(Debug)]
 pub(super) enum Destination {
-    File { writer: BufWriter<File>, path: PathBuf },
+    File {
+        writer: BufWriter<File>,
+        path: PathBuf,
+    },
+    /// For what is sent to a collector.
+    Requests(Requests),
     StandardOutput(Stdout),
 }
 
 impl Destination {
+    /// The same as [`open`](Self::open), for requests to a collector: what is too large for one goes on in further files. Standard
+    /// output must be one request.
+    pub(super) fn open_for_requests(
+        path: &Path,
+        db: Option<&Path>,
+        force: bool,
+    ) -> Result<Self, DestinationError> {
+        let first = Self::open(path, db, force)?;
+        let db = db.map(Path::to_owned);
+        Ok(Self::Requests(Requests::new(first, path.to_owned(), db, force)))
+    }
+
     /// Creates `path`. What is there already is kept unless `force`d; `db` is always kept, where a file is read.
     pub(super) fn open(
         path: &Path,
@@ -80,13 +100,16 @@ impl Destination {
     pub(super) fn sink(&mut self) -> &mut dyn Write {
         match self {
             Self::File { writer, .. } => writer,
+            Self::Requests(requests) => requests,
             Self::StandardOutput(stdout) => stdout,
         }
     }
 
     /// Removes a file that nothing was written to; one that holds what could be read stays.
     pub(super) fn abandon(&mut self) {
-        if let Self::File { writer, path } = self
+        if let Self::Requests(requests) = self {
+            requests.abandon();
+        } else if let Self::File { writer, path } = self
             && writer.get_ref().metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
             && writer.buffer().is_empty()
         {
@@ -95,8 +118,20 @@ impl Destination {
         }
     }
 
-    pub(super) const fn is_standard_output(&self) -> bool {
-        matches!(self, Self::StandardOutput(_))
+    pub(super) fn is_standard_output(&self) -> bool {
+        match self {
+            Self::File { .. } => false,
+            Self::Requests(requests) => requests.is_standard_output(),
+            Self::StandardOutput(_) => true,
+        }
+    }
+
+    /// The number of files that it is.
+    pub(super) const fn files(&self) -> usize {
+        match self {
+            Self::Requests(requests) => requests.files(),
+            _ => 1,
+        }
     }
 }
 

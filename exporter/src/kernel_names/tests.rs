@@ -187,6 +187,49 @@ fn times_of_a_name_do_not_step_back_when_one_of_its_handles_is_given_out_again()
 }
 
 #[test]
+fn a_program_that_makes_kernels_without_end_has_a_bounded_number_of_them_remembered() {
+    let (mut names, mut table) = (KernelNames::default(), Table::default());
+    let mut kernels = vec![(1001, 0), (1, 0)];
+    for made in 0..3 * RANKED {
+        table.tell(1001, &format!("jit{made}"));
+        kernels[0].1 += 1 + made as u64 % 7;
+        kernels[1].1 += 1;
+        let launches = look(&mut names, &mut table, &process(&kernels));
+        assert!(shown(&launches).contains(&("k1", kernels[1].1)), "{launches:?}");
+    }
+    let told = &names.told[&ProcId(1)];
+    assert!(told.named.len() <= RANKED, "{}", told.named.len());
+    assert!(told.told.len() <= 3 * LIMIT, "{}", told.told.len());
+}
+
+#[test]
+fn times_of_no_kernel_step_back_however_many_a_handle_becomes() {
+    let (mut names, mut table) = (KernelNames::default(), Table::default());
+    let mut process = process(&[(1001, HOT)]);
+    let mut most: HashMap<Arc<str>, u64> = HashMap::new();
+    for turn in 0..6 * LIMIT {
+        table.tell(1001, &format!("kernel{}", turn % (2 * LIMIT)));
+        process.kernels[0].1 += 1;
+        look(&mut names, &mut table, &process);
+        process.launch_times.clear();
+        for (id, handle, name) in names.untimed(std::slice::from_ref(&process)) {
+            names.timed(id, handle, name);
+            let times = Histogram { sum: Nanos(5), max: Nanos(5), slots: vec![(5, 1)].into() };
+            process.launch_times = vec![(handle, times)];
+        }
+        let times = look(&mut names, &mut table, &process).times;
+        assert!(times.len() <= 2 * LIMIT);
+        let now: HashMap<_, _> =
+            times.into_iter().map(|(name, times)| (name, times.count())).collect();
+        for (name, before) in &most {
+            assert!(now.get(name) >= Some(before), "{name} at {turn}: {now:?}");
+        }
+        most = now;
+    }
+    assert!(most.len() >= LIMIT, "{most:?}");
+}
+
+#[test]
 fn no_more_kernels_are_timed_than_names_are_told() {
     let (mut names, mut table) = (KernelNames::default(), Table::default());
     let many: Vec<_> = (1..=30).map(|n| (n, HOT + n)).collect();

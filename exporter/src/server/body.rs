@@ -8,13 +8,21 @@ use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
 
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 /// Bytes of a page that are held before it is sent. All but the pages of very many processes are whole by then.
 const HELD_BYTES: u64 = 8 * 1024 * 1024;
 /// Pieces that are written ahead of the client from then on; a piece has some tens of kilobytes.
 const AHEAD: usize = 64;
+
+/// For how long in all a page may wait for its client while another request wants its turn.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// Between two attempts to go on while the client is too far behind.
+const RETRY_EVERY: Duration = Duration::from_millis(5);
 
 /// Written to before it is sent, and freed piece by piece as it is.
 #[derive(Debug, Default)]
@@ -90,17 +98,29 @@ impl Body for Pieces {
 }
 
 /// A page that is handed over as a body: when it is whole, or while it is written when that has very many bytes.
-#[derive(Debug)]
-pub(super) struct Outgoing<E> {
+pub(super) struct Outgoing<'w, E> {
     held: Pieces,
     /// Gone once the body is handed over.
     takes: Option<oneshot::Sender<Result<Pieces, E>>>,
     more: Option<mpsc::Sender<Option<Bytes>>>,
+    /// For how long it has waited for the client.
+    waited: Duration,
+    /// Whether another request waits for this one to end.
+    is_wanted: Box<dyn Fn() -> bool + Send + 'w>,
 }
 
-impl<E> Outgoing<E> {
-    pub(super) fn new(takes: oneshot::Sender<Result<Pieces, E>>) -> Self {
-        Self { held: Pieces::default(), takes: Some(takes), more: None }
+impl<'w, E> Outgoing<'w, E> {
+    pub(super) fn new(
+        takes: oneshot::Sender<Result<Pieces, E>>,
+        is_wanted: impl Fn() -> bool + Send + 'w,
+    ) -> Self {
+        Self {
+            held: Pieces::default(),
+            takes: Some(takes),
+            more: None,
+            waited: Duration::ZERO,
+            is_wanted: Box::new(is_wanted),
+        }
     }
 
     /// Says that there is no page, or no more of it.
@@ -113,11 +133,28 @@ impl<E> Outgoing<E> {
     pub(super) fn finish(mut self) {
         match &self.more {
             // The client may be gone.
-            Some(more) => drop(more.blocking_send(None)),
+            Some(_) => drop(self.send(None)),
             None => {
                 let whole = std::mem::take(&mut self.held);
                 self.hand_over(Ok(whole));
             }
+        }
+    }
+
+    /// Waits for a client that is behind, but not for long in all while others wait for this page to end.
+    fn send(&mut self, mut piece: Option<Bytes>) -> io::Result<()> {
+        let Some(more) = &self.more else { return Ok(()) };
+        loop {
+            piece = match more.try_send(piece) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Closed(_)) => return Err(io::ErrorKind::BrokenPipe.into()),
+                Err(TrySendError::Full(piece)) => piece,
+            };
+            if self.waited >= MAX_WAIT && (self.is_wanted)() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            thread::sleep(RETRY_EVERY);
+            self.waited += RETRY_EVERY;
         }
     }
 
@@ -129,13 +166,12 @@ impl<E> Outgoing<E> {
     }
 }
 
-impl<E> io::Write for Outgoing<E> {
-    /// Waits for the client when it is too far behind. Fails when it is gone.
+impl<E> io::Write for Outgoing<'_, E> {
+    /// Waits for the client when it is too far behind. Fails when it is gone, or keeps others waiting for too long.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = Bytes::copy_from_slice(bytes);
-        if let Some(more) = &self.more {
-            let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-            more.blocking_send(Some(piece)).map_err(gone)?;
+        if self.more.is_some() {
+            self.send(Some(piece))?;
             return Ok(bytes.len());
         }
         self.held.push(piece);
@@ -158,13 +194,12 @@ impl<E> io::Write for Outgoing<E> {
 mod tests {
     use super::*;
     use std::io::Write as _;
-    use std::thread;
 
-    type Page = Outgoing<&'static str>;
+    type Page = Outgoing<'static, &'static str>;
 
     fn page() -> (Page, oneshot::Receiver<Result<Pieces, &'static str>>) {
         let (takes, taken) = oneshot::channel();
-        (Outgoing::new(takes), taken)
+        (Outgoing::new(takes, || false), taken)
     }
 
     fn poll(body: &mut Pieces) -> Poll<Option<io::Result<Bytes>>> {
@@ -237,6 +272,14 @@ mod tests {
         (0..HELD_BYTES / PIECE.len() as u64).for_each(|_| page.write_all(&PIECE).unwrap());
         drop(taken);
         assert_eq!(page.write(&PIECE).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_huge_page_that_its_client_leaves_is_ended_once_others_want_its_turn() {
+        let (takes, _taken) = oneshot::channel::<Result<Pieces, &'static str>>();
+        let mut page = Outgoing::new(takes, || true);
+        let error = (0..PIECES).find_map(|_| page.write_all(&PIECE).err()).unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

@@ -153,6 +153,11 @@ impl Host {
         guest: &Guest,
     ) -> Response<Pieces> {
         let rules = self.door.rules();
+        if head_bytes(request) > MAX_HEAD_BYTES {
+            let mut response = door::dress(door::too_long(), &rules);
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            return response;
+        }
         let response = match self.door.admit(&rules, peer, request.headers()).await {
             Ok(peer) => {
                 guest.set_busy(true);
@@ -169,6 +174,15 @@ impl Host {
         }
         response
     }
+}
+
+/// Bytes of a request's line and headers. The server reads on while there is room in a buffer that may have grown beyond the limit.
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let uri = request.uri();
+    let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let line = request.method().as_str().len() + target + "  HTTP/1.1\r\n".len();
+    let headers = request.headers().iter();
+    line + headers.map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
 }
 
 /// Tells that TLS is spoken here, and why the connection ends.

@@ -76,6 +76,15 @@ pub(super) fn too_slow() -> Response<Pieces> {
     reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, "The response took too long.\n")
 }
 
+/// A request whose line and headers are longer than anybody needs.
+pub(super) fn too_long() -> Response<Pieces> {
+    reply(
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        TEXT,
+        "The request's headers are too long.\n",
+    )
+}
+
 fn busy(text: &'static str) -> Response<Pieces> {
     let mut response = reply(StatusCode::TOO_MANY_REQUESTS, TEXT, text);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));

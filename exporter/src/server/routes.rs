@@ -186,8 +186,8 @@ impl Routes {
         let (takes, page) = oneshot::channel();
         // The turn goes along: a scrape whose client has gone still takes its place until it is done.
         tokio::task::spawn_blocking(move || {
-            write_page(source.as_ref(), &selection, format, gzip, Outgoing::new(takes));
-            drop(turn);
+            let page = Outgoing::new(takes, || turn.is_wanted());
+            write_page(source.as_ref(), &selection, format, gzip, page);
         });
         let failure = match page.await {
             Ok(Ok(body)) => {
@@ -212,7 +212,7 @@ fn write_page(
     selection: &Selection,
     format: Format,
     gzip: bool,
-    mut page: Outgoing<ScrapeError>,
+    mut page: Outgoing<'_, ScrapeError>,
 ) {
     let write = |sink: &mut dyn io::Write| {
         let mut writer = format.writer(sink);

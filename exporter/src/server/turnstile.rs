@@ -41,6 +41,13 @@ pub(super) struct Turn {
     group: Group,
 }
 
+impl Turn {
+    /// Whether another request waits for a turn.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.turnstile.is_wanted()
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         {
@@ -117,6 +124,11 @@ impl Turnstile {
                 return turn;
             }
         }
+    }
+
+    /// Whether a request waits.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.state().lines.values().any(|line| !line.waiting.is_empty())
     }
 
     /// Works on so many at a time from now on. What is worked on stays; while that is more, nothing else is let in.

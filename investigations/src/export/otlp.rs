@@ -23,8 +23,9 @@ use proto::{
     SPAN_KIND_INTERNAL, STATUS_CODE_ERROR, ScopeSpans, Span, SpanEvent, Status, Value,
 };
 
-/// Spans of a request.
+/// Spans of a request, and bytes of them, encoded: stacks and attributes may be long.
 const BATCH: usize = 512;
+const BATCH_BYTES: usize = 2 * 1024 * 1024;
 /// Calls that a thread is in at most; more do not fit into one another.
 const MAX_DEPTH: usize = 64;
 
@@ -33,7 +34,8 @@ const MAX_DEPTH: usize = 64;
 pub(super) enum Encoding {
     /// A line of JSON each.
     JsonLines,
-    /// In protobuf, one after the other, which makes them one request.
+    /// In protobuf, each handed to the sink in one write. One after the other they are one request, until that is too large to
+    /// be sent.
     Protobuf,
 }
 
@@ -57,6 +59,7 @@ pub(super) struct Otlp<'a> {
     open: HashMap<(ProcessIndex, u32), Vec<Open>>,
     batch: BTreeMap<Owner, Vec<Span>>,
     batched: usize,
+    batched_bytes: usize,
 }
 
 impl<'a> Otlp<'a> {
@@ -75,6 +78,7 @@ impl<'a> Otlp<'a> {
             open: HashMap::new(),
             batch: BTreeMap::new(),
             batched: 0,
+            batched_bytes: 0,
         }
     }
 
@@ -114,16 +118,18 @@ impl<'a> Otlp<'a> {
     }
 
     fn push(&mut self, owner: Owner, span: Span) -> io::Result<()> {
-        self.batch.entry(owner).or_default().push(span);
         self.batched += 1;
-        if self.batched >= BATCH { self.flush() } else { Ok(()) }
+        self.batched_bytes += span.encoded_len();
+        self.batch.entry(owner).or_default().push(span);
+        let is_full = self.batched >= BATCH || self.batched_bytes >= BATCH_BYTES;
+        if is_full { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         if self.batched == 0 {
             return Ok(());
         }
-        self.batched = 0;
+        (self.batched, self.batched_bytes) = (0, 0);
         let resource_spans = std::mem::take(&mut self.batch)
             .into_iter()
             .map(|(owner, spans)| ResourceSpans {

@@ -84,9 +84,13 @@ impl Search {
                 continue;
             }
             self.lookups += 1;
-            if self.lookups > self.limit || self.names.len() >= MAX_NAMES {
+            if self.lookups > self.limit {
                 let (what, size) = ("the list of CUDA-like names", self.lookups);
                 return Err(ElfError::TooLarge { what, size, limit: self.limit });
+            }
+            if self.names.len() >= MAX_NAMES {
+                let (what, limit) = ("the list of names of traced functions", MAX_NAMES as u64);
+                return Err(ElfError::TooLarge { what, size: limit + 1, limit });
             }
             let Ok(symbol) = std::str::from_utf8(symbol) else { continue };
             if let Some(op) = op_of_symbol(symbol) {

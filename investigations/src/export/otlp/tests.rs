@@ -99,6 +99,35 @@ fn a_call_that_failed_is_an_error_and_one_that_was_not_ready_is_none() {
 }
 
 #[test]
+fn each_request_in_protobuf_is_one_write_that_is_small_however_long_stacks_are() {
+    let mut made_up = MadeUp::new();
+    for number in 0..2000 {
+        let Kind::Call(query) = call(Api::Runtime, "cudaStreamQuery") else { unreachable!() };
+        let kind = Kind::Call(crate::recording::Call { op: "x".repeat(10_000).into(), ..query });
+        made_up.add((0, 100), number * 10, 5, kind);
+    }
+    let mut sink = Writes::default();
+    let (format, selection) = (Format::OtlpProtobuf, Selection::default());
+    crate::export::export(&made_up, format, &selection, &mut sink, &mut |_| {}).unwrap();
+    assert!(sink.0.len() >= 8 && sink.0.iter().all(|&bytes| bytes < 3 << 20), "{:?}", sink.0);
+}
+
+/// The sizes of what it was handed.
+#[derive(Default)]
+struct Writes(Vec<usize>);
+
+impl std::io::Write for Writes {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.push(bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
 fn requests_are_small_and_the_same_each_time() {
     let mut made_up = MadeUp::new();
     for number in 0..2000 {

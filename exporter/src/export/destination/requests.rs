@@ -1,0 +1,110 @@
+//! Requests to a collector, as many in a file as one request may have bytes.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::Destination;
+
+/// Bytes of a request. A collector takes 20 MiB by default.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// A file, and further ones whose names end in `.2`, `.3` and so on.
+#[derive(Debug)]
+pub(in crate::export) struct Requests {
+    current: Box<Destination>,
+    path: PathBuf,
+    db: Option<PathBuf>,
+    force: bool,
+    /// Bytes in the current file.
+    written: usize,
+    files: usize,
+}
+
+fn path_of(first: &Path, number: usize) -> PathBuf {
+    let mut path = first.as_os_str().to_owned();
+    path.push(format!(".{number}"));
+    path.into()
+}
+
+impl Requests {
+    pub(super) fn new(first: Destination, path: PathBuf, db: Option<PathBuf>, force: bool) -> Self {
+        Self { current: Box::new(first), path, db, force, written: 0, files: 1 }
+    }
+
+    pub(super) fn abandon(&mut self) {
+        self.current.abandon();
+    }
+
+    pub(super) fn is_standard_output(&self) -> bool {
+        self.current.is_standard_output()
+    }
+
+    pub(super) const fn files(&self) -> usize {
+        self.files
+    }
+
+    fn next_file(&mut self) -> io::Result<()> {
+        if self.is_standard_output() {
+            return Err(io::Error::other(
+                "it is more than a collector takes in one request: name a file with -o, or narrow it down",
+            ));
+        }
+        self.current.sink().flush()?;
+        let path = path_of(&self.path, self.files + 1);
+        let next = Destination::open(&path, self.db.as_deref(), self.force);
+        *self.current = next.map_err(io::Error::other)?;
+        (self.files, self.written) = (self.files + 1, 0);
+        Ok(())
+    }
+}
+
+impl Write for Requests {
+    /// Takes a whole request, which stays in one file.
+    fn write(&mut self, request: &[u8]) -> io::Result<usize> {
+        if self.written > 0 && self.written + request.len() > MAX_BYTES {
+            self.next_file()?;
+        }
+        self.current.sink().write_all(request)?;
+        self.written += request.len();
+        Ok(request.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.current.sink().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn what_is_too_large_for_one_request_goes_on_in_further_files_of_whole_requests() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.otlp");
+        let mut destination = Destination::open_for_requests(&path, None, false).unwrap();
+        let request = vec![7; 3 << 20];
+        for _ in 0..12 {
+            destination.sink().write_all(&request).unwrap();
+        }
+        destination.sink().flush().unwrap();
+        assert_eq!(destination.files(), 3);
+        let sizes = ["a.otlp", "a.otlp.2", "a.otlp.3"]
+            .map(|name| fs::metadata(dir.path().join(name)).unwrap().len());
+        assert_eq!(sizes, [15 << 20, 15 << 20, 6 << 20]);
+    }
+
+    #[test]
+    fn a_further_file_that_exists_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.otlp");
+        fs::write(path_of(&path, 2), "old").unwrap();
+        let mut destination = Destination::open_for_requests(&path, None, false).unwrap();
+        let request = vec![7; MAX_BYTES];
+        destination.sink().write_all(&request).unwrap();
+        let refused = destination.sink().write_all(&request).unwrap_err().to_string();
+        assert!(refused.contains("a.otlp.2 exists"), "{refused}");
+        assert_eq!(fs::read(path_of(&path, 2)).unwrap(), b"old");
+    }
+}
