@@ -449,6 +449,10 @@ impl Source for Huge {
         Vec::new()
     }
 
+    fn observation(&self) -> ObservationState {
+        Period::attached(0.0).into()
+    }
+
     fn ready(&self) -> Readiness {
         Readiness::Ready
     }

@@ -65,7 +65,8 @@ fn losses_of_two_jobs_that_had_one_pid_after_the_other_are_told_apart() {
     let mut later = chain(Cause::BlockIo, 42, 3.0, (NOON + 90.0, NOON + 95.0));
     later.victim.comm = "python3".into();
     let chains = vec![chain(Cause::CpuPreemption, 42, 8.0, (NOON, NOON + 60.0)), later];
-    let losses = Incident::of("node1".into(), chains, observed(Period::attached(NOON - 3600.0))).processes;
+    let losses =
+        Incident::of("node1".into(), chains, observed(Period::attached(NOON - 3600.0))).processes;
     let told: Vec<_> =
         losses.iter().map(|loss| (loss.pid, &*loss.comm, loss.lost_seconds)).collect();
     assert_eq!(told, [(42, "trainer", 8.0), (42, "python3", 3.0)]);

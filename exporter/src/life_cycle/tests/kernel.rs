@@ -264,7 +264,11 @@ impl Kernel {
                 image.memory.freed += amount / 2;
                 entry(&mut image.collectives, |own| own.0 == op, (op, 0)).1 += amount;
             }
-            Work::Gap => image.launch_gap.merge(&one(amount)),
+            Work::Gap => {
+                image.launch_gap.merge(&one(amount));
+                image.launches.untimed += 1;
+                image.launches.estimated += amount % 7;
+            }
             Work::Scheduler => schedule(image, key, amount),
             Work::Host => use_host(image, key, amount),
         }
@@ -272,11 +276,11 @@ impl Kernel {
 }
 
 fn call(image: &mut ProcessSnapshot, work: Work, key: usize, amount: u64) {
-    let (op, cold) = (op(key), key % 4 == 3);
+    let (op, cold, nested) = (op(key), key % 4 == 3, key % 5 == 4);
     match work {
         Work::Stall => {
-            let new = StallSnapshot { op, cold, calls: 0, offcpu: Default::default() };
-            let stall = entry(&mut image.stalls, |own| (own.op, own.cold) == (op, cold), new);
+            let new = StallSnapshot { op, cold, nested, calls: 0, offcpu: Default::default() };
+            let stall = entry(&mut image.stalls, |own| own.kind() == (op, cold, nested), new);
             stall.calls += 1;
             stall.offcpu[key % Reason::COUNT].0 += amount;
         }
@@ -286,8 +290,9 @@ fn call(image: &mut ProcessSnapshot, work: Work, key: usize, amount: u64) {
             entry(&mut image.errors, is, (op, code, 0)).2 += 1;
         }
         _ => {
-            let new = CallSnapshot::unstalled(op, cold, Histogram::default());
-            let call = entry(&mut image.calls, |own| (own.op, own.cold) == (op, cold), new);
+            let new =
+                CallSnapshot { nested, ..CallSnapshot::unstalled(op, cold, Histogram::default()) };
+            let call = entry(&mut image.calls, |own| own.kind() == (op, cold, nested), new);
             call.durations.merge(&one(amount));
         }
     }
