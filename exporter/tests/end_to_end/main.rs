@@ -37,6 +37,7 @@ mod prometheus;
 mod prometheus_server;
 #[cfg(target_arch = "x86_64")]
 mod python;
+mod queries;
 mod recording;
 mod refusals;
 mod retention;

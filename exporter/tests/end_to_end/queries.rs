@@ -1,0 +1,123 @@
+//! The queries of launches, as the README and the rules have them, at each step that keeps to the probe budget: a real Prometheus
+//! evaluates them, and what the programs did is the truth.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::exporter::Exporter;
+use crate::poll::{until, within};
+use crate::prometheus_server::Prometheus;
+use crate::workload::{Workload, libraries};
+
+const BUDGET: f64 = 0.003;
+const SECONDS: u64 = 90;
+/// What each launch takes, in the driver.
+const SPIN: f64 = 20e-6;
+/// How far a rate may be from the truth.
+const TOLERANCE: f64 = 0.03;
+
+fn shipped(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
+}
+
+/// Lines of code in the README that ask for launches.
+fn queries_of_the_readme() -> Vec<String> {
+    let readme = std::fs::read_to_string(shipped("README.md")).unwrap();
+    let code = readme.split("```").skip(1).step_by(2);
+    let lines = code.flat_map(str::lines).map(|line| line.split('#').next().unwrap_or_default());
+    let asks = |line: &&str| line.contains("(gpucause_launch") && !line.contains("curl");
+    lines.map(str::trim).filter(asks).map(str::to_owned).collect()
+}
+
+/// Launches a second that have a process observed at each step, by what hits cost here.
+fn rates(exporter: &Exporter) -> [(&'static str, f64); 4] {
+    let samples = exporter.samples();
+    let cost = |probe| samples.sum("gpucause_probe_hit_cost_seconds", &[("probe", probe)]);
+    let (timed, entry) = (cost("call"), cost("call_entry"));
+    [
+        ("full", BUDGET / (2.5 * (timed + entry))),
+        ("driver_only", BUDGET / (1.12 * timed)),
+        ("sampled", BUDGET / (1.2 * entry)),
+        ("part_time", BUDGET / (0.6 * entry)),
+    ]
+}
+
+#[test]
+fn queries_of_the_readme_and_rules_are_right_at_each_step_of_the_budget() {
+    let exporter = Exporter::start(&["--probe.budget", &BUDGET.to_string()]);
+    let rules = shipped("rules");
+    let prometheus = Prometheus::start(
+        &format!(
+            "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
+             rule_files: ['{}/*.yaml']\nscrape_configs:\n- job_name: gpucause\n  \
+             static_configs: [{{targets: ['{}']}}]\n",
+            rules.display(),
+            exporter.address
+        ),
+        &[],
+    );
+    let mut programs: Vec<_> = rates(&exporter)
+        .into_iter()
+        .map(|(step, rate)| {
+            let (rate, seconds) = (rate.round().to_string(), SECONDS.to_string());
+            let script = format!("cuLaunchKernel:spin={}us;nest=1", SPIN * 1e6);
+            let arguments =
+                ["rate", "--per-second", &rate, "--seconds", &seconds, "--script", &script];
+            (step, Workload::start(&arguments))
+        })
+        .collect();
+    exporter.until_attached(&libraries().join("libcuda.so.1"));
+    programs.iter_mut().for_each(|(_, program)| program.go());
+    for (step, program) in &programs {
+        let of_step = [("pid", program.pid()), ("step", (*step).to_owned())];
+        let labels = of_step.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let name = "gpucause_launch_sampling_ratio";
+        until("each program at its step", || exporter.samples().has(name, &labels).then_some(()));
+    }
+    // Until all of a minute is of these steps.
+    std::thread::sleep(Duration::from_secs(65));
+    let value = |query: &str, pid: &str| {
+        let of_pid = prometheus.query(query, "pid").into_iter().find(|(own, _)| own == pid);
+        of_pid.map(|(_, value)| value)
+    };
+    let queries = queries_of_the_readme();
+    assert!(queries.len() >= 4, "{queries:?}");
+    let asked: Vec<_> = programs
+        .iter()
+        .map(|(_, program)| {
+            let pid = program.pid();
+            let of_readme: Vec<_> = queries.iter().map(|query| value(query, &pid)).collect();
+            let rule = |name: &str| within(Duration::from_secs(35), name, || value(name, &pid));
+            let ruled = [
+                rule("process:gpucause_launches:rate1m"),
+                rule("process:gpucause_launches_timed:ratio_rate1m"),
+                rule("process:gpucause_launch_duration_seconds:p50_1m"),
+            ];
+            (of_readme, ruled)
+        })
+        .collect();
+    for ((step, mut program), (of_readme, [rate, timed, p50])) in programs.into_iter().zip(asked) {
+        let made = program.truth()["calls"]["cudaLaunchKernel"].as_f64().unwrap();
+        let truth = made / SECONDS as f64;
+        let is_rate = |value: f64| (value / truth - 1.0).abs() < TOLERANCE;
+        assert!(is_rate(rate), "{step}: {rate} launches/s by the rule, and {truth} in truth");
+        let share = match step {
+            "full" | "driver_only" => (0.97, 1.001),
+            "sampled" => (0.014, 0.018),
+            _ => (0.003, 0.0155),
+        };
+        assert!((share.0..share.1).contains(&timed), "{step}: {timed} are timed");
+        assert!((SPIN..2.5 * SPIN).contains(&p50), "{step}: p50 {p50} s");
+        for (query, value) in queries.iter().zip(of_readme) {
+            let value = value.unwrap_or_else(|| panic!("{step}: no answer to {query}"));
+            let right = match query {
+                query if query.contains("histogram_quantile") => value >= SPIN,
+                query if query.contains('/') => (share.0..share.1).contains(&value),
+                _ => is_rate(value),
+            };
+            assert!(right, "{step}: {query} is {value}, with {truth} launches/s in truth");
+        }
+        program.end();
+    }
+    prometheus.assert_that_it_complained_of_nothing();
+}
