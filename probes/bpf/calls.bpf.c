@@ -315,12 +315,16 @@ static __noinline bool count_untimed(struct pt_regs *ctx, struct thread *thread,
 
 		kernel = bpf_map_lookup_elem(&kernels, &key);
 	}
-	if (thread->untimed_in_a_row + 1 >= thread->mode.sample_every || !kernel || !kernel->loaded) {
+	if (thread->untimed_in_a_row + 1 >= thread->mode.sample_every ||
+	    (kernel ? !kernel->loaded : may_remember_kernel(thread->proc_id))) {
 		thread->untimed_in_a_row = 0;
 		return false;
 	}
 	thread->untimed_in_a_row++;
-	__sync_fetch_and_add(&kernel->launches, 1);
+	if (kernel)
+		__sync_fetch_and_add(&kernel->launches, 1);
+	else
+		count_other_launch(thread->proc_id);
 	unused->stack = PT_REGS_SP(ctx);
 	unused->op = op;
 	unused->link = link;
@@ -382,8 +386,12 @@ static __noinline bool enter(struct pt_regs *ctx)
 	if (closed_links[cookie.link & (MAX_LINKS - 1)])
 		return false;
 	thread = dispatcher();
-	if (!thread || (launch && !is_observed(thread, cookie.op)))
+	if (!thread)
 		return false;
+	if (launch && !is_observed(thread, cookie.op)) {
+		count_self(SELF_LEFT_AT_ENTRY);
+		return false;
+	}
 	if (thread->depth)
 		drop_cut(thread);
 	if (thread->off_since_ns)

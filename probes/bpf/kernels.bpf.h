@@ -21,6 +21,13 @@ static __noinline bool has_room_for_kernel(__u32 proc_id)
 	return proc && proc->kernels < MAX_KERNELS && __sync_fetch_and_add(&proc->kernels, 1) < MAX_KERNELS;
 }
 
+static __noinline bool may_remember_kernel(__u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	return proc && proc->kernels < MAX_KERNELS;
+}
+
 /* Whether this launch may have to load its kernel: true for all that start before the first one has returned, and for
  * kernels that cannot be remembered, as tails are judged on launches that are known to be warm. */
 static __noinline bool is_cold(__u32 proc_id, struct frame *frame)

@@ -134,11 +134,12 @@ impl LaunchControl {
         let ids: Vec<ProcId> =
             self.launchers.iter().filter(|(_, own)| due(own)).map(|(id, _)| *id).collect();
         if !ids.is_empty() {
-            self.transition = Duration::ZERO;
             self.come_and_go(now, &ids, registry, attacher)?;
         }
         self.limit(registry, attacher);
+        let began = Instant::now();
         let retired = attacher.detach_retired(now);
+        self.transition += began.elapsed();
         let ends = self.launchers.values().filter_map(|own| match own.presence {
             Presence::Here { until, .. } => until,
             Presence::Away { until } => Some(until),
@@ -154,7 +155,7 @@ impl LaunchControl {
             self.launchers.keys().filter(|id| !live.contains_key(id)).copied().collect();
         for id in ended {
             self.launchers.remove(&id);
-            self.states.end(id, monotonic_now());
+            self.states.end(id);
             self.modes.set(id, None)?;
         }
         for load in loads {
@@ -264,6 +265,7 @@ impl LaunchControl {
         attacher: &mut CallProbes,
     ) -> Result<(), ControlError> {
         let period = self.period();
+        self.transition = Duration::ZERO;
         let (mut leaving, mut coming) = (Vec::new(), Vec::new());
         for id in ids {
             match self.launchers.get(id).map(|own| own.presence) {
@@ -340,7 +342,8 @@ impl LaunchControl {
     ) -> Result<(), libbpf_rs::Error> {
         self.modes.pause(true)?;
         for (id, _) in self.launchers.drain() {
-            self.states.end(id, monotonic_now());
+            self.states.come_back(id, monotonic_now());
+            self.states.end(id);
             self.modes.set(id, None)?;
         }
         registry.limit_users(attacher, HashMap::new());

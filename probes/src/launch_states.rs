@@ -18,6 +18,8 @@ struct State {
     estimated: f64,
     unobserved: u64,
     away: Option<Away>,
+    /// Whether the process has: nothing changes any more.
+    ended: bool,
 }
 
 /// Launches are not observed since then, and were made at this rate before.
@@ -36,7 +38,7 @@ impl State {
 }
 
 impl LaunchStates {
-    /// What is known of a process at this moment but the launches that were counted.
+    /// What is known of a process at this moment, or when it ended, but the launches that were counted.
     pub(crate) fn of(&self, id: ProcId, now: Nanos) -> LaunchSampling {
         let states = self.states();
         let Some(state) = states.get(&id) else { return LaunchSampling::default() };
@@ -50,22 +52,23 @@ impl LaunchStates {
         LaunchSampling { step: state.step, untimed: 0, estimated, unobserved: Nanos(unobserved) }
     }
 
-    /// The least share of the time for which launches of any process are observed.
+    /// The least share of the time for which launches of any live process are observed.
     pub(crate) fn least_share(&self) -> f64 {
-        let shares = self
-            .states()
-            .values()
-            .map(|state| match state.step {
-                LaunchStep::PartTime { share, .. } => share,
-                _ => 1.0,
-            })
-            .fold(1.0, f64::min);
-        shares
+        self.least(|step| match step {
+            LaunchStep::PartTime { share, .. } => share,
+            _ => 1.0,
+        })
     }
 
-    /// The least share of any process's launches that are timed now.
+    /// The least share of any live process's launches that are timed now.
     pub(crate) fn least_timed_share(&self) -> f64 {
-        self.states().values().map(|state| state.step.timed_share()).fold(1.0, f64::min)
+        self.least(LaunchStep::timed_share)
+    }
+
+    fn least(&self, share: impl Fn(LaunchStep) -> f64) -> f64 {
+        let states = self.states();
+        let live = states.values().filter(|state| !state.ended);
+        live.map(|state| share(state.step)).fold(1.0, f64::min)
     }
 
     /// Launches are observed in this way from now on.
@@ -88,9 +91,11 @@ impl LaunchStates {
         }
     }
 
-    /// The process has ended: nothing more is estimated of it.
-    pub(crate) fn end(&self, id: ProcId, now: Nanos) {
-        self.come_back(id, now);
+    /// The process has ended. Whoever asks about it knows when.
+    pub(crate) fn end(&self, id: ProcId) {
+        if let Some(state) = self.states().get_mut(&id) {
+            state.ended = true;
+        }
     }
 
     /// Forgets processes.
@@ -122,6 +127,10 @@ mod tests {
         assert_eq!(at(9), (3_000, 3));
         states.leave(id, Nanos(10 * second), 1.0);
         assert_eq!(at(12), (3_002, 5));
+        states.set_step(id, LaunchStep::Sampled { one_in: 4 });
+        assert_eq!(states.least_timed_share(), 0.25);
+        states.end(id);
+        assert_eq!((at(12), states.least_timed_share()), ((3_002, 5), 1.0));
         states.forget(&HashSet::from([id]));
         assert_eq!(at(12), (0, 0));
     }

@@ -274,8 +274,9 @@ impl Reader {
         host_use::split_faults(&mut processes);
         for process in processes.values_mut() {
             let untimed = process.launches.untimed;
+            let until = process.ended.map_or(taken_at, |ended| ended.min(taken_at));
             process.launches =
-                LaunchSampling { untimed, ..self.launch_states.of(process.id, taken_at) };
+                LaunchSampling { untimed, ..self.launch_states.of(process.id, until) };
         }
         let counters = self.counters()?;
         let refused =
