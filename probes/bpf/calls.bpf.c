@@ -187,7 +187,7 @@ static __always_inline bool is_observed(struct thread *thread, __u32 op)
 {
 	if (thread->modes != watch.modes)
 		copy_mode(thread);
-	if (watch.paused || thread->mode.turn & 1)
+	if (thread->mode.turn & 1)
 		return false;
 	return !thread->mode.driver_only || op_info[op & (MAX_OPS - 1)].api != API_RUNTIME;
 }
@@ -379,7 +379,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 	__u64 offcpu;
 
 	count_self(SELF_HIT_CALL);
-	if (closed_links[cookie.link & (MAX_LINKS - 1)])
+	if (watch.paused || closed_links[cookie.link & (MAX_LINKS - 1)])
 		return false;
 	thread = dispatcher();
 	if (!thread || (launch && !is_observed(thread, cookie.op)))

@@ -532,7 +532,7 @@ records! {
 
     /// What user space tells the call programs. Written in one piece.
     Watch as "watch" {
-        /// 1 while no launch counts, because probes are being attached or removed.
+        /// 1 while no call counts, because all probes are removed.
         paused: u32,
         /// Changes when hits are counted from zero again.
         window: u32,
