@@ -616,7 +616,7 @@ int call_leave_multi(struct pt_regs *ctx)
 	return 0;
 }
 
-/* For kernels >= 5.15: two links a symbol. */
+/* For kernels < 6.6: two links a symbol. */
 SEC("uprobe")
 int call_enter_perf(struct pt_regs *ctx)
 {

@@ -65,8 +65,10 @@ const CLOSER_STACK: usize = 128 << 10;
 fn close_all(links: Vec<Link>) {
     let closers = links.len().min(CLOSERS);
     let left = Mutex::new(links);
+    // The lock must not be held while a link is closed.
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let close = || {
-        while let Some(link) = left.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+        while let Some(link) = next() {
             drop(link);
         }
     };
