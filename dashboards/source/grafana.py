@@ -43,6 +43,9 @@ REASONS = {
     "net": CAUSES["nccl_late_rank"],
     "sleep": "#5C6370",
     "other": CAUSES["unexplained"],
+    "frozen": "#3B4048",
+    "stopped": "#4B5263",
+    "core_dump": "#2C313A",
 }
 SEVERITIES = {"low": YELLOW, "medium": ORANGE, "high": "#E0562B", "critical": RED}
 

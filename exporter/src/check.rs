@@ -17,8 +17,8 @@ use gpucause_probes::{Options, Probes, Status};
 use crate::config;
 use crate::server::{Limits, ListenAddress, Server, WebConfig};
 
-/// Oldest kernel whose features suffice. On arm64 the atomic operations that the programs use came later.
-const OLDEST_KERNEL: (u32, u32) = if cfg!(target_arch = "aarch64") { (5, 18) } else { (5, 15) };
+/// Oldest kernel in whose scheduler programs can allocate map entries: [`Features::require`].
+const OLDEST_KERNEL: (u32, u32) = (6, 1);
 /// The kernel's first PID namespace has this inode everywhere. `NSpid` of `/proc/self/status` does not tell: a container's own
 /// `/proc` begins with the PID in the container.
 const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -143,6 +143,9 @@ impl Report {
         let release = release.trim();
         let (state, detail) = match version_of(release) {
             Some(version) if version >= OLDEST_KERNEL => (State::Ok, release.to_owned()),
+            Some(_) if Features::detect().is_ok() => {
+                (State::Ok, format!("{release}: has the eBPF of a newer kernel; not tested"))
+            }
             Some(_) => (State::Unsupported, {
                 let (major, minor) = OLDEST_KERNEL;
                 format!("{release} is too old: {major}.{minor} or newer is needed")
@@ -284,9 +287,9 @@ mod tests {
     #[test]
     fn kernel_releases_are_compared_by_their_first_two_numbers() {
         assert_eq!(version_of("6.18.44-generic"), Some((6, 18)));
-        assert_eq!(version_of("5.15"), Some((5, 15)));
+        assert_eq!(version_of("6.1"), Some(OLDEST_KERNEL));
         assert_eq!(version_of("rolling"), None);
-        assert!(version_of("5.4.0-1").is_some_and(|version| version < OLDEST_KERNEL));
+        assert!(version_of("5.15.0-1").is_some_and(|version| version < OLDEST_KERNEL));
     }
 
     #[test]

@@ -270,7 +270,7 @@ pub enum ProbeMode {
     Session,
     /// A uprobe.multi and a uretprobe.multi link; kernel 6.6 or newer
     Multi,
-    /// Two perf events a function; kernel 5.15 or newer, and CAP_SYS_ADMIN
+    /// Two perf events a function; needs CAP_SYS_ADMIN
     Perf,
 }
 

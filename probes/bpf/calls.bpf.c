@@ -187,7 +187,7 @@ static __always_inline bool is_observed(struct thread *thread, __u32 op)
 {
 	if (thread->modes != watch.modes)
 		copy_mode(thread);
-	if (watch.paused || thread->mode.turn & 1)
+	if (thread->mode.turn & 1)
 		return false;
 	return !thread->mode.driver_only || op_info[op & (MAX_OPS - 1)].api != API_RUNTIME;
 }
@@ -383,7 +383,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 	__u64 offcpu;
 
 	count_self(SELF_HIT_CALL);
-	if (closed_links[cookie.link & (MAX_LINKS - 1)])
+	if (watch.paused || closed_links[cookie.link & (MAX_LINKS - 1)])
 		return false;
 	thread = dispatcher();
 	if (!thread)
@@ -624,7 +624,7 @@ int call_leave_multi(struct pt_regs *ctx)
 	return 0;
 }
 
-/* For kernels >= 5.15: two links a symbol. */
+/* For kernels < 6.6: two links a symbol. */
 SEC("uprobe")
 int call_enter_perf(struct pt_regs *ctx)
 {

@@ -43,8 +43,11 @@ struct atomic_int {
 	int counter;
 };
 
+struct core_state;
+
 struct signal_struct {
 	struct atomic_int live;
+	struct core_state *core_state;
 	unsigned long min_flt;
 	unsigned long maj_flt;
 };
@@ -74,9 +77,12 @@ struct thread_struct {
 
 struct task_struct {
 	unsigned int __state;
+	unsigned int flags;
 	int pid;
 	int tgid;
 	unsigned int in_iowait : 1;
+	unsigned int frozen : 1;
+	unsigned long jobctl;
 	struct task_struct *group_leader;
 	struct task_struct *real_parent;
 	struct signal_struct *signal;

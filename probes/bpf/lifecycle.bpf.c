@@ -134,15 +134,23 @@ int BPF_PROG(process_exec, struct task_struct *task)
 {
 	__u32 tgid = task->tgid, proc_id = 0, old_id, parent_id;
 	struct thread *thread;
+	__u32 *known_id;
 
 	COUNT_RUN(LIFECYCLE);
 	if (!maybe_tracked(tgid))
 		return 0;
 	thread = thread_of(task);
-	if (!thread || !thread->proc_id)
-		return 0;
-	end_thread(task, thread);
-	old_id = thread->proc_id;
+	if (thread && thread->proc_id) {
+		end_thread(task, thread);
+		old_id = thread->proc_id;
+	} else {
+		/* It was never seen to get a CPU, or there was no room for its record. */
+		known_id = bpf_map_lookup_elem(&tracked, &tgid);
+		if (!known_id)
+			return 0;
+		old_id = *known_id;
+		keep_faults(task, old_id);
+	}
 	parent_id = parent_of(old_id);
 	/* Before the accounts are closed: nothing may be added to them after. */
 	bpf_task_storage_delete(&threads, task);

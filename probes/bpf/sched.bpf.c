@@ -12,8 +12,15 @@
 #define FILE_BLOCK 0060000
 #define FILE_DIRECTORY 0040000
 
+/* TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE */
+#define SLEEPING_STATES 0x3
 /* __TASK_STOPPED | __TASK_TRACED: stopped by a signal or a debugger. */
 #define STOPPED_STATES 0xc
+/* In the freezer of a cgroup of version 1, or of a system that suspends. */
+#define TASK_FROZEN 0x8000
+/* In `jobctl`: its cgroup of version 2 is to be frozen. */
+#define JOBCTL_TRAP_FREEZE (1UL << 23)
+#define PF_EXITING 0x4
 
 static __always_inline __u32 first_argument(const struct pt_regs *regs)
 {
@@ -93,18 +100,32 @@ static __always_inline __u32 descriptor_reason(struct task_struct *task, __u32 f
 	}
 }
 
+/* Whether a task that blocks is in the freezer of its cgroup. `frozen` alone is also set while a task waits for its vfork child. */
+static __always_inline bool is_frozen(struct task_struct *task)
+{
+	if (task->__state & TASK_FROZEN)
+		return true;
+	return bpf_core_field_exists(task->frozen) && task->jobctl & JOBCTL_TRAP_FREEZE &&
+	       BPF_CORE_READ_BITFIELD(task, frozen);
+}
+
 /* Why a task that blocks does so, from its own state and the system call it is in. The number is negative outside
- * system calls, where only a page fault blocks. */
+ * system calls. There only page faults sleep, but for tasks that are suspended, and those that exit. */
 static __noinline __u32 blocked_reason(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	long number = syscall_number(regs);
 	__u32 reason;
 
+	if (BPF_CORE_READ(task, signal, core_state))
+		return REASON_CORE_DUMP;
+	if (is_frozen(task))
+		return REASON_FROZEN;
 	if (task->__state & STOPPED_STATES)
-		return REASON_OTHER;
+		return REASON_STOPPED;
 	if (number < 0)
-		return REASON_PAGE_FAULT;
+		return task->flags & PF_EXITING || !(task->__state & SLEEPING_STATES) ? REASON_OTHER
+										      : REASON_PAGE_FAULT;
 	if (BPF_CORE_READ_BITFIELD(task, in_iowait))
 		return REASON_IO;
 	if (number >= MAX_SYSCALLS)

@@ -30,11 +30,11 @@ static __noinline __u32 track_process(struct task_struct *leader, __u32 tgid, __
 	proc->tgid = tgid;
 	proc->parent_id = parent_id;
 	proc->start_boot_ns = BPF_CORE_READ(leader, start_boottime);
-	proc->first_seen_ns = bpf_ktime_get_ns();
 	proc->faults_ended[FAULT_MINOR] = BPF_CORE_READ(leader, signal, min_flt);
 	proc->faults_ended[FAULT_MAJOR] = BPF_CORE_READ(leader, signal, maj_flt);
 	BPF_CORE_READ_INTO(&proc->comm, leader, comm);
 	if (bpf_map_update_elem(&tracked, &tgid, &id, BPF_NOEXIST) == 0) {
+		proc->first_seen_ns = bpf_ktime_get_ns();
 		__sync_fetch_and_add(filter_slot(tgid), 1);
 		if (is_recording())
 			record_life(kind, id);

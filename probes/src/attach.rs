@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use gpucause_abi::Tgid;
 use gpucause_abi::op::{Api, Class, OpId};
-use gpucause_abi::record::LINK_CLOSED;
+use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING};
 use libbpf_rs::{Link, MapCore as _, MapHandle, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
 use crate::elf::ProbeSite;
@@ -55,6 +55,34 @@ pub(crate) struct CallProbes {
     programs: Arc<Programs>,
     link_states: LinkStates,
     groups: Groups,
+}
+
+/// Threads that close links. The kernel lets a link go after a grace period, and those of several threads pass together.
+const CLOSERS: usize = 64;
+const CLOSER_STACK: usize = 128 << 10;
+
+/// Closes links, which takes some 35 ms each, many at a time.
+fn close_all(links: Vec<Link>) {
+    let closers = links.len().min(CLOSERS);
+    let left = Mutex::new(links);
+    // The lock must not be held while a link is closed.
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let close = || {
+        while let Some(link) = next() {
+            drop(link);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..closers {
+            let closer = std::thread::Builder::new().name("gpucause-close".into());
+            // This thread closes what no other does.
+            if let Err(error) = closer.stack_size(CLOSER_STACK).spawn_scoped(scope, close) {
+                tracing::debug!(%error, "fewer threads close links");
+                break;
+            }
+        }
+        close();
+    });
 }
 
 /// The kernel resolves this path to the open file itself, whatever name or mount it has or had.
@@ -212,6 +240,20 @@ impl Attach for CallProbes {
         self.groups.detach(groups, &mut self.link_states);
         drop(others);
         self.link_states.set([(link, LINK_CLOSED)]);
+    }
+
+    fn detach_all(&mut self, all: Vec<(LinkId, FileLinks)>) {
+        let (mut ids, mut groups, mut links) = (Vec::new(), Vec::new(), Vec::new());
+        for (link, FileLinks { _others: others, launches }) in all {
+            ids.push(link);
+            links.extend(others);
+            groups.extend(launches.into_iter().flat_map(|launches| launches.groups));
+        }
+        self.link_states.set(ids.iter().map(|&link| (link, LINK_RETIRING)));
+        links.extend(self.groups.retire_all(groups, &mut self.link_states));
+        close_all(links);
+        self.groups.close_retired(&mut self.link_states);
+        self.link_states.set(ids.into_iter().map(|link| (link, LINK_CLOSED)));
     }
 
     fn set_launch_users(

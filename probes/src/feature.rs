@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use libbpf_rs::btf::types::{Enum, Func, FuncProto, Ptr, Typedef};
+use libbpf_rs::btf::types::{Enum, Func, FuncProto, Ptr, Struct, Typedef};
 use libbpf_rs::btf::{Btf, BtfKind, ReferencesType as _};
 
 /// Where the kernel publishes its types.
@@ -16,7 +16,7 @@ pub enum AttachMode {
     Session,
     /// A `uprobe.multi` and a `uretprobe.multi` link a library; kernel >= 6.6.
     Multi,
-    /// Two perf events a symbol; kernel >= 5.15. Needs CAP_SYS_ADMIN on kernels with the fix for CVE-2025-38466.
+    /// Two perf events a symbol. Needs CAP_SYS_ADMIN on kernels with the fix for CVE-2025-38466.
     Perf,
 }
 
@@ -61,6 +61,8 @@ pub struct Features {
     pub session: bool,
     /// `uprobe.multi`.
     pub multi: bool,
+    /// Entries of maps can be allocated where the scheduler runs, as from Linux 6.1 on.
+    pub map_allocator: bool,
 }
 
 /// The kernel's BTF cannot be used.
@@ -69,9 +71,15 @@ pub enum FeatureError {
     /// There is none.
     #[error(
         "{BTF_PATH} does not exist: this kernel was built without CONFIG_DEBUG_INFO_BTF, which gpucause needs; \
-         use a distribution kernel >= 5.15"
+         use a distribution kernel >= 6.1"
     )]
     NoBtf,
+    /// It tells of no allocator of map entries.
+    #[error(
+        "this kernel is too old: gpucause needs Linux 6.1 or newer, as older kernels can lock up when a program allocates \
+         where the scheduler runs"
+    )]
+    TooOld,
     /// It cannot be read.
     #[error("{BTF_PATH} cannot be read: {0}")]
     Unreadable(#[from] libbpf_rs::Error),
@@ -81,9 +89,9 @@ impl Features {
     /// Reads the kernel's BTF.
     ///
     /// # Errors
-    /// When the kernel publishes none or it cannot be parsed.
+    /// When the kernel publishes none, it cannot be parsed, or the kernel is too old.
     pub fn detect() -> Result<Self, FeatureError> {
-        Ok(Self::of(&kernel_types()?))
+        Self::of(&kernel_types()?).require()
     }
 
     pub(crate) fn of(btf: &Btf<'_>) -> Self {
@@ -96,7 +104,16 @@ impl Features {
             session: btf.type_by_name::<Func<'_>>("bpf_session_is_return").is_some()
                 && has_attach_type("BPF_TRACE_UPROBE_SESSION"),
             multi: has_attach_type("BPF_TRACE_UPROBE_MULTI"),
+            map_allocator: btf.type_by_name::<Struct<'_>>("bpf_mem_alloc").is_some(),
         }
+    }
+
+    /// Refuses kernels on which the programs could do harm.
+    ///
+    /// # Errors
+    /// When the kernel is too old.
+    pub fn require(self) -> Result<Self, FeatureError> {
+        self.map_allocator.then_some(self).ok_or(FeatureError::TooOld)
     }
 
     /// The best way to attach on this kernel.
@@ -156,6 +173,14 @@ impl Tracepoints {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_without_an_allocator_of_map_entries_is_refused_with_the_version_that_is_needed() {
+        let running = Features::of(&kernel_types().unwrap());
+        assert!(running.require().is_ok(), "{running:?}");
+        let old = Features { map_allocator: false, ..running };
+        assert!(old.require().unwrap_err().to_string().contains("needs Linux 6.1 or newer"));
+    }
 
     #[test]
     fn arguments_of_the_running_kernels_tracepoints_are_counted() {

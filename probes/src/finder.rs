@@ -58,7 +58,7 @@ impl Finder {
     fn disable(&mut self, registry: &mut Registry<FileLinks>, attacher: &mut CallProbes) {
         let began = Instant::now();
         let untold = |error| tracing::warn!(%error, "the programs cannot be told that they go");
-        self.launches.pause(registry, attacher).unwrap_or_else(untold);
+        self.launches.pause().unwrap_or_else(untold);
         registry.detach_all(attacher);
         self.programs.detach_host_programs();
         if let Err(error) = self.programs.forget_tasks() {

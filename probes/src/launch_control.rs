@@ -334,19 +334,14 @@ impl LaunchControl {
         Duration::from_secs_f64(period.clamp(least.as_secs_f64(), most.as_secs_f64()))
     }
 
-    /// All probes go: no launch counts until [`Self::resume`].
-    pub(crate) fn pause(
-        &mut self,
-        registry: &mut Registry<FileLinks>,
-        attacher: &mut CallProbes,
-    ) -> Result<(), libbpf_rs::Error> {
+    /// All probes go: no call counts until [`Self::resume`].
+    pub(crate) fn pause(&mut self) -> Result<(), libbpf_rs::Error> {
         self.modes.pause(true)?;
         for (id, _) in self.launchers.drain() {
             self.states.come_back(id, monotonic_now());
             self.states.end(id);
             self.modes.set(id, None)?;
         }
-        registry.limit_users(attacher, HashMap::new());
         Ok(())
     }
 

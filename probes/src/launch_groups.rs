@@ -46,7 +46,7 @@ impl User {
 pub(crate) struct Group {
     user: Option<User>,
     id: LinkId,
-    _links: Vec<Link>,
+    links: Vec<Link>,
 }
 
 /// Whose launches are to be probed.
@@ -125,7 +125,7 @@ impl Groups {
             let Some(id) = self.ids.take() else { continue };
             states.set([(id, LINK_RETIRING)]);
             match attach(id, user.map(|user| user.tgid)) {
-                Ok(links) => added.push(Group { user, id, _links: links }),
+                Ok(links) => added.push(Group { user, id, links }),
                 Err(error) => {
                     self.ids.give_back(id);
                     // Who has ended meanwhile needs no probes.
@@ -162,8 +162,8 @@ impl Groups {
         let (gone, left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.retiring).into_iter().partition(|(until, _)| *until <= now);
         self.retiring = left;
-        for (_, Group { id, _links, .. }) in gone {
-            drop(_links);
+        for (_, Group { id, links, .. }) in gone {
+            drop(links);
             states.set([(id, LINK_CLOSED)]);
             self.ids.give_back(id);
         }
@@ -173,11 +173,25 @@ impl Groups {
     /// Detaches groups at once.
     pub(crate) fn detach(&mut self, groups: Vec<Group>, states: &mut LinkStates) {
         states.set(groups.iter().map(|group| (group.id, LINK_RETIRING)));
-        for Group { id, _links, .. } in groups {
-            drop(_links);
+        for Group { id, links, .. } in groups {
+            drop(links);
             states.set([(id, LINK_CLOSED)]);
             self.ids.give_back(id);
         }
+    }
+
+    /// Retires these groups, and gives up the links of all that are retired, to be closed before [`Self::close_retired`].
+    pub(crate) fn retire_all(&mut self, groups: Vec<Group>, states: &mut LinkStates) -> Vec<Link> {
+        states.set(groups.iter().map(|group| (group.id, LINK_RETIRING)));
+        self.retire(groups);
+        self.retiring.iter_mut().flat_map(|(_, group)| std::mem::take(&mut group.links)).collect()
+    }
+
+    /// Ends groups whose links are closed.
+    pub(crate) fn close_retired(&mut self, states: &mut LinkStates) {
+        let ids: Vec<LinkId> = self.retiring.drain(..).map(|(_, group)| group.id).collect();
+        states.set(ids.iter().map(|&id| (id, LINK_CLOSED)));
+        ids.into_iter().for_each(|id| self.ids.give_back(id));
     }
 }
 

@@ -54,7 +54,7 @@ impl LaunchModes {
         Ok(())
     }
 
-    /// No launch counts from now on, or they do again.
+    /// No call counts from now on, or they do again.
     pub(crate) fn pause(&mut self, paused: bool) -> Result<(), libbpf_rs::Error> {
         self.change(|watch| watch.paused = paused.into())
     }

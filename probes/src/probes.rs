@@ -101,7 +101,7 @@ impl Probes {
     /// error: see [`Status::programs`].
     ///
     /// # Kernel
-    /// 5.15 or newer with BTF; 6.6 or newer for the privileges that the systemd unit has.
+    /// 6.1 or newer with BTF; 6.6 or newer for the privileges that the systemd unit has.
     pub fn start(options: Options) -> Result<Self, StartError> {
         let loaded = options.loaded;
         let programs = Programs::load(options)?;

@@ -133,7 +133,7 @@ impl Programs {
     /// Loads everything. A host-wide program that the kernel refuses is left out and reported; the call programs are needed.
     pub(crate) fn load(options: Options) -> Result<Self, LoadError> {
         let types = kernel_types()?;
-        let (features, tracepoints) = (Features::of(&types), Tracepoints::of(&types));
+        let (features, tracepoints) = (Features::of(&types).require()?, Tracepoints::of(&types));
         drop(types);
         let mode = options.mode.unwrap_or_else(|| features.best_mode());
         let known = match mode {

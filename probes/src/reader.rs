@@ -398,6 +398,10 @@ impl Reader {
             let id =
                 u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout("procs"))?);
             let record: ProcRecord = decode("procs", value)?;
+            // Not tracked under this id yet, and perhaps never.
+            if record.first_seen_ns == 0 {
+                return Ok(());
+            }
             flushes.insert(id, (record.flushes_begun, record.flushes_done));
             processes.insert(id, process_of(ProcId(id), &record));
             Ok(())

@@ -64,6 +64,13 @@ pub trait Attach {
     /// Removes the probes of `link`.
     fn detach(&mut self, link: LinkId, links: Self::Links);
 
+    /// Removes all probes there are.
+    fn detach_all(&mut self, all: Vec<(LinkId, Self::Links)>) {
+        for (link, links) in all {
+            self.detach(link, links);
+        }
+    }
+
     /// Has launches through a file probed for these processes: those of the runtime, and those of the driver. Those of
     /// [`Self::attach`] are for all.
     ///
@@ -396,11 +403,21 @@ impl<L> Registry<L> {
         self.generation += u64::from(forgotten);
     }
 
-    /// Removes all probes, as before the process ends.
+    /// Removes all probes, as before the process ends. No process is observed in part any longer.
     pub fn detach_all<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
-        for (id, mut held) in std::mem::take(&mut self.files) {
-            self.detach(attacher, &mut held);
+        self.limited.clear();
+        let mut all = Vec::new();
+        for (id, held) in std::mem::take(&mut self.files) {
             self.unwatch(id);
+            all.extend(held.state.ok());
+        }
+        let links: Vec<LinkId> = all.iter().map(|(link, _)| *link).collect();
+        attacher.detach_all(all);
+        tracing::info!(files = links.len(), "detached from all files");
+        for link in links {
+            self.ids.give_back(link);
+            self.counts.detached += 1;
+            self.generation += 1;
         }
     }
 

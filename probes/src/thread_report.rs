@@ -208,7 +208,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_consistent_account_adds_up_to_wall_time(
-            stretches in prop::collection::vec((0usize..8, 0usize..11, 1u64..1_000_000), 1..50), open in 0u64..1_000_000,
+            stretches in prop::collection::vec((0usize..8, 0usize..STATES, 1u64..1_000_000), 1..50), open in 0u64..1_000_000,
         ) {
             let mut now = 1_000u64;
             let mut cells = vec![(Phase::Host, State::Running, 0u64.wrapping_sub(now))];

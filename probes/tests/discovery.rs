@@ -89,6 +89,24 @@ fn assert_counted(daemon: &Daemon, subject: &mut Subject) {
 }
 
 #[test]
+fn a_library_in_memory_without_a_file_is_observed() {
+    let place = Place::new();
+    let daemon = Daemon::start();
+    let mut subject = place.subject();
+    subject.tell(&format!("memfd {}", place.library.display()));
+    let in_memory = format!("/memfd:{LIBRARY}");
+    eventually(SOON, "probes on memory", || {
+        let libraries = daemon.probes.status().libraries;
+        let attached = |library: &LibraryStatus| {
+            library.path == Path::new(&in_memory) && library.verdict == Verdict::Attached
+        };
+        libraries.iter().any(attached).then_some(())
+    });
+    subject.call("cudaMalloc", CALLS);
+    assert_eq!(daemon.calls(subject.pid(), "cudaMalloc"), CALLS);
+}
+
+#[test]
 fn a_library_opened_after_the_start_is_counted_from_the_attach_on() {
     let place = Place::new();
     let mut subject = place.subject();

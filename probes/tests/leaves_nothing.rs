@@ -16,8 +16,12 @@ mod support {
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::chown;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use gpucause_probes::registry::Verdict;
 
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
 use support::built::built;
@@ -112,6 +116,56 @@ fn code_in_running_processes_is_as_it_was_and_as_fast() {
     println!("{} ns a call before, {} after", fast / CALLS, after / CALLS);
     // A call with a probe takes more than 1000 ns, one without a few.
     assert!(sum_after == sum && after / CALLS < 200, "{after} ns for {CALLS} calls");
+}
+
+/// Also the calls of a process that goes on count no longer once that was asked for.
+#[test]
+fn the_probes_of_many_files_are_gone_within_two_seconds() {
+    const FILES: u32 = 384;
+    // As many of one user's files may have probes, whatever else runs here.
+    const OF_ONE_OWNER: u32 = 128;
+    let place = place();
+    let daemon = Daemon::start();
+    let (mut subject, mut busy) = (Subject::start(&place.caller), place.user());
+    daemon.await_attached(&place.library);
+    for number in 1..FILES {
+        let library = place.directory.path().join(format!("{number}/libcudart.so.12"));
+        fs::create_dir(library.parent().unwrap()).unwrap();
+        fs::copy(&place.library, &library).unwrap();
+        chown(&library, Some(1 + number / OF_ONE_OWNER), None).unwrap();
+        subject.tell(&format!("map {}", library.display()));
+    }
+    let attached = || {
+        let libraries = daemon.probes.status().libraries;
+        libraries.iter().filter(|library| library.verdict == Verdict::Attached).count()
+    };
+    eventually(3 * SOON, "probes on all files", || (attached() >= FILES as usize).then_some(()));
+    let (done, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (took, made, counted) = std::thread::scope(|scope| {
+        let ends = Ends(&done);
+        let pid = busy.pid();
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                busy.call("cudaMalloc", 100);
+                made.fetch_add(100, Ordering::Relaxed);
+            }
+        });
+        eventually(SOON, "calls", || (daemon.calls(pid, "cudaMalloc") > 100).then_some(()));
+        let counted = daemon.calls(pid, "cudaMalloc");
+        let before = made.load(Ordering::Relaxed);
+        let began = Instant::now();
+        daemon.probes.set_enabled(false);
+        eventually(3 * SOON, "the end of all probes", || {
+            (!daemon.probes.status().enabled).then_some(())
+        });
+        let took = began.elapsed();
+        drop(ends);
+        let made = made.load(Ordering::Relaxed) - before;
+        (took, made, daemon.calls(pid, "cudaMalloc") - counted)
+    });
+    println!("{FILES} files in {took:?}; of {made} calls {counted} counted");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(counted < made / 5, "of {made} calls {counted} counted");
 }
 
 /// Tells other threads that they are not needed any more, also where their work ends by a failed assertion: whoever waits for

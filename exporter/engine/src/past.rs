@@ -174,7 +174,7 @@ mod tests {
         let op = named("cudaMalloc");
         let (durations, stalled) = (histogram.clone(), histogram.clone());
         process.calls = vec![CallSnapshot { op, cold: false, nested: false, durations, stalled }];
-        let offcpu = [SECOND; 10];
+        let offcpu = [SECOND; Reason::COUNT];
         process.stalls = vec![StallSnapshot { op, cold: false, nested: false, calls: 9, offcpu }];
         process.errors = vec![(op, 2, 5)];
         process.copies = vec![(CopyKind::D2h, 3, histogram.clone())];
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!((delta.copies().count(), delta.waits().len()), (1, 1));
         assert_eq!((delta.launch_gap().count, delta.ended_waits()), (9, SECOND));
         let called = delta.calls().first().unwrap();
-        assert_eq!(called.offcpu(), [SECOND; 10]);
+        assert_eq!(called.offcpu(), [SECOND; Reason::COUNT]);
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         now.stalls[0].offcpu[0].0 += 3;
         let delta = Delta::between(Some(&before), &now, SECOND);
         let call = delta.calls().first().unwrap();
-        let mut offcpu = [Nanos(0); 10];
+        let mut offcpu = [Nanos(0); Reason::COUNT];
         offcpu[0] = Nanos(3);
         assert_eq!((call.sum, call.offcpu()), (Nanos(5), offcpu));
     }

@@ -389,11 +389,10 @@ records! {
         world_size: u32,
         /// When the process started, on the boot-time clock.
         start_boot_ns: u64,
-        /// When it was first seen, on the monotonic clock.
+        /// When it was first seen, on the monotonic clock; 0 until it is tracked under this id: another thread may be faster.
         first_seen_ns: u64,
         /// When it exited or was replaced by exec, on the monotonic clock; 0 while it lives.
         ended_ns: u64,
-        cgroup_id: u64,
         /// Calls that were open when their thread exited, exec'ed, or unwound past them.
         abandoned_calls: u64,
         /// Launches of kernel functions that have no record, for want of room.
@@ -532,7 +531,7 @@ records! {
 
     /// What user space tells the call programs. Written in one piece.
     Watch as "watch" {
-        /// 1 while no launch counts, because probes are being attached or removed.
+        /// 1 while no call counts, because all probes are removed.
         paused: u32,
         /// Changes when hits are counted from zero again.
         window: u32,

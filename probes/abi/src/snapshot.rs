@@ -343,6 +343,13 @@ impl TimeAccount {
         Nanos(lost.fold(0, |all, &phase| all.saturating_add(self.at(phase, state).0)))
     }
 
+    /// The time in one phase for which the thread [was suspended](State::is_suspended).
+    #[must_use]
+    pub fn suspended(&self, phase: Phase) -> Nanos {
+        let states = State::all().filter(|state| state.is_suspended());
+        Nanos(states.fold(0, |all, state| all.saturating_add(self.at(phase, state).0)))
+    }
+
     /// The time that was lost to the GPU, in all states.
     #[must_use]
     pub fn all_lost(&self) -> Nanos {

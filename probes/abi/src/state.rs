@@ -57,6 +57,12 @@ shared_enum! {
         Sleep = "sleep",
         /// Blocked on anything else.
         Other = "other",
+        /// Frozen with its cgroup.
+        Frozen = "frozen",
+        /// Stopped by a signal or a debugger.
+        Stopped = "stopped",
+        /// Blocked while its process dumps core.
+        CoreDump = "core_dump",
     }
 }
 
@@ -181,6 +187,12 @@ impl State {
             }
             _ => false,
         }
+    }
+
+    /// Whether somebody outside suspended the thread: it is neither healthy nor lost time, and no chain.
+    #[must_use]
+    pub const fn is_suspended(self) -> bool {
+        matches!(self, Self::Off(Reason::Frozen | Reason::Stopped | Reason::CoreDump))
     }
 
     /// The label value on metrics.

@@ -20,7 +20,9 @@ pub enum Candidate {
 const LIBRARIES: [&[u8]; 3] = [b"libcudart", b"libcuda", b"libnccl"];
 /// Mapped memory that only looks like a file.
 const PSEUDO_FILES: [&[u8]; 6] =
-    [b"/memfd:", b"/dev/zero", b"/SYSV", b"/anon_hugepage", b"/dmabuf:", b"/["];
+    [MEMORY_FILE, b"/dev/zero", b"/SYSV", b"/anon_hugepage", b"/dmabuf:", b"/["];
+
+const MEMORY_FILE: &[u8] = b"/memfd:";
 
 /// Where the system keeps its libraries, which every process maps and none of which has the runtime linked in.
 const SYSTEM: [&[u8]; 2] = [b"/usr/lib", b"/lib"];
@@ -36,6 +38,9 @@ pub fn candidate(path: &Path) -> Option<Candidate> {
     if !whole.starts_with(b"/") || whole.starts_with(b"//") || name.is_empty() {
         return None;
     }
+    // A memory file has a name but no folder.
+    let name =
+        name.strip_prefix(b"memfd:").filter(|_| whole.starts_with(MEMORY_FILE)).unwrap_or(name);
     if LIBRARIES.iter().any(|library| name.strip_prefix(*library).is_some_and(is_version)) {
         return Some(Candidate::Library);
     }
@@ -94,6 +99,7 @@ mod tests {
             "/v/torch/lib/libcudart-1234abcd.so.12.0",
             "/v/nvidia/nccl/lib/libnccl.so.2",
             "/v/lib/libnccl-0a1b2c3d.so.2.21.5",
+            "/memfd:libcudart.so.12",
         ] {
             assert_eq!(candidate(Path::new(path)), Some(Candidate::Library), "{path}");
         }
@@ -134,7 +140,17 @@ mod tests {
 
     #[test]
     fn memory_without_a_file_is_not_looked_at() {
-        for path in ["", "//anon", "[vdso]", "/memfd:jit", "/dev/zero", "/SYSV00000000", "/", "x"] {
+        for path in [
+            "",
+            "//anon",
+            "[vdso]",
+            "/memfd:jit",
+            "/memfd:libjit.so",
+            "/dev/zero",
+            "/SYSV00000000",
+            "/",
+            "x",
+        ] {
             assert_eq!(candidate(Path::new(path)), None, "{path}");
         }
     }

@@ -38,6 +38,7 @@ mod programs;
 mod recorder;
 mod shares;
 mod storm;
+mod suspended;
 mod switched_off;
 mod threads;
 mod unwinding;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A program that does to libraries what it is told on standard input, a command a line, and answers each with a line:
  *   open PATH            dlopen
+ *   memfd PATH           dlopen of a copy in memory
  *   close                dlclose of what was opened last
  *   call SYMBOL N        calls a function N times with the arguments 0..N-1; answers with the sum of the results and the
  *                        time in nanoseconds
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <time.h>
 
 typedef unsigned (*function)(unsigned long);
@@ -59,6 +61,17 @@ static void cycle(const char *path, const char *symbol, unsigned long rounds, un
 	printf("ok %llu\n", sum);
 }
 
+static void *open_in_memory(const char *path)
+{
+	char copy[64];
+	int from = open(path, O_RDONLY), to = memfd_create(strrchr(path, '/') + 1, 0);
+
+	while (sendfile(to, from, NULL, 1 << 20) > 0)
+		;
+	snprintf(copy, sizeof(copy), "/proc/self/fd/%d", to);
+	return dlopen(copy, RTLD_NOW | RTLD_LOCAL);
+}
+
 static void map(const char *path)
 {
 	int file = open(path, O_RDONLY);
@@ -78,6 +91,9 @@ int main(void)
 	while (fgets(line, sizeof(line), stdin)) {
 		if (sscanf(line, "open %4095[^\n]", path) == 1) {
 			library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+			library ? puts("ok") : printf("error %s\n", dlerror());
+		} else if (sscanf(line, "memfd %4095[^\n]", path) == 1) {
+			library = open_in_memory(path);
 			library ? puts("ok") : printf("error %s\n", dlerror());
 		} else if (sscanf(line, "call %255s %lu", symbol, &times) == 2) {
 			function called = (function)dlsym(library, symbol);

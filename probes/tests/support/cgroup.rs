@@ -35,19 +35,24 @@ impl Cgroup {
         own: &[(&str, &str)],
         unified: &[(&str, &str)],
     ) -> Result<Self> {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
         let (root, is_unified) = hierarchy(controller)?;
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let dir = root.join(format!("gpucause-test-{}-{serial}", std::process::id()));
-        fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
-        let cgroup = Self { dir };
+        let cgroup = Self::below(&root)?;
         for (file, value) in if is_unified { unified } else { own } {
             cgroup.set(file, value)?;
         }
         Ok(cgroup)
     }
 
-    fn set(&self, file: &str, value: &str) -> Result<()> {
+    /// In a hierarchy that is mounted here.
+    pub(crate) fn below(root: &Path) -> Result<Self> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let dir = root.join(format!("gpucause-test-{}-{serial}", std::process::id()));
+        fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
+        Ok(Self { dir })
+    }
+
+    pub(crate) fn set(&self, file: &str, value: &str) -> Result<()> {
         let path = self.dir.join(file);
         fs::write(&path, value).with_context(|| format!("{value} to {}", path.display()))
     }

@@ -31,6 +31,8 @@ fn oldest(scene: &Scene<'_>, subject: &Subject<'_>) -> Option<Hung> {
             _ => scene.settings.hang_seconds,
         };
         let (tid, phase) = (thread.tid, op.class.phase());
+        // A thread that is suspended does not hang. When in its calls of this phase it was is not known: at worst all in this one.
+        let age = Nanos(age.0.saturating_sub(thread.time.suspended(phase).0));
         (age.as_secs_f64() >= limit).then_some(Hung { tid, op: op.name, phase, age })
     });
     hung.max_by_key(|hung| hung.age)

@@ -111,6 +111,21 @@ fn a_launch_that_does_not_return_hangs() {
 }
 
 #[test]
+fn a_process_that_is_suspended_in_a_call_does_not_hang_and_neither_does_it_after() {
+    for reason in [Reason::Frozen, Reason::Stopped, Reason::CoreDump] {
+        let mut host = trained();
+        for window in 1..=10 {
+            host.run(1, |train| {
+                train.on(100).in_call(Some(("cudaLaunchKernel", window * WINDOW)));
+                let state = if window > 8 { State::Running } else { State::Off(reason) };
+                train.rests(Phase::Launch, state);
+            });
+            host.is_silent();
+        }
+    }
+}
+
+#[test]
 fn a_hang_and_a_lock_that_share_a_wait_lose_it_once() {
     let mut host = trained();
     let waited = 1_200 * MS;

@@ -73,7 +73,7 @@ fn thread() -> impl Strategy<Value = DispatcherSnapshot> {
 
 fn calls() -> impl Strategy<Value = (CallSnapshot, StallSnapshot)> {
     let op = prop_oneof![Just(0u16), 0..OPS.len() as u16 + 2];
-    let offcpu = prop::array::uniform10(nanos());
+    let offcpu = prop::array::uniform(nanos());
     (op, any::<bool>(), histogram(), histogram(), offcpu).prop_map(
         |(op, cold, durations, stalled, offcpu)| {
             let op = OpId(op);
@@ -85,8 +85,8 @@ fn calls() -> impl Strategy<Value = (CallSnapshot, StallSnapshot)> {
 
 fn wait() -> impl Strategy<Value = Wait> {
     let tid = prop::option::of((0..3u32).prop_map(Tid));
-    (tid, 0..10u8, 0..8u8, 0..4u8, nanos(), nanos(), prop::option::of(0..9u32)).prop_map(
-        |(tid, reason, phase, relation, total, held, tgid)| Wait {
+    (tid, 0..Reason::COUNT as u8, 0..8u8, 0..4u8, nanos(), nanos(), prop::option::of(0..9u32))
+        .prop_map(|(tid, reason, phase, relation, total, held, tgid)| Wait {
             tid,
             reason: Reason::from_raw(reason).unwrap(),
             phase: Phase::from_raw(phase).unwrap(),
@@ -95,8 +95,7 @@ fn wait() -> impl Strategy<Value = Wait> {
             tgid: tgid.map(Tgid),
             total,
             held,
-        },
-    )
+        })
 }
 
 fn process(id: u32) -> impl Strategy<Value = ProcessSnapshot> {

@@ -20,7 +20,8 @@ pub(crate) enum Part {
     Futex,
     Io,
     PageFault,
-    /// Blocked on anything else, such as a worker's pipe or a client's next request: starved or idle, nobody can tell.
+    /// Blocked on anything else, such as a worker's pipe or a client's next request: starved or idle, nobody can tell;
+    /// or suspended.
     Blocked,
 }
 
@@ -76,6 +77,7 @@ impl Part {
 
     pub(crate) const fn of(phase: Phase, state: State) -> Self {
         match (phase, state) {
+            (_, state) if state.is_suspended() => Self::Blocked,
             (Phase::Sync, _) if !state.is_lost_in(phase) => Self::Gpu,
             (Phase::Host, State::Running) => Self::Host,
             (Phase::Launch, State::Running) => Self::Launch,
@@ -91,9 +93,14 @@ impl Part {
             Reason::Futex => Self::Futex,
             Reason::Io => Self::Io,
             Reason::PageFault => Self::PageFault,
-            Reason::GpuDriver | Reason::Poll | Reason::Net | Reason::Sleep | Reason::Other => {
-                Self::Blocked
-            }
+            Reason::GpuDriver
+            | Reason::Poll
+            | Reason::Net
+            | Reason::Sleep
+            | Reason::Other
+            | Reason::Frozen
+            | Reason::Stopped
+            | Reason::CoreDump => Self::Blocked,
         }
     }
 }

@@ -61,7 +61,7 @@ struct Added {
 fn added() -> impl Strategy<Value = Added> {
     let slot = prop_oneof![100u16..140, 130u16..360];
     let slots = prop::collection::btree_map(slot, (1u64..3_000, any::<bool>()), 0..12);
-    let offcpu = prop::array::uniform10((0u64..1_000_000_000).prop_map(Nanos));
+    let offcpu = prop::array::uniform((0u64..1_000_000_000).prop_map(Nanos));
     (slots, offcpu, 0u64..4).prop_map(|(slots, offcpu, less)| {
         let of = |wanted: fn(bool) -> bool| {
             let own = slots.iter().filter(|&(_, &(_, stalls))| wanted(stalls));
