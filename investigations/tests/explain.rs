@@ -11,8 +11,8 @@ fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain 
         cause,
         effect: Effect::LaunchTail,
         severity: Severity::High,
-        victim: Victim { pid, tid: pid + 1, comm: "trainer".into() },
-        culprit: Some(Culprit { pid: 9, comm: "fluent-bit".into() }),
+        victim: Victim { pid, tid: pid + 1, comm: "trainer".into(), ..Victim::default() },
+        culprit: Some(Culprit { pid: 9, comm: "fluent-bit".into(), ..Culprit::default() }),
         explained: 0.934,
         lost_seconds: lost,
         evidence: Evidence::default().with("p99_seconds", 0.0041).with("calls", 120_000.0),
@@ -26,6 +26,8 @@ fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain 
         fix: "Pin it.".into(),
         first_seen: first,
         last_seen: last,
+        losses: Vec::new(),
+        ongoing: None,
     }
 }
 

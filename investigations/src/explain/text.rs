@@ -5,8 +5,11 @@ use std::fmt::Write as _;
 use gpucause_engine::chain::Chain;
 
 use super::Incident;
-use crate::moment::utc;
 use crate::observation::Outcome;
+use gpucause_engine::utc::utc;
+
+/// Culprits of a chain that are told apart; JSON has more.
+const MOST_LOSSES: usize = 5;
 
 /// Writes the report; `per_process` adds a table of who lost how much. Names are what processes chose, or what answers on
 /// the port: characters that steer a terminal are replaced.
@@ -102,6 +105,18 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
         victim.tid
     )?;
     writeln!(out, "    {}", line(&chain.sentence))?;
+    writeln!(
+        out,
+        "    victim: {} ({})",
+        line(&victim.comm),
+        line(&victim.place.describe(victim.pid))
+    )?;
+    if let Some(own) = &chain.culprit {
+        writeln!(out, "    culprit: {} ({})", line(&own.comm), line(&own.place.describe(own.pid)))?;
+    }
+    if !chain.losses.is_empty() {
+        writeln!(out, "    lost to: {}", line(&losses(chain)))?;
+    }
     for step in &chain.path {
         let (from, to, mechanism) = (line(&step.from), line(&step.to), line(&step.mechanism));
         writeln!(out, "    {from} --({mechanism}, {:.3} s)--> {to}", step.seconds)?;
@@ -121,6 +136,23 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
     )?;
     writeln!(out, "    evidence: {}", numbers.join(" "))?;
     writeln!(out, "    fix: {}", line(&chain.fix))
+}
+
+/// Who took how much of what was lost, those first that took most; what is left was taken by others.
+fn losses(chain: &Chain) -> String {
+    let told = chain.losses.iter().take(MOST_LOSSES);
+    let named: f64 = told.clone().map(|loss| loss.seconds).sum();
+    let mut parts: Vec<_> = told
+        .map(|loss| match loss.pid {
+            Some(pid) => format!("{} (PID {pid}) {:.2} s", loss.comm, loss.seconds),
+            None => format!("{} {:.2} s", loss.comm, loss.seconds),
+        })
+        .collect();
+    let others = chain.lost_seconds - named;
+    if others >= 0.01 {
+        parts.push(format!("others {others:.2} s"));
+    }
+    parts.join(", ")
 }
 
 /// Six digits at most, without those that say nothing.
