@@ -26,6 +26,9 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
     for text in incident.observation.lines() {
         writeln!(out, "{}", line(&text))?;
     }
+    if incident.left_out > 0 {
+        writeln!(out, "NOT SHOWN  causal chains that were not asked for: {}", incident.left_out)?;
+    }
     let Some(root) = &incident.root_cause else {
         return nothing_found(out, &node, incident);
     };
@@ -85,6 +88,9 @@ fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt:
             out,
             "{node}: NOT OBSERVED in full. No cause was found in the rest; whether anything else starved a GPU is not known."
         ),
+        _ if incident.left_out > 0 => {
+            writeln!(out, "{node}: no causal chain of those that were asked for.")
+        }
         Outcome::Found | Outcome::NothingFound => writeln!(
             out,
             "{node}: no causal chain. No host-side cause of GPU starvation was found from {} to {} UTC.",
