@@ -12,6 +12,8 @@ use gpucause_engine::{ChainCount, Engine, Moment, Stall};
 
 use crate::clock::WallClock;
 use crate::process_details::ProcessDetails;
+use crate::process_details::place::Places;
+use crate::server::node_name;
 use crate::throttling::Throttled;
 
 /// Between two looks. A chain needs two in a row that show all of it, so that it is told within three of them, 5 s; each costs
@@ -59,13 +61,27 @@ pub struct Findings {
     pub stalls: Vec<Stall>,
 }
 
+/// PIDs that are looked up at each look at most.
+const MOST_PLACES: usize = 64;
+
 /// The engine, shared between looks and scrapes.
 #[derive(Debug)]
-pub(crate) struct Chains(Mutex<Engine>);
+pub(crate) struct Chains {
+    engine: Mutex<Engine>,
+    /// Where processes of this host run; `None` where the accounts are of another.
+    places: Option<Places>,
+}
 
 impl Chains {
+    /// Of accounts that need not be of this host.
     pub(crate) fn new(settings: Settings) -> Self {
-        Self(Mutex::new(Engine::new(settings)))
+        Self { engine: Mutex::new(Engine::new(settings)), places: None }
+    }
+
+    /// Of this host.
+    pub(crate) fn of_this_host(settings: Settings) -> Self {
+        let engine = Engine::new(settings).on_host(&node_name());
+        Self { engine: Mutex::new(engine), places: Some(Places::default()) }
     }
 
     /// Goes by other settings from now on; what was found stays.
@@ -75,26 +91,45 @@ impl Chains {
 
     /// Looks at the accounts; tells chains that are new in the log.
     pub(crate) fn look(&self, moment: Moment) {
+        let known = self.ids();
+        self.engine().look(moment);
+        self.place();
         // Told when the engine is free again: a log that nobody reads must not hold up scrapes.
-        for chain in self.new_chains(moment) {
-            tracing::warn!(
-                chain_id = chain.id,
-                cause = chain.cause.label(),
-                effect = chain.effect.label(),
-                severity = chain.severity.label(),
-                pid = chain.victim.pid,
-                "{}",
-                chain.sentence
-            );
+        for chain in self.chains().iter().filter(|chain| !known.contains(&chain.id)) {
+            log(chain);
         }
     }
 
-    fn new_chains(&self, moment: Moment) -> Vec<Chain> {
-        let mut engine = self.engine();
-        let known: HashSet<String> = engine.chains().iter().map(|chain| chain.id.clone()).collect();
-        engine.look(moment);
-        let new = engine.chains().into_iter().filter(|chain| !known.contains(&chain.id));
-        new.cloned().collect()
+    /// There is nothing to look at.
+    pub(crate) fn end(&self) {
+        self.engine().end();
+    }
+
+    fn ids(&self) -> HashSet<String> {
+        self.engine().chains().iter().map(|chain| chain.id.clone()).collect()
+    }
+
+    /// Finds out where those run that ongoing chains name. The engine is free meanwhile.
+    fn place(&self) {
+        let Some(places) = &self.places else { return };
+        let mut wanted: HashMap<u32, Option<String>> = HashMap::new();
+        for chain in self.engine().chains().iter().filter(|chain| chain.ongoing == Some(true)) {
+            if wanted.len() >= MOST_PLACES {
+                break;
+            }
+            if let Some(culprit) = &chain.culprit {
+                wanted.insert(culprit.pid, Some(culprit.comm.clone()));
+            }
+            // A thread of the victim's own process has a name of its own.
+            wanted.insert(chain.victim.pid, None);
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        let place =
+            |(pid, comm): (u32, Option<String>)| Some((pid, places.of(pid, comm.as_deref())?));
+        let found = wanted.into_iter().filter_map(place).collect();
+        self.engine().place(&places.online_cpus(), &found);
     }
 
     /// The chains alone.
@@ -117,8 +152,28 @@ impl Chains {
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Tells a chain in the log, with whom to act on and how.
+fn log(chain: &Chain) {
+    let culprit = chain.culprit.as_ref();
+    tracing::warn!(
+        chain_id = chain.id,
+        cause = chain.cause.label(),
+        effect = chain.effect.label(),
+        severity = chain.severity.label(),
+        pid = chain.victim.pid,
+        cpus = chain.victim.place.cpus,
+        culprit_pid = culprit.map(|own| own.pid),
+        culprit = culprit.map(|own| &*own.comm),
+        culprit_owner = culprit.and_then(|own| own.place.owner()),
+        culprit_cpus = culprit.map(|own| &*own.place.cpus),
+        fix = chain.fix,
+        "{}",
+        chain.sentence
+    );
 }
 
 #[cfg(test)]

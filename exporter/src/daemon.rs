@@ -110,7 +110,7 @@ impl Daemon {
             functions: HostFunctions::default(),
             gpu_uuids: HashMap::new(),
         };
-        let chains = Chains::new(config.chains.clone());
+        let chains = Chains::of_this_host(config.chains.clone());
         let memory = Mutex::new(memory);
         let (collectors, gpus) = (Collectors::default(), Gpus::default());
         let (access, flights) = (OnceLock::new(), OnceLock::new());
@@ -282,6 +282,7 @@ impl Daemon {
         // Asked also when nothing is looked at: what it tells is of the time since the last look.
         let throttled_gpus = self.gpus.throttled();
         if !self.probes.observes_any()? {
+            self.chains.end();
             return Ok(None);
         }
         let moment = self.accounts(throttled_gpus)?;

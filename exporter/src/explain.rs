@@ -46,7 +46,7 @@ pub const fn exit_status(outcome: Outcome) -> u8 {
 
 fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let recording = recording::open(path)?;
-    let report = Report::of(path, recording.as_ref())?;
+    let report = Report::of_wanted(path, recording.as_ref(), &args.wanted())?;
     print(if args.json {
         serde_json::to_string_pretty(&report).context("the report is not JSON")?
     } else {
@@ -57,8 +57,8 @@ fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<Outcome> {
 
 async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<Outcome> {
     let answer = node::chains(client).await?;
-    let observation = answer.observed(args.since.as_secs_f64(), here());
-    let incident = Incident::of_window(answer.node, answer.chains, observation);
+    let observation = answer.observed(args.since.as_secs_f64(), here(), &args.wanted());
+    let incident = Incident::of_wanted(answer.node, answer.chains, observation, &args.wanted());
     print(if args.json {
         serde_json::to_string_pretty(&incident).context("the report is not JSON")?
     } else {
@@ -69,7 +69,7 @@ async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<Outcome> {
 
 async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<Outcome> {
     let answer = fleet::chains(clients, Limits::default()).await;
-    let report = FleetReport::of(answer, args.since.as_secs_f64(), here());
+    let report = FleetReport::of(answer, args.since.as_secs_f64(), here(), &args.wanted());
     print(if args.json {
         serde_json::to_string_pretty(&report).context("the report is not JSON")?
     } else {

@@ -122,7 +122,8 @@ fn kernel_name(data: &[u8]) {
 /// What a node answers to `gpucause explain`.
 fn node(data: &[u8]) {
     let Ok(told) = serde_json::from_slice::<Chains>(data) else { return };
-    let observed = told.observed(f64::MAX, 0.0);
+    let observed =
+        told.observed(f64::MAX, 0.0, &gpucause_investigations::explain::Wanted::default());
     let incident = Incident::of(told.node, told.chains, observed);
     let report = render(&incident, true);
     assert!(!report.contains(|c: char| c.is_control() && c != '\n'), "{report:?}");

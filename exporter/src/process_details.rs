@@ -1,6 +1,7 @@
 //! What `/proc` tells of an observed process. Read while it lives, kept for as long as its accounts are.
 
 pub(crate) mod membership;
+pub(crate) mod place;
 mod pods;
 mod users;
 

@@ -4,6 +4,7 @@ mod fleet;
 mod recorded;
 mod tables;
 mod text;
+mod wanted;
 
 use gpucause_engine::chain::{Cause, Chain, Severity, Victim};
 use serde::Serialize;
@@ -17,6 +18,8 @@ pub use recorded::{
 pub use tables::render_report;
 pub use text::render;
 pub(crate) use text::{line, steers};
+pub use wanted::Wanted;
+pub(crate) use wanted::says_something;
 
 /// What happened on a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -27,6 +30,8 @@ pub struct Incident {
     pub outcome: Outcome,
     /// What was observed of the time that is asked about.
     pub observation: Observed,
+    /// Chains that are not shown, since they were not asked for.
+    pub left_out: usize,
     /// The worst chain whose cause is known; the worst of all when none is.
     pub root_cause: Option<Chain>,
     /// The others, the worst first.
@@ -55,6 +60,8 @@ pub struct ProcessLoss {
     pub pid: u32,
     /// Its name.
     pub comm: String,
+    /// When it started, in seconds on the boot-time clock, where that is known.
+    pub started: Option<f64>,
     /// Chains that it is the victim of.
     pub chains: usize,
     /// Time of its dispatcher threads that chains attribute to causes, in seconds.
@@ -71,9 +78,23 @@ impl Incident {
     /// Of the chains that were seen since the window began. `chains` has the worst first.
     #[must_use]
     pub fn of_window(node: String, chains: Vec<Chain>, observation: Observed) -> Self {
-        let since = observation.window.0;
-        let seen = chains.into_iter().filter(|chain| chain.last_seen >= since).collect();
-        Self::of(node, seen, observation)
+        Self::of_wanted(node, chains, observation, &Wanted::default())
+    }
+
+    /// Of those of them that are asked for.
+    #[must_use]
+    pub fn of_wanted(
+        node: String,
+        mut chains: Vec<Chain>,
+        observation: Observed,
+        wanted: &Wanted,
+    ) -> Self {
+        let (since, until) = observation.window;
+        // Clocks of a node and of this host may differ: what a node tells now is not after its window.
+        let until = wanted.until.map_or(f64::INFINITY, |_| until);
+        chains.retain(|chain| chain.last_seen >= since && chain.first_seen <= until);
+        let (seen, left_out) = wanted.of(chains);
+        Self { left_out, ..Self::of(node, seen, observation) }
     }
 
     /// Of all these chains, of which the worst is the first.
@@ -85,7 +106,7 @@ impl Incident {
         let root = known.or(if others.is_empty() { None } else { Some(0) });
         let root_cause = root.map(|at| others.remove(at));
         let outcome = observation.outcome(root_cause.is_some());
-        Self { node, outcome, observation, root_cause, others, timeline, processes }
+        Self { node, outcome, observation, left_out: 0, root_cause, others, timeline, processes }
     }
 }
 
@@ -108,9 +129,12 @@ fn processes(chains: &[Chain]) -> Vec<ProcessLoss> {
     let mut losses: Vec<ProcessLoss> = Vec::new();
     for chain in chains {
         let attributed = chain.attributed_seconds();
-        let Victim { pid, comm, .. } = &chain.victim;
-        // A PID may be used again, by another job.
-        match losses.iter_mut().find(|loss| (loss.pid, &loss.comm) == (*pid, comm)) {
+        let Victim { pid, comm, started, .. } = &chain.victim;
+        // A PID may be used again, by another job and by another program of the same name.
+        let same = |loss: &&mut ProcessLoss| {
+            (loss.pid, &loss.comm, loss.started) == (*pid, comm, *started)
+        };
+        match losses.iter_mut().find(same) {
             Some(loss) => {
                 loss.chains += 1;
                 loss.attributed_seconds += attributed;
@@ -123,6 +147,7 @@ fn processes(chains: &[Chain]) -> Vec<ProcessLoss> {
             None => losses.push(ProcessLoss {
                 pid: chain.victim.pid,
                 comm: chain.victim.comm.clone(),
+                started: chain.victim.started,
                 chains: 1,
                 attributed_seconds: attributed,
                 lost_seconds: chain.lost_seconds,

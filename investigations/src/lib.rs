@@ -15,6 +15,5 @@ pub mod recording;
 pub mod trace;
 
 mod database;
-mod moment;
 mod page;
 mod stack_costs;

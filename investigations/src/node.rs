@@ -11,6 +11,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use tokio::time::timeout;
 
+use crate::explain::Wanted;
 use crate::http::{Address, Client, Conversation, GetError};
 use crate::observation::Observed;
 
@@ -171,10 +172,13 @@ pub struct Chains {
 
 impl Chains {
     /// What the node observed in the time before it answered; `here` is this host's clock, for nodes that do not tell theirs.
+    /// Moments that are asked for stand before the seconds.
     #[must_use]
-    pub fn observed(&self, seconds: f64, here: f64) -> Observed {
+    pub fn observed(&self, seconds: f64, here: f64, wanted: &Wanted) -> Observed {
         let now = self.now.unwrap_or(here);
-        Observed::of_node(self.observation.clone(), now - seconds, now)
+        let until = wanted.until.unwrap_or(now).min(now);
+        let from = wanted.from.unwrap_or(until - seconds).min(until);
+        Observed::of_node(self.observation.clone(), from, until)
     }
 }
 

@@ -8,8 +8,8 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::observation::{ObservationState, Period, State};
 use serde::Serialize;
 
-use crate::moment::utc;
 use crate::recording::{Completeness, NodeIndex, Recording, RecordingError};
+use gpucause_engine::utc::utc;
 
 /// Whether causes were found, or could have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -1,8 +1,10 @@
 //! Incident reports of made-up chains.
 
-use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
+use gpucause_engine::chain::{
+    Cause, Chain, Culprit, Effect, Evidence, Loss, Severity, Step, Victim,
+};
 use gpucause_engine::observation::{ObservationState, Period};
-use gpucause_investigations::explain::{Incident, render};
+use gpucause_investigations::explain::{Incident, Wanted, render};
 use gpucause_investigations::observation::{Observed, Outcome};
 
 fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain {
@@ -11,8 +13,8 @@ fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain 
         cause,
         effect: Effect::LaunchTail,
         severity: Severity::High,
-        victim: Victim { pid, tid: pid + 1, comm: "trainer".into() },
-        culprit: Some(Culprit { pid: 9, comm: "fluent-bit".into() }),
+        victim: Victim { pid, tid: pid + 1, comm: "trainer".into(), ..Victim::default() },
+        culprit: Some(Culprit { pid: 9, comm: "fluent-bit".into(), ..Culprit::default() }),
         explained: 0.934,
         lost_seconds: lost,
         evidence: Evidence::default().with("p99_seconds", 0.0041).with("calls", 120_000.0),
@@ -26,6 +28,8 @@ fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain 
         fix: "Pin it.".into(),
         first_seen: first,
         last_seen: last,
+        losses: Vec::new(),
+        ongoing: None,
     }
 }
 
@@ -70,6 +74,74 @@ fn losses_of_two_jobs_that_had_one_pid_after_the_other_are_told_apart() {
     let told: Vec<_> =
         losses.iter().map(|loss| (loss.pid, &*loss.comm, loss.lost_seconds)).collect();
     assert_eq!(told, [(42, "trainer", 8.0), (42, "python3", 3.0)]);
+}
+
+#[test]
+fn losses_of_two_processes_of_one_name_and_pid_are_told_apart_by_their_start() {
+    let mut chains = vec![
+        chain(Cause::CpuPreemption, 42, 8.0, (NOON, NOON + 60.0)),
+        chain(Cause::BlockIo, 42, 3.0, (NOON + 90.0, NOON + 95.0)),
+        chain(Cause::LockWait, 42, 1.0, (NOON + 90.0, NOON + 95.0)),
+    ];
+    for (chain, started) in chains.iter_mut().zip([100.5, 200.5, 200.5]) {
+        chain.victim.started = Some(started);
+    }
+    let losses =
+        Incident::of("node1".into(), chains, observed(Period::attached(NOON - 3600.0))).processes;
+    let told: Vec<_> = losses.iter().map(|loss| (loss.started, loss.chains)).collect();
+    assert_eq!(told, [(Some(100.5), 1), (Some(200.5), 2)]);
+}
+
+#[test]
+fn only_chains_that_are_asked_for_are_shown_and_the_others_are_counted() {
+    let chains = || {
+        let mut low = chain(Cause::BlockIo, 43, 1.0, (NOON - 90.0, NOON - 80.0));
+        (low.severity, low.culprit) = (Severity::Low, None);
+        vec![chain(Cause::CpuPreemption, 42, 8.0, (NOON - 60.0, NOON - 30.0)), low]
+    };
+    let shown = |wanted: Wanted| {
+        let state = observed(Period::attached(NOON - 3600.0));
+        let incident = Incident::of_wanted("node1".into(), chains(), state, &wanted);
+        let pids: Vec<_> = incident.processes.iter().map(|loss| loss.pid).collect();
+        (pids, incident.left_out)
+    };
+    let all = Wanted::default();
+    assert_eq!(shown(all), (vec![42, 43], 0));
+    assert_eq!(shown(Wanted { pid: Some(43), ..all }), (vec![43], 1));
+    assert_eq!(shown(Wanted { pid: Some(9), ..all }), (vec![42], 1), "the culprit");
+    assert_eq!(shown(Wanted { severity: Some(Severity::Medium), ..all }), (vec![42], 1));
+    assert_eq!(shown(Wanted { from: Some(NOON - 70.0), ..all }), (vec![42], 1));
+    assert_eq!(shown(Wanted { until: Some(NOON - 70.0), ..all }), (vec![43], 1));
+    let state = observed(Period::attached(NOON - 3600.0));
+    let wanted = Wanted { pid: Some(1), ..all };
+    let text = render(&Incident::of_wanted("node1".into(), chains(), state, &wanted), false);
+    assert!(text.contains("NOT SHOWN  causal chains that were not asked for: 2\n"), "{text}");
+    assert!(text.ends_with("node1: no causal chain of those that were asked for.\n"), "{text}");
+}
+
+#[test]
+fn victim_and_culprit_are_named_with_unit_and_cpus_and_the_loss_by_who_took_it() {
+    let mut chain = chain(Cause::CpuPreemption, 42, 8.0, (NOON, NOON + 60.0));
+    chain.victim.place.cpus = "2-3".into();
+    let culprit = chain.culprit.as_mut().unwrap();
+    (culprit.place.unit, culprit.place.cpus) = ("fluent-bit.service".into(), "0-3".into());
+    let loss = |pid, comm: &str, seconds| Loss { pid, comm: comm.into(), seconds };
+    chain.losses = vec![loss(Some(9), "fluent-bit", 6.5), loss(None, "kworker", 0.5)];
+    let json = serde_json::to_value(&chain).unwrap();
+    assert_eq!(json["culprit"]["unit"], "fluent-bit.service");
+    assert_eq!(json["victim"]["cpus"], "2-3");
+    assert_eq!(json["losses"][0]["pid"], 9);
+    let read: Chain = serde_json::from_value(json).unwrap();
+    assert_eq!((&read.culprit, &read.losses), (&chain.culprit, &chain.losses));
+    let state = observed(Period::attached(NOON - 3600.0));
+    let report = render(&Incident::of("node1".into(), vec![chain], state), false);
+    for part in [
+        "    victim: trainer (PID 42, CPUs 2-3)\n",
+        "    culprit: fluent-bit (PID 9, fluent-bit.service, CPUs 0-3)\n",
+        "    lost to: fluent-bit (PID 9) 6.50 s, kworker 0.50 s, others 1.00 s\n",
+    ] {
+        assert!(report.contains(part), "{part:?} is missing in\n{report}");
+    }
 }
 
 #[test]

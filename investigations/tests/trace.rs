@@ -98,8 +98,8 @@ fn chain(id: &str, severity: Severity, lost_seconds: f64) -> Chain {
         cause: Cause::CpuPreemption,
         effect: Effect::LaunchTail,
         severity,
-        victim: Victim { pid: 42, tid: 43, comm: "python3".into() },
-        culprit: Some(Culprit { pid: 7, comm: "fluent-bit".into() }),
+        victim: Victim { pid: 42, tid: 43, comm: "python3".into(), ..Victim::default() },
+        culprit: Some(Culprit { pid: 7, comm: "fluent-bit".into(), ..Culprit::default() }),
         explained: 0.9,
         lost_seconds,
         evidence: Evidence::default()
@@ -115,6 +115,8 @@ fn chain(id: &str, severity: Severity, lost_seconds: f64) -> Chain {
         fix: "pin it".into(),
         first_seen: 1_700_000_001.5,
         last_seen: 1_700_000_009.25,
+        losses: Vec::new(),
+        ongoing: None,
     }
 }
 

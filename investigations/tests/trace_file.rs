@@ -130,7 +130,7 @@ fn chain() -> Chain {
         cause: Cause::BlockIo,
         effect: Effect::LaunchGap,
         severity: Severity::High,
-        victim: Victim { pid: 1, tid: 2, comm: "python3".into() },
+        victim: Victim { pid: 1, tid: 2, comm: "python3".into(), ..Victim::default() },
         culprit: None,
         explained: 1.0,
         lost_seconds: 2.0,
@@ -140,6 +140,8 @@ fn chain() -> Chain {
         fix: "wait less".into(),
         first_seen: 1.0,
         last_seen: 2.0,
+        losses: Vec::new(),
+        ongoing: None,
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) throttled: &'a HashMap<String, f64>,
     /// CPU-limit throttling of the process's cgroup in the short window, in nanoseconds.
     pub(crate) cgroup_throttled: HashMap<ProcId, u64>,
+    /// Name of the host, where it is known.
+    pub(crate) host: Option<&'a str>,
 }
 
 impl<'a> Scene<'a> {

@@ -1,11 +1,17 @@
 //! What a chain is, as `/api/v1/chains`, `explain` and the metrics show it.
 
-use std::borrow::Cow;
+mod evidence;
+mod place;
+
 use std::fmt;
 
-use serde::de::{MapAccess, Visitor};
-use serde::ser::SerializeMap as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+
+use crate::tell::number;
+use crate::utc::utc;
+
+pub use evidence::Evidence;
+pub use place::{Loss, Place};
 
 /// Declares an enum whose variants have a label each, the same on metrics, in JSON and in the configuration.
 macro_rules! labelled {
@@ -137,7 +143,7 @@ labelled! {
 }
 
 /// The thread that feeds the GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Victim {
     /// Its process.
     pub pid: u32,
@@ -145,15 +151,24 @@ pub struct Victim {
     pub tid: u32,
     /// Name of the process.
     pub comm: String,
+    /// When the process started, in seconds on the boot-time clock: with the PID it names one process and no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<f64>,
+    /// Where it runs.
+    #[serde(flatten)]
+    pub place: Place,
 }
 
 /// Who is to blame.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Culprit {
     /// Its process.
     pub pid: u32,
     /// Its name: of a thread of the victim's own process, the thread's.
     pub comm: String,
+    /// Where it runs.
+    #[serde(flatten)]
+    pub place: Place,
 }
 
 /// One arrow of a chain.
@@ -167,70 +182,6 @@ pub struct Step {
     pub mechanism: String,
     /// For how long, in seconds, in the last window that showed it.
     pub seconds: f64,
-}
-
-/// Named numbers, in the order in which they are told. Names end in their unit.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Evidence(pub Vec<(Cow<'static, str>, f64)>);
-
-impl Evidence {
-    /// Adds a number. A name has one value: the last.
-    #[must_use]
-    pub fn with(self, name: &'static str, value: f64) -> Self {
-        self.set(Cow::Borrowed(name), value)
-    }
-
-    fn set(mut self, name: Cow<'static, str>, value: f64) -> Self {
-        match self.0.iter_mut().find(|(known, _)| *known == name) {
-            Some(entry) => entry.1 = value,
-            None => self.0.push((name, value)),
-        }
-        self
-    }
-
-    /// Adds another's numbers.
-    #[must_use]
-    pub fn and(self, other: &Self) -> Self {
-        other.0.iter().fold(self, |all, (name, value)| all.set(name.clone(), *value))
-    }
-
-    /// The number of this name.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
-    }
-}
-
-impl Serialize for Evidence {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (name, value) in &self.0 {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
-    }
-}
-
-impl<'de> Deserialize<'de> for Evidence {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Numbers;
-        impl<'de> Visitor<'de> for Numbers {
-            type Value = Evidence;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of names to numbers")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Evidence, A::Error> {
-                let mut evidence = Evidence::default();
-                while let Some((name, value)) = map.next_entry::<String, f64>()? {
-                    evidence = evidence.set(Cow::Owned(name), value);
-                }
-                Ok(evidence)
-            }
-        }
-        deserializer.deserialize_map(Numbers)
-    }
 }
 
 /// One finding, from when it was first to when it was last seen.
@@ -253,6 +204,9 @@ pub struct Chain {
     /// GPU-feeding time lost, in seconds, in all: the part of the [attributed time](Self::attributed_seconds) in states that
     /// [are lost](gpucause_abi::state::State::is_lost_in).
     pub lost_seconds: f64,
+    /// Who took the time lost, who took most first; what they do not add up to was taken by nobody who is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<Loss>,
     /// The numbers behind it, in the last window that showed it, and the time attributed, in all.
     pub evidence: Evidence,
     /// From the culprit to the effect.
@@ -265,6 +219,9 @@ pub struct Chain {
     pub first_seen: f64,
     /// When it was last seen, in seconds since the Unix epoch.
     pub last_seen: f64,
+    /// Whether it was seen in the last windows. Of chains of old nodes it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ongoing: Option<bool>,
 }
 
 impl Chain {
@@ -276,6 +233,26 @@ impl Chain {
     #[must_use]
     pub fn attributed_seconds(&self) -> f64 {
         self.evidence.get(Self::ATTRIBUTED).unwrap_or(self.lost_seconds)
+    }
+
+    /// The name of the length of the last window that showed it, among the evidence.
+    pub const WINDOW: &str = "window_seconds";
+
+    /// Of which time the numbers are, and whether the chain is ongoing or has ended, in words.
+    #[must_use]
+    pub fn when(&self) -> String {
+        let (first, last) = (utc(self.first_seen, true), utc(self.last_seen, true));
+        let window = match self.evidence.get(Self::WINDOW) {
+            Some(seconds) => {
+                format!("Measured over {} until {last} UTC", number(seconds, "seconds"))
+            }
+            None => format!("Last seen at {last} UTC"),
+        };
+        match self.ongoing {
+            Some(true) => format!("{window}; ongoing since {first} UTC."),
+            Some(false) => format!("{window}; ended then, after it began at {first} UTC."),
+            None => format!("{window}; first seen at {first} UTC."),
+        }
     }
 
     /// The chain of an old recording, whose lost seconds were all that the cause took, as it is recorded now.

@@ -7,7 +7,7 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::case::{Scene, Subject};
-use crate::chain::{Chain, Effect};
+use crate::chain::{Chain, Effect, Place};
 use crate::delta::Delta;
 use crate::effect::measure;
 use crate::finding::Finding;
@@ -55,6 +55,8 @@ pub struct Engine {
     histories: HashMap<ProcId, History>,
     ledger: Ledger,
     looks: u64,
+    /// Name of the host, where it is known.
+    host: Option<String>,
 }
 
 impl Engine {
@@ -62,6 +64,23 @@ impl Engine {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
+    }
+
+    /// Names the host in what is told of it.
+    #[must_use]
+    pub fn on_host(self, name: &str) -> Self {
+        Self { host: Some(name.to_owned()).filter(|name| !name.is_empty()), ..self }
+    }
+
+    /// Tells where processes run that ongoing chains name, by PID, and which CPUs the host has, such as `0-3`: commands of the
+    /// chains then name them.
+    pub fn place(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
+        self.ledger.place(online_cpus, places);
+    }
+
+    /// There is nothing to look at any more: chains have ended.
+    pub fn end(&mut self) {
+        self.ledger.end_unseen(None);
     }
 
     /// Goes on with other settings; chains stay. What was usual is found out anew when other ops count as launches: the rate
@@ -84,7 +103,9 @@ impl Engine {
             return;
         }
         self.looks += 1;
-        let scene = scene(&self.settings, &self.histories, self.past.make_contiguous(), &moment);
+        let mut scene =
+            scene(&self.settings, &self.histories, self.past.make_contiguous(), &moment);
+        scene.host = self.host.as_deref();
         let mut findings = findings(&scene);
         charge_no_more_than_there_was(&scene, &mut findings);
         for finding in findings {
@@ -105,6 +126,7 @@ impl Engine {
         }
         let known: HashSet<_> =
             moment.snapshot.processes.iter().map(|process| process.id).collect();
+        self.ledger.end_unseen(Some(self.looks));
         self.ledger.tidy(self.looks, &self.settings, |id| known.contains(&id));
         self.histories = histories;
         self.past.push_back(moment.into());
@@ -200,6 +222,7 @@ fn scene<'a>(
         workers,
         throttled: &moment.throttled_gpus,
         cgroup_throttled: throttled.collect(),
+        host: None,
     }
 }
 

@@ -78,7 +78,7 @@ impl OwnDoing {
 /// Whom a wait was for, when that is a task.
 pub(crate) fn culprit_of(wait: &Wait) -> Option<Culprit> {
     let tgid = wait.tgid?;
-    Some(Culprit { pid: tgid.0, comm: wait.on.to_text() })
+    Some(Culprit { pid: tgid.0, comm: wait.on.to_text(), ..Culprit::default() })
 }
 
 /// The victim's name in a sentence.

@@ -5,12 +5,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::case::Scene;
-use crate::chain::{Cause, Chain, Effect, Severity, Victim};
+use crate::chain::{Cause, Chain, Effect, Loss, Place, Severity, Victim};
+use crate::commands;
 use crate::finding::Finding;
+use crate::losses;
 use crate::settings::Settings;
 
 /// Stands for all processes that are not told apart any more. No process has this id: they count from 1.
 pub const FOLDED: ProcId = ProcId(0);
+
+/// Looks in a row that a chain may go unseen in and be ongoing: a window can have too few calls.
+const UNSEEN: u64 = 2;
 
 /// What makes two findings the same chain. A hang is another matter than what slowed the process before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,13 +76,19 @@ struct Entry {
     key: Key,
     chain: Chain,
     last_seen: Nanos,
+    last_look: u64,
+    /// The sentence without the time that it is of.
+    sentence: String,
+    /// The fix without commands.
+    advice: String,
 }
 
 /// A finding that has been seen once.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Pending {
     look: u64,
     cost: Cost,
+    losses: Vec<Loss>,
 }
 
 /// What a cause took, and what of it was lost.
@@ -107,6 +118,8 @@ pub(crate) struct Ledger {
     stalls: BTreeMap<(ProcId, Cause), Stall>,
     /// Processes that are gone and yet may be in a moment that is to be looked at.
     folded: HashSet<ProcId>,
+    /// The CPUs of the host, as a list.
+    online_cpus: String,
 }
 
 impl Ledger {
@@ -159,6 +172,9 @@ impl Ledger {
         let key = Key { process: subject.now.id, cause: finding.cause, hang };
         let severity = settings.severities.of(finding.lost_share);
         finding.explained = finding.explained.clamp(0.0, 1.0);
+        let evidence = std::mem::take(&mut finding.evidence);
+        finding.evidence = evidence.with(Chain::WINDOW, window_of(scene, &finding));
+        let mut own_losses = losses::of(subject, &finding);
         let is_open = |entry: &&mut Entry| {
             entry.key == key
                 && now.less(entry.last_seen).as_secs_f64() <= settings.keep_open_seconds
@@ -166,7 +182,10 @@ impl Ledger {
         // The youngest: an older one may be open again once the settings keep chains open for longer.
         if let Some(entry) = self.entries.iter_mut().rev().find(is_open) {
             let (worse, cost) = (severity > entry.chain.severity, Cost::of(&finding));
+            entry.last_look = look;
+            losses::add(&mut entry.chain.losses, &own_losses);
             entry.extend(finding, severity, now, unix);
+            entry.tell(&self.online_cpus);
             let count = worse.then(|| ChainCount::of(key.process, &entry.chain));
             let last_id = entry.chain.id.clone();
             self.add_cost(key, cost, last_id);
@@ -180,9 +199,10 @@ impl Ledger {
             match self.pending.get(&key) {
                 Some(before) if before.look + 1 == look => {
                     cost.add(before.cost);
+                    losses::add(&mut own_losses, &before.losses);
                 }
                 _ => {
-                    self.pending.insert(key, Pending { look, cost });
+                    self.pending.insert(key, Pending { look, cost, losses: own_losses });
                     return;
                 }
             }
@@ -192,17 +212,51 @@ impl Ledger {
             pid: subject.now.tgid.0,
             tid: finding.tid.map_or(subject.now.tgid.0, |tid| tid.0),
             comm: subject.now.comm.to_text(),
+            started: Some(subject.now.started_boottime.as_secs_f64()).filter(|at| *at > 0.0),
+            place: Place::default(),
         };
+        let (sentence, advice) = (finding.sentence.clone(), finding.fix.clone());
         let mut chain = chain_of(finding, victim, severity, cost, unix);
+        losses::add(&mut chain.losses, &own_losses);
         self.make_unique(&mut chain.id);
         self.add_cost(key, cost, chain.id.clone());
         self.add_count(&ChainCount::of(key.process, &chain));
-        self.entries.push(Entry { key, chain, last_seen: now });
+        let mut entry = Entry { key, chain, last_seen: now, last_look: look, sentence, advice };
+        entry.tell(&self.online_cpus);
+        self.entries.push(entry);
     }
 
     /// Whether a chain of the process was seen at this moment.
     pub(crate) fn saw(&self, process: ProcId, now: Nanos) -> bool {
         self.entries.iter().any(|entry| entry.key.process == process && entry.last_seen == now)
+    }
+
+    /// Chains that were not seen for some looks have ended; `None` when there are no more looks.
+    pub(crate) fn end_unseen(&mut self, look: Option<u64>) {
+        let Self { entries, online_cpus, .. } = self;
+        for entry in entries.iter_mut().filter(|entry| entry.chain.ongoing == Some(true)) {
+            if look.is_none_or(|look| look > entry.last_look + UNSEEN) {
+                entry.chain.ongoing = Some(false);
+                entry.tell(online_cpus);
+            }
+        }
+    }
+
+    /// Where the processes of ongoing chains run, as far as that is known; the CPUs of the host.
+    pub(crate) fn place(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
+        online_cpus.clone_into(&mut self.online_cpus);
+        for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
+            let Chain { victim, culprit, .. } = &mut entry.chain;
+            if let Some(place) = places.get(&victim.pid) {
+                victim.place.clone_from(place);
+            }
+            if let Some(culprit) = culprit
+                && let Some(place) = places.get(&culprit.pid)
+            {
+                culprit.place.clone_from(place);
+            }
+            entry.tell(online_cpus);
+        }
     }
 
     /// Forgets findings that were not seen again, chains above the limit, and the counts of processes that are gone.
@@ -293,13 +347,26 @@ impl Entry {
             chain.explained = finding.explained;
             chain.evidence = finding.evidence;
             chain.path = finding.path;
-            chain.sentence = finding.sentence;
-            chain.fix = finding.fix;
+            self.sentence = finding.sentence;
+            self.advice = finding.fix;
             if worse || finding.culprit.is_some() {
-                chain.culprit = finding.culprit;
+                let before = std::mem::replace(&mut chain.culprit, finding.culprit);
+                if let (Some(before), Some(now)) = (before, &mut chain.culprit)
+                    && before.pid == now.pid
+                {
+                    now.place = before.place;
+                }
             }
         }
+        chain.ongoing = Some(true);
         chain.set_attributed_seconds(attributed);
+    }
+
+    /// Writes down when the chain was, and what to run against it.
+    fn tell(&mut self, online_cpus: &str) {
+        let chain = &mut self.chain;
+        chain.sentence = format!("{} {}", self.sentence, chain.when());
+        chain.fix = commands::with(&self.advice, chain, online_cpus);
     }
 }
 
@@ -313,15 +380,27 @@ fn chain_of(finding: Finding, victim: Victim, severity: Severity, cost: Cost, un
         culprit: finding.culprit,
         explained: finding.explained,
         lost_seconds: cost.lost.as_secs_f64(),
+        losses: Vec::new(),
         evidence: finding.evidence,
         path: finding.path,
         sentence: finding.sentence,
         fix: finding.fix,
         first_seen: unix,
         last_seen: unix,
+        ongoing: Some(true),
     };
     chain.set_attributed_seconds(cost.attributed.as_secs_f64());
     chain
+}
+
+/// The length of the window that the numbers of a finding are of, in seconds.
+fn window_of(scene: &Scene<'_>, finding: &Finding) -> f64 {
+    let Some(subject) = scene.subjects.get(finding.subject) else { return 0.0 };
+    let measured = subject.effects.iter().find(|own| own.effect == finding.effect);
+    match finding.effect {
+        Effect::MemoryGrowth => scene.settings.leak_seconds,
+        _ => measured.map_or(&subject.short, |own| own.delta(subject)).wall.as_secs_f64(),
+    }
 }
 
 /// When, whom, why.

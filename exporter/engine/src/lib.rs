@@ -9,13 +9,16 @@ pub mod chain;
 mod effect;
 pub mod observation;
 pub mod settings;
+pub mod utc;
 
 mod case;
+mod commands;
 mod delta;
 mod engine;
 mod finding;
 mod history;
 mod ledger;
+mod losses;
 mod past;
 mod rules;
 mod tell;

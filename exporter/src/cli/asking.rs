@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use gpucause_engine::chain::Severity;
+use gpucause_investigations::explain::Wanted;
+use gpucause_investigations::export::moment;
 use gpucause_investigations::node::NodeUrl;
 
 use crate::nodes::NodeArgs;
@@ -36,12 +39,45 @@ pub struct ExplainArgs {
     /// Only what was seen in this time, such as 5m or 1h30m
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
     pub since: Duration,
+    /// Only chains in which this process is the victim or the culprit
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// Only chains that are at least so severe: low, medium, high or critical
+    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
+    pub severity: Option<Severity>,
+    /// Only what was seen from this moment on, such as 2026-07-01T12:00:00Z, by the clock of the node
+    #[arg(long, value_name = "MOMENT", value_parser = moment, conflicts_with = "since")]
+    pub from: Option<i64>,
+    /// Only what began until this moment; --since is the time before it
+    #[arg(long, value_name = "MOMENT", value_parser = moment)]
+    pub until: Option<i64>,
     /// Add a table of what chains took of each process's time
     #[arg(long)]
     pub per_process: bool,
     /// Print JSON, with all numbers
     #[arg(long)]
     pub json: bool,
+}
+
+impl ExplainArgs {
+    /// The chains that are asked for.
+    #[must_use]
+    pub fn wanted(&self) -> Wanted {
+        let seconds = |ns: i64| ns as f64 / 1e9;
+        Wanted {
+            pid: self.pid,
+            severity: self.severity,
+            from: self.from.map(seconds),
+            until: self.until.map(seconds),
+        }
+    }
+}
+
+fn severity(text: &str) -> Result<Severity, String> {
+    let named = Severity::ALL.iter().find(|severity| severity.label() == text);
+    named
+        .copied()
+        .ok_or_else(|| format!("{text:?} is no severity; write low, medium, high or critical"))
 }
 
 /// Flags of `gpucause mcp`.

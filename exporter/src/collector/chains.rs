@@ -3,11 +3,11 @@
 use super::{CollectError, Collector, Families, Input, Series, made};
 use crate::chains::Findings;
 use crate::family::{Exemplar, Family, Value};
-use crate::metric::{CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, STALL_SECONDS};
+use crate::metric::{CAUSAL_CHAIN_INFO, CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, STALL_SECONDS};
 use gpucause_abi::{Nanos, ProcId};
-use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
+use gpucause_engine::chain::{Cause, Chain, Effect, Place, Severity};
 use gpucause_engine::{ChainCount, Stall};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 pub(super) struct Chains;
 
@@ -19,14 +19,16 @@ impl Collector for Chains {
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let told = Told::of(&input.observation.findings);
         let mut chains = Family::new(&CAUSAL_CHAINS);
+        let mut ongoing = Family::new(&CAUSAL_CHAIN_INFO);
         let mut attributed = Family::new(&CAUSAL_CHAIN_SECONDS);
         let mut stalls = Family::new(&STALL_SECONDS);
         for series in input.series.iter().filter(|series| series.process.dispatches) {
             add_counts(&mut chains, &told, series);
+            add_ongoing(&mut ongoing, &told, series);
             add_times(&mut attributed, &told, series, &ATTRIBUTED);
             add_times(&mut stalls, &told, series, &LOST);
         }
-        Ok(made([attributed, chains, stalls]))
+        Ok(made([ongoing, attributed, chains, stalls]))
     }
 }
 
@@ -75,6 +77,33 @@ fn add_counts(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
         ];
         family.push_created(labels, Value::Integer(count), series.created);
         family.set_exemplar(told.exemplar(last_id, |_| 1.0));
+    }
+}
+
+/// Chains that go on now, by what a person acts on.
+fn add_ongoing(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
+    let own = series.images.iter().filter_map(|id| told.counts.get(id)).flatten();
+    let ids: BTreeSet<&str> = own.map(|count| &*count.last_id).collect();
+    let chains = ids.into_iter().filter_map(|id| told.chains.get(id));
+    for chain in chains.filter(|chain| chain.ongoing == Some(true)) {
+        let nowhere = Place::default();
+        let culprit = chain.culprit.as_ref();
+        let place = culprit.map_or(&nowhere, |own| &own.place);
+        let label = |text: &str| text.to_owned().into();
+        family.push(
+            [
+                (&series.pid).into(),
+                (&series.comm).into(),
+                chain.cause.label().into(),
+                label(&chain.id),
+                label(culprit.map_or("", |own| &own.comm)),
+                label(&place.unit),
+                label(&place.pod),
+                label(&chain.victim.place.cpus),
+                label(&place.cpus),
+            ],
+            Value::Integer(1),
+        );
     }
 }
 

@@ -101,13 +101,7 @@ pub(super) fn comparison(account: &Account, chains: &[Chain]) -> String {
         let culprit = chain.culprit.as_ref();
         let culprit =
             culprit.map_or(String::new(), |own| format!(" by {} (PID {})", own.comm, own.pid));
-        let _ = write!(
-            text,
-            "  {}{culprit} [{}]: {:.2} s",
-            chain.cause,
-            chain.severity,
-            chain.attributed_seconds()
-        );
+        let _ = write!(text, "  {}{culprit} [{}]: {}", chain.cause, chain.severity, amount(chain));
         let truth = account.lost_until(chain.last_seen).filter(|truth| *truth > 0.0);
         if let Some(truth) = truth.filter(|_| chain.cause.label() == injected.cause) {
             let error = 100.0 * (chain.attributed_seconds() / truth - 1.0);
@@ -121,9 +115,22 @@ pub(super) fn comparison(account: &Account, chains: &[Chain]) -> String {
     text
 }
 
+/// What the chain took; where others than the culprit took part of it, how much each.
+fn amount(chain: &Chain) -> String {
+    let all = chain.attributed_seconds();
+    let culprit = chain.culprit.as_ref();
+    let own = chain.losses.iter().find(|loss| culprit.is_some_and(|own| own.comm == loss.comm));
+    match own.map(|own| (own.seconds, all - own.seconds)) {
+        Some((own, others)) if others >= 0.01 => {
+            format!("{own:.2} s, and {others:.2} s by others: {all:.2} s")
+        }
+        _ => format!("{all:.2} s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence, Step, Victim};
+    use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence, Loss, Step, Victim};
 
     use super::*;
     use crate::demo::stand_in::{TrueCulprit, Truth};
@@ -146,8 +153,8 @@ mod tests {
             cause: Cause::CpuPreemption,
             effect: Effect::LaunchTail,
             severity,
-            victim: Victim { pid: 5, tid: 5, comm: "demo-trainer".into() },
-            culprit: Some(Culprit { pid: 7, comm: "fluent-bit".into() }),
+            victim: Victim { pid: 5, tid: 5, comm: "demo-trainer".into(), ..Victim::default() },
+            culprit: Some(Culprit { pid: 7, comm: "fluent-bit".into(), ..Culprit::default() }),
             explained: 0.98,
             lost_seconds: 3.8,
             evidence: Evidence::default(),
@@ -161,6 +168,8 @@ mod tests {
             fix: "Pin it.".into(),
             first_seen: 102.0,
             last_seen: 110.0,
+            losses: Vec::new(),
+            ongoing: None,
         }
     }
 
@@ -187,5 +196,15 @@ mod tests {
         let text = comparison(&account(), &[chain(Severity::High)]);
         assert!(text.contains("cpu_preemption by fluent-bit (PID 7): 4.00 s\n"), "{text}");
         assert!(text.contains("3.80 s, where 4.00 s were measured until then (-5.0 %)"), "{text}");
+    }
+
+    #[test]
+    fn what_others_took_is_not_charged_to_the_culprit() {
+        let mut chain = chain(Severity::High);
+        let loss = |comm: &str, seconds| Loss { pid: None, comm: comm.into(), seconds };
+        chain.losses = vec![loss("fluent-bit", 3.2), loss("cron", 0.6)];
+        let text = comparison(&account(), &[chain]);
+        let part = "by fluent-bit (PID 7) [high]: 3.20 s, and 0.60 s by others: 3.80 s, where";
+        assert!(text.contains(part), "{text}");
     }
 }

@@ -102,12 +102,34 @@ impl Sampler {
                 row.facts = facts(&observation, process);
                 row
             }));
+            collapse_ended(&mut view.rows);
             view.rows.sort_by_key(|row| (row.pid, row.id));
         }
         let processes = observation.snapshot.processes;
         self.before = Some((now, processes.into_iter().map(|p| (p.id, p)).collect()));
         view
     }
+}
+
+/// Makes one row of the processes that ended in the interval, where there are several: nobody can act on them. It has the pid
+/// and the details of the one that lost most.
+fn collapse_ended(rows: &mut Vec<Row>) {
+    let (mut ended, live): (Vec<_>, Vec<_>) = rows.drain(..).partition(|row| row.has_ended);
+    *rows = live;
+    ended.sort_by_key(|row| (std::cmp::Reverse(row.shares.lost_time()), row.pid));
+    let count = ended.len();
+    let mut ended = ended.into_iter();
+    let Some(mut all) = ended.next() else { return };
+    for row in ended {
+        all.shares.add(&row.shares);
+        all.launches_per_second += row.launches_per_second;
+        all.live_bytes = all.live_bytes.saturating_add(row.live_bytes);
+        (all.p50, all.p99) = (None, None);
+    }
+    if count > 1 {
+        all.comm = format!("{count} exited");
+    }
+    rows.push(all);
 }
 
 fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, span: Nanos) -> Row {

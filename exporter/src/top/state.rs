@@ -61,10 +61,9 @@ impl Sort {
     fn order(self, a: &Row, b: &Row) -> Ordering {
         let numbers = |number: fn(&Row) -> f64| number(b).total_cmp(&number(a));
         let order = match self {
-            // Shares a viewer cannot tell apart must not make rows change places.
-            Self::Lost => {
-                numbers(|row| row.shares.lost().map_or(-1.0, |lost| (lost * 100.0).round()))
-            }
+            // By time and not by share: a process that made one call and ended lost little, however large a part of its
+            // own time. What a viewer cannot tell apart must not make rows change places.
+            Self::Lost => numbers(|row| (row.shares.lost_time().as_secs_f64() * 100.0).round()),
             Self::Rate => numbers(|row| row.launches_per_second),
             Self::P99 => b.p99.cmp(&a.p99),
             Self::Spread => numbers(|row| row.spread().unwrap_or(-1.0)),

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{Incident, line, render};
+use super::{Incident, Wanted, line, render};
 use crate::fleet::{ClockOffset, FleetAnswer};
+use crate::node::Chains;
 use crate::observation::Outcome;
 
 /// What happened on several nodes.
@@ -45,11 +46,12 @@ impl FleetReport {
     /// Of the chains that were seen within so many seconds before each node answered. `here` is this host's clock, in seconds
     /// since the Unix epoch, for nodes that do not tell theirs.
     #[must_use]
-    pub fn of(answer: FleetAnswer, seconds: f64, here: f64) -> Self {
+    pub fn of(answer: FleetAnswer, seconds: f64, here: f64, wanted: &Wanted) -> Self {
         let warnings = answer.clock_warnings();
         let report = |node: crate::fleet::NodeAnswer| {
-            let observation = node.chains.observed(seconds, here);
-            let incident = Incident::of_window(node.chains.node, node.chains.chains, observation);
+            let observation = node.chains.observed(seconds, here, wanted);
+            let Chains { node: name, chains, .. } = node.chains;
+            let incident = Incident::of_wanted(name, chains, observation, wanted);
             FleetNode { url: node.url.to_string(), clock: node.clock, incident }
         };
         let mut nodes: Vec<FleetNode> = answer.answers.into_iter().map(report).collect();
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
     use crate::fleet::{NodeAnswer, NodeFailure};
     use crate::http::Address;
-    use crate::node::{AskError, Chains};
+    use crate::node::AskError;
     use gpucause_engine::observation::Period;
 
     fn url(text: &str) -> Address {
@@ -127,7 +129,7 @@ mod tests {
                 error: AskError::Unauthorized(url("http://b:1")),
             }],
         };
-        let report = FleetReport::of(answer, 60.0, 0.0);
+        let report = FleetReport::of(answer, 60.0, 0.0, &Wanted::default());
         let text = report.render(false);
         for part in [
             "1 of 2 nodes answered\n",

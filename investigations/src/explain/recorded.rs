@@ -7,7 +7,7 @@ use std::path::Path;
 use gpucause_abi::state::{Reason, Role};
 use serde::Serialize;
 
-use super::Incident;
+use super::{Incident, Wanted, says_something};
 use crate::observation::{Observed, Outcome};
 use crate::recording::{
     CallStatistics, Completeness, Durations, Filter, Kind, NodeIndex, ProcessIndex, Recording,
@@ -190,6 +190,18 @@ impl Report {
     /// # Errors
     /// When the file is damaged.
     pub fn of(path: &Path, recording: &dyn Recording) -> Result<Self, RecordingError> {
+        Self::of_wanted(path, recording, &Wanted::default())
+    }
+
+    /// Tells of the chains in a recording that are asked for.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn of_wanted(
+        path: &Path,
+        recording: &dyn Recording,
+        wanted: &Wanted,
+    ) -> Result<Self, RecordingError> {
         let mut chains = recording.chains()?;
         let (calls, waits) = (recording.calls()?, recording.waits()?);
         let Seen { mut spans, threads, stacks } = observe(recording)?;
@@ -201,11 +213,13 @@ impl Report {
         for (index, node) in (0u16..).map(NodeIndex).zip(recording.nodes()) {
             let (own, others): (Vec<_>, _) = chains.into_iter().partition(|c| c.node == index);
             chains = others;
-            let own = own.into_iter().map(|chain| chain.chain).collect();
+            let own = own.into_iter().map(|chain| chain.chain).filter(says_something).collect();
+            let (own, left_out) = wanted.of(own);
             let span = spans.remove(&index);
             let last = span.map(|(_, until)| moment(until));
             let observation = Observed::of_recording(recording, index, last)?;
-            let incident = Incident::of(node.name.clone(), own, observation);
+            let incident =
+                Incident { left_out, ..Incident::of(node.name.clone(), own, observation) };
             let length = span.map_or(0, |(from, until)| until.abs_diff(from));
             let is_own = |process| node_of(recording, process) == Some(index);
             nodes.push(NodeReport {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::recorded::{NodeReport, Report};
 use super::text::{line, printable, render};
-use crate::moment::utc;
+use gpucause_engine::utc::utc;
 
 /// Rows of a table that are printed; JSON has all.
 const MOST_ROWS: usize = 40;

@@ -5,8 +5,11 @@ use std::fmt::Write as _;
 use gpucause_engine::chain::Chain;
 
 use super::Incident;
-use crate::moment::utc;
 use crate::observation::Outcome;
+use gpucause_engine::utc::utc;
+
+/// Culprits of a chain that are told apart; JSON has more.
+const MOST_LOSSES: usize = 5;
 
 /// Writes the report; `per_process` adds a table of who lost how much. Names are what processes chose, or what answers on
 /// the port: characters that steer a terminal are replaced.
@@ -22,6 +25,9 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
     let node = line(&incident.node);
     for text in incident.observation.lines() {
         writeln!(out, "{}", line(&text))?;
+    }
+    if incident.left_out > 0 {
+        writeln!(out, "NOT SHOWN  causal chains that were not asked for: {}", incident.left_out)?;
     }
     let Some(root) = &incident.root_cause else {
         return nothing_found(out, &node, incident);
@@ -82,6 +88,9 @@ fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt:
             out,
             "{node}: NOT OBSERVED in full. No cause was found in the rest; whether anything else starved a GPU is not known."
         ),
+        _ if incident.left_out > 0 => {
+            writeln!(out, "{node}: no causal chain of those that were asked for.")
+        }
         Outcome::Found | Outcome::NothingFound => writeln!(
             out,
             "{node}: no causal chain. No host-side cause of GPU starvation was found from {} to {} UTC.",
@@ -102,6 +111,18 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
         victim.tid
     )?;
     writeln!(out, "    {}", line(&chain.sentence))?;
+    writeln!(
+        out,
+        "    victim: {} ({})",
+        line(&victim.comm),
+        line(&victim.place.describe(victim.pid))
+    )?;
+    if let Some(own) = &chain.culprit {
+        writeln!(out, "    culprit: {} ({})", line(&own.comm), line(&own.place.describe(own.pid)))?;
+    }
+    if !chain.losses.is_empty() {
+        writeln!(out, "    lost to: {}", line(&losses(chain)))?;
+    }
     for step in &chain.path {
         let (from, to, mechanism) = (line(&step.from), line(&step.to), line(&step.mechanism));
         writeln!(out, "    {from} --({mechanism}, {:.3} s)--> {to}", step.seconds)?;
@@ -121,6 +142,23 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
     )?;
     writeln!(out, "    evidence: {}", numbers.join(" "))?;
     writeln!(out, "    fix: {}", line(&chain.fix))
+}
+
+/// Who took how much of what was lost, those first that took most; what is left was taken by others.
+fn losses(chain: &Chain) -> String {
+    let told = chain.losses.iter().take(MOST_LOSSES);
+    let named: f64 = told.clone().map(|loss| loss.seconds).sum();
+    let mut parts: Vec<_> = told
+        .map(|loss| match loss.pid {
+            Some(pid) => format!("{} (PID {pid}) {:.2} s", loss.comm, loss.seconds),
+            None => format!("{} {:.2} s", loss.comm, loss.seconds),
+        })
+        .collect();
+    let others = chain.lost_seconds - named;
+    if others >= 0.01 {
+        parts.push(format!("others {others:.2} s"));
+    }
+    parts.join(", ")
 }
 
 /// Six digits at most, without those that say nothing.

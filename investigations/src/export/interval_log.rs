@@ -9,8 +9,8 @@ use std::rc::Rc;
 use super::selection::Selected;
 use super::stream::{Clocks, Placed};
 use super::{ExportError, Output};
-use crate::moment::utc;
 use crate::recording::{Completeness, Kind, ProcessIndex, Recording};
+use gpucause_engine::utc::utc;
 use histogram::SparseHistogram;
 
 /// Nanoseconds of an interval.

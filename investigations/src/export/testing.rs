@@ -238,8 +238,8 @@ pub(crate) fn chain(node: NodeIndex, pid: u32, first: f64, last: f64) -> NodeCha
         cause: Cause::CpuPreemption,
         effect: Effect::LaunchTail,
         severity: Severity::High,
-        victim: Victim { pid, tid: pid, comm: "trainer".into() },
-        culprit: Some(Culprit { pid: 7, comm: "fluent-bit".into() }),
+        victim: Victim { pid, tid: pid, comm: "trainer".into(), ..Victim::default() },
+        culprit: Some(Culprit { pid: 7, comm: "fluent-bit".into(), ..Culprit::default() }),
         explained: 0.75,
         lost_seconds: 0.5,
         evidence: Evidence::default().with("preempted_seconds", 0.25),
@@ -253,6 +253,8 @@ pub(crate) fn chain(node: NodeIndex, pid: u32, first: f64, last: f64) -> NodeCha
         fix: "pin it".into(),
         first_seen: begin + first,
         last_seen: begin + last,
+        losses: Vec::new(),
+        ongoing: None,
     };
     NodeChain { node, chain }
 }

@@ -8,7 +8,7 @@ use super::arguments::Rows;
 use super::observed::Coverage;
 use super::source::{Source, failure, failures, node_name};
 use crate::fleet::{self, Limits};
-use gpucause_engine::chain::Chain;
+use gpucause_engine::chain::{Chain, Loss, Place};
 
 /// Chains with their nodes' names, the worst first, and what else is told of the nodes.
 struct Found {
@@ -116,6 +116,21 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
     }
 }
 
+/// Culprits of a chain that are told apart.
+const MOST_LOSSES: usize = 5;
+
+/// A process, and where it runs as far as that is known.
+fn placed(process: Value, place: &Place) -> Value {
+    let mut process = object(process);
+    let Place { unit, pod, container, cpus, cgroup: _ } = place;
+    for (name, value) in [("unit", unit), ("pod", pod), ("container", container), ("cpus", cpus)] {
+        if !value.is_empty() {
+            process.insert(name.into(), answer::name(value));
+        }
+    }
+    process.into()
+}
+
 /// One chain.
 pub(super) fn row(node: Option<&String>, chain: &Chain, page: Page) -> Value {
     let mut row = object(json!({
@@ -123,16 +138,21 @@ pub(super) fn row(node: Option<&String>, chain: &Chain, page: Page) -> Value {
         "cause": chain.cause,
         "effect": chain.effect,
         "severity": chain.severity,
-        "victim": {"pid": chain.victim.pid, "tid": chain.victim.tid, "comm": answer::name(&chain.victim.comm)},
-        "culprit": chain.culprit.as_ref().map(|own| json!({"pid": own.pid, "comm": answer::name(&own.comm)})),
+        "victim": placed(json!({"pid": chain.victim.pid, "tid": chain.victim.tid, "comm": answer::name(&chain.victim.comm)}), &chain.victim.place),
+        "culprit": chain.culprit.as_ref().map(|own| placed(json!({"pid": own.pid, "comm": answer::name(&own.comm)}), &own.place)),
+        "ongoing": chain.ongoing,
         "explained": rounded(chain.explained),
         "attributed_seconds": rounded(chain.attributed_seconds()),
         "lost_seconds": rounded(chain.lost_seconds),
-        "sentence": answer::text(&chain.sentence, 600),
-        "fix": answer::text(&chain.fix, 400),
+        "sentence": answer::text(&chain.sentence, 800),
+        "fix": answer::text(&chain.fix, 800),
     }));
     if let Some(node) = node {
         row.insert("node".into(), answer::name(node));
+    }
+    if !chain.losses.is_empty() {
+        let loss = |own: &Loss| json!({"pid": own.pid, "comm": answer::name(&own.comm), "seconds": rounded(own.seconds)});
+        row.insert("lost_to".into(), chain.losses.iter().take(MOST_LOSSES).map(loss).collect());
     }
     if page.detail {
         row.insert("first_seen".into(), json!(chain.first_seen));

@@ -25,8 +25,8 @@ pub(crate) fn chain() -> Chain {
         cause: Cause::LockWait,
         effect: Effect::LaunchTail,
         severity: Severity::High,
-        victim: Victim { pid: 7, tid: 8, comm: HOSTILE.into() },
-        culprit: Some(Culprit { pid: 7, comm: "holder".into() }),
+        victim: Victim { pid: 7, tid: 8, comm: HOSTILE.into(), ..Victim::default() },
+        culprit: Some(Culprit { pid: 7, comm: "holder".into(), ..Culprit::default() }),
         explained: 0.934,
         lost_seconds: 8.9,
         evidence: Evidence::default().with("p99_seconds", 0.0041),
@@ -40,6 +40,8 @@ pub(crate) fn chain() -> Chain {
         fix: "Hold it shorter.".into(),
         first_seen: 10.0,
         last_seen: 20.0,
+        losses: Vec::new(),
+        ongoing: None,
     }
 }
 

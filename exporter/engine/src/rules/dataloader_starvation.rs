@@ -63,7 +63,7 @@ impl Workers {
             if sum(parts) > most {
                 most = sum(parts);
                 let comm = worker.now.comm.to_text();
-                all.busiest = Some(Culprit { pid: worker.now.tgid.0, comm });
+                all.busiest = Some(Culprit { pid: worker.now.tgid.0, comm, ..Culprit::default() });
             }
         }
         all

@@ -110,8 +110,12 @@ impl Rule for NcclLateRank {
             .with("lost_share", lost_share)
             .with("explained_share", explained);
         let (comm, name) = (victim.now.comm.to_text(), name_of(victim));
-        let culprit = Culprit { pid: late.now.tgid.0, comm: late.now.comm.to_text() };
-        let sentence = "Rank {late_rank|count} comes late to the collectives: rank {rank|count} of {comm} waits \
+        let late_name = name_of(late);
+        let (pid, late_comm) = (late.now.tgid.0, late.now.comm.to_text());
+        let culprit = Culprit { pid, comm: late_comm, ..Culprit::default() };
+        let mut names = vec![("comm", &*comm), ("late", &*late_name)];
+        names.extend(scene.host.map(|host| ("host", host)));
+        let sentence = "Rank {late_rank|count}, {late}[ on {host}], comes late to the collectives: rank {rank|count} of {comm} waits \
                         {waiting_share|percent} of its time in them, the late one {late_rank_waiting_share|percent}.";
         let step = |from: String, to: String, mechanism: &str, time: Nanos| Step {
             from,
@@ -126,7 +130,7 @@ impl Rule for NcclLateRank {
             subject: index,
             tid: Some(own_thread.tid),
             path: vec![
-                step(culprit.comm.clone(), name.clone(), "comes late to collectives", late_busy),
+                step(late_name.clone(), name.clone(), "comes late to collectives", late_busy),
                 step(name, effect.label().into(), "waits in collectives", attributed),
             ],
             culprit: Some(culprit),
@@ -135,7 +139,7 @@ impl Rule for NcclLateRank {
             // It waits in collectives and for the GPU, in states that are not lost.
             lost: Nanos(0),
             lost_share,
-            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            sentence: tell(sentence, &evidence, &names),
             fix: "Look at the late rank's own chains and time account; if it has none, compare its input sizes, its GPU's clocks and its CPUs with those of the others."
                 .into(),
             evidence,

@@ -16,7 +16,10 @@ fn every_rank_that_waits_names_the_one_that_is_late() {
     assert_eq!(victims, [100, 101, 103]);
     for chain in chains {
         assert_eq!((chain.cause, chain.severity), (Cause::NcclLateRank, Severity::High));
-        assert_eq!(chain.culprit, Some(Culprit { pid: 102, comm: "train".into() }));
+        assert_eq!(
+            chain.culprit,
+            Some(Culprit { pid: 102, comm: "train".into(), ..Culprit::default() })
+        );
         takes(chain, u64::from(TROUBLE) * 800 * MS);
     }
 }
@@ -175,7 +178,10 @@ fn a_worker_that_is_killed_for_lack_of_memory_is_told_at_once_and_once() {
         assert_eq!((chain.effect, chain.severity), (Effect::ProcessKilled, Severity::High));
         (chain.id.clone(), chain.sentence.clone())
     };
-    assert_eq!(sentence, "The kernel killed 1 of the workers of train because memory ran out.");
+    assert!(
+        sentence
+            .starts_with("The kernel killed 1 of the workers of train because memory ran out. ")
+    );
     host.run(5, steady);
     let chain = host.only(Cause::OomKill);
     assert!(chain.id == id && chain.first_seen == chain.last_seen, "{chain:?}");

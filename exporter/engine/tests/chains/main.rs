@@ -11,6 +11,7 @@ mod host;
 #[path = "../fixture/process.rs"]
 mod process;
 
+mod commands;
 mod healthy;
 mod job;
 mod laws;
@@ -20,3 +21,4 @@ mod scheduler;
 mod sentences;
 mod stories;
 mod waits;
+mod windows;

@@ -11,7 +11,7 @@ use crate::stories::{self, HOG, TROUBLE, steady, trained};
 const SCHEDULER: [Cause; 3] = [Cause::CpuPreemption, Cause::RunqueueWait, Cause::NoisyCgroup];
 
 fn hog() -> Culprit {
-    Culprit { pid: 900, comm: "hog".into() }
+    Culprit { pid: 900, comm: "hog".into(), ..Culprit::default() }
 }
 
 #[test]

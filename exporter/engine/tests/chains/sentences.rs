@@ -36,11 +36,14 @@ fn nameless(chain: &Chain) -> String {
     // A hang names the call: "cuMemcpy2D does not return".
     let calls = chain.path.iter().filter_map(|step| step.mechanism.split(' ').next());
     let calls = calls.filter(|name| name.starts_with("cu") || name.starts_with("nccl"));
+    // Its moments are the chain's own.
+    let told = chain.sentence.replace(&chain.when(), "");
     let names =
         culprit.chain(path).chain(calls.map(str::to_owned)).chain([chain.victim.comm.clone()]);
-    names
-        .filter(|name| !name.is_empty())
-        .fold(chain.sentence.clone(), |told, n| told.replace(&n, ""))
+    let mut names: Vec<_> = names.filter(|name| !name.is_empty()).collect();
+    // A name may be the beginning of another.
+    names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+    names.into_iter().fold(told, |told, n| told.replace(&n, ""))
 }
 
 pub(crate) fn told_numbers_are_evidence(chain: &Chain) {

@@ -222,6 +222,12 @@ pub(crate) fn copying_blocks() -> Host {
 /// Rank 2 of four computes while the others wait for it.
 pub(crate) fn late_rank() -> Host {
     let mut host = Host::new();
+    run_late_rank(&mut host);
+    host
+}
+
+/// The same, on a host that is there.
+pub(crate) fn run_late_rank(host: &mut Host) {
     for rank in 0..4 {
         host.start("train", 100 + rank).now.rank = Some((rank, 4));
     }
@@ -237,7 +243,6 @@ pub(crate) fn late_rank() -> Host {
     host.run_all(8, |processes, _| work(processes, 0));
     host.is_silent();
     host.run_all(TROUBLE, |processes, _| work(processes, 800 * MS));
-    host
 }
 
 /// Every GPU of the host runs below its clock; the thread launches half as much and waits for the GPU.

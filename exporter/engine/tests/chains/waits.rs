@@ -12,7 +12,10 @@ fn the_holder_of_a_lock_is_named() {
     let host = stories::locked();
     let chain = host.only(Cause::LockWait);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::High));
-    assert_eq!(chain.culprit, Some(Culprit { pid: 100, comm: "lock-holder".into() }));
+    assert_eq!(
+        chain.culprit,
+        Some(Culprit { pid: 100, comm: "lock-holder".into(), ..Culprit::default() })
+    );
     lost(chain, u64::from(TROUBLE) * 680 * MS);
 }
 
@@ -21,7 +24,10 @@ fn only_the_waits_inside_launches_are_lost_to_the_lock_that_launches_wait_for() 
     let host = stories::locked_in_launches();
     let chain = host.only(Cause::LockWait);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::Medium));
-    assert_eq!(chain.culprit, Some(Culprit { pid: 100, comm: "lock-holder".into() }));
+    assert_eq!(
+        chain.culprit,
+        Some(Culprit { pid: 100, comm: "lock-holder".into(), ..Culprit::default() })
+    );
     lost(chain, u64::from(TROUBLE) * 200 * MS);
 }
 
@@ -139,7 +145,10 @@ fn what_others_did_to_another_thread_is_not_blamed_for_this_one() {
     });
     let chain = host.only(Cause::CpuPreemption);
     assert_eq!(chain.victim.tid, 100);
-    assert_eq!(chain.culprit, Some(Culprit { pid: 901, comm: "fluent-bit".into() }));
+    assert_eq!(
+        chain.culprit,
+        Some(Culprit { pid: 901, comm: "fluent-bit".into(), ..Culprit::default() })
+    );
 }
 
 #[test]

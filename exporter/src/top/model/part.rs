@@ -132,12 +132,23 @@ impl Shares {
         Nanos(self.0.iter().sum())
     }
 
+    /// The time that was lost.
+    pub(crate) fn lost_time(&self) -> Nanos {
+        let lost = Part::ALL.into_iter().filter(|part| part.is_lost());
+        Nanos(lost.map(|part| self.of(part).0).sum())
+    }
+
+    /// Adds another process's time.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (own, other) in self.0.iter_mut().zip(other.0) {
+            *own += other;
+        }
+    }
+
     /// The part of the time that was lost, of 1; `None` when there was no time.
     pub(crate) fn lost(&self) -> Option<f64> {
-        let lost: u64 =
-            Part::ALL.into_iter().filter(|part| part.is_lost()).map(|p| self.of(p).0).sum();
         let total = self.total().0;
-        (total > 0).then(|| lost as f64 / total as f64)
+        (total > 0).then(|| self.lost_time().0 as f64 / total as f64)
     }
 
     /// So many cells, divided as the time is: each part gets what it fills, and the cells that are left go to those that fill

@@ -305,3 +305,22 @@ fn a_bar_has_as_many_cells_as_asked_for_and_is_divided_as_the_time_is() {
         assert_eq!(letters(&rows[0], cells).len(), cells);
     }
 }
+
+#[test]
+fn processes_that_ended_are_one_row_and_rank_below_what_lost_more_seconds() {
+    let mut rows = rows();
+    let live = rows.len();
+    let brief = |pid: u32| {
+        let mut row = rows[0].clone();
+        (row.id, row.pid, row.has_ended) = (ProcId(pid), Tgid(pid), true);
+        row.shares = Shares::default();
+        row
+    };
+    let ended: Vec<Row> = (1..=22).map(brief).collect();
+    rows.extend(ended);
+    super::collapse_ended(&mut rows);
+    super::super::state::State::default().arrange(&mut rows);
+    assert_eq!(rows.len(), live + 1);
+    let last = rows.last().unwrap();
+    assert_eq!((&*last.comm, last.has_ended), ("22 exited", true));
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpucause_abi::state::Reason;
-use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence};
+use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence, Severity};
 
 use super::told::{Blamed, Finding, actor, fix};
 use super::{EXPLAINED, Scene, Waits, seconds, share};
@@ -314,7 +314,12 @@ impl Scene<'_> {
             let Some(process) = self.file.lists.process_of_thread(node, tid) else { continue };
             let calls = self.outermost.range((process, 0)..=(process, u32::MAX)).next();
             if let (None, Some(thread)) = (calls, self.captured(process, tid)) {
-                chains.extend(self.disk_alone(process, tid, thread));
+                let chain = self.disk_alone(process, tid, thread);
+                // Nothing shows that it feeds a GPU.
+                chains.extend(chain.map(|mut chain| {
+                    chain.chain.severity = Severity::Low;
+                    chain
+                }));
             }
         }
         chains

@@ -74,7 +74,12 @@ impl Scene<'_> {
             cause,
             effect,
             severity: Severities::default().of(if unexplained { 0.0 } else { lost_share }),
-            victim: Victim { pid: process.pid, tid: finding.tid, comm: process.comm.clone() },
+            victim: Victim {
+                pid: process.pid,
+                tid: finding.tid,
+                comm: process.comm.clone(),
+                ..Victim::default()
+            },
             culprit: finding.culprit,
             explained: finding.explained,
             lost_seconds: if cause.loses_time() { attributed_seconds } else { 0.0 },
@@ -84,6 +89,8 @@ impl Scene<'_> {
             fix: finding.fix,
             first_seen: first as f64 / 1e9,
             last_seen: last as f64 / 1e9,
+            losses: Vec::new(),
+            ongoing: None,
         };
         Some(NodeChain { node: process.node, chain })
     }
@@ -94,7 +101,7 @@ impl Scene<'_> {
         let node = lists.get(process)?.node;
         let comm = lists.task_name(node, task).unwrap_or("unknown").to_owned();
         let owner = lists.process_of_thread(node, task).and_then(|owner| lists.get(owner));
-        Some(Culprit { pid: owner.map_or(task, |owner| owner.pid), comm })
+        Some(Culprit { pid: owner.map_or(task, |owner| owner.pid), comm, ..Culprit::default() })
     }
 
     /// The chain of a finding whose cause is known.

@@ -3,7 +3,8 @@
 use time::OffsetDateTime;
 
 /// A moment of the day, UTC, such as `07:03:12`; with the date when it is asked for.
-pub(crate) fn utc(unix_seconds: f64, with_date: bool) -> String {
+#[must_use]
+pub fn utc(unix_seconds: f64, with_date: bool) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a moment beyond the range is clamped, and then refused below"

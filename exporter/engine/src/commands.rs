@@ -1,0 +1,206 @@
+//! What to run against a chain, with the PIDs, units and CPUs that it names.
+
+use std::collections::BTreeSet;
+
+use crate::chain::{Cause, Chain, Culprit, Effect, Place};
+
+/// CPUs that are read from a list: more than any kernel has.
+const MOST_CPUS: u32 = 8192;
+
+/// The advice, and the commands after it.
+pub(crate) fn with(advice: &str, chain: &Chain, online: &str) -> String {
+    let commands = of(chain, online);
+    let commands: Vec<_> = commands.iter().map(|command| format!("`{command}`")).collect();
+    format!("{advice} Run: {}.", commands.join(", "))
+}
+
+/// Commands for the cause, the one that changes least first. `online` are the CPUs of the host.
+fn of(chain: &Chain, online: &str) -> Vec<String> {
+    let (pid, tid) = (chain.victim.pid, chain.victim.tid);
+    let culprit = chain.culprit.as_ref();
+    if chain.effect == Effect::Hang {
+        return vec![format!("py-spy dump --native --pid {pid}"), stacks(pid)];
+    }
+    match chain.cause {
+        Cause::CpuPreemption | Cause::RunqueueWait => match culprit {
+            Some(culprit) => apart(culprit, &chain.victim.place, online),
+            None => vec![format!("renice -n -10 -p {tid}"), format!("taskset -acp {pid}")],
+        },
+        Cause::NoisyCgroup => limit(&chain.victim.place, pid),
+        Cause::LockWait => {
+            vec![format!("py-spy dump --native --pid {pid}"), stacks(pid)]
+        }
+        Cause::BlockIo => vec![format!("ionice -c 2 -n 0 -p {tid}"), record(pid)],
+        Cause::PageFault => vec![format!("grep -E 'VmRSS|VmSwap' /proc/{pid}/status"), record(pid)],
+        Cause::DataloaderStarvation => {
+            let worker = culprit.map_or(pid, |worker| worker.pid);
+            vec![format!("py-spy dump --pid {worker}"), format!("ionice -c 2 -n 0 -p {worker}")]
+        }
+        Cause::NcclLateRank => {
+            let late = culprit.map_or(pid, |late| late.pid);
+            vec![format!("gpucause explain --pid {late}"), format!("py-spy dump --pid {late}")]
+        }
+        Cause::ClockThrottling => {
+            vec!["nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE".into()]
+        }
+        Cause::OomKill => {
+            let since = (chain.first_seen - 60.0).max(0.0);
+            vec![format!("journalctl -k --since @{since:.0} --grep 'oom-kill|Killed process'")]
+        }
+        Cause::ImplicitSync
+        | Cause::AllocatorChurn
+        | Cause::MemoryLeak
+        | Cause::GraphRecapture
+        | Cause::ColdStart
+        | Cause::LargeCopy
+        | Cause::Unexplained => vec![record(pid)],
+    }
+}
+
+fn record(pid: u32) -> String {
+    format!("gpucause record --db trace-{pid}.db --duration 30s --pid {pid}")
+}
+
+fn stacks(pid: u32) -> String {
+    format!("gdb -p {pid} -batch -ex 'thread apply all bt'")
+}
+
+/// Keeps the culprit off the victim's CPUs; where those are all, on the last one.
+fn apart(culprit: &Culprit, victim: &Place, online: &str) -> Vec<String> {
+    let (all, theirs) = (cpus(online), cpus(&victim.cpus));
+    let allowed = cpus(&culprit.place.cpus);
+    let others: BTreeSet<u32> = all.difference(&theirs).copied().collect();
+    let room = if all.len() < 2 || theirs.is_empty() {
+        BTreeSet::new()
+    } else if others.is_empty() {
+        all.iter().next_back().copied().into_iter().collect()
+    } else {
+        others
+    };
+    let mut commands = Vec::new();
+    // One that is there already is not moved.
+    if !room.is_empty() && allowed != room {
+        let room = list(&room);
+        commands.push(format!("taskset -acp {room} {}", culprit.pid));
+        // What moves the culprit's unit must not move the victim.
+        if let Some(unit) = service(&culprit.place).filter(|_| culprit.place.unit != victim.unit) {
+            commands.push(format!("systemctl set-property --runtime {unit} AllowedCPUs={room}"));
+        }
+    }
+    commands.push(format!("renice -n 19 -p {}", culprit.pid));
+    commands
+}
+
+/// Takes the CPU limit away where systemd set it; else shows it.
+fn limit(place: &Place, pid: u32) -> Vec<String> {
+    let mut commands: Vec<String> = service(place)
+        .map(|unit| format!("systemctl set-property --runtime {unit} CPUQuota="))
+        .into_iter()
+        .collect();
+    let path = format!("/sys/fs/cgroup{}/cpu.max", place.cgroup);
+    commands.extend(quoted(&path).filter(|_| !place.cgroup.is_empty()).map(|p| format!("cat {p}")));
+    if commands.is_empty() {
+        commands.push(format!("cat /proc/{pid}/cgroup"));
+    }
+    commands
+}
+
+/// The unit's name, quoted, where it is a service of its own and not all that a user runs.
+fn service(place: &Place) -> Option<String> {
+    let is_own = place.unit.ends_with(".service") && !place.unit.starts_with("user@");
+    quoted(&place.unit).filter(|_| is_own)
+}
+
+/// As one word for a shell; nothing for what no shell is to be given: an option, or text that shows as another.
+fn quoted(word: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
+    let shows = |c: char| c == ' ' || c.is_ascii_graphic();
+    match word {
+        "" => None,
+        // The commands stand between backticks.
+        word if word.starts_with('-') || word.contains('`') || !word.chars().all(shows) => None,
+        word if word.chars().all(is_plain) => Some(word.to_owned()),
+        word => Some(format!("'{}'", word.replace('\'', r"'\''"))),
+    }
+}
+
+/// The CPUs of a list such as `0-3,8`; none of what is no list.
+fn cpus(text: &str) -> BTreeSet<u32> {
+    let range = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let (from, to) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
+        (from <= to && to < MOST_CPUS).then_some(from..=to)
+    };
+    let ranges: Option<Vec<_>> = text.trim().split(',').map(range).collect();
+    ranges.into_iter().flatten().flatten().collect()
+}
+
+/// A list of CPUs, ranges put together.
+fn list(cpus: &BTreeSet<u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    let range = |&(from, to): &(u32, u32)| {
+        if from == to { from.to_string() } else { format!("{from}-{to}") }
+    };
+    ranges.iter().map(range).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read_and_written_as_the_kernel_does() {
+        for text in ["0", "0-3", "0-3,8", "1,3,5-6"] {
+            assert_eq!(list(&cpus(text)), text);
+        }
+        for text in ["", "x", "3-1", "0-99999", "1,,2"] {
+            assert!(cpus(text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_name_is_one_word_or_none() {
+        assert_eq!(quoted("fluent-bit.service").as_deref(), Some("fluent-bit.service"));
+        assert_eq!(quoted("a b.service").as_deref(), Some("'a b.service'"));
+        assert_eq!(quoted("$(reboot).service").as_deref(), Some("'$(reboot).service'"));
+        assert_eq!(quoted("';reboot;'").as_deref(), Some(r"''\'';reboot;'\'''"));
+        for word in ["", "-H.service", "`reboot`.service", "a\nb.service", "a\u{202e}b"] {
+            assert_eq!(quoted(word), None, "{word:?}");
+        }
+    }
+
+    #[test]
+    fn a_culprit_is_kept_off_the_victims_cpus_and_is_not_moved_twice() {
+        let place = |unit: &str, cpus: &str| Place {
+            unit: unit.into(),
+            cpus: cpus.into(),
+            ..Place::default()
+        };
+        let culprit = |place| Culprit { pid: 28576, comm: "fluent-bit".into(), place };
+        let run = |own, victim: &str, online| apart(&culprit(own), &place("", victim), online);
+        let renice = "renice -n 19 -p 28576";
+        assert_eq!(
+            run(place("fluent-bit.service", "0-3"), "1-3", "0-3"),
+            [
+                "taskset -acp 0 28576",
+                "systemctl set-property --runtime fluent-bit.service AllowedCPUs=0",
+                renice
+            ]
+        );
+        assert_eq!(run(place("", "0-3"), "0-3", "0-3"), ["taskset -acp 3 28576", renice]);
+        assert_eq!(run(place("x.service", "0"), "1-3", "0-3"), [renice]);
+        assert_eq!(run(place("x.service", "0"), "0", "0"), [renice]);
+        assert_eq!(run(place("", ""), "", ""), [renice]);
+        let pinned = ["taskset -acp 0 28576", renice];
+        assert_eq!(run(place("user@1000.service", "0-3"), "1-3", "0-3"), pinned);
+        let together =
+            apart(&culprit(place("slurmd.service", "0-3")), &place("slurmd.service", "1-3"), "0-3");
+        assert_eq!(together, pinned, "the unit is the victim's as well");
+    }
+}

@@ -1,0 +1,78 @@
+//! Each chain says of which time it is, and who took how much of it.
+
+use gpucause_abi::state::{Phase, Reason, Relation};
+use gpucause_engine::Engine;
+use gpucause_engine::chain::{Cause, Effect};
+use gpucause_engine::settings::Settings;
+
+use crate::host::Host;
+use crate::process::{MS, US, Whom};
+use crate::stories::{self, HOG, steady};
+
+#[test]
+fn every_sentence_names_its_window_and_whether_the_chain_is_ongoing() {
+    for story in stories::ALL {
+        for chain in story().chains() {
+            let window = chain.evidence.get("window_seconds").unwrap();
+            let expected = match chain.effect {
+                Effect::MemoryGrowth => 300.0,
+                Effect::LaunchTail | Effect::CopyTail => window,
+                _ => 2.0,
+            };
+            assert!(window > 0.0 && (window - expected).abs() < 1e-6, "{window}: {chain:#?}");
+            assert!(chain.sentence.contains("Measured over "), "{}", chain.sentence);
+        }
+    }
+}
+
+#[test]
+fn a_chain_that_is_not_seen_any_more_has_ended_when_it_was_seen_last() {
+    let mut host = stories::preempted();
+    let chain = host.only(Cause::CpuPreemption).clone();
+    assert_eq!(chain.ongoing, Some(true));
+    assert!(chain.sentence.contains("UTC; ongoing since 2023-11-14 22:13:"), "{}", chain.sentence);
+    host.run(4, steady);
+    let ended = host.only(Cause::CpuPreemption);
+    assert_eq!(ended.ongoing, Some(false));
+    assert!(ended.sentence.contains("; ended then, after it began at 2023-11-14 22:13:"));
+    assert_eq!(ended.last_seen, chain.last_seen);
+}
+
+#[test]
+fn chains_end_when_there_is_nothing_to_look_at() {
+    let mut host = stories::preempted();
+    host.engine.end();
+    assert_eq!(host.only(Cause::CpuPreemption).ongoing, Some(false));
+}
+
+#[test]
+fn the_loss_is_split_by_culprit() {
+    let mut host = stories::trained();
+    let other = Whom("cron", 901, Relation::Other);
+    host.run(stories::TROUBLE, |train| {
+        steady(train);
+        train.calls("cudaLaunchKernel", 30, 5 * US, &[(Reason::Preempted, 4 * MS)]);
+        train.blame(Phase::Launch, Reason::Preempted, HOG, 120 * MS, 0);
+        train.waits(Reason::Preempted, HOG, 400 * MS, 0);
+        train.waits(Reason::Runqueue, other, 80 * MS, 0);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    let windows = f64::from(stories::TROUBLE);
+    let [hog, cron] = &chain.losses[..] else { panic!("{:?}", chain.losses) };
+    assert_eq!((&*hog.comm, hog.pid, &*cron.comm, cron.pid), ("hog", Some(900), "cron", Some(901)));
+    assert!((hog.seconds - windows * 0.52).abs() < 1e-6, "{hog:?}");
+    assert!((cron.seconds - windows * 0.08).abs() < 1e-6, "{cron:?}");
+    assert!((chain.lost_seconds - hog.seconds - cron.seconds).abs() < 1e-6, "{chain:#?}");
+}
+
+#[test]
+fn a_late_rank_is_named_with_its_pid_and_its_host() {
+    let host = stories::late_rank();
+    let chain = host.chains()[0];
+    assert!(chain.sentence.starts_with("Rank 2, train (102), comes late"), "{}", chain.sentence);
+    let mut host = Host::new();
+    host.engine = Engine::new(Settings::default()).on_host("gpu-1");
+    stories::run_late_rank(&mut host);
+    let chain = host.chains()[0];
+    assert!(chain.sentence.starts_with("Rank 2, train (102) on gpu-1, comes late"), "{chain:#?}");
+}
