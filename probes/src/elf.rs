@@ -16,6 +16,7 @@ use object::elf::{
 use thiserror::Error;
 
 mod exported_data;
+mod inside;
 mod kernel_handles;
 mod link_address;
 mod names;
@@ -108,6 +109,8 @@ pub struct LibraryImage {
     pub sites: Vec<ProbeSite>,
     /// Traced functions that lie outside every executable segment.
     pub unplaced: usize,
+    /// Symbols of traced functions that point into another function. A probe there could be in the middle of an instruction.
+    pub misplaced: Vec<String>,
     /// Traced functions that share their code with a site of another op, and count as that op.
     pub folded: usize,
 }
@@ -211,8 +214,9 @@ fn read(file: &File, tables: &[(SectionType, u64)]) -> Result<LibraryImage, ElfE
     for &(kind, most) in tables {
         read_symbols(&source, &sections, (kind, most), &mut functions)?;
     }
-    let mut image =
-        LibraryImage { build_id: build_id(&source, &segments)?, ..LibraryImage::default() };
+    let misplaced = inside::remove(&source, &sections, tables, &mut functions)?;
+    let build_id = build_id(&source, &segments)?;
+    let mut image = LibraryImage { build_id, misplaced, ..LibraryImage::default() };
     place(&source, &segments, functions, &mut image)?;
     Ok(image)
 }

@@ -195,6 +195,10 @@ impl<L> Registry<L> {
             Ok(image) => Ok(image),
             Err(error) => Err((Verdict::Broken(error.to_string()), None)),
         };
+        if let Some(functions) = image.as_ref().ok().filter(|image| !image.misplaced.is_empty()) {
+            let functions = &functions.misplaced;
+            tracing::warn!(path = %path.display(), ?functions, "no probes: the symbols point into other functions");
+        }
         match image {
             Err((verdict, build_id)) => {
                 self.dismiss(id, stamp, kind, Report { path, build_id, verdict });

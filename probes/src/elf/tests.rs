@@ -53,6 +53,15 @@ fn an_alias_of_one_function_is_one_site() {
 }
 
 #[test]
+fn a_symbol_that_points_into_another_function_is_no_site() {
+    // Functions of a specimen are 8 bytes long.
+    let functions = [function("other", 0), function("cudaMalloc", 1), function("cudaFree", 16)];
+    let image = read(&library(&functions, &[0x55; 32], &[1])).unwrap();
+    assert_eq!(sites(&image), [("cudaFree", 16)]);
+    assert_eq!(image.misplaced, ["cudaMalloc"]);
+}
+
+#[test]
 fn variants_at_other_addresses_are_sites_of_the_same_op() {
     let functions = [function("cuMemAlloc", 0), function("cuMemAlloc_v2", 16)];
     let image = read(&library(&functions, &[0x55; 32], &[1])).unwrap();
@@ -80,7 +89,7 @@ fn undefined_symbols_and_data_are_no_sites() {
 #[test]
 fn a_function_outside_the_code_is_counted() {
     let far = Function { address: u64::MAX, ..function("cudaMemset", 0) };
-    let functions = [function("cudaFree", 32), far, function("cudaMalloc", 31)];
+    let functions = [function("cudaFree", 39), far, function("cudaMalloc", 31)];
     let image = read(&library(&functions, &[0x55; 32], &[1])).unwrap();
     assert_eq!(sites(&image), [("cudaMalloc", 31)]);
     assert_eq!(image.unplaced, 2);
