@@ -14,7 +14,33 @@ use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, Switch}
 #[must_use]
 pub fn c_header() -> String {
     let mut text = String::from("/* Generated from the gpucause-abi crate. */\n#pragma once\n\n");
-    let defines = [
+    for (name, value) in constants() {
+        let _ = writeln!(text, "#define {name} {value}");
+    }
+    c_enum(&mut text, Api::C_PREFIX, Api::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Class::C_PREFIX, Class::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Reason::C_PREFIX, Reason::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Relation::C_PREFIX, Relation::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Role::C_PREFIX, Role::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, CopyKind::C_PREFIX, CopyKind::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, ArgRole::C_PREFIX, ArgRole::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, BytesKind::C_PREFIX, BytesKind::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Phase::C_PREFIX, Phase::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Switch::C_PREFIX, Switch::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, Fault::C_PREFIX, Fault::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, BlockOperation::C_PREFIX, BlockOperation::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, HistKind::C_PREFIX, HistKind::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, SelfCounter::C_PREFIX, SelfCounter::ALL.iter().map(|v| v.label()));
+    c_enum(&mut text, EventKind::C_PREFIX, EventKind::ALL.iter().map(|v| v.label()));
+    for record in c_records().iter().chain(&event::c_records()).chain(&python::c_records()) {
+        c_record(&mut text, record);
+    }
+    text
+}
+
+/// Numbers that both languages share.
+fn constants() -> Vec<(&'static str, usize)> {
+    vec![
         ("HIST_UNIT_SLOTS", hist::UNIT_SLOTS as usize),
         ("HIST_SUB_SLOTS", hist::SUB_SLOTS as usize),
         ("HIST_UNIT_SHIFT", hist::UNIT_SHIFT as usize),
@@ -71,29 +97,7 @@ pub fn c_header() -> String {
         ("EVENT_SAMPLED", event::EVENT_SAMPLED.into()),
         ("EVENT_HELPER", event::EVENT_HELPER.into()),
         ("EVENT_LOCK", event::EVENT_LOCK.into()),
-    ];
-    for (name, value) in defines {
-        let _ = writeln!(text, "#define {name} {value}");
-    }
-    c_enum(&mut text, Api::C_PREFIX, Api::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, Class::C_PREFIX, Class::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, Reason::C_PREFIX, Reason::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, Relation::C_PREFIX, Relation::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, Role::C_PREFIX, Role::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, CopyKind::C_PREFIX, CopyKind::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, ArgRole::C_PREFIX, ArgRole::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, BytesKind::C_PREFIX, BytesKind::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, Phase::C_PREFIX, Phase::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, Switch::C_PREFIX, Switch::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, Fault::C_PREFIX, Fault::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, BlockOperation::C_PREFIX, BlockOperation::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, HistKind::C_PREFIX, HistKind::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, SelfCounter::C_PREFIX, SelfCounter::ALL.iter().map(|v| v.label()));
-    c_enum(&mut text, EventKind::C_PREFIX, EventKind::ALL.iter().map(|v| v.label()));
-    for record in c_records().iter().chain(&event::c_records()).chain(&python::c_records()) {
-        c_record(&mut text, record);
-    }
-    text
+    ]
 }
 
 fn c_record(text: &mut String, record: &CRecord) {

@@ -109,8 +109,7 @@ impl Rule for NcclLateRank {
             .with("late_rank_busy_seconds", late_busy.as_secs_f64())
             .with("lost_share", lost_share)
             .with("explained_share", explained);
-        let (comm, name) = (victim.now.comm.to_text(), name_of(victim));
-        let late_name = name_of(late);
+        let (comm, name, late_name) = (victim.now.comm.to_text(), name_of(victim), name_of(late));
         let (pid, late_comm) = (late.now.tgid.0, late.now.comm.to_text());
         let culprit = Culprit { pid, comm: late_comm, ..Culprit::default() };
         let mut names = vec![("comm", &*comm), ("late", &*late_name)];
