@@ -1,7 +1,7 @@
 //! Adding one process's accounts to another's.
 
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::snapshot::{CallSnapshot, HostUse, ProcessSnapshot, Wait};
+use gpucause_abi::snapshot::{CallSnapshot, HostUse, LaunchSampling, ProcessSnapshot, Wait};
 
 /// Adds the accounts of `image` to those of `sum`; identity, beginning and end of `sum` stay.
 pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
@@ -27,13 +27,7 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
             None => sum.stalls.push(stall.clone()),
         }
     }
-    let (launches, own) = (&mut sum.launches, &image.launches);
-    launches.untimed += own.untimed;
-    launches.estimated += own.estimated;
-    launches.unobserved.0 += own.unobserved.0;
-    if launches.step.timed_share() > own.step.timed_share() {
-        launches.step = own.step;
-    }
+    absorb_launches(&mut sum.launches, &image.launches);
     for &(op, code, count) in &image.errors {
         match sum.errors.iter_mut().find(|own| (own.0, own.1) == (op, code)) {
             Some(own) => own.2 += count,
@@ -86,6 +80,15 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
         }
     }
     absorb_host(&mut sum.host, &image.host);
+}
+
+fn absorb_launches(launches: &mut LaunchSampling, own: &LaunchSampling) {
+    launches.untimed += own.untimed;
+    launches.estimated += own.estimated;
+    launches.unobserved.0 += own.unobserved.0;
+    if launches.step.timed_share() > own.step.timed_share() {
+        launches.step = own.step;
+    }
 }
 
 fn absorb_host(sum: &mut HostUse, image: &HostUse) {

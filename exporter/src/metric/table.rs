@@ -144,7 +144,7 @@ metrics! {
         "Causal chains found, each counted once for every severity it reaches; the exemplar names the last.";
     CAUSAL_CHAIN_INFO: Info "gpucause_causal_chain_info", None,
         ["pid", "comm", "cause", "chain_id", "culprit", "culprit_unit", "culprit_pod", "cpus", "culprit_cpus"],
-        "Causal chains that are ongoing: whom to act on, and the CPUs that victim and culprit may run on; a label is empty where it is not known, and the culprit's PID is at /api/v1/chains.";
+        "Ongoing causal chains: whom to act on, and the CPUs that victim and culprit may run on; a label is empty where it is not known, and the culprit's PID is at /api/v1/chains.";
     STALL_SECONDS: Counter "gpucause_stall_seconds", SECONDS,
         ["pid", "comm", "cause"],
         "GPU-feeding time lost to a proven cause: the part of gpucause_dispatcher_lost_seconds_total that causal chains attribute to it, over all causes never more than that.";
