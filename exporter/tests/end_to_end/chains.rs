@@ -109,6 +109,6 @@ fn a_late_rank_is_named_though_its_communicator_was_made_before_the_exporter_sta
         chain_of(&exporter, &in_time.pid(), "nccl_late_rank")
     });
     assert_eq!(chain["culprit"]["pid"].as_u64(), late.pid().parse().ok(), "{chain}");
-    assert!(chain["sentence"].as_str().unwrap().starts_with("Rank 1 "), "{chain}");
+    assert!(chain["sentence"].as_str().unwrap().starts_with("Rank 1, "), "{chain}");
     assert_eq!(chain_of(&exporter, &late.pid(), "nccl_late_rank"), None);
 }
