@@ -44,7 +44,7 @@ pub struct Options {
     /// Attach to no library until [`Probes::set_enabled`](crate::Probes::set_enabled) asks for it.
     pub disabled: bool,
     /// Share of a thread's time that call probes may take; `None` for any. Over it, less is observed of launches: see
-    /// [`LaunchStep`](gpucause_abi::snapshot::LaunchStep).
+    /// [`LaunchStep`].
     pub budget: Option<f64>,
     /// Observe launches of every process in this way, whatever that takes: to find out what it takes.
     pub step: Option<LaunchStep>,

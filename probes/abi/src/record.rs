@@ -464,7 +464,7 @@ records! {
         account_since_ns: u64,
         /// When the last launch returned; 0 before the first.
         launched_ns: u64,
-        /// The `turn` of its process's [`LaunchMode`] then.
+        /// The `turn` of its process's [`LaunchModeRecord`] then.
         launched_turn: u32,
         /// Hits of call probes by this thread in this `window` of [`Watch`], as in [`LoadRecord`].
         hit_window: u32,
