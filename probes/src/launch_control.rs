@@ -192,7 +192,8 @@ impl LaunchControl {
             };
             if before != after {
                 self.change_step(now, load, before)?;
-            } else if after == LaunchStep::Full && !is_now {
+            } else if after == LaunchStep::Full && !is_now && launcher.turn == 0 {
+                // One that was away keeps its entry among the modes, which goes with the process.
                 self.launchers.remove(&load.id);
             }
         }
