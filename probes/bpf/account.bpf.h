@@ -5,7 +5,8 @@
  * A stretch of running time is open from the moment that was subtracted from its cell until the moment that is added to
  * it, so the sum of all cells plus the present moment is the wall time, in whatever order the additions happen: the call
  * programs add between phases, sched_switch adds between states, and one can come between any two instructions of the
- * other. What such a moment may get wrong is to which phase a few nanoseconds belong, never the sum. */
+ * other. Each has sums of its own, so that neither needs an atomic addition to keep the other's: in a launch that is the most
+ * of what its account costs. What such a moment may get wrong is to which phase a few nanoseconds belong, never the sum. */
 #pragma once
 
 #define STATE_RUNNING 0
@@ -28,10 +29,18 @@ static __always_inline void open_account(struct thread *thread)
 	if (thread->account_since_ns)
 		return;
 	__builtin_memset(&thread->account, 0, sizeof(thread->account));
+	__builtin_memset(&thread->moved_ns, 0, sizeof(thread->moved_ns));
 	thread->phase = PHASE_HOST;
 	account_add(thread, PHASE_HOST, STATE_RUNNING, -now);
 	barrier();
 	thread->account_since_ns = now;
+}
+
+static __always_inline void move_running(struct thread *thread, __u32 phase, __u64 ns)
+{
+	barrier_var(phase);
+	if (phase < PHASES)
+		thread->moved_ns[phase] += ns;
 }
 
 /* The running thread goes from one phase to another at `now`, when its off-CPU time was `offcpu`. Off-CPU time since then was
@@ -41,8 +50,8 @@ static __always_inline void change_phase(struct thread *thread, __u32 to, __u64 
 	__u32 from = thread->phase;
 	__u64 at = now + (*(volatile __u64 *)&thread->offcpu_total_ns - offcpu);
 
-	account_add(thread, from, STATE_RUNNING, at);
-	account_add(thread, to, STATE_RUNNING, -at);
+	move_running(thread, from, at);
+	move_running(thread, to, -at);
 	barrier();
 	*(volatile __u32 *)&thread->phase = to;
 }
@@ -79,6 +88,8 @@ static __noinline void close_account(struct thread *thread)
 		return;
 	}
 	__sync_fetch_and_add(&proc->flushes_begun, 1);
+	for (int phase = 0; phase < PHASES; phase++)
+		account_add(thread, phase, STATE_RUNNING, thread->moved_ns[phase]);
 	for (int cell = 0; cell < ACCOUNT_CELLS; cell++) {
 		__u64 ns = thread->account.cells_ns[cell];
 

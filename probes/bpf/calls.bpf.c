@@ -14,16 +14,17 @@
 
 #define MAX_READ_TRIES 4
 
-struct cookie {
-	__u16 op;
-	__u16 link;
-};
+/* In place of a cookie: the place on the stack is enough. */
+#define ANY_CALL (~0ULL)
 
-static __always_inline struct cookie cookie_of(void *ctx)
+static __always_inline __u16 op_of(__u64 cookie)
 {
-	__u64 raw = bpf_get_attach_cookie(ctx);
+	return cookie & 0xffff;
+}
 
-	return (struct cookie){ .op = raw & 0xffff, .link = raw >> 16 };
+static __always_inline __u16 link_of(__u64 cookie)
+{
+	return cookie >> 16;
 }
 
 static __always_inline struct frame *frame_at(struct thread *thread, __u32 index)
@@ -79,17 +80,14 @@ static __noinline void abandon(struct thread *thread, __u32 depth)
 		__sync_fetch_and_add(&proc->abandoned_calls, calls);
 }
 
-/* The record of the calling thread, which becomes a dispatcher. */
-static __noinline struct thread *dispatcher(void)
+/* Makes the calling thread, which has this record or none, a dispatcher. */
+static __noinline struct thread *make_dispatcher(struct thread *thread)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct thread *thread = thread_of(task);
 	struct proc *proc;
 	__u32 tgid, proc_id;
 	__u32 *known;
 
-	if (thread && thread->proc_id && thread->role == ROLE_DISPATCHER)
-		return thread;
 	tgid = bpf_get_current_pid_tgid() >> 32;
 	if (tgid == settings.own_tgid && !watch.calibrates)
 		return 0;
@@ -113,6 +111,16 @@ static __noinline struct thread *dispatcher(void)
 		__sync_fetch_and_add(&new_dispatchers, 1);
 	}
 	return thread;
+}
+
+/* The record of the calling thread, which becomes a dispatcher. */
+static __always_inline struct thread *dispatcher(void)
+{
+	struct thread *thread = thread_of(bpf_get_current_task_btf());
+
+	if (thread && thread->proc_id && thread->role == ROLE_DISPATCHER)
+		return thread;
+	return make_dispatcher(thread);
 }
 
 /* Drops calls whose return nobody sees, and those within them; launches are counted all the same. */
@@ -217,17 +225,19 @@ static __noinline bool drop_unwound(struct thread *thread, __u64 stack, __u32 op
 
 /* The outermost call begins: the thread leaves its own code, and when it launches, the gap since the last launch ends. There
  * is none when launches may have gone unseen in between. */
-static __noinline void enter_phase(struct thread *thread, const volatile struct op_info *info, __u64 now, __u64 offcpu)
+static __always_inline void enter_phase(struct thread *thread, const volatile struct op_info *info, __u64 now,
+					__u64 offcpu)
 {
 	__u64 launched = thread->launched_ns;
 
 	change_phase(thread, info->phase, now, offcpu);
 	if (info->is_launch && launched && now >= launched && thread->launched_turn == thread->mode.turn)
-		hist_add(thread->proc_id, HIST_LAUNCH_GAP, 0, 0, now - launched);
+		hist_add_call(thread, HIST_LAUNCH_GAP, 0, 0, now - launched);
 }
 
 /* The outermost call has returned. */
-static __noinline void leave_phase(struct thread *thread, const volatile struct op_info *info, __u64 now, __u64 offcpu)
+static __always_inline void leave_phase(struct thread *thread, const volatile struct op_info *info, __u64 now,
+					__u64 offcpu)
 {
 	change_phase(thread, PHASE_HOST, now, offcpu);
 	if (info->is_launch) {
@@ -255,21 +265,42 @@ static __noinline bool has_arguments(struct thread *thread, struct frame *frame,
 	return info->role >= ARGS_KERNEL_NAME && op_info[below->op & (MAX_OPS - 1)].phase == PHASE_NCCL;
 }
 
+/* Which function a launch is of. */
+static __always_inline __u64 function_of(struct pt_regs *ctx, const volatile struct op_info *info)
+{
+	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx);
+	__u32 place = info->function_arg;
+
+	barrier_var(first);
+	barrier_var(second);
+	if (place == 1)
+		return first;
+	if (place == 2)
+		return second;
+	return argument(ctx, place);
+}
+
 /* Fills in the frame of a call that begins, the clock last. Returns the off-CPU time that goes with it. */
-static __noinline __u64 open_frame(struct pt_regs *ctx, struct thread *thread, struct frame *frame)
+static __always_inline __u64 open_frame(struct pt_regs *ctx, struct thread *thread, struct frame *frame)
 {
 	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
 	__u64 offcpu = 0;
 
-	frame->function = info->function_arg && !is_in_launch(thread) ? argument(ctx, info->function_arg) : 0;
-	frame->cold = frame->function && is_cold(thread->proc_id, frame);
+	frame->function = info->function_arg && !is_in_launch(thread) ? function_of(ctx, info) : 0;
+	frame->cold = frame->function && is_cold(thread, frame);
 	if (!frame->cold && thread->depth)
 		frame->cold = frame_at(thread, thread->depth - 1)->cold;
 	if (info->role && has_arguments(thread, frame, info))
 		read_arguments(ctx, info, frame, thread->proc_id);
+#pragma clang loop unroll(disable)
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
-		frame->intervals = *(volatile __u32 *)&thread->intervals;
-		__builtin_memcpy(frame->offcpu_at_entry_ns, thread->offcpu_ns, sizeof(frame->offcpu_at_entry_ns));
+		__u32 intervals = *(volatile __u32 *)&thread->intervals;
+
+		/* The call that had the frame before may have left a copy that still holds. */
+		if (frame->intervals != intervals)
+			__builtin_memcpy(frame->offcpu_at_entry_ns, thread->offcpu_ns,
+					 sizeof(frame->offcpu_at_entry_ns));
+		frame->intervals = intervals;
 		offcpu = *(volatile __u64 *)&thread->offcpu_total_ns;
 		frame->start_ns = bpf_ktime_get_ns();
 		if (*(volatile __u32 *)&thread->intervals == frame->intervals)
@@ -292,8 +323,19 @@ static __noinline void count_nested_launch(struct pt_regs *ctx, struct thread *t
 	if (thread->depth >= MAX_DEPTH)
 		return;
 	unused->function = argument(ctx, op_info[op & (MAX_OPS - 1)].function_arg);
-	if (unused->function && is_cold(thread->proc_id, unused))
+	if (unused->function && is_cold(thread, unused))
 		mark_loaded(thread->proc_id, unused->function);
+}
+
+/* The gap since the last launch that was timed ends here; when this one returns, nobody sees. */
+static __noinline void end_gap(struct thread *thread)
+{
+	__u64 launched = thread->launched_ns, now;
+
+	thread->launched_ns = 0;
+	now = bpf_ktime_get_ns();
+	if (now >= launched && thread->launched_turn == thread->mode.turn)
+		hist_add(thread->proc_id, HIST_LAUNCH_GAP, 0, 0, now - launched);
 }
 
 /* Counts an outermost launch that need not be timed, and returns false for those that must: one in so many, and those that may load
@@ -332,39 +374,32 @@ static __noinline bool count_untimed(struct pt_regs *ctx, struct thread *thread,
 	count_launch(thread);
 	count_self(SELF_LEFT_AT_ENTRY);
 	bytes_add(thread->proc_id, BYTES_UNTIMED_LAUNCHES, op, 1);
+	if (thread->launched_ns)
+		end_gap(thread);
 	return true;
 }
 
-/* The gap since the last launch that was timed ends here; when this one returns, nobody sees. */
-static __noinline void end_gap(struct thread *thread)
+/* Counts the hit of a launch within another call. Returns false when nothing of it is left to be observed. */
+static __noinline bool begin_nested_launch(struct pt_regs *ctx, struct thread *thread, __u32 op)
 {
-	__u64 launched = thread->launched_ns, now;
-
-	thread->launched_ns = 0;
-	now = bpf_ktime_get_ns();
-	if (now >= launched && thread->launched_turn == thread->mode.turn)
-		hist_add(thread->proc_id, HIST_LAUNCH_GAP, 0, 0, now - launched);
-}
-
-/* Counts the hit of a launch. Returns false when nothing of it is left to be observed. */
-static __noinline bool begin_launch(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
-{
-	struct load *load;
-
-	if (thread->depth && !settings.nested_launches) {
+	if (!settings.nested_launches) {
 		count_nested_launch(ctx, thread, op);
 		return false;
 	}
-	if (!thread->depth && thread->mode.sample_every > 1 && count_untimed(ctx, thread, op, link)) {
-		if (thread->launched_ns)
-			end_gap(thread);
+	load_of(thread)->others++;
+	return true;
+}
+
+/* Counts the hit of a launch. Returns false when nothing of it is left to be observed. */
+static __always_inline bool begin_launch(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
+{
+	struct load *load;
+
+	if (thread->depth)
+		return begin_nested_launch(ctx, thread, op);
+	if (thread->mode.sample_every > 1 && count_untimed(ctx, thread, op, link))
 		return false;
-	}
 	load = load_of(thread);
-	if (thread->depth) {
-		load->others++;
-		return true;
-	}
 	if (op_info[op & (MAX_OPS - 1)].api == API_RUNTIME)
 		load->runtime++;
 	else
@@ -374,35 +409,35 @@ static __noinline bool begin_launch(struct pt_regs *ctx, struct thread *thread, 
 }
 
 /* Returns false when the return need not be reported. */
-static __noinline bool enter(struct pt_regs *ctx)
+static __noinline bool enter(struct pt_regs *ctx, __u64 cookie)
 {
-	struct cookie cookie = cookie_of(ctx);
-	bool launch = is_launch_class(cookie.op);
+	__u32 op = op_of(cookie), link = link_of(cookie);
+	bool launch = is_launch_class(op);
 	struct thread *thread;
 	struct frame *frame;
 	__u64 offcpu;
 
-	count_self(SELF_HIT_CALL);
-	if (watch.paused || closed_links[cookie.link & (MAX_LINKS - 1)])
+	if (watch.paused || closed_links[link & (MAX_LINKS - 1)])
 		return false;
 	thread = dispatcher();
 	if (!thread)
 		return false;
-	if (launch && !is_observed(thread, cookie.op)) {
+	if (launch && !is_observed(thread, op)) {
 		count_self(SELF_LEFT_AT_ENTRY);
 		return false;
 	}
-	if (thread->depth)
-		drop_cut(thread);
 	if (thread->off_since_ns)
 		mend_arrival(thread);
-	if (!drop_unwound(thread, PT_REGS_SP(ctx), cookie.op, cookie.link)) {
-		count_self(SELF_DUPLICATE_HIT);
-		return false;
+	if (thread->depth) {
+		drop_cut(thread);
+		if (!drop_unwound(thread, PT_REGS_SP(ctx), op, link)) {
+			count_self(SELF_DUPLICATE_HIT);
+			return false;
+		}
 	}
 	if (!launch)
 		load_of(thread)->others++;
-	else if (!begin_launch(ctx, thread, cookie.op, cookie.link))
+	else if (!begin_launch(ctx, thread, op, link))
 		return false;
 	if (thread->depth >= MAX_DEPTH) {
 		count_self(SELF_TOO_DEEP);
@@ -410,40 +445,53 @@ static __noinline bool enter(struct pt_regs *ctx)
 	}
 	frame = frame_at(thread, thread->depth);
 	frame->stack = PT_REGS_SP(ctx);
-	frame->op = cookie.op;
-	frame->link = cookie.link;
+	frame->op = op;
+	frame->link = link;
 	frame->overtaken = 0;
 	frame->nested = thread->depth != 0;
 	offcpu = open_frame(ctx, thread, frame);
 	if (!thread->depth)
-		enter_phase(thread, &op_info[cookie.op & (MAX_OPS - 1)], frame->start_ns, offcpu);
+		enter_phase(thread, &op_info[op & (MAX_OPS - 1)], frame->start_ns, offcpu);
 	barrier();
 	thread->depth++;
 	return true;
 }
 
-/* The frame that this return belongs to, with the calls above it abandoned; null for calls without an entry. */
-static __always_inline struct frame *matching_frame(struct thread *thread, __u64 stack, struct cookie cookie)
+/* Where entry and return are one link, returns come only for calls whose entry asked for them, and the place on the stack tells
+ * which. */
+static __always_inline bool is_frame_of(const struct frame *frame, __u64 stack, __u64 cookie)
+{
+	return frame->stack == stack &&
+	       (cookie == ANY_CALL || (frame->link == link_of(cookie) && frame->op == op_of(cookie)));
+}
+
+/* A frame below the innermost, with the calls above it abandoned; null for calls without an entry. */
+static __noinline struct frame *outer_frame(struct thread *thread, __u64 stack, __u64 cookie)
 {
 	__u32 depth = depth_of(thread);
-	__u32 above = 0;
 
 	for (int i = 0; i < MAX_DEPTH && depth; i++) {
 		struct frame *frame = frame_at(thread, depth - 1);
 
 		if (frame->stack > stack)
 			break;
-		if (frame->stack == stack) {
-			if (frame->link == cookie.link && frame->op == cookie.op) {
-				if (above)
-					abandon(thread, depth);
-				return frame;
-			}
+		if (is_frame_of(frame, stack, cookie)) {
+			abandon(thread, depth);
+			return frame;
 		}
-		above++;
 		depth--;
 	}
 	return 0;
+}
+
+/* The frame that this return belongs to. */
+static __always_inline struct frame *matching_frame(struct thread *thread, __u64 stack, __u64 cookie)
+{
+	struct frame *innermost = frame_at(thread, thread->depth - 1);
+
+	if (thread->depth && is_frame_of(innermost, stack, cookie))
+		return innermost;
+	return outer_frame(thread, stack, cookie);
 }
 
 static __always_inline __u16 call_flags(const struct frame *frame)
@@ -490,76 +538,76 @@ static __noinline void count_error(const struct thread *thread, __u16 op, __u32 
 }
 
 /* Returns how long the call took. */
-static __always_inline __u64 record_call(struct thread *thread, struct frame *frame, bool is_launch, bool stalled,
-					 __u64 end)
+static __always_inline __u64 record_call(struct thread *thread, struct frame *frame)
 {
-	__u16 flags = call_flags(frame) | (stalled ? CALL_STALLED : 0);
-	__u64 ns = end - frame->start_ns;
+	__u16 flags = call_flags(frame) | (frame->stalled ? CALL_STALLED : 0);
+	__u64 ns = frame->end_ns - frame->start_ns;
 	__u32 slot;
 
-	if (end < frame->start_ns) {
+	if (frame->end_ns < frame->start_ns) {
 		count_self(SELF_CLOCK_UNDERFLOW);
 		ns = 0;
 	}
-	slot = hist_add(thread->proc_id, HIST_CALL, frame->op, flags, ns);
-	if (is_launch && !frame->cold && frame->kind)
-		kernel_hist_add(frame->kind, slot, ns);
+	slot = hist_add_call(thread, HIST_CALL, frame->op, flags, ns);
+	if (frame->kind && !frame->cold && frame->function && op_info[frame->op & (MAX_OPS - 1)].function_arg)
+		kernel_hist_add(thread, frame->kind, slot, ns);
 	return ns;
 }
 
-/* Books a call that returns now with `code`. */
-static __noinline void book_call(struct thread *thread, struct frame *frame, __u32 code)
+/* Books what few calls have: a result that is an error, a kernel that is now loaded, a name, arguments. */
+static __noinline void book_result(struct thread *thread, struct frame *frame, __u32 code, __u64 ns)
 {
 	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
-	__u64 end = 0, offcpu = 0, ns;
-	__u32 intervals = 0;
-	bool is_launch;
 
 	/* What goes on after the call, as NCCL says of communicators that do not block, is no failure. */
 	if (code == info->pending_code)
 		code = 0;
-	for (int try = 0; try < MAX_READ_TRIES; try++) {
-		intervals = *(volatile __u32 *)&thread->intervals;
-		offcpu = *(volatile __u64 *)&thread->offcpu_total_ns;
-		if (intervals != frame->intervals)
-			__builtin_memcpy(thread->offcpu_at_return_ns, thread->offcpu_ns, sizeof(thread->offcpu_ns));
-		end = bpf_ktime_get_ns();
-		if (*(volatile __u32 *)&thread->intervals == intervals)
-			break;
-	}
-	if (is_recording()) {
-		frame->end_ns = end;
-		frame->stalled = intervals != frame->intervals;
-	}
-	if (intervals != frame->intervals)
-		count_stall(thread, frame);
-	is_launch = info->function_arg && frame->function;
-	ns = record_call(thread, frame, is_launch, intervals != frame->intervals, end);
 	if (code)
 		count_error(thread, frame->op, code);
-	if (is_launch && frame->cold)
+	if (info->function_arg && frame->function && frame->cold)
 		mark_loaded(thread->proc_id, frame->function);
 	if (!code && info->role >= ARGS_KERNEL_NAME)
 		book_kernel_name(thread->proc_id, info, frame);
-	if (thread->depth != 1)
-		return;
-	leave_phase(thread, info, end, offcpu);
-	if (info->role)
+	if (info->role && thread->depth == 1)
 		book_arguments(thread->proc_id, info, frame, ns, code);
 }
 
-/* Where entry and return are two links, launches return that were left at entry. */
-static __always_inline void count_unmatched(struct cookie cookie)
+/* Notes in its frame when the call ended and whether it was off the CPU, and books that. Returns the off-CPU time until then. */
+static __always_inline __u64 end_call(struct thread *thread, struct frame *frame)
 {
-	if (!is_launch_class(cookie.op))
+	__u32 intervals;
+	__u64 offcpu = 0;
+
+#pragma clang loop unroll(disable)
+	for (int try = 0; try < MAX_READ_TRIES; try++) {
+		intervals = *(volatile __u32 *)&thread->intervals;
+		offcpu = *(volatile __u64 *)&thread->offcpu_total_ns;
+		frame->stalled = intervals != frame->intervals;
+		if (frame->stalled)
+			__builtin_memcpy(thread->offcpu_at_return_ns, thread->offcpu_ns, sizeof(thread->offcpu_ns));
+		frame->end_ns = bpf_ktime_get_ns();
+		if (*(volatile __u32 *)&thread->intervals == intervals)
+			break;
+	}
+	if (frame->stalled)
+		count_stall(thread, frame);
+	return offcpu;
+}
+
+/* Where entry and return are two links, launches return that were left at entry. */
+static __noinline void count_unmatched(__u64 cookie)
+{
+	if (cookie == ANY_CALL || !is_launch_class(op_of(cookie)))
 		count_self(SELF_UNMATCHED);
 }
 
-static __noinline void leave(struct pt_regs *ctx)
+static __noinline void leave(struct pt_regs *ctx, __u64 cookie)
 {
-	struct cookie cookie = cookie_of(ctx);
 	struct thread *thread = thread_of(bpf_get_current_task_btf());
+	const volatile struct op_info *info;
 	struct frame *frame, *below;
+	__u32 code;
+	__u64 ns;
 
 	if (!thread || !thread->proc_id) {
 		count_unmatched(cookie);
@@ -572,7 +620,14 @@ static __noinline void leave(struct pt_regs *ctx)
 		count_unmatched(cookie);
 		return;
 	}
-	book_call(thread, frame, PT_REGS_RC(ctx));
+	info = &op_info[frame->op & (MAX_OPS - 1)];
+	ns = end_call(thread, frame);
+	if (thread->depth == 1)
+		leave_phase(thread, info, frame->end_ns, ns);
+	ns = record_call(thread, frame);
+	code = PT_REGS_RC(ctx);
+	if (code || frame->cold || info->role)
+		book_result(thread, frame, code, ns);
 	if (is_recording())
 		tell_call(ctx, thread, frame);
 	barrier();
@@ -585,42 +640,33 @@ static __noinline void leave(struct pt_regs *ctx)
 		below->overtaken = 1;
 }
 
-/* The kernel's `bpf_session_is_return`: since 6.13, and with the context as argument since 7.0. */
-extern bool bpf_session_is_return(void) __ksym __weak;
-extern bool bpf_session_is_return___with_context(void *ctx) __ksym __weak;
-
-static __always_inline bool is_return(void *ctx)
-{
-	if (bpf_ksym_exists(bpf_session_is_return___with_context))
-		return bpf_session_is_return___with_context(ctx);
-	if (bpf_ksym_exists(bpf_session_is_return))
-		return bpf_session_is_return();
-	return false;
-}
-
 /* Entry and return by one program and one link. Returning 1 from entry spares the return probe. */
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)
 {
-	if (is_return(ctx)) {
-		leave(ctx);
+	const struct bpf_uprobe_multi_run_ctx *run = session_run();
+
+	if (is_return(ctx, run)) {
+		leave(ctx, ANY_CALL);
 		return 0;
 	}
-	return !enter(ctx);
+	count_call();
+	return !enter(ctx, cookie_of(ctx, run));
 }
 
 /* For kernels >= 6.6: two links a library. */
 SEC("uprobe.multi")
 int call_enter_multi(struct pt_regs *ctx)
 {
-	enter(ctx);
+	count_call();
+	enter(ctx, bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
 SEC("uretprobe.multi")
 int call_leave_multi(struct pt_regs *ctx)
 {
-	leave(ctx);
+	leave(ctx, bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
@@ -628,13 +674,14 @@ int call_leave_multi(struct pt_regs *ctx)
 SEC("uprobe")
 int call_enter_perf(struct pt_regs *ctx)
 {
-	enter(ctx);
+	count_call();
+	enter(ctx, bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
 SEC("uretprobe")
 int call_leave_perf(struct pt_regs *ctx)
 {
-	leave(ctx);
+	leave(ctx, bpf_get_attach_cookie(ctx));
 	return 0;
 }

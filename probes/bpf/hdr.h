@@ -44,3 +44,9 @@ static inline __attribute__((always_inline)) __u32 hdr_slot(__u64 ns)
 	return HIST_UNIT_SLOTS + (exponent - HIST_UNIT_SHIFT) * HIST_SUB_SLOTS +
 	       (__u32)(ns >> (exponent - (HIST_UNIT_SHIFT - 1))) - HIST_SUB_SLOTS;
 }
+
+/* The chunk that has a slot: slot / CHUNK_SLOTS without a division, exact for all slots. */
+static inline __attribute__((always_inline)) __u32 hdr_chunk(__u32 slot)
+{
+	return slot * (65536 / CHUNK_SLOTS + 1) >> 16;
+}

@@ -17,7 +17,7 @@ static __always_inline struct hist *hist_of(const struct hist_key *key)
 	return hist;
 }
 
-static __always_inline void raise(__u64 *maximum, __u64 ns)
+static __noinline void raise_to(__u64 *maximum, __u64 ns)
 {
 	for (int i = 0; i < MAX_UPDATE_TRIES; i++) {
 		__u64 max = *(volatile __u64 *)maximum;
@@ -27,14 +27,21 @@ static __always_inline void raise(__u64 *maximum, __u64 ns)
 	}
 }
 
-/* `a` and `b` as HistKind says. Returns the slot of the whole histogram. */
-static __noinline __u32 hist_add(__u32 proc_id, __u16 kind, __u16 a, __u16 b, __u64 ns)
+static __always_inline void raise(__u64 *maximum, __u64 ns)
+{
+	if (ns > *(volatile __u64 *)maximum)
+		raise_to(maximum, ns);
+}
+
+/* Adds to the histogram of a key without its chunk. Returns the slot of the whole histogram. */
+static __always_inline __u32 hist_add_to(struct hist_key *key, __u64 ns)
 {
 	__u32 whole = hdr_slot(ns), slot;
-	struct hist_key key = { .proc_id = proc_id, .kind = kind, .a = a, .b = b, .chunk = whole / CHUNK_SLOTS };
-	struct hist *hist = hist_of(&key);
+	struct hist *hist;
 
-	slot = whole - key.chunk * CHUNK_SLOTS;
+	key->chunk = hdr_chunk(whole);
+	hist = hist_of(key);
+	slot = whole - key->chunk * CHUNK_SLOTS;
 	/* Always in bounds, which the verifier cannot see and clang would not let it. */
 	barrier_var(slot);
 	if (!hist || slot >= CHUNK_SLOTS)
@@ -45,11 +52,33 @@ static __noinline __u32 hist_add(__u32 proc_id, __u16 kind, __u16 a, __u16 b, __
 	return whole;
 }
 
-/* The same in the whole histogram of a kernel; `timed` counts from 1. */
-static __noinline void kernel_hist_add(__u32 timed, __u32 slot, __u64 ns)
+/* `a` and `b` as HistKind says. */
+static __noinline __u32 hist_add(__u32 proc_id, __u16 kind, __u16 a, __u16 b, __u64 ns)
 {
-	__u32 index = timed - 1;
-	struct kernel_hist *hist = bpf_map_lookup_elem(&kernel_hists, &index);
+	struct hist_key key = { .proc_id = proc_id, .kind = kind, .a = a, .b = b };
+
+	return hist_add_to(&key, ns);
+}
+
+/* The same by a thread that makes a call, without a stack frame. */
+static __always_inline __u32 hist_add_call(struct thread *thread, __u16 kind, __u16 a, __u16 b, __u64 ns)
+{
+	struct hist_key *key = &thread->hist_key;
+
+	key->proc_id = thread->proc_id;
+	key->kind = kind;
+	key->a = a;
+	key->b = b;
+	return hist_add_to(key, ns);
+}
+
+/* The same in the whole histogram of a kernel; `timed` counts from 1. */
+static __always_inline void kernel_hist_add(struct thread *thread, __u32 timed, __u32 slot, __u64 ns)
+{
+	struct kernel_hist *hist;
+
+	thread->kernel_hist_key = timed - 1;
+	hist = bpf_map_lookup_elem(&kernel_hists, &thread->kernel_hist_key);
 
 	barrier_var(slot);
 	if (!hist || slot >= SLOTS)

@@ -75,6 +75,8 @@ struct thread_struct {
 };
 #endif
 
+struct bpf_run_ctx;
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
@@ -91,9 +93,23 @@ struct task_struct {
 	unsigned long min_flt;
 	unsigned long maj_flt;
 	char comm[16];
+	struct bpf_run_ctx *bpf_ctx;
 #if defined(__TARGET_ARCH_x86)
 	struct thread_struct thread;
 #endif
+};
+
+struct bpf_session_run_ctx {
+	bool is_return;
+};
+
+struct bpf_uprobe {
+	__u64 cookie;
+};
+
+struct bpf_uprobe_multi_run_ctx {
+	struct bpf_session_run_ctx session_ctx;
+	struct bpf_uprobe *uprobe;
 };
 
 struct page;

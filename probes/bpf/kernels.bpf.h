@@ -28,25 +28,35 @@ static __noinline bool may_remember_kernel(__u32 proc_id)
 	return proc && proc->kernels < MAX_KERNELS;
 }
 
+/* The record of a kernel that has none yet, or null where there is no room. */
+static __noinline struct kernel *new_kernel(const struct kernel_key *key)
+{
+	__u32 proc_id = key->proc_id;
+	struct kernel first = {};
+	struct kernel *kernel;
+
+	if (has_room_for_kernel(proc_id))
+		bpf_map_update_elem(&kernels, key, &first, BPF_NOEXIST);
+	kernel = bpf_map_lookup_elem(&kernels, key);
+	if (!kernel)
+		count_other_launch(proc_id);
+	return kernel;
+}
+
 /* Whether this launch may have to load its kernel: true for all that start before the first one has returned, and for
  * kernels that cannot be remembered, as tails are judged on launches that are known to be warm. */
-static __noinline bool is_cold(__u32 proc_id, struct frame *frame)
+static __always_inline bool is_cold(struct thread *thread, struct frame *frame)
 {
-	struct kernel_key key = { .function = frame->function, .proc_id = proc_id };
-	struct kernel *kernel = bpf_map_lookup_elem(&kernels, &key);
+	struct kernel *kernel;
 
+	thread->kernel_key.function = frame->function;
+	thread->kernel_key.proc_id = thread->proc_id;
+	kernel = bpf_map_lookup_elem(&kernels, &thread->kernel_key);
 	frame->kind = 0;
-	if (!kernel) {
-		struct kernel first = {};
-
-		if (has_room_for_kernel(proc_id))
-			bpf_map_update_elem(&kernels, &key, &first, BPF_NOEXIST);
-		kernel = bpf_map_lookup_elem(&kernels, &key);
-		if (!kernel) {
-			count_other_launch(proc_id);
-			return true;
-		}
-	}
+	if (!kernel)
+		kernel = new_kernel(&thread->kernel_key);
+	if (!kernel)
+		return true;
 	__sync_fetch_and_add(&kernel->launches, 1);
 	frame->kind = kernel->timed;
 	return !kernel->loaded;

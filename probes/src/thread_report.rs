@@ -24,7 +24,7 @@ pub(crate) fn time_account(record: &AccountRecord) -> TimeAccount {
 pub(crate) fn settle(now: u64, thread: &ThreadRecord) -> (TimeAccount, Nanos) {
     let wall = now.saturating_sub(thread.account_since_ns);
     let phase = (thread.phase as usize).min(ACCOUNT_CELLS / STATES - 1);
-    let mut cells = thread.account.cells_ns;
+    let mut cells = cells(thread);
     let mut running = phase * STATES + State::Running.index();
     let mut is_open = false;
     for (index, cell) in cells.iter_mut().enumerate().filter(|(_, cell)| is_negative(**cell)) {
@@ -47,6 +47,16 @@ pub(crate) fn settle(now: u64, thread: &ThreadRecord) -> (TimeAccount, Nanos) {
     let rest = missing(wall, &cells);
     cells[running] = cells[running].saturating_add_signed(rest);
     (time_account(&AccountRecord { cells_ns: cells }), Nanos(wall))
+}
+
+/// The account with what the call programs have moved in it.
+fn cells(thread: &ThreadRecord) -> [u64; ACCOUNT_CELLS] {
+    let mut cells = thread.account.cells_ns;
+    for (states, moved) in cells.chunks_exact_mut(STATES).zip(thread.moved_ns) {
+        let running = &mut states[State::Running.index()];
+        *running = running.wrapping_add(moved);
+    }
+    cells
 }
 
 fn is_negative(cell: u64) -> bool {
@@ -80,7 +90,8 @@ fn unfinished(now: u64, thread: &ThreadRecord) -> Vec<(State, u64)> {
 mod tests {
     use super::*;
     use gpucause_abi::record::{
-        COMM_LEN, FrameRecord, LaunchModeRecord, LoadRecord, MAX_DEPTH, PartyRecord, REASONS,
+        COMM_LEN, FrameRecord, HistKey, KernelKey, LaunchModeRecord, LoadRecord, MAX_DEPTH, PHASES,
+        PartyRecord, REASONS,
     };
     use gpucause_abi::state::Phase;
     use proptest::prelude::*;
@@ -123,6 +134,10 @@ mod tests {
             waker_busy_since_ns: 0,
             busy_since_ns: 0,
             account,
+            moved_ns: [0; PHASES],
+            kernel_key: KernelKey { function: 0, proc_id: 0, pad: 0 },
+            hist_key: HistKey { proc_id: 0, kind: 0, a: 0, b: 0, chunk: 0 },
+            kernel_hist_key: 0,
             slot: 0,
             slot_cpu: 0,
             wakes: 0,

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{SLOTS, slot_lower, slot_of};
+use gpucause_abi::record::CHUNK_SLOTS;
 
 const MAIN: &str = r#"
 #include <stdio.h>
@@ -20,7 +21,8 @@ int main(void) {
     __u64 value;
     while (fread(&value, sizeof(value), 1, stdin) == 1) {
         __u32 slot = hdr_slot(value);
-        fwrite(&slot, sizeof(slot), 1, stdout);
+        __u32 found[2] = { slot, hdr_chunk(slot) };
+        fwrite(found, sizeof(found), 1, stdout);
     }
     return 0;
 }
@@ -48,7 +50,7 @@ fn values() -> Vec<u64> {
 }
 
 #[test]
-fn c_and_rust_choose_the_same_slot_for_every_edge_and_a_million_random_values() {
+fn c_and_rust_choose_the_same_slot_and_chunk_for_every_edge_and_a_million_random_values() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("abi.h"), gpucause_abi::c_header()).unwrap();
     let source = dir.path().join("twin.c");
@@ -74,10 +76,14 @@ fn c_and_rust_choose_the_same_slot_for_every_edge_and_a_million_random_values() 
     let writer = std::thread::spawn(move || stdin.write_all(&bytes).unwrap());
     let output = twin.wait_with_output().unwrap();
     writer.join().unwrap();
-    let slots: Vec<u32> =
-        output.stdout.chunks_exact(4).map(|c| u32::from_ne_bytes(c.try_into().unwrap())).collect();
-    assert_eq!(slots.len(), values.len());
-    for (value, slot) in values.into_iter().zip(slots) {
-        assert_eq!(slot as usize, slot_of(Nanos(value)), "value {value}");
+    let found: Vec<usize> = output
+        .stdout
+        .chunks_exact(4)
+        .map(|c| u32::from_ne_bytes(c.try_into().unwrap()) as usize)
+        .collect();
+    assert_eq!(found.len(), 2 * values.len());
+    for (value, found) in values.into_iter().zip(found.chunks_exact(2)) {
+        let slot = slot_of(Nanos(value));
+        assert_eq!(found, [slot, slot / CHUNK_SLOTS], "value {value}");
     }
 }

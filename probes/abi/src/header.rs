@@ -157,6 +157,8 @@ fn c_records_name(rust_name: &str) -> Option<&'static str> {
         "PartyRecord" => Some("party"),
         "LaunchModeRecord" => Some("launch_mode"),
         "LoadRecord" => Some("load"),
+        "KernelKey" => Some("kernel_key"),
+        "HistKey" => Some("hist_key"),
         _ => None,
     }
 }

@@ -442,9 +442,9 @@ records! {
         offcpu_at_entry_ns: [u64; REASONS],
     }
 
-    /// A tracked thread, in task storage. The call programs write `depth`, `frames`, `role`, `phase` and `launched_ns`; the
-    /// switch and waking programs write the rest, so that a preempted call program and the switch that preempts it never
-    /// write one field. `account` is the exception, and adds up in either order.
+    /// A tracked thread, in task storage. The call programs write `depth`, `frames`, `role`, `phase`, `moved_ns` and
+    /// `launched_ns`; the switch and waking programs write the rest, so that a preempted call program and the switch that
+    /// preempts it never write one field.
     ThreadRecord as "thread" {
         proc_id: u32,
         tgid: u32,
@@ -492,9 +492,10 @@ records! {
         waker_busy_since_ns: u64,
         /// When the thread's last idle wait ended, or when it was first seen.
         busy_since_ns: u64,
-        /// Written with additions that commute: by the call programs between phases, by the switch program between
-        /// states.
+        /// Written by the switch program, between states.
         account: AccountRecord,
+        /// Running time that the call programs moved between phases: to be added to that of `account`, modulo 2^64.
+        moved_ns: [u64; PHASES],
         /// What the system call can wake that the last waker was in: `WAKES_` bits.
         wakes: u32,
         /// Off-CPU intervals that have ended: readers retry when it moves.
@@ -506,6 +507,10 @@ records! {
         offcpu_ns: [u64; REASONS],
         /// `offcpu_ns` when the returning call ended; of the call programs.
         offcpu_at_return_ns: [u64; REASONS],
+        /// Keys that the call programs look up, kept from their stacks.
+        kernel_key: KernelKey,
+        hist_key: HistKey,
+        kernel_hist_key: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }
 

@@ -8,7 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use gpucause_abi::Tgid;
 use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::time::TimeValLike as _;
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
+
+/// Parts that calls are timed in.
+const BATCHES: u64 = 50;
 
 /// Two windows in which launches are counted, and time to change probes.
 const WARM_UP: Duration = Duration::from_millis(2_500);
@@ -27,11 +32,7 @@ pub(crate) fn run(count: u64) -> Result<()> {
     println!("ready");
     std::io::stdin().read_exact(&mut [0])?;
     let call: extern "C" fn(usize) -> i32 = black_box(cudaLaunchKernel);
-    let start = Instant::now();
-    for _ in 0..count {
-        call(0x5eed);
-    }
-    println!("{}", start.elapsed().as_nanos() as f64 / count as f64);
+    println!("{}", each(count, || black_box(call(0x5eed)))?);
     Ok(())
 }
 
@@ -64,12 +65,26 @@ pub(crate) fn run_real(count: u64) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let start = Instant::now();
-    for _ in 0..count {
-        call(0x5eed);
-    }
-    println!("{}", start.elapsed().as_nanos() as f64 / count as f64);
+    println!("{}", each(count, || black_box(call(0x5eed)))?);
     Ok(())
+}
+
+/// How long a call takes: the CPU time of the thread, as other load is not to count, and the median of many batches, as what
+/// the host does to a few of them is not either.
+fn each(count: u64, call: impl Fn() -> i32) -> Result<f64> {
+    let batch = count / BATCHES;
+    let mut took = Vec::new();
+    for _ in 0..BATCHES {
+        let start = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+        for _ in 0..batch {
+            call();
+        }
+        let end = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+        took.push((end - start).num_nanoseconds());
+    }
+    took.sort_unstable();
+    let median = took.get(took.len() / 2).context("no batch")?;
+    Ok(*median as f64 / batch as f64)
 }
 
 /// Binds the calling thread to one CPU.

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* What a session program asks in each run: whether the call enters or returns, and which op and link it has.
+ *
+ * The kernel's own functions read both from the record of the run that hangs on the running task. A call of one costs as much as
+ * a small lookup where the processor's returns are guarded (Safe RET), so where the kernel's types say that the record is the one
+ * that those functions read, it is read here (bpf_session_is_return and bpf_get_attach_cookie_uprobe_multi in
+ * kernel/trace/bpf_trace.c, 6.13 to 6.19). */
+#pragma once
+
+/* Since 6.13, and with the context as argument since 7.0. */
+extern bool bpf_session_is_return(void) __ksym __weak;
+extern bool bpf_session_is_return___with_context(void *ctx) __ksym __weak;
+extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
+
+/* Of a run that is not known. */
+#define NO_RUN ((const struct bpf_uprobe_multi_run_ctx *)0)
+
+static __always_inline const struct bpf_uprobe_multi_run_ctx *session_run(void)
+{
+	struct task_struct *task;
+
+	if (!bpf_ksym_exists(bpf_session_is_return) || bpf_ksym_exists(bpf_session_is_return___with_context) ||
+	    !bpf_ksym_exists(bpf_rdonly_cast) || !bpf_core_field_exists(struct task_struct, bpf_ctx) ||
+	    !bpf_core_field_exists(struct bpf_uprobe_multi_run_ctx, session_ctx.is_return) ||
+	    !bpf_core_field_exists(struct bpf_uprobe, cookie))
+		return NO_RUN;
+	task = bpf_get_current_task_btf();
+	return bpf_rdonly_cast(task->bpf_ctx, bpf_core_type_id_kernel(struct bpf_uprobe_multi_run_ctx));
+}
+
+static __always_inline bool is_return(void *ctx, const struct bpf_uprobe_multi_run_ctx *run)
+{
+	if (run)
+		return run->session_ctx.is_return;
+	if (bpf_ksym_exists(bpf_session_is_return___with_context))
+		return bpf_session_is_return___with_context(ctx);
+	if (bpf_ksym_exists(bpf_session_is_return))
+		return bpf_session_is_return();
+	return false;
+}
+
+static __always_inline __u64 cookie_of(void *ctx, const struct bpf_uprobe_multi_run_ctx *run)
+{
+	return run ? run->uprobe->cookie : bpf_get_attach_cookie(ctx);
+}
