@@ -11,6 +11,7 @@ use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
 
 use crate::config::typed;
+use crate::token_file;
 
 /// Where a password may be, which no other user can see there.
 const PASSWORD: &str = "GPUCAUSE_PASSWORD";
@@ -121,7 +122,10 @@ impl NodeArgs {
         let file = file.filter(|_| !self.names_several() || address.user().is_some());
         Ok(match Login::of(address, file, inherited, HINT)? {
             Some(login) => client.with_login(&login)?,
-            None => client,
+            None => {
+                let files = token_file::candidates(client.address());
+                client.with_token_files(files)
+            }
         })
     }
 }

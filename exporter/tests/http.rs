@@ -13,19 +13,27 @@ use gpucause::exposition::Format;
 use gpucause::family::{Family, Sink, Value};
 use gpucause::metric::PROBE_INFO;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
+use gpucause::token_file::TokenFile;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
-use http_client::{DEADLINE, connect, get, read_to_end, request};
+use http_client::{DEADLINE, Response, connect, get, read_to_end, request};
 use std::io::{Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 use tokio::sync::oneshot;
+
+const CHAINS: &str = "/api/v1/chains";
 
 /// A server on a port of its own, until dropped.
 struct Running {
     address: SocketAddr,
+    /// A header with the token.
+    token: String,
+    /// Where the file of the token is.
+    runtime: TempDir,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -39,7 +47,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         drop(self.stop.take());
-        let joined = self.thread.take().unwrap().join();
+        let joined = self.thread.take().map_or(Ok(()), JoinHandle::join);
         assert!(joined.is_ok() || std::thread::panicking(), "the server panicked");
     }
 }
@@ -47,6 +55,10 @@ impl Drop for Running {
 fn start(source: impl Source, limits: Limits) -> Running {
     let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], limits).unwrap();
     let address = server.addresses()[0];
+    let runtime = tempfile::tempdir().unwrap();
+    let token_file = TokenFile::create_in(runtime.path(), &[address.port()].into()).unwrap();
+    let token = format!("Authorization: Bearer {}\r\n", token_file.token().secret());
+    let server = server.with_token_file(token_file);
     let (stop, stopped) = oneshot::channel::<()>();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -57,7 +69,7 @@ fn start(source: impl Source, limits: Limits) -> Running {
         runtime.block_on(server.serve(Arc::new(source), path, until)).unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
     });
-    Running { address, stop: Some(stop), thread: Some(thread) }
+    Running { address, token, runtime, stop: Some(stop), thread: Some(thread) }
 }
 
 fn serve(source: impl Source) -> Running {
@@ -492,9 +504,9 @@ fn a_scrape_under_way_is_finished_when_the_server_stops() {
 }
 
 #[test]
-fn chains_are_told_to_programs_of_this_host() {
+fn chains_are_told_to_who_shows_the_token() {
     let server = serve(Fixture);
-    let response = get(server.address, "/api/v1/chains");
+    let response = request(server.address, "GET", CHAINS, &server.token);
     assert_eq!(response.status, 200);
     assert_eq!(response.header("content-type"), Some("application/json"));
     let answer: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
@@ -510,13 +522,64 @@ fn chains_are_told_to_programs_of_this_host() {
     assert!(text.find("\"observation\"") < text.find("\"chains\""), "{text}");
 }
 
+/// What went wrong, by the answer's status and JSON.
+fn refusal(response: &Response) -> (u16, String) {
+    let answer: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
+    assert_eq!(answer["status"], "error");
+    (response.status, answer["error"].as_str().unwrap().to_owned())
+}
+
+/// Passes connections on as it gets them, as a reverse proxy does that adds no header.
+fn proxy(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut client = listener.accept().unwrap().0;
+        let mut upstream = connect(server);
+        let mut head = [0; 4096];
+        let length = client.read(&mut head).unwrap();
+        upstream.write_all(&head[..length]).unwrap();
+        std::io::copy(&mut upstream, &mut client).unwrap();
+    });
+    address
+}
+
+#[test]
+fn a_proxy_on_this_host_shows_others_no_chains() {
+    let server = serve(Fixture);
+    let response = get(proxy(server.address), CHAINS);
+    assert_eq!(response.header("www-authenticate"), Some("bearer realm=\"gpucause\""));
+    let (status, told) = refusal(&response);
+    assert_eq!(status, 401);
+    let file = server.runtime.path().join(format!("{}.token", server.address.port()));
+    let curl = format!(
+        "curl -H \"Authorization: Bearer $(sudo cat {})\" http://{}{CHAINS}",
+        file.display(),
+        server.address
+    );
+    assert!(told.contains(&curl), "{told}");
+    assert_eq!(get(proxy(server.address), "/metrics").status, 200);
+    for wrong in ["Authorization: Bearer 0123456789abcdef\r\n", "Authorization: Basic YTpi\r\n"] {
+        assert_eq!(request(server.address, "GET", CHAINS, wrong).status, 401, "{wrong}");
+    }
+}
+
 #[test]
 fn chains_are_not_told_to_web_pages() {
     let server = serve(Fixture);
-    let asked = "Origin: http://evil.example\r\n";
-    let response = request(server.address, "GET", "/api/v1/chains", asked);
-    assert_eq!(response.status, 403);
-    let answer: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
-    assert_eq!(answer["status"], "error");
-    assert!(answer["error"].as_str().unwrap().contains("not told to web pages"), "{answer}");
+    let asked = format!("Origin: http://evil.example\r\n{}", server.token);
+    let (status, told) = refusal(&request(server.address, "GET", CHAINS, &asked));
+    assert_eq!(status, 403);
+    assert!(told.contains("not told to web pages"), "{told}");
+}
+
+#[test]
+fn the_token_file_goes_with_the_server() {
+    let mut server = serve(Fixture);
+    let files = |server: &Running| std::fs::read_dir(server.runtime.path()).unwrap().count();
+    assert_eq!(get(server.address, "/-/healthy").status, 200);
+    assert_eq!(files(&server), 1);
+    server.stop();
+    server.thread.take().unwrap().join().unwrap();
+    assert_eq!(files(&server), 0);
 }
