@@ -29,7 +29,7 @@ pub struct NodeArgs {
     /// Several nodes, in a YAML file that has a list under the key nodes
     #[arg(long, value_name = "PATH")]
     pub nodes_file: Option<PathBuf>,
-    /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken
+    /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken; nobody has to log in to an exporter at localhost whose token, /run/gpucause/PORT.token, this user can read, as root can
     #[arg(long, value_name = "PATH")]
     pub password_file: Option<PathBuf>,
     /// File of the authorities that the node's certificate may come from, in PEM [default: those that this host trusts]
