@@ -2,6 +2,7 @@
 //! proxy passes on for others does not have them.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -44,7 +45,7 @@ impl TokenFile {
     /// When there is none.
     pub fn create(ports: &BTreeSet<u16>) -> Result<Self, TokenFileError> {
         let mut failure = None;
-        for folder in folders() {
+        for folder in folders_to_write() {
             match Self::create_in(&folder, ports) {
                 Ok(file) => return Ok(file),
                 // The first one says where the file belongs.
@@ -99,20 +100,35 @@ impl Drop for TokenFile {
 #[must_use]
 pub fn candidates(address: &Address) -> Vec<PathBuf> {
     let port = address.target().1;
-    let local = Some(folders()).filter(|_| address.is_loopback());
-    local.into_iter().flatten().map(|folder| path_in(&folder, port)).collect()
+    if !address.is_loopback() {
+        return Vec::new();
+    }
+    let folders = of_service().into_iter().chain(usual());
+    folders.map(|folder| path_in(&folder, port)).collect()
 }
 
-/// Where token files are, in the order in which folders are tried.
-fn folders() -> Vec<PathBuf> {
-    let named = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
+/// Where servers write, in the order in which folders are tried: where the service manager says, or else the usual ones.
+fn folders_to_write() -> Vec<PathBuf> {
+    match of_service() {
+        Some(folder) => vec![folder],
+        None => usual(),
+    }
+}
+
+/// The folder that the service manager has made for this service.
+fn of_service() -> Option<PathBuf> {
     // systemd separates several by colons.
-    let service = named("RUNTIME_DIRECTORY").and_then(|all| {
-        let first = all.to_str()?.split(':').next()?;
-        Some(PathBuf::from(first))
-    });
+    let all = named("RUNTIME_DIRECTORY")?;
+    Some(PathBuf::from(all.to_str()?.split(':').next()?))
+}
+
+fn usual() -> Vec<PathBuf> {
     let user = named("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join(OF_USER));
-    [service, Some(SYSTEM.into()), user].into_iter().flatten().collect()
+    std::iter::once(SYSTEM.into()).chain(user).collect()
+}
+
+fn named(variable: &str) -> Option<OsString> {
+    std::env::var_os(variable).filter(|value| !value.is_empty())
 }
 
 fn path_in(folder: &Path, port: u16) -> PathBuf {

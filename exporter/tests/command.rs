@@ -200,4 +200,8 @@ fn mcp_over_http_makes_a_token_and_lets_in_nobody_without_it() {
     kill(Pid::from_raw(server.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
     assert!(server.wait().unwrap().success());
     assert!(!file.exists(), "the file goes with the server");
+    let output = mcp(Path::new("/dev/null")).wait_with_output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(78), "{told}");
+    assert!(told.contains("/dev/null/") && told.contains("--token-file"), "{told}");
 }

@@ -141,6 +141,22 @@ fn a_restarted_server_has_another_token_that_local_tools_find() {
 }
 
 #[test]
+fn without_a_token_file_the_log_says_what_to_do_and_nobody_is_shown_chains() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("incident.db");
+    record(&path, &[look(1, 1), look(2, 2)]);
+    let mut command = gpucause(&["replay", "--web.listen-address=127.0.0.1:0", "--db"]);
+    let server = Exporter::of(command.arg(&path).env("RUNTIME_DIRECTORY", "/dev/null"));
+    let log = server.log();
+    assert!(log.contains("level=warn") && log.contains("/dev/null/"), "{log}");
+    assert!(log.contains("--web.config.file") && log.contains("RuntimeDirectory="), "{log}");
+    let refused = http_client::get(server.address, "/api/v1/chains");
+    assert_eq!(refused.status, 401);
+    assert!(refused.text().contains("the log of the server says why"), "{}", refused.text());
+    assert_eq!(http_client::get(server.address, "/metrics").status, 200);
+}
+
+#[test]
 fn a_replay_ends_with_the_recording_when_it_is_told_to() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("incident.db");
