@@ -190,7 +190,7 @@ Scenario {args.scenario}: demo-trainer (PID {pid}) feeds a GPU that is not there
   graphs     {host}:{port['prometheus']}/graph?g0.tab=0&g0.range_input=10m&g0.expr=cause%3Agpucause_attributed%3Arate1m
   routing    {host}:{port['alertmanager']}/#/alerts
   metrics    {host}:{port['exporter']}/metrics
-  why        {args.programs}/gpucause explain --url {host}:{port['exporter']}
+  why        sudo {args.programs}/gpucause explain --url {host}:{port['exporter']}
   panels     PROMETHEUS_URL={host}:{port['prometheus']} and the line for Grafana in the README
 Most alerts take about a minute: the loss must last for half of one, and Alertmanager collects for a sixth.
 {'Enter ends the fault, ' if sys.stdin.isatty() else ''}Ctrl-C ends all.

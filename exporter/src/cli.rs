@@ -14,6 +14,7 @@ use crate::gpus::Gpus;
 use crate::logging;
 use crate::nvml::Nvml;
 use crate::server::{Limits, ListenAddress, LiveWebConfig, Server, TelemetryPath};
+use crate::token_file::TokenFile;
 use crate::version;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -22,7 +23,7 @@ use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use gpucause_probes::nvml::LIBRARY;
 use std::ffi::OsString;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +44,11 @@ Signals:
   SIGHUP           Take the configuration file again
   SIGUSR1          Detach all probes at once; the next one attaches them again
   SIGUSR2          Write a trace file of what the flight recorder keeps
+
+Files:
+  /run/gpucause/PORT.token
+      Made at start and removed at the end, in the directory of RUNTIME_DIRECTORY where that is set: what programs of this
+      host show to read causal chains (Authorization: Bearer TOKEN). explain, query, export, check and mcp read it.
 
 Exit status:
   0   A signal ended it, or --config.check found nothing wrong
@@ -308,7 +314,7 @@ pub struct WebArgs {
 }
 
 impl WebArgs {
-    /// A server with its ports, or on sockets that were passed and listen already, when there are any.
+    /// A server with its ports, or on sockets that were passed and listen already, when there are any. Its token file is made.
     ///
     /// # Errors
     /// When the web configuration cannot be used, or a port cannot be had.
@@ -321,7 +327,20 @@ impl WebArgs {
         } else {
             Server::on(passed, limits)
         };
-        Ok(server.with_access(Arc::new(access)))
+        let server = server.with_access(Arc::new(access));
+        let ports = server.addresses().iter().map(SocketAddr::port).collect();
+        match TokenFile::create(&ports) {
+            Ok(file) => Ok(server.with_token_file(file)),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "gpucause explain and other programs of this host need a password or a client certificate \
+                     (--web.config.file) to read causal chains; to let them in by a token, make that directory writable for \
+                     this user only (systemd: RuntimeDirectory=gpucause)"
+                );
+                Ok(server)
+            }
+        }
     }
 }
 

@@ -49,15 +49,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
         logging::init(args.log);
     }
     let server = args.web.server(Vec::new(), Limits::default())?;
-    let scheme = if server.access().current().is_plain() { "http" } else { "https" };
-    let url = server.addresses().first().map(|address| {
-        let host = if address.ip().is_unspecified() {
-            format!("localhost:{}", address.port())
-        } else {
-            address.to_string()
-        };
-        format!("{scheme}://{host}{}", args.web.telemetry_path.as_str())
-    });
+    let url = server.url().map(|url| format!("{url}{}", args.web.telemetry_path.as_str()));
     let daemon = Arc::new(Daemon::start(Options::default(), Arc::new(Config::without_budget()))?);
     until_found(&daemon);
     let real = daemon.status().libraries.iter().filter(|l| l.verdict == Verdict::Attached).count();

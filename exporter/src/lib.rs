@@ -49,6 +49,7 @@ pub mod serve;
 pub mod server;
 pub mod service_manager;
 pub mod throttling;
+pub mod token_file;
 pub mod top;
 pub mod top_names;
 pub mod version;

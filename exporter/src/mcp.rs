@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use gpucause_investigations::mcp::http::{Access, Token, TokenError};
+use gpucause_investigations::http::{Token, TokenError};
+use gpucause_investigations::mcp::http::Access;
 use gpucause_investigations::mcp::{
     Assistant, DemoStory, Finding, Findings, Host, Scenario as Shown, Source, SqlOfFile, http,
 };
@@ -16,6 +17,7 @@ use crate::cli::McpArgs;
 use crate::demo;
 use crate::demo::scenario::Scenario;
 use crate::server::{LiveWebConfig, node_name, shutdown_signal};
+use crate::token_file::{TokenFile, TokenFileError};
 use clap::ValueEnum as _;
 
 /// Where a token may be, which no other user can see there.
@@ -49,6 +51,11 @@ pub enum McpError {
         "{0} can be reached from other hosts, which must be spoken to over TLS: name a file with tls_server_config with --web.config.file; without one listen on 127.0.0.1"
     )]
     NoTls(String),
+    /// Nothing would keep others out.
+    #[error(
+        "{0}; give a token with --token-file or in GPUCAUSE_MCP_TOKEN (`openssl rand -hex 32` makes one)"
+    )]
+    NoFile(#[from] TokenFileError),
     /// Passwords are not what lets assistants in.
     #[error(
         "basic_auth_users of --web.config.file let nobody in here: clients of MCP show a token; give one with --token-file, or leave the users out"
@@ -91,29 +98,38 @@ pub fn run(args: &McpArgs) -> anyhow::Result<()> {
 
 async fn over_http(args: &McpArgs, assistant: Assistant) -> anyhow::Result<()> {
     let Some(address) = &args.http else { bail!("there is no address") };
-    let token = token(args.token_file.as_deref())?;
+    let given = token(args.token_file.as_deref())?;
     let file = args.web_config.as_deref().filter(|path| !path.as_os_str().is_empty());
     let live = Arc::new(file.map(LiveWebConfig::load).transpose()?.unwrap_or_default());
     let listener = address.bind()?;
     let local = listener.local_addr().context("cannot tell the address")?;
     if !local.ip().to_canonical().is_loopback() {
-        if token.is_none() {
+        if given.is_none() {
             return Err(McpError::NoToken(address.to_string()).into());
         }
         if live.current().is_plain() {
             return Err(McpError::NoTls(address.to_string()).into());
         }
     }
-    if token.is_none() && live.current().has_users() {
+    if given.is_none() && live.current().has_users() {
         return Err(McpError::Users.into());
     }
+    // Of this process: the file goes when it ends.
+    let made = match &given {
+        None => Some(TokenFile::create(&[local.port()].into()).map_err(McpError::NoFile)?),
+        Some(_) => None,
+    };
+    let told_in = made.as_ref().and_then(TokenFile::path).or(args.token_file.as_deref());
+    let token_file = told_in.map(|path| tracing::field::display(path.display()));
+    let token = given.or_else(|| made.as_ref().map(|file| file.token().clone()));
+    let Some(token) = token else { bail!("there is no token") };
     let scheme = if live.current().is_plain() { "http" } else { "https" };
     let following = tokio::spawn(Arc::clone(&live).follow());
     let mut hosts = args.allow_hosts.clone();
     hosts.push(node_name());
     let tls: http::Tls = Arc::new(move || live.current().tls_config());
     let stop = shutdown_signal().context("cannot catch signals")?;
-    tracing::info!(url = format!("{scheme}://{local}{}", http::PATH), "listening");
+    tracing::info!(url = format!("{scheme}://{local}{}", http::PATH), token_file, "listening");
     let served = http::serve(assistant, listener, Access { token, hosts, tls }, stop).await;
     following.abort();
     served.context("cannot serve")

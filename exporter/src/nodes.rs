@@ -11,6 +11,7 @@ use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
 
 use crate::config::typed;
+use crate::token_file;
 
 /// Where a password may be, which no other user can see there.
 const PASSWORD: &str = "GPUCAUSE_PASSWORD";
@@ -28,7 +29,7 @@ pub struct NodeArgs {
     /// Several nodes, in a YAML file that has a list under the key nodes
     #[arg(long, value_name = "PATH")]
     pub nodes_file: Option<PathBuf>,
-    /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken
+    /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken; nobody has to log in to an exporter at localhost whose token, /run/gpucause/PORT.token, this user can read, as root can
     #[arg(long, value_name = "PATH")]
     pub password_file: Option<PathBuf>,
     /// File of the authorities that the node's certificate may come from, in PEM [default: those that this host trusts]
@@ -121,7 +122,10 @@ impl NodeArgs {
         let file = file.filter(|_| !self.names_several() || address.user().is_some());
         Ok(match Login::of(address, file, inherited, HINT)? {
             Some(login) => client.with_login(&login)?,
-            None => client,
+            None => {
+                let files = token_file::candidates(client.address());
+                client.with_token_files(files)
+            }
         })
     }
 }

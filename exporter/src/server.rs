@@ -35,6 +35,7 @@ pub use web_config::{WebConfig, WebConfigError};
 
 pub(crate) use api::node as node_name;
 
+use crate::token_file::TokenFile;
 use connection::Host;
 use door::Door;
 use gate::Gate;
@@ -104,6 +105,7 @@ pub struct Server {
     access: Arc<LiveWebConfig>,
     gates: Gates,
     reload: Option<ReloadHandle>,
+    token_file: Option<TokenFile>,
 }
 
 impl Server {
@@ -123,7 +125,7 @@ impl Server {
             connections: Gate::new(limits.connections),
             scrapes: Turnstile::new(limits.scrapes),
         };
-        Self { listeners, limits, access: Arc::default(), gates, reload: None }
+        Self { listeners, limits, access: Arc::default(), gates, reload: None, token_file: None }
     }
 
     /// Lets clients in as a web configuration says.
@@ -142,6 +144,24 @@ impl Server {
     #[must_use]
     pub fn with_reload(self, handle: ReloadHandle) -> Self {
         Self { reload: Some(handle), ..self }
+    }
+
+    /// Lets programs of this host read chains that show this token, whose file goes when the server ends.
+    #[must_use]
+    pub fn with_token_file(self, token_file: TokenFile) -> Self {
+        Self { token_file: Some(token_file), ..self }
+    }
+
+    /// Where it is reached from this host.
+    #[must_use]
+    pub fn url(&self) -> Option<String> {
+        let scheme = if self.access.current().is_plain() { "http" } else { "https" };
+        let address = self.addresses().into_iter().next()?;
+        Some(if address.ip().is_unspecified() {
+            format!("{scheme}://localhost:{}", address.port())
+        } else {
+            format!("{scheme}://{address}")
+        })
     }
 
     /// What can be set while it serves.
@@ -167,13 +187,17 @@ impl Server {
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
         let (stop, stopped) = watch::channel(false);
+        let hint = access::hint(self.token_file.as_ref(), &self.url().unwrap_or_default());
+        // The file goes when nothing is served any more.
+        let token_file = self.token_file;
+        let token = token_file.as_ref().map(|file| file.token().clone());
         let Gates { connections, scrapes } = self.gates;
         let wait = self.limits.scrape_wait;
         let following = tokio::spawn(Arc::clone(&self.access).follow());
         let acceptor = Acceptor {
             host: Arc::new(Host {
-                routes: Routes::new(source, telemetry_path, (scrapes, wait), self.reload),
-                door: Door::new(self.access),
+                routes: Routes::new(source, telemetry_path, (scrapes, wait), self.reload, hint),
+                door: Door::new(self.access, token),
                 lobby: Arc::new(Lobby::new(self.limits.connections_per_client)),
                 limits: self.limits,
             }),
@@ -193,6 +217,7 @@ impl Server {
         if timeout(grace, connections.emptied()).await.is_err() {
             tracing::warn!("connections were still busy when the server stopped");
         }
+        drop(token_file);
         Ok(())
     }
 }

@@ -23,11 +23,11 @@ use nix::unistd::Uid;
 use crate::cli::TopArgs;
 use crate::config::Config;
 use crate::daemon::Daemon;
-use crate::observation::Observation;
+use crate::process_details::place::Places;
 use crate::server::shutdown_signal;
 use batch::Printer;
 use host::Host;
-use model::Sampler;
+use model::{Sampler, View};
 use screen::Look;
 
 /// How long the libraries in use may take to be found.
@@ -39,11 +39,15 @@ struct Source<'a> {
     daemon: &'a Daemon,
     /// The only process that is shown.
     only: Option<Tgid>,
+    places: &'a Places,
 }
 
 impl Source<'_> {
-    fn observe(&self) -> Result<Observation, ReadError> {
-        self.daemon.observe()
+    /// What happened since the last time.
+    fn next(&self, sampler: &mut Sampler) -> Result<View, ReadError> {
+        let mut view = sampler.next(self.daemon.observe()?, self.only);
+        view.name_owners(|pid, comm| self.places.of(pid.0, Some(comm))?.owner());
+        Ok(view)
     }
 
     fn host(&self) -> Host {
@@ -91,7 +95,8 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When the terminal, or standard output, fails.
 pub fn show(daemon: &Daemon, show: &Show, stopped: &Receiver<()>) -> anyhow::Result<()> {
-    let source = Source { daemon, only: show.only };
+    let places = Places::default();
+    let source = Source { daemon, only: show.only, places: &places };
     if show.is_live() {
         // See https://no-color.org: any value but an empty one.
         let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -116,9 +121,8 @@ fn print(source: &Source<'_>, show: &Show, stopped: &Receiver<()>) -> io::Result
     let (mut sampler, mut printer) = (Sampler::default(), Printer::default());
     let mut left = show.count;
     loop {
-        match source.observe() {
-            Ok(observation) => {
-                let mut view = sampler.next(observation, source.only);
+        match source.next(&mut sampler) {
+            Ok(mut view) => {
                 if view.elapsed.is_some() {
                     state::State::default().arrange(&mut view.rows);
                     let mut out = io::stdout().lock();

@@ -2,10 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 fn outcome(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpucause"));
@@ -160,4 +164,44 @@ fn an_export_of_what_is_no_trace_leaves_no_file() {
     assert!(said.contains(db) && !out.exists(), "{said}");
     let (code, said) = outcome(&["export", "--db", db, "--format=svg", "-o", output]);
     assert_eq!(code, Some(64), "{said}");
+}
+
+#[test]
+fn mcp_over_http_makes_a_token_and_lets_in_nobody_without_it() {
+    let runtime = tempfile::tempdir().unwrap();
+    let mcp = |directory: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpucause"));
+        command.args(["mcp", "--http=127.0.0.1:0"]).env_remove("GPUCAUSE_MCP_TOKEN");
+        command.env("RUNTIME_DIRECTORY", directory).env_remove("XDG_RUNTIME_DIR");
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut server = mcp(runtime.path());
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
+    let line = lines.find_map(|line| line.ok().filter(|line| line.contains("listening"))).unwrap();
+    let (_, rest) = line.split_once("127.0.0.1:").unwrap();
+    let port = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    let file = runtime.path().join(format!("{port}.token"));
+    assert!(line.contains(file.to_str().unwrap()), "{line}");
+    let token = std::fs::read_to_string(&file).unwrap();
+    let ask = |headers: &str| {
+        let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n{headers}\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let refused = ask("");
+    assert!(refused.starts_with("HTTP/1.1 401") && refused.contains(".token"), "{refused}");
+    let admitted = ask(&format!("Authorization: Bearer {}\r\n", token.trim()));
+    assert!(admitted.starts_with("HTTP/1.1 4") && !admitted.contains(" 401 "), "{admitted}");
+    kill(Pid::from_raw(server.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    assert!(server.wait().unwrap().success());
+    assert!(!file.exists(), "the file goes with the server");
+    let output = mcp(Path::new("/dev/null")).wait_with_output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(78), "{told}");
+    assert!(told.contains("/dev/null/") && told.contains("--token-file"), "{told}");
 }

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 #![expect(clippy::panic, reason = "one of the sources has to")]
 
+#[path = "http/chains.rs"]
+mod chains;
 #[path = "fixture/http_client.rs"]
 mod http_client;
 #[path = "fixture/snapshot.rs"]
@@ -13,6 +15,7 @@ use gpucause::exposition::Format;
 use gpucause::family::{Family, Sink, Value};
 use gpucause::metric::PROBE_INFO;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
+use gpucause::token_file::TokenFile;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 use http_client::{DEADLINE, connect, get, read_to_end, request};
@@ -21,11 +24,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 /// A server on a port of its own, until dropped.
 struct Running {
     address: SocketAddr,
+    /// A header with the token.
+    token: String,
+    /// Where the file of the token is.
+    runtime: TempDir,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -39,7 +47,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         drop(self.stop.take());
-        let joined = self.thread.take().unwrap().join();
+        let joined = self.thread.take().map_or(Ok(()), JoinHandle::join);
         assert!(joined.is_ok() || std::thread::panicking(), "the server panicked");
     }
 }
@@ -47,6 +55,10 @@ impl Drop for Running {
 fn start(source: impl Source, limits: Limits) -> Running {
     let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], limits).unwrap();
     let address = server.addresses()[0];
+    let runtime = tempfile::tempdir().unwrap();
+    let token_file = TokenFile::create_in(runtime.path(), &[address.port()].into()).unwrap();
+    let token = format!("Authorization: Bearer {}\r\n", token_file.token().secret());
+    let server = server.with_token_file(token_file);
     let (stop, stopped) = oneshot::channel::<()>();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -57,7 +69,7 @@ fn start(source: impl Source, limits: Limits) -> Running {
         runtime.block_on(server.serve(Arc::new(source), path, until)).unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
     });
-    Running { address, stop: Some(stop), thread: Some(thread) }
+    Running { address, token, runtime, stop: Some(stop), thread: Some(thread) }
 }
 
 fn serve(source: impl Source) -> Running {
@@ -489,34 +501,4 @@ fn a_scrape_under_way_is_finished_when_the_server_stops() {
     let response = scrape.join().unwrap();
     assert_eq!(response.status, 200);
     assert!(response.body == Format::Text.encode(&snapshot::families().into()));
-}
-
-#[test]
-fn chains_are_told_to_programs_of_this_host() {
-    let server = serve(Fixture);
-    let response = get(server.address, "/api/v1/chains");
-    assert_eq!(response.status, 200);
-    assert_eq!(response.header("content-type"), Some("application/json"));
-    let answer: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
-    assert_eq!(answer["status"], "success");
-    let moment = |name: &str| answer["data"][name].as_f64().unwrap();
-    assert!((0.0..60.0).contains(&(moment("now") - moment("watched_since"))), "{answer}");
-    let chains: Vec<Chain> = serde_json::from_value(answer["data"]["chains"].clone()).unwrap();
-    assert_eq!(chains, [snapshot::chain()], "a chain reads back as itself");
-    let state: ObservationState =
-        serde_json::from_value(answer["data"]["observation"].clone()).unwrap();
-    assert_eq!(state, Period::attached(0.0).into());
-    let text = response.text();
-    assert!(text.find("\"observation\"") < text.find("\"chains\""), "{text}");
-}
-
-#[test]
-fn chains_are_not_told_to_web_pages() {
-    let server = serve(Fixture);
-    let asked = "Origin: http://evil.example\r\n";
-    let response = request(server.address, "GET", "/api/v1/chains", asked);
-    assert_eq!(response.status, 403);
-    let answer: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
-    assert_eq!(answer["status"], "error");
-    assert!(answer["error"].as_str().unwrap().contains("not told to web pages"), "{answer}");
 }

@@ -19,6 +19,7 @@ mod poll;
 #[allow(dead_code, reason = "made for tests that ask for more")]
 mod samples;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::Moment;
 use gpucause_investigations::trace::{Start, Writer};
+use nix::sys::signal::Signal;
 use poll::until;
 
 const HANDLE: u64 = 0x1234;
@@ -103,6 +105,55 @@ fn a_recording_is_served_as_the_node_served_it() {
     ] {
         assert!(page.text().contains(told), "{told} is not in\n{}", page.text());
     }
+}
+
+#[test]
+fn a_restarted_server_has_another_token_that_local_tools_find() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("incident.db");
+    record(&path, &[look(1, 1), look(2, 2)]);
+    let start = |address: SocketAddr| {
+        let listen = format!("--web.listen-address={address}");
+        Exporter::of(gpucause(&["replay", &listen, "--db"]).arg(&path))
+    };
+    let token_of = |server: &Exporter| std::fs::read_to_string(server.token_file()).unwrap();
+    let explain = |server: &Exporter| {
+        let url = format!("http://{}", server.address);
+        let status = gpucause(&["explain", "--url", &url]).output().unwrap().status;
+        assert!(matches!(status.code(), Some(0 | 2 | 3)), "{status}");
+    };
+    let first = start(([127, 0, 0, 1], 0).into());
+    let (address, file, old) = (first.address, first.token_file(), token_of(&first));
+    explain(&first);
+    first.signal(Signal::SIGTERM);
+    assert!(first.ended().success());
+    assert!(!file.exists(), "the file goes with the server");
+    for _ in 0..2 {
+        // The first of both is killed, and leaves its file.
+        let next = start(address);
+        assert_ne!(token_of(&next), old);
+        let header = format!("Authorization: Bearer {}\r\n", old.trim());
+        let refused = http_client::request(address, "GET", "/api/v1/chains", &header);
+        assert_eq!(refused.status, 401);
+        explain(&next);
+        next.chains();
+    }
+}
+
+#[test]
+fn without_a_token_file_the_log_says_what_to_do_and_nobody_is_shown_chains() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("incident.db");
+    record(&path, &[look(1, 1), look(2, 2)]);
+    let mut command = gpucause(&["replay", "--web.listen-address=127.0.0.1:0", "--db"]);
+    let server = Exporter::of(command.arg(&path).env("RUNTIME_DIRECTORY", "/dev/null"));
+    let log = server.log();
+    assert!(log.contains("level=warn") && log.contains("/dev/null/"), "{log}");
+    assert!(log.contains("--web.config.file") && log.contains("RuntimeDirectory="), "{log}");
+    let refused = http_client::get(server.address, "/api/v1/chains");
+    assert_eq!(refused.status, 401);
+    assert!(refused.text().contains("the log of the server says why"), "{}", refused.text());
+    assert_eq!(http_client::get(server.address, "/metrics").status, 200);
 }
 
 #[test]

@@ -3,10 +3,12 @@
 
 mod address;
 mod login;
+mod token;
 mod trust;
 
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -25,6 +27,7 @@ use tokio_rustls::TlsConnector;
 
 pub use address::Address;
 pub use login::{Login, LoginError};
+pub use token::{Token, TokenError};
 pub use trust::{Identity, TrustError, connector};
 
 /// Why there is no answer.
@@ -62,6 +65,8 @@ pub struct Client {
     address: Address,
     tls: Option<TlsConnector>,
     login: Option<HeaderValue>,
+    /// Read with each question: a server that was started again has another token.
+    token_files: Vec<PathBuf>,
 }
 
 impl std::fmt::Debug for Client {
@@ -78,7 +83,7 @@ impl Client {
     /// When the authorities cannot be read.
     pub fn new(address: Address, ca_file: Option<&std::path::Path>) -> Result<Self, TrustError> {
         let tls = address.is_tls().then(|| connector(ca_file, None)).transpose()?;
-        Ok(Self { address, tls, login: None })
+        Ok(Self { address, tls, login: None, token_files: Vec::new() })
     }
 
     /// Of the server at this address, as [`new`](Self::new), by what was made ready for several.
@@ -90,7 +95,7 @@ impl Client {
         tls: &Result<TlsConnector, Arc<TrustError>>,
     ) -> Result<Self, Arc<TrustError>> {
         let tls = address.is_tls().then(|| tls.clone()).transpose()?;
-        Ok(Self { address, tls, login: None })
+        Ok(Self { address, tls, login: None, token_files: Vec::new() })
     }
 
     /// Logs in with each question.
@@ -103,6 +108,18 @@ impl Client {
         value.set_sensitive(true);
         self.login = Some(value);
         Ok(self)
+    }
+
+    /// Shows the token of the first of these files that can be read, where nobody logs in.
+    #[must_use]
+    pub fn with_token_files(self, token_files: Vec<PathBuf>) -> Self {
+        Self { token_files, ..self }
+    }
+
+    /// What is shown, if anything.
+    fn authorization(&self) -> Option<HeaderValue> {
+        let token = || self.token_files.iter().find_map(|path| Token::read(path).ok());
+        self.login.clone().or_else(|| token()?.header().ok())
     }
 
     /// Who is asked.
@@ -174,8 +191,8 @@ impl<'a> Conversation<'a> {
             .header(HOST, self.client.address.authority())
             .header(ACCEPT, accept)
             .header(USER_AGENT, concat!("gpucause/", env!("CARGO_PKG_VERSION")));
-        if let Some(login) = &self.client.login {
-            request = request.header(AUTHORIZATION, login);
+        if let Some(authorization) = self.client.authorization() {
+            request = request.header(AUTHORIZATION, authorization);
         }
         let request = request.body(Empty::new())?;
         let sender = &mut self.sender;

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of an answer. A thousand chains, the most that are kept, have less than a tenth of it.
 const MAX_ANSWER: usize = 32 << 20;
 /// Characters of a refusal that are told.
-const MAX_REASON: usize = 300;
+const MAX_REASON: usize = 600;
 /// Where chains are.
 const CHAINS: &str = "/api/v1/chains";
 const JSON: &str = "application/json";
@@ -252,14 +252,15 @@ async fn body_of(
 ) -> Result<Vec<u8>, AskError> {
     let answer = node.get(path, accept, MAX_ANSWER).await;
     let answer = answer.map_err(|error| failed(url, error))?;
-    if answer.status == StatusCode::UNAUTHORIZED {
-        return Err(AskError::Unauthorized(url.clone()));
-    }
     if answer.status.is_success() {
         return Ok(answer.body);
     }
     let told = serde_json::from_slice::<Answer<Clock>>(&answer.body).ok();
     let told = told.and_then(|answer| answer.error);
+    // With a reason, it says itself what it wants to be shown.
+    if answer.status == StatusCode::UNAUTHORIZED && told.is_none() {
+        return Err(AskError::Unauthorized(url.clone()));
+    }
     let told = told.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim().to_owned());
     let reason = told.chars().take(MAX_REASON).collect();
     Err(AskError::Refused { url: url.clone(), status: answer.status.as_u16(), reason })

@@ -1,6 +1,8 @@
 //! Who took how much of the time that a finding lost, by the waits of the victim thread.
 
-use gpucause_abi::state::{Reason, State};
+use gpucause_abi::Nanos;
+use gpucause_abi::snapshot::Wait;
+use gpucause_abi::state::{Reason, Relation, State};
 
 use crate::case::Subject;
 use crate::chain::{Cause, Loss};
@@ -13,6 +15,9 @@ const MOST: usize = 32;
 /// The waits of the last window that are part of the loss, as far as a task ended them or had the CPU meanwhile. They add up to
 /// at most what the finding lost.
 pub(crate) fn of(subject: &Subject<'_>, finding: &Finding) -> Vec<Loss> {
+    if finding.cause == Cause::DataloaderStarvation {
+        return by_worker(subject.short.waits(), finding.lost);
+    }
     let reasons: &[Reason] = match finding.cause {
         Cause::CpuPreemption | Cause::RunqueueWait => &NO_CPU,
         Cause::LockWait => &[Reason::Futex],
@@ -32,6 +37,19 @@ pub(crate) fn of(subject: &Subject<'_>, finding: &Finding) -> Vec<Loss> {
     if all > lost {
         losses.iter_mut().for_each(|loss| loss.seconds *= lost / all);
     }
+    losses
+}
+
+/// The time lost to a data loader, among its workers as the process waited for them: a thread that only passed data on took none.
+fn by_worker(waits: &[Wait], lost: Nanos) -> Vec<Loss> {
+    let mut losses = Vec::new();
+    for wait in waits.iter().filter(|wait| wait.relation == Relation::Worker) {
+        let (pid, comm) = (wait.tgid.map(|tgid| tgid.0), wait.on.to_text());
+        add(&mut losses, &[Loss { pid, comm, seconds: wait.total.as_secs_f64() }]);
+    }
+    let all = total(&losses);
+    losses.iter_mut().for_each(|loss| loss.seconds *= lost.as_secs_f64() / all);
+    losses.retain(|loss| loss.seconds > 0.0);
     losses
 }
 

@@ -11,19 +11,25 @@ use tokio::time::timeout;
 use super::{Line, State};
 use crate::nodes::asked;
 use crate::server::ListenAddress;
+use crate::token_file;
 
 /// For an exporter on this host.
 const PATIENCE: Duration = Duration::from_secs(2);
+const UNAUTHORIZED: u16 = 401;
 
 /// The line about the exporter at this address; `None` where there is no exporter.
 pub(super) fn line(address: &ListenAddress) -> Option<Line> {
     let url: NodeUrl = format!("http://{}", address.reached_at()?).parse().ok()?;
     let client = Client::new(url.address().clone(), None).ok()?;
+    let client = client.with_token_files(token_file::candidates(url.address()));
     let answer = asked(async { timeout(PATIENCE, node::chains(&client)).await }).ok()?.ok()?;
     let (state, detail) = match answer {
         Ok(answer) => observes(answer.observation.as_ref()),
         Err(AskError::Unauthorized(_)) => {
             (State::Missing, "this exporter requires a login; ask it with gpucause explain".into())
+        }
+        Err(AskError::Refused { status: UNAUTHORIZED, .. }) => {
+            (State::Missing, "this exporter requires its token; run gpucause check as root".into())
         }
         // Something else has the port, or nothing has.
         Err(_) => return None,

@@ -92,10 +92,10 @@ pub struct McpArgs {
     /// Flags that name several nodes, and say how nodes are asked.
     #[command(flatten)]
     pub nodes: NodeArgs,
-    /// Serve over HTTP at this address, such as 127.0.0.1:9402, rather than over standard input and output; for other hosts a token and TLS are needed
+    /// Serve over HTTP at this address, such as 127.0.0.1:9402, rather than over standard input and output; clients must show a token; for other hosts one must be given, and TLS is needed
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<ListenAddress>,
-    /// File whose first line is the token that clients over HTTP must show; without it GPUCAUSE_MCP_TOKEN in the environment is taken
+    /// File whose first line is the token that clients over HTTP must show; without it GPUCAUSE_MCP_TOKEN in the environment is taken, and without that one is made, in /run/gpucause/PORT.token or the file that the log names
     #[arg(long, value_name = "PATH", requires = "http")]
     pub token_file: Option<PathBuf>,
     /// Name under which clients may ask over HTTP, beside localhost, addresses and the host's own name; may be repeated

@@ -1,73 +1,21 @@
 //! Names of kernels as people write them: demangled, without parameters, bounded.
 
-use cpp_demangle::{DemangleOptions, DemangleWrite, Symbol};
-use std::fmt;
 use std::sync::Arc;
 
-/// Characters of a name. Names that differ only beyond them count as one kernel.
-const MAX_CHARS: usize = 128;
-/// Longest mangled name that is demangled, in bytes. It bounds the time that a name made to be slow takes.
-const MAX_MANGLED: usize = 2048;
-/// Conversion operators that a mangled name may seem to have: the demangler tries two readings of each. Kernels have none, but
-/// types in their template arguments may.
-const MAX_CONVERSIONS: usize = 4;
+pub(crate) use gpucause_investigations::symbol::{MAX_CHARS, demangled, function, one_line};
+
 /// What stands before the function that nvcc and clang make on the host for a kernel.
 const STUB: &str = "__device_stub__";
-
-/// Collects what fits.
-struct Bounded {
-    text: String,
-    room: usize,
-}
-
-impl DemangleWrite for Bounded {
-    fn write_string(&mut self, part: &str) -> fmt::Result {
-        for character in part.chars() {
-            self.room = self.room.checked_sub(1).ok_or(fmt::Error)?;
-            self.text.push(character);
-        }
-        Ok(())
-    }
-}
 
 /// A kernel's name from the symbol that a module or an executable has for it. C++ names keep their template arguments and
 /// lose their parameters. `None` for a name that is empty, or one that stands for something else.
 pub(crate) fn readable(symbol: &[u8]) -> Option<Arc<str>> {
     // The last underscore belongs to the mangled name of the kernel as well: __device_stub__Z3addPf.
     let mangled = symbol.strip_prefix(&STUB.as_bytes()[..STUB.len() - 1]).unwrap_or(symbol);
-    let name = demangled(mangled).unwrap_or_else(|| String::from_utf8_lossy(symbol).into_owned());
+    let name = demangled(mangled, MAX_CHARS + STUB.len());
+    let name = name.unwrap_or_else(|| String::from_utf8_lossy(symbol).into_owned());
     let name = one_line(&name.replacen(STUB, "", 1), MAX_CHARS);
     (!name.trim().is_empty() && !super::RESERVED.contains(&name.as_str())).then(|| name.into())
-}
-
-/// A function's name from its symbol, as that of a kernel; `None` for an empty one.
-pub(crate) fn function(symbol: &str) -> Option<String> {
-    let name = demangled(symbol.as_bytes());
-    let name = one_line(name.as_deref().unwrap_or(symbol), MAX_CHARS);
-    (!name.trim().is_empty()).then_some(name)
-}
-
-/// What is foreign, as a line of so many characters.
-pub(crate) fn one_line(text: &str, most: usize) -> String {
-    text.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
-fn demangled(symbol: &[u8]) -> Option<String> {
-    if symbol.len() > MAX_MANGLED || !symbol.starts_with(b"_Z") {
-        return None;
-    }
-    // Before a digit it is the end of a name such as that of a namespace `cv`, or harmless.
-    let conversions = symbol.windows(3).filter(|w| w.starts_with(b"cv") && !w[2].is_ascii_digit());
-    if conversions.count() > MAX_CONVERSIONS {
-        return None;
-    }
-    let parsed = Symbol::new(symbol).ok()?;
-    let mut name = Bounded { text: String::new(), room: MAX_CHARS + STUB.len() };
-    let options = DemangleOptions::new().no_params().no_return_type();
-    match parsed.structured_demangle(&mut name, &options) {
-        Err(_) if name.room > 0 => None,
-        _ => Some(name.text),
-    }
 }
 
 #[cfg(test)]
@@ -126,14 +74,6 @@ mod tests {
         assert_eq!(readable(b"other"), None);
         assert_eq!(readable(b"unknown"), None);
         assert_eq!(readable(b"_Z5otherv"), None);
-    }
-
-    #[test]
-    fn a_function_may_be_called_as_it_likes_in_one_line() {
-        assert_eq!(function("other").as_deref(), Some("other"));
-        assert_eq!(function("_ZN2at5emptyERKi").as_deref(), Some("at::empty"));
-        assert_eq!(function("a\u{1b}[2J\n").as_deref(), Some("a?[2J?"));
-        assert_eq!(function(" "), None);
     }
 
     #[test]

@@ -19,12 +19,15 @@ use super::routes::Routes;
 use super::turnstile::Turnstile;
 use super::web_config::WebConfig;
 use super::web_config::client_cert::san::alternative_names;
-use super::{Limits, LiveWebConfig, Readiness, ScrapeError, Source};
+use super::{Limits, Readiness, ScrapeError, Source};
 use crate::collector::{Collectors, Selection};
 use crate::family::Sink;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_investigations::http::Token;
 
+/// What the corpus shows for chains.
+const TOKEN: &str = "0123456789abcdef";
 /// Bytes that may be on their way to one side.
 const IN_FLIGHT: usize = 1 << 20;
 
@@ -61,8 +64,14 @@ pub(crate) fn http(data: &[u8]) {
             let limits = Limits::default();
             let gate = (Turnstile::new(limits.scrapes), limits.scrape_wait);
             let host = Host {
-                routes: Routes::new(Arc::new(Nothing), "/metrics".parse().unwrap(), gate, None),
-                door: Door::new(Arc::new(LiveWebConfig::default())),
+                routes: Routes::new(
+                    Arc::new(Nothing),
+                    "/metrics".parse().unwrap(),
+                    gate,
+                    None,
+                    "no credentials".to_owned(),
+                ),
+                door: Door::new(Arc::default(), Some(Token::of(TOKEN).unwrap())),
                 lobby: Arc::new(Lobby::new(1)),
                 limits,
             };

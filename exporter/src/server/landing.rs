@@ -15,7 +15,7 @@ pub(super) fn page(telemetry_path: &TelemetryPath, observation: &ObservationStat
          <h1>gpucause</h1>\n<p>Tells why a GPU is not being fed. Version {version}.</p>\n\
          <p>Observation: <strong>{observation}</strong></p>\n<ul>\n\
          <li><a href=\"{path}\">Metrics</a></li>\n\
-         <li><a href=\"/api/v1/chains\">Causal chains</a> (from this host)</li>\n\
+         <li><a href=\"/api/v1/chains\">Causal chains</a> (with credentials)</li>\n\
          <li><a href=\"/-/healthy\">Health</a></li>\n\
          <li><a href=\"/-/ready\">Readiness</a></li>\n</ul>\n</body>\n</html>\n"
     )

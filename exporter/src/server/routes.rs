@@ -1,6 +1,6 @@
 //! Which request gets which response.
 
-use super::access::Peer;
+use super::access::{Peer, Refusal};
 use super::api;
 use super::body::{Outgoing, Pieces};
 use super::lobby::{Group, Guest};
@@ -21,6 +21,8 @@ use tokio::time::timeout;
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
+const WEB_PAGE: &str =
+    "causal chains are not told to web pages; ask with a client that sends no Origin";
 const BUSY: &str = "Too many scrapes at a time; try again.\n";
 
 /// The path that metrics are served under.
@@ -63,6 +65,8 @@ pub(super) struct Routes {
     turnstile: Turnstile,
     scrape_wait: Duration,
     reload: Option<ReloadHandle>,
+    /// What to do without credentials.
+    hint: String,
     started: Instant,
 }
 
@@ -72,9 +76,10 @@ impl Routes {
         telemetry_path: TelemetryPath,
         (turnstile, scrape_wait): (Turnstile, Duration),
         reload: Option<ReloadHandle>,
+        hint: String,
     ) -> Self {
         let started = Instant::now();
-        Self { source, telemetry_path, turnstile, scrape_wait, reload, started }
+        Self { source, telemetry_path, turnstile, scrape_wait, reload, hint, started }
     }
 
     /// The response. That to HEAD has the body of that to GET, which the server leaves out when it writes.
@@ -103,7 +108,7 @@ impl Routes {
             }
             api::CHAINS => match peer.may_read_chains(request.headers()) {
                 Ok(()) => self.chains(peer, guest).await,
-                Err(refusal) => reply(StatusCode::FORBIDDEN, JSON, api::error(&refusal)),
+                Err(refusal) => self.refused(&refusal),
             },
             "/-/healthy" => reply(StatusCode::OK, TEXT, "Healthy.\n"),
             "/-/ready" => match self.source.ready() {
@@ -121,6 +126,16 @@ impl Routes {
                 let page = landing::page(&self.telemetry_path, &self.source.observation());
                 reply(StatusCode::OK, HTML, page)
             }
+        }
+    }
+
+    fn refused(&self, refusal: &Refusal) -> Reply {
+        match refusal {
+            Refusal::NoCredentials => {
+                let answer = reply(StatusCode::UNAUTHORIZED, JSON, api::failure(&self.hint));
+                with_header(answer, header::WWW_AUTHENTICATE, "Bearer realm=\"gpucause\"")
+            }
+            Refusal::WebPage => reply(StatusCode::FORBIDDEN, JSON, api::failure(WEB_PAGE)),
         }
     }
 

@@ -13,7 +13,6 @@ pub(super) enum Column {
     P99,
     Spread,
     Lost,
-    /// Takes what the others leave.
     Bar,
     Memory,
     Culprit,
@@ -37,6 +36,9 @@ const ALL: [Column; 11] = [
 const DISPENSABLE: [Column; 3] = [Column::InFlight, Column::Memory, Column::Culprit];
 const LEAST_BAR: usize = 16;
 const LARGEST_BAR: usize = 60;
+/// Columns that take what the others leave, one after the other, and how wide each becomes: a culprit has its PID and unit.
+const GROWING: [(Column, usize); 3] =
+    [(Column::Bar, 26), (Column::Culprit, 52), (Column::Bar, LARGEST_BAR)];
 
 impl Column {
     pub(super) const fn title(self) -> &'static str {
@@ -64,7 +66,7 @@ impl Column {
             Self::Lost => 4,
             Self::Bar => LEAST_BAR,
             Self::Memory => 10,
-            Self::Culprit => 28,
+            Self::Culprit => 32,
             Self::InFlight => 30,
         }
     }
@@ -105,10 +107,17 @@ impl Column {
             }
             columns.retain(|&(other, _)| other != column);
         }
-        let spare = cells.saturating_sub(taken(&columns));
+        let mut spare = cells.saturating_sub(taken(&columns));
         let over = taken(&columns).saturating_sub(cells);
+        for (growing, most) in GROWING {
+            if let Some((_, own)) = columns.iter_mut().find(|(column, _)| *column == growing) {
+                let more = spare.min(most.saturating_sub(*own));
+                *own += more;
+                spare -= more;
+            }
+        }
         if let Some((_, bar)) = columns.iter_mut().find(|(column, _)| *column == Self::Bar) {
-            *bar = (*bar + spare).min(LARGEST_BAR).saturating_sub(over);
+            *bar = bar.saturating_sub(over);
         }
         columns
     }

@@ -55,10 +55,9 @@ impl Picture {
     /// Takes the next observation in; whether an interval has ended.
     fn take(&mut self, sampler: &mut Sampler, source: &Source<'_>) -> bool {
         self.host = source.host();
-        match source.observe() {
-            Ok(observation) => {
+        match source.next(sampler) {
+            Ok(next) => {
                 self.trouble = None;
-                let next = sampler.next(observation, source.only);
                 let whole = next.elapsed.is_some();
                 // Intervals go on behind a picture that is held still.
                 if !self.state.paused {

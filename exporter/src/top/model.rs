@@ -30,6 +30,30 @@ pub(super) struct View {
     pub(super) rows: Vec<Row>,
 }
 
+/// Waits of a list that are shown.
+pub(super) const MOST_WAITS: usize = 5;
+/// Processes whose owners are looked up at most.
+const MOST_OWNERS: usize = 64;
+
+impl View {
+    /// Adds the owners of those whom processes waited for: pod, container or unit by PID and name.
+    pub(super) fn name_owners(&mut self, owner: impl Fn(Tgid, &str) -> Option<String>) {
+        let mut known = HashMap::new();
+        for row in &mut self.rows {
+            let culprit = row.culprit.as_mut().map(|(wait, _)| wait);
+            let preempted_by = row.preempted_by.iter_mut().take(MOST_WAITS);
+            let shown = preempted_by.chain(row.blocked_on.iter_mut().take(MOST_WAITS));
+            for wait in culprit.into_iter().chain(shown) {
+                let Some(pid) = wait.pid else { continue };
+                if known.len() < MOST_OWNERS || known.contains_key(&pid) {
+                    let owner = known.entry(pid).or_insert_with(|| owner(pid, &wait.name));
+                    wait.owner = owner.as_deref().map(printable);
+                }
+            }
+        }
+    }
+}
+
 /// One process.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {

@@ -69,3 +69,36 @@ fn what_keeps_a_node_from_answering_is_told() {
         assert!(output.contains(told), "{arguments:?}: {output}");
     }
 }
+
+#[test]
+fn programs_of_this_host_find_the_token_and_others_are_told_where_it_is() {
+    let folder = Folder::new();
+    let server = serve(&folder.plain(""));
+    let url = format!("http://localhost:{}", server.address.port());
+    let runtime = server.runtime.path().to_str().unwrap();
+    let ask = |arguments: &[&str], directory: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpucause"));
+        command.args(arguments).env("NO_COLOR", "1").env("RUNTIME_DIRECTORY", directory);
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        (status.code(), String::from_utf8([stdout, stderr].concat()).unwrap())
+    };
+    let explain = ["explain", "--since=1000000h", "--url", &url];
+    let listen = format!("--web.listen-address=127.0.0.1:{}", server.address.port());
+    let check = ["check", &listen];
+    let query = ["query", "--nodes", &url, "SELECT cause FROM chains"];
+    for (arguments, found) in
+        [(&explain[..], "ROOT CAUSE"), (&query, "cpu_preemption"), (&check, "attached since")]
+    {
+        let (_, output) = ask(arguments, runtime);
+        assert!(output.contains(found), "{arguments:?}: {output}");
+        let (_, output) = ask(arguments, "/nonexistent");
+        assert!(!output.contains(found), "{arguments:?}: {output}");
+    }
+    assert_eq!(ask(&explain, runtime).0, Some(0));
+    let (code, output) = ask(&explain, "/nonexistent");
+    assert_eq!(code, Some(1), "{output}");
+    let told = format!("Bearer $(sudo cat {runtime}/{}.token)", server.address.port());
+    assert!(output.contains(&told) && output.contains(&format!("{url}/api/v1/chains")), "{output}");
+    let (_, output) = ask(&check, "/nonexistent");
+    assert!(output.contains("run gpucause check as root"), "{output}");
+}

@@ -51,11 +51,15 @@ fn every_path_asks_for_a_password_and_only_the_right_one_is_let_in() {
 }
 
 #[test]
-fn who_has_logged_in_may_read_chains_for_others() {
+fn who_has_logged_in_or_shows_the_token_may_read_chains() {
     let folder = Folder::new();
     let server = serve(&folder.plain(&users(4, &[("alice", "secret")])));
-    let elsewhere = format!("X-Forwarded-For: 192.0.2.1\r\n{}", basic("alice", "secret"));
-    assert_eq!(request(server.address, "GET", "/api/v1/chains", &elsewhere).status, 200);
+    let token = format!("{}.token", server.address.port());
+    let token = std::fs::read_to_string(server.runtime.path().join(token)).unwrap();
+    let token = format!("Authorization: Bearer {}\r\n", token.trim());
+    for credentials in [basic("alice", "secret"), token] {
+        assert_eq!(request(server.address, "GET", "/api/v1/chains", &credentials).status, 200);
+    }
     let page = format!("Origin: http://evil.example\r\n{}", basic("alice", "secret"));
     assert_eq!(request(server.address, "GET", "/api/v1/chains", &page).status, 403);
 }

@@ -9,8 +9,10 @@ use std::time::Duration;
 use gpucause::collector::Selection;
 use gpucause::family::Sink;
 use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
+use gpucause::token_file::TokenFile;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
+use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use crate::snapshot;
@@ -50,6 +52,8 @@ impl Source for Fixture {
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) access: Arc<LiveWebConfig>,
+    /// Where the file of its token is.
+    pub(crate) runtime: TempDir,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -77,6 +81,9 @@ pub(crate) fn start_slow(access: LiveWebConfig, limits: Limits, takes: Duration)
     let server = server.with_access(Arc::new(access));
     let access = Arc::clone(server.access());
     let address = SocketAddr::from(([127, 0, 0, 1], server.addresses()[0].port()));
+    let runtime = tempfile::tempdir().unwrap();
+    let token_file = TokenFile::create_in(runtime.path(), &[address.port()].into()).unwrap();
+    let server = server.with_token_file(token_file);
     let (stop, stopped) = oneshot::channel::<()>();
     let named = std::thread::Builder::new().name(THREAD.to_owned());
     let serving = move || {
@@ -89,5 +96,5 @@ pub(crate) fn start_slow(access: LiveWebConfig, limits: Limits, takes: Duration)
         runtime.shutdown_timeout(Duration::from_secs(5));
     };
     let thread = named.spawn(serving).unwrap();
-    Running { address, access, stop: Some(stop), thread: Some(thread) }
+    Running { address, access, runtime, stop: Some(stop), thread: Some(thread) }
 }

@@ -34,12 +34,11 @@ pub(crate) struct Asking<'a> {
     pub(crate) folder: &'a Folder,
     pub(crate) pair: Option<&'a Pair>,
     pub(crate) versions: &'a [&'static SupportedProtocolVersion],
-    pub(crate) headers: &'a str,
 }
 
 impl<'a> Asking<'a> {
     pub(crate) fn new(folder: &'a Folder) -> Self {
-        Self { folder, pair: None, versions: rustls::ALL_VERSIONS, headers: "" }
+        Self { folder, pair: None, versions: rustls::ALL_VERSIONS }
     }
 
     pub(crate) fn with(folder: &'a Folder, pair: &'a Pair) -> Self {
@@ -67,10 +66,7 @@ impl<'a> Asking<'a> {
         let name = "localhost".try_into().unwrap();
         let client = ClientConnection::new(self.config(), name).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(client, connect(server));
-        let head = format!(
-            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{}\r\n",
-            self.headers
-        );
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(head.as_bytes())?;
         let mut text = Vec::new();
         stream.read_to_end(&mut text)?;

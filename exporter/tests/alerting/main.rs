@@ -29,7 +29,7 @@ const FOREIGN: [&str; 6] = [
     "nvidia_smi_power_draw_watts",
 ];
 /// Labels that Prometheus, DCGM and the rules add.
-const ADDED_LABELS: [&str; 11] = [
+const ADDED_LABELS: [&str; 12] = [
     "job",
     "instance",
     "le",
@@ -39,6 +39,7 @@ const ADDED_LABELS: [&str; 11] = [
     "Hostname",
     "hostname",
     "baseline",
+    "owner",
     "exported_namespace",
     "exported_pod",
 ];

@@ -6,7 +6,7 @@ use gpucause_investigations::recording;
 
 use crate::exporter::{Exporter, gpucause};
 use crate::poll::until;
-use crate::{Case, cases, http_client};
+use crate::{Case, cases};
 
 /// What the workload had lost at a moment, by the two nearest lines of its own.
 fn lost_at(case: &Case, unix: f64) -> f64 {
@@ -61,7 +61,7 @@ fn a_replay_finds_the_same_cause_again() {
         let arguments = ["replay", "--web.listen-address=127.0.0.1:0", "--speed=1000", "--db"];
         let replay = Exporter::of(gpucause(&arguments).arg(case.db()));
         let found = until("the chain at its end", || {
-            let answer = http_client::get(replay.address, "/api/v1/chains");
+            let answer = replay.chains();
             let answer: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
             let chains: Vec<Chain> =
                 serde_json::from_value(answer["data"]["chains"].clone()).unwrap();

@@ -1,7 +1,6 @@
 //! Causal chains as they leave the host: by the API, the metrics page, and `gpucause explain`.
 
 use crate::exporter::{Exporter, gpucause};
-use crate::http_client;
 use crate::poll::until;
 use crate::workload::{Workload, libraries, program};
 use serde_json::Value;
@@ -14,8 +13,7 @@ const CULPRIT: &str = "cpu-hog";
 
 /// The chain of this process at the API, of this cause.
 fn chain_of(exporter: &Exporter, pid: &str, cause: &str) -> Option<Value> {
-    let response = http_client::get(exporter.address, "/api/v1/chains");
-    assert_eq!(response.status, 200);
+    let response = exporter.chains();
     let answer: Value = serde_json::from_slice(&response.body).unwrap();
     let chains = answer["data"]["chains"].as_array().unwrap().clone();
     let is_it = |chain: &Value| {

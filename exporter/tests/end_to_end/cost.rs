@@ -28,7 +28,7 @@ fn hits(samples: &Samples) -> u64 {
 }
 
 fn chains_of(exporter: &Exporter, pid: &str) -> Vec<Value> {
-    let response = http_client::get(exporter.address, "/api/v1/chains");
+    let response = exporter.chains();
     let answer: Value = serde_json::from_slice(&response.body).unwrap();
     let chains = answer["data"]["chains"].as_array().unwrap().clone();
     let own = |chain: &Value| chain["victim"]["pid"].as_u64() == pid.parse().ok();

@@ -1,7 +1,6 @@
 //! The NVIDIA driver beside the daemon, played by the stand-in library: well, in parts, silent, and absent.
 
 use crate::exporter::Exporter;
-use crate::http_client;
 use crate::poll::until;
 use crate::samples::Samples;
 use crate::upstream::{Answer, Upstream};
@@ -155,7 +154,7 @@ fn beside_an_upstream_the_driver_tells_of_processes_only() {
 #[test]
 fn a_program_that_waits_for_gpus_below_their_clock_is_told_why() {
     let chains = |exporter: &Exporter| {
-        let response = http_client::get(exporter.address, "/api/v1/chains");
+        let response = exporter.chains();
         serde_json::from_slice::<Value>(&response.body).unwrap()["data"]["chains"].clone()
     };
     let throttling = |exporter: &Exporter| {

@@ -8,8 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 fn state(exporter: &Exporter) -> Value {
-    let response = http_client::get(exporter.address, "/api/v1/chains");
-    assert_eq!(response.status, 200);
+    let response = exporter.chains();
     let answer: Value = serde_json::from_slice(&response.body).unwrap();
     answer["data"]["observation"].clone()
 }

@@ -103,6 +103,30 @@ fn top_prints_the_launch_rate_of_a_process_once_and_ends() {
 }
 
 #[test]
+fn top_names_the_process_that_has_the_cpu_by_its_pid() {
+    let mut workload = Workload::start(&[
+        "contend",
+        "--seconds=25",
+        "--spin=100us",
+        "--burners=3",
+        "--burner-name=top-culprit",
+    ]);
+    let pid = workload.pid();
+    workload.go();
+    let arguments = ["top", "--once", "--interval", "1s", "--pid", &pid];
+    let culprit = until("a culprit with its PID", || {
+        let (code, output) = outcome(&mut gpucause(&arguments));
+        assert_eq!(code, Some(0), "{output}");
+        let (_, rest) = output.split_once("CPU: top-culprit (")?;
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse::<u32>().ok()
+    });
+    let comm = std::fs::read_to_string(format!("/proc/{culprit}/comm")).unwrap();
+    assert_eq!(comm.trim(), "top-culprit");
+    workload.kill();
+}
+
+#[test]
 fn top_without_a_process_says_what_to_do_and_so_it_does_without_root() {
     let (code, output) =
         outcome(&mut gpucause(&["top", "--once", "--interval", "100ms", "--pid", "1"]));

@@ -35,12 +35,12 @@ impl Wanted {
     }
 }
 
-/// Whether a chain says anything: one that explains nothing and took no time is no finding, unless a call does not return or a
-/// process was ended.
+/// Whether a chain says anything: what took no time is no finding, unless a call does not return, or the cause takes none.
 pub(crate) fn says_something(chain: &Chain) -> bool {
-    chain.cause != Cause::Unexplained
+    let least = if chain.cause == Cause::Unexplained { LEAST_SECONDS } else { f64::MIN_POSITIVE };
+    !chain.cause.takes_time()
         || matches!(chain.effect, Effect::Hang | Effect::ProcessKilled)
-        || chain.attributed_seconds() >= LEAST_SECONDS
+        || chain.attributed_seconds() >= least
 }
 
 /// What rounds to 0.0 s.

@@ -1,6 +1,7 @@
 //! The address of a server, with or without a path, and with or without who logs in.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use hyper::Uri;
 
@@ -85,6 +86,14 @@ impl Address {
         (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
     }
 
+    /// Whether it is `localhost` or a loopback address: what is sent there stays on this host.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        let host = self.target().0;
+        let loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
+        host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(loopback)
+    }
+
     /// The `Host` header.
     #[must_use]
     pub fn authority(&self) -> String {
@@ -142,6 +151,22 @@ mod tests {
             assert_eq!((address.to_string(), format!("{address:?}")), (told.into(), told.into()));
         }
         assert_eq!(parse("https://[::1]").unwrap().target(), ("::1", 443));
+    }
+
+    #[test]
+    fn only_addresses_that_stay_on_this_host_are_loopback() {
+        for (text, expected) in [
+            ("http://localhost:9400", true),
+            ("https://LOCALHOST", true),
+            ("http://127.0.0.2", true),
+            ("http://[::1]:9400", true),
+            ("http://[::ffff:127.0.0.1]", true),
+            ("http://gpu-1", false),
+            ("http://10.0.0.1", false),
+            ("http://localhost.example", false),
+        ] {
+            assert_eq!(parse(text).unwrap().is_loopback(), expected, "{text}");
+        }
     }
 
     #[test]

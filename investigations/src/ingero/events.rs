@@ -17,6 +17,7 @@ use crate::recording::{
     Call, Event, EventId, Filter, Kind, NodeIndex, OffCpu, Party, RecordingError, Stack,
     StackFrame, StackId,
 };
+use crate::symbol;
 
 /// First launches: of a process, by source, operation and kernel, when it was.
 pub(super) type FirstLaunches = HashMap<(Key, i64, i64, i64), i64>;
@@ -228,6 +229,14 @@ fn sequence(row: &Row<'_>) -> Result<u64, Flaw> {
     digits.parse().map_err(|_| Flaw::Content(format!("an event's id is {id:?}")))
 }
 
+/// A function as people write it, from a symbol that may have an offset: `_ZN2at5emptyEv+0x57`.
+fn function(symbol: &str) -> Option<String> {
+    match symbol.rsplit_once("+0x") {
+        Some((symbol, offset)) => Some(format!("{}+0x{offset}", symbol::function(symbol)?)),
+        None => symbol::function(symbol),
+    }
+}
+
 /// Frames as the file has them: `{"i": address, "s": symbol, "f": file, "l": line}`, else the addresses alone.
 fn read_frames(frames: &str, addresses: &str) -> Result<Stack, Flaw> {
     use serde_json::Value;
@@ -243,7 +252,7 @@ fn read_frames(frames: &str, addresses: &str) -> Result<Stack, Flaw> {
         let at = value.as_str().or_else(|| value.get("i").and_then(Value::as_str));
         StackFrame {
             address: at.map_or(0, address),
-            function: field("s"),
+            function: field("s").and_then(|symbol| function(&symbol)),
             file: field("f"),
             line: value.get("l").and_then(Value::as_u64).and_then(|line| line.try_into().ok()),
             ..StackFrame::default()

@@ -1,4 +1,4 @@
-//! The server over HTTP: one path, stateless. Who asks must have the token where one is set, name this host, and be no web page.
+//! The server over HTTP: one path, stateless. Who asks must have the token, name this host, and be no web page.
 
 mod door;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
+    CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -27,6 +27,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::Assistant;
+use crate::http::Token;
 use door::{Door, Waiter};
 
 /// Where the server is.
@@ -45,51 +46,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 const LIFE: Duration = Duration::from_secs(900);
 /// How long to wait when no connection can be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Characters that a token has at least.
-const LEAST_TOKEN: usize = 16;
+/// What to do without the token.
+const UNAUTHORIZED: &str = "The token is missing or wrong. Send the header Authorization: Bearer TOKEN with the token of \
+    --token-file or GPUCAUSE_MCP_TOKEN, or without these with that of the file that the server's log names, such as \
+    /run/gpucause/9402.token.\n";
 
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 type Service = StreamableHttpService<Assistant, LocalSessionManager>;
-
-/// What a client shows to be let in. Not to be shown to others.
-#[derive(Clone)]
-pub struct Token(String);
-
-/// Why text is no token.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a token has at least {LEAST_TOKEN} visible ASCII characters; `openssl rand -hex 32` makes one"
-)]
-pub struct TokenError;
-
-impl Token {
-    /// The first line of a text.
-    ///
-    /// # Errors
-    /// When it is too short, or has other than visible ASCII characters.
-    pub fn of(text: &str) -> Result<Self, TokenError> {
-        let token = text.lines().next().unwrap_or_default().trim();
-        let fits = token.len() >= LEAST_TOKEN && token.bytes().all(|byte| byte.is_ascii_graphic());
-        if fits { Ok(Self(token.to_owned())) } else { Err(TokenError) }
-    }
-
-    /// Whether headers show it. Takes as long whichever byte is wrong.
-    fn is_shown(&self, headers: &HeaderMap) -> bool {
-        let shown = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-        let Some((scheme, shown)) = shown.split_at_checked(7) else { return false };
-        if !scheme.eq_ignore_ascii_case(b"Bearer ") || shown.len() != self.0.len() {
-            return false;
-        }
-        let differ = shown.iter().zip(self.0.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
-        std::hint::black_box(differ) == 0
-    }
-}
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token")
-    }
-}
 
 /// The certificate in effect, which may be another one with each connection; `None` for no TLS.
 pub type Tls = Arc<dyn Fn() -> Option<Arc<TlsConfig>> + Send + Sync>;
@@ -97,8 +60,8 @@ pub type Tls = Arc<dyn Fn() -> Option<Arc<TlsConfig>> + Send + Sync>;
 /// Who is let in, and how.
 #[derive(Clone)]
 pub struct Access {
-    /// What must be shown, if anything.
-    pub token: Option<Token>,
+    /// What clients must show.
+    pub token: Token,
     /// Names of this host, beside `localhost` and addresses.
     pub hosts: Vec<String>,
     /// Encryption.
@@ -263,11 +226,10 @@ impl Desk {
             let text = "Ask by address, localhost, or a name given with --allow-host.\n";
             return Some(told(StatusCode::FORBIDDEN, text));
         }
-        let token = self.access.token.as_ref()?;
-        if token.is_shown(headers) {
+        if self.access.token.is_shown(headers) {
             return None;
         }
-        let mut answer = told(StatusCode::UNAUTHORIZED, "The token is missing or wrong.\n");
+        let mut answer = told(StatusCode::UNAUTHORIZED, UNAUTHORIZED);
         let challenge = HeaderValue::from_static("Bearer realm=\"gpucause\"");
         answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         Some(answer)
@@ -304,27 +266,6 @@ fn is_own_name(host: &str, names: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_token_is_long_and_shown_whole() {
-        assert_eq!(Token::of("short").map(|_| ()), Err(TokenError));
-        let token = Token::of("0123456789abcdef\nmore").unwrap();
-        let shown = |text: &str| {
-            let value = HeaderValue::from_str(text).unwrap();
-            token.is_shown(&HeaderMap::from_iter([(AUTHORIZATION, value)]))
-        };
-        assert!(shown("Bearer 0123456789abcdef") && shown("bearer 0123456789abcdef"));
-        for wrong in [
-            "",
-            "Bearer ",
-            "Bearer 0123456789abcdeX",
-            "Bearer 0123456789abcdef0",
-            "Basic 0123456789abcdef",
-        ] {
-            assert!(!shown(wrong), "{wrong}");
-        }
-        assert!(!format!("{token:?}").contains("0123"));
-    }
 
     #[test]
     fn a_name_that_anybody_can_point_here_is_not_this_hosts() {

@@ -1,6 +1,7 @@
 //! What slow calls and gaps are blamed on: only what the thread's own rows prove.
 
-use gpucause_engine::chain::{Cause, Chain, Effect};
+use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
+use gpucause_investigations::explain::Report;
 use gpucause_investigations::ingero::Ingero;
 use gpucause_investigations::recording::Recording as _;
 
@@ -219,4 +220,44 @@ fn ids_of_chains_are_the_same_at_each_look() {
     assert_eq!(unique, ids());
     unique.dedup();
     assert_eq!(unique.len(), ids().len());
+}
+
+/// The chains that the report has.
+fn findings(db: &Database) -> Vec<Chain> {
+    let report = Report::of(&db.path(), &Ingero::open(&db.path()).unwrap()).unwrap();
+    let incidents = report.nodes.into_iter().map(|node| node.incident);
+    incidents.flat_map(|own| own.root_cause.into_iter().chain(own.others)).collect()
+}
+
+#[test]
+fn what_cost_nothing_is_no_finding_of_the_report() {
+    let mut db = Database::new(Schema::V08);
+    db.add((0..50).map(|i| Row::launch(7, i * 100 * MS, 20 * US, 1)));
+    db.add((0..50).map(|i| Row::off(7, i * 100 * MS + MS, MS, 50)));
+    assert_eq!(find(&chains(&db), Effect::LaunchGap).cause, Cause::Unexplained);
+    assert_eq!(findings(&db), []);
+    // What is known to have taken time is one.
+    let starved = loader(|worker, at| {
+        vec![
+            Row::read(worker, at + 5 * MS, 80 * MS),
+            Row::off(worker, at + 5 * MS, 80 * MS, worker),
+        ]
+    });
+    assert_eq!(find(&findings(&starved), Effect::LaunchGap).cause, Cause::DataloaderStarvation);
+}
+
+#[test]
+fn a_process_without_any_call_loses_no_time_and_is_no_finding_of_the_report() {
+    let mut db = Database::new(Schema::V08);
+    db.name(9, "backup");
+    db.add((0..50).flat_map(|i| {
+        let at = i * 10 * MS;
+        [Row::read(9, at, 9 * MS), Row::off(9, at, 9 * MS, 9)]
+    }));
+    let all = chains(&db);
+    let disk = find(&all, Effect::LaunchGap);
+    assert_eq!((disk.cause, disk.severity), (Cause::BlockIo, Severity::Low));
+    assert!(disk.evidence.get("disk_seconds").unwrap() > 0.4, "{disk:#?}");
+    assert_eq!((disk.lost_seconds, disk.attributed_seconds()), (0.0, 0.0));
+    assert_eq!(findings(&db), []);
 }

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use gpucause_abi::state::Reason;
+use gpucause_investigations::explain::Report;
 use gpucause_investigations::ingero::Ingero;
 use gpucause_investigations::recording::{Call, Event, Filter, Kind, Recording as _};
 
@@ -125,4 +126,21 @@ fn only_the_first_launch_of_a_kernel_in_a_process_is_cold() {
     let cold: Vec<_> =
         events(&db, &Filter::default()).iter().map(|e| call(e).cold.unwrap()).collect();
     assert_eq!(cold, [true, false, true, true]);
+}
+
+#[test]
+fn functions_that_calls_came_from_are_demangled_and_keep_their_offset() {
+    let mut db = Database::new(Schema::V08);
+    db.add([Row::launch(7, 0, 20 * US, 1)]);
+    let frames = r#"[{"i":"0x7f993b40fb8b","f":"libcudart.so.12"},{"s":"cudaDeviceSynchronize+0x185","f":"libcudart.so.12"},
+        {"s":"_ZN2at6nativeL9copy_implERNS_6TensorERKS1_b+0x5ad","f":"libtorch_cpu.so"},{"s":"train_step","f":"train.py","l":12}]"#;
+    let sql = db.sql();
+    sql.execute("INSERT INTO stack_traces VALUES (5, '', ?)", [frames]).unwrap();
+    sql.execute("UPDATE events SET stack_hash = 5", []).unwrap();
+    let report = Report::of(&db.path(), &Ingero::open(&db.path()).unwrap()).unwrap();
+    let lines = &report.nodes[0].stacks[0].frames;
+    assert!(lines[1].contains("cudaDeviceSynchronize+0x185"), "{lines:?}");
+    assert!(lines[2].contains("at::native::copy_impl+0x5ad"), "{lines:?}");
+    assert!(lines[3].contains("train_step") && lines[3].contains("train.py:12"), "{lines:?}");
+    assert!(lines.iter().all(|line| !line.contains("_ZN")), "{lines:?}");
 }

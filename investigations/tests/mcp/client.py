@@ -1,6 +1,6 @@
 """The public client of MCP lists what a server has, calls every tool, and prints the answers as JSON.
 
-client.py stdio ARGUMENTS COMMAND...  or  client.py http ARGUMENTS URL [TOKEN]
+client.py stdio ARGUMENTS COMMAND...  or  client.py http ARGUMENTS URL TOKEN
 ARGUMENTS is a JSON object of tools' arguments by name."""
 
 import asyncio
@@ -49,7 +49,7 @@ async def main():
         async with stdio_client(server) as streams:
             await talk(streams, arguments)
         return
-    headers = {"Authorization": f"Bearer {rest[1]}"} if len(rest) > 1 else {}
+    headers = {"Authorization": f"Bearer {rest[1]}"}
     async with httpx2.AsyncClient(headers=headers, timeout=60) as client:
         async with streamable_http_client(rest[0], http_client=client) as streams:
             await talk(streams, arguments)

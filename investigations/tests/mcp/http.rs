@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpucause_investigations::http::{Address, Client};
-use gpucause_investigations::mcp::http::{Access, PATH, Token, serve};
+use gpucause_investigations::http::{Address, Client, Token};
+use gpucause_investigations::mcp::http::{Access, PATH, serve};
 use gpucause_investigations::mcp::{Assistant, Source};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -17,10 +17,10 @@ use crate::{answer, arguments, assert_all_is_told, call, client, of_memory, run}
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Serves on loopback; gives the port.
-fn listening(assistant: Assistant, token: Option<&str>) -> u16 {
+fn listening(assistant: Assistant) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let token = token.map(|text| Token::of(text).unwrap());
+    let token = Token::of(TOKEN).unwrap();
     let access = Access { token, hosts: vec!["gpu-1".into()], tls: Arc::new(|| None) };
     tokio::spawn(serve(assistant, listener, access, std::future::pending()));
     port
@@ -29,7 +29,7 @@ fn listening(assistant: Assistant, token: Option<&str>) -> u16 {
 #[test]
 fn the_public_client_calls_every_tool_over_http_with_a_token() {
     let told = run(async {
-        let port = listening(of_memory(true), Some(TOKEN));
+        let port = listening(of_memory(true));
         let url = format!("http://127.0.0.1:{port}{PATH}");
         tokio::task::spawn_blocking(move || client("http", &arguments(), &[&url, TOKEN]))
             .await
@@ -67,9 +67,11 @@ fn live_nodes_are_told_of_with_those_that_do_not_answer() {
             Client::new(Address::parse(&url, [80, 443]).unwrap(), None).unwrap()
         };
         let source = Source::Nodes(vec![node(a), node(b)]);
-        let port = listening(Assistant::new(source, Arc::new(Quiet { allow_demo: false })), None);
+        let port = listening(Assistant::new(source, Arc::new(Quiet { allow_demo: false })));
         let url = format!("http://127.0.0.1:{port}{PATH}");
-        tokio::task::spawn_blocking(move || client("http", &json!({}), &[&url])).await.unwrap()
+        tokio::task::spawn_blocking(move || client("http", &json!({}), &[&url, TOKEN]))
+            .await
+            .unwrap()
     });
     let fleet = answer(&told, "query_fleet");
     assert_eq!((&fleet["nodes_answered"], &fleet["nodes_failed"]), (&json!(1), &json!(1)));
@@ -126,7 +128,7 @@ async fn asked(port: u16, headers: &str, body: &str) -> String {
 #[test]
 fn wrong_names_pages_and_tokens_are_refused_and_so_is_what_is_no_message() {
     run(async {
-        let port = listening(of_memory(false), Some(TOKEN));
+        let port = listening(of_memory(false));
         let token = format!("Authorization: Bearer {TOKEN}\r\n");
         let local = "Host: localhost\r\n".to_owned() + &token;
         let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
@@ -154,7 +156,7 @@ fn wrong_names_pages_and_tokens_are_refused_and_so_is_what_is_no_message() {
 #[test]
 fn whoever_shows_no_token_keeps_nobody_with_it_out_and_is_told_once() {
     run(async {
-        let port = listening(of_memory(false), Some(TOKEN));
+        let port = listening(of_memory(false));
         let mut idlers = Vec::new();
         for _ in 0..200 {
             idlers.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());

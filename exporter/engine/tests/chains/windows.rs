@@ -1,13 +1,13 @@
 //! Each chain says of which time it is, and who took how much of it.
 
-use gpucause_abi::state::{Phase, Reason, Relation};
+use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_engine::Engine;
 use gpucause_engine::chain::{Cause, Effect};
 use gpucause_engine::settings::Settings;
 
 use crate::host::Host;
 use crate::process::{MS, US, Whom};
-use crate::stories::{self, HOG, steady};
+use crate::stories::{self, HOG, WORKER, steady};
 
 #[test]
 fn every_sentence_names_its_window_and_whether_the_chain_is_ongoing() {
@@ -63,6 +63,31 @@ fn the_loss_is_split_by_culprit() {
     assert!((hog.seconds - windows * 0.52).abs() < 1e-6, "{hog:?}");
     assert!((cron.seconds - windows * 0.08).abs() < 1e-6, "{cron:?}");
     assert!((chain.lost_seconds - hog.seconds - cron.seconds).abs() < 1e-6, "{chain:#?}");
+}
+
+#[test]
+fn the_loss_to_a_data_loader_is_split_by_worker() {
+    let host = stories::starved_through_a_pinning_thread();
+    let chain = host.only(Cause::DataloaderStarvation);
+    let [loss] = &chain.losses[..] else { panic!("{chain:#?}") };
+    assert_eq!((&*loss.comm, loss.pid), ("pt_data_worker", Some(200)), "not who passed data on");
+    assert!(chain.lost_seconds > 0.0, "{chain:#?}");
+    assert!((loss.seconds - chain.lost_seconds).abs() < 1e-6, "{chain:#?}");
+
+    let mut host = stories::trained();
+    host.start_worker(0, 200);
+    host.run_all(stories::TROUBLE, |processes, _| {
+        steady(&mut processes[0]);
+        processes[0].waits(Reason::Futex, WORKER, 600 * MS, 0);
+        let reader = Whom("reader", 201, Relation::Worker);
+        processes[0].waits(Reason::Futex, reader, 300 * MS, 0);
+        processes[1].works(&[(State::Running, 2_000 * MS)]);
+    });
+    let chain = host.only(Cause::DataloaderStarvation);
+    let [first, second] = &chain.losses[..] else { panic!("{chain:#?}") };
+    assert_eq!((&*first.comm, &*second.comm), ("pt_data_worker", "reader"));
+    assert!((first.seconds - 2.0 * second.seconds).abs() < 1e-6, "{chain:#?}");
+    assert!((chain.lost_seconds - first.seconds - second.seconds).abs() < 1e-6, "{chain:#?}");
 }
 
 #[test]

@@ -128,7 +128,10 @@ fn starved(time: u64) -> ProcessSnapshot {
             (Phase::Host, State::Off(Reason::Runqueue), 20 * time),
         ]),
         waits: vec![
-            wait(Reason::Preempted, "cpu-burner", 480 * time),
+            snapshot::Wait {
+                tgid: Some(Tgid(28576)),
+                ..wait(Reason::Preempted, "cpu-burner", 480 * time)
+            },
             wait(Reason::Runqueue, "cpu-burner", 15 * time),
             wait(Reason::Runqueue, "kworker/0:1", 2 * time),
             wait(Reason::Runqueue, "kworker/1:0", 3 * time),
@@ -139,7 +142,12 @@ fn starved(time: u64) -> ProcessSnapshot {
 
 /// A process that is well and one that is starved, over two seconds, for tests of what shows them.
 pub(in super::super) fn rows() -> Vec<Row> {
-    between(vec![healthy(1), starved(1)], 2, vec![healthy(3), starved(3)])
+    let rows = between(vec![healthy(1), starved(1)], 2, vec![healthy(3), starved(3)]);
+    let mut view = View { elapsed: None, rows };
+    view.name_owners(|pid, comm| {
+        ((pid.0, comm) == (28576, "cpu-burner")).then(|| "fluent-bit.service".to_owned())
+    });
+    view.rows
 }
 
 #[test]
@@ -167,10 +175,32 @@ fn a_culprit_is_blamed_for_lost_time_only() {
     let (wait, share) = rows[0].culprit.clone().unwrap();
     assert_eq!((wait.text().as_str(), share), ("futex: pt_autograd_0", 0.015));
     let (wait, share) = rows[1].culprit.clone().unwrap();
-    assert_eq!((wait.text().as_str(), share), ("CPU: cpu-burner", 0.495));
+    assert_eq!(
+        (wait.text().as_str(), share),
+        ("CPU: cpu-burner (28576, fluent-bit.service)", 0.495)
+    );
     assert_eq!(rows[0].blocked_on[0].name, "kernel", "which is no culprit, but is told");
     let kworker = rows[1].preempted_by.iter().find(|wait| wait.name == "kworker").unwrap();
     assert_eq!(kworker.time, Nanos(10_000_000));
+}
+
+#[test]
+fn threads_of_the_own_process_have_no_pid_and_owners_are_looked_up_once() {
+    let own = snapshot::Wait { tgid: Some(Tgid(4242)), ..wait(Reason::Futex, "holder", 9) };
+    let of =
+        |pid, ms| snapshot::Wait { tgid: Some(Tgid(pid)), ..wait(Reason::Preempted, "burner", ms) };
+    // Two processes of one name: the one that took more is named.
+    let now = ProcessSnapshot { waits: vec![own, of(7, 30), of(8, 20)], ..healthy(1) };
+    let mut view = View { elapsed: None, rows: between(vec![], 1, vec![now]) };
+    let asked = std::cell::RefCell::new(Vec::new());
+    view.name_owners(|pid, _| {
+        asked.borrow_mut().push(pid.0);
+        Some("pod ml/\u{1b}x".into())
+    });
+    let row = &view.rows[0];
+    assert_eq!(row.blocked_on[0].whom(), "holder");
+    assert_eq!(row.preempted_by[0].whom(), "burner (7, pod ml/?x)");
+    assert_eq!(*asked.borrow(), [7]);
 }
 
 #[test]

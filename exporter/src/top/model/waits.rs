@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::state::Reason;
+use gpucause_abi::{Nanos, Tgid};
 
 use super::{Part, Shares, printable};
 use crate::wait_names::task_name;
@@ -16,28 +16,56 @@ pub(crate) struct Wait {
     pub(crate) reason: Reason,
     /// Who had the CPU, or ended the wait.
     pub(crate) name: String,
+    /// Its process, where that is another one.
+    pub(crate) pid: Option<Tgid>,
+    /// The pod, container or unit of that process.
+    pub(crate) owner: Option<String>,
     pub(crate) time: Nanos,
 }
 
 impl Wait {
+    /// Who it was, with the process and its owner.
+    pub(crate) fn whom(&self) -> String {
+        match (self.pid, &self.owner) {
+            (Some(pid), Some(owner)) => format!("{} ({pid}, {owner})", self.name),
+            (Some(pid), None) => format!("{} ({pid})", self.name),
+            (None, _) => self.name.clone(),
+        }
+    }
+
     /// In few words.
     pub(crate) fn text(&self) -> String {
+        let whom = self.whom();
         match self.reason {
-            Reason::Preempted | Reason::Runqueue => format!("CPU: {}", self.name),
-            reason => format!("{}: {}", reason.label(), self.name),
+            Reason::Preempted | Reason::Runqueue => format!("CPU: {whom}"),
+            reason => format!("{}: {whom}", reason.label()),
         }
     }
 }
 
-fn totals(process: &ProcessSnapshot) -> BTreeMap<(Reason, String), u64> {
-    let mut totals = BTreeMap::new();
+/// Waits of one name.
+#[derive(Default)]
+struct Total {
+    time: u64,
+    /// The longest of the waits for another process, and which that was.
+    longest: u64,
+    pid: Option<Tgid>,
+}
+
+fn totals(process: &ProcessSnapshot) -> BTreeMap<(Reason, String), Total> {
+    let mut totals = BTreeMap::<_, Total>::new();
     for wait in &process.waits {
         let reason = match wait.reason {
             Reason::Preempted | Reason::Runqueue => Reason::Preempted,
             blocked => blocked,
         };
         let name = printable(task_name(&wait.on.to_text()));
-        *totals.entry((reason, name)).or_default() += wait.total.0;
+        let total = totals.entry((reason, name)).or_default();
+        total.time += wait.total.0;
+        let other = wait.tgid.filter(|&tgid| tgid != process.tgid);
+        if other.is_some() && wait.total.0 >= total.longest {
+            (total.longest, total.pid) = (wait.total.0, other);
+        }
     }
     totals
 }
@@ -51,8 +79,9 @@ pub(super) fn between(
     let mut waits: Vec<Wait> = totals(now)
         .into_iter()
         .map(|(key, total)| {
-            let time = Nanos(total.saturating_sub(before.get(&key).copied().unwrap_or(0)));
-            Wait { reason: key.0, name: key.1, time }
+            let earlier = before.get(&key).map_or(0, |before| before.time);
+            let time = Nanos(total.time.saturating_sub(earlier));
+            Wait { reason: key.0, name: key.1, pid: total.pid, owner: None, time }
         })
         .filter(|wait| wait.time.0 > 0)
         .collect();

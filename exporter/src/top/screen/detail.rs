@@ -6,7 +6,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
-use super::super::model::{Row, Wait};
+use super::super::model::{MOST_WAITS, Row, Wait};
 use super::super::quantity::{duration, fit, percent};
 use super::{BOLD, share};
 
@@ -54,7 +54,7 @@ fn ops(row: &Row) -> Vec<Line<'static>> {
 
 fn waits(row: &Row, elapsed: Nanos) -> Vec<Line<'static>> {
     let mut lines = vec![Line::styled("WHO HAD ITS CPU", BOLD)];
-    lines.extend(listed(&row.preempted_by, elapsed, |wait| wait.name.clone()));
+    lines.extend(listed(&row.preempted_by, elapsed, Wait::whom));
     lines.push(Line::styled("WHO ENDED ITS WAITS", BOLD));
     lines.extend(listed(&row.blocked_on, elapsed, Wait::text));
     let gap = |q| duration(row.gaps.quantile(q));
@@ -68,7 +68,6 @@ fn waits(row: &Row, elapsed: Nanos) -> Vec<Line<'static>> {
 
 /// The largest, with their share of the interval.
 fn listed(waits: &[Wait], elapsed: Nanos, text: impl Fn(&Wait) -> String) -> Vec<Line<'static>> {
-    const MOST: usize = 5;
     let line = |wait: &Wait| {
         let part = percent(share(wait.time, elapsed));
         Line::raw(format!("  {part:>5} {:>8}  {}", duration(Some(wait.time)), text(wait)))
@@ -76,5 +75,5 @@ fn listed(waits: &[Wait], elapsed: Nanos, text: impl Fn(&Wait) -> String) -> Vec
     if waits.is_empty() {
         return vec![Line::raw("  nobody")];
     }
-    waits.iter().take(MOST).map(line).collect()
+    waits.iter().take(MOST_WAITS).map(line).collect()
 }

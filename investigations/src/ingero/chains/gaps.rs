@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpucause_abi::state::Reason;
-use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence, Severity};
+use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence};
 
 use super::told::{Blamed, Finding, actor, fix};
 use super::{EXPLAINED, Scene, Waits, seconds, share};
@@ -314,12 +314,7 @@ impl Scene<'_> {
             let Some(process) = self.file.lists.process_of_thread(node, tid) else { continue };
             let calls = self.outermost.range((process, 0)..=(process, u32::MAX)).next();
             if let (None, Some(thread)) = (calls, self.captured(process, tid)) {
-                let chain = self.disk_alone(process, tid, thread);
-                // Nothing shows that it feeds a GPU.
-                chains.extend(chain.map(|mut chain| {
-                    chain.chain.severity = Severity::Low;
-                    chain
-                }));
+                chains.extend(self.disk_alone(process, tid, thread));
             }
         }
         chains
@@ -352,7 +347,8 @@ impl Scene<'_> {
             tid,
             culprit: None,
             explained,
-            lost_ns: disk,
+            // Nothing shows that it feeds a GPU: it has no such time to lose.
+            lost_ns: 0,
             span_ns: span,
             evidence,
             from: Some(actor(Cause::BlockIo, None)),
