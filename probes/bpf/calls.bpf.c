@@ -396,6 +396,10 @@ static __noinline bool enter(struct pt_regs *ctx)
 		drop_cut(thread);
 	if (thread->off_since_ns)
 		mend_arrival(thread);
+	if ((thread->depth || newest_pending()) && is_on_other_stack(thread, PT_REGS_SP(ctx))) {
+		count_on_other_stack(ctx, thread, cookie.op, cookie.link);
+		return false;
+	}
 	if (!drop_unwound(thread, PT_REGS_SP(ctx), cookie.op, cookie.link)) {
 		count_self(SELF_DUPLICATE_HIT);
 		return false;

@@ -22,6 +22,7 @@
 #include "kernels.bpf.h"
 #include "python.bpf.h"
 #include "recorded_call.bpf.h"
+#include "stacks.bpf.h"
 
 #include "calls.bpf.c"
 #include "sched.bpf.c"

@@ -75,6 +75,27 @@ struct thread_struct {
 };
 #endif
 
+struct xol_area {
+	unsigned long vaddr;
+};
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+
+struct mm_struct {
+	struct uprobes_state uprobes_state;
+};
+
+struct return_instance {
+	unsigned long stack;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
@@ -87,6 +108,8 @@ struct task_struct {
 	struct task_struct *real_parent;
 	struct signal_struct *signal;
 	struct files_struct *files;
+	struct mm_struct *mm;
+	struct uprobe_task *utask;
 	__u64 start_boottime;
 	unsigned long min_flt;
 	unsigned long maj_flt;

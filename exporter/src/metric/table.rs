@@ -219,6 +219,9 @@ metrics! {
     CALLS_TOO_DEEP: Counter "gpucause_calls_too_deep", None,
         [],
         "Traced calls nested too deep to be recorded; neither counted nor timed.";
+    CALLS_ON_OTHER_STACK: Counter "gpucause_calls_on_other_stack", None,
+        [],
+        "Traced calls on another stack than that of the thread's open calls, as of coroutines and signal handlers; not timed, and only launches are counted.";
     CLOCK_UNDERFLOW: Counter "gpucause_clock_underflow", None,
         [],
         "Intervals that ended before they began, by clocks of different CPUs; not recorded.";

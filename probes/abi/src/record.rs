@@ -255,6 +255,8 @@ shared_enum! {
         FullThreads = "full_threads",
         /// Off-CPU intervals that were not charged because the kernel did not report the switch that ended them.
         MissedArrival = "missed_arrival",
+        /// Calls on another stack than that of the thread's open calls, as of a coroutine; of them only launches are counted.
+        OtherStack = "other_stack",
     }
 }
 /// Number of self counters, as an array length.

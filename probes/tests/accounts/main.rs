@@ -37,6 +37,7 @@ mod offcpu;
 mod programs;
 mod recorder;
 mod shares;
+mod stacks;
 mod storm;
 mod suspended;
 mod switched_off;
