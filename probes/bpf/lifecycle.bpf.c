@@ -90,6 +90,14 @@ int forget_tasks(struct bpf_iter__task *ctx)
 	return 0;
 }
 
+/* Ends the account of a process whose end no program saw. Run by user space, when the process is gone. */
+SEC("raw_tp")
+int BPF_PROG(end_unseen, __u64 tgid, __u64 proc_id)
+{
+	end_process(tgid, proc_id, false);
+	return 0;
+}
+
 static __noinline __u32 parent_of(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);

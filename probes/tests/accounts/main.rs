@@ -42,5 +42,6 @@ mod storm;
 mod suspended;
 mod switched_off;
 mod threads;
+mod unseen;
 mod unwinding;
 mod workers;
