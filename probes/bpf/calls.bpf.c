@@ -38,21 +38,6 @@ static __always_inline __u32 depth_of(const struct thread *thread)
 	return depth <= MAX_DEPTH ? depth : MAX_DEPTH;
 }
 
-/* The running thread is on a CPU. Where the kernel did not report that it got there, what came since it was last seen to leave
- * is told as running, the interval is not charged, and nobody is blamed any longer for a wait that is over. */
-static __noinline void mend_arrival(struct thread *thread)
-{
-	__u64 since = __sync_lock_test_and_set(&thread->off_since_ns, 0);
-
-	if (!since)
-		return;
-	count_self(SELF_MISSED_ARRIVAL);
-	if (thread->slot)
-		give_slot_back(thread, bpf_get_current_pid_tgid());
-	if (thread->account_since_ns)
-		account_add(thread, thread->phase, STATE_RUNNING, -since);
-}
-
 /* Whether what the outermost call was to free is gone, nobody knows: until its address is given out again it is not. Inline,
  * as no more than eight calls may be within one another. */
 static __always_inline void abandon_release(struct thread *thread)
@@ -395,7 +380,7 @@ static __noinline bool enter(struct pt_regs *ctx)
 	if (thread->depth)
 		drop_cut(thread);
 	if (thread->off_since_ns)
-		mend_arrival(thread);
+		mend_arrival(thread, bpf_get_current_task_btf(), bpf_ktime_get_ns());
 	if ((thread->depth || newest_pending()) && is_on_other_stack(thread, PT_REGS_SP(ctx))) {
 		count_on_other_stack(ctx, thread, cookie.op, cookie.link);
 		return false;
@@ -570,7 +555,7 @@ static __noinline void leave(struct pt_regs *ctx)
 		return;
 	}
 	if (thread->off_since_ns)
-		mend_arrival(thread);
+		mend_arrival(thread, bpf_get_current_task_btf(), bpf_ktime_get_ns());
 	frame = matching_frame(thread, PT_REGS_SP(ctx) - settings.return_pop, cookie);
 	if (!frame) {
 		count_unmatched(cookie);

@@ -18,6 +18,7 @@
 #include "thread.bpf.h"
 #include "blame.bpf.h"
 #include "victims.bpf.h"
+#include "arrival.bpf.h"
 #include "arguments.bpf.h"
 #include "kernels.bpf.h"
 #include "python.bpf.h"

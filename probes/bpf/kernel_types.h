@@ -96,6 +96,10 @@ struct uprobe_task {
 	struct return_instance *return_instances;
 };
 
+struct sched_info {
+	__u64 run_delay;
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
@@ -108,6 +112,7 @@ struct task_struct {
 	struct task_struct *real_parent;
 	struct signal_struct *signal;
 	struct files_struct *files;
+	struct sched_info sched_info;
 	struct mm_struct *mm;
 	struct uprobe_task *utask;
 	__u64 start_boottime;

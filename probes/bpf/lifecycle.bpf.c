@@ -36,7 +36,7 @@ static __noinline void end_thread(struct task_struct *task, struct thread *threa
 		abandon(thread, 0);
 	/* Nobody saw it get the CPU that it runs on: another thread has closed the process while this one waited. */
 	if (thread->off_since_ns)
-		mend_arrival(thread);
+		mend_arrival(thread, task, bpf_ktime_get_ns());
 	if (thread->slot)
 		give_slot_back(thread, task->pid);
 	close_account(thread);

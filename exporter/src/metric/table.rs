@@ -227,7 +227,7 @@ metrics! {
         "Intervals that ended before they began, by clocks of different CPUs; not recorded.";
     MISSED_ARRIVALS: Counter "gpucause_missed_arrivals", None,
         [],
-        "Off-CPU intervals that were not recorded because the kernel did not report their end.";
+        "Off-CPU intervals whose end the kernel did not report; they are measured by the wakeup and the kernel's count of waits for a CPU.";
     DCGM_UP: Gauge "gpucause_dcgm_up", None,
         [],
         "Whether the last attempt to fetch dcgm-exporter's page brought one; absent without --dcgm.url.";
