@@ -241,6 +241,7 @@ def _coverage():
         ("gpucause_calls_unmatched_returns_total", "returns without a known entry"),
         ("gpucause_duplicate_hits_total", "second reports of one call"),
         ("gpucause_calls_too_deep_total", "calls nested too deep"),
+        ("gpucause_calls_on_other_stack_total", "calls on another stack"),
         ("gpucause_clock_underflow_total", "intervals that ended before they began"),
         ("gpucause_missed_arrivals_total", "intervals without an end"),
         ("gpucause_mmap_events_lost_total", "notices of new files lost"),

@@ -39,21 +39,6 @@ static __always_inline __u32 depth_of(const struct thread *thread)
 	return depth <= MAX_DEPTH ? depth : MAX_DEPTH;
 }
 
-/* The running thread is on a CPU. Where the kernel did not report that it got there, what came since it was last seen to leave
- * is told as running, the interval is not charged, and nobody is blamed any longer for a wait that is over. */
-static __noinline void mend_arrival(struct thread *thread)
-{
-	__u64 since = __sync_lock_test_and_set(&thread->off_since_ns, 0);
-
-	if (!since)
-		return;
-	count_self(SELF_MISSED_ARRIVAL);
-	if (thread->slot)
-		give_slot_back(thread, bpf_get_current_pid_tgid());
-	if (thread->account_since_ns)
-		account_add(thread, thread->phase, STATE_RUNNING, -since);
-}
-
 /* Whether what the outermost call was to free is gone, nobody knows: until its address is given out again it is not. Inline,
  * as no more than eight calls may be within one another. */
 static __always_inline void abandon_release(struct thread *thread)
@@ -114,9 +99,9 @@ static __noinline struct thread *make_dispatcher(struct thread *thread)
 }
 
 /* The record of the calling thread, which becomes a dispatcher. */
-static __always_inline struct thread *dispatcher(void)
+static __always_inline struct thread *dispatcher(struct task_struct *task)
 {
-	struct thread *thread = thread_of(bpf_get_current_task_btf());
+	struct thread *thread = thread_of(task);
 
 	if (thread && thread->proc_id && thread->role == ROLE_DISPATCHER)
 		return thread;
@@ -408,34 +393,44 @@ static __always_inline bool begin_launch(struct pt_regs *ctx, struct thread *thr
 	return true;
 }
 
+/* Ends open calls that were unwound. Returns false when the call that begins is one that must have no return probe, or whose hit
+ * is the second one. */
+static __noinline bool begin_nested(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
+{
+	drop_cut(thread);
+	if (is_on_other_stack(thread, PT_REGS_SP(ctx))) {
+		count_on_other_stack(ctx, thread, op, link);
+		return false;
+	}
+	if (drop_unwound(thread, PT_REGS_SP(ctx), op, link))
+		return true;
+	count_self(SELF_DUPLICATE_HIT);
+	return false;
+}
+
 /* Returns false when the return need not be reported. */
 static __noinline bool enter(struct pt_regs *ctx, __u64 cookie)
 {
 	__u32 op = op_of(cookie), link = link_of(cookie);
-	bool launch = is_launch_class(op);
+	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread;
 	struct frame *frame;
 	__u64 offcpu;
 
 	if (watch.paused || closed_links[link & (MAX_LINKS - 1)])
 		return false;
-	thread = dispatcher();
+	thread = dispatcher(task);
 	if (!thread)
 		return false;
-	if (launch && !is_observed(thread, op)) {
+	if (is_launch_class(op) && !is_observed(thread, op)) {
 		count_self(SELF_LEFT_AT_ENTRY);
 		return false;
 	}
 	if (thread->off_since_ns)
-		mend_arrival(thread);
-	if (thread->depth) {
-		drop_cut(thread);
-		if (!drop_unwound(thread, PT_REGS_SP(ctx), op, link)) {
-			count_self(SELF_DUPLICATE_HIT);
-			return false;
-		}
-	}
-	if (!launch)
+		mend_arrival(thread, task, bpf_ktime_get_ns());
+	if ((thread->depth || newest_pending(task)) && !begin_nested(ctx, thread, op, link))
+		return false;
+	if (!is_launch_class(op))
 		load_of(thread)->others++;
 	else if (!begin_launch(ctx, thread, op, link))
 		return false;
@@ -614,7 +609,7 @@ static __noinline void leave(struct pt_regs *ctx, __u64 cookie)
 		return;
 	}
 	if (thread->off_since_ns)
-		mend_arrival(thread);
+		mend_arrival(thread, bpf_get_current_task_btf(), bpf_ktime_get_ns());
 	frame = matching_frame(thread, PT_REGS_SP(ctx) - settings.return_pop, cookie);
 	if (!frame) {
 		count_unmatched(cookie);

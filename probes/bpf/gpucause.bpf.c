@@ -18,11 +18,13 @@
 #include "thread.bpf.h"
 #include "blame.bpf.h"
 #include "victims.bpf.h"
+#include "arrival.bpf.h"
 #include "arguments.bpf.h"
 #include "kernels.bpf.h"
 #include "python.bpf.h"
 #include "recorded_call.bpf.h"
 #include "session.bpf.h"
+#include "stacks.bpf.h"
 
 #include "calls.bpf.c"
 #include "sched.bpf.c"

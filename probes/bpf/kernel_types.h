@@ -77,6 +77,31 @@ struct thread_struct {
 
 struct bpf_run_ctx;
 
+struct xol_area {
+	unsigned long vaddr;
+};
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+
+struct mm_struct {
+	struct uprobes_state uprobes_state;
+};
+
+struct return_instance {
+	unsigned long stack;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
+struct sched_info {
+	__u64 run_delay;
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
@@ -89,6 +114,9 @@ struct task_struct {
 	struct task_struct *real_parent;
 	struct signal_struct *signal;
 	struct files_struct *files;
+	struct sched_info sched_info;
+	struct mm_struct *mm;
+	struct uprobe_task *utask;
 	__u64 start_boottime;
 	unsigned long min_flt;
 	unsigned long maj_flt;

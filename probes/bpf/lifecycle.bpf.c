@@ -36,7 +36,7 @@ static __noinline void end_thread(struct task_struct *task, struct thread *threa
 		abandon(thread, 0);
 	/* Nobody saw it get the CPU that it runs on: another thread has closed the process while this one waited. */
 	if (thread->off_since_ns)
-		mend_arrival(thread);
+		mend_arrival(thread, task, bpf_ktime_get_ns());
 	if (thread->slot)
 		give_slot_back(thread, task->pid);
 	close_account(thread);
@@ -87,6 +87,14 @@ int forget_tasks(struct bpf_iter__task *ctx)
 	proc_id = bpf_map_lookup_elem(&tracked, &tgid);
 	if (proc_id)
 		end_process(tgid, *proc_id, false);
+	return 0;
+}
+
+/* Ends the account of a process whose end no program saw. Run by user space, when the process is gone. */
+SEC("raw_tp")
+int BPF_PROG(end_unseen, __u64 tgid, __u64 proc_id)
+{
+	end_process(tgid, proc_id, false);
 	return 0;
 }
 

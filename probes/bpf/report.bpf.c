@@ -3,6 +3,17 @@
  * account with the stretch that has not ended and the call they are in. A record may change while it is copied; user space settles
  * what does not add up. */
 
+/* Ends the account of a process whose end no program saw and whose number this leader has now. */
+static __noinline bool end_predecessor(struct task_struct *leader, __u32 tgid, __u32 proc_id)
+{
+	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
+
+	if (!proc || proc->start_boot_ns == leader->start_boottime)
+		return false;
+	end_process(tgid, proc_id, false);
+	return true;
+}
+
 SEC("iter/task")
 int report_threads(struct bpf_iter__task *ctx)
 {
@@ -18,6 +29,8 @@ int report_threads(struct bpf_iter__task *ctx)
 	tgid = task->tgid;
 	proc_id = bpf_map_lookup_elem(&tracked, &tgid);
 	if (!proc_id)
+		return 0;
+	if (task->pid == tgid && end_predecessor(task, tgid, *proc_id))
 		return 0;
 	report.proc_id = *proc_id;
 	report.tid = task->pid;

@@ -145,6 +145,9 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 
 	if (!thread)
 		return;
+	/* It was never seen to get the CPU that it now leaves. */
+	if (thread->off_since_ns)
+		mend_arrival(thread, task, now);
 	if (thread->slot)
 		give_slot_back(thread, task->pid);
 	if (preempt || task->__state == 0) {
@@ -158,14 +161,11 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 		thread->off_reason = blocked_reason(task);
 		thread->waits_for_lock = thread->off_reason == REASON_FUTEX && wants_lock(task);
 	}
-	/* It was never seen to get the CPU that it now leaves. When it did is not known. */
-	if (thread->off_since_ns)
-		count_self(SELF_MISSED_ARRIVAL);
-	/* The account was closed when it left before; what came since is told as running. One that was opened just above, after
-	 * `now`, has no time in it yet. */
+	/* An account that was opened just above, after `now`, has no time in it yet. */
 	if (thread->account_since_ns)
 		account_add(thread, thread->phase, STATE_RUNNING,
-			    (now > thread->account_since_ns ? now : thread->account_since_ns) - thread->off_since_ns);
+			    now > thread->account_since_ns ? now : thread->account_since_ns);
+	thread->run_delay_ns = run_delay_of(task);
 	thread->off_since_ns = now;
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);

@@ -214,7 +214,8 @@ fn read(file: &File, tables: &[(SectionType, u64)]) -> Result<LibraryImage, ElfE
     for &(kind, most) in tables {
         read_symbols(&source, &sections, (kind, most), &mut functions)?;
     }
-    let misplaced = inside::remove(&source, &sections, tables, &mut functions)?;
+    let layout = inside::Layout { segments: &segments, sections: &sections, tables };
+    let misplaced = inside::remove(&source, &layout, &mut functions)?;
     let build_id = build_id(&source, &segments)?;
     let mut image = LibraryImage { build_id, misplaced, ..LibraryImage::default() };
     place(&source, &segments, functions, &mut image)?;

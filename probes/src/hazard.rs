@@ -79,6 +79,16 @@ pub const HAZARDS: &[Hazard] = &[
         only_x86_64: true,
     },
     Hazard {
+        name: "uretprobe_other_stack",
+        gravity: Gravity::Note,
+        harm: "a program that changes its stack inside a probed call and makes another there, as coroutines and signal handlers \
+               with a stack of their own can, is killed when a call returns",
+        remedy: "use 6.13 or newer, where such calls get no return probe; until then set probe.enabled: false in the \
+                 configuration where such programs run",
+        ranges: &[(Version(0, 0, 0), Some(Version(6, 13, 0)))],
+        only_x86_64: false,
+    },
+    Hazard {
         name: "uprobe_nop5_red_zone",
         gravity: Gravity::Note,
         harm: "a probe on a 5-byte no-op in the middle of a function overwrites what the function keeps below its stack \
@@ -165,19 +175,20 @@ mod tests {
     #[test]
     fn a_release_has_the_hazards_of_its_version() {
         const SHADOW_STACK: &str = "uretprobe_shadow_stack";
+        const STACK: &str = "uretprobe_other_stack";
         const NOP5: &str = "uprobe_nop5_red_zone";
         for (release, known) in [
-            ("5.15.0-105-generic", &[][..]),
-            ("5.14.0-427.13.1.el9_4.x86_64", &[]),
-            ("6.1.0-18-amd64", &[]),
-            ("6.8.0-1021-aws", &[SHADOW_STACK]),
-            ("6.10.14", &[SHADOW_STACK]),
-            ("6.11.0-19-generic", &[SECCOMP]),
-            ("6.12.0-55.el10.x86_64", &[SECCOMP]),
-            ("6.12.9-200.fc41.x86_64", &[SECCOMP]),
-            ("6.12.12", &[SECCOMP]),
-            ("6.12.13", &[]),
-            ("6.12.27+deb13-amd64", &[]),
+            ("5.15.0-105-generic", &[STACK][..]),
+            ("5.14.0-427.13.1.el9_4.x86_64", &[STACK]),
+            ("6.1.0-18-amd64", &[STACK]),
+            ("6.8.0-1021-aws", &[SHADOW_STACK, STACK]),
+            ("6.10.14", &[SHADOW_STACK, STACK]),
+            ("6.11.0-19-generic", &[SECCOMP, STACK]),
+            ("6.12.0-55.el10.x86_64", &[SECCOMP, STACK]),
+            ("6.12.9-200.fc41.x86_64", &[SECCOMP, STACK]),
+            ("6.12.12", &[SECCOMP, STACK]),
+            ("6.12.13", &[STACK]),
+            ("6.12.27+deb13-amd64", &[STACK]),
             ("6.13-rc3", &[SECCOMP]),
             ("6.13.1-arch1-1", &[SECCOMP]),
             ("6.13.2", &[]),

@@ -24,8 +24,8 @@ use host::{ADOPTS, FORGETS, HOST_PROGRAMS, REPORTS};
 /// The compiled programs.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucause.bpf.o"));
 
-/// One that is attached to nothing.
-const RUN_BY_US: &str = "time_kernel";
+/// Those that are attached to nothing.
+const RUN_BY_US: [&str; 2] = ["time_kernel", "end_unseen"];
 
 /// What return pops from the stack before a return probe runs: the return address on x86-64, nothing on arm64.
 const RETURN_POP: u32 = if cfg!(target_arch = "x86_64") { 8 } else { 0 };
@@ -342,9 +342,8 @@ fn load_without_refused(
 /// The host program that libbpf's log blames, as in `prog 'sched_switch': failed to load: -EINVAL`.
 fn refused_program() -> Option<&'static str> {
     let log = LOAD_LOG.lock().ok()?;
-    HOST_PROGRAMS.into_iter().map(|(name, _)| name).chain([RUN_BY_US, FORGETS]).find(|name| {
-        log.iter().any(|line| line.contains(&format!("prog '{name}': failed to load")))
-    })
+    let mut all = HOST_PROGRAMS.into_iter().map(|(name, _)| name).chain(RUN_BY_US).chain([FORGETS]);
+    all.find(|name| log.iter().any(|line| line.contains(&format!("prog '{name}': failed to load"))))
 }
 
 fn refusal(step: &'static str, source: libbpf_rs::Error) -> LoadError {

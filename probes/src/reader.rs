@@ -28,11 +28,14 @@ mod histograms;
 mod host_use;
 mod kernels;
 mod loads;
+mod own_program;
+mod unseen;
 mod waits;
 
 use adoption::Adoption;
 use kernels::Timers;
 pub(crate) use loads::Load;
+use own_program::OwnProgram;
 use waits::Flushes;
 
 /// A kernel map could not be read or changed.
@@ -55,6 +58,14 @@ pub enum ReadError {
     /// Live threads could not be made to report.
     #[error("live threads do not report: {0}")]
     Reports(std::io::Error),
+    /// A program could not be run.
+    #[error("program {program} does not run: {source}")]
+    Run {
+        /// The program.
+        program: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// libbpf failed.
     #[error("map {map}: {source}")]
     Libbpf {
@@ -140,6 +151,8 @@ pub(crate) struct Reader {
     links: MapHandle,
     launch_states: Arc<LaunchStates>,
     adoption: Adoption,
+    /// Ends the account of a process.
+    ends: OwnProgram,
 }
 
 /// Bounded maps whose fill is reported, with the counter of what each refused.
@@ -202,6 +215,7 @@ impl Reader {
             launch_states,
             adoption: Adoption::new(map(adoption::MAP)?),
             self_counters: map("self_counters")?,
+            ends: OwnProgram::of(object, unseen::PROGRAM)?,
         })
     }
 
@@ -209,28 +223,6 @@ impl Reader {
     pub(crate) fn set_iterators(&self, Iterators { reports, adopts }: Iterators) {
         *self.reports.lock().unwrap_or_else(PoisonError::into_inner) = reports;
         self.adoption.set_program(adopts);
-    }
-
-    /// Ends the accounts of processes that ended unseen, as between two detaches. To be called when nothing is attached and
-    /// [`Programs::forget_tasks`](crate::program::Programs::forget_tasks) has ended the others.
-    pub(crate) fn end_rest(&self) -> Result<(), ReadError> {
-        let keys: Vec<_> = self.tracked.keys().collect();
-        keys.iter().try_for_each(|key| self.delete("tracked", key))?;
-        let now = monotonic_now();
-        let ended = std::mem::offset_of!(ProcRecord, ended_ns);
-        let failed = |source| ReadError::Libbpf { map: "procs", source };
-        for key in self.procs.keys() {
-            let Some(mut value) = self.procs.lookup(&key, MapFlags::ANY).map_err(failed)? else {
-                continue;
-            };
-            let field = value.get_mut(ended..ended + size_of::<u64>());
-            let field = field.ok_or(ReadError::Layout("procs"))?;
-            if field.iter().all(|&byte| byte == 0) {
-                field.copy_from_slice(&now.0.to_ne_bytes());
-                self.procs.update(&key, &value, MapFlags::EXIST).map_err(failed)?;
-            }
-        }
-        Ok(())
     }
 
     /// Deletes all processes, and what the programs count about themselves.

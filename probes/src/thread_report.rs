@@ -121,6 +121,7 @@ mod tests {
             role: 0,
             depth: 0,
             off_since_ns: 0,
+            run_delay_ns: 0,
             on_since_ns: 1_000,
             woken_ns: 0,
             off_reason: 0,

@@ -3,10 +3,10 @@
 use super::{CollectError, Collector, Families, Input, made};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
-    CALLS_CUT, CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW, DUPLICATE_HITS,
-    LIBRARY_ATTACH_GAP, MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, MISSED_ARRIVALS, MMAP_EVENTS_LOST,
-    OBSERVATION_STATE, OBSERVATION_STATE_CHANGED, OBSERVATION_TIMED, PROBE_COST, PROBE_DUTY,
-    PROBE_HIT_COST, PROBE_HITS, PROBE_INFO,
+    CALLS_CUT, CALLS_ON_OTHER_STACK, CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW,
+    DUPLICATE_HITS, LIBRARY_ATTACH_GAP, MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, MISSED_ARRIVALS,
+    MMAP_EVENTS_LOST, OBSERVATION_STATE, OBSERVATION_STATE_CHANGED, OBSERVATION_TIMED, PROBE_COST,
+    PROBE_DUTY, PROBE_HIT_COST, PROBE_HITS, PROBE_INFO,
 };
 use crate::observation::Observation;
 use gpucause_abi::Nanos;
@@ -87,6 +87,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
             SelfCounter::DuplicateHit => &DUPLICATE_HITS,
             SelfCounter::Unmatched => &CALLS_UNMATCHED_RETURNS,
             SelfCounter::TooDeep => &CALLS_TOO_DEEP,
+            SelfCounter::OtherStack => &CALLS_ON_OTHER_STACK,
             SelfCounter::ClockUnderflow => &CLOCK_UNDERFLOW,
             SelfCounter::MissedArrival => &MISSED_ARRIVALS,
             // Cost is told of beside hits, abandoned calls by process, refused updates by map.

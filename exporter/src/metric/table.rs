@@ -219,12 +219,15 @@ metrics! {
     CALLS_TOO_DEEP: Counter "gpucause_calls_too_deep", None,
         [],
         "Traced calls nested too deep to be recorded; neither counted nor timed.";
+    CALLS_ON_OTHER_STACK: Counter "gpucause_calls_on_other_stack", None,
+        [],
+        "Traced calls on another stack than that of the thread's open calls, as of coroutines and signal handlers; not timed, and only launches are counted.";
     CLOCK_UNDERFLOW: Counter "gpucause_clock_underflow", None,
         [],
         "Intervals that ended before they began, by clocks of different CPUs; not recorded.";
     MISSED_ARRIVALS: Counter "gpucause_missed_arrivals", None,
         [],
-        "Off-CPU intervals that were not recorded because the kernel did not report their end.";
+        "Off-CPU intervals whose end the kernel did not report; they are measured by the wakeup and the kernel's count of waits for a CPU.";
     DCGM_UP: Gauge "gpucause_dcgm_up", None,
         [],
         "Whether the last attempt to fetch dcgm-exporter's page brought one; absent without --dcgm.url.";

@@ -253,8 +253,10 @@ shared_enum! {
         FullSockets = "full_sockets",
         /// `threads` refused a record.
         FullThreads = "full_threads",
-        /// Off-CPU intervals that were not charged because the kernel did not report the switch that ended them.
+        /// Off-CPU intervals whose end the kernel did not report: they are charged by the thread's wakeup and its waits for a CPU.
         MissedArrival = "missed_arrival",
+        /// Calls on another stack than that of the thread's open calls, as of a coroutine; of them only launches are counted.
+        OtherStack = "other_stack",
     }
 }
 /// Number of self counters, as an array length.
@@ -452,6 +454,8 @@ records! {
         depth: u32,
         /// When it left the CPU; 0 while it runs or when that is not known.
         off_since_ns: u64,
+        /// The kernel's count of its waits for a CPU then.
+        run_delay_ns: u64,
         /// When it last got a CPU.
         on_since_ns: u64,
         /// When it was last woken.

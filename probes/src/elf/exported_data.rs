@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn data_is_found_by_its_whole_name() {
-        let data = |name, info| Function { name, address: CODE_ADDRESS, info, section: 1 };
+        let data = |name, info| Function { name, address: CODE_ADDRESS, info, section: 1, size: 8 };
         let missing = Function { section: 0, ..data("missing", 0x11) };
         let symbols = [function("code", 0), data("datum", 0x11), missing];
         let file = file_of(&library(&symbols, &[0x55; 64], b"id"));

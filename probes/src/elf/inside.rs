@@ -1,40 +1,79 @@
 //! Symbols that point into a function rather than at its beginning.
 
 use object::LittleEndian as LE;
-use object::elf::{SHN_UNDEF, STT_FUNC, SectionHeader64, SectionType};
+use object::elf::{ProgramHeader64, SHN_UNDEF, STT_FUNC, SectionHeader64, SectionType};
 
 use super::source::Source;
-use super::{ElfError, Function, symbol_table, symbols_of};
+use super::{ElfError, Function, file_range, symbol_table, symbols_of};
 
-/// Removes the functions whose address lies within the extent of a function that begins before them, and returns their names.
+mod instructions;
+
+/// The file's headers, and which of its symbol tables are read, each up to so many bytes.
+pub(super) struct Layout<'a> {
+    pub(super) segments: &'a [ProgramHeader64<LE>],
+    pub(super) sections: &'a [SectionHeader64<LE>],
+    pub(super) tables: &'a [(SectionType, u64)],
+}
+
+/// Removes the functions whose address lies within the extent of a function that begins before them, or within an instruction of
+/// one whose extent the file does not tell, and returns their names.
 pub(super) fn remove(
     source: &Source<'_>,
-    sections: &[SectionHeader64<LE>],
-    tables: &[(SectionType, u64)],
+    layout: &Layout<'_>,
     functions: &mut Vec<Function>,
 ) -> Result<Vec<String>, ElfError> {
     functions.sort_by_key(|function| function.address);
     let mut inside = vec![false; functions.len()];
-    for &(kind, most) in tables {
+    // Beginning and size of the last function before each.
+    let mut before = vec![(0, 0); functions.len()];
+    for &(kind, most) in layout.tables {
         if functions.is_empty() {
             break;
         }
-        let Some((table, _)) = symbol_table(sections, kind, most)? else { continue };
+        let Some((table, _)) = symbol_table(layout.sections, kind, most)? else { continue };
         symbols_of(source, table, |symbols| {
             let defined = symbols.iter().filter(|symbol| {
                 symbol.st_type() == STT_FUNC && symbol.st_shndx.get(LE) != SHN_UNDEF
             });
             for symbol in defined {
-                let start = symbol.st_value.get(LE);
-                let end = start.saturating_add(symbol.st_size.get(LE));
+                let (start, size) = (symbol.st_value.get(LE), symbol.st_size.get(LE));
+                let end = start.saturating_add(size);
                 let first = functions.partition_point(|function| function.address <= start);
                 let within = functions[first..].iter().take_while(|own| own.address < end);
                 inside[first..].iter_mut().zip(within).for_each(|(inside, _)| *inside = true);
+                // Those further up begin after the first, which is a function too.
+                let next = functions.get(first).map(|function| function.address);
+                let nearest = functions[first..].iter().take_while(|own| Some(own.address) == next);
+                before[first..]
+                    .iter_mut()
+                    .zip(nearest)
+                    .for_each(|(before, _)| *before = (*before).max((start, size)));
             }
             Ok(())
         })?;
     }
+    for ((function, inside), (start, size)) in functions.iter().zip(&mut inside).zip(before) {
+        if !*inside && size == 0 && start > 0 {
+            *inside = is_in_instruction(source, layout.segments, start, function.address)?;
+        }
+    }
     let mut inside = inside.into_iter();
     let removed = functions.extract_if(.., |_| inside.next().unwrap_or(false));
     Ok(removed.map(|function| function.symbol).collect())
+}
+
+/// Whether an instruction of the function at `start` begins before `address` and ends after it.
+fn is_in_instruction(
+    source: &Source<'_>,
+    segments: &[ProgramHeader64<LE>],
+    start: u64,
+    address: u64,
+) -> Result<bool, ElfError> {
+    let distance = address - start;
+    let Some((offset, available)) = file_range(segments, start) else { return Ok(false) };
+    if distance >= available || distance > instructions::FARTHEST {
+        return Ok(false);
+    }
+    let code = source.read_upto(offset, available.min(distance + instructions::LONGEST))?;
+    Ok(instructions::span(&code, distance))
 }

@@ -11,11 +11,12 @@ pub(crate) struct Function {
     /// `st_info`: binding in the high four bits, type in the low four.
     pub(crate) info: u8,
     pub(crate) section: u16,
+    pub(crate) size: u64,
 }
 
 /// A defined global function at an offset in the code.
 pub(crate) fn function(name: &'static str, code_offset: u64) -> Function {
-    Function { name, address: CODE_ADDRESS + code_offset, info: 0x12, section: 1 }
+    Function { name, address: CODE_ADDRESS + code_offset, info: 0x12, section: 1, size: 8 }
 }
 
 /// Where the code is loaded.
@@ -32,7 +33,7 @@ pub(crate) fn library(functions: &[Function], code: &[u8], build_id: &[u8]) -> V
         symbols.extend([function.info, 0]);
         symbols.extend(function.section.to_le_bytes());
         symbols.extend(function.address.to_le_bytes());
-        symbols.extend(8u64.to_le_bytes());
+        symbols.extend(function.size.to_le_bytes());
         strings.extend(function.name.as_bytes());
         strings.push(0);
     }

@@ -116,9 +116,11 @@ mod tests {
 
     #[test]
     fn an_exported_name_is_preferred_and_a_version_cut_off() {
-        let local = Function { name: "a_local", address: CODE_ADDRESS, info: 0x02, section: 1 };
-        let undefined = Function { name: "a", address: CODE_ADDRESS, info: 0x12, section: 0 };
-        let data = Function { name: "b", address: CODE_ADDRESS, info: 0x11, section: 1 };
+        let local =
+            Function { name: "a_local", address: CODE_ADDRESS, info: 0x02, section: 1, size: 8 };
+        let undefined =
+            Function { name: "a", address: CODE_ADDRESS, info: 0x12, section: 0, size: 8 };
+        let data = Function { name: "b", address: CODE_ADDRESS, info: 0x11, section: 1, size: 8 };
         let functions = [local, undefined, data, function("exported@@V1", 0)];
         assert_eq!(names(&functions, &[CODE_OFFSET]), [(CODE_OFFSET, "exported".to_owned())]);
     }

@@ -61,6 +61,22 @@ fn a_symbol_that_points_into_another_function_is_no_site() {
     assert_eq!(image.misplaced, ["cudaMalloc"]);
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_symbol_within_an_instruction_is_no_site_where_the_function_around_it_has_no_size() {
+    // push %rbp; mov $0x55555555,%eax; ret; then nothing but push %rbp
+    let mut code = [0x55; 64];
+    (code[1], code[6]) = (0xb8, 0xc3);
+    let unsized_ = |name, at| Function { size: 0, ..function(name, at) };
+    for (at, misplaced) in [(1, false), (2, true), (5, true), (6, false), (16, false)] {
+        let functions =
+            [unsized_("other", 0), unsized_("cudaMalloc", at), function("cudaFree", 32)];
+        let image = read(&library(&functions, &code, &[1])).unwrap();
+        assert_eq!(image.misplaced == ["cudaMalloc"], misplaced, "{at}");
+        assert_eq!(image.sites.len(), if misplaced { 1 } else { 2 }, "{at}");
+    }
+}
+
 #[test]
 fn variants_at_other_addresses_are_sites_of_the_same_op() {
     let functions = [function("cuMemAlloc", 0), function("cuMemAlloc_v2", 16)];

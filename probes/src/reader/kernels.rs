@@ -1,7 +1,6 @@
 //! Launches by kernel function, how long those of chosen ones take, and what handles are called.
 
 use std::collections::{BTreeMap, HashSet};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpucause_abi::hist::Histogram;
@@ -12,6 +11,7 @@ use gpucause_abi::snapshot::{HandleName, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
 
+use super::own_program::OwnProgram;
 use super::{ReadError, Reader, decode, for_each, map_of};
 
 /// The program that has a kernel timed.
@@ -25,8 +25,7 @@ const MAX_OF_PROCESS: usize = 16;
 #[derive(Debug)]
 pub(super) struct Timers {
     hists: MapHandle,
-    /// Absent where the kernel refused it; then nothing is timed.
-    program: Option<OwnedFd>,
+    program: OwnProgram,
     given: Mutex<Given>,
 }
 
@@ -41,10 +40,7 @@ struct Given {
 
 impl Timers {
     pub(super) fn new(object: &Object) -> Result<Self, ReadError> {
-        let program = object.progs().find(|program| program.name() == PROGRAM);
-        let program = program.filter(|program| program.as_fd().as_raw_fd() >= 0);
-        let duplicated = program.map(|program| program.as_fd().try_clone_to_owned()).transpose();
-        let program = duplicated.map_err(|source| ReadError::Read { map: HISTS, source })?;
+        let program = OwnProgram::of(object, PROGRAM)?;
         Ok(Self { hists: map_of(object, HISTS)?, program, given: Mutex::default() })
     }
 
@@ -65,7 +61,9 @@ impl Timers {
 
     /// Has a function's warm launches timed from now on, anew if they were; false when there is no room.
     pub(super) fn start(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
-        let Some(program) = &self.program else { return Ok(false) };
+        if !self.program.is_there() {
+            return Ok(false);
+        }
         let mut given = self.given();
         let owned = given.owners.iter().position(|owner| *owner == Some((id, function)));
         let of_process = given.owners.iter().flatten().filter(|owner| owner.0 == id).count();
@@ -83,7 +81,7 @@ impl Timers {
             }
         };
         self.clear(entry)?;
-        if !run(program, [function, u64::from(id.0), entry as u64 + 1])? {
+        if self.program.run(&[function, u64::from(id.0), entry as u64 + 1])? != 1 {
             return Ok(false);
         }
         if let Some(owner) = given.owners.get_mut(entry) {
@@ -136,24 +134,6 @@ impl Timers {
 
 fn key(entry: usize) -> [u8; 4] {
     u32::try_from(entry).unwrap_or(u32::MAX).to_ne_bytes()
-}
-
-/// Runs the program; what it returned.
-fn run(program: &OwnedFd, arguments: [u64; 3]) -> Result<bool, ReadError> {
-    let mut options = libbpf_sys::bpf_test_run_opts {
-        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
-        ctx_in: arguments.as_ptr().cast(),
-        ctx_size_in: u32::try_from(size_of_val(&arguments)).unwrap_or(0),
-        ..Default::default()
-    };
-    // SAFETY: the options have their own size, and point to arguments that outlive the call.
-    let failed =
-        unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
-    if failed != 0 {
-        let source = std::io::Error::from_raw_os_error(-failed);
-        return Err(ReadError::Read { map: HISTS, source });
-    }
-    Ok(options.retval == 1)
 }
 
 impl Reader {

@@ -14,7 +14,7 @@ use gpucause_abi::state::{Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, Tgid, Tid};
 use libbpf_rs::{Iter, MapCore as _, MapFlags};
 
-use super::{ReadError, Reader, decode, for_each};
+use super::{ReadError, Reader, decode, for_each, monotonic_now};
 use crate::thread_report::{settle, time_account};
 
 /// A thread that ends while accounts are read is in none or twice, so they are read again; threads end one after the
@@ -58,6 +58,7 @@ impl Reader {
     ) -> Result<u64, ReadError> {
         for attempt in 1..=TRIES {
             let ended = self.ended_accounts()?;
+            let began = monotonic_now();
             let live = self.live_reports()?;
             let settled = |(begun, done)| begun == done;
             let after = self.flushes()?;
@@ -65,13 +66,17 @@ impl Reader {
                 before = after;
                 continue;
             }
+            if let Some(live) = &live {
+                let reported = live.iter().map(|report| report.proc_id).collect();
+                self.end_unseen(processes, &reported, began)?;
+            }
             let entries = ended.len() as u64;
             for (id, account) in ended {
                 if let Some(process) = processes.get_mut(&id) {
                     process.dispatcher_time.merge(&account);
                 }
             }
-            for report in live {
+            for report in live.unwrap_or_default() {
                 let Some(process) = processes.get_mut(&report.proc_id) else { continue };
                 if process.ended.is_none() {
                     add_faults(process, report.faults);
@@ -125,13 +130,14 @@ impl Reader {
         Ok(states.unwrap_or_default())
     }
 
-    fn live_reports(&self) -> Result<Vec<Report>, ReadError> {
+    /// None where no program makes them report.
+    fn live_reports(&self) -> Result<Option<Vec<Report>>, ReadError> {
         let link = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(link) = &*link else { return Ok(Vec::new()) };
+        let Some(link) = &*link else { return Ok(None) };
         let mut bytes = Vec::new();
         let failed = |source| ReadError::Libbpf { map: REPORTS, source };
         Iter::new(link).map_err(failed)?.read_to_end(&mut bytes).map_err(ReadError::Reports)?;
-        reports_in(&bytes, &self.link_states()?)
+        reports_in(&bytes, &self.link_states()?).map(Some)
     }
 }
 

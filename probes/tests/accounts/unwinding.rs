@@ -12,15 +12,14 @@ use crate::observe::{Observed, counted};
 use crate::shares::started;
 use crate::workload::{StandIns, number, op};
 
-const COUNT: u64 = 10;
-const CALLS: u64 = 100;
+pub(crate) const COUNT: u64 = 10;
+pub(crate) const CALLS: u64 = 100;
 /// No call in these tests takes this long, unless what came between two calls was taken for one.
 const SANE_NS: u64 = 1_000_000_000;
 
 /// What a process prints and how it ends, with what differs from run to run removed.
-fn outcome(stand_ins: &StandIns, kind: &str) -> Result<(String, bool)> {
-    let arguments = format!("unwind --kind {kind} --count {COUNT} --calls {CALLS}");
-    let output = stand_ins.command(&arguments).output()?;
+fn outcome(stand_ins: &StandIns, arguments: &str) -> Result<(String, bool)> {
+    let output = stand_ins.command(arguments).output()?;
     let text = String::from_utf8(output.stdout)?;
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -46,16 +45,21 @@ fn forget(value: &mut Value) {
     }
 }
 
-/// Compares the process with and without probes; then runs it once more, to the end, for its accounts.
 fn run(kind: &str) -> Result<(Observed, u32, Value)> {
+    run_with("", kind, "")
+}
+
+/// The same with more arguments, before and after the kind.
+pub(crate) fn run_with(common: &str, kind: &str, more: &str) -> Result<(Observed, u32, Value)> {
     let stand_ins = StandIns::lay_out()?;
-    let alone = outcome(&stand_ins, kind)?;
+    let arguments = format!("{common} unwind --kind {kind} --count {COUNT} --calls {CALLS} {more}");
+    let alone = outcome(&stand_ins, &arguments)?;
     assert!(alone.1, "{kind} fails without probes: {}", alone.0);
-    let _keeper = stand_ins.start("idle")?;
+    let _keeper = stand_ins.start("--hold --script nest=1 calls --calls 0")?;
     let observed = Observed::start(Options::default())?;
     observed.wait_for_runtime(&stand_ins)?;
-    assert_eq!(outcome(&stand_ins, kind)?, alone, "probes change what {kind} does");
-    let arguments = format!("unwind --kind {kind} --count {COUNT} --calls {CALLS}");
+    observed.wait_for(&stand_ins, "libcuda.so.1")?;
+    assert_eq!(outcome(&stand_ins, &arguments)?, alone, "probes change what {kind} does");
     let mut workload = stand_ins.start(&arguments)?;
     let mut line = workload.line()?;
     if kind == "exec" {
@@ -67,7 +71,7 @@ fn run(kind: &str) -> Result<(Observed, u32, Value)> {
     Ok((observed, workload.pid(), serde_json::from_str(&line)?))
 }
 
-fn assert_sane(process: &ProcessSnapshot) {
+pub(crate) fn assert_sane(process: &ProcessSnapshot) {
     for call in &process.calls {
         assert!(call.durations.max.0 < SANE_NS, "{call:?}");
     }

@@ -379,6 +379,12 @@ pub(crate) enum Leave {
     ForkInside,
     /// A signal inside the call, whose handler makes a call.
     Signal,
+    /// A signal inside the call, whose handler makes a call on a signal stack above that of the call.
+    SignalStack,
+    /// A switch inside the call, to a stack above that of the call, where a call is made.
+    HigherStack,
+    /// A switch inside the call, to a stack below, and a switch back inside a call there.
+    LowerStack,
 }
 
 #[derive(Debug, Args)]
@@ -395,6 +401,9 @@ pub(crate) struct Unwind {
     /// The op to call.
     #[arg(long, default_value = "cudaLaunchKernel")]
     pub(crate) op: String,
+    /// The op that is called inside, on another stack.
+    #[arg(long, default_value = "cudaStreamQuery")]
+    pub(crate) inner: String,
 }
 
 /// Prints a line `{"injected":{..}}` when the fault begins, lines `{"truth":{..}}` with the seconds lost since then, and

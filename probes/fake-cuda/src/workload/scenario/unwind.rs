@@ -1,6 +1,7 @@
 //! Leaving a call in odd ways. A callback inside the stand-in's call does the leaving.
 
 mod jump;
+mod stacks;
 
 use std::ffi::c_void;
 use std::io::{self, Write as _};
@@ -78,6 +79,9 @@ pub(crate) fn run(common: &Common, options: &Unwind) -> Result<()> {
             signal(&stage, common, options, &mut count)?;
             more = json!({ "handler_calls": { "cudaStreamQuery": options.count } });
         }
+        Leave::SignalStack => stacks::signal(&stage, common, options, &mut count)?,
+        Leave::HigherStack => stacks::higher(&stage, common, options, &mut count)?,
+        Leave::LowerStack => stacks::lower(&stage, common, options, &mut count)?,
     }
     if options.kind != Leave::Fork {
         // Takes the callback away, so that the calls to come are ordinary.

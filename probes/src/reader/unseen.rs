@@ -1,0 +1,54 @@
+//! Processes whose end no program saw, such as those that end while the probes are taken away. Nobody else would end their accounts and
+//! free their slots of the filter, which would let every later process with such a number through.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::{Nanos, Tgid};
+use libbpf_rs::{MapCore as _, MapFlags};
+
+use super::{ReadError, Reader};
+
+/// The program that ends them.
+pub(super) const PROGRAM: &str = "end_unseen";
+
+impl Reader {
+    /// Ends the accounts of processes that are gone: those that were there before live threads reported at `began`, of which none did.
+    pub(super) fn end_unseen(
+        &self,
+        processes: &BTreeMap<u32, ProcessSnapshot>,
+        reported: &HashSet<u32>,
+        began: Nanos,
+    ) -> Result<(), ReadError> {
+        for (id, process) in processes {
+            let is_silent = process.ended.is_none()
+                && process.first_seen < began
+                && !reported.contains(id)
+                && !Path::new(&format!("/proc/{}", process.tgid.0)).exists();
+            if is_silent {
+                self.end(process.tgid, *id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all that are still tracked. To be called when nothing is attached and
+    /// [`Programs::forget_tasks`](crate::program::Programs::forget_tasks) has ended the others.
+    pub(crate) fn end_rest(&self) -> Result<(), ReadError> {
+        let failed = |source| ReadError::Libbpf { map: "tracked", source };
+        let word = |bytes: &[u8]| bytes.first_chunk().copied().map(u32::from_ne_bytes);
+        let keys: Vec<_> = self.tracked.keys().collect();
+        for key in keys {
+            let id = self.tracked.lookup(&key, MapFlags::ANY).map_err(failed)?;
+            if let (Some(tgid), Some(id)) = (word(&key), id.as_deref().and_then(word)) {
+                self.end(Tgid(tgid), id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&self, tgid: Tgid, id: u32) -> Result<(), ReadError> {
+        self.ends.run(&[tgid.0.into(), id.into()]).map(drop)
+    }
+}
