@@ -188,7 +188,7 @@ static __always_inline bool is_observed(struct thread *thread, __u32 op)
 /* Abandons calls that were unwound: those that began deeper on the stack than this one. Returns false when this is the second
  * report of a call, through another mount of the same file. A call of another op at the same place on the stack is a tail
  * call from the open one, which then returns together with it; if it has not, it was unwound. */
-static __noinline bool drop_unwound(struct thread *thread, __u64 stack, __u32 op, __u32 link)
+static __always_inline bool drop_unwound(struct thread *thread, __u64 stack, __u32 op, __u32 link)
 {
 	__u32 depth = depth_of(thread);
 
@@ -409,10 +409,9 @@ static __noinline bool begin_nested(struct pt_regs *ctx, struct thread *thread, 
 }
 
 /* Returns false when the return need not be reported. */
-static __noinline bool enter(struct pt_regs *ctx, __u64 cookie)
+static __noinline bool enter(struct pt_regs *ctx, struct task_struct *task, __u64 cookie)
 {
 	__u32 op = op_of(cookie), link = link_of(cookie);
-	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread;
 	struct frame *frame;
 	__u64 offcpu;
@@ -596,9 +595,9 @@ static __noinline void count_unmatched(__u64 cookie)
 		count_self(SELF_UNMATCHED);
 }
 
-static __noinline void leave(struct pt_regs *ctx, __u64 cookie)
+static __noinline void leave(struct pt_regs *ctx, struct task_struct *task, __u64 cookie)
 {
-	struct thread *thread = thread_of(bpf_get_current_task_btf());
+	struct thread *thread = thread_of(task);
 	const volatile struct op_info *info;
 	struct frame *frame, *below;
 	__u32 code;
@@ -609,7 +608,7 @@ static __noinline void leave(struct pt_regs *ctx, __u64 cookie)
 		return;
 	}
 	if (thread->off_since_ns)
-		mend_arrival(thread, bpf_get_current_task_btf(), bpf_ktime_get_ns());
+		mend_arrival(thread, task, bpf_ktime_get_ns());
 	frame = matching_frame(thread, PT_REGS_SP(ctx) - settings.return_pop, cookie);
 	if (!frame) {
 		count_unmatched(cookie);
@@ -639,14 +638,15 @@ static __noinline void leave(struct pt_regs *ctx, __u64 cookie)
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)
 {
-	const struct bpf_uprobe_multi_run_ctx *run = session_run();
+	struct task_struct *task = bpf_get_current_task_btf();
+	const struct bpf_uprobe_multi_run_ctx *run = session_run(task);
 
 	if (is_return(ctx, run)) {
-		leave(ctx, ANY_CALL);
+		leave(ctx, task, ANY_CALL);
 		return 0;
 	}
 	count_call();
-	return !enter(ctx, cookie_of(ctx, run));
+	return !enter(ctx, task, cookie_of(ctx, run));
 }
 
 /* For kernels >= 6.6: two links a library. */
@@ -654,14 +654,14 @@ SEC("uprobe.multi")
 int call_enter_multi(struct pt_regs *ctx)
 {
 	count_call();
-	enter(ctx, bpf_get_attach_cookie(ctx));
+	enter(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
 SEC("uretprobe.multi")
 int call_leave_multi(struct pt_regs *ctx)
 {
-	leave(ctx, bpf_get_attach_cookie(ctx));
+	leave(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
@@ -670,13 +670,13 @@ SEC("uprobe")
 int call_enter_perf(struct pt_regs *ctx)
 {
 	count_call();
-	enter(ctx, bpf_get_attach_cookie(ctx));
+	enter(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
 SEC("uretprobe")
 int call_leave_perf(struct pt_regs *ctx)
 {
-	leave(ctx, bpf_get_attach_cookie(ctx));
+	leave(ctx, bpf_get_current_task_btf(), bpf_get_attach_cookie(ctx));
 	return 0;
 }

@@ -15,16 +15,13 @@ extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
 /* Of a run that is not known. */
 #define NO_RUN ((const struct bpf_uprobe_multi_run_ctx *)0)
 
-static __always_inline const struct bpf_uprobe_multi_run_ctx *session_run(void)
+static __always_inline const struct bpf_uprobe_multi_run_ctx *session_run(struct task_struct *task)
 {
-	struct task_struct *task;
-
 	if (!bpf_ksym_exists(bpf_session_is_return) || bpf_ksym_exists(bpf_session_is_return___with_context) ||
 	    !bpf_ksym_exists(bpf_rdonly_cast) || !bpf_core_field_exists(struct task_struct, bpf_ctx) ||
 	    !bpf_core_field_exists(struct bpf_uprobe_multi_run_ctx, session_ctx.is_return) ||
 	    !bpf_core_field_exists(struct bpf_uprobe, cookie))
 		return NO_RUN;
-	task = bpf_get_current_task_btf();
 	return bpf_rdonly_cast(task->bpf_ctx, bpf_core_type_id_kernel(struct bpf_uprobe_multi_run_ctx));
 }
 
