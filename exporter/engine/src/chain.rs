@@ -184,6 +184,9 @@ pub struct Step {
     pub seconds: f64,
 }
 
+/// Share of an effect from which on it is said that no cause explains it.
+const WORTH_SAYING: f64 = 0.05;
+
 /// One finding, from when it was first to when it was last seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chain {
@@ -233,6 +236,20 @@ impl Chain {
     #[must_use]
     pub fn attributed_seconds(&self) -> f64 {
         self.evidence.get(Self::ATTRIBUTED).unwrap_or(self.lost_seconds)
+    }
+
+    /// The name of the share of the effect that no cause explains, among the evidence.
+    pub const UNEXPLAINED: &str = "unexplained_share";
+
+    /// What no cause explains of the effect, in words; empty where that is too little to act on.
+    #[must_use]
+    pub fn unexplained(&self) -> String {
+        match self.evidence.get(Self::UNEXPLAINED) {
+            Some(share) if share >= WORTH_SAYING && self.cause != Cause::Unexplained => {
+                format!(" No cause explains {} of it.", number(share, "percent"))
+            }
+            _ => String::new(),
+        }
     }
 
     /// The name of the length of the last window that showed it, among the evidence.

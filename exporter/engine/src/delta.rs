@@ -115,13 +115,6 @@ impl<'a> Delta<'a> {
         })
     }
 
-    /// Time that all dispatcher threads lost in the window, by their account.
-    pub(crate) fn lost(&self) -> Nanos {
-        let Some(now) = self.now else { return Nanos(0) };
-        let all = now.dispatcher_time;
-        self.before.map_or(all, |before| before.dispatcher_time.until(all)).all_lost()
-    }
-
     /// From launch to launch.
     pub(crate) fn launch_gap(&self) -> &Values {
         let before = self.before.map(|before| &before.launch_gap);
