@@ -62,19 +62,7 @@ fn complaints(outcome: &Outcome, expected: &[Expected]) -> Vec<String> {
             complaints.push(format!("{} is as severe as what was injected", other.cause));
         }
     }
-    let mut shares = BTreeMap::<_, f64>::new();
-    for chain in last.chains.iter().filter(|chain| chain.last_seen == chain_time(last)) {
-        *shares.entry((chain.victim.pid, chain.effect)).or_default() += chain.explained;
-    }
-    if shares.values().any(|share| *share > 1.01) && expected.len() > 1 {
-        complaints.push(format!("shares are {shares:?}"));
-    }
     complaints
-}
-
-/// When the chains of a look were seen that were seen at it.
-fn chain_time(look: &Look) -> f64 {
-    look.chains.iter().map(|chain| chain.last_seen).fold(0.0, f64::max)
 }
 
 impl Expected {

@@ -56,6 +56,9 @@ impl Group {
         let own = root.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&own).with_context(|| own.display().to_string())?;
         let group = Self { root, own, unified };
+        // Only the limit is to stop it, and nobody who competes with the group.
+        let (file, most) = if unified { ("cpu.weight", "10000") } else { ("cpu.shares", "262144") };
+        write(&group.own.join(file), most)?;
         write(&group.own.join("cgroup.procs"), &std::process::id().to_string())?;
         Ok(group)
     }
