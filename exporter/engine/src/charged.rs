@@ -46,11 +46,12 @@ impl Charged {
         Nanos(times.fold(0, u64::saturating_add))
     }
 
-    /// Forgets what is older, and processes that are gone.
-    pub(crate) fn tidy(&mut self, oldest: u64, lives: impl Fn(ProcId) -> bool) {
+    /// Forgets what is older than the look that is the oldest for a process, and processes that are gone.
+    pub(crate) fn tidy(&mut self, oldest: impl Fn(ProcId) -> Option<u64>) {
         self.0.retain(|&process, charges| {
+            let Some(oldest) = oldest(process) else { return false };
             charges.retain(|own| own.look >= oldest);
-            lives(process) && !charges.is_empty()
+            !charges.is_empty()
         });
     }
 }

@@ -16,6 +16,7 @@ use crate::effect::measure;
 use crate::finding::Finding;
 use crate::history::{History, Look, leak_span};
 use crate::ledger::Ledger;
+use crate::long_calls::LongCalls;
 use crate::past::Past;
 use crate::rules::unexplained::rest;
 use crate::rules::{LAST_RESORT, RULES, Rule};
@@ -59,6 +60,7 @@ pub struct Engine {
     histories: HashMap<ProcId, History>,
     ledger: Ledger,
     charged: Charged,
+    long_calls: LongCalls,
     looks: u64,
     /// Name of the host, where it is known.
     host: Option<String>,
@@ -111,10 +113,18 @@ impl Engine {
         let past: &[Past] = self.past.make_contiguous();
         let mut scene = scene(&self.settings, &self.histories, past, &moment);
         scene.host = self.host.as_deref();
-        let books = Books { past, moment: &moment, look: self.looks };
+        self.long_calls.remember(&moment.snapshot, past, self.looks);
+        let mut books = Books {
+            past,
+            moment: &moment,
+            look: self.looks,
+            ledger: &mut self.ledger,
+            charged: &mut self.charged,
+            long_calls: &mut self.long_calls,
+        };
         for index in 0..scene.subjects.len() {
             let found = findings(&scene, index);
-            books.charge(&scene, found, &mut self.ledger, &mut self.charged);
+            books.charge(&scene, found);
         }
         let mut histories = HashMap::with_capacity(scene.subjects.len());
         for subject in scene.subjects.iter().filter(|subject| subject.dispatches()) {
@@ -134,7 +144,11 @@ impl Engine {
         self.ledger.end_unseen(Some(self.looks));
         self.ledger.tidy(self.looks, &self.settings, |id| known.contains(&id));
         let oldest = self.looks.saturating_sub(LONG as u64);
-        self.charged.tidy(oldest, |id| known.contains(&id));
+        let long_calls = &self.long_calls;
+        self.charged.tidy(|id| {
+            let first = long_calls.first_look(id).unwrap_or(oldest);
+            known.contains(&id).then_some(first.min(oldest))
+        });
         self.histories = histories;
         self.past.push_back(moment.into());
         if self.past.len() > LONG {

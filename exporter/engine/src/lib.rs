@@ -22,6 +22,7 @@ mod engine;
 mod finding;
 mod history;
 mod ledger;
+mod long_calls;
 mod losses;
 mod past;
 mod rules;

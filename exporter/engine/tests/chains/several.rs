@@ -3,6 +3,7 @@
 use gpucause_abi::ProcId;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_engine::chain::{Cause, Chain, Effect};
+use gpucause_engine::settings::Settings;
 
 use crate::host::{Host, WINDOW, lost, takes};
 use crate::process::{KERNEL, MS, Process, US, Whom};
@@ -246,4 +247,22 @@ fn a_chain_that_is_named_late_is_not_charged_with_what_another_was_charged_with(
     }
     let lost: f64 = host.chains().iter().map(|chain| chain.lost_seconds).sum();
     assert!((lost - 12.0).abs() < 0.01, "{lost}: {:#?}", host.chains());
+}
+
+#[test]
+fn a_hang_is_charged_from_its_beginning_however_long_ago_that_is() {
+    let mut host = Host::with(Settings { hang_seconds: 30.0, ..Settings::default() });
+    host.start("train", 100);
+    host.run(8, steady);
+    // Nobody is known to hold the lock, so that only the hang tells of it.
+    for window in 1..=20 {
+        host.run(1, |train| {
+            train.on(100).rests(Phase::Launch, State::Off(Reason::Futex));
+            train.in_call(Some(("cudaLaunchKernel", window * WINDOW)));
+        });
+    }
+    let chains = host.chains();
+    let hang = chains.iter().find(|chain| chain.effect == Effect::Hang).unwrap();
+    assert_eq!(hang.cause, Cause::LockWait);
+    lost(hang, 20 * WINDOW);
 }
