@@ -74,7 +74,7 @@ labelled! {
         ColdStart = "cold_start",
         /// The copies are large.
         LargeCopy = "large_copy",
-        /// None of the above explains enough of it.
+        /// None of the above explains it.
         Unexplained = "unexplained",
     }
 }

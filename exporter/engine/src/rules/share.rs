@@ -15,7 +15,7 @@ use crate::finding::{Finding, Sentence, name_of};
 pub(super) const OFF_CPU_ACCOUNTS: [&str; 2] =
     ["gpucause_cuda_call_offcpu_seconds_total", "gpucause_dispatcher_seconds_total"];
 
-/// An effect, and the time that explains enough of it.
+/// An effect, and the time that explains a part of it.
 #[derive(Debug, Clone)]
 pub(super) struct Share<'a> {
     pub(super) effect: &'a Measured,

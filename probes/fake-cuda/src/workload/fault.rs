@@ -18,10 +18,11 @@ mod ranks;
 mod storage;
 mod sync;
 mod throttled;
+mod together;
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
@@ -29,6 +30,7 @@ use crate::cli::{Common, FaultOptions};
 use crate::gpu::{Gpu, Pace};
 use crate::loss::{Kind, Loss};
 pub(crate) use neighbours::Neighbours;
+pub(crate) use together::{Faults, Losses};
 
 /// The scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -185,99 +187,6 @@ pub(crate) trait Fault {
     }
 }
 
-/// Everything that goes wrong, each with its own loss.
-pub(crate) struct Faults(Vec<(Name, Box<dyn Fault>, Loss)>);
-
-impl Faults {
-    /// Makes them. Nothing of CUDA is open yet: processes that are started here are not the program's workers.
-    pub(crate) fn new(common: &Common, options: &FaultOptions) -> Result<Self> {
-        let mut all = Vec::new();
-        for name in options.names() {
-            if !options.and.is_empty() && !name.combines() {
-                bail!("--and: {name:?} goes with no other fault");
-            }
-            let fault = of(name, common, options)?;
-            let loss = Loss::new(fault.kind())?;
-            all.push((name, fault, loss));
-        }
-        Ok(Self(all))
-    }
-
-    fn each(&mut self, act: impl FnMut(&mut dyn Fault) -> Result<()>) -> Result<()> {
-        let mut act = act;
-        self.0.iter_mut().try_for_each(|(_, fault, _)| act(&mut **fault))
-    }
-
-    /// That of the first one, unless another needs a CPU all the time.
-    pub(crate) fn pace(&self) -> Pace {
-        let mut paces = self.0.iter().map(|(_, fault, _)| fault.pace());
-        let first = paces.next().unwrap_or(Pace::STEADY);
-        paces.find(|pace| pace.gpu_ns == 0).unwrap_or(first)
-    }
-
-    /// Who is to blame, by cause.
-    pub(crate) fn culprits(&self) -> Value {
-        let own = |(name, fault, _): &(Name, Box<dyn Fault>, _)| {
-            (name.cause().to_owned(), Culprit::to_json(fault.culprit().as_ref()))
-        };
-        Value::Object(self.0.iter().map(own).collect())
-    }
-
-    /// The first one's culprit.
-    pub(crate) fn culprit(&self) -> Option<Culprit> {
-        self.0.first().and_then(|(_, fault, _)| fault.culprit())
-    }
-
-    pub(crate) fn losses(&self) -> Losses {
-        Losses(self.0.iter().map(|(name, _, loss)| (*name, loss.clone())).collect())
-    }
-
-    pub(crate) fn open(&mut self, gpu: &Gpu) -> Result<()> {
-        self.each(|fault| fault.open(gpu))
-    }
-
-    pub(crate) fn prepare(&mut self, gpu: &mut Gpu) -> Result<()> {
-        self.each(|fault| fault.prepare(gpu))
-    }
-
-    pub(crate) fn inject(&mut self, gpu: &mut Gpu) -> Result<()> {
-        self.0.iter().try_for_each(|(.., loss)| loss.begin())?;
-        self.each(|fault| fault.inject(gpu))
-    }
-
-    /// One step of the loop, in which all goes wrong once `faulty`.
-    pub(crate) fn step(&mut self, gpu: &mut Gpu, faulty: bool) -> Result<()> {
-        if let [(_, fault, loss)] = &mut self.0[..] {
-            return fault.step(gpu, faulty.then_some(loss));
-        }
-        let pace = self.pace();
-        for (_, fault, loss) in &mut self.0 {
-            fault.before(gpu, faulty.then_some(loss))?;
-        }
-        gpu.step(&pace)
-    }
-}
-
-/// What was lost so far, by fault; the first is that which was asked for.
-#[derive(Debug, Clone)]
-pub(crate) struct Losses(Vec<(Name, Loss)>);
-
-impl Losses {
-    pub(crate) fn so_far(&self) -> Result<Value> {
-        let mut losses = serde_json::Map::new();
-        for (name, loss) in &self.0 {
-            losses.insert(name.cause().to_owned(), json!(seconds(loss.so_far_ns()?)));
-        }
-        let first = self.0.first().map(|(name, _)| losses[name.cause()].clone());
-        Ok(json!({ "lost_seconds": first, "losses": losses }))
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "no run takes 2^53 ns")]
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
-
 /// Time that a fault must add to a step of this length to take this share of the whole.
 fn added_ns(step_ns: u64, strength: f64) -> u64 {
     let time = Duration::from_nanos(step_ns).mul_f64(strength / (1.0 - strength));
@@ -299,8 +208,8 @@ fn of(name: Name, common: &Common, options: &FaultOptions) -> Result<Box<dyn Fau
         Name::Incident => Box::new(neighbours::Contention::new("fluent-bit", options)?),
         Name::CpuContention => Box::new(neighbours::Contention::new("noisy-neighb", options)?),
         Name::CpuLimit => Box::new(limit::Limited::new(strength)),
-        Name::Lock => Box::new(lock::Held::new(strength, false)),
-        Name::LockInCall => Box::new(lock::Held::new(strength, true)),
+        Name::Lock => Box::new(lock::Held::new(options, false)),
+        Name::LockInCall => Box::new(lock::Held::new(options, true)),
         Name::Dataloader => Box::new(loader::SlowWorkers::new(all)?),
         Name::Io => Box::new(storage::Reads::new(steady)),
         Name::PageFault => Box::new(storage::Faults::new(steady)),

@@ -9,8 +9,10 @@ use anyhow::Result;
 use gpucause_fake_cuda::clock;
 
 use super::{Culprit, Fault};
+use crate::cli::FaultOptions;
 use crate::gpu::Gpu;
 use crate::loss::Loss;
+use crate::process::pin;
 use crate::thread_stats::RunQueue;
 
 const HOLDER: &str = "stats-flusher";
@@ -68,12 +70,15 @@ extern "C-unwind" fn pass_in_call(_: *mut c_void) {
 pub(super) struct Held {
     held_ns: u64,
     inside: bool,
+    /// The holder's: on the feeding thread's it would preempt it, and have released the mutex by the time the other runs.
+    cpu: Option<usize>,
 }
 
 impl Held {
     /// The loop gets at most a step into each pause of the holder.
-    pub(super) fn new(strength: f64, inside: bool) -> Self {
-        Self { held_ns: super::added_ns(4_500_000, strength), inside }
+    pub(super) fn new(options: &FaultOptions, inside: bool) -> Self {
+        let held_ns = super::added_ns(4_500_000, options.strength);
+        Self { held_ns, inside, cpu: options.other_cpu().ok() }
     }
 }
 
@@ -83,8 +88,9 @@ impl Fault for Held {
     }
 
     fn prepare(&mut self, gpu: &mut Gpu) -> Result<()> {
-        let held = self.held_ns;
+        let (held, cpu) = (self.held_ns, self.cpu);
         thread::Builder::new().name(HOLDER.into()).spawn(move || {
+            let _ = cpu.map(pin);
             loop {
                 clock::sleep(FREE_NS);
                 lock();
