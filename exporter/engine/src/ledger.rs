@@ -207,7 +207,7 @@ impl Ledger {
         let online_cpus = self.online_cpus.clone();
         if let Some(entry) = self.open(key, now, scene.settings) {
             let worse = severity > entry.chain.severity;
-            entry.extend(finding, cost, severity, (look, now, unix));
+            entry.extend(finding, &cost, severity, (look, now, unix));
             entry.tell(&online_cpus);
             let count = worse.then(|| ChainCount::of(key.process, &entry.chain));
             let last_id = entry.chain.id.clone();
@@ -343,7 +343,7 @@ impl Entry {
     fn extend(
         &mut self,
         finding: Finding,
-        cost: Cost,
+        cost: &Cost,
         severity: Severity,
         (look, now, unix): (u64, Nanos, f64),
     ) {

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use gpucause_abi::Nanos;
 use gpucause_abi::op::OpId;
+use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::Phase;
 
 use super::share::MOST;
@@ -19,6 +20,11 @@ use crate::effect::{ratio, total};
 use crate::finding::{Finding, Sentence, name_of};
 
 pub(super) struct NcclLateRank;
+
+/// The time in which a rank waits for others: in collectives, and for the GPU that is in them.
+fn in_collectives(thread: &ThreadDelta) -> TimeAccount {
+    part(&thread.time, |phase, _| matches!(phase, Phase::Nccl | Phase::Sync))
+}
 
 fn waiting(thread: &ThreadDelta) -> Nanos {
     total([Phase::Nccl, Phase::Sync].iter().map(|&phase| thread.in_phase(phase)))
@@ -134,10 +140,7 @@ impl Rule for NcclLateRank {
             culprit: Some(culprit),
             explained,
             size: attributed,
-            taken: at_most(
-                part(&own_thread.time, |phase, _| matches!(phase, Phase::Nccl | Phase::Sync)),
-                attributed,
-            ),
+            taken: at_most(in_collectives(own_thread), attributed),
             // Of earlier looks it would take those at all ranks.
             claim: None,
             lost_share,
