@@ -76,9 +76,7 @@ impl Books<'_> {
         };
         let delta = past.delta(&self.moment.snapshot, subject.now);
         let throttled = past.throttled(&self.moment.throttled_cgroups, subject.now.id);
-        let own = |delta: &Delta<'_>| {
-            delta.threads().iter().find(|thread| Some(thread.tid) == finding.tid).copied()
-        };
+        let own = |delta: &Delta<'_>| finding.tid.and_then(|tid| delta.thread(tid));
         let mut taken = finding.taken;
         if let (Some(thread), Some((claim, phases))) = (own(&delta), finding.claim) {
             let all = claim(&Span { delta: &delta, throttled }, &thread, phases);

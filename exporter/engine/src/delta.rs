@@ -7,11 +7,11 @@ mod values;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 
-use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, Op, OpId};
 use gpucause_abi::snapshot::{DispatcherSnapshot, LaunchSampling, ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
+use gpucause_abi::{Nanos, Tid};
 
 use crate::effect::{ratio, total};
 use crate::past::{Before, ThreadBefore};
@@ -84,6 +84,18 @@ impl<'a> Delta<'a> {
             threads.extend(thread::ended(self.before, now, &threads, self.wall));
             threads
         })
+    }
+
+    /// One dispatcher thread that lives, without a look at the others where nobody has asked for them.
+    pub(crate) fn thread(&self, tid: Tid) -> Option<ThreadDelta> {
+        if let Some(threads) = self.threads.get() {
+            return threads.iter().find(|thread| thread.tid == tid).copied();
+        }
+        let Some(now) = self.now?.dispatchers.iter().find(|thread| thread.tid == tid) else {
+            return self.threads().iter().find(|thread| thread.tid == tid).copied();
+        };
+        let before = self.before.and_then(|before| before.threads.iter().find(|t| t.tid == tid));
+        thread::since(before, now, self.wall)
     }
 
     /// The main thread of a worker.

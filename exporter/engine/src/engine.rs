@@ -260,7 +260,8 @@ fn findings(scene: &Scene<'_>, index: usize) -> Vec<Finding> {
     };
     let judge =
         |rule: &&dyn Rule| rule.judge(scene, index).filter(|finding| enabled(finding.cause));
-    let mut found: Vec<_> = RULES.iter().filter(asked).filter_map(judge).collect();
+    let mut found = Vec::with_capacity(RULES.len() / 2);
+    found.extend(RULES.iter().filter(asked).filter_map(judge));
     divide((subject.short.threads(), subject.short.wall), scene.settings, &mut found);
     if asked(&&LAST_RESORT) {
         found.extend(rest(scene, index, &found));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::case::Scene;
-use crate::chain::{Cause, Chain, Effect, Loss, Place, Severity, Victim};
+use crate::chain::{Cause, Chain, Culprit, Effect, Loss, Place, Severity, Victim};
 use crate::commands;
 use crate::finding::Finding;
 use crate::losses;
@@ -204,13 +204,17 @@ impl Ledger {
         let evidence = std::mem::take(&mut finding.evidence);
         finding.evidence = evidence.with(Chain::WINDOW, window_of(scene, &finding));
         let taken = (cost.attributed, cost.lost);
-        let online_cpus = self.online_cpus.clone();
+        let online_cpus = std::mem::take(&mut self.online_cpus);
         if let Some(entry) = self.open(key, now, scene.settings) {
             let worse = severity > entry.chain.severity;
-            entry.extend(finding, &cost, severity, (look, now, unix));
-            entry.tell(&online_cpus);
+            if entry.extend(finding, &cost, severity, (look, now, unix)) {
+                entry.tell(&online_cpus);
+            } else {
+                entry.tell_when();
+            }
             let count = worse.then(|| ChainCount::of(key.process, &entry.chain));
             let last_id = entry.chain.id.clone();
+            self.online_cpus = online_cpus;
             self.add_cost(key, taken, last_id);
             if let Some(count) = count {
                 self.add_count(&count);
@@ -232,6 +236,7 @@ impl Ledger {
         self.add_count(&ChainCount::of(key.process, &chain));
         let mut entry = Entry { key, chain, last_seen: now, last_look: look, sentence, advice };
         entry.tell(&online_cpus);
+        self.online_cpus = online_cpus;
         self.entries.push(entry);
     }
 
@@ -339,14 +344,15 @@ impl Ledger {
 
 impl Entry {
     /// Seen again. The severity is the worst of all windows, the effect is that of the first one that was so bad, the rest is
-    /// that of the last with this effect. Whoever took a little before is not to blame for what came after.
+    /// that of the last with this effect. Whoever took a little before is not to blame for what came after. Whether there may be
+    /// something else to run against it.
     fn extend(
         &mut self,
         finding: Finding,
         cost: &Cost,
         severity: Severity,
         (look, now, unix): (u64, Nanos, f64),
-    ) {
+    ) -> bool {
         let chain = &mut self.chain;
         (self.last_look, self.last_seen) = (look, now);
         losses::add(&mut chain.losses, &cost.losses);
@@ -354,6 +360,7 @@ impl Entry {
         chain.lost_seconds += cost.lost.as_secs_f64();
         let attributed = chain.attributed_seconds() + cost.attributed.as_secs_f64();
         let worse = severity > chain.severity;
+        let mut other = worse;
         if worse {
             chain.severity = severity;
             chain.effect = finding.effect;
@@ -363,8 +370,11 @@ impl Entry {
             chain.explained = finding.explained;
             chain.evidence = finding.evidence;
             chain.path = finding.path;
+            other |= self.advice != finding.fix;
             self.advice = finding.fix;
             if worse || finding.culprit.is_some() {
+                let pid = |culprit: &Option<Culprit>| culprit.as_ref().map(|own| own.pid);
+                other |= pid(&chain.culprit) != pid(&finding.culprit);
                 let before = std::mem::replace(&mut chain.culprit, finding.culprit);
                 if let (Some(before), Some(now)) = (before, &mut chain.culprit)
                     && before.pid == now.pid
@@ -375,13 +385,22 @@ impl Entry {
         }
         chain.ongoing = Some(true);
         chain.set_attributed_seconds(attributed);
+        other
     }
 
     /// Writes down when the chain was, and what to run against it.
     fn tell(&mut self, online_cpus: &str) {
-        let chain = &mut self.chain;
-        chain.sentence = format!("{}{} {}", self.sentence, chain.unexplained(), chain.when());
-        chain.fix = commands::with(&self.advice, chain, online_cpus);
+        self.tell_when();
+        self.chain.fix = commands::with(&self.advice, &self.chain, online_cpus);
+    }
+
+    fn tell_when(&mut self) {
+        let (unexplained, when) = (self.chain.unexplained(), self.chain.when());
+        let told = &mut self.chain.sentence;
+        told.clear();
+        for part in [&*self.sentence, &*unexplained, " ", &*when] {
+            told.push_str(part);
+        }
     }
 }
 

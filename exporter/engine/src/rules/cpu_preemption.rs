@@ -38,8 +38,8 @@ impl Rule for CpuPreemption {
 /// Whether the thread was kept waiting for a CPU for longer than it was preempted. One look is too short to tell: a slice of the
 /// scheduler more or less would make it another cause.
 pub(super) fn was_queued(subject: &Subject<'_>, share: &Share<'_>) -> bool {
-    let thread = subject.long.threads().iter().find(|thread| thread.tid == share.tid);
-    let time = |reason| thread.map(|thread| lost(thread, &[reason]));
+    let thread = subject.long.thread(share.tid);
+    let time = |reason| thread.map(|thread| lost(&thread, &[reason]));
     time(Reason::Runqueue) > time(Reason::Preempted)
 }
 
