@@ -107,6 +107,8 @@ pub(crate) struct Cost {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     entries: Vec<Entry>,
+    /// Where the youngest of each kind is.
+    youngest: HashMap<Key, usize>,
     /// Findings that have been seen once, and at which look.
     pending: HashMap<Key, u64>,
     counts: BTreeMap<(ProcId, Cause, Effect, Severity), ChainCount>,
@@ -159,14 +161,11 @@ impl Ledger {
         Some(Key { process, cause: finding.cause, hang: finding.effect == Effect::Hang })
     }
 
-    /// The chain that goes on with a finding: the youngest, as an older one may be open again once the settings keep chains open
-    /// for longer.
+    /// The chain that goes on with a finding.
     fn open(&mut self, key: Key, now: Nanos, settings: &Settings) -> Option<&mut Entry> {
-        let is_open = |entry: &&mut Entry| {
-            entry.key == key
-                && now.less(entry.last_seen).as_secs_f64() <= settings.keep_open_seconds
-        };
-        self.entries.iter_mut().rev().find(is_open)
+        let entry = self.entries.get_mut(*self.youngest.get(&key)?)?;
+        let is_open = now.less(entry.last_seen).as_secs_f64() <= settings.keep_open_seconds;
+        is_open.then_some(entry)
     }
 
     /// What becomes of something that was found at a look. A small loss must be seen at two looks in a row to become a chain.
@@ -237,6 +236,7 @@ impl Ledger {
         let mut entry = Entry { key, chain, last_seen: now, last_look: look, sentence, advice };
         entry.tell(&online_cpus);
         self.online_cpus = online_cpus;
+        self.youngest.insert(key, self.entries.len());
         self.entries.push(entry);
     }
 
@@ -280,6 +280,8 @@ impl Ledger {
         if excess > 0 {
             self.entries.sort_by_key(|entry| entry.last_seen);
             self.entries.drain(..excess);
+            let places = self.entries.iter().enumerate().map(|(place, entry)| (entry.key, place));
+            self.youngest = places.collect();
         }
         let is_told = |process| process == FOLDED || lives(process);
         self.counts.retain(|&(process, ..), _| is_told(process));
