@@ -77,7 +77,7 @@ impl Books<'_> {
         let delta = past.delta(&self.moment.snapshot, subject.now);
         let throttled = past.throttled(&self.moment.throttled_cgroups, subject.now.id);
         let own = |delta: &Delta<'_>| finding.tid.and_then(|tid| delta.thread(tid));
-        let mut taken = finding.taken;
+        let mut taken = *finding.taken;
         if let (Some(thread), Some((claim, phases))) = (own(&delta), finding.claim) {
             let all = claim(&Span { delta: &delta, throttled }, &thread, phases);
             let now = |short| claim(&subject.span(), &short, phases);
@@ -94,7 +94,7 @@ impl Books<'_> {
     fn cost_of_hang(&mut self, subject: &Subject<'_>, finding: &Finding) -> Cost {
         let (process, now) = (subject.now.id, self.moment.snapshot.taken_at);
         let thread = subject.now.dispatchers.iter().find(|own| Some(own.tid) == finding.tid);
-        let mut taken = finding.taken;
+        let mut taken = *finding.taken;
         if let (Some(thread), Some((_, Phases::Only(phase)))) = (thread, finding.claim)
             && let Some(whole) = self.long_calls.since(process, thread, now)
             && let Some((_, age)) = thread.inflight

@@ -259,17 +259,20 @@ impl Chain {
     #[must_use]
     pub fn when(&self) -> String {
         let (first, last) = (utc(self.first_seen, true), utc(self.last_seen, true));
-        let window = match self.evidence.get(Self::WINDOW) {
-            Some(seconds) => {
-                format!("Measured over {} until {last} UTC", number(seconds, "seconds"))
-            }
-            None => format!("Last seen at {last} UTC"),
+        let mut when = String::with_capacity(128);
+        let window = self.evidence.get(Self::WINDOW).map(|seconds| number(seconds, "seconds"));
+        let window = match &window {
+            Some(window) => ["Measured over ", window, " until "],
+            None => ["Last seen at ", "", ""],
         };
-        match self.ongoing {
-            Some(true) => format!("{window}; ongoing since {first} UTC."),
-            Some(false) => format!("{window}; ended then, after it began at {first} UTC."),
-            None => format!("{window}; first seen at {first} UTC."),
-        }
+        let since = match self.ongoing {
+            Some(true) => "ongoing since ",
+            Some(false) => "ended then, after it began at ",
+            None => "first seen at ",
+        };
+        when.extend(window);
+        when.extend([&*last, " UTC; ", since, &*first, " UTC."]);
+        when
     }
 
     /// The chain of an old recording, whose lost seconds were all that the cause took, as it is recorded now.

@@ -127,7 +127,7 @@ pub(crate) fn divide(
         }
         let own = left.iter_mut().find(|(tid, _)| Some(*tid) == finding.tid);
         let Some((_, left)) = own else { return false };
-        finding.taken = within(finding.taken, left);
+        *finding.taken = within(*finding.taken, left);
         *left = less(*left, &finding.taken);
         if finding.taken.total() == claimed {
             return true;
@@ -142,7 +142,7 @@ pub(crate) fn divide(
     let all = found.iter().fold(0u64, |all, own| all.saturating_add(own.taken.total().0));
     if all > wall.0 {
         let part = ratio(wall, Nanos(all));
-        found.iter_mut().for_each(|own| own.taken = share(own.taken, part));
+        found.iter_mut().for_each(|own| *own.taken = share(*own.taken, part));
     }
 }
 

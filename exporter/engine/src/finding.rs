@@ -54,7 +54,7 @@ pub(crate) struct Finding {
     /// The size of the effect that it is a share of; 0 where none is divided.
     pub(crate) size: Nanos,
     /// The thread's time in the short window that the cause took, lost by the account's definition or not.
-    pub(crate) taken: TimeAccount,
+    pub(crate) taken: Box<TimeAccount>,
     /// What it took over a longer time, when that can be known.
     pub(crate) claim: Option<(Claim, Phases)>,
     /// Share of the victim's time that the cause took, 0 to 1.
@@ -100,7 +100,7 @@ impl OwnDoing {
             culprit: None,
             explained: self.explained,
             size: self.size,
-            taken,
+            taken: taken.into(),
             claim: self.at_any_time.then_some((self.claim, Phases::Feeding)),
             lost_share: self.lost_share,
             path: vec![Step {

@@ -15,7 +15,7 @@ fn finding(cause: Cause, effect: Effect, tid: u32, taken: TimeAccount) -> Findin
         culprit: None,
         explained: 1.0,
         size: Nanos(1_000),
-        taken,
+        taken: taken.into(),
         claim: None,
         lost_share: 1.0,
         evidence: Evidence::default(),

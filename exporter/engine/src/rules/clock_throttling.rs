@@ -57,7 +57,7 @@ impl Rule for ClockThrottling {
             culprit: None,
             explained: throttled.min(drop.explained_by(time)),
             size: drop.excess,
-            taken,
+            taken: taken.into(),
             // What was usual before is not known.
             claim: None,
             lost_share,

@@ -96,7 +96,7 @@ pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Sha
         culprit: named.and_then(culprit_of),
         explained: share.explained,
         size: share.effect.excess,
-        taken: share.taken(subject, claim),
+        taken: share.taken(subject, claim).into(),
         claim: Some((claim, share.effect.phases)),
         lost_share: share.lost_share,
         path: vec![

@@ -173,7 +173,7 @@ impl Rule for DataloaderStarvation {
             tid: Some(share.tid),
             explained: share.explained,
             size: share.effect.excess,
-            taken: share.taken(subject, claim),
+            taken: share.taken(subject, claim).into(),
             claim: Some((claim, share.effect.phases)),
             lost_share: share.lost_share,
             path: vec![

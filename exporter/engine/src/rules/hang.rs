@@ -103,7 +103,10 @@ impl Rule for Hang {
             culprit: None,
             explained: if cause == Cause::Unexplained { 0.0 } else { explained },
             size: Nanos(0),
-            taken: thread.map(|own| claim(&subject.span(), own, phases)).unwrap_or_default(),
+            taken: thread
+                .map(|own| claim(&subject.span(), own, phases))
+                .unwrap_or_default()
+                .into(),
             claim: Some((claim, phases)),
             lost_share: 1.0,
             path: vec![Step {

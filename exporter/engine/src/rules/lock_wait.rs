@@ -114,7 +114,7 @@ impl Rule for LockWait {
             culprit: holder.and_then(culprit_of),
             explained: share.explained,
             size: share.effect.excess,
-            taken: share.taken(subject, claim),
+            taken: share.taken(subject, claim).into(),
             claim: Some((claim, share.effect.phases)),
             lost_share: share.lost_share,
             path: vec![

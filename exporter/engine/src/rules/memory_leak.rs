@@ -1,7 +1,6 @@
 //! Device memory in use grows look by look.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::snapshot::TimeAccount;
 
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
@@ -66,7 +65,7 @@ impl Rule for MemoryLeak {
             culprit: None,
             explained: 1.0,
             size: Nanos(0),
-            taken: TimeAccount::default(),
+            taken: Box::default(),
             claim: None,
             // No time is lost until memory runs out.
             lost_share: scene.settings.severities.medium,

@@ -140,7 +140,7 @@ impl Rule for NcclLateRank {
             culprit: Some(culprit),
             explained,
             size: attributed,
-            taken: at_most(in_collectives(own_thread), attributed),
+            taken: at_most(in_collectives(own_thread), attributed).into(),
             // Of earlier looks it would take those at all ranks.
             claim: None,
             lost_share,

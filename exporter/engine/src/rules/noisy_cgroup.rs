@@ -65,7 +65,7 @@ impl Rule for NoisyCgroup {
             culprit: None,
             explained,
             size: share.effect.excess,
-            taken,
+            taken: taken.into(),
             claim: Some((claim, share.effect.phases)),
             lost_share,
             path: vec![

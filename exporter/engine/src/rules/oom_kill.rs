@@ -1,7 +1,6 @@
 //! The kernel killed the process, or one of its workers, because memory ran out.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::snapshot::TimeAccount;
 
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
@@ -52,7 +51,7 @@ impl Rule for OomKill {
             culprit: None,
             explained: 1.0,
             size: Nanos(0),
-            taken: TimeAccount::default(),
+            taken: Box::default(),
             claim: None,
             lost_share: share,
             path: vec![Step {

@@ -152,7 +152,7 @@ pub(super) fn blocked(scene: &Scene<'_>, index: usize, told: &Blocked) -> Option
         culprit: None,
         explained: share.explained,
         size: share.effect.excess,
-        taken: share.taken(subject, told.claim),
+        taken: share.taken(subject, told.claim).into(),
         claim: Some((told.claim, share.effect.phases)),
         lost_share: share.lost_share,
         path: vec![

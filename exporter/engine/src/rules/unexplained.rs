@@ -1,7 +1,6 @@
 //! The part of a tail that no cause explains. Saying so keeps people from guessing.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason};
 
 use super::{Declaration, Rule, Window};
@@ -72,7 +71,7 @@ pub(crate) fn rest(scene: &Scene<'_>, index: usize, found: &[Finding]) -> Option
             culprit: None,
             explained: 0.0,
             size: Nanos(0),
-            taken: TimeAccount::default(),
+            taken: Box::default(),
             claim: None,
             // That a full queue made launches wait, and so nothing was lost, is as likely.
             lost_share: scene.settings.severities.low,
