@@ -1,4 +1,4 @@
-//! What causes were charged with in the last looks, so that a cause that is named late is not charged with time of another.
+//! What causes were charged with in the last evaluations, so that a cause that is named late is not charged with time of another.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ impl Charged {
         charges.filter(move |own| own.look >= look)
     }
 
-    /// What was charged of a thread's time at this look and later.
+    /// What was charged of a thread's time at this evaluation and later.
     pub(crate) fn of_thread(&self, process: ProcId, look: u64, tid: Tid) -> TimeAccount {
         let own = self.since(process, look).filter(|own| own.tid == tid);
         own.fold(TimeAccount::default(), |mut all, own| {
@@ -46,7 +46,7 @@ impl Charged {
         Nanos(times.fold(0, u64::saturating_add))
     }
 
-    /// Forgets what is older than the look that is the oldest for a process, and processes that are gone.
+    /// Forgets what is older than the evaluation that is the oldest for a process, and processes that are gone.
     pub(crate) fn tidy(&mut self, oldest: impl Fn(ProcId) -> Option<u64>) {
         self.0.retain(|&process, charges| {
             let Some(oldest) = oldest(process) else { return false };

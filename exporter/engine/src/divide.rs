@@ -112,7 +112,7 @@ fn place(finding: &Finding) -> (bool, usize) {
     (finding.effect != Effect::Hang, position.unwrap_or(ORDER.len()))
 }
 
-/// Divides the time since the last look among the causes that were found for one process.
+/// Divides the time since the last evaluation among the causes that were found for one process.
 pub(crate) fn divide(
     (threads, wall): (&[ThreadDelta], Nanos),
     settings: &Settings,

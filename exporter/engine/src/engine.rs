@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
-use crate::books::Books;
+use crate::attribution::Attribution;
 use crate::case::{Scene, Subject};
 use crate::chain::{Chain, Place};
 use crate::charged::Charged;
@@ -114,7 +114,7 @@ impl Engine {
         let mut scene = scene(&self.settings, &self.histories, past, &moment);
         scene.host = self.host.as_deref();
         self.long_calls.remember(&moment.snapshot, past, self.looks);
-        let mut books = Books {
+        let mut attribution = Attribution {
             past,
             moment: &moment,
             look: self.looks,
@@ -124,7 +124,7 @@ impl Engine {
         };
         for index in 0..scene.subjects.len() {
             let found = findings(&scene, index);
-            books.charge(&scene, found);
+            attribution.charge(&scene, found);
         }
         let mut histories = HashMap::with_capacity(scene.subjects.len());
         for subject in scene.subjects.iter().filter(|subject| subject.dispatches()) {

@@ -12,7 +12,7 @@ pub mod observation;
 pub mod settings;
 pub mod utc;
 
-mod books;
+mod attribution;
 mod case;
 mod charged;
 mod commands;

@@ -1,5 +1,5 @@
-//! Calls that have not returned for a look or more: what the accounts of their threads were when they began. A call hangs only after
-//! many looks, and is then charged from its beginning.
+//! Calls that have not returned for an evaluation or more: what the accounts of their threads were when they began. A call hangs only after
+//! many evaluations, and is then charged from its beginning.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct LongCalls(HashMap<(ProcId, Tid), Call>);
 /// A call that has not returned.
 #[derive(Debug)]
 struct Call {
-    /// The look before it began, and when that was.
+    /// The evaluation before it began, and when that was.
     look: u64,
     at: Nanos,
     /// The account of the thread then.
@@ -48,7 +48,8 @@ impl LongCalls {
         }
     }
 
-    /// What a thread has done since the look before its call began, how long ago that look was, and the number of the look after.
+    /// What a thread has done since the evaluation before its call began, how long ago that was, and the number of the evaluation
+    /// after.
     pub(crate) fn since(
         &self,
         process: ProcId,
@@ -66,7 +67,7 @@ impl LongCalls {
         }
     }
 
-    /// The first look whose charges are still asked for, of a process that has such a call.
+    /// The first evaluation whose charges are still asked for, of a process that has such a call.
     pub(crate) fn first_look(&self, process: ProcId) -> Option<u64> {
         let own = self.0.iter().filter(|((id, _), call)| *id == process && !call.charged);
         own.map(|(_, call)| call.look + 1).min()

@@ -1,7 +1,7 @@
 //! Charges causes with the time that they took.
 //!
-//! A cause is named a look or more after it began: a first small loss may pass, and some effects need many calls to be seen.
-//! When it is named it is charged with what it took in the looks before as well, as far as they are remembered, the process had
+//! A cause is named an evaluation or more after it began: a first small loss may pass, and some effects need many calls to be seen.
+//! When it is named it is charged with what it took in the evaluations before as well, as far as they are remembered, the process had
 //! warmed up and no other cause was charged with it. A call that hangs is charged from its beginning.
 
 use gpucause_abi::snapshot::TimeAccount;
@@ -20,10 +20,10 @@ use crate::long_calls::LongCalls;
 use crate::losses;
 use crate::past::Past;
 
-/// What is charged at one look.
+/// What is charged at one evaluation.
 #[derive(Debug)]
-pub(crate) struct Books<'a> {
-    /// The looks before, the last at the end.
+pub(crate) struct Attribution<'a> {
+    /// The evaluations before, the last at the end.
     pub(crate) past: &'a [Past],
     /// This one.
     pub(crate) moment: &'a Moment,
@@ -34,7 +34,7 @@ pub(crate) struct Books<'a> {
     pub(crate) long_calls: &'a mut LongCalls,
 }
 
-impl Books<'_> {
+impl Attribution<'_> {
     /// Charges the causes that were found for one process.
     pub(crate) fn charge(&mut self, scene: &Scene<'_>, found: Vec<Finding>) {
         let (now, unix) = (self.moment.snapshot.taken_at, self.moment.unix_seconds);
@@ -100,7 +100,7 @@ impl Books<'_> {
             && let Some((_, age)) = thread.inflight
         {
             let in_call = less(part(&whole.0, |own, _| own == phase), &finding.taken);
-            // In the look in which it began there may have been others of its kind.
+            // In the evaluation in which it began there may have been others of its kind.
             let earlier = at_most(in_call, age.less(finding.taken.total()));
             taken.merge(&self.add_earlier(process, thread.tid, earlier, whole));
             self.long_calls.charged(process, thread.tid);
@@ -108,7 +108,7 @@ impl Books<'_> {
         cost(finding, &subject.short, &taken)
     }
 
-    /// Charges a cause with a part of what a thread did from a look on, as far as nobody was charged with it.
+    /// Charges a cause with a part of what a thread did from an evaluation on, as far as nobody was charged with it.
     fn add_earlier(
         &mut self,
         process: ProcId,
@@ -124,7 +124,7 @@ impl Books<'_> {
     }
 }
 
-/// The look from which on a cause is to be charged, and how many looks before this one that is.
+/// The evaluation from which on a cause is to be charged, and how many evaluations before this one that is.
 fn since<'a>(past: &'a [Past], subject: &Subject<'_>, unseen: u64) -> Option<(&'a Past, u64)> {
     let looks = unseen.min(subject.settled_looks.into());
     let begun = past.iter().rev().zip(0..);
