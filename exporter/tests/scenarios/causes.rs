@@ -281,6 +281,14 @@ fn a_launch_that_hangs_in_the_driver_is_found() {
     hangs("hang-ioctl", Cause::Unexplained);
 }
 
+/// What a fault took in the evaluation in which it began is told as well.
+#[test]
+fn the_loss_of_a_short_fault_is_told_whole() {
+    for (name, cause) in [("lock", Cause::LockWait), ("cpu-contention", Cause::CpuPreemption)] {
+        check(&Plan { seconds: 4.0, ..Plan::of(name) }, Expected::cause(cause));
+    }
+}
+
 /// Each of several faults is named, and charged with its own loss.
 fn check_together(name: &'static str, and: &'static [&'static str], causes: &[Cause]) {
     let expected: Vec<_> = causes.iter().map(|&cause| Expected::cause(cause)).collect();
