@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
 use gpucause_abi::state::{Reason, Relation};
-use gpucause_abi::{ProcId, Tid};
+use gpucause_abi::{Nanos, ProcId, Tid};
 
 use crate::delta::Delta;
-use crate::effect::Measured;
+use crate::divide::Span;
+use crate::effect::{Measured, Phases};
 use crate::settings::Settings;
 
 /// One process under judgement.
@@ -23,6 +24,10 @@ pub(crate) struct Subject<'a> {
     pub(crate) live_memory: Vec<u64>,
     /// Whether it has warmed up.
     pub(crate) settled: bool,
+    /// Looks since then.
+    pub(crate) settled_looks: u32,
+    /// How long the CPU limit of its cgroup stopped it since the last look.
+    pub(crate) throttled: Nanos,
     /// What was found to be wrong with it.
     pub(crate) effects: Vec<Measured>,
 }
@@ -36,8 +41,6 @@ pub(crate) struct Scene<'a> {
     pub(crate) workers: HashMap<ProcId, Vec<usize>>,
     /// Share of the window in which each GPU ran below its clock for a reason other than idleness, by UUID.
     pub(crate) throttled: &'a HashMap<String, f64>,
-    /// CPU-limit throttling of the process's cgroup in the short window, in nanoseconds.
-    pub(crate) cgroup_throttled: HashMap<ProcId, u64>,
     /// Name of the host, where it is known.
     pub(crate) host: Option<&'a str>,
 }
@@ -50,7 +53,12 @@ impl<'a> Scene<'a> {
     }
 }
 
-impl Subject<'_> {
+impl<'a> Subject<'a> {
+    /// The time since the last look.
+    pub(crate) fn span(&self) -> Span<'_, 'a> {
+        Span { delta: &self.short, throttled: self.throttled }
+    }
+
     /// Whether a thread of it feeds a GPU.
     pub(crate) fn dispatches(&self) -> bool {
         self.now.dispatches
@@ -58,32 +66,32 @@ impl Subject<'_> {
 
     /// Waits of all its threads that have part in an effect, added up by name, most time first.
     pub(crate) fn waits(&self, effect: &Measured, reasons: &[Reason]) -> Vec<Wait> {
-        total_by_name(self.waits_in(None, effect, reasons))
+        total_by_name(waits_in(effect.delta(self), None, effect.phases, reasons))
     }
 
     /// Those of one thread.
     pub(crate) fn waits_of(&self, tid: Tid, effect: &Measured, reasons: &[Reason]) -> Vec<Wait> {
-        total_by_name(self.waits_in(Some(tid), effect, reasons))
+        total_by_name(waits_in(effect.delta(self), Some(tid), effect.phases, reasons))
     }
+}
 
-    /// Waits that have part in an effect, of one thread or of all. Waits of which the thread is not known may be its, for
-    /// whomever.
-    pub(crate) fn waits_in(
-        &self,
-        tid: Option<Tid>,
-        effect: &Measured,
-        reasons: &[Reason],
-    ) -> impl Iterator<Item = Wait> {
-        let has_part = move |wait: &&Wait| {
-            reasons.contains(&wait.reason) && effect.phases.contain_wait(wait.phase, wait.reason)
-        };
-        let part = move |wait: &Wait| match (tid, wait.tid) {
-            (Some(tid), Some(own)) => (own == tid).then_some(*wait),
-            (Some(_), None) => Some(Wait { tgid: None, relation: Relation::None, ..*wait }),
-            (None, _) => Some(*wait),
-        };
-        effect.delta(self).waits().iter().filter(has_part).filter_map(part)
-    }
+/// Waits that have part in an effect in these phases, of one thread or of all. Waits of which the thread is not known may be
+/// its, for whomever.
+pub(crate) fn waits_in(
+    delta: &Delta<'_>,
+    tid: Option<Tid>,
+    phases: Phases,
+    reasons: &[Reason],
+) -> impl Iterator<Item = Wait> {
+    let has_part = move |wait: &&Wait| {
+        reasons.contains(&wait.reason) && phases.contain_wait(wait.phase, wait.reason)
+    };
+    let part = move |wait: &Wait| match (tid, wait.tid) {
+        (Some(tid), Some(own)) => (own == tid).then_some(*wait),
+        (Some(_), None) => Some(Wait { tgid: None, relation: Relation::None, ..*wait }),
+        (None, _) => Some(*wait),
+    };
+    delta.waits().iter().filter(has_part).filter_map(part)
 }
 
 /// Waits added up by name, most time first.

@@ -74,7 +74,7 @@ labelled! {
         ColdStart = "cold_start",
         /// The copies are large.
         LargeCopy = "large_copy",
-        /// None of the above explains enough of it.
+        /// None of the above explains it.
         Unexplained = "unexplained",
     }
 }
@@ -184,6 +184,9 @@ pub struct Step {
     pub seconds: f64,
 }
 
+/// Share of an effect from which on it is said that no cause explains it.
+const WORTH_SAYING: f64 = 0.05;
+
 /// One finding, from when it was first to when it was last seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chain {
@@ -235,6 +238,20 @@ impl Chain {
         self.evidence.get(Self::ATTRIBUTED).unwrap_or(self.lost_seconds)
     }
 
+    /// The name of the share of the effect that no cause explains, among the evidence.
+    pub const UNEXPLAINED: &str = "unexplained_share";
+
+    /// What no cause explains of the effect, in words; empty where that is too little to act on.
+    #[must_use]
+    pub fn unexplained(&self) -> String {
+        match self.evidence.get(Self::UNEXPLAINED) {
+            Some(share) if share >= WORTH_SAYING && self.cause != Cause::Unexplained => {
+                format!(" No cause explains {} of it.", number(share, "percent"))
+            }
+            _ => String::new(),
+        }
+    }
+
     /// The name of the length of the last window that showed it, among the evidence.
     pub const WINDOW: &str = "window_seconds";
 
@@ -242,17 +259,20 @@ impl Chain {
     #[must_use]
     pub fn when(&self) -> String {
         let (first, last) = (utc(self.first_seen, true), utc(self.last_seen, true));
-        let window = match self.evidence.get(Self::WINDOW) {
-            Some(seconds) => {
-                format!("Measured over {} until {last} UTC", number(seconds, "seconds"))
-            }
-            None => format!("Last seen at {last} UTC"),
+        let mut when = String::with_capacity(128);
+        let window = self.evidence.get(Self::WINDOW).map(|seconds| number(seconds, "seconds"));
+        let window = match &window {
+            Some(window) => ["Measured over ", window, " until "],
+            None => ["Last seen at ", "", ""],
         };
-        match self.ongoing {
-            Some(true) => format!("{window}; ongoing since {first} UTC."),
-            Some(false) => format!("{window}; ended then, after it began at {first} UTC."),
-            None => format!("{window}; first seen at {first} UTC."),
-        }
+        let since = match self.ongoing {
+            Some(true) => "ongoing since ",
+            Some(false) => "ended then, after it began at ",
+            None => "first seen at ",
+        };
+        when.extend(window);
+        when.extend([&*last, " UTC; ", since, &*first, " UTC."]);
+        when
     }
 
     /// The chain of an old recording, whose lost seconds were all that the cause took, as it is recorded now.

@@ -7,11 +7,11 @@ mod values;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 
-use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, Op, OpId};
 use gpucause_abi::snapshot::{DispatcherSnapshot, LaunchSampling, ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
+use gpucause_abi::{Nanos, Tid};
 
 use crate::effect::{ratio, total};
 use crate::past::{Before, ThreadBefore};
@@ -86,6 +86,18 @@ impl<'a> Delta<'a> {
         })
     }
 
+    /// One dispatcher thread that lives, without a look at the others where nobody has asked for them.
+    pub(crate) fn thread(&self, tid: Tid) -> Option<ThreadDelta> {
+        if let Some(threads) = self.threads.get() {
+            return threads.iter().find(|thread| thread.tid == tid).copied();
+        }
+        let Some(now) = self.now?.dispatchers.iter().find(|thread| thread.tid == tid) else {
+            return self.threads().iter().find(|thread| thread.tid == tid).copied();
+        };
+        let before = self.before.and_then(|before| before.threads.iter().find(|t| t.tid == tid));
+        thread::since(before, now, self.wall)
+    }
+
     /// The main thread of a worker.
     pub(crate) fn worker(&self) -> Option<ThreadDelta> {
         let before = self.before.and_then(|before| before.worker.as_deref());
@@ -113,13 +125,6 @@ impl<'a> Delta<'a> {
             let (count, sum) = earlier.map_or((0, Nanos(0)), |e| (e.2.count(), e.2.sum));
             (*kind, *class, durations.count().saturating_sub(count), durations.sum.less(sum))
         })
-    }
-
-    /// Time that all dispatcher threads lost in the window, by their account.
-    pub(crate) fn lost(&self) -> Nanos {
-        let Some(now) = self.now else { return Nanos(0) };
-        let all = now.dispatcher_time;
-        self.before.map_or(all, |before| before.dispatcher_time.until(all)).all_lost()
     }
 
     /// From launch to launch.

@@ -6,14 +6,19 @@ use std::sync::Arc;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
+use crate::attribution::Attribution;
 use crate::case::{Scene, Subject};
-use crate::chain::{Chain, Effect, Place};
+use crate::chain::{Chain, Place};
+use crate::charged::Charged;
 use crate::delta::Delta;
+use crate::divide::{divide, divide_effects};
 use crate::effect::measure;
 use crate::finding::Finding;
 use crate::history::{History, Look, leak_span};
 use crate::ledger::Ledger;
+use crate::long_calls::LongCalls;
 use crate::past::Past;
+use crate::rules::unexplained::rest;
 use crate::rules::{LAST_RESORT, RULES, Rule};
 use crate::settings::Settings;
 
@@ -54,6 +59,8 @@ pub struct Engine {
     past: VecDeque<Past>,
     histories: HashMap<ProcId, History>,
     ledger: Ledger,
+    charged: Charged,
+    long_calls: LongCalls,
     looks: u64,
     /// Name of the host, where it is known.
     host: Option<String>,
@@ -103,13 +110,21 @@ impl Engine {
             return;
         }
         self.looks += 1;
-        let mut scene =
-            scene(&self.settings, &self.histories, self.past.make_contiguous(), &moment);
+        let past: &[Past] = self.past.make_contiguous();
+        let mut scene = scene(&self.settings, &self.histories, past, &moment);
         scene.host = self.host.as_deref();
-        let mut findings = findings(&scene);
-        charge_no_more_than_there_was(&scene, &mut findings);
-        for finding in findings {
-            self.ledger.take(&scene, finding, (self.looks, now, moment.unix_seconds));
+        self.long_calls.remember(&moment.snapshot, past, self.looks);
+        let mut attribution = Attribution {
+            past,
+            moment: &moment,
+            look: self.looks,
+            ledger: &mut self.ledger,
+            charged: &mut self.charged,
+            long_calls: &mut self.long_calls,
+        };
+        for index in 0..scene.subjects.len() {
+            let found = findings(&scene, index);
+            attribution.charge(&scene, found);
         }
         let mut histories = HashMap::with_capacity(scene.subjects.len());
         for subject in scene.subjects.iter().filter(|subject| subject.dispatches()) {
@@ -128,6 +143,12 @@ impl Engine {
             moment.snapshot.processes.iter().map(|process| process.id).collect();
         self.ledger.end_unseen(Some(self.looks));
         self.ledger.tidy(self.looks, &self.settings, |id| known.contains(&id));
+        let oldest = self.looks.saturating_sub(LONG as u64);
+        let long_calls = &self.long_calls;
+        self.charged.tidy(|id| {
+            let first = long_calls.first_look(id).unwrap_or(oldest);
+            known.contains(&id).then_some(first.min(oldest))
+        });
         self.histories = histories;
         self.past.push_back(moment.into());
         if self.past.len() > LONG {
@@ -159,12 +180,23 @@ impl Engine {
 }
 
 impl Past {
+    /// Whether it is known how a process has fared since.
+    pub(crate) fn knows(&self, process: &ProcessSnapshot) -> bool {
+        let is_new = process.first_seen.0.saturating_add(COPYING.0) >= self.at.0;
+        is_new || self.processes.contains_key(&process.id)
+    }
+
+    /// How long the CPU limit of a process's cgroup has stopped it since.
+    pub(crate) fn throttled(&self, now: &HashMap<ProcId, Nanos>, process: ProcId) -> Nanos {
+        let both = now.get(&process).zip(self.throttled_cgroups.get(&process));
+        both.map_or(Nanos(0), |(now, before)| now.less(*before))
+    }
+
     /// What a process did since. One that is not in the earlier accounts, and yet older than they are, has nothing to be
     /// compared with.
-    fn delta<'a>(&'a self, now: &Snapshot, process: &'a ProcessSnapshot) -> Delta<'a> {
+    pub(crate) fn delta<'a>(&'a self, now: &Snapshot, process: &'a ProcessSnapshot) -> Delta<'a> {
         let earlier = self.processes.get(&process.id);
-        let is_new = process.first_seen.0.saturating_add(COPYING.0) >= self.at.0;
-        if earlier.is_none() && !is_new {
+        if !self.knows(process) {
             return Delta::default();
         }
         let from = if earlier.is_some() { self.at } else { process.first_seen };
@@ -180,7 +212,6 @@ fn scene<'a>(
     moment: &'a Moment,
 ) -> Scene<'a> {
     let now = &moment.snapshot;
-    let throttled_before = past.last().map(|last| &last.throttled_cgroups);
     let last = past.last().map_or(Nanos(0), |last| last.at);
     let fresh = |process: &&ProcessSnapshot| process.ended.is_none_or(|ended| ended > last);
     let mut subjects = Vec::with_capacity(now.processes.len());
@@ -195,6 +226,10 @@ fn scene<'a>(
             short: delta(past.last()),
             long: delta(past.iter().find(knows).or(past.last())),
             settled: history.is_some_and(History::settled),
+            settled_looks: history.map_or(0, History::settled_looks),
+            throttled: past
+                .last()
+                .map_or(Nanos(0), |last| last.throttled(&moment.throttled_cgroups, process.id)),
             live_memory: history
                 .map(|history| history.live_over(now.taken_at, leak_span(settings)))
                 .unwrap_or_default(),
@@ -211,87 +246,26 @@ fn scene<'a>(
             workers.entry(parent).or_default().push(index);
         }
     }
-    let before = |id| throttled_before.and_then(|before| before.get(&id)).copied();
-    let throttled = moment
-        .throttled_cgroups
-        .iter()
-        .map(|(&id, &so_far)| (id, so_far.less(before(id).unwrap_or(so_far)).0));
-    Scene {
-        settings,
-        subjects,
-        workers,
-        throttled: &moment.throttled_gpus,
-        cgroup_throttled: throttled.collect(),
-        host: None,
-    }
+    Scene { settings, subjects, workers, throttled: &moment.throttled_gpus, host: None }
 }
 
-/// A moment can be charged to several causes, as when a call hangs on a lock that also keeps launches apart. All causes of a
-/// process together get the time that there was, each its part, and no more of it is lost than the account says.
-fn charge_no_more_than_there_was(scene: &Scene<'_>, findings: &mut [Finding]) {
-    // They come process by process.
-    for own in findings.chunk_by_mut(|a, b| a.subject == b.subject) {
-        let subject = own.first().and_then(|finding| scene.subjects.get(finding.subject));
-        let Some(delta) = subject.map(|subject| &subject.short) else { continue };
-        divide(delta.wall, own.iter_mut().map(|finding| &mut finding.attributed).collect());
-        for finding in own.iter_mut() {
-            finding.lost = finding.lost.min(finding.attributed);
-        }
-        divide(delta.lost(), own.iter_mut().map(|finding| &mut finding.lost).collect());
-    }
-}
-
-/// Cuts parts that are more than there is to their shares of it.
-fn divide(whole: Nanos, mut parts: Vec<&mut Nanos>) {
-    parts.iter_mut().for_each(|part| **part = whole.min(**part));
-    let all: u128 = parts.iter().map(|part| u128::from(part.0)).sum();
-    if all <= u128::from(whole.0) {
-        return;
-    }
-    for part in parts {
-        let share = u128::from(part.0) * u128::from(whole.0) / all;
-        part.0 = u64::try_from(share).unwrap_or(whole.0);
-    }
-}
-
-fn findings(scene: &Scene<'_>) -> Vec<Finding> {
-    let mut all = Vec::new();
+/// What is wrong with one process, its causes in the [order](crate::divide::ORDER) in which they get its time.
+fn findings(scene: &Scene<'_>, index: usize) -> Vec<Finding> {
+    let Some(subject) = scene.subjects.get(index).filter(|subject| subject.dispatches()) else {
+        return Vec::new();
+    };
     let enabled = |cause| scene.settings.rule(cause).enabled;
-    for (index, subject) in scene.subjects.iter().enumerate().filter(|(_, s)| s.dispatches()) {
-        let asked = |rule: &&&dyn Rule| {
-            enabled(rule.declaration().cause) && (subject.settled || rule.at_start())
-        };
-        let judge =
-            |rule: &&dyn Rule| rule.judge(scene, index).filter(|finding| enabled(finding.cause));
-        let mut found: Vec<_> = RULES.iter().filter(asked).filter_map(judge).collect();
-        let says_nothing_of_tails =
-            found.iter().all(|finding| finding.effect == Effect::MemoryGrowth);
-        if says_nothing_of_tails && asked(&&LAST_RESORT) {
-            found.extend(judge(&LAST_RESORT));
-        }
-        all.append(&mut found);
+    let asked = |rule: &&&dyn Rule| {
+        enabled(rule.declaration().cause) && (subject.settled || rule.at_start())
+    };
+    let judge =
+        |rule: &&dyn Rule| rule.judge(scene, index).filter(|finding| enabled(finding.cause));
+    let mut found = Vec::with_capacity(RULES.len() / 2);
+    found.extend(RULES.iter().filter(asked).filter_map(judge));
+    divide((subject.short.threads(), subject.short.wall), scene.settings, &mut found);
+    if asked(&&LAST_RESORT) {
+        found.extend(rest(scene, index, &found));
     }
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_that_are_more_than_there_is_are_cut_to_their_shares_and_others_stay() {
-        let divided = |whole, parts: [u64; 3]| {
-            let mut parts = parts.map(Nanos);
-            divide(Nanos(whole), parts.iter_mut().collect());
-            parts.map(|part| part.0)
-        };
-        assert_eq!(divided(10, [1, 2, 3]), [1, 2, 3]);
-        assert_eq!(divided(10, [20, 10, 0]), [5, 5, 0]);
-        assert_eq!(divided(10, [4, 4, 4]), [3, 3, 3]);
-        assert_eq!(divided(0, [u64::MAX, 1, 0]), [0, 0, 0]);
-        assert!(
-            divided(u64::MAX, [u64::MAX; 3]).iter().map(|&p| u128::from(p)).sum::<u128>()
-                <= u64::MAX.into()
-        );
-    }
+    divide_effects(&mut found);
+    found
 }

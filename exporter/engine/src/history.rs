@@ -49,6 +49,7 @@ pub(crate) struct History {
     /// Windows in a row that launched and loaded nothing.
     quiet: u32,
     settled: bool,
+    settled_looks: u32,
     last_live: u64,
     paces: VecDeque<Pace>,
     /// When, and how many bytes were live.
@@ -93,6 +94,11 @@ impl History {
     /// Whether the process has warmed up.
     pub(crate) fn settled(&self) -> bool {
         self.settled
+    }
+
+    /// Looks since then.
+    pub(crate) fn settled_looks(&self) -> u32 {
+        self.settled_looks
     }
 
     /// Remembers a window. Windows in which a chain was seen, or that load what later ones use, are no measure of what is
@@ -142,6 +148,7 @@ impl History {
             (true, true) => self.quiet.saturating_add(1),
             (true, false) => self.quiet,
         };
+        self.settled_looks = self.settled_looks.saturating_add(u32::from(self.settled));
         let late = now.less(since).as_secs_f64() >= settings.warm_up_seconds;
         if !self.settled && (late || self.quiet >= QUIET) {
             self.settled = true;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::case::Scene;
-use crate::chain::{Cause, Chain, Effect, Loss, Place, Severity, Victim};
+use crate::chain::{Cause, Chain, Culprit, Effect, Loss, Place, Severity, Victim};
 use crate::commands;
 use crate::finding::Finding;
 use crate::losses;
@@ -83,37 +83,34 @@ struct Entry {
     advice: String,
 }
 
-/// A finding that has been seen once.
-#[derive(Debug, Clone)]
-struct Pending {
-    look: u64,
-    cost: Cost,
-    losses: Vec<Loss>,
+/// What a finding becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing, unless it is seen again.
+    Pending,
+    /// A chain, or part of one that was not charged for so many looks before this one.
+    Named {
+        /// Looks before this one; of a new chain there is no end to them.
+        unseen: u64,
+    },
 }
 
-/// What a cause took, and what of it was lost.
-#[derive(Debug, Clone, Copy)]
-struct Cost {
-    attributed: Nanos,
-    lost: Nanos,
-}
-
-impl Cost {
-    fn of(finding: &Finding) -> Self {
-        Self { attributed: finding.attributed, lost: finding.lost }
-    }
-
-    fn add(&mut self, other: Self) {
-        self.attributed.0 = self.attributed.0.saturating_add(other.attributed.0);
-        self.lost.0 = self.lost.0.saturating_add(other.lost.0);
-    }
+/// What a cause took since its chain was last charged, what of it was lost, and to whom.
+#[derive(Debug)]
+pub(crate) struct Cost {
+    pub(crate) attributed: Nanos,
+    pub(crate) lost: Nanos,
+    pub(crate) losses: Vec<Loss>,
 }
 
 /// Every chain that is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     entries: Vec<Entry>,
-    pending: HashMap<Key, Pending>,
+    /// Where the youngest of each kind is.
+    youngest: HashMap<Key, usize>,
+    /// Findings that have been seen once, and at which look.
+    pending: HashMap<Key, u64>,
     counts: BTreeMap<(ProcId, Cause, Effect, Severity), ChainCount>,
     stalls: BTreeMap<(ProcId, Cause), Stall>,
     /// Processes that are gone and yet may be in a moment that is to be looked at.
@@ -159,55 +156,70 @@ impl Ledger {
         if self.folded.contains(&process) { FOLDED } else { process }
     }
 
-    /// Takes what was found at a look. A small loss must be seen at two looks in a row to become a chain.
+    fn key(scene: &Scene<'_>, finding: &Finding) -> Option<Key> {
+        let process = scene.subjects.get(finding.subject)?.now.id;
+        Some(Key { process, cause: finding.cause, hang: finding.effect == Effect::Hang })
+    }
+
+    /// The chain that goes on with a finding.
+    fn open(&mut self, key: Key, now: Nanos, settings: &Settings) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(*self.youngest.get(&key)?)?;
+        let is_open = now.less(entry.last_seen).as_secs_f64() <= settings.keep_open_seconds;
+        is_open.then_some(entry)
+    }
+
+    /// What becomes of something that was found at a look. A small loss must be seen at two looks in a row to become a chain.
+    pub(crate) fn standing(
+        &mut self,
+        scene: &Scene<'_>,
+        finding: &Finding,
+        (look, now): (u64, Nanos),
+    ) -> Standing {
+        let Some(key) = Self::key(scene, finding) else { return Standing::Pending };
+        if let Some(entry) = self.open(key, now, scene.settings) {
+            return Standing::Named { unseen: look.saturating_sub(entry.last_look + 1) };
+        }
+        let severity = scene.settings.severities.of(finding.lost_share);
+        let before = self.pending.insert(key, look);
+        if severity < Severity::High && before.is_none_or(|before| before + 1 != look) {
+            return Standing::Pending;
+        }
+        self.pending.remove(&key);
+        Standing::Named { unseen: u64::MAX }
+    }
+
+    /// Takes what was found at a look and is [named](Self::standing), with what it cost.
     pub(crate) fn take(
         &mut self,
         scene: &Scene<'_>,
         mut finding: Finding,
+        cost: Cost,
         (look, now, unix): (u64, Nanos, f64),
     ) {
-        let settings = scene.settings;
         let Some(subject) = scene.subjects.get(finding.subject) else { return };
-        let hang = finding.effect == Effect::Hang;
-        let key = Key { process: subject.now.id, cause: finding.cause, hang };
-        let severity = settings.severities.of(finding.lost_share);
+        let Some(key) = Self::key(scene, &finding) else { return };
+        let severity = scene.settings.severities.of(finding.lost_share);
         finding.explained = finding.explained.clamp(0.0, 1.0);
         let evidence = std::mem::take(&mut finding.evidence);
         finding.evidence = evidence.with(Chain::WINDOW, window_of(scene, &finding));
-        let mut own_losses = losses::of(subject, &finding);
-        let is_open = |entry: &&mut Entry| {
-            entry.key == key
-                && now.less(entry.last_seen).as_secs_f64() <= settings.keep_open_seconds
-        };
-        // The youngest: an older one may be open again once the settings keep chains open for longer.
-        if let Some(entry) = self.entries.iter_mut().rev().find(is_open) {
-            let (worse, cost) = (severity > entry.chain.severity, Cost::of(&finding));
-            entry.last_look = look;
-            losses::add(&mut entry.chain.losses, &own_losses);
-            entry.extend(finding, severity, now, unix);
-            entry.tell(&self.online_cpus);
+        let taken = (cost.attributed, cost.lost);
+        let online_cpus = std::mem::take(&mut self.online_cpus);
+        if let Some(entry) = self.open(key, now, scene.settings) {
+            let worse = severity > entry.chain.severity;
+            if entry.extend(finding, &cost, severity, (look, now, unix)) {
+                entry.tell(&online_cpus);
+            } else {
+                entry.tell_when();
+            }
             let count = worse.then(|| ChainCount::of(key.process, &entry.chain));
             let last_id = entry.chain.id.clone();
-            self.add_cost(key, cost, last_id);
+            self.online_cpus = online_cpus;
+            self.add_cost(key, taken, last_id);
             if let Some(count) = count {
                 self.add_count(&count);
             }
             return;
         }
-        let mut cost = Cost::of(&finding);
-        if severity < Severity::High {
-            match self.pending.get(&key) {
-                Some(before) if before.look + 1 == look => {
-                    cost.add(before.cost);
-                    losses::add(&mut own_losses, &before.losses);
-                }
-                _ => {
-                    self.pending.insert(key, Pending { look, cost, losses: own_losses });
-                    return;
-                }
-            }
-        }
-        self.pending.remove(&key);
         let victim = Victim {
             pid: subject.now.tgid.0,
             tid: finding.tid.map_or(subject.now.tgid.0, |tid| tid.0),
@@ -215,14 +227,16 @@ impl Ledger {
             started: Some(subject.now.started_boottime.as_secs_f64()).filter(|at| *at > 0.0),
             place: Place::default(),
         };
-        let (sentence, advice) = (finding.sentence.clone(), finding.fix.clone());
+        let sentence = finding.sentence.tell(&finding.evidence);
+        let advice = finding.fix.clone();
         let mut chain = chain_of(finding, victim, severity, cost, unix);
-        losses::add(&mut chain.losses, &own_losses);
         self.make_unique(&mut chain.id);
-        self.add_cost(key, cost, chain.id.clone());
+        self.add_cost(key, taken, chain.id.clone());
         self.add_count(&ChainCount::of(key.process, &chain));
         let mut entry = Entry { key, chain, last_seen: now, last_look: look, sentence, advice };
-        entry.tell(&self.online_cpus);
+        entry.tell(&online_cpus);
+        self.online_cpus = online_cpus;
+        self.youngest.insert(key, self.entries.len());
         self.entries.push(entry);
     }
 
@@ -261,11 +275,13 @@ impl Ledger {
 
     /// Forgets findings that were not seen again, chains above the limit, and the counts of processes that are gone.
     pub(crate) fn tidy(&mut self, look: u64, settings: &Settings, lives: impl Fn(ProcId) -> bool) {
-        self.pending.retain(|_, pending| pending.look == look);
+        self.pending.retain(|_, seen| *seen == look);
         let excess = self.entries.len().saturating_sub(settings.max_chains);
         if excess > 0 {
             self.entries.sort_by_key(|entry| entry.last_seen);
             self.entries.drain(..excess);
+            let places = self.entries.iter().enumerate().map(|(place, entry)| (entry.key, place));
+            self.youngest = places.collect();
         }
         let is_told = |process| process == FOLDED || lives(process);
         self.counts.retain(|&(process, ..), _| is_told(process));
@@ -298,8 +314,7 @@ impl Ledger {
         }
     }
 
-    fn add_cost(&mut self, key: Key, cost: Cost, last_id: String) {
-        let Cost { attributed, lost } = cost;
+    fn add_cost(&mut self, key: Key, (attributed, lost): (Nanos, Nanos), last_id: String) {
         self.add_stall(&Stall {
             process: key.process,
             cause: key.cause,
@@ -331,25 +346,37 @@ impl Ledger {
 
 impl Entry {
     /// Seen again. The severity is the worst of all windows, the effect is that of the first one that was so bad, the rest is
-    /// that of the last with this effect. Whoever took a little before is not to blame for what came after.
-    fn extend(&mut self, finding: Finding, severity: Severity, now: Nanos, unix: f64) {
+    /// that of the last with this effect. Whoever took a little before is not to blame for what came after. Whether there may be
+    /// something else to run against it.
+    fn extend(
+        &mut self,
+        finding: Finding,
+        cost: &Cost,
+        severity: Severity,
+        (look, now, unix): (u64, Nanos, f64),
+    ) -> bool {
         let chain = &mut self.chain;
-        self.last_seen = now;
+        (self.last_look, self.last_seen) = (look, now);
+        losses::add(&mut chain.losses, &cost.losses);
         chain.last_seen = chain.last_seen.max(unix);
-        chain.lost_seconds += finding.lost.as_secs_f64();
-        let attributed = chain.attributed_seconds() + finding.attributed.as_secs_f64();
+        chain.lost_seconds += cost.lost.as_secs_f64();
+        let attributed = chain.attributed_seconds() + cost.attributed.as_secs_f64();
         let worse = severity > chain.severity;
+        let mut other = worse;
         if worse {
             chain.severity = severity;
             chain.effect = finding.effect;
         }
         if finding.effect == chain.effect {
+            self.sentence = finding.sentence.tell(&finding.evidence);
             chain.explained = finding.explained;
             chain.evidence = finding.evidence;
             chain.path = finding.path;
-            self.sentence = finding.sentence;
+            other |= self.advice != finding.fix;
             self.advice = finding.fix;
             if worse || finding.culprit.is_some() {
+                let pid = |culprit: &Option<Culprit>| culprit.as_ref().map(|own| own.pid);
+                other |= pid(&chain.culprit) != pid(&finding.culprit);
                 let before = std::mem::replace(&mut chain.culprit, finding.culprit);
                 if let (Some(before), Some(now)) = (before, &mut chain.culprit)
                     && before.pid == now.pid
@@ -360,13 +387,22 @@ impl Entry {
         }
         chain.ongoing = Some(true);
         chain.set_attributed_seconds(attributed);
+        other
     }
 
     /// Writes down when the chain was, and what to run against it.
     fn tell(&mut self, online_cpus: &str) {
-        let chain = &mut self.chain;
-        chain.sentence = format!("{} {}", self.sentence, chain.when());
-        chain.fix = commands::with(&self.advice, chain, online_cpus);
+        self.tell_when();
+        self.chain.fix = commands::with(&self.advice, &self.chain, online_cpus);
+    }
+
+    fn tell_when(&mut self) {
+        let (unexplained, when) = (self.chain.unexplained(), self.chain.when());
+        let told = &mut self.chain.sentence;
+        told.clear();
+        for part in [&*self.sentence, &*unexplained, " ", &*when] {
+            told.push_str(part);
+        }
     }
 }
 
@@ -380,10 +416,10 @@ fn chain_of(finding: Finding, victim: Victim, severity: Severity, cost: Cost, un
         culprit: finding.culprit,
         explained: finding.explained,
         lost_seconds: cost.lost.as_secs_f64(),
-        losses: Vec::new(),
+        losses: cost.losses,
         evidence: finding.evidence,
         path: finding.path,
-        sentence: finding.sentence,
+        sentence: String::new(),
         fix: finding.fix,
         first_seen: unix,
         last_seen: unix,

@@ -4,19 +4,19 @@ use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::Wait;
 use gpucause_abi::state::{Reason, Relation, State};
 
-use crate::case::Subject;
 use crate::chain::{Cause, Loss};
-use crate::delta::NO_CPU;
+use crate::delta::{Delta, NO_CPU};
 use crate::finding::Finding;
+use crate::rules::lock_wait::was_held;
 
 /// Tasks of one chain that are told apart; waits have no more names than that, but for long chains.
 const MOST: usize = 32;
 
-/// The waits of the last window that are part of the loss, as far as a task ended them or had the CPU meanwhile. They add up to
-/// at most what the finding lost.
-pub(crate) fn of(subject: &Subject<'_>, finding: &Finding) -> Vec<Loss> {
+/// The waits of a window that are part of the loss, as far as a task ended them or had the CPU meanwhile. They add up to at most
+/// what was lost.
+pub(crate) fn of(delta: &Delta<'_>, finding: &Finding, lost: Nanos) -> Vec<Loss> {
     if finding.cause == Cause::DataloaderStarvation {
-        return by_worker(subject.short.waits(), finding.lost);
+        return by_worker(delta.waits(), lost);
     }
     let reasons: &[Reason] = match finding.cause {
         Cause::CpuPreemption | Cause::RunqueueWait => &NO_CPU,
@@ -24,16 +24,20 @@ pub(crate) fn of(subject: &Subject<'_>, finding: &Finding) -> Vec<Loss> {
         _ => return Vec::new(),
     };
     let mut losses = Vec::new();
-    for wait in subject.short.waits() {
+    for wait in delta.waits() {
         let is_own = wait.tid.is_none() || finding.tid.is_none() || wait.tid == finding.tid;
         let is_lost = State::Off(wait.reason).is_lost_in(wait.phase);
-        let time = if finding.cause == Cause::LockWait { wait.held } else { wait.total };
+        let time = match finding.cause {
+            Cause::LockWait if was_held(wait) => wait.held,
+            Cause::LockWait => Nanos(0),
+            _ => wait.total,
+        };
         if reasons.contains(&wait.reason) && is_own && is_lost && time.0 > 0 {
             let pid = wait.tgid.map(|tgid| tgid.0);
             add(&mut losses, &[Loss { pid, comm: wait.on.to_text(), seconds: time.as_secs_f64() }]);
         }
     }
-    let (all, lost) = (total(&losses), finding.lost.as_secs_f64());
+    let (all, lost) = (total(&losses), lost.as_secs_f64());
     if all > lost {
         losses.iter_mut().for_each(|loss| loss.seconds *= lost / all);
     }

@@ -107,11 +107,11 @@ impl From<&DispatcherSnapshot> for ThreadBefore {
 }
 
 /// A time account without its empty cells, which are most.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct KeptTime(Box<[Cell]>);
 
 /// Without the room that alignment would take.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Cell {
     index: u8,
     nanos: [u8; 8],

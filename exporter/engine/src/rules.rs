@@ -10,7 +10,7 @@ mod graph_recapture;
 mod hang;
 mod implicit_sync;
 mod large_copy;
-mod lock_wait;
+pub(crate) mod lock_wait;
 mod memory_leak;
 mod nccl_late_rank;
 mod noisy_cgroup;
@@ -18,7 +18,7 @@ mod oom_kill;
 mod page_fault;
 mod runqueue_wait;
 mod share;
-mod unexplained;
+pub(crate) mod unexplained;
 
 use crate::case::Scene;
 use crate::chain::Cause;

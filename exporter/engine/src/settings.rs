@@ -15,7 +15,7 @@ const MOST_CHAINS: usize = 100_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Share of an effect that a cause must explain to be named, 0 to 1.
+    /// Share of an effect that a cause must explain to be named, 0 to 1: by default every cause is named that costs enough.
     pub explained_share: f64,
     /// Calls that a tail is judged on at least.
     pub min_calls: u64,
@@ -103,7 +103,7 @@ impl Severities {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            explained_share: 0.5,
+            explained_share: 0.0,
             min_calls: 100,
             min_spread: 5.0,
             min_launch_p99_seconds: 100e-6,

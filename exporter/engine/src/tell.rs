@@ -7,7 +7,7 @@ use crate::chain::Evidence;
 /// number which is not there are left out: clauses are set apart by `[` and `]`.
 #[must_use]
 pub fn tell(template: &str, evidence: &Evidence, names: &[(&str, &str)]) -> String {
-    let mut told = String::new();
+    let mut told = String::with_capacity(2 * template.len());
     let mut rest = template;
     while let Some(open) = rest.find('[') {
         let (before, from) = rest.split_at(open);
@@ -21,7 +21,7 @@ pub fn tell(template: &str, evidence: &Evidence, names: &[(&str, &str)]) -> Stri
 }
 
 fn fill(text: &str, evidence: &Evidence, names: &[(&str, &str)]) -> Option<String> {
-    let mut told = String::new();
+    let mut told = String::with_capacity(2 * text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
         told.push_str(before);

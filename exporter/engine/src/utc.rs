@@ -12,8 +12,12 @@ pub fn utc(unix_seconds: f64, with_date: bool) -> String {
     let Ok(at) = OffsetDateTime::from_unix_timestamp(unix_seconds as i64) else {
         return "?".into();
     };
-    let clock = format!("{:02}:{:02}:{:02}", at.hour(), at.minute(), at.second());
-    if with_date { format!("{} {clock}", at.date()) } else { clock }
+    let (hour, minute, second) = at.to_hms();
+    if !with_date {
+        return format!("{hour:02}:{minute:02}:{second:02}");
+    }
+    let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 
 #[cfg(test)]

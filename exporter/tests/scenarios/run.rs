@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpucause::chains::LOOK_EVERY;
+use gpucause::throttling::Throttling;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
@@ -22,6 +23,8 @@ const FIND_DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
+    /// What else goes wrong at the same time.
+    pub(crate) and: &'static [&'static str],
     pub(crate) strength: f64,
     /// Healthy time before the injection, in seconds: five looks, after which the program counts as warm.
     pub(crate) baseline: f64,
@@ -38,6 +41,7 @@ impl Plan {
     pub(crate) fn of(name: &'static str) -> Self {
         Self {
             name,
+            and: &[],
             strength: 0.4,
             baseline: 7.5,
             seconds: 8.0,
@@ -86,8 +90,12 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         format!("--baseline={}", plan.baseline),
         format!("--seconds={}", plan.seconds),
     ];
-    // A thread that others must not disturb cannot be disturbed by neighbours either.
-    if !matches!(plan.name, "incident" | "cpu-contention") {
+    if !plan.and.is_empty() {
+        arguments.push(format!("--and={}", plan.and.join(",")));
+    }
+    // A thread that others must not disturb cannot be disturbed by neighbours either, and no limit stops it.
+    let by_scheduler = |name: &&str| matches!(*name, "incident" | "cpu-contention" | "cpu-limit");
+    if ![plan.name].iter().chain(plan.and).any(by_scheduler) {
         arguments.push("--undisturbed".into());
     }
     if plan.beside_noise {
@@ -100,6 +108,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         until_attached(&probes, &libraries.join("libnccl.so.2"));
     }
     let mut engine = Engine::new(plan.settings.clone());
+    let mut throttling = Throttling::at("/proc");
     let mut outcome = Outcome { trainer, looks: Vec::new(), processes: Vec::new() };
     trainer = outcome.trainer;
     trainer.go();
@@ -112,7 +121,10 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         let snapshot = Arc::new(probes.snapshot().unwrap());
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         let at_ns = snapshot.taken_at.0;
-        engine.look(Moment::new(Arc::clone(&snapshot), unix));
+        let mut moment = Moment::new(Arc::clone(&snapshot), unix);
+        let throttled = throttling.refresh(&snapshot.processes).into_iter();
+        moment.throttled_cgroups = throttled.map(|(id, throttled)| (id, throttled.time)).collect();
+        engine.look(moment);
         // The host may have other CUDA processes, of others who test.
         let leader = nix::unistd::Pid::from_raw(trainer.pid().cast_signed());
         let own = |pid: u32| {

@@ -11,6 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Evidence(pub Vec<(Cow<'static, str>, f64)>);
 
+/// Numbers that a chain usually has.
+const USUAL: usize = 16;
+
 impl Evidence {
     /// Adds a number. A name has one value: the last.
     #[must_use]
@@ -21,7 +24,13 @@ impl Evidence {
     fn set(mut self, name: Cow<'static, str>, value: f64) -> Self {
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             Some(entry) => entry.1 = value,
-            None => self.0.push((name, value)),
+            None => {
+                // Most have about as many.
+                if self.0.is_empty() {
+                    self.0.reserve_exact(USUAL);
+                }
+                self.0.push((name, value));
+            }
         }
         self
     }

@@ -15,6 +15,8 @@ use crate::chain::{Effect, Evidence};
 use crate::delta::{CallDelta, Delta, Values};
 use crate::settings::Settings;
 
+/// Share of the excess that must be off the CPU where fewer than one call in a hundred are slow.
+const OFF_CPU: f64 = 0.5;
 /// How many times the median a call takes at least that counts as slow.
 const SLOW: u64 = 4;
 
@@ -107,7 +109,7 @@ fn worst(
         }
         if !tail.spreads {
             let offcpu = tail.offcpu(&room.durations, &mut room.stalled);
-            if ratio(total(offcpu.into_iter()), tail.excess) < settings.explained_share {
+            if ratio(total(offcpu.into_iter()), tail.excess) < OFF_CPU {
                 continue;
             }
         }

@@ -1,15 +1,16 @@
 //! Device memory is taken and given back all the time, at a steady rate or because there is too little of it in one piece:
 //! an allocation fails, what is cached is given back, and it is tried again. Each such call may wait for the GPU.
 
-use gpucause_abi::Nanos;
 use gpucause_abi::op::Class;
+use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Evidence};
 use crate::delta::ThreadDelta;
-use crate::effect::{ratio, total};
+use crate::divide::{Span, part};
+use crate::effect::{Phases, ratio};
 use crate::finding::{Finding, OwnDoing};
 
 /// Calls a second from which on it is churn.
@@ -20,10 +21,10 @@ const REFUSALS: u64 = 2;
 pub(super) struct AllocatorChurn;
 
 /// Time in calls that take or give back, without what was lost in them to other causes.
-fn own(thread: &ThreadDelta) -> Nanos {
+fn claim(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     let foreign = [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault];
-    let foreign = foreign.iter().map(|&reason| thread.time.at(Phase::Alloc, State::Off(reason)));
-    thread.in_phase(Phase::Alloc).less(total(foreign))
+    let is_foreign = |state| foreign.iter().any(|&reason| state == State::Off(reason));
+    part(&thread.time, |phase, state| phase == Phase::Alloc && !is_foreign(state))
 }
 
 impl Rule for AllocatorChurn {
@@ -53,9 +54,11 @@ impl Rule for AllocatorChurn {
         };
         let rate = per_second(delta);
         let freed = delta.count(Class::Free, |_| true);
-        let thread = delta.victim(own)?;
-        let (attributed, lost_share) = (own(thread), ratio(own(thread), thread.wall));
-        let explained = ratio(attributed, thread.in_phase(Phase::Alloc));
+        let thread = delta.victim(|thread| thread.in_phase(Phase::Alloc))?;
+        let own = claim(&subject.span(), thread, Phases::Feeding).total();
+        let lost_share = ratio(own, thread.wall);
+        let size = thread.in_phase(Phase::Alloc);
+        let explained = ratio(own, size);
         let least = rule.min_lost_share.unwrap_or(settings.severities.low);
         let (refused, refused_of_late) =
             (delta.refused_allocations(), subject.long.refused_allocations());
@@ -84,9 +87,10 @@ impl Rule for AllocatorChurn {
         let doing = OwnDoing {
             cause: Cause::AllocatorChurn,
             effect: Effect::AllocTail,
-            tid: thread.tid,
             explained,
-            attributed,
+            size,
+            claim,
+            at_any_time: true,
             lost_share,
             mechanism: if under_pressure {
                 "gives cached device memory back when an allocation fails, and tries again"
@@ -103,6 +107,6 @@ impl Rule for AllocatorChurn {
                 "Use a caching or pooled allocator (cudaMallocAsync, PyTorch's without PYTORCH_NO_CUDA_MEMORY_CACHING), allocate before the loop, and leave empty_cache out of it."
             },
         };
-        Some(doing.told(index, subject, evidence))
+        Some(doing.told(index, (subject, thread), evidence))
     }
 }

@@ -2,7 +2,7 @@
 
 use gpucause_abi::state::Reason;
 
-use super::share::{Blocked, OFF_CPU_ACCOUNTS, blocked};
+use super::share::{Blocked, OFF_CPU_ACCOUNTS, blocked, lost_part};
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::Cause;
@@ -13,6 +13,7 @@ pub(super) struct BlockIo;
 const TOLD: Blocked = Blocked {
     cause: Cause::BlockIo,
     reason: Reason::Io,
+    claim: |_, thread, _| lost_part(thread, &[Reason::Io]),
     by: "block device",
     mechanism: "reads and writes",
     state: "blocked on a file",
@@ -27,7 +28,7 @@ impl Rule for BlockIo {
             cause: Cause::BlockIo,
             reads: &OFF_CPU_ACCOUNTS,
             window: Window::Looks,
-            needs: "waits for files and block devices explain the effect",
+            needs: "waits for files and block devices are part of an effect",
         }
     }
 

@@ -1,14 +1,14 @@
 //! The GPU runs below its clock, for power or heat. Needs counters of NVML or DCGM; without them it is silent.
 
-use gpucause_abi::Nanos;
 use gpucause_abi::state::Phase;
 
+use super::share::MOST;
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::divide::{at_most, part};
 use crate::effect::ratio;
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::finding::{Finding, Sentence, name_of};
 
 pub(super) struct ClockThrottling;
 
@@ -32,7 +32,7 @@ impl Rule for ClockThrottling {
         let thread = subject.short.victim(|thread| thread.in_phase(Phase::Sync))?;
         let waiting = ratio(thread.in_phase(Phase::Sync), thread.wall);
         let rule = scene.settings.rule(Cause::ClockThrottling);
-        let needed = rule.explained_share.unwrap_or(scene.settings.explained_share);
+        let needed = rule.explained_share.unwrap_or(MOST);
         if waiting < needed || throttled < needed {
             return None;
         }
@@ -40,7 +40,11 @@ impl Rule for ClockThrottling {
             .with("throttled_share", throttled)
             .with("waiting_for_gpu_share", waiting)
             .and(&drop.evidence);
-        let lost_share = ratio(drop.excess, thread.wall).min(1.0);
+        // No more than the thread waited for the GPU: other causes keep launches from being made, too.
+        let waits = part(&thread.time, |phase, _| phase == Phase::Sync);
+        let time = drop.excess.min(waits.total());
+        let taken = at_most(waits, time);
+        let lost_share = ratio(time, thread.wall).min(1.0);
         let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
         let sentence = "{comm} launches {drop_share|percent} less than usual and waits for the GPU \
                         {waiting_for_gpu_share|percent} of its time, while every GPU of the host ran below its clock for \
@@ -51,10 +55,11 @@ impl Rule for ClockThrottling {
             subject: index,
             tid: Some(thread.tid),
             culprit: None,
-            explained: throttled,
-            attributed: drop.excess,
-            // The thread waits for the GPU.
-            lost: Nanos(0),
+            explained: throttled.min(drop.explained_by(time)),
+            size: drop.excess,
+            taken: taken.into(),
+            // What was usual before is not known.
+            claim: None,
             lost_share,
             path: vec![Step {
                 from: gpu.clone(),
@@ -62,7 +67,7 @@ impl Rule for ClockThrottling {
                 mechanism: "runs below its clock".into(),
                 seconds: drop.excess.as_secs_f64(),
             }],
-            sentence: tell(sentence, &evidence, &[("comm", &comm), ("gpu", gpu)]),
+            sentence: Sentence::new(sentence, [("comm", &*comm), ("gpu", gpu)]),
             fix: "See nvidia-smi -q -d PERFORMANCE for the reason: cooling, power cap, or a power brake.".into(),
             evidence,
         })

@@ -2,13 +2,15 @@
 
 use gpucause_abi::Nanos;
 use gpucause_abi::op::Class;
-use gpucause_abi::state::Phase;
+use gpucause_abi::snapshot::TimeAccount;
+use gpucause_abi::state::{Phase, Reason, State};
 
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Evidence};
-use crate::delta::Delta;
-use crate::effect::ratio;
+use crate::delta::{CallDelta, Delta, ThreadDelta};
+use crate::divide::Span;
+use crate::effect::{Phases, ratio, total};
 use crate::finding::{Finding, OwnDoing};
 
 /// First launches that are needed, over the last looks: a single one is no pattern.
@@ -16,11 +18,30 @@ const MIN_COLD: u64 = 3;
 
 pub(super) struct ColdStart;
 
+fn first_launches<'s, 'a>(delta: &'s Delta<'a>) -> impl Iterator<Item = &'s CallDelta<'a>> {
+    let launches = delta.calls().iter().filter(|call| call.cold && !call.nested);
+    launches.filter(|c| c.op.op().is_some_and(|op| op.class == Class::Launch))
+}
+
+/// What first launches took of the time in launches, by what the thread was in them.
+fn claim(span: &Span<'_, '_>, _: &ThreadDelta, _: Phases) -> TimeAccount {
+    let mut claim = TimeAccount::default();
+    let states = &mut claim.0[Phase::Launch as usize];
+    for call in first_launches(span.delta) {
+        let offcpu = call.offcpu();
+        let running = call.sum.less(total(offcpu.into_iter()));
+        let off = Reason::ALL.iter().zip(offcpu).map(|(&reason, time)| (State::Off(reason), time));
+        for (state, time) in off.chain([(State::Running, running)]) {
+            let cell = &mut states[state.index()];
+            cell.0 = cell.0.saturating_add(time.0);
+        }
+    }
+    claim
+}
+
 /// First launches, and the time they took.
 fn cold(delta: &Delta<'_>) -> (u64, Nanos) {
-    let launches = delta.calls().iter().filter(|call| call.cold && !call.nested);
-    let launches = launches.filter(|c| c.op.op().is_some_and(|op| op.class == Class::Launch));
-    launches.fold((0, Nanos(0)), |(calls, time), call| {
+    first_launches(delta).fold((0, Nanos(0)), |(calls, time), call| {
         (calls.saturating_add(call.count()), Nanos(time.0.saturating_add(call.sum.0)))
     })
 }
@@ -39,30 +60,32 @@ impl Rule for ColdStart {
         let subject = scene.subjects.get(index)?;
         let settings = scene.settings;
         let rule = settings.rule(Cause::ColdStart);
-        let (launches, attributed) = cold(&subject.short);
+        let (launches, took) = cold(&subject.short);
         let thread = subject.short.victim(|thread| thread.in_phase(Phase::Launch))?;
-        let lost_share = ratio(attributed, thread.wall).min(1.0);
+        let lost_share = ratio(took, thread.wall).min(1.0);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
         if launches == 0 || lost_share < least || cold(&subject.long).0 < MIN_COLD {
             return None;
         }
-        let explained = ratio(attributed, thread.in_phase(Phase::Launch)).min(1.0);
+        let size = thread.in_phase(Phase::Launch);
+        let explained = ratio(took, size).min(1.0);
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
             return None;
         }
         let evidence = Evidence::default()
             .with("first_launches", launches as f64)
-            .with("first_launches_seconds", attributed.as_secs_f64())
-            .with("first_launch_mean_seconds", attributed.as_secs_f64() / launches as f64)
+            .with("first_launches_seconds", took.as_secs_f64())
+            .with("first_launch_mean_seconds", took.as_secs_f64() / launches as f64)
             .with("kernels", subject.now.kernels.len() as f64)
             .with("lost_share", lost_share)
             .with("explained_share", explained);
         let doing = OwnDoing {
             cause: Cause::ColdStart,
             effect: Effect::LaunchTail,
-            tid: thread.tid,
             explained,
-            attributed,
+            size,
+            claim,
+            at_any_time: true,
             lost_share,
             mechanism: "loads kernels at their first launch",
             sentence: "{comm} launched {first_launches|count} kernels for the first time, which took \
@@ -70,6 +93,6 @@ impl Rule for ColdStart {
                         kernel. That is {explained_share|percent} of its time in launches.",
             fix: "Warm up before serving: run each shape once, or set CUDA_MODULE_LOADING=EAGER; keep compiled kernels in a cache across restarts.",
         };
-        Some(doing.told(index, subject, evidence))
+        Some(doing.told(index, (subject, thread), evidence))
     }
 }

@@ -1,16 +1,16 @@
 //! Another task had the CPU while the victim could have run, and took it from it.
 
-use gpucause_abi::snapshot::Wait;
+use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::Reason;
 
-use super::share::{Share, best, lost};
+use super::share::{Share, best, lost, lost_part};
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Effect, Step};
-use crate::delta::NO_CPU;
-use crate::effect::{ratio, total};
-use crate::finding::{Finding, culprit_of, name_of};
-use crate::tell::tell;
+use crate::delta::{NO_CPU, ThreadDelta};
+use crate::divide::Span;
+use crate::effect::{Phases, ratio, total};
+use crate::finding::{Finding, Sentence, culprit_of, name_of};
 
 pub(super) struct CpuPreemption;
 
@@ -24,30 +24,37 @@ impl Rule for CpuPreemption {
                 "gpucause_preempted_by_seconds_total",
             ],
             window: Window::Looks,
-            needs: "time preempted or queued behind others, most of it preempted, explains the effect",
+            needs: "time preempted or queued behind others, most of it preempted, is part of an effect",
         }
     }
 
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
         let share = without_cpu(scene, subject, Cause::CpuPreemption)?;
-        let preempted = share.effect.offcpu(&[Reason::Preempted]);
-        if preempted < share.time.less(preempted) {
-            return None;
-        }
-        Some(finding(Cause::CpuPreemption, scene, index, &share))
+        (!was_queued(subject, &share)).then(|| finding(Cause::CpuPreemption, scene, index, &share))
     }
 }
 
-/// The effect that having no CPU explains, unless the CPU was withheld by a limit.
+/// Whether the thread was kept waiting for a CPU for longer than it was preempted. One look is too short to tell: a slice of the
+/// scheduler more or less would make it another cause.
+pub(super) fn was_queued(subject: &Subject<'_>, share: &Share<'_>) -> bool {
+    let thread = subject.long.thread(share.tid);
+    let time = |reason| thread.map(|thread| lost(&thread, &[reason]));
+    time(Reason::Runqueue) > time(Reason::Preempted)
+}
+
+/// What a thread lost by having no CPU.
+pub(super) fn claim(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
+    lost_part(thread, &NO_CPU)
+}
+
+/// The effect that having no CPU explains best.
 pub(super) fn without_cpu<'a>(
     scene: &Scene<'_>,
     subject: &'a Subject<'_>,
     cause: Cause,
 ) -> Option<Share<'a>> {
-    let share = best(scene, subject, cause, |e| e.offcpu(&NO_CPU), |_, t| lost(t, &NO_CPU))?;
-    let throttled = scene.cgroup_throttled.get(&subject.now.id).copied().unwrap_or(0);
-    (throttled.saturating_mul(2) < share.attributed.0 || throttled == 0).then_some(share)
+    best(scene, subject, cause, |e| e.offcpu(&NO_CPU), |_, t| lost(t, &NO_CPU))
 }
 
 pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Share<'_>) -> Finding {
@@ -78,8 +85,8 @@ pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Sha
          {explained_share|percent} of the time that is missing, and lost \
          {lost_share|percent} of its time."
     };
-    let mut names = vec![("culprit", &*name), ("comm", &*comm), ("what", what), ("calls", calls)];
-    names.extend(worst.map(|_| ("first", &*name)));
+    let names = [("culprit", &*name), ("comm", &*comm), ("what", what), ("calls", calls)];
+    let sentence = Sentence::new(sentence, names).and("first", worst.map(|_| &*name));
     let from = named.map_or_else(|| "other tasks".to_owned(), |wait| wait.on.to_text());
     Finding {
         cause,
@@ -88,8 +95,9 @@ pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Sha
         tid: Some(share.tid),
         culprit: named.and_then(culprit_of),
         explained: share.explained,
-        attributed: share.attributed,
-        lost: share.attributed,
+        size: share.effect.excess,
+        taken: share.taken(subject, claim).into(),
+        claim: Some((claim, share.effect.phases)),
         lost_share: share.lost_share,
         path: vec![
             Step {
@@ -105,7 +113,7 @@ pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Sha
                 seconds: share.time.as_secs_f64(),
             },
         ],
-        sentence: tell(sentence, &evidence, &names),
+        sentence,
         fix: fix(named, &name, &comm),
         evidence,
     }

@@ -1,17 +1,17 @@
 //! The victim waited for data, and the worker processes that prepare it did not idle meanwhile.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::snapshot::Wait;
+use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 
-use super::share::{Share, best};
+use super::share::best;
 use super::{Declaration, Rule, Window};
-use crate::case::{Scene, Subject};
+use crate::case::{Scene, Subject, waits_in};
 use crate::chain::{Cause, Culprit, Evidence, Step};
-use crate::delta::{NO_CPU, ThreadDelta};
-use crate::effect::{Measured, ratio, total};
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::delta::{Delta, NO_CPU, ThreadDelta};
+use crate::divide::{Span, part, share};
+use crate::effect::{Phases, ratio, total};
+use crate::finding::{Finding, Sentence, name_of};
 
 /// What a thread blocks in that waits for data of another.
 const WAITS: [Reason; 4] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Other];
@@ -87,36 +87,27 @@ impl Workers {
 /// Share of its waits that the victim waited for data: ended by a worker, or by a thread of its own that was not busy itself
 /// and so passed on what a worker had made. That thread, which pins memory, has waited for a worker as long: without such
 /// waits it is one that had nothing to pass on.
-fn for_data(subject: &Subject<'_>, effect: &Measured) -> f64 {
-    let waits = subject.waits(effect, &WAITS);
-    let of = |relation, time: fn(&Wait) -> Nanos| {
-        total(waits.iter().filter(|wait| wait.relation == relation).map(time))
-    };
-    let workers = of(Relation::Worker, |wait| wait.total);
-    let passed_on = of(Relation::Thread, |wait| wait.total.less(wait.held)).min(workers);
-    let all = total(waits.iter().map(|wait| wait.total));
-    ratio(Nanos(workers.0.saturating_add(passed_on.0)), all)
+fn for_data(delta: &Delta<'_>, phases: Phases) -> f64 {
+    let (mut workers, mut passed_on, mut all) = (Nanos(0), Nanos(0), Nanos(0));
+    let add = |sum: &mut Nanos, time: Nanos| sum.0 = sum.0.saturating_add(time.0);
+    for wait in waits_in(delta, None, phases, &WAITS) {
+        add(&mut all, wait.total);
+        match wait.relation {
+            Relation::Worker => add(&mut workers, wait.total),
+            Relation::Thread => add(&mut passed_on, wait.total.less(wait.held)),
+            _ => {}
+        }
+    }
+    ratio(Nanos(workers.0.saturating_add(passed_on.min(workers).0)), all)
 }
 
 /// What such waits took of a thread's time.
-fn attributed(subject: &Subject<'_>, effect: &Measured, thread: &ThreadDelta) -> Nanos {
-    let wanted = |phase| effect.phases.contain(phase);
-    let waited = total(WAITS.iter().map(|&reason| thread.in_state(State::Off(reason), wanted)));
-    waited.share(for_data(subject, effect))
-}
-
-/// The part of that time that is lost by its state: a wait on a worker's pipe is idle for all that the account knows.
-fn lost(subject: &Subject<'_>, share: &Share<'_>) -> Nanos {
-    let thread = subject.short.threads().iter().find(|thread| thread.tid == share.tid);
-    let lost = |thread: &ThreadDelta| {
-        let of = |reason| {
-            let state = State::Off(reason);
-            let wanted = |phase| share.effect.phases.contain(phase) && state.is_lost_in(phase);
-            thread.in_state(state, wanted)
-        };
-        total(WAITS.iter().map(|&reason| of(reason))).share(for_data(subject, share.effect))
-    };
-    thread.map_or(Nanos(0), lost)
+fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccount {
+    let waits = part(&thread.time, |phase, state| match state {
+        State::Off(reason) => WAITS.contains(&reason) && phases.contain(phase),
+        State::Running => false,
+    });
+    share(waits, for_data(span.delta, phases))
 }
 
 impl Rule for DataloaderStarvation {
@@ -129,7 +120,7 @@ impl Rule for DataloaderStarvation {
                 "gpucause_offcpu_duration_seconds",
             ],
             window: Window::Looks,
-            needs: "waits that workers end explain the effect, and the workers were busy for 80 % of their time",
+            needs: "waits that workers end are part of an effect, and the workers were busy for 80 % of their time",
         }
     }
 
@@ -144,8 +135,11 @@ impl Rule for DataloaderStarvation {
             scene,
             subject,
             cause,
-            |effect| effect.offcpu(&WAITS).share(for_data(subject, effect)),
-            |effect, thread| attributed(subject, effect, thread),
+            |effect| effect.offcpu(&WAITS).share(for_data(effect.delta(subject), effect.phases)),
+            |effect, thread| {
+                let delta = effect.delta(subject);
+                claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()
+            },
         )?;
         // A worker is forked with its parent's name, and may have given itself another since.
         let waits = subject.waits(share.effect, &WAITS);
@@ -178,8 +172,9 @@ impl Rule for DataloaderStarvation {
             subject: index,
             tid: Some(share.tid),
             explained: share.explained,
-            attributed: share.attributed,
-            lost: lost(subject, &share),
+            size: share.effect.excess,
+            taken: share.taken(subject, claim).into(),
+            claim: Some((claim, share.effect.phases)),
             lost_share: share.lost_share,
             path: vec![
                 Step {
@@ -202,7 +197,7 @@ impl Rule for DataloaderStarvation {
                 },
             ],
             culprit: workers.busiest,
-            sentence: tell(sentence, &evidence, &names),
+            sentence: Sentence::new(sentence, names),
             fix: match mechanism {
                 "reading from disk" => "Keep the dataset on a faster disk or in memory, read larger blocks, or use more workers.",
                 "waiting for a CPU" => "Give the workers more CPUs, or run fewer of them: they wait for each other.",

@@ -3,9 +3,12 @@
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Evidence};
-use crate::effect::ratio;
+use crate::delta::ThreadDelta;
+use crate::divide::{Span, at_most, part};
+use crate::effect::{Phases, ratio};
 use crate::finding::{Finding, OwnDoing};
 use gpucause_abi::op::Class;
+use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::Phase;
 
 /// Graphs built a second from which on it counts.
@@ -19,6 +22,12 @@ fn builds(name: &str) -> bool {
 
 fn is_build_time(name: &str) -> bool {
     builds(name) || name.ends_with("StreamEndCapture") || name.contains("GraphExecUpdate")
+}
+
+/// What building took of the time in calls for graphs.
+fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
+    let in_graphs = part(&thread.time, |phase, _| phase == Phase::Graph);
+    at_most(in_graphs, span.delta.time_in(Class::Graph, is_build_time))
 }
 
 impl Rule for GraphRecapture {
@@ -38,9 +47,9 @@ impl Rule for GraphRecapture {
         let built = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));
         let captured = delta.count(Class::Graph, |name| name.ends_with("StreamBeginCapture"));
         let launched = delta.count(Class::Graph, |name| name.ends_with("GraphLaunch"));
-        let attributed = delta.time_in(Class::Graph, is_build_time);
+        let took = delta.time_in(Class::Graph, is_build_time);
         let thread = delta.victim(|thread| thread.in_phase(Phase::Graph))?;
-        let lost_share = ratio(attributed, thread.wall).min(1.0);
+        let lost_share = ratio(took, thread.wall).min(1.0);
         let rate = built as f64 / delta.wall.as_secs_f64().max(1e-9);
         // A graph that pays off is launched more often than built.
         let wasteful = launched < built.saturating_mul(4);
@@ -55,7 +64,8 @@ impl Rule for GraphRecapture {
         if before <= built {
             return None;
         }
-        let explained = ratio(attributed, thread.in_phase(Phase::Graph)).min(1.0);
+        let size = thread.in_phase(Phase::Graph);
+        let explained = ratio(took, size).min(1.0);
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
             return None;
         }
@@ -63,21 +73,22 @@ impl Rule for GraphRecapture {
             .with("graphs_built", built as f64)
             .with("captures", captured as f64)
             .with("graph_launches", launched as f64)
-            .with("building_seconds", attributed.as_secs_f64())
+            .with("building_seconds", took.as_secs_f64())
             .with("lost_share", lost_share)
             .with("explained_share", explained);
         let doing = OwnDoing {
             cause: Cause::GraphRecapture,
             effect: Effect::LaunchGap,
-            tid: thread.tid,
             explained,
-            attributed,
+            size,
+            claim,
+            at_any_time: true,
             lost_share,
             mechanism: "captures and builds graphs",
             sentence: "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} launches of graphs, which \
                         took {building_seconds|seconds} and {lost_share|percent} of its time.",
             fix: "Keep shapes and addresses fixed so that one graph fits all steps: pad inputs, mark dynamic dimensions, or keep one graph for each shape.",
         };
-        Some(doing.told(index, subject, evidence))
+        Some(doing.told(index, (subject, thread), evidence))
     }
 }

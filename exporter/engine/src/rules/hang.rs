@@ -1,15 +1,18 @@
 //! A call does not return. Why is told by what the thread does in it.
 
 use gpucause_abi::op::Class;
+use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
+use super::share::MOST;
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Effect, Evidence, Step};
-use crate::effect::ratio;
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::delta::ThreadDelta;
+use crate::divide::{Span, part};
+use crate::effect::{Phases, ratio};
+use crate::finding::{Finding, Sentence, name_of};
 
 pub(super) struct Hang;
 
@@ -38,9 +41,13 @@ fn oldest(scene: &Scene<'_>, subject: &Subject<'_>) -> Option<Hung> {
     hung.max_by_key(|hung| hung.age)
 }
 
+/// All time in the call.
+fn claim(_: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccount {
+    part(&thread.time, |phase, _| matches!(phases, Phases::Only(only) if only == phase))
+}
+
 /// The state that a thread spends most of its time in, in a phase.
-fn state(subject: &Subject<'_>, hung: &Hung) -> (State, Nanos, Nanos) {
-    let thread = subject.short.threads().iter().find(|thread| thread.tid == hung.tid);
+fn state(thread: Option<&ThreadDelta>, hung: &Hung) -> (State, Nanos, Nanos) {
     let time = |state| thread.map_or(Nanos(0), |thread| thread.time.at(hung.phase, state));
     let most = State::all().max_by_key(|&state| time(state)).unwrap_or(State::Running);
     (most, time(most), thread.map_or(Nanos(0), |thread| thread.wall))
@@ -63,7 +70,9 @@ impl Rule for Hang {
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index).filter(|subject| subject.now.ended.is_none())?;
         let hung = oldest(scene, subject)?;
-        let (state, time, wall) = state(subject, &hung);
+        let thread = subject.short.threads().iter().find(|thread| thread.tid == hung.tid);
+        let (state, time, wall) = state(thread, &hung);
+        let phases = Phases::Only(hung.phase);
         let cause = match state {
             State::Off(Reason::Futex) => Cause::LockWait,
             State::Off(Reason::Io) => Cause::BlockIo,
@@ -74,8 +83,7 @@ impl Rule for Hang {
         };
         let explained = ratio(time, wall);
         let needed = scene.settings.rule(cause).explained_share;
-        let needed = needed.unwrap_or(scene.settings.explained_share);
-        let cause = if explained >= needed { cause } else { Cause::Unexplained };
+        let cause = if explained >= needed.unwrap_or(MOST) { cause } else { Cause::Unexplained };
         let evidence = Evidence::default()
             .with("age_seconds", hung.age.as_secs_f64())
             .with("state_share", explained);
@@ -94,8 +102,12 @@ impl Rule for Hang {
             tid: Some(hung.tid),
             culprit: None,
             explained: if cause == Cause::Unexplained { 0.0 } else { explained },
-            attributed: wall,
-            lost: if state.is_lost_in(hung.phase) { time } else { Nanos(0) },
+            size: Nanos(0),
+            taken: thread
+                .map(|own| claim(&subject.span(), own, phases))
+                .unwrap_or_default()
+                .into(),
+            claim: Some((claim, phases)),
             lost_share: 1.0,
             path: vec![Step {
                 from: victim,
@@ -103,7 +115,7 @@ impl Rule for Hang {
                 mechanism: format!("{} does not return", hung.op),
                 seconds: hung.age.as_secs_f64(),
             }],
-            sentence: tell(sentence, &evidence, &names),
+            sentence: Sentence::new(sentence, names),
             fix: "Look at the stack of the thread (py-spy dump, gdb -p), at the kernel log for Xid messages, and in a job of several ranks at the other ranks' calls in flight."
                 .into(),
             evidence,

@@ -3,13 +3,16 @@
 
 use gpucause_abi::Nanos;
 use gpucause_abi::op::{Class, CopyKind};
-use gpucause_abi::state::{Phase, State};
+use gpucause_abi::snapshot::TimeAccount;
+use gpucause_abi::state::{Phase, Reason, State};
 
+use super::share::{MOST, lost};
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Effect, Evidence};
 use crate::delta::ThreadDelta;
-use crate::effect::{ratio, total};
+use crate::divide::{Span, part};
+use crate::effect::{Phases, ratio, total};
 use crate::finding::{Finding, OwnDoing};
 
 /// Waits for each launch from which on it is a storm.
@@ -26,9 +29,10 @@ fn blocking_copies(subject: &Subject<'_>) -> u64 {
 }
 
 /// Time in which the GPU has nothing: what the thread does between one wait and the next.
-fn idle(thread: &ThreadDelta) -> Nanos {
-    let phases = [Phase::Host, Phase::Launch, Phase::Other];
-    total(phases.iter().map(|&phase| thread.time.at(phase, State::Running)))
+fn claim(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
+    part(&thread.time, |phase, state| {
+        state == State::Running && matches!(phase, Phase::Host | Phase::Launch | Phase::Other)
+    })
 }
 
 fn waited(thread: &ThreadDelta) -> Nanos {
@@ -61,15 +65,18 @@ impl Rule for ImplicitSync {
         let per_launch = syncs.saturating_add(copies) as f64 / launches.max(1) as f64;
         // The thread that launches may be another than the one that waits: then it is not held up.
         let thread = delta.victim(waited)?;
-        let (attributed, lost_share) = (idle(thread), ratio(idle(thread), thread.wall));
+        let idle = claim(&subject.span(), thread, Phases::Feeding).total();
+        let lost_share = ratio(idle, thread.wall);
         let rule = settings.rule(Cause::ImplicitSync);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
         if launches < settings.min_calls || per_launch < STORM || lost_share < least {
             return None;
         }
-        // What else the thread waited for is not for lack of launches in flight.
-        let explained = ratio(Nanos(attributed.0 + waited(thread).0), thread.wall).min(1.0);
-        if explained < rule.explained_share.unwrap_or(settings.explained_share) {
+        // What else the thread waited for is not for lack of launches in flight; what others took from it is no part of this.
+        let foreign = [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault];
+        let own = thread.wall.less(lost(thread, &foreign));
+        let explained = ratio(Nanos(idle.0 + waited(thread).0), own).min(1.0);
+        if explained < rule.explained_share.unwrap_or(MOST) {
             return None;
         }
         let evidence = Evidence::default()
@@ -77,15 +84,16 @@ impl Rule for ImplicitSync {
             .with("syncs", syncs as f64)
             .with("blocking_copies_to_host", copies as f64)
             .with("waits_per_launch", per_launch)
-            .with("gpu_idle_seconds", attributed.as_secs_f64())
+            .with("gpu_idle_seconds", idle.as_secs_f64())
             .with("lost_share", lost_share)
             .with("explained_share", explained);
         let doing = OwnDoing {
             cause: Cause::ImplicitSync,
             effect: Effect::SyncStorm,
-            tid: thread.tid,
             explained,
-            attributed,
+            size: own,
+            claim,
+            at_any_time: false,
             lost_share,
             mechanism: "waits after each launch",
             sentence: "{comm} waits for the GPU {waits_per_launch|times} for each launch ({syncs|count} synchronisations \
@@ -93,6 +101,6 @@ impl Rule for ImplicitSync {
                         nothing to do for {lost_share|percent} of the time.",
             fix: "Look for .item(), .cpu(), print of tensors and torch.cuda.synchronize in the loop; keep results on the GPU and copy them rarely, from pinned memory, without blocking.",
         };
-        Some(doing.told(index, subject, evidence))
+        Some(doing.told(index, (subject, thread), evidence))
     }
 }

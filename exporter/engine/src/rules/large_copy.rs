@@ -1,13 +1,15 @@
 //! Copies are slow because they are large: within a size class they take what such copies take.
 
 use gpucause_abi::Nanos;
+use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Evidence};
 use crate::delta::{Delta, ThreadDelta};
-use crate::effect::{ratio, total};
+use crate::divide::{Span, part, share};
+use crate::effect::{Phases, ratio};
 use crate::finding::{Finding, OwnDoing};
 
 /// Copies above 1 MiB: from class 3 on.
@@ -41,11 +43,17 @@ fn copies(delta: &Delta<'_>) -> (Copies, Copies) {
 }
 
 /// Time in copies, without what was lost in them to the scheduler, a disk or a lock.
-fn own(thread: &ThreadDelta) -> Nanos {
+fn own(thread: &ThreadDelta) -> TimeAccount {
     let foreign =
         [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault, Reason::Futex];
-    let foreign = foreign.iter().map(|&reason| thread.time.at(Phase::Memcpy, State::Off(reason)));
-    thread.in_phase(Phase::Memcpy).less(total(foreign))
+    let is_foreign = |state| foreign.iter().any(|&reason| state == State::Off(reason));
+    part(&thread.time, |phase, state| phase == Phase::Memcpy && !is_foreign(state))
+}
+
+/// The share of that time that large copies took.
+fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
+    let (large, all) = copies(span.delta);
+    share(own(thread), ratio(large.sum, all.sum))
 }
 
 impl Rule for LargeCopy {
@@ -58,7 +66,7 @@ impl Rule for LargeCopy {
                 "gpucause_dispatcher_seconds_total",
             ],
             window: Window::Looks,
-            needs: "copies above 1 MiB explain the time in copies, which is of the share of severity medium",
+            needs: "copies above 1 MiB take time of the share of severity medium",
         }
     }
 
@@ -67,8 +75,10 @@ impl Rule for LargeCopy {
         let settings = scene.settings;
         let rule = settings.rule(Cause::LargeCopy);
         let (large, all) = copies(&subject.short);
-        let thread = subject.short.victim(own)?;
-        let lost_share = ratio(own(thread), thread.wall);
+        let thread = subject.short.victim(|thread| thread.in_phase(Phase::Memcpy))?;
+        let size = own(thread).total();
+        let lost_share =
+            ratio(claim(&subject.span(), thread, Phases::Feeding).total(), thread.wall);
         let explained = ratio(large.sum, all.sum).min(1.0);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
         // Copies hold nothing up in a program that only loads or stores.
@@ -81,7 +91,6 @@ impl Rule for LargeCopy {
         if explained < rule.explained_share.unwrap_or(settings.explained_share) {
             return None;
         }
-        let attributed = own(thread).share(explained);
         let evidence = Evidence::default()
             .with("large_from_bytes", LARGE_FROM)
             .with("large_copies", large.count as f64)
@@ -93,16 +102,17 @@ impl Rule for LargeCopy {
         let doing = OwnDoing {
             cause: Cause::LargeCopy,
             effect: Effect::CopyTail,
-            tid: thread.tid,
             explained,
-            attributed,
+            size,
+            claim,
+            at_any_time: true,
             lost_share,
             mechanism: "copies large blocks",
-            sentence: "{comm} spends {lost_share|percent} of its time in copies: {large_copies|count} of {copies|count} were \
+            sentence: "{comm} spends {lost_share|percent} of its time in large copies: {large_copies|count} of {copies|count} were \
                         of more than {large_from_bytes|bytes} and took {large_copy_mean_seconds|seconds} each, \
                         {explained_share|percent} of all that time. They are slow because they are large.",
             fix: "Copy less: keep data on the GPU, use smaller types; copy asynchronously from pinned memory on a stream of its own, while kernels run.",
         };
-        Some(doing.told(index, subject, evidence))
+        Some(doing.told(index, (subject, thread), evidence))
     }
 }

@@ -1,17 +1,17 @@
 //! The victim waited for a lock, or for a thread of its own process that was busy with what it waited for.
 
-use gpucause_abi::snapshot::Wait;
-use gpucause_abi::state::{Reason, Relation, State};
+use gpucause_abi::snapshot::{TimeAccount, Wait};
+use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_abi::{Nanos, Tid};
 
 use super::share::best;
 use super::{Declaration, Rule, Window};
-use crate::case::{Scene, Subject};
+use crate::case::{Scene, waits_in};
 use crate::chain::{Cause, Step};
-use crate::delta::ThreadDelta;
-use crate::effect::{Measured, Phases, ratio, total};
-use crate::finding::{Finding, culprit_of, name_of};
-use crate::tell::tell;
+use crate::delta::{Delta, ThreadDelta};
+use crate::divide::Span;
+use crate::effect::{Phases, ratio, total};
+use crate::finding::{Finding, Sentence, culprit_of, name_of};
 
 pub(super) struct LockWait;
 
@@ -22,30 +22,44 @@ fn is_for_lock(wait: &&Wait) -> bool {
     wait.relation != Relation::Worker
 }
 
-/// Share of the futex time in an effect in which the lock was held. Asked for every thread, and so without adding up by name.
-fn held_share(subject: &Subject<'_>, effect: &Measured, tid: Option<Tid>) -> f64 {
+/// Whether whoever ended the wait was busy for most of it. One that slept for most of it, as a front end does between requests,
+/// held no lock: the thread had nothing to do.
+pub(crate) fn was_held(wait: &Wait) -> bool {
+    is_for_lock(&wait) && wait.held.0 >= wait.total.less(wait.held).0
+}
+
+/// Share of the futex time in these phases in which a lock was held. Asked for every thread, and so without adding up by name.
+fn held_share(delta: &Delta<'_>, phases: Phases, tid: Option<Tid>) -> f64 {
     let (mut held, mut all) = (Nanos(0), Nanos(0));
-    for wait in subject.waits_in(tid, effect, &FUTEX) {
+    for wait in waits_in(delta, tid, phases, &FUTEX) {
         all.0 = all.0.saturating_add(wait.total.0);
-        if is_for_lock(&&wait) {
+        if was_held(&wait) {
             held.0 = held.0.saturating_add(wait.held.0);
         }
     }
     ratio(held, all)
 }
 
-/// What a thread lost to locks. Futex waits elsewhere than where the effect is have no part in it: they may be idle.
-fn lost(subject: &Subject<'_>, effect: &Measured, thread: &ThreadDelta) -> Nanos {
-    let waited = thread.in_state(State::Off(Reason::Futex), |phase| effect.phases.contain(phase));
-    let handed_over = match effect.phases {
-        Phases::Only(_) => Nanos(0),
-        _ => effect.delta(subject).worked_by_others(thread),
-    };
-    let waited = waited.less(handed_over);
-    if waited.0 == 0 {
-        return waited;
+/// What a thread lost to locks, in calls and between them.
+fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
+    let mut claim = TimeAccount::default();
+    let futex = State::Off(Reason::Futex);
+    for &phase in Phase::ALL.iter().filter(|&&phase| futex.is_lost_in(phase)) {
+        let waited = thread.time.at(phase, futex);
+        if waited.0 > 0 {
+            let held = held_share(span.delta, Phases::Only(phase), Some(thread.tid));
+            claim.0[phase as usize][futex.index()] = waited.share(held);
+        }
     }
-    waited.share(held_share(subject, effect, Some(thread.tid)))
+    let between = |phase| Phases::BetweenLaunches.contain(phase);
+    let waited = thread.in_state(futex, between);
+    // One that waits for other threads that feed the GPU loses nothing by it.
+    let own = ratio(waited.less(span.delta.worked_by_others(thread)), waited);
+    for &phase in Phase::ALL.iter().filter(|&&phase| between(phase)) {
+        let cell = &mut claim.0[phase as usize][futex.index()];
+        *cell = cell.share(own);
+    }
+    claim
 }
 
 impl Rule for LockWait {
@@ -58,7 +72,7 @@ impl Rule for LockWait {
                 "gpucause_blocked_on_seconds_total",
             ],
             window: Window::Looks,
-            needs: "futex waits for a lock, or for a thread that did not idle meanwhile, explain the effect",
+            needs: "futex waits for a lock, or for a thread that was busy for most of them, are part of an effect",
         }
     }
 
@@ -69,8 +83,14 @@ impl Rule for LockWait {
             scene,
             subject,
             cause,
-            |effect| effect.offcpu(&FUTEX).share(held_share(subject, effect, effect.tid)),
-            |effect, thread| lost(subject, effect, thread),
+            |effect| {
+                let held = held_share(effect.delta(subject), effect.phases, effect.tid);
+                effect.offcpu(&FUTEX).share(held)
+            },
+            |effect, thread| {
+                let delta = effect.delta(subject);
+                claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()
+            },
         )?;
         let waits = subject.waits_of(share.tid, share.effect, &FUTEX);
         let all = total(waits.iter().filter(is_for_lock).map(|wait| wait.total));
@@ -93,8 +113,9 @@ impl Rule for LockWait {
             tid: Some(share.tid),
             culprit: holder.and_then(culprit_of),
             explained: share.explained,
-            attributed: share.attributed,
-            lost: share.attributed,
+            size: share.effect.excess,
+            taken: share.taken(subject, claim).into(),
+            claim: Some((claim, share.effect.phases)),
             lost_share: share.lost_share,
             path: vec![
                 Step {
@@ -110,7 +131,7 @@ impl Rule for LockWait {
                     seconds: share.time.as_secs_f64(),
                 },
             ],
-            sentence: tell(sentence, &evidence, &[("comm", &comm), ("holder", &name)]),
+            sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name)]),
             fix: format!(
                 "Look at what thread {name} does while it holds the lock (gpucause record, or py-spy dump for Python), and move it out."
             ),

@@ -5,8 +5,7 @@ use gpucause_abi::Nanos;
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Effect, Evidence, Step};
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::finding::{Finding, Sentence, name_of};
 
 /// Looks that are needed.
 const MIN_LOOKS: usize = 8;
@@ -65,8 +64,9 @@ impl Rule for MemoryLeak {
             tid: None,
             culprit: None,
             explained: 1.0,
-            attributed: Nanos(0),
-            lost: Nanos(0),
+            size: Nanos(0),
+            taken: Box::default(),
+            claim: None,
             // No time is lost until memory runs out.
             lost_share: scene.settings.severities.medium,
             path: vec![Step {
@@ -75,7 +75,7 @@ impl Rule for MemoryLeak {
                 mechanism: "takes device memory and does not give it back".into(),
                 seconds: 0.0,
             }],
-            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            sentence: Sentence::new(sentence, [("comm", &*comm)]),
             fix: "Look for tensors that are kept across steps (lists of losses, hooks, caches without bound); compare snapshots of torch.cuda.memory."
                 .into(),
             evidence,

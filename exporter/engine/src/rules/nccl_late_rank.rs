@@ -7,17 +7,24 @@ use std::collections::HashSet;
 
 use gpucause_abi::Nanos;
 use gpucause_abi::op::OpId;
+use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::Phase;
 
+use super::share::MOST;
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
 use crate::delta::ThreadDelta;
+use crate::divide::{at_most, part};
 use crate::effect::{ratio, total};
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::finding::{Finding, Sentence, name_of};
 
 pub(super) struct NcclLateRank;
+
+/// The time in which a rank waits for others: in collectives, and for the GPU that is in them.
+fn in_collectives(thread: &ThreadDelta) -> TimeAccount {
+    part(&thread.time, |phase, _| matches!(phase, Phase::Nccl | Phase::Sync))
+}
 
 fn waiting(thread: &ThreadDelta) -> Nanos {
     total([Phase::Nccl, Phase::Sync].iter().map(|&phase| thread.in_phase(phase)))
@@ -95,7 +102,7 @@ impl Rule for NcclLateRank {
         let late_busy = Nanos(late_thread.wall.less(waiting(late_thread)).0);
         let attributed = own_thread.wall.share(lost_share);
         let explained = ratio(late_busy.min(attributed), attributed);
-        if explained < rule.explained_share.unwrap_or(settings.explained_share) {
+        if explained < rule.explained_share.unwrap_or(MOST) {
             return None;
         }
         let (late_rank, _) = late.now.rank?;
@@ -112,8 +119,6 @@ impl Rule for NcclLateRank {
         let (comm, name, late_name) = (victim.now.comm.to_text(), name_of(victim), name_of(late));
         let (pid, late_comm) = (late.now.tgid.0, late.now.comm.to_text());
         let culprit = Culprit { pid, comm: late_comm, ..Culprit::default() };
-        let mut names = vec![("comm", &*comm), ("late", &*late_name)];
-        names.extend(scene.host.map(|host| ("host", host)));
         let sentence = "Rank {late_rank|count}, {late}[ on {host}], comes late to the collectives: rank {rank|count} of {comm} waits \
                         {waiting_share|percent} of its time in them, the late one {late_rank_waiting_share|percent}.";
         let step = |from: String, to: String, mechanism: &str, time: Nanos| Step {
@@ -134,11 +139,13 @@ impl Rule for NcclLateRank {
             ],
             culprit: Some(culprit),
             explained,
-            attributed,
-            // It waits in collectives and for the GPU, in states that are not lost.
-            lost: Nanos(0),
+            size: attributed,
+            taken: at_most(in_collectives(own_thread), attributed).into(),
+            // Of earlier looks it would take those at all ranks.
+            claim: None,
             lost_share,
-            sentence: tell(sentence, &evidence, &names),
+            sentence: Sentence::new(sentence, [("comm", &*comm), ("late", &*late_name)])
+                .and("host", scene.host),
             fix: "Look at the late rank's own chains and time account; if it has none, compare its input sizes, its GPU's clocks and its CPUs with those of the others."
                 .into(),
             evidence,

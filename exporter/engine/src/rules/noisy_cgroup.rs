@@ -1,17 +1,22 @@
 //! The CPU limit of the victim's own cgroup stopped it: others in the cgroup, or the limit, are to blame.
 
-use gpucause_abi::Nanos;
+use gpucause_abi::snapshot::TimeAccount;
 
-use super::share::{best, lost};
+use super::share::{best, lost, lost_part};
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::{Cause, Step};
-use crate::delta::NO_CPU;
-use crate::effect::ratio;
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::delta::{NO_CPU, ThreadDelta};
+use crate::divide::{Span, at_most};
+use crate::effect::{Phases, ratio};
+use crate::finding::{Finding, Sentence, name_of};
 
 pub(super) struct NoisyCgroup;
+
+/// Of the time without a CPU, the limit is to blame for no more than it stopped anybody for.
+fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
+    at_most(lost_part(thread, &NO_CPU), span.throttled)
+}
 
 impl Rule for NoisyCgroup {
     fn declaration(&self) -> Declaration {
@@ -22,27 +27,28 @@ impl Rule for NoisyCgroup {
                 "gpucause_cgroup_throttled_seconds_total",
             ],
             window: Window::Looks,
-            needs: "having no CPU explains the effect, and the cgroup was throttled for at least half of that time",
+            needs: "having no CPU is part of an effect, and the cgroup was throttled meanwhile",
         }
     }
 
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
-        let throttled = Nanos(*scene.cgroup_throttled.get(&subject.now.id)?);
+        let throttled = subject.throttled;
+        if throttled.0 == 0 {
+            return None;
+        }
         let (cause, offcpu) = (Cause::NoisyCgroup, NO_CPU);
         let share = best(scene, subject, cause, |e| e.offcpu(&offcpu), |_, t| lost(t, &offcpu))?;
-        if throttled.0 == 0 || throttled.0.saturating_mul(2) < share.attributed.0 {
+        let taken = share.taken(subject, claim);
+        let without_cpu = share.taken(subject, |_, thread, _| lost_part(thread, &NO_CPU)).total();
+        let part = ratio(taken.total(), without_cpu);
+        let (explained, lost_share) = (share.explained * part, share.lost_share * part);
+        let rule = scene.settings.rule(cause);
+        if explained < rule.explained_share.unwrap_or(scene.settings.explained_share)
+            || lost_share < rule.min_lost_share.unwrap_or(scene.settings.severities.low)
+        {
             return None;
         }
-        // Of the time without a CPU, the limit is to blame for no more than it stopped anybody for.
-        let part =
-            if throttled < share.attributed { ratio(throttled, share.attributed) } else { 1.0 };
-        let explained = share.explained * part;
-        let needed = scene.settings.rule(cause).explained_share;
-        if explained < needed.unwrap_or(scene.settings.explained_share) {
-            return None;
-        }
-        let lost_share = share.lost_share * part;
         let evidence = share
             .evidence()
             .with("explained_share", explained)
@@ -58,8 +64,9 @@ impl Rule for NoisyCgroup {
             tid: Some(share.tid),
             culprit: None,
             explained,
-            attributed: share.attributed.min(throttled),
-            lost: share.attributed.min(throttled),
+            size: share.effect.excess,
+            taken: taken.into(),
+            claim: Some((claim, share.effect.phases)),
             lost_share,
             path: vec![
                 Step {
@@ -75,7 +82,7 @@ impl Rule for NoisyCgroup {
                     seconds: share.time.as_secs_f64(),
                 },
             ],
-            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            sentence: Sentence::new(sentence, [("comm", &*comm)]),
             fix: "Raise cpu.max of the cgroup (the CPU limit of the container), or take other work out of it.".into(),
             evidence,
         })

@@ -5,8 +5,7 @@ use gpucause_abi::Nanos;
 use super::{Declaration, Rule, Window};
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Effect, Evidence, Step};
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::finding::{Finding, Sentence, name_of};
 
 pub(super) struct OomKill;
 
@@ -51,8 +50,9 @@ impl Rule for OomKill {
             tid: None,
             culprit: None,
             explained: 1.0,
-            attributed: Nanos(0),
-            lost: Nanos(0),
+            size: Nanos(0),
+            taken: Box::default(),
+            claim: None,
             lost_share: share,
             path: vec![Step {
                 from: "out of memory".into(),
@@ -60,7 +60,7 @@ impl Rule for OomKill {
                 mechanism: "killed".into(),
                 seconds: 0.0,
             }],
-            sentence: tell(sentence, &evidence, &[("comm", &comm)]),
+            sentence: Sentence::new(sentence, [("comm", &*comm)]),
             fix: "Raise the memory limit of the cgroup or use fewer or smaller workers; the kernel log says who used what.".into(),
             evidence,
         })

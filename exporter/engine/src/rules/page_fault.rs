@@ -2,7 +2,7 @@
 
 use gpucause_abi::state::Reason;
 
-use super::share::{Blocked, OFF_CPU_ACCOUNTS, blocked};
+use super::share::{Blocked, OFF_CPU_ACCOUNTS, blocked, lost_part};
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::Cause;
@@ -13,6 +13,7 @@ pub(super) struct PageFault;
 const TOLD: Blocked = Blocked {
     cause: Cause::PageFault,
     reason: Reason::PageFault,
+    claim: |_, thread, _| lost_part(thread, &[Reason::PageFault]),
     by: "memory",
     mechanism: "page faults",
     state: "blocked in a page fault",
@@ -27,7 +28,7 @@ impl Rule for PageFault {
             cause: Cause::PageFault,
             reads: &OFF_CPU_ACCOUNTS,
             window: Window::Looks,
-            needs: "waits in page faults explain the effect",
+            needs: "waits in page faults are part of an effect",
         }
     }
 

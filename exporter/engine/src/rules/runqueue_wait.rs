@@ -1,8 +1,6 @@
 //! The victim was woken and waited for a CPU.
 
-use gpucause_abi::state::Reason;
-
-use super::cpu_preemption::{finding, without_cpu};
+use super::cpu_preemption::{finding, was_queued, without_cpu};
 use super::{Declaration, Rule, Window};
 use crate::case::Scene;
 use crate::chain::Cause;
@@ -20,15 +18,13 @@ impl Rule for RunqueueWait {
                 "gpucause_preempted_by_seconds_total",
             ],
             window: Window::Looks,
-            needs: "time preempted or queued behind others, most of it queued, explains the effect",
+            needs: "time preempted or queued behind others, most of it queued, is part of an effect",
         }
     }
 
     fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
         let subject = scene.subjects.get(index)?;
         let share = without_cpu(scene, subject, Cause::RunqueueWait)?;
-        let queued = share.effect.offcpu(&[Reason::Runqueue]);
-        (queued > share.time.less(queued))
-            .then(|| finding(Cause::RunqueueWait, scene, index, &share))
+        was_queued(subject, &share).then(|| finding(Cause::RunqueueWait, scene, index, &share))
     }
 }

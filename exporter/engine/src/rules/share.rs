@@ -1,20 +1,21 @@
 //! What the rules for off-CPU time have in common: which effect the time explains best, and what the victim lost by it.
 
+use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Effect, Evidence, Step};
 use crate::delta::ThreadDelta;
+use crate::divide::{Claim, part};
 use crate::effect::{Measured, Phases, ratio, total};
-use crate::finding::{Finding, name_of};
-use crate::tell::tell;
+use crate::finding::{Finding, Sentence, name_of};
 
 /// Where off-CPU time of a process is told, in calls and in all.
 pub(super) const OFF_CPU_ACCOUNTS: [&str; 2] =
     ["gpucause_cuda_call_offcpu_seconds_total", "gpucause_dispatcher_seconds_total"];
 
-/// An effect, and the time that explains enough of it.
+/// An effect, and the time that explains a part of it.
 #[derive(Debug, Clone)]
 pub(super) struct Share<'a> {
     pub(super) effect: &'a Measured,
@@ -24,8 +25,8 @@ pub(super) struct Share<'a> {
     pub(super) explained: f64,
     /// The thread of the effect, or that the cause took most of.
     pub(super) tid: Tid,
-    /// What the cause took of its time since the last look.
-    pub(super) attributed: Nanos,
+    /// Its time since the last look.
+    now: Option<&'a ThreadDelta>,
     /// Which share of the window of the effect that was: a thread that lived for a moment has not lost much.
     pub(super) lost_share: f64,
 }
@@ -61,15 +62,20 @@ pub(super) fn best<'a>(
         };
         let lost_share = ratio(lost_of(thread), delta.wall).min(1.0);
         let now = subject.short.threads().iter().find(|own| own.tid == thread.tid);
-        let attributed = now.map_or(Nanos(0), lost_of);
-        Some(Share { effect, time, explained, tid: thread.tid, attributed, lost_share })
+        Some(Share { effect, time, explained, tid: thread.tid, now, lost_share })
     });
     let enough = |share: &Share<'_>| share.lost_share >= least;
-    // A tail says more than a gap when both are explained: it is what is looked at first.
+    // A tail says more than a gap when most of both is explained: it is what is looked at first.
     let is_tail =
         |effect| matches!(effect, Effect::LaunchTail | Effect::CopyTail | Effect::AllocTail);
-    shares.filter(enough).max_by_key(|share| (is_tail(share.effect.effect), share.effect.excess))
+    shares.filter(enough).max_by_key(|share| match share.explained >= MOST {
+        true => (true, is_tail(share.effect.effect), share.effect.excess),
+        false => (false, false, share.time),
+    })
 }
+
+/// From this share on most of an effect is explained.
+pub(super) const MOST: f64 = 0.5;
 
 /// Off-CPU time of a thread in some phases.
 fn off_cpu(thread: &ThreadDelta, phases: Phases) -> Nanos {
@@ -83,6 +89,12 @@ pub(super) fn lost(thread: &ThreadDelta, reasons: &[Reason]) -> Nanos {
 }
 
 impl Share<'_> {
+    /// What the cause took since the last look.
+    pub(super) fn taken(&self, subject: &Subject<'_>, claim: Claim) -> TimeAccount {
+        let taken = |thread| claim(&subject.span(), thread, self.effect.phases);
+        self.now.map(taken).unwrap_or_default()
+    }
+
     /// The numbers of the effect and of the share.
     pub(super) fn evidence(&self) -> Evidence {
         Evidence::default()
@@ -94,11 +106,20 @@ impl Share<'_> {
     }
 }
 
+/// The part of a thread's time that was lost by being off the CPU for these reasons.
+pub(super) fn lost_part(thread: &ThreadDelta, reasons: &[Reason]) -> TimeAccount {
+    part(&thread.time, |phase, state| match state {
+        State::Off(reason) => reasons.contains(&reason) && state.is_lost_in(phase),
+        State::Running => false,
+    })
+}
+
 /// What is told of a thread that was blocked for one reason, by something that is no task.
 #[derive(Debug)]
 pub(super) struct Blocked {
     pub(super) cause: Cause,
     pub(super) reason: Reason,
+    pub(super) claim: Claim,
     /// What it waited for.
     pub(super) by: &'static str,
     pub(super) mechanism: &'static str,
@@ -130,14 +151,15 @@ pub(super) fn blocked(scene: &Scene<'_>, index: usize, told: &Blocked) -> Option
         tid: Some(share.tid),
         culprit: None,
         explained: share.explained,
-        attributed: share.attributed,
-        lost: share.attributed,
+        size: share.effect.excess,
+        taken: share.taken(subject, told.claim).into(),
+        claim: Some((told.claim, share.effect.phases)),
         lost_share: share.lost_share,
         path: vec![
             step(told.by.into(), victim.clone(), told.mechanism),
             step(victim, effect.label().into(), told.state),
         ],
-        sentence: tell(told.sentence, &evidence, &[("comm", &comm)]),
+        sentence: Sentence::new(told.sentence, [("comm", &*comm)]),
         fix: told.fix.into(),
         evidence,
     })

@@ -109,8 +109,8 @@ fn a_launch_that_does_not_return_hangs() {
     assert_eq!((chain.cause, chain.severity), (Cause::LockWait, Severity::Critical));
     assert!(chain.id.ends_with("-hang"), "{}", chain.id);
     assert_eq!(chain.evidence.get("age_seconds"), Some(16.0));
-    // From ten seconds on, at the fifth look.
-    lost(chain, 4 * WINDOW);
+    // It is told after ten seconds, and lost since its beginning.
+    lost(chain, 8 * WINDOW);
 }
 
 #[test]

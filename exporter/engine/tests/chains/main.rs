@@ -19,6 +19,7 @@ mod over_time;
 mod programs;
 mod scheduler;
 mod sentences;
+mod several;
 mod stories;
 mod waits;
 mod windows;

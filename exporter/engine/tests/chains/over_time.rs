@@ -48,7 +48,7 @@ fn a_trouble_that_returns_soon_is_the_same_and_one_that_returns_late_is_another(
 }
 
 #[test]
-fn a_small_loss_needs_two_looks_in_a_row_and_then_counts_whole() {
+fn a_small_loss_needs_two_looks_in_a_row_and_then_counts_with_what_was_lost_before() {
     let mut host = trained();
     host.run(1, |train| reads_for(train, 100 * MS));
     host.is_silent();
@@ -58,7 +58,7 @@ fn a_small_loss_needs_two_looks_in_a_row_and_then_counts_whole() {
     host.run(1, |train| reads_for(train, 100 * MS));
     let chain = host.only(Cause::BlockIo);
     assert_eq!(chain.severity, Severity::Low);
-    lost(chain, 200 * MS);
+    lost(chain, 300 * MS);
 }
 
 #[test]

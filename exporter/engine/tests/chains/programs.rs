@@ -130,8 +130,7 @@ fn graphs_built_for_every_launch_are_told() {
     let host = stories::recapturing();
     let chain = host.only(Cause::GraphRecapture);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::Medium));
-    // The first window may be that of a program that starts.
-    takes(chain, u64::from(TROUBLE - 1) * 20 * 17_100 * US);
+    takes(chain, u64::from(TROUBLE) * 20 * 17_100 * US);
 }
 
 #[test]

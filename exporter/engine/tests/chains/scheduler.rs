@@ -56,7 +56,7 @@ fn a_limit_that_stopped_others_of_the_cgroup_leaves_the_preemption() {
 }
 
 #[test]
-fn a_limit_that_explains_only_part_of_the_time_without_a_cpu_is_charged_for_that_part() {
+fn a_limit_is_charged_for_no_more_than_it_stopped_anybody_and_others_for_the_rest() {
     let mut host = trained();
     host.throttled_cgroups = vec![(gpucause_abi::ProcId(1), 0)];
     host.run(1, steady);
@@ -67,9 +67,12 @@ fn a_limit_that_explains_only_part_of_the_time_without_a_cpu_is_charged_for_that
             train.off(Phase::Host, Reason::Preempted, 1_000 * MS);
         });
     }
-    let chain = host.only(Cause::NoisyCgroup);
-    assert!((chain.explained - 0.8).abs() < 0.05, "{}", chain.explained);
-    lost(chain, 3 * 800 * MS);
+    let [limit, others] = host.chains()[..] else { panic!("{:#?}", host.chains()) };
+    assert_eq!((limit.cause, others.cause), (Cause::NoisyCgroup, Cause::CpuPreemption));
+    assert!((limit.explained - 0.8).abs() < 0.01, "{}", limit.explained);
+    assert!((others.explained - 0.2).abs() < 0.01, "{}", others.explained);
+    lost(limit, 3 * 800 * MS);
+    lost(others, 3 * 200 * MS);
 }
 
 #[test]

@@ -223,13 +223,3 @@ fn waiting_for_pages_is_told() {
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::Medium));
     lost(chain, u64::from(TROUBLE) * 300 * MS);
 }
-
-#[test]
-fn a_wait_that_explains_less_than_half_is_not_named() {
-    let mut host = trained();
-    host.run(TROUBLE, |train| {
-        steady(train);
-        train.waits(Reason::Io, KERNEL, 400 * MS, 0).waits(Reason::Poll, KERNEL, 500 * MS, 0);
-    });
-    host.is_silent();
-}

@@ -406,13 +406,16 @@ pub(crate) struct Unwind {
     pub(crate) inner: String,
 }
 
-/// Prints a line `{"injected":{..}}` when the fault begins, lines `{"truth":{..}}` with the seconds lost since then, and
+/// Prints a line `{"injected":{..}}` when the fault begins, lines `{"truth":{..}}` with the seconds lost since then, by cause too, and
 /// the last of these as its result.
 #[derive(Debug, Args)]
 pub(crate) struct FaultOptions {
     /// What goes wrong.
     #[arg(value_enum)]
     pub(crate) name: fault::Name,
+    /// What else goes wrong at the same time.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,...")]
+    pub(crate) and: Vec<fault::Name>,
     /// Share of the loop's time that is to be lost, 0.05 to 0.8.
     #[arg(long, default_value_t = 0.4, value_parser = strength)]
     pub(crate) strength: f64,
@@ -437,6 +440,11 @@ pub(crate) struct FaultOptions {
 }
 
 impl FaultOptions {
+    /// Everything that goes wrong.
+    pub(crate) fn names(&self) -> impl Iterator<Item = fault::Name> {
+        [self.name].into_iter().chain(self.and.iter().copied())
+    }
+
     /// Binds the calling thread, which feeds the GPU, to a CPU.
     pub(crate) fn settle(&self, cpu: usize) -> Result<()> {
         process::pin(cpu)?;

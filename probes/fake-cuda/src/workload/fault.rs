@@ -10,6 +10,7 @@ mod copy;
 mod graph;
 mod hang;
 mod healthy;
+mod limit;
 mod loader;
 mod lock;
 mod neighbours;
@@ -17,6 +18,7 @@ mod ranks;
 mod storage;
 mod sync;
 mod throttled;
+mod together;
 
 use std::time::Duration;
 
@@ -28,6 +30,7 @@ use crate::cli::{Common, FaultOptions};
 use crate::gpu::{Gpu, Pace};
 use crate::loss::{Kind, Loss};
 pub(crate) use neighbours::Neighbours;
+pub(crate) use together::{Faults, Losses};
 
 /// The scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -36,6 +39,8 @@ pub(crate) enum Name {
     Incident,
     /// Busy processes share the feeding thread's CPU.
     CpuContention,
+    /// A CPU limit of the program's control group stops it.
+    CpuLimit,
     /// A thread computes while it holds a mutex that the feeding thread needs before its launches.
     Lock,
     /// The same, with the mutex taken inside a copy of each step.
@@ -79,10 +84,29 @@ pub(crate) enum Name {
 }
 
 impl Name {
+    /// Whether it leaves the steps of the loop as they are, so that others can go wrong beside it.
+    fn combines(self) -> bool {
+        matches!(
+            self,
+            Self::CpuContention
+                | Self::CpuLimit
+                | Self::Lock
+                | Self::LockInCall
+                | Self::Dataloader
+                | Self::Io
+                | Self::PageFault
+                | Self::MemcpyBottleneck
+                | Self::AllocChurn
+                | Self::GraphRecapture
+                | Self::ColdStart
+        )
+    }
+
     /// The cause that is to be found, by its name on metrics; empty for the healthy ones.
     pub(crate) fn cause(self) -> &'static str {
         match self {
             Self::Incident | Self::CpuContention => "cpu_preemption",
+            Self::CpuLimit => "noisy_cgroup",
             Self::Lock | Self::LockInCall | Self::Hang => "lock_wait",
             Self::Dataloader => "dataloader_starvation",
             Self::Io => "block_io",
@@ -151,11 +175,14 @@ pub(crate) trait Fault {
         Ok(())
     }
 
-    /// One step of the loop; `loss` is there once the fault is.
+    /// What happens before the launches of each step; `loss` is there once the fault is.
+    fn before(&mut self, gpu: &mut Gpu, loss: Option<&Loss>) -> Result<()> {
+        loss.map_or(Ok(()), |loss| self.disturb(gpu, loss))
+    }
+
+    /// One step of the loop.
     fn step(&mut self, gpu: &mut Gpu, loss: Option<&Loss>) -> Result<()> {
-        if let Some(loss) = loss {
-            self.disturb(gpu, loss)?;
-        }
+        self.before(gpu, loss)?;
         gpu.step(&self.pace())
     }
 }
@@ -172,16 +199,18 @@ pub(crate) fn noise(options: &FaultOptions) -> Result<Option<Neighbours>> {
     wanted.then(|| Neighbours::start("unrelated-busy", options.other_cpu()?, 1)).transpose()
 }
 
-/// Makes a fault. Nothing of CUDA is open yet: processes that are started here are not the program's workers.
-pub(crate) fn of(common: &Common, options: &FaultOptions) -> Result<Box<dyn Fault>> {
+fn of(name: Name, common: &Common, options: &FaultOptions) -> Result<Box<dyn Fault>> {
     let strength = options.strength;
     let steady = added_ns(Pace::STEADY.step_ns(), strength);
-    Ok(match options.name {
+    // Workers that are to be too slow must be slower than all that others add.
+    let all = steady * options.names().count() as u64;
+    Ok(match name {
         Name::Incident => Box::new(neighbours::Contention::new("fluent-bit", options)?),
         Name::CpuContention => Box::new(neighbours::Contention::new("noisy-neighb", options)?),
-        Name::Lock => Box::new(lock::Held::new(strength, false)),
-        Name::LockInCall => Box::new(lock::Held::new(strength, true)),
-        Name::Dataloader => Box::new(loader::SlowWorkers::new(steady)?),
+        Name::CpuLimit => Box::new(limit::Limited::new(strength)),
+        Name::Lock => Box::new(lock::Held::new(options, false)),
+        Name::LockInCall => Box::new(lock::Held::new(options, true)),
+        Name::Dataloader => Box::new(loader::SlowWorkers::new(all)?),
         Name::Io => Box::new(storage::Reads::new(steady)),
         Name::PageFault => Box::new(storage::Faults::new(steady)),
         Name::MemcpyBottleneck => Box::new(copy::LargeCopies::new(steady)),

@@ -38,6 +38,11 @@ impl Pace {
     pub(crate) const STEADY: Self =
         Self { host_ns: 300_000, launches: 16, launch_ns: 15_000, gpu_ns: 2_000_000 };
 
+    /// One that needs a CPU all the time. Launches take their time, back to back: one in a few dozen meets the end of a slice of the
+    /// scheduler. The GPU is done when it is asked, so that the thread never sleeps.
+    pub(crate) const BUSY: Self =
+        Self { host_ns: 400_000, launches: 30, launch_ns: 100_000, gpu_ns: 0 };
+
     /// Length of a step.
     pub(crate) fn step_ns(&self) -> u64 {
         self.host_ns + u64::from(self.launches) * self.launch_ns + self.gpu_ns

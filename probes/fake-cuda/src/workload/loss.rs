@@ -1,13 +1,12 @@
 //! How much time the injected cause has taken so far, by the program's own clocks.
 
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use gpucause_fake_cuda::clock;
 
-use crate::process::thread_id;
+use crate::thread_stats::RunQueue;
 
 /// What is lost time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +20,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 struct Inner {
     kind: Kind,
-    schedstat: String,
+    queue: RunQueue,
     /// The kernel's count when the injection began.
     run_delay_before_ns: AtomicU64,
     sections_ns: AtomicU64,
@@ -35,22 +34,15 @@ pub(crate) struct Loss(Arc<Inner>);
 
 impl Loss {
     /// Nothing lost so far.
-    pub(crate) fn new(kind: Kind) -> Self {
-        let schedstat = format!("/proc/self/task/{}/schedstat", thread_id());
+    pub(crate) fn new(kind: Kind) -> Result<Self> {
+        let queue = RunQueue::of_this_thread()?;
         let [run_delay_before_ns, sections_ns, open_since_ns] = Default::default();
-        Self(Arc::new(Inner { kind, schedstat, run_delay_before_ns, sections_ns, open_since_ns }))
-    }
-
-    fn run_delay_ns(&self) -> Result<u64> {
-        let path = &self.0.schedstat;
-        let text = fs::read_to_string(path).with_context(|| path.clone())?;
-        let delay = text.split_whitespace().nth(1).and_then(|number| number.parse().ok());
-        delay.with_context(|| format!("{path}: no run delay in `{}`", text.trim()))
+        Ok(Self(Arc::new(Inner { kind, queue, run_delay_before_ns, sections_ns, open_since_ns })))
     }
 
     /// The injection begins now.
     pub(crate) fn begin(&self) -> Result<()> {
-        self.0.run_delay_before_ns.store(self.run_delay_ns()?, Ordering::Relaxed);
+        self.0.run_delay_before_ns.store(self.0.queue.waited_ns()?, Ordering::Relaxed);
         Ok(())
     }
 
@@ -69,12 +61,9 @@ impl Loss {
     /// Time in a section that the thread was blocked is lost: neither on a CPU nor waiting for one, which is another's doing.
     /// The thread's CPU clock leaves out what a hypervisor takes, so a section must be waiting and little else.
     pub(crate) fn blocked<T>(&self, section: impl FnOnce() -> Result<T>) -> Result<T> {
-        let delay = self.run_delay_ns()?;
-        let (cpu, start) = (clock::thread_cpu_ns(), clock::monotonic_ns());
+        let start = self.0.queue.now()?;
         let result = section()?;
-        let (end, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns() - cpu);
-        let elsewhere = cpu + (self.run_delay_ns()? - delay);
-        self.add((end - start).saturating_sub(elsewhere));
+        self.add(self.0.queue.now()?.blocked_since(&start));
         Ok(result)
     }
 
@@ -87,7 +76,7 @@ impl Loss {
     pub(crate) fn so_far_ns(&self) -> Result<u64> {
         if self.0.kind == Kind::RunDelay {
             let before = self.0.run_delay_before_ns.load(Ordering::Relaxed);
-            return Ok(self.run_delay_ns()?.saturating_sub(before));
+            return Ok(self.0.queue.waited_ns()?.saturating_sub(before));
         }
         let open = match self.0.open_since_ns.load(Ordering::Relaxed) {
             0 => 0,

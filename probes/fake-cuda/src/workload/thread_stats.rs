@@ -75,6 +75,22 @@ impl ThreadStats {
     }
 }
 
+/// Clocks of a thread, read without a wait for the CPU between them: what is taken from another would else not be of the same time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    pub(crate) wall_ns: u64,
+    pub(crate) cpu_ns: u64,
+    pub(crate) queued_ns: u64,
+}
+
+impl Reading {
+    /// For how long the thread was blocked from an earlier reading to this one: neither on a CPU nor waiting for one.
+    pub(crate) fn blocked_since(&self, start: &Self) -> u64 {
+        let elsewhere = (self.cpu_ns - start.cpu_ns) + (self.queued_ns - start.queued_ns);
+        (self.wall_ns - start.wall_ns).saturating_sub(elsewhere)
+    }
+}
+
 /// The kernel's own sum of what a thread has waited for a CPU.
 #[derive(Debug)]
 pub(crate) struct RunQueue(File);
@@ -83,6 +99,17 @@ impl RunQueue {
     pub(crate) fn of_this_thread() -> Result<Self> {
         let path = format!("/proc/self/task/{}/schedstat", thread_id());
         Ok(Self(File::open(&path).with_context(|| path.clone())?))
+    }
+
+    /// The clocks of the calling thread, which must be the one that this was made by.
+    pub(crate) fn now(&self) -> Result<Reading> {
+        loop {
+            let queued_ns = self.waited_ns()?;
+            let (wall_ns, cpu_ns) = (clock::monotonic_ns(), clock::thread_cpu_ns());
+            if self.waited_ns()? == queued_ns {
+                return Ok(Reading { wall_ns, cpu_ns, queued_ns });
+            }
+        }
     }
 
     /// In nanoseconds, since the thread began.

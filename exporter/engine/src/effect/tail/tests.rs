@@ -179,7 +179,7 @@ fn plain_worst(
         let spreads =
             spread >= settings.min_spread && p99.as_secs_f64() >= settings.min_launch_p99_seconds;
         let is_heavy = ratio(excess, wall) >= settings.severities.medium
-            && ratio(total(offcpu.into_iter()), excess) >= settings.explained_share;
+            && ratio(total(offcpu.into_iter()), excess) >= OFF_CPU;
         if !spreads && (effect != Effect::LaunchTail || !is_heavy) {
             return None;
         }
@@ -210,12 +210,11 @@ proptest! {
         began in any::<bool>(),
         min_calls in prop_oneof![Just(1u64), 1u64..10_000],
         min_spread in prop_oneof![1.0f64..20.0, Just(1e6)],
-        explained_share in 0.0f64..=1.0,
         medium in 0.0f64..=1.0,
     ) {
         let severities = Severities { medium, ..Severities::default() };
         let settings =
-            Settings { min_calls, min_spread, explained_share, severities, ..Settings::default() };
+            Settings { min_calls, min_spread, severities, ..Settings::default() };
         let [first, second, third] = &process;
         let before = began.then_some(first);
         let wall = Nanos(2_000_000_000);

@@ -95,11 +95,10 @@ impl Fault for SlowWorkers {
         Ok(())
     }
 
-    fn step(&mut self, gpu: &mut Gpu, loss: Option<&Loss>) -> Result<()> {
+    fn before(&mut self, _gpu: &mut Gpu, loss: Option<&Loss>) -> Result<()> {
         match loss {
-            Some(loss) => loss.blocked(|| self.take_batch())?,
-            None => self.take_batch()?,
+            Some(loss) => loss.blocked(|| self.take_batch()),
+            None => self.take_batch(),
         }
-        gpu.step(&self.pace())
     }
 }

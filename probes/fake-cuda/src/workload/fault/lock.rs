@@ -1,6 +1,6 @@
 //! A mutex that another thread holds while it computes.
 
-use std::cell::UnsafeCell;
+use std::cell::{OnceCell, UnsafeCell};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -9,8 +9,11 @@ use anyhow::Result;
 use gpucause_fake_cuda::clock;
 
 use super::{Culprit, Fault};
+use crate::cli::FaultOptions;
 use crate::gpu::Gpu;
 use crate::loss::Loss;
+use crate::process::pin;
+use crate::thread_stats::RunQueue;
 
 const HOLDER: &str = "stats-flusher";
 /// How long the holder leaves the mutex alone.
@@ -24,7 +27,7 @@ unsafe impl Sync for Mutex {}
 
 static MUTEX: Mutex = Mutex(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
 static HOLDING: AtomicBool = AtomicBool::new(false);
-/// Off-CPU time of the calls that took the mutex.
+/// Time that the feeding thread was blocked for until it had the mutex.
 static WAITED_NS: AtomicU64 = AtomicU64::new(0);
 
 fn lock() {
@@ -37,30 +40,45 @@ fn unlock() {
     unsafe { libc::pthread_mutex_unlock(MUTEX.0.get()) };
 }
 
-/// Takes the mutex for a moment, and counts the time off the CPU until it was had.
-fn pass() {
-    let (start, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
-    lock();
-    let cpu = clock::thread_cpu_ns() - cpu;
-    let waited = (clock::monotonic_ns() - start).saturating_sub(cpu);
-    unlock();
-    WAITED_NS.fetch_add(waited, Ordering::Relaxed);
+thread_local! {
+    static CLOCKS: OnceCell<RunQueue> = const { OnceCell::new() };
+}
+
+/// Takes the mutex for a moment, and counts the time that the thread was blocked until it was had: what it waits for a CPU then is
+/// another's doing.
+fn pass() -> Result<()> {
+    CLOCKS.with(|clocks| {
+        if clocks.get().is_none() {
+            let _ = clocks.set(RunQueue::of_this_thread()?);
+        }
+        let Some(clocks) = clocks.get() else { return Ok(()) };
+        let start = clocks.now()?;
+        lock();
+        let end = clocks.now();
+        unlock();
+        WAITED_NS.fetch_add(end?.blocked_since(&start), Ordering::Relaxed);
+        Ok(())
+    })
 }
 
 extern "C-unwind" fn pass_in_call(_: *mut c_void) {
-    pass();
+    // A wait that is not measured is missing in the truth, which then does not agree.
+    let _ = pass();
 }
 
 /// The fault.
 pub(super) struct Held {
     held_ns: u64,
     inside: bool,
+    /// The holder's: on the feeding thread's it would preempt it, and have released the mutex by the time the other runs.
+    cpu: Option<usize>,
 }
 
 impl Held {
     /// The loop gets at most a step into each pause of the holder.
-    pub(super) fn new(strength: f64, inside: bool) -> Self {
-        Self { held_ns: super::added_ns(4_500_000, strength), inside }
+    pub(super) fn new(options: &FaultOptions, inside: bool) -> Self {
+        let held_ns = super::added_ns(4_500_000, options.strength);
+        Self { held_ns, inside, cpu: options.other_cpu().ok() }
     }
 }
 
@@ -70,8 +88,9 @@ impl Fault for Held {
     }
 
     fn prepare(&mut self, gpu: &mut Gpu) -> Result<()> {
-        let held = self.held_ns;
+        let (held, cpu) = (self.held_ns, self.cpu);
         thread::Builder::new().name(HOLDER.into()).spawn(move || {
+            let _ = cpu.map(pin);
             loop {
                 clock::sleep(FREE_NS);
                 lock();
@@ -92,11 +111,11 @@ impl Fault for Held {
         Ok(())
     }
 
-    fn step(&mut self, gpu: &mut Gpu, loss: Option<&Loss>) -> Result<()> {
+    fn before(&mut self, _gpu: &mut Gpu, loss: Option<&Loss>) -> Result<()> {
         if !self.inside {
-            pass();
+            pass()?;
         }
-        gpu.step(&self.pace())?;
+        // Of waits inside calls those of the step before.
         let waited = WAITED_NS.swap(0, Ordering::Relaxed);
         if let Some(loss) = loss {
             loss.add(waited);

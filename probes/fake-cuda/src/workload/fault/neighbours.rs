@@ -88,10 +88,8 @@ impl Contention {
 }
 
 impl Fault for Contention {
-    /// Launches that take their time, back to back: one in a few dozen meets the end of a slice of the scheduler. The GPU
-    /// is done when it is asked, so that the thread never sleeps.
     fn pace(&self) -> Pace {
-        Pace { host_ns: 400_000, launches: 30, launch_ns: 100_000, gpu_ns: 0 }
+        Pace::BUSY
     }
 
     fn kind(&self) -> Kind {

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 
 use super::{join, ns};
 use crate::cli::{Common, FaultOptions};
-use crate::fault::{self, Culprit, Name, Neighbours};
+use crate::fault::{self, Culprit, Faults, Losses, Name, Neighbours};
 use crate::gpu::Gpu;
-use crate::loss::Loss;
 use crate::process::{pin, set_comm, thread_id};
 use crate::session;
 use crate::thread_stats::ThreadStats;
@@ -35,11 +34,6 @@ fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-#[expect(clippy::cast_precision_loss, reason = "no run takes 2^53 ns")]
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
-
 /// What is known when the fault begins.
 fn head(options: &FaultOptions, culprit: Option<&Culprit>) -> Value {
     json!({
@@ -51,9 +45,9 @@ fn head(options: &FaultOptions, culprit: Option<&Culprit>) -> Value {
     })
 }
 
-fn truth(loss: &Loss) -> Result<Value> {
-    let (at, lost) = (clock::monotonic_ns(), loss.so_far_ns()?);
-    Ok(json!({ "at_ns": at, "at_unix": unix_seconds(), "lost_seconds": seconds(lost) }))
+fn truth(losses: &Losses) -> Result<Value> {
+    let (at, lost) = (clock::monotonic_ns(), losses.so_far()?);
+    Ok(join(json!({ "at_ns": at, "at_unix": unix_seconds() }), lost))
 }
 
 /// How far the program is.
@@ -69,7 +63,7 @@ struct Teller(Arc<Mutex<Stage>>);
 
 impl Teller {
     /// To be made before the feeding thread comes before all others: on its CPU the new thread might never begin.
-    fn start(loss: Loss, options: &FaultOptions) -> Result<Self> {
+    fn start(losses: Losses, options: &FaultOptions) -> Result<Self> {
         let stage = Arc::new(Mutex::new(Stage::Healthy));
         let (seen, every_ns, other) = (Arc::clone(&stage), options.every, options.other_cpu());
         thread::Builder::new().name("truth".into()).spawn(move || {
@@ -80,7 +74,9 @@ impl Teller {
                 let stage = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 let told = match *stage {
                     Stage::Healthy => Ok(()),
-                    Stage::Faulty => truth(&loss).and_then(|truth| say(&json!({ "truth": truth }))),
+                    Stage::Faulty => {
+                        truth(&losses).and_then(|truth| say(&json!({ "truth": truth })))
+                    }
                     Stage::Over => return,
                 };
                 if told.is_err() {
@@ -97,11 +93,11 @@ impl Teller {
 }
 
 /// A call that hangs never returns to the loop: the result is told beside it, and the process ends with that.
-fn end_beside(loss: Loss, options: &FaultOptions, head: Value) -> Result<()> {
+fn end_beside(losses: Losses, options: &FaultOptions, head: Value) -> Result<()> {
     let after_ns = ns(options.seconds);
     thread::Builder::new().name("end".into()).spawn(move || {
         clock::sleep(after_ns);
-        let told = truth(&loss).and_then(|truth| say(&join(head, truth)));
+        let told = truth(&losses).and_then(|truth| say(&join(head, truth)));
         std::process::exit(i32::from(told.is_err()));
     })?;
     Ok(())
@@ -120,42 +116,42 @@ fn helpers(cpu: usize) -> Result<()> {
 }
 
 pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
-    let mut fault = fault::of(common, options)?;
+    let mut faults = Faults::new(common, options)?;
     let mut noise = fault::noise(options)?;
     set_comm(common.comm.as_deref().unwrap_or(NAME))?;
     let mut gpu = Gpu::open(common)?;
-    fault.open(&gpu)?;
+    faults.open(&gpu)?;
     session::ready(common, &[thread_id()], &head(options, None))?;
     if !common.wait {
         clock::sleep(FIND_NS);
     }
-    let pace = fault.pace();
+    let pace = faults.pace();
     gpu.set_pace(&pace)?;
     gpu.step(&pace)?;
-    fault.prepare(&mut gpu)?;
+    faults.prepare(&mut gpu)?;
     noise.as_mut().map_or(Ok(()), Neighbours::go)?;
     if let Ok(other) = options.other_cpu() {
         helpers(other)?;
     }
-    let loss = Loss::new(fault.kind());
-    let teller = Teller::start(loss.clone(), options)?;
+    let losses = faults.losses();
+    let teller = Teller::start(losses.clone(), options)?;
     options.settle(options.cpu()?)?;
-    until(ns(options.baseline), || fault.step(&mut gpu, None))?;
+    until(ns(options.baseline), || faults.step(&mut gpu, false))?;
 
-    let head = head(options, fault.culprit().as_ref());
+    let head = head(options, faults.culprit().as_ref());
+    let head = join(head, json!({ "culprits": faults.culprits() }));
     let start = ThreadStats::now()?;
-    loss.begin()?;
-    fault.inject(&mut gpu)?;
+    faults.inject(&mut gpu)?;
     let at = json!({ "at_unix": unix_seconds(), "at_ns": clock::monotonic_ns() });
     say(&json!({ "injected": join(head.clone(), at) }))?;
     teller.set(Stage::Faulty);
     if matches!(options.name, Name::Hang | Name::HangIoctl) {
-        end_beside(loss.clone(), options, head.clone())?;
+        end_beside(losses, options, head.clone())?;
     }
-    until(ns(options.seconds), || fault.step(&mut gpu, Some(&loss)))?;
+    until(ns(options.seconds), || faults.step(&mut gpu, true))?;
     let thread = ThreadStats::now()?.since(&start);
     teller.set(Stage::Over);
-    let result = join(join(head, truth(&loss)?), json!({ "thread": thread }));
+    let result = join(join(head, truth(&faults.losses())?), json!({ "thread": thread }));
     session::finish(common, &result)
 }
 

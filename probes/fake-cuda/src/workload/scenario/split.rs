@@ -76,22 +76,10 @@ struct Spent {
 }
 
 impl Spent {
-    /// What has passed until now, on clocks that were read without a wait for the CPU between them.
-    fn now(queue: &RunQueue) -> Result<Self> {
-        loop {
-            let queued_ns = queue.waited_ns()?;
-            let now =
-                Self { wall_ns: clock::monotonic_ns(), cpu_ns: clock::thread_cpu_ns(), queued_ns };
-            if queue.waited_ns()? == queued_ns {
-                return Ok(now);
-            }
-        }
-    }
-
     fn measure(&mut self, queue: &RunQueue, act: impl FnOnce() -> Result<()>) -> Result<()> {
-        let start = Self::now(queue)?;
+        let start = queue.now()?;
         act()?;
-        let end = Self::now(queue)?;
+        let end = queue.now()?;
         self.queued_ns += end.queued_ns - start.queued_ns;
         self.cpu_ns += end.cpu_ns - start.cpu_ns;
         self.wall_ns += end.wall_ns - start.wall_ns;
