@@ -24,7 +24,10 @@
 #include "python.bpf.h"
 #include "recorded_call.bpf.h"
 #include "session.bpf.h"
+#include "frames.bpf.h"
+#include "launches.bpf.h"
 #include "stacks.bpf.h"
+#include "returns.bpf.h"
 
 #include "calls.bpf.c"
 #include "sched.bpf.c"

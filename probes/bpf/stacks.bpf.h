@@ -12,12 +12,6 @@
 /* A nested call begins no further below the call that makes it: what is further below is another stack. */
 #define NESTED_STACK (256 << 10)
 
-/* Of calls.bpf.c. */
-static __always_inline struct frame *frame_at(struct thread *thread, __u32 index);
-static __always_inline __u32 depth_of(const struct thread *thread);
-static __always_inline struct load *load_of(struct thread *thread);
-static __always_inline void count_launch(struct thread *thread);
-
 static __always_inline struct return_instance *newest_pending(struct task_struct *task)
 {
 	return task->utask ? task->utask->return_instances : 0;

@@ -23,7 +23,7 @@ use gpucause_probes::{Options, Probes, registry::Verdict};
 use caller::Child;
 use rival::Rival;
 
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 9;
 const CALLS: u64 = 300_000;
 const SWITCHES: u64 = 200_000;
 const DEADLINE: Duration = Duration::from_secs(20);
