@@ -2,12 +2,14 @@
 //! The size of an answer has a bound; the caller bounds the time.
 
 mod address;
+mod listeners;
 mod login;
 mod token;
 mod trust;
 
 use std::future::Future;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -110,7 +112,7 @@ impl Client {
         Ok(self)
     }
 
-    /// Shows the token of the first of these files that can be read, where nobody logs in.
+    /// Shows the token of the first of these files that can be read, where nobody logs in, to a server of the file's owner or of root.
     #[must_use]
     pub fn with_token_files(self, token_files: Vec<PathBuf>) -> Self {
         Self { token_files, ..self }
@@ -118,7 +120,15 @@ impl Client {
 
     /// What is shown, if anything.
     fn authorization(&self) -> Option<HeaderValue> {
-        let token = || self.token_files.iter().find_map(|path| Token::read(path).ok());
+        let port = self.address.target().1;
+        let token = || {
+            self.token_files.iter().find_map(|path| {
+                let owner = std::fs::metadata(path).ok()?.uid();
+                Token::read(path)
+                    .ok()
+                    .filter(|_| listeners::belong_to(owner, port).unwrap_or(false))
+            })
+        };
         self.login.clone().or_else(|| token()?.header().ok())
     }
 

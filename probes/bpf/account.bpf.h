@@ -6,7 +6,8 @@
  * it, so the sum of all cells plus the present moment is the wall time, in whatever order the additions happen: the call
  * programs add between phases, sched_switch adds between states, and one can come between any two instructions of the
  * other. Each has sums of its own, so that neither needs an atomic addition to keep the other's: in a launch that is the most
- * of what its account costs. What such a moment may get wrong is to which phase a few nanoseconds belong, never the sum. */
+ * of what its account costs. What such a moment may get wrong is to which phase time belongs, never the sum: a few nanoseconds, or a
+ * time slice where a thread is preempted while it changes its phase. */
 #pragma once
 
 #define STATE_RUNNING 0

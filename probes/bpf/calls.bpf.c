@@ -135,10 +135,12 @@ static __always_inline __u64 open_frame(struct pt_regs *ctx, struct thread *thre
 
 /* Ends open calls that were unwound. Returns false when the call that begins is one that must have no return probe, or whose hit
  * is the second one. */
-static __noinline bool begin_nested(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
+static __noinline bool begin_nested(struct pt_regs *ctx, struct thread *thread, __u64 cookie)
 {
+	__u32 op = op_of(cookie), link = link_of(cookie);
+
 	drop_cut(thread);
-	if (is_on_other_stack(thread, PT_REGS_SP(ctx))) {
+	if (cookie & ONE_LINK && is_on_other_stack(thread, PT_REGS_SP(ctx))) {
 		count_on_other_stack(ctx, thread, op, link);
 		return false;
 	}
@@ -167,7 +169,7 @@ static __noinline bool enter(struct pt_regs *ctx, struct task_struct *task, __u6
 	}
 	if (thread->off_since_ns)
 		mend_arrival(thread, task, bpf_ktime_get_ns());
-	if ((thread->depth || newest_pending(task)) && !begin_nested(ctx, thread, op, link))
+	if ((thread->depth || newest_pending(task)) && !begin_nested(ctx, thread, cookie))
 		return false;
 	if (!is_launch_class(op))
 		load_of(thread)->others++;
@@ -249,7 +251,7 @@ int call_session(struct pt_regs *ctx)
 		return 0;
 	}
 	count_call();
-	return !enter(ctx, task, cookie_of(ctx, run));
+	return !enter(ctx, task, cookie_of(ctx, run) | ONE_LINK);
 }
 
 /* For kernels >= 6.6: two links a library. */

@@ -8,6 +8,8 @@
 
 /* In place of a cookie: the place on the stack is enough. */
 #define ANY_CALL (~0ULL)
+/* Beside op and link: entry and return are one link, so that a call can be spared its return probe. */
+#define ONE_LINK (1ULL << 32)
 
 static __always_inline __u16 op_of(__u64 cookie)
 {

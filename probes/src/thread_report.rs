@@ -10,6 +10,9 @@ use gpucause_abi::record::{ACCOUNT_CELLS, AccountRecord, STATES, ThreadRecord};
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Reason, State};
 
+/// How long a record takes to be copied at most: a cell that is larger than the wall time by more was not copied as one.
+const COPYING: u64 = 100_000_000;
+
 /// The cells as they are kept, in times.
 pub(crate) fn time_account(record: &AccountRecord) -> TimeAccount {
     let mut account = TimeAccount::default();
@@ -27,10 +30,16 @@ pub(crate) fn settle(now: u64, thread: &ThreadRecord) -> (TimeAccount, Nanos) {
     let mut cells = cells(thread);
     let mut running = phase * STATES + State::Running.index();
     let mut is_open = false;
-    for (index, cell) in cells.iter_mut().enumerate().filter(|(_, cell)| is_negative(**cell)) {
-        *cell = cell.wrapping_add(now);
-        running = index;
-        is_open = true;
+    let most = wall.saturating_add(COPYING);
+    for (index, cell) in cells.iter_mut().enumerate().filter(|(_, cell)| **cell > most) {
+        let open = cell.wrapping_add(now);
+        if open <= most {
+            (*cell, running, is_open) = (open, index, true);
+            continue;
+        }
+        // The thread got a CPU, or left one, and changed its phase between the copies of the two parts of a cell.
+        let closed = cell.wrapping_sub(now);
+        *cell = if closed <= most { closed } else { 0 };
     }
     // A thread that came back and left again since it reported has its report's interval in the account already: adding it
     // then makes the sum wrong rather than right.
@@ -204,6 +213,29 @@ mod tests {
         assert_eq!(time.total(), wall);
         assert_eq!(time.at(Phase::Launch, State::Running), Nanos(400));
         assert_eq!(time.at(Phase::Host, State::Running), Nanos(0));
+    }
+
+    #[test]
+    fn a_cell_whose_parts_were_copied_at_two_moments_has_no_more_than_the_wall_time() {
+        const SECOND: u64 = 1_000_000_000;
+        let (began, now) = (5_000 * SECOND, 5_010 * SECOND);
+        let mut thread = thread(record(&[(Phase::Host, State::Running, 2 * SECOND)]));
+        thread.account_since_ns = began;
+        // It got a CPU after the account was copied, and entered a call before this was.
+        thread.moved_ns[Phase::Host as usize] = now - 10;
+        thread.moved_ns[Phase::Launch as usize] = 0u64.wrapping_sub(now - 10);
+        let (time, wall) = settle(now, &thread);
+        assert_eq!(wall, Nanos(10 * SECOND));
+        assert_eq!(time.at(Phase::Host, State::Running), Nanos(2 * SECOND - 10));
+        assert_eq!(time.total(), wall);
+        // It left the CPU in a call, which returned after it was back.
+        let mut thread =
+            ThreadRecord { account: record(&[(Phase::Launch, State::Running, SECOND)]), ..thread };
+        thread.moved_ns[Phase::Launch as usize] = now - 10;
+        thread.moved_ns[Phase::Host as usize] = 0u64.wrapping_sub(now - 10);
+        let (time, wall) = settle(now, &thread);
+        assert_eq!(time.at(Phase::Launch, State::Running), Nanos(SECOND - 10));
+        assert_eq!(time.total(), wall);
     }
 
     #[test]

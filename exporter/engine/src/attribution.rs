@@ -4,6 +4,8 @@
 //! When it is named it is charged with what it took in the evaluations before as well, as far as they are remembered, the process had
 //! warmed up and no other cause was charged with it. A call that hangs is charged from its beginning.
 
+use std::collections::HashMap;
+
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::{Nanos, ProcId, Tid};
 
@@ -40,11 +42,15 @@ impl Attribution<'_> {
         let (now, unix) = (self.moment.snapshot.taken_at, self.moment.unix_seconds);
         let mut named = Vec::with_capacity(found.len());
         // Even what may pass is not another's.
-        let mut pending = TimeAccount::default();
+        let mut pending: HashMap<Tid, TimeAccount> = HashMap::new();
         for finding in found {
             let Some(subject) = scene.subjects.get(finding.subject) else { continue };
             match self.ledger.standing(scene, &finding, (self.look, now)) {
-                Standing::Pending => pending.merge(&finding.taken),
+                Standing::Pending => {
+                    if let Some(tid) = finding.tid {
+                        pending.entry(tid).or_default().merge(&finding.taken);
+                    }
+                }
                 Standing::Named { unseen } => {
                     if let Some(tid) = finding.tid {
                         self.charged.add(subject.now.id, self.look, tid, &finding.taken);
@@ -68,7 +74,7 @@ impl Attribution<'_> {
         subject: &Subject<'_>,
         finding: &Finding,
         unseen: u64,
-        pending: &TimeAccount,
+        pending: &HashMap<Tid, TimeAccount>,
     ) -> Cost {
         let since = (unseen > 0).then(|| since(self.past, subject, unseen)).flatten();
         let Some((past, looks)) = since else {
@@ -83,7 +89,7 @@ impl Attribution<'_> {
             let now = |short| claim(&subject.span(), &short, phases);
             let earlier = less(all, &own(&subject.short).map(now).unwrap_or_default());
             let first = self.look.saturating_sub(looks);
-            let left = less(thread.time, pending);
+            let left = pending.get(&thread.tid).map_or(thread.time, |own| less(thread.time, own));
             let whole = (left, delta.wall, first);
             taken.merge(&self.add_earlier(subject.now.id, thread.tid, earlier, whole));
         }

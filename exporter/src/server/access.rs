@@ -42,7 +42,7 @@ pub(super) fn hint(token_file: Option<&TokenFile>, url: &str) -> String {
     match token_file.and_then(TokenFile::path) {
         Some(path) => format!(
             "causal chains require credentials. On this host run gpucause as root, or show the token of {path}: \
-             curl -H \"Authorization: Bearer $(sudo cat {path})\" {url}{chains}; {REMOTE}",
+             sudo cat {path} | sed 's/^/Authorization: Bearer /' | curl -H @- {url}{chains}; {REMOTE}",
             path = path.display(),
             chains = super::api::CHAINS,
         ),

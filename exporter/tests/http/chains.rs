@@ -61,7 +61,7 @@ fn a_proxy_on_this_host_shows_others_no_chains() {
     assert_eq!(status, 401);
     let file = server.runtime.path().join(format!("{}.token", server.address.port()));
     let curl = format!(
-        "curl -H \"Authorization: Bearer $(sudo cat {})\" http://{}{CHAINS}",
+        "sudo cat {} | sed 's/^/Authorization: Bearer /' | curl -H @- http://{}{CHAINS}",
         file.display(),
         server.address
     );

@@ -20,17 +20,17 @@ impl Reader {
         processes: &BTreeMap<u32, ProcessSnapshot>,
         reported: &HashSet<u32>,
         began: Nanos,
-    ) -> Result<(), ReadError> {
+    ) {
         for (id, process) in processes {
             let is_silent = process.ended.is_none()
                 && process.first_seen < began
                 && !reported.contains(id)
                 && !Path::new(&format!("/proc/{}", process.tgid.0)).exists();
-            if is_silent {
-                self.end(process.tgid, *id)?;
+            // It is tried again at the next reading: this one is as good without it.
+            if is_silent && let Err(error) = self.end(process.tgid, *id) {
+                tracing::warn!(%error, pid = process.tgid.0, "the account of a process that is gone stays open");
             }
         }
-        Ok(())
     }
 
     /// Ends all that are still tracked. To be called when nothing is attached and

@@ -68,7 +68,7 @@ impl Reader {
             }
             if let Some(live) = &live {
                 let reported = live.iter().map(|report| report.proc_id).collect();
-                self.end_unseen(processes, &reported, began)?;
+                self.end_unseen(processes, &reported, began);
             }
             let entries = ended.len() as u64;
             for (id, account) in ended {

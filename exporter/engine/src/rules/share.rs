@@ -125,7 +125,7 @@ pub(super) struct Blocked {
     pub(super) mechanism: &'static str,
     /// What the thread was meanwhile.
     pub(super) state: &'static str,
-    /// A template, see [`tell`].
+    /// A template, see [`tell`](mod@crate::tell).
     pub(super) sentence: &'static str,
     pub(super) fix: &'static str,
 }
