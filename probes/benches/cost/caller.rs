@@ -12,6 +12,8 @@ use nix::sys::time::TimeValLike as _;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
+use crate::Series;
+
 /// Parts that calls and switches are timed in.
 pub(crate) const BATCHES: u64 = 50;
 
@@ -69,20 +71,20 @@ pub(crate) fn run_real(count: u64) -> Result<()> {
     Ok(())
 }
 
-/// How long a call takes: the CPU time of the thread, as other load is not to count, in the fastest of many batches, as what the
-/// host and its other guests do to the rest does not count either.
+/// How long a call takes: the CPU time of the thread, as other load is not to count, in the median of many batches, as what the
+/// host and its other guests do to a few of them is not either.
 fn each(count: u64, call: impl Fn() -> i32) -> Result<f64> {
     let batch = count / BATCHES;
-    let mut fastest = f64::INFINITY;
+    let mut batches = Series::new("batches");
     for _ in 0..BATCHES {
         let start = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
         for _ in 0..batch {
             call();
         }
         let end = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
-        fastest = fastest.min((end - start).num_nanoseconds() as f64 / batch as f64);
+        batches.runs.push((end - start).num_nanoseconds() as f64 / batch as f64);
     }
-    Ok(fastest)
+    Ok(batches.median())
 }
 
 /// Binds the calling thread to one CPU.

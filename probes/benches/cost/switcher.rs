@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use crate::Series;
 use crate::caller::{BATCHES, only_on};
 
-/// Makes the switches when told to, and prints the nanoseconds that each took in the fastest batch.
+/// Makes the switches when told to, and prints the nanoseconds that each took in the median batch.
 pub(crate) fn run(count: u64) -> Result<()> {
     only_on(0)?;
     let (mut from_peer, mut to_main) = std::io::pipe()?;
@@ -23,17 +24,17 @@ pub(crate) fn run(count: u64) -> Result<()> {
     });
     let mut byte = [0];
     let batch = count / BATCHES;
-    let mut each = f64::INFINITY;
+    let mut batches = Series::new("batches");
     for _ in 0..BATCHES {
         let start = Instant::now();
         for _ in 0..batch / 2 {
             to_peer.write_all(&byte)?;
             from_peer.read_exact(&mut byte)?;
         }
-        each = each.min(start.elapsed().as_nanos() as f64 / batch as f64);
+        batches.runs.push(start.elapsed().as_nanos() as f64 / batch as f64);
     }
     drop(to_peer);
     peer.join().map_err(|_| anyhow::anyhow!("the peer panicked"))??;
-    println!("{each}");
+    println!("{}", batches.median());
     Ok(())
 }
