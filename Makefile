@@ -10,7 +10,7 @@
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
 # make dashboards-picture  the dashboards as pictures of real data, below target/dashboards; fails when a query has no answer
-# make bench  what the probes cost, as ratios of interleaved runs, and what the daemon, a page and a look for causes take
+# make bench  what the probes cost, as ratios of interleaved runs, and what the daemon, a page and an evaluation of causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
 
 CARGO ?= cargo
@@ -99,7 +99,7 @@ bench: stand-ins
 	$(SUDO) $(CARGO) bench --workspace --features gpucause-probes/bench --bench cost
 	$(SUDO) $(CARGO) bench --workspace --features gpucause-probes/bench --bench daemon
 	$(CARGO) bench --workspace --features gpucause-probes/bench --bench page
-	$(CARGO) bench --workspace --features gpucause-probes/bench --bench look
+	$(CARGO) bench --workspace --features gpucause-probes/bench --bench evaluation
 
 tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc

@@ -151,8 +151,8 @@ def start_servers(stack, args, port):
 
 
 def start_workload(stack, args, events):
-    # Nothing else on this host is to disturb it, however busy that is. A neighbour could not disturb who comes before all.
-    contended = args.scenario in ("incident", "cpu-contention")
+    # Nothing else on this host is to disturb it, however busy that is. A real-time thread has no competitors, and no CPU limit.
+    contended = args.scenario in ("incident", "cpu-contention", "cpu-limit")
     before, first = (["nice", "-n", "-20"], []) if contended else ([], ["--undisturbed"])
     child = stack.start("workload", [*before, workload(args), "scenario", args.scenario, *first, "--with-parent",
                                      "--libs", workload(args).parent, "--comm", "demo-trainer", "--baseline", args.healthy, "--seconds", 86400,
@@ -212,6 +212,8 @@ def tell_alert(receiver, alert, since):
         f"{notes.get('summary')} investigations/{runbook}")
     if not resolved:
         print("          " + " ".join(notes.get("description", "").split()), flush=True)
+        if "command" in notes:
+            print("          On that host: " + notes["command"], flush=True)
 
 
 def follow(stack, args, events):

@@ -10,43 +10,42 @@ use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, Engine, Moment, Stall};
 
-use crate::clock::WallClock;
-use crate::process_details::ProcessDetails;
+use crate::observation::Observation;
+use crate::pipeline::Details;
 use crate::process_details::place::Places;
 use crate::server::node_name;
-use crate::throttling::Throttled;
 
 /// Between two looks. A chain needs two in a row that show all of it, so that it is told within three of them, 5 s; each costs
 /// a copy of the accounts.
 pub const LOOK_EVERY: Duration = Duration::from_millis(1500);
 
-/// All that is known at one moment.
-pub(crate) fn moment(
-    mut snapshot: Snapshot,
-    details: &HashMap<ProcId, Arc<ProcessDetails>>,
-    clock: WallClock,
-    throttled: HashMap<ProcId, Throttled>,
-    throttled_gpus: HashMap<String, f64>,
-) -> Moment {
-    rank_by_launcher(&mut snapshot.processes, details);
-    let unix_seconds = clock.unix_seconds(snapshot.taken_at);
-    let mut moment = Moment::new(Arc::new(snapshot), unix_seconds);
+/// An observation as the engine reads it.
+pub(crate) fn moment(observation: &Observation, throttled_gpus: HashMap<String, f64>) -> Moment {
+    let mut snapshot = Arc::clone(&observation.snapshot);
+    rank_by_launcher(&mut snapshot, &observation.details);
+    let unix_seconds = observation.clock.unix_seconds(snapshot.taken_at);
+    let mut moment = Moment::new(snapshot, unix_seconds);
     moment.throttled_cgroups =
-        throttled.into_iter().map(|(id, throttled)| (id, throttled.time)).collect();
+        observation.throttled.iter().map(|(&id, throttled)| (id, throttled.time)).collect();
     moment.throttled_gpus = throttled_gpus;
     moment
 }
 
 /// Who joined its communicator before it was observed has the rank that its launcher gave it. Workers inherit that, and are no
 /// ranks: they take no part in collectives.
-fn rank_by_launcher(
-    processes: &mut [ProcessSnapshot],
-    details: &HashMap<ProcId, Arc<ProcessDetails>>,
-) {
-    let unknown =
-        |process: &&mut ProcessSnapshot| process.rank.is_none() && !process.collectives.is_empty();
-    for process in processes.iter_mut().filter(unknown) {
-        process.rank = details.get(&process.id).and_then(|details| details.launched_as());
+fn rank_by_launcher(snapshot: &mut Arc<Snapshot>, details: &Details) {
+    let rank = |process: &ProcessSnapshot| {
+        let unknown = process.rank.is_none() && !process.collectives.is_empty();
+        details.get(&process.id).filter(|_| unknown)?.launched_as()
+    };
+    let ranks = snapshot.processes.iter().map(rank).enumerate();
+    let ranks: Vec<_> = ranks.filter(|(_, rank)| rank.is_some()).collect();
+    if ranks.is_empty() {
+        return;
+    }
+    let processes = &mut Arc::make_mut(snapshot).processes;
+    for (index, rank) in ranks {
+        processes[index].rank = rank;
     }
 }
 
@@ -70,18 +69,28 @@ pub(crate) struct Chains {
     engine: Mutex<Engine>,
     /// Where processes of this host run; `None` where the accounts are of another.
     places: Option<Places>,
+    /// PIDs of the processes that were evaluated last; `None` before.
+    evaluated: Mutex<Option<Vec<u32>>>,
 }
 
 impl Chains {
     /// Of accounts that need not be of this host.
     pub(crate) fn new(settings: Settings) -> Self {
-        Self { engine: Mutex::new(Engine::new(settings)), places: None }
+        Self {
+            engine: Mutex::new(Engine::new(settings)),
+            places: None,
+            evaluated: Mutex::default(),
+        }
     }
 
     /// Of this host.
     pub(crate) fn of_this_host(settings: Settings) -> Self {
         let engine = Engine::new(settings).on_host(&node_name());
-        Self { engine: Mutex::new(engine), places: Some(Places::default()) }
+        Self {
+            engine: Mutex::new(engine),
+            places: Some(Places::default()),
+            evaluated: Mutex::default(),
+        }
     }
 
     /// Goes by other settings from now on; what was found stays.
@@ -92,7 +101,9 @@ impl Chains {
     /// Looks at the accounts; tells chains that are new in the log.
     pub(crate) fn look(&self, moment: Moment) {
         let known = self.ids();
+        let pids = moment.snapshot.processes.iter().map(|process| process.tgid.0).collect();
         self.engine().look(moment);
+        *self.evaluated.lock().unwrap_or_else(PoisonError::into_inner) = Some(pids);
         self.place();
         // Told when the engine is free again: a log that nobody reads must not hold up scrapes.
         for chain in self.chains().iter().filter(|chain| !known.contains(&chain.id)) {
@@ -103,6 +114,7 @@ impl Chains {
     /// There is nothing to look at.
     pub(crate) fn end(&self) {
         self.engine().end();
+        *self.evaluated.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
     }
 
     fn ids(&self) -> HashSet<String> {
@@ -135,6 +147,11 @@ impl Chains {
     /// The chains alone.
     pub(crate) fn chains(&self) -> Vec<Chain> {
         self.engine().chains().into_iter().cloned().collect()
+    }
+
+    /// PIDs of the processes that were evaluated last.
+    pub(crate) fn evaluated(&self) -> Option<Vec<u32>> {
+        self.evaluated.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn findings(&self) -> Findings {
@@ -179,6 +196,7 @@ fn log(chain: &Chain) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process_details::ProcessDetails;
     use gpucause_abi::Tgid;
     use gpucause_abi::op::OpId;
     use gpucause_abi::snapshot::Comm;
@@ -187,26 +205,28 @@ mod tests {
         ProcessSnapshot::new(ProcId(id), Tgid(1), Comm(*b"train\0\0\0\0\0\0\0\0\0\0\0"))
     }
 
-    fn ranks(launched_as: [&str; 2], processes: &mut [ProcessSnapshot]) -> Vec<Option<(u32, u32)>> {
+    fn ranks(launched_as: [&str; 2], processes: &[ProcessSnapshot]) -> Vec<Option<(u32, u32)>> {
         let [rank, world_size] = launched_as.map(Into::into);
         let details = Arc::new(ProcessDetails { rank, world_size, ..ProcessDetails::default() });
         let details = processes.iter().map(|process| (process.id, Arc::clone(&details))).collect();
-        rank_by_launcher(processes, &details);
-        processes.iter().map(|process| process.rank).collect()
+        let mut snapshot =
+            Arc::new(Snapshot { processes: processes.to_vec(), ..Snapshot::default() });
+        rank_by_launcher(&mut snapshot, &details);
+        snapshot.processes.iter().map(|process| process.rank).collect()
     }
 
     #[test]
     fn a_rank_that_joined_before_it_was_observed_is_the_launchers_and_its_workers_are_none() {
         let mut rank = process(1);
         rank.collectives = vec![(OpId(0), 8)];
-        assert_eq!(ranks(["2", "4"], &mut [rank, process(2)]), [Some((2, 4)), None]);
+        assert_eq!(ranks(["2", "4"], &[rank, process(2)]), [Some((2, 4)), None]);
     }
 
     #[test]
     fn a_communicator_that_was_seen_tells_the_rank_better_than_the_launcher() {
         let mut rank = process(1);
         (rank.collectives, rank.rank) = (vec![(OpId(0), 8)], Some((1, 2)));
-        assert_eq!(ranks(["2", "4"], &mut [rank]), [Some((1, 2))]);
+        assert_eq!(ranks(["2", "4"], &[rank]), [Some((1, 2))]);
     }
 
     #[test]
@@ -214,7 +234,7 @@ mod tests {
         let mut rank = process(1);
         rank.collectives = vec![(OpId(0), 8)];
         for launched_as in [["", ""], ["1", ""], ["", "4"], ["4", "4"]] {
-            assert_eq!(ranks(launched_as, std::slice::from_mut(&mut rank)), [None]);
+            assert_eq!(ranks(launched_as, std::slice::from_ref(&rank)), [None]);
         }
     }
 }

@@ -91,12 +91,14 @@ impl Upstream {
     pub fn view(&self, now: Instant) -> (Vec<Arc<Family>>, State) {
         let kept = self.kept();
         let page = kept.page.as_ref().filter(|(_, at)| !self.is_stale(*at, now));
+        let families = page.map(|(families, _)| families.clone()).unwrap_or_default();
         let state = State {
             up: kept.health == Health::Good,
             age: page.map(|(_, at)| now.saturating_duration_since(*at)),
             failures: REASONS.iter().copied().zip(kept.failures).collect(),
         };
-        (page.map(|(families, _)| families.clone()).unwrap_or_default(), state)
+        drop(kept);
+        (families, state)
     }
 
     fn is_stale(&self, at: Instant, now: Instant) -> bool {
@@ -111,6 +113,7 @@ impl Upstream {
             Ok(families) => {
                 kept.page = Some((families.into_iter().map(Arc::new).collect(), now));
                 kept.health = Health::Good;
+                drop(kept);
                 if before != Health::Good {
                     tracing::info!(%url, "dcgm-exporter's metrics are on the page");
                 }
@@ -124,8 +127,10 @@ impl Upstream {
                     kept.page = None;
                 }
                 let stale = kept.page.is_none();
-                kept.health = Health::Failing { reason, stale };
-                if before == kept.health {
+                let health = Health::Failing { reason, stale };
+                kept.health = health;
+                drop(kept);
+                if before == health {
                     return;
                 }
                 if stale {

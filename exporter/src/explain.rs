@@ -57,8 +57,7 @@ fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<Outcome> {
 
 async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<Outcome> {
     let answer = node::chains(client).await?;
-    let observation = answer.observed(args.since.as_secs_f64(), here(), &args.wanted());
-    let incident = Incident::of_wanted(answer.node, answer.chains, observation, &args.wanted());
+    let incident = Incident::of_answer(answer, args.since.as_secs_f64(), here(), &args.wanted());
     print(if args.json {
         serde_json::to_string_pretty(&incident).context("the report is not JSON")?
     } else {

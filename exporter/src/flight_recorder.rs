@@ -6,12 +6,11 @@ mod folder;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use gpucause_abi::Nanos;
-use gpucause_engine::Moment;
 use gpucause_engine::chain::{Cause, Chain, Severity};
 use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer};
 use gpucause_probes::host_clock::clock_error;
@@ -19,9 +18,10 @@ use gpucause_probes::recorder::{Dump, Recorder, RecorderError, RecorderSettings}
 use tokio::signal::unix::Signal;
 use tokio::time::MissedTickBehavior;
 
-use crate::chains::LOOK_EVERY;
+use crate::chains::{LOOK_EVERY, moment};
 use crate::clock::{WallClock, monotonic_now};
 use crate::daemon::Daemon;
+use crate::observation::Observation;
 use crate::record::chronicle::{Chronicle, Written};
 use crate::server::{Source as _, node_name};
 use crate::version;
@@ -79,7 +79,7 @@ struct Scene {
     now: Nanos,
     clock: WallClock,
     dump: Dump,
-    moment: Option<Moment>,
+    observation: Option<Arc<Observation>>,
 }
 
 /// Writes a file when there is something to write about.
@@ -154,7 +154,7 @@ impl FlightRecorder {
     /// Makes a file about each chain that is new.
     fn attend(&self) {
         let chains = self.daemon.chains();
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.memory();
         memory.attended.retain(|id| chains.iter().any(|chain| chain.id == *id));
         let mut fresh = Vec::new();
         for chain in chains.iter().filter(|chain| chain.severity >= LEAST_SEVERITY) {
@@ -169,15 +169,21 @@ impl FlightRecorder {
             memory.begun.insert(chain.cause, Instant::now());
             fresh.push(Some(chain));
         }
+        drop(memory);
         self.record(&fresh);
-        self.make_room_for_stacks(&mut memory);
+        self.make_room_for_stacks();
+    }
+
+    /// To be held for no longer than it takes to look something up.
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kernel forgets no stack by itself. Looked for only once there was no room for one.
-    fn make_room_for_stacks(&self, memory: &mut Memory) {
+    fn make_room_for_stacks(&self) {
         let made = self.recorder.stackless().and_then(|stackless| {
-            if stackless > memory.stackless {
-                memory.stackless = stackless;
+            let before = std::mem::replace(&mut self.memory().stackless, stackless);
+            if stackless > before {
                 self.recorder.forget_stacks()?;
             }
             Ok(())
@@ -215,8 +221,8 @@ impl FlightRecorder {
     fn scene(&self) -> anyhow::Result<Scene> {
         let now = monotonic_now();
         let dump = self.recorder.last(self.time)?;
-        let moment = self.daemon.moment().context("the accounts cannot be read")?;
-        Ok(Scene { now, clock: WallClock::now(), dump, moment })
+        let observation = self.daemon.observe_any().context("the accounts cannot be read")?;
+        Ok(Scene { now, clock: WallClock::now(), dump, observation })
     }
 
     fn write(&self, scene: &Scene, chain: Option<&Chain>) -> anyhow::Result<PathBuf> {
@@ -261,8 +267,9 @@ impl FlightRecorder {
         let mut chronicle = Chronicle::new(writer, scene.clock);
         chronicle.writer.set_lost_events(scene.dump.missed);
         // First, since it says what the processes are called.
-        if let Some(moment) = scene.moment.clone() {
-            chronicle.look(&self.recorder, &self.daemon, moment)?;
+        if let Some(observation) = &scene.observation {
+            let moment = moment(observation, HashMap::new());
+            chronicle.look(&self.recorder, &self.daemon, (observation, moment))?;
         }
         chronicle.events(&self.recorder, &scene.dump.events)?;
         let Written { nameless, .. } = chronicle.finish()?;

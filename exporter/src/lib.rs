@@ -1,6 +1,6 @@
 //! gpucause: tells why a GPU is not being fed.
 //!
-//! A scrape copies the kernel's accounts into an [`observation`], [`collector`]s turn it into [`family`] values, an
+//! A [`sampler`] copies the kernel's accounts into an [`observation`], [`collector`]s turn it into [`family`] values, an
 //! [`exposition`] encoder writes them, and the [`server`] hands them out.
 
 pub mod budget;
@@ -38,6 +38,7 @@ pub mod nodes;
 pub mod nvml;
 pub mod observation;
 mod observing;
+mod pipeline;
 pub mod privileges;
 pub mod process_details;
 pub mod process_selection;
@@ -45,6 +46,7 @@ pub mod query;
 pub mod record;
 pub mod replay;
 pub mod retention;
+pub mod sampler;
 pub mod serve;
 pub mod server;
 pub mod service_manager;

@@ -100,18 +100,24 @@ impl LifeCycle {
         folded
     }
 
-    /// Leaves the processes that a page tells apart; returns the sum of all others.
-    pub(crate) fn page(&mut self, processes: &mut Vec<ProcessSnapshot>) -> Option<ProcessSnapshot> {
+    /// Leaves the processes that are tracked individually; returns the sum of all others.
+    pub(crate) fn limit(
+        &mut self,
+        processes: &mut Vec<ProcessSnapshot>,
+    ) -> Option<ProcessSnapshot> {
         self.folding.assign(processes);
-        let sum = self.folding.split(processes);
+        self.folding.split(processes)
+    }
+
+    /// A page shows these.
+    pub(crate) fn exported(&mut self, processes: &[ProcessSnapshot]) {
         self.told = processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
-        sum
     }
 }
 
 /// The time of a live thread is completed at each look, and a stretch caught while it changed may be told a moment short the
 /// next time. Counters must not step back, so the larger is told.
-pub(crate) fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnapshot]) {
+fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnapshot]) {
     let mut telling = HashMap::with_capacity(processes.len());
     for process in processes.iter_mut().filter(|process| process.dispatches) {
         if let Some(before) = told.get(&process.id) {
@@ -127,10 +133,7 @@ pub(crate) fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [
 
 /// A thread that ends while the others report is in the sum of its process a moment late, and a process that ends then has no
 /// sum.
-pub(crate) fn keep_faults_up(
-    told: &mut HashMap<ProcId, [u64; FAULTS]>,
-    processes: &mut [ProcessSnapshot],
-) {
+fn keep_faults_up(told: &mut HashMap<ProcId, [u64; FAULTS]>, processes: &mut [ProcessSnapshot]) {
     let mut telling = HashMap::with_capacity(processes.len());
     for process in processes {
         let before = told.get(&process.id).copied();

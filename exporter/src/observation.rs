@@ -1,4 +1,5 @@
-//! All that one scrape knows: what collectors turn into families.
+//! All that is known of a host at one time: what pages, chains, tables and recordings are made of. It does not change once it is
+//! made.
 
 use crate::chains::Findings;
 use crate::clock::WallClock;
@@ -20,7 +21,7 @@ pub struct Observation {
     /// Whether processes are observed, and since when.
     pub state: ObservationState,
     /// The copy of the kernel maps, without the processes whose retention is over.
-    pub snapshot: Snapshot,
+    pub snapshot: Arc<Snapshot>,
     /// What `/proc` says of the processes.
     pub details: HashMap<ProcId, Arc<ProcessDetails>>,
     /// What became of each probe.
@@ -80,7 +81,7 @@ impl Observation {
         let processes_live = live.count() as u64;
         Self {
             state: Period::attached(clock.unix_seconds(since)).into(),
-            snapshot,
+            snapshot: Arc::new(snapshot),
             details: HashMap::new(),
             probes: Vec::new(),
             attach_gaps: Vec::new(),

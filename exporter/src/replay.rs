@@ -2,6 +2,7 @@
 //! incident.
 
 mod player;
+mod recorded;
 mod stage;
 
 use std::path::Path;
@@ -13,6 +14,7 @@ use gpucause_investigations::recording::{self, NodeIndex, Recording};
 use crate::cli::ReplayArgs;
 use crate::server::{Limits, shutdown_signal};
 use player::{Player, Stop};
+use recorded::RecordedSampler;
 use stage::Stage;
 
 /// Threads for scrapes.
@@ -30,14 +32,15 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     for address in server.addresses() {
         tracing::info!(%address, "listening");
     }
-    let stage = Arc::new(Stage::new(&config));
+    let stage = Arc::new(Stage::default());
     let (stop, stopped) = Stop::channel();
     let player =
         Player { recording, node, speed: args.speed.0, stage: Arc::clone(&stage), stopped };
+    let sampler = RecordedSampler::new(&config);
     let (ended, over) = tokio::sync::oneshot::channel();
     let exit = args.exit;
     let playing = std::thread::Builder::new().name("replay".into()).spawn(move || {
-        let played = player.play();
+        let played = player.play(sampler);
         if exit || played.is_err() {
             // Nobody waits any more when a signal came first.
             let _ = ended.send(());

@@ -13,6 +13,11 @@ pub struct Policy {
     pub max_ended: usize,
 }
 
+impl Policy {
+    /// Keeps every process.
+    pub const FOREVER: Self = Self { keep_for: Duration::MAX, max_ended: usize::MAX };
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self { keep_for: Duration::from_secs(300), max_ended: 256 }

@@ -12,6 +12,7 @@ use crate::chains::LOOK_EVERY;
 use crate::config::reload::{ConfigSource, Reloader};
 use crate::daemon::{Daemon, REAP_EVERY};
 use crate::flight_recorder::FlightRecorder;
+use crate::sampler::SampleError;
 use crate::server::{
     Readiness, Server, Source as _, TelemetryPath, reload_channel, shutdown_signal,
 };
@@ -63,8 +64,8 @@ pub fn until_signal(
                 if over_http {
                     server = server.with_reload(handle);
                 }
-                let (daemon, gates) = (Arc::clone(daemon), server.gates());
-                let reloader = Reloader::new(source, daemon, gates, manager.clone())
+                let (daemon, limits) = (Arc::clone(daemon), server.limits_handle());
+                let reloader = Reloader::new(source, daemon, limits, manager.clone())
                     .context("cannot catch SIGHUP")?;
                 Some(tokio::spawn(reloader.run(requests)))
             }
@@ -128,6 +129,10 @@ async fn reap(daemon: Arc<Daemon>, progress: Progress) {
         let reaper = Arc::clone(&daemon);
         match tokio::task::spawn_blocking(move || reaper.reap()).await {
             Ok(Ok(())) => {}
+            Ok(Err(error @ SampleError::Panicked)) => {
+                tracing::error!(%error, "dropping accounts of ended processes failed");
+                continue;
+            }
             Ok(Err(error)) => {
                 tracing::warn!(%error, "accounts of ended processes were not dropped");
             }
@@ -147,7 +152,11 @@ async fn look(daemon: Arc<Daemon>, progress: Progress) {
         ticks.tick().await;
         let looker = Arc::clone(&daemon);
         match tokio::task::spawn_blocking(move || looker.look()).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(_)) => {}
+            Ok(Err(error @ SampleError::Panicked)) => {
+                tracing::error!(%error, "looking for causal chains failed");
+                continue;
+            }
             Ok(Err(error)) => tracing::warn!(%error, "causal chains were not looked for"),
             Err(error) => {
                 tracing::error!(%error, "looking for causal chains failed");

@@ -1,7 +1,7 @@
 //! How long observed processes were out of CPU quota: what their control groups tell, from when each process was first asked
 //! for. The kernel keeps these counts for groups, not for processes, and a group is held back when any above it is.
 
-mod hierarchy;
+pub(crate) mod hierarchy;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use gpucause_abi::Tgid;
-use gpucause_probes::ReadError;
 use nix::unistd::Uid;
 
 use crate::cli::TopArgs;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::process_details::place::Places;
+use crate::sampler::SampleError;
 use crate::server::shutdown_signal;
 use batch::Printer;
 use host::Host;
-use model::{Sampler, View};
+use model::{Intervals, View};
 use screen::Look;
 
 /// How long the libraries in use may take to be found.
@@ -44,8 +44,8 @@ struct Source<'a> {
 
 impl Source<'_> {
     /// What happened since the last time.
-    fn next(&self, sampler: &mut Sampler) -> Result<View, ReadError> {
-        let mut view = sampler.next(self.daemon.observe()?, self.only);
+    fn next(&self, intervals: &mut Intervals) -> Result<View, SampleError> {
+        let mut view = intervals.next(self.daemon.observe()?, self.only);
         view.name_owners(|pid, comm| self.places.of(pid.0, Some(comm))?.owner());
         Ok(view)
     }
@@ -118,10 +118,10 @@ fn print(source: &Source<'_>, show: &Show, stopped: &Receiver<()>) -> io::Result
             return Ok(());
         }
     }
-    let (mut sampler, mut printer) = (Sampler::default(), Printer::default());
+    let (mut intervals, mut printer) = (Intervals::default(), Printer::default());
     let mut left = show.count;
     loop {
-        match source.next(&mut sampler) {
+        match source.next(&mut intervals) {
             Ok(mut view) => {
                 if view.elapsed.is_some() {
                     state::State::default().arrange(&mut view.rows);

@@ -7,13 +7,14 @@
 mod chains;
 #[path = "fixture/http_client.rs"]
 mod http_client;
+#[path = "http/huge_page.rs"]
+mod huge_page;
 #[path = "fixture/snapshot.rs"]
 mod snapshot;
 
 use gpucause::collector::{Collectors, Selection};
 use gpucause::exposition::Format;
-use gpucause::family::{Family, Sink, Value};
-use gpucause::metric::PROBE_INFO;
+use gpucause::family::Sink;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
 use gpucause::token_file::TokenFile;
 use gpucause_engine::chain::Chain;
@@ -138,10 +139,9 @@ struct Gate(Arc<(Mutex<(usize, bool)>, Condvar)>);
 impl Gate {
     fn wait_for_scrapes(&self, count: usize) {
         let (lock, changed) = &*self.0;
-        let state = lock.lock().unwrap();
-        let (state, _) =
-            changed.wait_timeout_while(state, DEADLINE, |state| state.0 < count).unwrap();
-        assert_eq!(state.0, count);
+        let waits = |state: &mut (usize, bool)| state.0 < count;
+        let waited = changed.wait_timeout_while(lock.lock().unwrap(), DEADLINE, waits);
+        assert_eq!(waited.unwrap().0.0, count);
     }
 
     fn open(&self) {
@@ -157,10 +157,10 @@ impl Source for Gate {
 
     fn scrape(&self, _: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let (lock, changed) = &*self.0;
-        let mut state = lock.lock().unwrap();
-        state.0 += 1;
+        lock.lock().unwrap().0 += 1;
         changed.notify_all();
-        drop(changed.wait_timeout_while(state, DEADLINE, |state| !state.1).unwrap());
+        let closed = |state: &mut (usize, bool)| !state.1;
+        drop(changed.wait_timeout_while(lock.lock().unwrap(), DEADLINE, closed).unwrap());
         Ok(snapshot::families().into_iter().try_for_each(|family| page.own(family))?)
     }
 
@@ -436,52 +436,6 @@ fn scrapes_beyond_the_limit_wait_and_are_then_refused() {
     gate.open();
     assert_eq!(first.join().unwrap(), 200);
     assert_eq!(get(address, "/metrics").status, 200);
-}
-
-/// Has a page of 32 MiB.
-struct Huge;
-
-impl Source for Huge {
-    fn collectors(&self) -> Vec<&'static str> {
-        Collectors::default().names()
-    }
-
-    fn scrape(&self, _: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
-        let path = "x".repeat(64 * 1024);
-        for number in 0..512 {
-            let mut family = Family::new(&PROBE_INFO);
-            let labels = [number.to_string().into(), path.clone().into(), "attached".into()];
-            family.push(labels, Value::Integer(1));
-            page.own(family)?;
-        }
-        Ok(())
-    }
-
-    fn chains(&self) -> Vec<Chain> {
-        Vec::new()
-    }
-
-    fn observation(&self) -> ObservationState {
-        Period::attached(0.0).into()
-    }
-
-    fn ready(&self) -> Readiness {
-        Readiness::Ready
-    }
-}
-
-#[test]
-fn clients_that_do_not_take_their_huge_pages_keep_no_other_out() {
-    let server = serve(Huge);
-    let mut idle = Vec::new();
-    for _ in 0..Limits::default().scrapes {
-        let mut stream = connect(server.address);
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        // Its page is being sent.
-        stream.read_exact(&mut [0; 12]).unwrap();
-        idle.push(stream);
-    }
-    assert!(get(server.address, "/metrics").body.len() > 32 << 20);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod wanted;
 use gpucause_engine::chain::{Cause, Chain, Severity, Victim};
 use serde::Serialize;
 
+use crate::node::Chains;
 use crate::observation::{Observed, Outcome};
 
 pub use fleet::{FailureReport, FleetNode, FleetReport};
@@ -32,6 +33,9 @@ pub struct Incident {
     pub observation: Observed,
     /// Chains that are not shown, since they were not asked for.
     pub left_out: usize,
+    /// The process that is asked about, where the node does not observe it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unobserved_pid: Option<u32>,
     /// The worst chain whose cause is known; the worst of all when none is.
     pub root_cause: Option<Chain>,
     /// The others, the worst first.
@@ -81,6 +85,21 @@ impl Incident {
         Self::of_wanted(node, chains, observation, &Wanted::default())
     }
 
+    /// What a node answered, as far as it is asked for. `here` is as in [`Chains::observed`].
+    #[must_use]
+    pub fn of_answer(answer: Chains, seconds: f64, here: f64, wanted: &Wanted) -> Self {
+        let observation = answer.observed(seconds, here, wanted);
+        let observed = answer.processes;
+        let incident = Self::of_wanted(answer.node, answer.chains, observation, wanted);
+        let is_unknown = |pid: &u32| observed.is_some_and(|observed| !observed.contains(pid));
+        match wanted.pid.filter(is_unknown) {
+            Some(pid) if incident.root_cause.is_none() => {
+                Self { outcome: Outcome::NotObserved, unobserved_pid: Some(pid), ..incident }
+            }
+            _ => incident,
+        }
+    }
+
     /// Of those of them that are asked for.
     #[must_use]
     pub fn of_wanted(
@@ -106,7 +125,17 @@ impl Incident {
         let root = known.or(if others.is_empty() { None } else { Some(0) });
         let root_cause = root.map(|at| others.remove(at));
         let outcome = observation.outcome(root_cause.is_some());
-        Self { node, outcome, observation, left_out: 0, root_cause, others, timeline, processes }
+        Self {
+            node,
+            outcome,
+            observation,
+            left_out: 0,
+            unobserved_pid: None,
+            root_cause,
+            others,
+            timeline,
+            processes,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 mod address;
 mod listeners;
 mod login;
+pub mod pool;
 mod token;
 mod trust;
 

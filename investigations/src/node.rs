@@ -166,6 +166,9 @@ pub struct Chains {
     /// Whether the node observes its processes; `None` where its version is too old to report it.
     #[serde(default)]
     pub observation: Option<ObservationState>,
+    /// PIDs of the processes that are observed; `None` where the node's version is too old to report them.
+    #[serde(default)]
+    pub processes: Option<Vec<u32>>,
     /// The worst first.
     pub chains: Vec<Chain>,
 }

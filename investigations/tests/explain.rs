@@ -5,6 +5,7 @@ use gpucause_engine::chain::{
 };
 use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_investigations::explain::{Incident, Wanted, render};
+use gpucause_investigations::node::Chains;
 use gpucause_investigations::observation::{Observed, Outcome};
 
 fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain {
@@ -191,6 +192,32 @@ fn a_healthy_node_says_so_of_the_time_that_it_observed() {
         "OBSERVATION  attached since 2023-11-15 11:55:00 UTC: every launch is timed\n\
          node1: no causal chain. No host-side cause of GPU starvation was found from 2023-11-15 11:55:00 to 2023-11-15 12:00:00 UTC.\n"
     );
+}
+
+#[test]
+fn a_process_that_the_node_does_not_observe_is_not_called_healthy() {
+    let answer = |processes| Chains {
+        node: "node1".into(),
+        now: Some(NOON),
+        watched_since: None,
+        observation: Some(Period::attached(NOON - 900.0).into()),
+        processes,
+        chains: Vec::new(),
+    };
+    let of = |processes, pid| {
+        let wanted = Wanted { pid, ..Wanted::default() };
+        let incident = Incident::of_answer(answer(processes), 300.0, NOON, &wanted);
+        (incident.outcome, render(&incident, true))
+    };
+    let (outcome, report) = of(Some(vec![41, 43]), Some(42));
+    assert_eq!(outcome, Outcome::NotObserved);
+    assert!(
+        report.contains("node1: PID 42 is NOT OBSERVED: ") && !report.contains("no causal chain"),
+        "{report}"
+    );
+    for (processes, pid) in [(Some(vec![42]), Some(42)), (Some(vec![]), None), (None, Some(42))] {
+        assert_eq!(of(processes, pid).0, Outcome::NothingFound);
+    }
 }
 
 #[test]

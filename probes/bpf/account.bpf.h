@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Where the wall time of a dispatcher thread goes, by phase and state, from its first traced call on; and that of the main
- * thread of a worker, from when it is first seen.
+/* Wall time of a dispatcher thread by phase and state, from its first traced call on; also of a worker's main thread,
+ * from when it is first seen.
  *
- * A stretch of running time is open from the moment that was subtracted from its cell until the moment that is added to
- * it, so the sum of all cells plus the present moment is the wall time, in whatever order the additions happen: the call
- * programs add between phases, sched_switch adds between states, and one can come between any two instructions of the
- * other. Each has sums of its own, so that neither needs an atomic addition to keep the other's: in a launch that is the most
- * of what its account costs. What such a moment may get wrong is to which phase time belongs, never the sum: a few nanoseconds, or a
- * time slice where a thread is preempted while it changes its phase. */
+ * A stretch of running time is open: its start was subtracted from its cell, its end is added later. So all cells plus
+ * the current time add up to wall time, in any order of additions: call programs add between phases, sched_switch adds
+ * between states, and one may interrupt the other anywhere. Each has its own sums, which saves atomic additions, most of
+ * the cost of accounting for a launch. A race may assign time to the wrong phase, never change the sum: a few
+ * nanoseconds, or a time slice when a thread is preempted while it changes its phase. */
 #pragma once
 
 #define STATE_RUNNING 0
@@ -44,8 +43,8 @@ static __always_inline void move_running(struct thread *thread, __u32 phase, __u
 		thread->moved_ns[phase] += ns;
 }
 
-/* The running thread goes from one phase to another at `now`, when its off-CPU time was `offcpu`. Off-CPU time since then was
- * charged to the old phase; the change is moved behind it. */
+/* Changes the phase of the running thread at `now`, when its off-CPU time was `offcpu`. Off-CPU time since then was
+ * charged to the old phase; it is moved to the new one. */
 static __always_inline void change_phase(struct thread *thread, __u32 to, __u64 now, __u64 offcpu)
 {
 	__u32 from = thread->phase;
@@ -57,8 +56,8 @@ static __always_inline void change_phase(struct thread *thread, __u32 to, __u64 
 	*(volatile __u32 *)&thread->phase = to;
 }
 
-/* Adds the account of a thread that ends to that of its process. Readers look again when the counts of begun and done
- * flushes differ or have moved. */
+/* Adds the account of an exiting thread to that of its process. Readers retry when the counts of begun and done flushes
+ * differ or have changed. */
 static __noinline void close_account(struct thread *thread)
 {
 	__u32 proc_id = thread->proc_id;
@@ -74,7 +73,7 @@ static __noinline void close_account(struct thread *thread)
 	account_add(thread, thread->phase, STATE_RUNNING, bpf_ktime_get_ns());
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (!proc) {
-		/* User space has deleted the process already. */
+		/* Already deleted by user space. */
 		thread->account_since_ns = 0;
 		return;
 	}

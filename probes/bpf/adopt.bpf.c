@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Children that are older than the tracking of their parent, such as data-loader workers that were forked before the first
- * CUDA call. Run by user space when a process has become a dispatcher; children that come later are seen at fork. */
+/* Children older than the tracking of their parent, such as data-loader workers forked before the first CUDA call. Run
+ * by user space when a process has become a dispatcher; later children are seen at fork. */
 
 SEC("iter/task")
 int adopt_workers(struct bpf_iter__task *ctx)
@@ -19,8 +19,8 @@ int adopt_workers(struct bpf_iter__task *ctx)
 	if (!parent_id || bpf_map_lookup_elem(&tracked, &tgid))
 		return 0;
 	child_id = track_process(task, tgid, *parent_id, EVENT_SEEN);
-	/* Its threads get their records when they are next seen. Had the last one been past its exit before the child was tracked,
-	 * nobody else would end it. */
+	/* Its threads get records when they are next seen. If the last thread had exited before the child was tracked,
+	 * nobody would end the process. */
 	if (child_id && BPF_CORE_READ(task, signal, live.counter) <= 0)
 		end_process(tgid, child_id, false);
 	return 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* What the arguments of a call tell: bytes copied, taken, given back and sent, and ranks. Read at entry, booked at return, for
- * outermost calls that succeed: what the driver does for the runtime is not counted twice. The names of kernels are an
+/* Accounting from call arguments: bytes copied, allocated, freed and sent, and ranks. Read at entry, recorded at return, for
+ * successful outermost calls, so that the driver's part of a runtime call is not counted twice. Kernel names are an
  * exception, see has_arguments.
  *
- * Device memory is known by what the call that took it gave out: an address, an array, a handle. One map holds them all:
- * arrays and handles are addresses of the driver's own records in host memory, where no device address can lie. */
+ * Device memory is identified by the result of its allocation: an address, an array or a handle. One map has all of them:
+ * arrays and handles are host addresses, which no device address can equal. */
 #pragma once
 
 /* CU_MEMORYTYPE_HOST and CU_MEMORYTYPE_UNIFIED; what lies between is on the device. */
@@ -27,9 +27,9 @@ static __always_inline __u32 user_int(__u64 address)
 	return word;
 }
 
-/* The word at a place that `Abi` in Rust gives an argument: a register, or a word of the stack. All registers are read at fixed
- * offsets first: the verifier refuses a context pointer that clang has added an index to. */
-static __noinline __u64 argument(struct pt_regs *ctx, __u32 place)
+/* Reads an argument from the location that `Abi` in Rust defines: a register, or a word of the stack. All registers are
+ * read at fixed offsets first: the verifier rejects a context pointer with a variable offset. */
+static __noinline __u64 argument(struct pt_regs *ctx, __u32 location)
 {
 	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx), third = PT_REGS_PARM3(ctx);
 	__u64 fourth = PT_REGS_PARM4(ctx), fifth = PT_REGS_PARM5(ctx), sixth = PT_REGS_PARM6(ctx);
@@ -46,7 +46,7 @@ static __noinline __u64 argument(struct pt_regs *ctx, __u32 place)
 	barrier_var(fourth);
 	barrier_var(fifth);
 	barrier_var(sixth);
-	switch (place) {
+	switch (location) {
 	case 1:
 		return first;
 	case 2:
@@ -68,14 +68,13 @@ static __noinline __u64 argument(struct pt_regs *ctx, __u32 place)
 	default:
 		break;
 	}
-	return place < ARGUMENT_STACK ? 0 : user_word(PT_REGS_SP(ctx) + 8 * (place - ARGUMENT_STACK));
+	return location < ARGUMENT_STACK ? 0 : user_word(PT_REGS_SP(ctx) + 8 * (location - ARGUMENT_STACK));
 }
 
-/* The address of a structure of more than two words that is passed by value: it lies on the stack, or a register has its
- * address. */
-static __always_inline __u64 structure(struct pt_regs *ctx, __u32 place)
+/* The address of a structure of more than two words passed by value: on the stack, or in a register. */
+static __always_inline __u64 structure(struct pt_regs *ctx, __u32 location)
 {
-	return place < ARGUMENT_STACK ? argument(ctx, place) : PT_REGS_SP(ctx) + 8 * (place - ARGUMENT_STACK);
+	return location < ARGUMENT_STACK ? argument(ctx, location) : PT_REGS_SP(ctx) + 8 * (location - ARGUMENT_STACK);
 }
 
 static __always_inline __u32 kind_of_memory(__u32 source, __u32 destination)
@@ -100,7 +99,7 @@ static __noinline __u32 copy_kind(struct pt_regs *ctx, const volatile struct op_
 	return kind <= COPY_P2P ? kind : COPY_DEFAULT;
 }
 
-/* Bytes of an ncclDataType_t. */
+/* Size of an ncclDataType_t. */
 static __always_inline __u32 datatype_bytes(__u32 datatype)
 {
 	switch (datatype) {
@@ -120,7 +119,7 @@ static __always_inline __u32 datatype_bytes(__u32 datatype)
 	}
 }
 
-/* A length of an array; those that it does not have are 0. */
+/* A dimension of an array; missing ones are 0. */
 static __always_inline __u64 length_at(__u64 address)
 {
 	__u64 length = user_word(address);
@@ -128,13 +127,13 @@ static __always_inline __u64 length_at(__u64 address)
 	return length ? length : 1;
 }
 
-/* Bits of an element by its cudaChannelFormatDesc, which begins with those of its four channels. */
+/* Bits per element from a cudaChannelFormatDesc, which starts with those of its four channels. */
 static __noinline __u32 element_bits(__u64 format)
 {
 	return user_int(format) + user_int(format + 4) + user_int(format + 8) + user_int(format + 12);
 }
 
-/* Bytes of a channel by its CUarray_format; formats that are compressed in blocks count as one byte. */
+/* Bytes per channel from a CUarray_format; block-compressed formats count as one byte. */
 static __always_inline __u32 channel_bytes(__u32 format)
 {
 	switch (format) {
@@ -157,7 +156,7 @@ static __always_inline __u32 channel_bytes(__u32 format)
 	}
 }
 
-/* Bytes of an array by its CUDA_ARRAY_DESCRIPTOR or CUDA_ARRAY3D_DESCRIPTOR. */
+/* Bytes of an array from its CUDA_ARRAY_DESCRIPTOR or CUDA_ARRAY3D_DESCRIPTOR. */
 static __noinline __u64 described_bytes(__u64 descriptor, __u32 lengths)
 {
 	__u64 element = descriptor + 8 * lengths;
@@ -168,28 +167,28 @@ static __noinline __u64 described_bytes(__u64 descriptor, __u32 lengths)
 	return cells * channel_bytes(user_int(element)) * user_int(element + 4);
 }
 
-/* Takes an allocation out of the map and returns its bytes. Done before it is freed: once it is, another thread may be given
- * the address, and book that, before this one has returned. */
-static __noinline __u64 withdraw(__u32 proc_id, __u64 address)
+/* Removes an allocation from the map and returns its bytes. Done before the free: afterwards another thread may get and
+ * record the same address before this call returns. */
+static __noinline __u64 take_allocation(__u32 proc_id, __u64 address)
 {
 	struct allocation_key key = { .address = address, .proc_id = proc_id };
 	__u64 *amount = bpf_map_lookup_elem(&allocations, &key);
 	struct proc *proc;
-	__u64 withdrawn;
+	__u64 taken;
 
-	/* Allocated before the daemon came, or not device memory. */
+	/* Allocated before the daemon started, or not device memory. */
 	if (!amount)
 		return 0;
-	withdrawn = *amount;
+	taken = *amount;
 	if (bpf_map_delete_elem(&allocations, &key))
 		return 0;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)
 		__sync_fetch_and_add(&proc->allocations, -1);
-	return withdrawn;
+	return taken;
 }
 
-/* Bytes that an allocation asks for; with a pitch, the rows of it. */
+/* Requested bytes of an allocation; with a pitch, its number of rows. */
 static __noinline __u64 asked_bytes(struct pt_regs *ctx, const volatile struct op_info *info)
 {
 	__u64 box, cells;
@@ -213,7 +212,7 @@ static __noinline __u64 asked_bytes(struct pt_regs *ctx, const volatile struct o
 	}
 }
 
-/* A cudaMemcpy3DBatchOp, and where its width in bytes, height and depth are. */
+/* A cudaMemcpy3DBatchOp, with the offsets of width in bytes, height and depth. */
 #define BOX_BYTES 112
 #define BOX_EXTENT_AT 80
 
@@ -235,7 +234,7 @@ static long add_copy(__u64 index, void *context)
 	return 0;
 }
 
-/* Bytes of a call that makes many copies. */
+/* Bytes of a batched copy. */
 static __noinline __u64 batch_bytes(struct pt_regs *ctx, const volatile struct op_info *info)
 {
 	struct batch batch = { .at = argument(ctx, info->first), .stride = sizeof(__u64) };
@@ -282,12 +281,12 @@ static __noinline void read_arguments(struct pt_regs *ctx, const volatile struct
 		break;
 	case ARGS_ALLOC_PITCH:
 	case ARGS_ALLOC_EXTENT:
-		/* The pitch is known at return; until then its address is kept where it will be multiplied. */
+		/* The pitch is known at return; until then its address is stored here. */
 		frame->bytes = asked_bytes(ctx, info);
 		frame->function = info->role == ARGS_ALLOC_PITCH ? argument(ctx, 2) : pointer + 8;
 		break;
 	case ARGS_FREE:
-		frame->bytes = withdraw(proc_id, pointer);
+		frame->bytes = take_allocation(proc_id, pointer);
 		break;
 	case ARGS_COLLECTIVE:
 		frame->bytes = argument(ctx, info->first) * datatype_bytes(argument(ctx, info->second));
@@ -322,8 +321,8 @@ static __noinline void bytes_add(__u32 proc_id, __u16 what, __u16 which, __u64 a
 	__sync_fetch_and_add(total, amount);
 }
 
-/* A process has a bounded part of the map, so that one cannot take it from all others. What finds no room counts as freed at
- * once: its release could not be told, and in use for ever it would look like a leak. */
+/* A process may use a bounded part of the map. Allocations beyond the limit count as freed at once: their release would
+ * not be seen, and they would look like a leak. */
 static __noinline void remember_allocation(__u32 proc_id, __u64 address, __u64 amount)
 {
 	struct allocation_key key = { .address = address, .proc_id = proc_id };
@@ -339,7 +338,7 @@ static __noinline void remember_allocation(__u32 proc_id, __u64 address, __u64 a
 	bytes_add(proc_id, BYTES_FREED, 0, amount);
 }
 
-static __noinline void book_allocation(__u32 proc_id, __u64 address, __u64 amount)
+static __noinline void record_allocation(__u32 proc_id, __u64 address, __u64 amount)
 {
 	struct allocation_key key = { .address = address, .proc_id = proc_id };
 	__u64 *before;
@@ -348,7 +347,7 @@ static __noinline void book_allocation(__u32 proc_id, __u64 address, __u64 amoun
 		return;
 	bytes_add(proc_id, BYTES_ALLOCATED, 0, amount);
 	before = bpf_map_lookup_elem(&allocations, &key);
-	/* What is given out again is free: it went with its context, or with a call that was not seen. */
+	/* The address is free: it was released with its context, or by an unseen call. */
 	if (before) {
 		bytes_add(proc_id, BYTES_FREED, 0, *before);
 		*before = amount;
@@ -357,8 +356,8 @@ static __noinline void book_allocation(__u32 proc_id, __u64 address, __u64 amoun
 	remember_allocation(proc_id, address, amount);
 }
 
-/* A call that frees is over, with this code: what it was to free is gone, or still there. */
-static __noinline void book_release(__u32 proc_id, struct frame *frame, __u32 code)
+/* A free returned with this code: the memory is gone, or still allocated. */
+static __noinline void record_release(__u32 proc_id, struct frame *frame, __u32 code)
 {
 	if (!frame->bytes)
 		return;
@@ -368,7 +367,7 @@ static __noinline void book_release(__u32 proc_id, struct frame *frame, __u32 co
 		remember_allocation(proc_id, frame->pointer, frame->bytes);
 }
 
-/* Copies of up to 4 KiB are of class 0, and each class is up to 16 times as large as the one before. */
+/* Class 0 is up to 4 KiB; each next class is up to 16 times as large. */
 static __always_inline __u32 size_class(__u64 amount)
 {
 	__u32 class = 0;
@@ -378,7 +377,7 @@ static __always_inline __u32 size_class(__u64 amount)
 	return class;
 }
 
-static __noinline void book_rank(__u32 proc_id, __u64 ranks_and_rank)
+static __noinline void record_rank(__u32 proc_id, __u64 ranks_and_rank)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
 
@@ -388,12 +387,12 @@ static __noinline void book_rank(__u32 proc_id, __u64 ranks_and_rank)
 	proc->rank_plus_one = (__u32)ranks_and_rank + 1;
 }
 
-/* The outermost call has returned with `code` after `ns`. */
-static __noinline void book_arguments(__u32 proc_id, const volatile struct op_info *info, struct frame *frame, __u64 ns,
-				      __u32 code)
+/* The outermost call returned `code` after `ns`. */
+static __noinline void record_arguments(__u32 proc_id, const volatile struct op_info *info, struct frame *frame,
+					__u64 ns, __u32 code)
 {
 	if (info->role == ARGS_FREE)
-		book_release(proc_id, frame, code);
+		record_release(proc_id, frame, code);
 	if (code)
 		return;
 	switch (info->role) {
@@ -410,17 +409,17 @@ static __noinline void book_arguments(__u32 proc_id, const volatile struct op_in
 	case ARGS_ALLOC_ARRAY:
 	case ARGS_ALLOC_ARRAY_EXTENT:
 	case ARGS_ALLOC_ARRAY_DESCRIBED:
-		book_allocation(proc_id, user_word(frame->pointer), frame->bytes);
+		record_allocation(proc_id, user_word(frame->pointer), frame->bytes);
 		break;
 	case ARGS_ALLOC_PITCH:
 	case ARGS_ALLOC_EXTENT:
-		book_allocation(proc_id, user_word(frame->pointer), user_word(frame->function) * frame->bytes);
+		record_allocation(proc_id, user_word(frame->pointer), user_word(frame->function) * frame->bytes);
 		break;
 	case ARGS_COLLECTIVE:
 		bytes_add(proc_id, BYTES_COLLECTIVE, frame->op, frame->bytes);
 		break;
 	case ARGS_RANK:
-		book_rank(proc_id, frame->bytes);
+		record_rank(proc_id, frame->bytes);
 		break;
 	default:
 		break;

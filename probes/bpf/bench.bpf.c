@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* What gpucause's programs are measured against: the same probes with an empty program, and with one that sends every
- * call to user space, as event-driven tracers do. Built for the benchmark only. */
+/* Baselines of the benchmark: the same probes with an empty program, and with one that sends every call to user space,
+ * as event-driven tracers do. */
 #include "kernel_types.h"
 /* Makes bpf_tracing.h use the kernel's register names, as kernel_types.h does. */
 #define __VMLINUX_H__
@@ -29,7 +29,7 @@ int BPF_PROG(empty_waking, struct task_struct *task)
 	return 0;
 }
 
-/* As large as the event of a tracer that reports times, ids, arguments and a name. */
+/* Size of a typical tracer event: times, ids, arguments and a name. */
 struct event {
 	__u64 start_ns, end_ns, id, op, arguments[2];
 	char comm[16];

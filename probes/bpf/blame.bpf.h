@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Whom a thread waited for, by name: another process by that of its leader, a thread of the same process by its own.
+/* The task that a thread waited for, by name: another process by that of its leader, a thread of the same process by its
+ * own.
  *
- * A wakeup happens in the context of some task, but interrupts wake too, and then that task is a bystander. Kernels do not
- * all tell a program which it is, so a waker is named only when it was in a system call that wakes such waiters; all else
- * is the kernel's doing: a timer, a device, a network card. */
+ * A wakeup runs in the context of some task, which is unrelated if an interrupt caused it. Not all kernels report which it
+ * was, so a waker is named only when it is in a system call that wakes such waiters; other wakeups are the kernel's: a
+ * timer, a device, a network card. */
 #pragma once
 
 static __always_inline long syscall_number(const struct pt_regs *regs)
@@ -15,20 +16,20 @@ static __always_inline long syscall_number(const struct pt_regs *regs)
 #endif
 }
 
-/* Makes the party none of the tasks, under this name. */
-static __always_inline void set_nobody(struct party *party, __u64 text)
+/* Sets a name without a task. */
+static __always_inline void set_nobody(struct other_task *other, __u64 text)
 {
-	((__u64 *)party->comm)[0] = text;
-	((__u64 *)party->comm)[1] = 0;
-	party->tgid = 0;
-	party->relation = RELATION_NONE;
+	((__u64 *)other->comm)[0] = text;
+	((__u64 *)other->comm)[1] = 0;
+	other->tgid = 0;
+	other->relation = RELATION_NONE;
 }
 
 #define NAME_IDLE 0x656c6469ULL       /* "idle" */
 #define NAME_KERNEL 0x6c656e72656bULL /* "kernel" */
 #define NAME_OTHER 0x726568746fULL    /* "other" */
 
-/* What a task of another process is to the process `proc_id`. */
+/* The relation of another process's task to the process `proc_id`. */
 static __noinline __u32 relation_of(struct task_struct *task, __u32 tgid, __u32 proc_id)
 {
 	struct thread *thread;
@@ -45,26 +46,26 @@ static __noinline __u32 relation_of(struct task_struct *task, __u32 tgid, __u32 
 	return proc && proc->parent_id == proc_id ? RELATION_WORKER : RELATION_OTHER;
 }
 
-/* Names a task as threads of process `proc_id`, whose kernel-side number is `own_tgid`, see it. */
-static __noinline void name_task(struct party *party, struct task_struct *task, __u32 own_tgid, __u32 proc_id)
+/* Names a task as seen by threads of process `proc_id`, whose thread-group id is `own_tgid`. */
+static __noinline void name_task(struct other_task *other, struct task_struct *task, __u32 own_tgid, __u32 proc_id)
 {
 	__u32 tgid = BPF_CORE_READ(task, tgid);
 
 	if (!tgid) {
-		set_nobody(party, NAME_IDLE);
+		set_nobody(other, NAME_IDLE);
 		return;
 	}
-	party->tgid = tgid;
+	other->tgid = tgid;
 	if (tgid == own_tgid) {
-		party->relation = RELATION_THREAD;
-		bpf_probe_read_kernel(party->comm, COMM_LEN, &task->comm);
+		other->relation = RELATION_THREAD;
+		bpf_probe_read_kernel(other->comm, COMM_LEN, &task->comm);
 		return;
 	}
-	party->relation = relation_of(task, tgid, proc_id);
-	bpf_probe_read_kernel(party->comm, COMM_LEN, &BPF_CORE_READ(task, group_leader)->comm);
+	other->relation = relation_of(task, tgid, proc_id);
+	bpf_probe_read_kernel(other->comm, COMM_LEN, &BPF_CORE_READ(task, group_leader)->comm);
 }
 
-/* Remembers who wakes the thread, and what the waker's system call can wake. */
+/* Remembers the task that wakes the thread, and what its system call can wake. */
 static __noinline void note_waker(struct thread *thread)
 {
 	struct task_struct *waker = bpf_get_current_task_btf();
@@ -86,14 +87,14 @@ static __noinline void note_waker(struct thread *thread)
 		thread->waker_busy_since_ns = of_waker->busy_since_ns;
 }
 
-/* Whether a thread that idles waits so: for work, for a message, for time to pass. */
+/* Whether an idle thread waits like this: for work, a message or a time. */
 static __always_inline bool is_idle(__u32 reason)
 {
 	return reason == REASON_FUTEX || reason == REASON_POLL || reason == REASON_NET || reason == REASON_SLEEP ||
 	       reason == REASON_OTHER;
 }
 
-/* Makes `waker` the name to blame for a wait of this reason. */
+/* Sets the `waker` to blame for a wait of this reason. */
 static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 {
 	__u32 needed;
@@ -116,33 +117,33 @@ static __always_inline void settle_waker(struct thread *thread, __u32 reason)
 		set_nobody(&thread->waker, NAME_KERNEL);
 }
 
-/* A process has a bounded part of the map: programs that give each of their threads a name of its own would fill it. Its
- * threads have entries of their own in half of that. */
-static __always_inline bool has_room_for_name(struct proc *proc, __u32 tid)
+/* A process may use a bounded part of the map, as programs could give each thread its own name. Half of it is for
+ * entries by thread. */
+static __always_inline bool may_add_name(struct proc *proc, __u32 tid)
 {
-	__u32 room = tid ? MAX_NAMES / 2 : MAX_NAMES;
+	__u32 limit = tid ? MAX_NAMES / 2 : MAX_NAMES;
 
-	return proc->names < room && __sync_fetch_and_add(&proc->names, 1) < room;
+	return proc->names < limit && __sync_fetch_and_add(&proc->names, 1) < limit;
 }
 
-/* The entry of a new name, or that of all others when the process has too many; then the party is made nobody. */
-static __noinline struct blamed *new_blamed(struct blame_key *key, struct party *party)
+/* The entry of a new name, or of `other` when the process has too many; `other` then has that name. */
+static __noinline struct blamed *new_blamed(struct blame_key *key, struct other_task *other)
 {
 	__u32 proc_id = key->proc_id;
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
 	struct blamed *blamed;
 
-	/* User space has deleted the process already, and would never delete the entry. */
+	/* User space has deleted the process and would never delete the entry. */
 	if (!proc)
 		return 0;
-	if (!has_room_for_name(proc, key->tid)) {
+	if (!may_add_name(proc, key->tid)) {
 		key->tid = 0;
 		blamed = bpf_map_lookup_elem(&blame, key);
 		if (blamed)
 			return blamed;
-		if (!has_room_for_name(proc, 0)) {
-			set_nobody(party, NAME_OTHER);
-			__builtin_memcpy(key->comm, party->comm, COMM_LEN);
+		if (!may_add_name(proc, 0)) {
+			set_nobody(other, NAME_OTHER);
+			__builtin_memcpy(key->comm, other->comm, COMM_LEN);
 			blamed = bpf_map_lookup_elem(&blame, key);
 			if (blamed)
 				return blamed;
@@ -155,25 +156,25 @@ static __noinline struct blamed *new_blamed(struct blame_key *key, struct party 
 	return blamed;
 }
 
-static __noinline void blame_add(__u64 victim, __u32 wait, struct party *party, __u64 ns, __u64 held)
+static __noinline void blame_add(__u64 victim, __u32 wait, struct other_task *other, __u64 ns, __u64 held)
 {
 	struct blame_key key = { .proc_id = victim, .tid = victim >> 32, .reason = wait, .phase = wait >> 16 };
 	struct blamed *blamed;
 
-	__builtin_memcpy(key.comm, party->comm, COMM_LEN);
+	__builtin_memcpy(key.comm, other->comm, COMM_LEN);
 	blamed = bpf_map_lookup_elem(&blame, &key);
 	if (!blamed)
-		blamed = new_blamed(&key, party);
+		blamed = new_blamed(&key, other);
 	if (!blamed)
 		return;
 	__sync_fetch_and_add(&blamed->total_ns, ns);
 	if (held)
 		__sync_fetch_and_add(&blamed->held_ns, held);
-	blamed->tgid = party->tgid;
-	blamed->relation = party->relation;
+	blamed->tgid = other->tgid;
+	blamed->relation = other->relation;
 }
 
-/* Credits a worker with the end of a wait of its parent. */
+/* Credits a worker with ending its parent's wait. */
 static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
 {
 	struct proc *worker = bpf_map_lookup_elem(&procs, &proc_id);

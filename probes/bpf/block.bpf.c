@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /* Block I/O of tracked processes, from submission to completion, by disk.
  *
- * A request belongs to the process whose thread submits it; what the kernel writes back later, from the page cache, belongs to
- * nobody. Completion comes in an interrupt on any CPU, so all that may allocate is done at submission. */
+ * A request belongs to the process of the submitting thread; later write-back from the page cache is not attributed.
+ * Requests complete in interrupts on any CPU, so everything that may allocate happens at submission. */
 
 /* enum req_op. */
 #define REQUEST_OP_MASK 0xff
@@ -23,7 +23,7 @@ static __always_inline __u32 block_operation(__u32 flags)
 	}
 }
 
-/* Makes the account that a request will be added to. */
+/* Creates the entry that a request will be added to. */
 static __noinline bool has_block_total(const struct block_key *key)
 {
 	if (bpf_map_lookup_elem(&block_io, key))
@@ -60,27 +60,27 @@ static __always_inline int submitted(struct request *request)
 	proc_id = current_proc_id();
 	if (proc_id)
 		begin_request(request, proc_id);
-	/* Of an earlier request at this address, which was merged into another. */
+	/* A stale request at this address, which was merged into another. */
 	else if (bpf_map_lookup_elem(&block_requests, &address))
 		bpf_map_delete_elem(&block_requests, &address);
 	return 0;
 }
 
-/* In the submitter's context, before the request waits in any queue; kernel >= 6.5. */
+/* In the submitter's context, before queueing; kernel >= 6.5. */
 SEC("tp_btf/block_io_start")
 int BPF_PROG(block_start, struct request *request)
 {
 	return submitted(request);
 }
 
-/* For older kernels: the request goes to the device. Where that is not done by the submitter, it is not counted. */
+/* For older kernels: when the request is issued to the device. Not counted if that is not in the submitter's context. */
 SEC("tp_btf/block_rq_issue")
 int BPF_PROG(block_issue, struct request *request)
 {
 	return submitted(request);
 }
 
-/* A request may complete in parts. */
+/* Requests may complete in parts. */
 SEC("tp_btf/block_rq_complete")
 int BPF_PROG(block_complete, struct request *request, int error, unsigned int done_bytes)
 {
@@ -92,7 +92,7 @@ int BPF_PROG(block_complete, struct request *request, int error, unsigned int do
 	begun = bpf_map_lookup_elem(&block_requests, &address);
 	if (!begun)
 		return 0;
-	/* Gone when user space has deleted the process already. */
+	/* Already deleted by user space. */
 	total = bpf_map_lookup_elem(&block_io, &begun->key);
 	if (total && !error)
 		__sync_fetch_and_add(&total->bytes, done_bytes);

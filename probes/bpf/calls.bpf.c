@@ -10,7 +10,7 @@
  * function has 64 bytes of BPF stack or more: kernels >= 6.13 put such frames on a per-CPU stack, which preemption
  * corrupts. The kernel rounds up to 16 and looks at each function alone, hence the functions that are not inlined. */
 
-/* Makes the calling thread, which has this record or none, a dispatcher. */
+/* Makes the calling thread, with or without a record, a dispatcher. */
 static __noinline struct thread *make_dispatcher(struct thread *thread)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -25,12 +25,12 @@ static __noinline struct thread *make_dispatcher(struct thread *thread)
 	proc_id = known ? *known : track_process(BPF_CORE_READ(task, group_leader), tgid, 0, EVENT_SEEN);
 	if (!proc_id)
 		return 0;
-	/* A record of another process is one from before the thread ran another program. */
+	/* A record of another process is from before an exec. */
 	if (!thread || thread->proc_id != proc_id)
 		thread = track_thread(task, tgid, proc_id, ROLE_DISPATCHER);
 	if (!thread)
 		return 0;
-	/* What a worker did before was in an account of its own. */
+	/* A worker's previous time is in its own account. */
 	if (thread->role == ROLE_WORKER)
 		thread->account_since_ns = 0;
 	thread->role = ROLE_DISPATCHER;
@@ -53,8 +53,8 @@ static __always_inline struct thread *dispatcher(struct task_struct *task)
 	return make_dispatcher(thread);
 }
 
-/* The outermost call begins: the thread leaves its own code, and when it launches, the gap since the last launch ends. There
- * is none when launches may have gone unseen in between. */
+/* An outermost call begins: the thread leaves host code, and a launch ends the current launch gap, unless launches may
+ * have been missed in it. */
 static __always_inline void enter_phase(struct thread *thread, const volatile struct op_info *info, __u64 now,
 					__u64 offcpu)
 {
@@ -65,7 +65,7 @@ static __always_inline void enter_phase(struct thread *thread, const volatile st
 		hist_add_call(thread, HIST_LAUNCH_GAP, 0, 0, now - launched);
 }
 
-/* The outermost call has returned. */
+/* An outermost call has returned. */
 static __always_inline void leave_phase(struct thread *thread, const volatile struct op_info *info, __u64 now,
 					__u64 offcpu)
 {
@@ -76,8 +76,8 @@ static __always_inline void leave_phase(struct thread *thread, const volatile st
 	}
 }
 
-/* Whether the arguments of a call that begins are read: those of outermost calls, and the names of kernels that NCCL asks
- * for, as it launches them itself. What the runtime asks the driver for would fill the map for nothing. */
+/* Whether a call's arguments are read: those of outermost calls, and names of kernels that NCCL asks for, since it
+ * launches them itself. What the runtime asks the driver for would only fill the map. */
 static __noinline bool has_arguments(struct thread *thread, struct frame *frame, const volatile struct op_info *info)
 {
 	const struct frame *below;
@@ -89,22 +89,22 @@ static __noinline bool has_arguments(struct thread *thread, struct frame *frame,
 	return info->role >= ARGS_KERNEL_NAME && op_info[below->op & (MAX_OPS - 1)].phase == PHASE_NCCL;
 }
 
-/* Which function a launch is of. */
+/* The kernel function of a launch. */
 static __always_inline __u64 function_of(struct pt_regs *ctx, const volatile struct op_info *info)
 {
 	__u64 first = PT_REGS_PARM1(ctx), second = PT_REGS_PARM2(ctx);
-	__u32 place = info->function_arg;
+	__u32 location = info->function_arg;
 
 	barrier_var(first);
 	barrier_var(second);
-	if (place == 1)
+	if (location == 1)
 		return first;
-	if (place == 2)
+	if (location == 2)
 		return second;
-	return argument(ctx, place);
+	return argument(ctx, location);
 }
 
-/* Fills in the frame of a call that begins, the clock last. Returns the off-CPU time that goes with it. */
+/* Fills in the frame of a call, the clock last. Returns the matching off-CPU time. */
 static __always_inline __u64 open_frame(struct pt_regs *ctx, struct thread *thread, struct frame *frame)
 {
 	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
@@ -120,7 +120,7 @@ static __always_inline __u64 open_frame(struct pt_regs *ctx, struct thread *thre
 	for (int try = 0; try < MAX_READ_TRIES; try++) {
 		__u32 intervals = *(volatile __u32 *)&thread->intervals;
 
-		/* The call that had the frame before may have left a copy that still holds. */
+		/* The frame's previous call may have left a stale copy. */
 		if (frame->intervals != intervals)
 			__builtin_memcpy(frame->offcpu_at_entry_ns, thread->offcpu_ns,
 					 sizeof(frame->offcpu_at_entry_ns));
@@ -133,13 +133,13 @@ static __always_inline __u64 open_frame(struct pt_regs *ctx, struct thread *thre
 	return offcpu;
 }
 
-/* Ends open calls that were unwound. Returns false when the call that begins is one that must have no return probe, or whose hit
- * is the second one. */
+/* Ends open calls that were unwound. Returns false when the new call must have no return probe, or its hit is a
+ * duplicate. */
 static __noinline bool begin_nested(struct pt_regs *ctx, struct thread *thread, __u64 cookie)
 {
 	__u32 op = op_of(cookie), link = link_of(cookie);
 
-	drop_cut(thread);
+	drop_truncated(thread);
 	if (cookie & ONE_LINK && is_on_other_stack(thread, PT_REGS_SP(ctx))) {
 		count_on_other_stack(ctx, thread, op, link);
 		return false;
@@ -168,7 +168,7 @@ static __noinline bool enter(struct pt_regs *ctx, struct task_struct *task, __u6
 		return false;
 	}
 	if (thread->off_since_ns)
-		mend_arrival(thread, task, bpf_ktime_get_ns());
+		recover_missed_switch_in(thread, task, bpf_ktime_get_ns());
 	if ((thread->depth || newest_pending(task)) && !begin_nested(ctx, thread, cookie))
 		return false;
 	if (!is_launch_class(op))
@@ -183,7 +183,7 @@ static __noinline bool enter(struct pt_regs *ctx, struct task_struct *task, __u6
 	frame->stack = PT_REGS_SP(ctx);
 	frame->op = op;
 	frame->link = link;
-	frame->overtaken = 0;
+	frame->tail_called = 0;
 	frame->nested = thread->depth != 0;
 	offcpu = open_frame(ctx, thread, frame);
 	if (!thread->depth)
@@ -193,7 +193,7 @@ static __noinline bool enter(struct pt_regs *ctx, struct task_struct *task, __u6
 	return true;
 }
 
-/* Where entry and return are two links, launches return that were left at entry. */
+/* With separate entry and return links, calls that were left at entry also report returns. */
 static __noinline void count_unmatched(__u64 cookie)
 {
 	if (cookie == ANY_CALL || !is_launch_class(op_of(cookie)))
@@ -213,7 +213,7 @@ static __noinline void leave(struct pt_regs *ctx, struct task_struct *task, __u6
 		return;
 	}
 	if (thread->off_since_ns)
-		mend_arrival(thread, task, bpf_ktime_get_ns());
+		recover_missed_switch_in(thread, task, bpf_ktime_get_ns());
 	frame = matching_frame(thread, PT_REGS_SP(ctx) - settings.return_pop, cookie);
 	if (!frame) {
 		count_unmatched(cookie);
@@ -226,20 +226,20 @@ static __noinline void leave(struct pt_regs *ctx, struct task_struct *task, __u6
 	ns = record_call(thread, frame);
 	code = PT_REGS_RC(ctx);
 	if (code || frame->cold || info->role)
-		book_result(thread, frame, code, ns);
+		record_result(thread, frame, code, ns);
 	if (is_recording())
-		tell_call(ctx, thread, frame);
+		record_call_event(ctx, thread, frame);
 	barrier();
 	thread->depth--;
 	if (!thread->depth)
 		return;
-	/* A call that made this one by a tail call returns now as well, and never later. */
+	/* A call that made this one by a tail call returns now as well. */
 	below = frame_at(thread, thread->depth - 1);
 	if (below->stack == frame->stack)
-		below->overtaken = 1;
+		below->tail_called = 1;
 }
 
-/* Entry and return by one program and one link. Returning 1 from entry spares the return probe. */
+/* Entry and return by one program and link. Returning 1 at entry skips the return probe. */
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)
 {
@@ -254,7 +254,7 @@ int call_session(struct pt_regs *ctx)
 	return !enter(ctx, task, cookie_of(ctx, run) | ONE_LINK);
 }
 
-/* For kernels >= 6.6: two links a library. */
+/* For kernels >= 6.6: two links per library. */
 SEC("uprobe.multi")
 int call_enter_multi(struct pt_regs *ctx)
 {
@@ -270,7 +270,7 @@ int call_leave_multi(struct pt_regs *ctx)
 	return 0;
 }
 
-/* For kernels < 6.6: two links a symbol. */
+/* For kernels < 6.6: two links per symbol. */
 SEC("uprobe")
 int call_enter_perf(struct pt_regs *ctx)
 {

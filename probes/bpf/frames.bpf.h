@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* A thread's open calls: a small stack in its record, told apart by the stack pointer. When a call enters at or above the stack
- * pointer of an open one, that one was unwound (longjmp, exception) and is abandoned without a duration. */
+/* A thread's open calls: a small stack in its record, identified by stack pointers. A call at or above the stack pointer
+ * of an open one shows that the open one was unwound (longjmp, exception); it is abandoned without a duration. */
 #pragma once
 
-/* Times that off-CPU totals and the clock are read until both are of one moment. */
+/* Retries until off-CPU totals and clock are consistent. */
 #define MAX_READ_TRIES 4
 
-/* In place of a cookie: the place on the stack is enough. */
+/* In place of a cookie: the stack pointer is sufficient. */
 #define ANY_CALL (~0ULL)
-/* Beside op and link: entry and return are one link, so that a call can be spared its return probe. */
+/* Entry and return are one link, so a call can skip its return probe. */
 #define ONE_LINK (1ULL << 32)
 
 static __always_inline __u16 op_of(__u64 cookie)
@@ -33,17 +33,17 @@ static __always_inline __u32 depth_of(const struct thread *thread)
 	return depth <= MAX_DEPTH ? depth : MAX_DEPTH;
 }
 
-/* Whether what the outermost call was to free is gone, nobody knows: until its address is given out again it is not. Inline,
- * as no more than eight calls may be within one another. */
+/* An abandoned outermost free: unknown whether it succeeded, so the memory stays allocated until its address is reused.
+ * Inline because of the limit of eight nested calls. */
 static __always_inline void abandon_release(struct thread *thread)
 {
 	struct frame *frame = frame_at(thread, 0);
 
 	if (op_info[frame->op & (MAX_OPS - 1)].role == ARGS_FREE)
-		book_release(thread->proc_id, frame, 1);
+		record_release(thread->proc_id, frame, 1);
 }
 
-/* Counts the calls that a thread leaves without returning from. */
+/* Counts calls that a thread leaves without returning. */
 static __noinline void abandon(struct thread *thread, __u32 depth)
 {
 	__u32 proc_id = thread->proc_id;
@@ -59,13 +59,13 @@ static __noinline void abandon(struct thread *thread, __u32 depth)
 		__sync_fetch_and_add(&proc->abandoned_calls, calls);
 }
 
-/* Drops calls whose return nobody sees, and those within them; launches are counted all the same. */
-static __noinline void drop_cut(struct thread *thread)
+/* Drops calls whose return probes are detached, and calls within them; launches still count. */
+static __noinline void drop_truncated(struct thread *thread)
 {
 	__u32 depth = depth_of(thread);
 
 	for (__u32 i = 0; i < MAX_DEPTH && i < depth; i++) {
-		if (!is_cut(frame_at(thread, i)))
+		if (!is_truncated(frame_at(thread, i)))
 			continue;
 		count_self_by(SELF_CUT, depth - i);
 		thread->depth = i;
@@ -75,9 +75,9 @@ static __noinline void drop_cut(struct thread *thread)
 	}
 }
 
-/* Abandons calls that were unwound: those that began deeper on the stack than this one. Returns false when this is the second
- * report of a call, through another mount of the same file. A call of another op at the same place on the stack is a tail
- * call from the open one, which then returns together with it; if it has not, it was unwound. */
+/* Abandons unwound calls: those that began deeper on the stack than this one. Returns false for a duplicate report of a
+ * call, through another mount of the file. A call of another op at the same stack pointer is a tail call from the open
+ * one, which returns together with it, or was unwound. */
 static __always_inline bool drop_unwound(struct thread *thread, __u64 stack, __u32 op, __u32 link)
 {
 	__u32 depth = depth_of(thread);
@@ -87,9 +87,9 @@ static __always_inline bool drop_unwound(struct thread *thread, __u64 stack, __u
 
 		if (top->stack > stack)
 			break;
-		if (top->stack == stack && top->op == op && top->link != link && !is_cut(top))
+		if (top->stack == stack && top->op == op && top->link != link && !is_truncated(top))
 			return false;
-		if (top->stack == stack && top->op != op && !top->overtaken)
+		if (top->stack == stack && top->op != op && !top->tail_called)
 			break;
 		depth--;
 	}
@@ -98,15 +98,15 @@ static __always_inline bool drop_unwound(struct thread *thread, __u64 stack, __u
 	return true;
 }
 
-/* Where entry and return are one link, returns come only for calls whose entry asked for them, and the place on the stack tells
- * which. */
+/* With one link for entry and return, only calls that requested it report returns, and the stack pointer identifies
+ * them. */
 static __always_inline bool is_frame_of(const struct frame *frame, __u64 stack, __u64 cookie)
 {
 	return frame->stack == stack &&
 	       (cookie == ANY_CALL || (frame->link == link_of(cookie) && frame->op == op_of(cookie)));
 }
 
-/* A frame below the innermost, with the calls above it abandoned; null for calls without an entry. */
+/* A frame below the innermost, with the calls above it abandoned; null for calls without entry. */
 static __noinline struct frame *outer_frame(struct thread *thread, __u64 stack, __u64 cookie)
 {
 	__u32 depth = depth_of(thread);
@@ -125,7 +125,7 @@ static __noinline struct frame *outer_frame(struct thread *thread, __u64 stack, 
 	return 0;
 }
 
-/* The frame that this return belongs to. */
+/* The frame of this return. */
 static __always_inline struct frame *matching_frame(struct thread *thread, __u64 stack, __u64 cookie)
 {
 	struct frame *innermost = frame_at(thread, thread->depth - 1);

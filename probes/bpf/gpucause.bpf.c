@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* The one translation unit: every program family is included here, so that they share maps and settings without a link
- * step. One program per file family; families never call one another except through thread.bpf.h. */
+/* The only translation unit: it includes all program families, so that they share maps and settings without linking.
+ * Families call each other only through thread.bpf.h. */
 #include "kernel_types.h"
 /* Makes bpf_tracing.h use the kernel's register names, as kernel_types.h does. */
 #define __VMLINUX_H__
@@ -18,7 +18,7 @@
 #include "thread.bpf.h"
 #include "blame.bpf.h"
 #include "victims.bpf.h"
-#include "arrival.bpf.h"
+#include "switch_in.bpf.h"
 #include "arguments.bpf.h"
 #include "kernels.bpf.h"
 #include "python.bpf.h"

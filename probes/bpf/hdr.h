@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Which histogram slot counts a value: the C twin of gpucause-abi's hist.rs. Compiled for BPF and, by the test that
- * compares both, for the host. Needs the HIST_* constants and integer types. */
+/* Histogram slot of a value: the C twin of gpucause-abi's hist.rs. Compiled for BPF and, by a test that compares both,
+ * for the host. Needs the HIST_* constants and integer types. */
 #pragma once
 
-/* log2, rounded down, of a value that is not 0. BPF has no count-leading-zeros instruction. */
+/* log2, rounded down, of a non-zero value. BPF has no count-leading-zeros instruction. */
 static inline __attribute__((always_inline)) __u32 floor_log2(__u64 value)
 {
 	__u32 log = 0;
@@ -45,7 +45,7 @@ static inline __attribute__((always_inline)) __u32 hdr_slot(__u64 ns)
 	       (__u32)(ns >> (exponent - (HIST_UNIT_SHIFT - 1))) - HIST_SUB_SLOTS;
 }
 
-/* The chunk that has a slot: slot / CHUNK_SLOTS without a division, exact for all slots. */
+/* The chunk of a slot: slot / CHUNK_SLOTS without a division, exact for all slots. */
 static inline __attribute__((always_inline)) __u32 hdr_chunk(__u32 slot)
 {
 	return slot * (65536 / CHUNK_SLOTS + 1) >> 16;

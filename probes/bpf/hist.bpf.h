@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Adding to histograms. Any number of CPUs may add to one at the same time. */
+/* Histogram updates, safe for concurrent CPUs. */
 #pragma once
 
 #define MAX_UPDATE_TRIES 8
@@ -33,7 +33,7 @@ static __always_inline void raise(__u64 *maximum, __u64 ns)
 		raise_to(maximum, ns);
 }
 
-/* Adds to the histogram of a key without its chunk. Returns the slot of the whole histogram. */
+/* Adds to the histogram of a key without chunk. Returns the slot in the whole histogram. */
 static __always_inline __u32 hist_add_to(struct hist_key *key, __u64 ns)
 {
 	__u32 whole = hdr_slot(ns), slot;
@@ -42,7 +42,7 @@ static __always_inline __u32 hist_add_to(struct hist_key *key, __u64 ns)
 	key->chunk = hdr_chunk(whole);
 	hist = hist_of(key);
 	slot = whole - key->chunk * CHUNK_SLOTS;
-	/* Always in bounds, which the verifier cannot see and clang would not let it. */
+	/* Always in bounds, but the verifier cannot prove it and clang would remove the check. */
 	barrier_var(slot);
 	if (!hist || slot >= CHUNK_SLOTS)
 		return whole;
@@ -52,7 +52,7 @@ static __always_inline __u32 hist_add_to(struct hist_key *key, __u64 ns)
 	return whole;
 }
 
-/* `a` and `b` as HistKind says. */
+/* See HistKind for `a` and `b`. */
 static __noinline __u32 hist_add(__u32 proc_id, __u16 kind, __u16 a, __u16 b, __u64 ns)
 {
 	struct hist_key key = { .proc_id = proc_id, .kind = kind, .a = a, .b = b };
@@ -60,7 +60,7 @@ static __noinline __u32 hist_add(__u32 proc_id, __u16 kind, __u16 a, __u16 b, __
 	return hist_add_to(&key, ns);
 }
 
-/* The same by a thread that makes a call, without a stack frame. */
+/* The same from a call program, without a stack frame. */
 static __always_inline __u32 hist_add_call(struct thread *thread, __u16 kind, __u16 a, __u16 b, __u64 ns)
 {
 	struct hist_key *key = &thread->hist_key;
@@ -72,7 +72,7 @@ static __always_inline __u32 hist_add_call(struct thread *thread, __u16 kind, __
 	return hist_add_to(key, ns);
 }
 
-/* The same in the whole histogram of a kernel; `timed` counts from 1. */
+/* The same in the histogram of a kernel; `timed` counts from 1. */
 static __always_inline void kernel_hist_add(struct thread *thread, __u32 timed, __u32 slot, __u64 ns)
 {
 	struct kernel_hist *hist;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* The few kernel types and fields that the programs read. Offsets are relocated against the running kernel's BTF, so
- * only names and nesting matter here. */
+/* The kernel types and fields that the programs read. Offsets are relocated with the running kernel's BTF; only names
+ * and nesting matter here. */
 #pragma once
 
 typedef unsigned char __u8;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Kernel functions that are launched: how often, whether they are loaded, how long launches of the hottest take, and what
- * the handles are called that the driver and the runtime give out. Functions of the host are named by user space. */
+/* Launched kernel functions: launch counts, whether they are loaded, durations of the hottest, and names of the handles
+ * that the driver and the runtime return. Host functions are named by user space. */
 #pragma once
 
-/* A launch that finds no room for a record. */
+/* Counts a launch of a kernel without a record. */
 static __noinline void count_other_launch(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
@@ -13,8 +13,8 @@ static __noinline void count_other_launch(__u32 proc_id)
 	count_self(SELF_FULL_KERNELS);
 }
 
-/* A process has a bounded part of the map, so that one cannot take it from all others. */
-static __noinline bool has_room_for_kernel(__u32 proc_id)
+/* A process may use a bounded part of the map. */
+static __noinline bool may_add_kernel(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
 
@@ -28,14 +28,14 @@ static __noinline bool may_remember_kernel(__u32 proc_id)
 	return proc && proc->kernels < MAX_KERNELS;
 }
 
-/* The record of a kernel that has none yet, or null where there is no room. */
+/* Adds the record of a new kernel; null when the map is full. */
 static __noinline struct kernel *new_kernel(const struct kernel_key *key)
 {
 	__u32 proc_id = key->proc_id;
 	struct kernel first = {};
 	struct kernel *kernel;
 
-	if (has_room_for_kernel(proc_id))
+	if (may_add_kernel(proc_id))
 		bpf_map_update_elem(&kernels, key, &first, BPF_NOEXIST);
 	kernel = bpf_map_lookup_elem(&kernels, key);
 	if (!kernel)
@@ -43,8 +43,8 @@ static __noinline struct kernel *new_kernel(const struct kernel_key *key)
 	return kernel;
 }
 
-/* Whether this launch may have to load its kernel: true for all that start before the first one has returned, and for
- * kernels that cannot be remembered, as tails are judged on launches that are known to be warm. */
+/* Whether this launch may have to load its kernel: true until the first launch has returned, and for kernels without a
+ * record, as tails are evaluated on launches known to be warm. */
 static __always_inline bool is_cold(struct thread *thread, struct frame *frame)
 {
 	struct kernel *kernel;
@@ -71,7 +71,7 @@ static __noinline void mark_loaded(__u32 proc_id, __u64 function)
 		kernel->loaded = 1;
 }
 
-static __noinline bool has_room_for_kernel_name(__u32 proc_id)
+static __noinline bool may_add_kernel_name(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
 
@@ -79,7 +79,7 @@ static __noinline bool has_room_for_kernel_name(__u32 proc_id)
 	       __sync_fetch_and_add(&proc->kernel_names, 1) < MAX_KERNEL_NAMES;
 }
 
-/* The entry of a handle, zeroed when new. Handles are given out again after their module was unloaded. */
+/* The entry of a handle, zeroed when new. Handles are reused after their module was unloaded. */
 static __noinline struct kernel_name *kernel_name_of(__u32 proc_id, __u64 handle)
 {
 	struct kernel_key key = { .function = handle, .proc_id = proc_id };
@@ -87,7 +87,7 @@ static __noinline struct kernel_name *kernel_name_of(__u32 proc_id, __u64 handle
 
 	if (name)
 		return name;
-	if (has_room_for_kernel_name(proc_id))
+	if (may_add_kernel_name(proc_id))
 		bpf_map_update_elem(&kernel_names, &key, &zero_kernel_name, BPF_NOEXIST);
 	name = bpf_map_lookup_elem(&kernel_names, &key);
 	if (!name)
@@ -95,8 +95,8 @@ static __noinline struct kernel_name *kernel_name_of(__u32 proc_id, __u64 handle
 	return name;
 }
 
-/* A handle was given out. `frame->bytes` is the address of its name, or the other handle that it stands for. */
-static __noinline void book_kernel_name(__u32 proc_id, const volatile struct op_info *info, struct frame *frame)
+/* A handle was returned. `frame->bytes` is the address of its name, or the handle that it is equal to. */
+static __noinline void record_kernel_name(__u32 proc_id, const volatile struct op_info *info, struct frame *frame)
 {
 	__u64 handle = frame->pointer ? user_word(frame->pointer) : 0;
 	struct kernel_name *name;
@@ -114,8 +114,8 @@ static __noinline void book_kernel_name(__u32 proc_id, const volatile struct op_
 	bpf_probe_read_user_str(name->text, sizeof(name->text), (void *)frame->bytes);
 }
 
-/* Run by user space: has the warm launches of a kernel timed in an entry of `kernel_hists`, counted from 1. A program, as an
- * update from user space would overwrite the count of launches. */
+/* Run by user space: starts timing a kernel's warm launches in an entry of `kernel_hists`, counted from 1. A program,
+ * because an update from user space would overwrite the count of launches. */
 SEC("raw_tp")
 int BPF_PROG(time_kernel, __u64 function, __u64 proc_id, __u64 timed)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* How launches are counted: all outermost ones, of every layer; and which of them are timed, as the budget allows. */
+/* Counts outermost launches of every layer, and times those that the budget allows. */
 #pragma once
 
-/* Reports a batch of launches, and the load of the thread as that of its process when no other launched more in this window. */
+/* Reports a batch of launches, and the thread's load as that of its process if it is the busiest in this window. */
 static __noinline void report_load(struct thread *thread, __u32 window)
 {
 	__u32 proc_id = thread->proc_id;
@@ -19,7 +19,7 @@ static __noinline void report_load(struct thread *thread, __u32 window)
 	__builtin_memcpy(&proc->load, own, sizeof(proc->load));
 }
 
-/* The load of the thread in the present window. */
+/* The thread's load in the current window. */
 static __always_inline struct load *load_of(struct thread *thread)
 {
 	__u32 window = watch.window;
@@ -31,14 +31,14 @@ static __always_inline struct load *load_of(struct thread *thread)
 	return &thread->load;
 }
 
-/* Counts an outermost launch. Threads that are as busy do not fight for the record of their process. */
+/* Counts an outermost launch in batches, to reduce contention on the process record. */
 static __always_inline void count_launch(struct thread *thread)
 {
 	if (++thread->launches % HIT_BATCH == 0)
 		report_load(thread, watch.window);
 }
 
-/* Copies how launches of the process are to be observed. */
+/* Copies the launch mode of the process. */
 static __noinline void copy_mode(struct thread *thread)
 {
 	__u32 proc_id = thread->proc_id, modes = watch.modes;
@@ -53,7 +53,7 @@ static __noinline void copy_mode(struct thread *thread)
 	thread->modes = modes;
 }
 
-/* Whether a launch by this op is to be counted by its own probes. */
+/* Whether a launch by this op is counted by its own probes. */
 static __always_inline bool is_observed(struct thread *thread, __u32 op)
 {
 	if (thread->modes != watch.modes)
@@ -63,13 +63,14 @@ static __always_inline bool is_observed(struct thread *thread, __u32 op)
 	return !thread->mode.driver_only || op_info[op & (MAX_OPS - 1)].api != API_RUNTIME;
 }
 
-/* Whether the call that begins is part of a launch: the driver's part in one of the runtime. */
+/* Whether the new call is part of a launch: the driver's part of a runtime launch. */
 static __always_inline bool is_in_launch(struct thread *thread)
 {
 	return thread->depth && op_info[frame_at(thread, thread->depth - 1)->op & (MAX_OPS - 1)].function_arg;
 }
 
-/* A launch within another call is part of that. A kernel that no launch of the outer call names, as NCCL's, is counted by name. */
+/* A launch within another call is part of it. A kernel that no launch of the outer call names, as NCCL's, is counted by
+ * name. */
 static __noinline void count_nested_launch(struct pt_regs *ctx, struct thread *thread, __u32 op)
 {
 	struct frame *unused = frame_at(thread, thread->depth);
@@ -87,7 +88,7 @@ static __noinline void count_nested_launch(struct pt_regs *ctx, struct thread *t
 		mark_loaded(thread->proc_id, unused->function);
 }
 
-/* The gap since the last launch that was timed ends here; when this one returns, nobody sees. */
+/* Ends the gap since the last timed launch; the return of this launch is not seen. */
 static __noinline void end_gap(struct thread *thread)
 {
 	__u64 launched = thread->launched_ns, now;
@@ -98,15 +99,15 @@ static __noinline void end_gap(struct thread *thread)
 		hist_add(thread->proc_id, HIST_LAUNCH_GAP, 0, 0, now - launched);
 }
 
-/* Counts an outermost launch that need not be timed, and returns false for those that must: one in so many, and those that may load
- * their kernel. The first frame is unused meanwhile, and keeps where the last such launch was made. */
+/* Counts an outermost launch that need not be timed; returns false for those that must: one in so many, and those that
+ * may load their kernel. The unused first frame remembers where the last such launch was made. */
 static __noinline bool count_untimed(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
 {
 	struct frame *unused = frame_at(thread, 0);
 	__u8 argument_of_function = op_info[op & (MAX_OPS - 1)].function_arg;
 	struct kernel *kernel = 0;
 
-	/* A second report of the same launch, through another mount of the same file. */
+	/* A duplicate report, through another mount of the file. */
 	if (thread->untimed_in_a_row && unused->stack == PT_REGS_SP(ctx) && unused->op == op && unused->link != link &&
 	    !closed_links[unused->link & (MAX_LINKS - 1)]) {
 		count_self(SELF_DUPLICATE_HIT);
@@ -139,7 +140,7 @@ static __noinline bool count_untimed(struct pt_regs *ctx, struct thread *thread,
 	return true;
 }
 
-/* Counts the hit of a launch within another call. Returns false when nothing of it is left to be observed. */
+/* Counts the hit of a nested launch. Returns false when nothing else is observed of it. */
 static __noinline bool begin_nested_launch(struct pt_regs *ctx, struct thread *thread, __u32 op)
 {
 	if (!settings.nested_launches) {
@@ -150,7 +151,7 @@ static __noinline bool begin_nested_launch(struct pt_regs *ctx, struct thread *t
 	return true;
 }
 
-/* Counts the hit of a launch. Returns false when nothing of it is left to be observed. */
+/* Counts the hit of a launch. Returns false when nothing else is observed of it. */
 static __always_inline bool begin_launch(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
 {
 	struct load *load;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Birth and end of tracked processes and threads. */
+/* Start and end of tracked processes and threads. */
 
-/* Closes the accounts of a process. Several threads may find themselves the last one; the first closes. */
+/* Closes the accounts of a process. Several threads may be the last one; the first closes. */
 static __always_inline void end_process(__u32 tgid, __u32 proc_id, bool execed)
 {
 	__u32 *current_id = bpf_map_lookup_elem(&tracked, &tgid);
@@ -29,21 +29,21 @@ static __noinline void keep_faults(struct task_struct *task, __u32 proc_id)
 	__sync_fetch_and_add(&proc->faults_ended[FAULT_MAJOR], BPF_CORE_READ(task, maj_flt));
 }
 
-/* Closes what a thread that leaves the process has open. */
+/* Closes the open state of a thread that leaves the process. */
 static __noinline void end_thread(struct task_struct *task, struct thread *thread)
 {
 	if (thread->depth)
 		abandon(thread, 0);
-	/* Nobody saw it get the CPU that it runs on: another thread has closed the process while this one waited. */
+	/* Its switch-in was missed: another thread closed the process while this one waited. */
 	if (thread->off_since_ns)
-		mend_arrival(thread, task, bpf_ktime_get_ns());
+		recover_missed_switch_in(thread, task, bpf_ktime_get_ns());
 	if (thread->slot)
-		give_slot_back(thread, task->pid);
+		free_slot(thread, task->pid);
 	close_account(thread);
 	keep_faults(task, thread->proc_id);
 }
 
-/* Closes what a live thread has open when nobody will see it any longer: the state it is in lasts until now. */
+/* Closes the open state of a live thread that will not be seen again: it lasts until now. */
 static __noinline void forget_thread(struct task_struct *task, struct thread *thread)
 {
 	__u64 since = thread->off_since_ns, now = bpf_ktime_get_ns();
@@ -52,7 +52,7 @@ static __noinline void forget_thread(struct task_struct *task, struct thread *th
 		count_self_by(SELF_CUT, thread->depth);
 	thread->depth = 0;
 	if (thread->slot)
-		give_slot_back(thread, task->pid);
+		free_slot(thread, task->pid);
 	thread->off_since_ns = 0;
 	if (since && since <= now && thread->account_since_ns) {
 		if (thread->off_reason < REASONS)
@@ -63,8 +63,8 @@ static __noinline void forget_thread(struct task_struct *task, struct thread *th
 	keep_faults(task, thread->proc_id);
 }
 
-/* Ends the accounts of all processes, and forgets their threads. Run by user space when all probes have been taken away:
- * what comes after is nobody's, and who is seen again is new. */
+/* Ends the accounts of all processes and forgets their threads. Run by user space after all probes are detached: later
+ * time is not attributed, and processes seen again are new. */
 SEC("iter/task")
 int forget_tasks(struct bpf_iter__task *ctx)
 {
@@ -90,7 +90,7 @@ int forget_tasks(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* Ends the account of a process whose end no program saw. Run by user space, when the process is gone. */
+/* Ends the account of a process whose end no program saw. Run by user space. */
 SEC("raw_tp")
 int BPF_PROG(end_unseen, __u64 tgid, __u64 proc_id)
 {
@@ -152,7 +152,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 		end_thread(task, thread);
 		old_id = thread->proc_id;
 	} else {
-		/* It was never seen to get a CPU, or there was no room for its record. */
+		/* It was never switched in, or the map of threads was full. */
 		known_id = bpf_map_lookup_elem(&tracked, &tgid);
 		if (!known_id)
 			return 0;
@@ -160,10 +160,10 @@ int BPF_PROG(process_exec, struct task_struct *task)
 		keep_faults(task, old_id);
 	}
 	parent_id = parent_of(old_id);
-	/* Before the accounts are closed: nothing may be added to them after. */
+	/* Before the accounts are closed: nothing may be added afterwards. */
 	bpf_task_storage_delete(&threads, task);
 	end_process(tgid, old_id, true);
-	/* A worker stays one under another program: workers that are spawned rather than forked start so. */
+	/* A worker stays a worker after exec, as spawned workers start that way. */
 	if (parent_id)
 		proc_id = track_process(task, tgid, parent_id, EVENT_SEEN);
 	if (proc_id)
@@ -180,7 +180,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	__u32 *proc_id;
 
 	COUNT_RUN(LIFECYCLE);
-	/* Before the filter: of threads that exit at the same time, the last may have closed the process already. */
+	/* Before the filter: when threads exit concurrently, the last may have closed the process already. */
 	thread = thread_of(task);
 	if (thread && thread->proc_id) {
 		end_thread(task, thread);
@@ -192,7 +192,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	proc_id = bpf_map_lookup_elem(&tracked, &tgid);
 	if (!proc_id)
 		return 0;
-	/* It was never seen to get a CPU. */
+	/* It was never switched in. */
 	if (has_faults)
 		keep_faults(task, *proc_id);
 	if (BPF_CORE_READ(task, signal, live.counter) <= 0)

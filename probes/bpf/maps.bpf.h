@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Every map and global. Bounds are defaults that the loader may change. There is room for a thousand processes of twenty ops each,
- * and for ten thousand that do little; no more, as a scrape walks all buckets, empty ones too; all maps are shared between CPUs and cumulative:
- * user space reads them and deletes the entries of processes that have ended. */
+/* All maps and globals. Bounds are defaults that the loader may change: enough for a thousand processes with twenty ops
+ * each, or ten thousand mostly idle ones; not larger, as a scrape walks empty buckets too. Maps are shared between CPUs
+ * and cumulative: user space reads them and deletes the entries of ended processes. */
 #pragma once
 
 /* Fixed when the programs are loaded. */
@@ -9,17 +9,17 @@ const volatile struct settings settings;
 const volatile __u8 syscall_reason[MAX_SYSCALLS];
 const volatile __u8 syscall_wakes[MAX_SYSCALLS];
 
-/* Tracked processes per hash of their tgid. A zero spares an untracked task every map lookup; a collision costs one. */
+/* Tracked processes by hash of their tgid. Zero saves an untracked task every map lookup; a collision costs one. */
 __u32 tgid_filter[FILTER_SLOTS];
-/* Last process id given out. */
+/* Last process id that was assigned. */
 __u32 last_proc_id;
-/* Processes that have become dispatchers: when it moves, there may be children to adopt. Read by user space. */
+/* Number of processes that have become dispatchers: when it changes, there may be children to adopt. Read by user space. */
 __u32 new_dispatchers SEC(".data.adopt");
-/* LINK_ constants of links that no longer count, 0 for others. Written by user space. */
+/* LINK_ states of links that no longer count, else 0. Written by user space. */
 __u8 closed_links[MAX_LINKS] SEC(".data.links");
-/* Written by user space, in one piece. */
+/* Written by user space in one piece. */
 volatile struct watch watch SEC(".data.watch");
-/* Written by user space: before the programs are loaded, and is_launch again when the configuration changes. */
+/* Written by user space: before loading, and `is_launch` again when the configuration changes. */
 volatile struct op_info op_info[MAX_OPS] SEC(".data.ops");
 
 /* A tracked thread, about 1.2 KiB. Freed by the kernel with its task. */
@@ -30,7 +30,7 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
-/* tgid -> process id, for live processes only: written at first call or fork, deleted at exit or exec. */
+/* tgid -> process id, for live processes only: written at the first call or fork, deleted at exit or exec. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -46,7 +46,7 @@ struct {
 	__type(value, struct proc);
 } procs SEC(".maps");
 
-/* Chunks of histograms, 512 bytes each, allocated when first used. */
+/* Histogram chunks, 512 bytes each, allocated on first use. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -88,7 +88,7 @@ struct {
 	__type(value, struct kernel_name);
 } kernel_names SEC(".maps");
 
-/* Times of the launches of kernels that user space has chosen, 4.3 KiB each. User space zeroes entries that it gives anew. */
+/* Launch durations of selected kernels, 4.3 KiB each. User space zeroes reused entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, KERNEL_HISTS);
@@ -96,7 +96,8 @@ struct {
 	__type(value, struct kernel_hist);
 } kernel_hists SEC(".maps");
 
-/* Device memory in use: address, array or handle -> bytes. Deleted when freed, and by user space when the process has ended. */
+/* Allocated device memory: address, array or handle -> bytes. Deleted when freed, and by user space when the process has
+ * ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -114,7 +115,7 @@ struct {
 	__type(value, __u64);
 } bytes SEC(".maps");
 
-/* process id -> how its launches are observed, for those that are over the budget. Written by user space. */
+/* process id -> launch mode, for processes over budget. Written by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -122,7 +123,7 @@ struct {
 	__type(value, struct launch_mode);
 } launch_modes SEC(".maps");
 
-/* Time accounts of dispatcher threads that have ended, by process. Those of live threads are in their records. */
+/* Time accounts of ended dispatcher threads, by process. Those of live threads are in their records. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -131,7 +132,7 @@ struct {
 	__type(value, struct account);
 } accounts SEC(".maps");
 
-/* How long each dispatcher and worker waited, by whom it waited for. */
+/* Waits of dispatchers and workers, by the task waited for. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -152,13 +153,13 @@ struct {
 struct block_request {
 	__u64 since_ns;
 	struct block_key key;
-	/* The thread that submitted it, and what has completed so far. */
+	/* The submitting thread, and the completed bytes. */
 	__u32 tid;
 	__u32 done_bytes;
 };
 
-/* Requests of tracked processes that are in flight, by address. One that never completes, because it was merged into
- * another, stays until its address is used again: as many as the host has requests. */
+/* Requests of tracked processes in flight, by address. A request that never completes because it was merged stays until
+ * its address is reused: no more than the host has requests. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -167,7 +168,7 @@ struct {
 	__type(value, struct block_request);
 } block_requests SEC(".maps");
 
-/* Process id of the last tracked process that connected a socket or received from it. Freed by the kernel with the socket. */
+/* Process id of the last tracked process that connected or received from a socket. Freed by the kernel with the socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -175,7 +176,7 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
-/* The programs' counters about themselves. */
+/* The programs' self counters. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, SELF_COUNTERS);
@@ -193,8 +194,8 @@ static const struct block_total zero_block_total;
 static const struct kernel_name zero_kernel_name;
 static const __u64 zero_u64;
 
-/* The atomic add is needed although the slot is per CPU: a uprobe program can be preempted between load and store. */
-static __noinline void count_self_by(__u32 counter, __u64 amount)
+/* Atomic although per CPU: a uprobe program can be preempted between load and store. */
+static __always_inline void add_self(__u32 counter, __u64 amount)
 {
 	__u64 *value = bpf_map_lookup_elem(&self_counters, &counter);
 
@@ -202,22 +203,23 @@ static __noinline void count_self_by(__u32 counter, __u64 amount)
 		__sync_fetch_and_add(value, amount);
 }
 
+static __noinline void count_self_by(__u32 counter, __u64 amount)
+{
+	add_self(counter, amount);
+}
+
 static __always_inline void count_self(__u32 counter)
 {
 	count_self_by(counter, 1);
 }
 
-/* Inline, as each call comes here: where the kernel returns by a thunk, a function costs as much as a lookup. */
+/* Inline, as each call comes here: where the kernel returns by a thunk, a function call costs as much as a lookup. */
 static __always_inline void count_call(void)
 {
-	__u32 counter = SELF_HIT_CALL;
-	__u64 *value = bpf_map_lookup_elem(&self_counters, &counter);
-
-	if (value)
-		__sync_fetch_and_add(value, 1);
+	add_self(SELF_HIT_CALL, 1);
 }
 
-/* Of so many runs of a program on a CPU one is timed and stands for all: a power of two. */
+/* One in so many runs of a program per CPU is timed, for all; a power of two. */
 #define TIMED_RUNS 64
 
 struct run {
@@ -242,5 +244,5 @@ static __always_inline void end_run(struct run *run)
 			      (bpf_ktime_get_ns() - run->since_ns) * TIMED_RUNS);
 }
 
-/* Counts this run of a host program, and times it now and then, wherever it returns. */
+/* Counts this run of a host program, and times a sample of runs, wherever it returns. */
 #define COUNT_RUN(probe) struct run run __attribute__((cleanup(end_run), unused)) = begin_run(SELF_HIT_##probe)

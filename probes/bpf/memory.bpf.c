@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Memory that tracked processes take from the kernel, the time they spend freeing some first, and their end for lack of it. */
+/* Memory that tracked processes allocate from the kernel, their direct reclaim, and OOM kills. */
 
-/* ___GFP_MOVABLE and ___GFP_DIRECT_RECLAIM: the pages of user space, and allocations that may sleep. An interrupt that came over
- * the thread asks for neither. */
+/* ___GFP_MOVABLE and ___GFP_DIRECT_RECLAIM: user pages, and allocations that may sleep. Interrupts on the thread use
+ * neither. */
 #define GFP_OF_A_TASK (0x08 | 0x400)
 
 SEC("tp_btf/mm_page_alloc")
@@ -16,7 +16,7 @@ int BPF_PROG(page_alloc, struct page *page, unsigned int order, unsigned int fla
 	proc_id = current_proc_id();
 	if (!proc_id || !(flags & GFP_OF_A_TASK))
 		return 0;
-	/* Null when there was none. Read as a number: some kernels' verifiers take a typed pointer for non-null. */
+	/* Null if there was none. Read as a number: some kernels' verifiers assume that a typed pointer is non-null. */
 	bpf_probe_read_kernel(&found, sizeof(found), ctx);
 	if (!found)
 		return 0;
@@ -75,7 +75,7 @@ static __noinline int end_reclaim(void)
 	return 0;
 }
 
-/* The host is short of memory. */
+/* Global memory pressure. */
 SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
 int BPF_PROG(reclaim_begin)
 {
@@ -88,7 +88,7 @@ int BPF_PROG(reclaim_end)
 	return end_reclaim();
 }
 
-/* The memory cgroup is: over memory.high or at memory.max. */
+/* Memory pressure in the cgroup: over memory.high or at memory.max. */
 SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
 int BPF_PROG(memcg_begin)
 {
@@ -101,7 +101,7 @@ int BPF_PROG(memcg_end)
 	return end_reclaim();
 }
 
-/* Threads of the victim may be marked one after the other, but the process is killed once. */
+/* Several threads of the victim may be marked, but the process is killed once. */
 SEC("tp_btf/mark_victim")
 int oom_victim(__u64 *ctx)
 {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* TCP segments that tracked processes had to send again.
+/* TCP retransmissions of tracked processes.
  *
- * A retransmission happens on a timer or in the receive path, where the running task is a bystander. So a socket remembers
- * whose it is: the last process that connected it or received from it. One that was accepted and never received from, and
- * one that was connected before the tracking and has not received since, is nobody's. */
+ * They happen on a timer or in the receive path, where the running task is unrelated. So a socket stores its owner: the
+ * last process that connected or received from it. A socket that was accepted but never received from, or connected before
+ * the tracking without a receive since, has no owner. */
 
 #define STATE_SYN_SENT 2
 
-/* A socket that is locked by a task is worked on by that task; interrupts leave it alone. */
+/* A socket locked by a task is used by that task; interrupts leave it alone. */
 static __always_inline bool is_at_hand(const struct sock *socket)
 {
 	return socket->sk_lock.owned;
@@ -40,7 +40,7 @@ int BPF_PROG(tcp_state, struct sock *socket, int from, int to)
 	return 0;
 }
 
-/* A task has received. One that is not tracked takes the socket from the process that had it before. */
+/* A task has received. An untracked one takes the socket over from its previous process. */
 SEC("tp_btf/tcp_rcv_space_adjust")
 int BPF_PROG(tcp_receive, struct sock *socket)
 {
@@ -64,8 +64,8 @@ int tcp_retransmit(__u64 *ctx)
 	__u32 proc_id;
 
 	COUNT_RUN(NETWORK);
-	/* Kernels that do not tell of errors do not tell of segments that failed to be sent. */
-	if (settings.retransmit_tells_error && (int)ctx[2])
+	/* Kernels without the error argument do not report failed segments. */
+	if (settings.retransmit_has_error && (int)ctx[2])
 		return 0;
 	if (!socket->sk_bpf_storage)
 		return 0;

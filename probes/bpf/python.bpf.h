@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Frames of Python of the thread that returns from a slow call, in processes of which user space has said where they are.
+/* Python frames of a thread that returns from a slow call, in processes whose layout user space has set.
  *
- * CPython keeps a list of its threads; that of the running one is known by its thread pointer, which is what pthread_self()
- * gives. From there on frames are linked. All of it is read from memory that may change meanwhile and may say anything, so
- * every walk is bounded, and user space believes none of it. */
+ * CPython has a list of its threads; the running one is identified by its thread pointer, the value of pthread_self().
+ * From there frames are linked. The memory is untrusted and may change meanwhile, so walks are bounded, and user space
+ * validates the result. */
 #pragma once
 
-/* Threads of a process that are looked at. */
+/* Most threads of a process that are searched. */
 #define PYTHON_THREADS 256
 
-/* Process number -> where its frames are. Written by user space, and deleted when the process has ended. */
+/* Process id -> Python layout. Written by user space, and deleted when the process has ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -18,7 +18,7 @@ struct {
 	__type(value, struct python_layout);
 } pythons SEC(".maps");
 
-/* Stacks by call. Deleted by user space once it has read them. One entry unless the loader makes room. */
+/* Stacks by call. Deleted by user space after reading. One entry unless the loader sets a size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -29,7 +29,7 @@ struct {
 
 static const struct python_stack zero_python_stack;
 
-/* What pthread_self() gives; 0 where it is not known. */
+/* The value of pthread_self(); 0 if unknown. */
 static __always_inline __u64 thread_pointer(void)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -75,7 +75,7 @@ static __noinline void walk_python(const struct python_layout *layout, struct py
 	stack->has_more = frame != 0;
 }
 
-/* Keeps the frames of the running thread, which returns from this call. */
+/* Stores the Python frames of the running thread, which returns from this call. */
 static __noinline void keep_python(const struct thread *thread, const struct frame *frame)
 {
 	struct python_call call = { .start_ns = frame->start_ns };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Traced calls as events, with the stack of those that are slow. Told at return, by the returning thread. */
+/* Traced calls as events, with the stack of slow ones. Recorded at return by the calling thread. */
 #pragma once
 
-/* User stacks by the id that the kernel gives them. One entry unless the loader makes room. */
+/* User stacks by the kernel's stack id. One entry unless the loader sets a size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
 	__uint(max_entries, 1);
@@ -10,8 +10,7 @@ struct {
 	__uint(value_size, STACK_FRAMES * sizeof(__u64));
 } stacks SEC(".maps");
 
-/* Kernel >= 6.10. The kernel collects a stack in a buffer of the CPU: another thread that is given the CPU meanwhile could
- * leave its own there. */
+/* Kernel >= 6.10. The kernel collects stacks in a per-CPU buffer, which another thread on that CPU could overwrite. */
 extern void bpf_preempt_disable(void) __ksym __weak;
 extern void bpf_preempt_enable(void) __ksym __weak;
 
@@ -29,7 +28,7 @@ static __noinline __u32 why_recorded(const struct thread *thread, const struct f
 	__u64 ns = frame->end_ns - frame->start_ns;
 	__u32 sample = recording.sample;
 
-	/* So when recording began after the frame was booked, or when the clock went backwards. */
+	/* When recording began after the frame was recorded, or the clock went backwards. */
 	if (frame->end_ns < frame->start_ns || !is_recorded(thread->tgid))
 		return CALL_UNWANTED;
 	if (ns >= recording.call_ns)
@@ -41,7 +40,7 @@ static __noinline __u32 why_recorded(const struct thread *thread, const struct f
 	return CALL_UNWANTED;
 }
 
-/* The id of the stack that the call returns to, or a negative number. */
+/* Id of the stack at the call's return address, or a negative error. */
 static __noinline int user_stack(struct pt_regs *ctx)
 {
 	int id;
@@ -65,8 +64,9 @@ static __noinline __u64 stalled_ns(const struct thread *thread, const struct fra
 	return sum;
 }
 
-/* What the call moved, when it is an outermost one that succeeded: the same as its account is given. */
-static __noinline void tell_bytes(struct event *event, const volatile struct op_info *info, const struct frame *frame)
+/* The bytes of a successful outermost call, as in its account. */
+static __noinline void set_event_bytes(struct event *event, const volatile struct op_info *info,
+				       const struct frame *frame)
 {
 	struct call_body *body = (struct call_body *)event->body;
 
@@ -80,7 +80,7 @@ static __noinline void tell_bytes(struct event *event, const volatile struct op_
 		event->flags |= (frame->kind + 1) << EVENT_COPY_SHIFT;
 }
 
-/* Fills in the body and flags of the event. */
+/* Fills in body and flags of the event. */
 static __noinline void describe_call(struct event *event, const struct thread *thread, const struct frame *frame,
 				     __u32 code, int stack)
 {
@@ -96,12 +96,12 @@ static __noinline void describe_call(struct event *event, const struct thread *t
 		body->value = frame->function;
 		event->flags |= EVENT_KERNEL;
 	} else if (thread->depth == 1 && !body->code) {
-		tell_bytes(event, info, frame);
+		set_event_bytes(event, info, frame);
 	}
 }
 
-/* The frame has been booked, and is still the thread's innermost. */
-static __noinline void tell_call(struct pt_regs *ctx, const struct thread *thread, const struct frame *frame)
+/* The frame has been accounted, and is still the thread's innermost. */
+static __noinline void record_call_event(struct pt_regs *ctx, const struct thread *thread, const struct frame *frame)
 {
 	__u32 why = why_recorded(thread, frame);
 	struct event *event;

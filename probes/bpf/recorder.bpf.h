@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Events of the host. Each is to be told only while something is recorded. */
+/* Events of the host. Call only while recording. */
 #pragma once
 
-/* An event without more to tell. */
+/* An event without a body. */
 static __noinline void record_plain(__u32 kind, __u32 proc_id, __u32 tid, __u64 start, __u64 ns)
 {
 	struct event *event = begin_event(EVENT(kind, 0, 0), proc_id, tid, start, ns);
@@ -11,7 +11,7 @@ static __noinline void record_plain(__u32 kind, __u32 proc_id, __u32 tid, __u64 
 		publish(event);
 }
 
-/* The birth or end of a process image. */
+/* Start or end of a process image. */
 static __noinline void record_life(__u32 kind, __u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
@@ -29,15 +29,15 @@ static __noinline void record_life(__u32 kind, __u32 proc_id)
 	publish(event);
 }
 
-/* Which thread of which process waits: the first argument of record_offcpu and blame_add. */
+/* The waiting thread and its process: first argument of record_offcpu and blame_add. */
 #define VICTIM(proc_id, tid) ((proc_id) | (__u64)(tid) << 32)
-/* What it waits for, and what it was doing: the second. */
+/* Reason and phase of the wait: second argument. */
 #define WAIT(reason, phase) ((reason) | (phase) << 16)
-/* Flags that record_offcpu takes beside these. */
+/* Additional flags of record_offcpu. */
 #define WAIT_FLAGS(flags) ((__u32)(flags) << 24)
 
 /* A thread was off the CPU for `ns`, because of `by`, which may be null. */
-static __noinline void record_offcpu(__u64 victim, __u32 wait, const struct party *by, __u64 since, __u64 ns)
+static __noinline void record_offcpu(__u64 victim, __u32 wait, const struct other_task *by, __u64 since, __u64 ns)
 {
 	__u32 what = (wait & 0xff) | (wait >> 8 & 0xff00);
 	struct event *event;

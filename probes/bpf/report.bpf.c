@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* What live threads of tracked processes report when user space asks: their page faults and, those that have one, their time
- * account with the stretch that has not ended and the call they are in. A record may change while it is copied; user space settles
- * what does not add up. */
+/* Reports of live threads when user space asks: page faults and, where present, time accounts with the current stretch
+ * and open call. Records may change while they are copied; user space reconciles them. */
 
-/* Ends the account of a process whose end no program saw and whose number this leader has now. */
+/* Ends the account of a process whose end no program saw and whose PID this leader has now. */
 static __noinline bool end_predecessor(struct task_struct *leader, __u32 tgid, __u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
@@ -36,7 +35,7 @@ int report_threads(struct bpf_iter__task *ctx)
 	report.tid = task->pid;
 	report.faults[FAULT_MINOR] = task->min_flt;
 	report.faults[FAULT_MAJOR] = task->maj_flt;
-	/* A leader stays until all other threads have ended, and each is added here when it does. */
+	/* A leader remains until all other threads have exited, which are added here. */
 	if (task->pid == task->tgid) {
 		report.faults[FAULT_MINOR] += task->signal->min_flt;
 		report.faults[FAULT_MAJOR] += task->signal->maj_flt;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* What a call that returns adds to: histograms, stalls, errors, names, bytes. */
+/* Accounting of returned calls: histograms, stalls, errors, names, bytes. */
 #pragma once
 
 static __always_inline __u16 call_flags(const struct frame *frame)
@@ -45,7 +45,7 @@ static __noinline void count_error(const struct thread *thread, __u16 op, __u32 
 	__sync_fetch_and_add(count, 1);
 }
 
-/* Returns how long the call took. */
+/* Returns the duration of the call. */
 static __always_inline __u64 record_call(struct thread *thread, struct frame *frame)
 {
 	__u16 flags = call_flags(frame) | (frame->stalled ? CALL_STALLED : 0);
@@ -62,12 +62,12 @@ static __always_inline __u64 record_call(struct thread *thread, struct frame *fr
 	return ns;
 }
 
-/* Books what few calls have: a result that is an error, a kernel that is now loaded, a name, arguments. */
-static __noinline void book_result(struct thread *thread, struct frame *frame, __u32 code, __u64 ns)
+/* Accounts for rare results: an error, a newly loaded kernel, a name, arguments. */
+static __noinline void record_result(struct thread *thread, struct frame *frame, __u32 code, __u64 ns)
 {
 	const volatile struct op_info *info = &op_info[frame->op & (MAX_OPS - 1)];
 
-	/* What goes on after the call, as NCCL says of communicators that do not block, is no failure. */
+	/* A pending result, as of non-blocking NCCL communicators, is no error. */
 	if (code == info->pending_code)
 		code = 0;
 	if (code)
@@ -75,12 +75,12 @@ static __noinline void book_result(struct thread *thread, struct frame *frame, _
 	if (info->function_arg && frame->function && frame->cold)
 		mark_loaded(thread->proc_id, frame->function);
 	if (!code && info->role >= ARGS_KERNEL_NAME)
-		book_kernel_name(thread->proc_id, info, frame);
+		record_kernel_name(thread->proc_id, info, frame);
 	if (info->role && thread->depth == 1)
-		book_arguments(thread->proc_id, info, frame, ns, code);
+		record_arguments(thread->proc_id, info, frame, ns, code);
 }
 
-/* Notes in its frame when the call ended and whether it was off the CPU, and books that. Returns the off-CPU time until then. */
+/* Stores end and off-CPU state in the frame and accounts for the call. Returns the off-CPU time until then. */
 static __always_inline __u64 end_call(struct thread *thread, struct frame *frame)
 {
 	__u32 intervals;

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* A ring of the newest events, read by user space through a mapping, or by nobody until something is wrong.
+/* A ring of the newest events, read by user space through a mapping, continuously or on demand.
  *
- * Each event takes the next index; its slot is that index within the ring, and its lap how often the ring was gone round
- * before. A writer takes the slot by making `turn` odd for its lap, and publishes by making it even. It may be preempted in
- * between for as long as the ring takes to come round: the writer that then finds the slot odd, or already a lap further, gives
- * its own event up and says so in the slot. So every index is sooner or later an event that can be read, one that was written
- * over, or one that was given up, and a reader can count each. All that matters is exchanged, not stored, which orders what was
- * written before. No scratch, per CPU or other: an event is written where it will be read. */
+ * Each event takes the next index, which determines its slot and its lap. A writer reserves the slot by making `turn` odd
+ * for its lap, and publishes by making it even. It may be preempted in between for a whole lap: the next writer, which
+ * finds the slot odd or a lap ahead, drops its own event and marks that in the slot. So every index becomes a readable,
+ * overwritten or dropped event, and a reader can count each. Atomic exchanges order earlier writes. There is no scratch
+ * memory: events are written in place. */
 #pragma once
 
-/* What user space wants recorded. Read in every call and interval. */
+/* Recording settings. Read in every call and interval. */
 volatile struct recording recording SEC(".data.record");
 struct ring_state ring_state SEC(".data.ring");
 
-/* Of one slot unless the loader makes it larger. */
+/* One slot unless the loader sets a size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -22,7 +21,7 @@ struct {
 	__type(value, struct event);
 } ring SEC(".maps");
 
-/* Processes whose events are recorded, when not all are. */
+/* Recorded processes, when not all are. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -31,13 +30,13 @@ struct {
 	__type(value, __u32);
 } recorded SEC(".maps");
 
-/* Programs without a ring are loaded without all that this guards. */
+/* Programs without a ring are loaded without the code that this guards. */
 static __always_inline bool is_recording(void)
 {
 	return settings.ring_slots && recording.on;
 }
 
-/* An event that finds its slot taken is lost. */
+/* An event whose slot is in use is lost. */
 static __always_inline void give_up(struct event *event, __u32 lap)
 {
 	for (int i = 0; i < 4; i++) {
@@ -49,7 +48,7 @@ static __always_inline void give_up(struct event *event, __u32 lap)
 	}
 }
 
-/* The slot of the next event, to be filled and published at once; null when another writer is in it. */
+/* Reserves the next slot, to be filled and published at once; null when another writer is in it. */
 static __noinline struct event *take_slot(void)
 {
 	__u64 index = __sync_fetch_and_add(&ring_state.head, 1);
@@ -77,7 +76,7 @@ static __always_inline bool is_recorded(__u32 tgid)
 	return !recording.filtered || bpf_map_lookup_elem(&recorded, &tgid);
 }
 
-/* The process number of a process; 0 when user space has deleted it. */
+/* The tgid of a process; 0 when user space has deleted it. */
 static __noinline __u32 tgid_of(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
@@ -85,12 +84,12 @@ static __noinline __u32 tgid_of(__u32 proc_id)
 	return proc ? proc->tgid : 0;
 }
 
-/* What `begin_event` is told of an event: its kind, flags, and what it is of. */
+/* First argument of `begin_event`: kind, flags and subtype of the event. */
 #define EVENT(kind, flags, what) ((kind) | (__u32)(flags) << 8 | (__u32)(what) << 16)
-/* And of a task, as the kernel's own helper has it; the process may be 0 when `proc_id` tells it. */
+/* Second argument: pid and tgid as from the kernel's helper; the tgid may be 0 when `proc_id` implies it. */
 #define TASK(tgid, tid) ((__u64)(tgid) << 32 | (tid))
 
-/* An event with an empty body, to be published at once; null when it is not wanted or lost. */
+/* Reserves an event with an empty body, to be published at once; null when it is not recorded or lost. */
 static __noinline struct event *begin_event(__u32 head, __u32 proc_id, __u64 task, __u64 start, __u64 ns)
 {
 	__u32 tgid = task >> 32;

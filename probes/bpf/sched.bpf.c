@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /* Off-CPU time of tracked threads, split by reason.
  *
- * A thread that was runnable when it left the CPU was preempted. One that blocked waits for the blocked reason until it
- * is woken, and for a CPU after that. Both programs run with interrupts off for one task at a time, so each field they
- * write has one writer; `woken_ns` is written by the waker while the thread is off the CPU and read when it returns. */
+ * A thread that leaves the CPU while runnable was preempted. A blocked one waits for its blocked reason until it is woken,
+ * and then for a CPU. Both programs run with interrupts off for one task at a time, so each field has one writer;
+ * `woken_ns` is written by the waker while the thread is off the CPU and read when it returns. */
 
-/* Linux's S_IFMT and the file types that a blocking read can be told apart by. */
+/* Linux's S_IFMT and the file types that distinguish blocking reads. */
 #define FILE_TYPE 0170000
 #define FILE_SOCKET 0140000
 #define FILE_REGULAR 0100000
@@ -16,7 +16,7 @@
 #define SLEEPING_STATES 0x3
 /* __TASK_STOPPED | __TASK_TRACED: stopped by a signal or a debugger. */
 #define STOPPED_STATES 0xc
-/* In the freezer of a cgroup of version 1, or of a system that suspends. */
+/* In the freezer of a cgroup v1, or of a suspending system. */
 #define TASK_FROZEN 0x8000
 /* In `jobctl`: its cgroup of version 2 is to be frozen. */
 #define JOBCTL_TRAP_FREEZE (1UL << 23)
@@ -36,12 +36,12 @@ static __always_inline __u32 first_argument(const struct pt_regs *regs)
 #else
 #define SYSCALL_FUTEX 98
 #endif
-/* Commands of futex, without the flags for private futexes and for the clock. */
+/* Futex commands, without flags. */
 #define FUTEX_COMMAND 0x7f
 #define FUTEX_WAIT 0
 #define FUTEX_LOCK_PI 6
 #define FUTEX_LOCK_PI2 13
-/* What the word of a contended mutex of glibc holds: its "low-level lock". */
+/* Value of a contended glibc mutex ("low-level lock"). */
 #define MUTEX_CONTENDED 2
 
 static __always_inline __u32 second_argument(const struct pt_regs *regs)
@@ -62,8 +62,8 @@ static __always_inline __u32 third_argument(const struct pt_regs *regs)
 #endif
 }
 
-/* Whether a thread that blocks in futex wants a lock. Waits on condition variables look different, but some of those are
- * for locks too, such as Python's. */
+/* Whether a thread that blocks in futex wants a lock. Waits on condition variables differ, but some of those implement
+ * locks, as Python's. */
 static __noinline bool wants_lock(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
@@ -76,7 +76,7 @@ static __noinline bool wants_lock(struct task_struct *task)
 	return command == FUTEX_WAIT && third_argument(regs) == MUTEX_CONTENDED;
 }
 
-/* What a wait on descriptor `fd` is for: only files and block devices are I/O. */
+/* Classifies a wait on descriptor `fd`: only files and block devices are I/O. */
 static __always_inline __u32 descriptor_reason(struct task_struct *task, __u32 fd)
 {
 	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
@@ -100,7 +100,7 @@ static __always_inline __u32 descriptor_reason(struct task_struct *task, __u32 f
 	}
 }
 
-/* Whether a task that blocks is in the freezer of its cgroup. `frozen` alone is also set while a task waits for its vfork child. */
+/* Whether a blocking task is in its cgroup's freezer. `frozen` alone is also set while a task waits for its vfork child. */
 static __always_inline bool is_frozen(struct task_struct *task)
 {
 	if (task->__state & TASK_FROZEN)
@@ -109,8 +109,8 @@ static __always_inline bool is_frozen(struct task_struct *task)
 	       BPF_CORE_READ_BITFIELD(task, frozen);
 }
 
-/* Why a task that blocks does so, from its own state and the system call it is in. The number is negative outside
- * system calls. There only page faults sleep, but for tasks that are suspended, and those that exit. */
+/* Reason why a task blocks, from its state and system call; the number is negative outside of system calls, where only
+ * page faults sleep, besides suspended and exiting tasks. */
 static __noinline __u32 blocked_reason(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
@@ -145,11 +145,11 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 
 	if (!thread)
 		return;
-	/* It was never seen to get the CPU that it now leaves. */
+	/* Its switch-in was never seen. */
 	if (thread->off_since_ns)
-		mend_arrival(thread, task, now);
+		recover_missed_switch_in(thread, task, now);
 	if (thread->slot)
-		give_slot_back(thread, task->pid);
+		free_slot(thread, task->pid);
 	if (preempt || task->__state == 0) {
 		thread->off_reason = REASON_PREEMPTED;
 		kind = SWITCH_INVOLUNTARY;
@@ -161,7 +161,7 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 		thread->off_reason = blocked_reason(task);
 		thread->waits_for_lock = thread->off_reason == REASON_FUTEX && wants_lock(task);
 	}
-	/* An account that was opened just above, after `now`, has no time in it yet. */
+	/* An account opened just above, after `now`, has no time yet. */
 	if (thread->account_since_ns)
 		account_add(thread, thread->phase, STATE_RUNNING,
 			    now > thread->account_since_ns ? now : thread->account_since_ns);
@@ -189,7 +189,7 @@ static __always_inline void charge_queue(struct thread *thread, __u64 ns)
 	hist_add(thread->proc_id, HIST_RUNQUEUE, thread->role, 0, ns);
 }
 
-/* Nobody is named for the waits of helpers. */
+/* Waits of helpers have no culprit. */
 static __always_inline void record_helper(const struct thread *thread, __u32 pid, __u32 reason, __u64 since, __u64 ns)
 {
 	if (is_recording() && recording.helpers)
@@ -197,7 +197,7 @@ static __always_inline void record_helper(const struct thread *thread, __u32 pid
 			      since, ns);
 }
 
-/* The wait for a CPU after a wakeup. Whoever leaves the CPU that the thread gets is named. */
+/* The wait for a CPU after a wakeup. The task that leaves the CPU is the culprit. */
 static __noinline void charge_runqueue(struct thread *thread, __u32 pid, __u64 since, __u64 now,
 				       struct task_struct *prev)
 {
@@ -230,8 +230,8 @@ static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 n
 			record_helper(thread, pid, REASON_PREEMPTED, since, now - since);
 		return;
 	}
-	/* Every wait ends with one wakeup. One from before the thread's last run was missed by the program; one from that
-	 * run, before the switch, found a thread about to block. */
+	/* Every wait ends with one wakeup. An older one than the last run was missed by the program; one from that run,
+	 * before the switch, found a thread about to block. */
 	woken = *(volatile __u64 *)&thread->woken_ns;
 	if (!woken || woken < thread->on_since_ns || woken > now)
 		woken = now;
@@ -263,8 +263,8 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, s
 		charge_interval(thread, task->pid, now, prev);
 		thread->intervals++;
 	}
-	/* A launch whose return nobody sees is over by the time the thread is next seen to run. */
-	if (thread->phase == PHASE_LAUNCH && thread->depth && is_cut(&thread->frames[0]))
+	/* A launch whose return is not seen is over when the thread next runs. */
+	if (thread->phase == PHASE_LAUNCH && thread->depth && is_truncated(&thread->frames[0]))
 		*(volatile __u32 *)&thread->phase = PHASE_HOST;
 	if (since && thread->account_since_ns)
 		account_add(thread, thread->phase, STATE_RUNNING, -now);
@@ -283,7 +283,7 @@ static __noinline void on_switch(bool preempt, struct task_struct *prev, struct 
 		return;
 	now = bpf_ktime_get_ns();
 	if (victims && victims->waiting)
-		charge_stint(victims, prev, now);
+		charge_time_slice(victims, prev, now);
 	if (leaves)
 		off_cpu(prev, prev_tgid, preempt, now, next);
 	if (arrives)

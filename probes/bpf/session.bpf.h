@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* What a session program asks in each run: whether the call enters or returns, and which op and link it has.
+/* Inputs of a session program: entry or return, and the cookie with op and link.
  *
- * The kernel's own functions read both from the record of the run that hangs on the running task. A call of one costs as much as
- * a small lookup where the processor's returns are guarded (Safe RET), so where the kernel's types say that the record is the one
- * that those functions read, it is read here (bpf_session_is_return and bpf_get_attach_cookie_uprobe_multi in
- * kernel/trace/bpf_trace.c, 6.13 to 6.19). */
+ * The kernel's functions read both from the run context of the current task. A function call costs as much as a small
+ * lookup where returns are protected (Safe RET), so if the kernel's types match, the context is read directly, as
+ * bpf_session_is_return and bpf_get_attach_cookie_uprobe_multi do in kernel/trace/bpf_trace.c (6.13 to 6.19). */
 #pragma once
 
-/* Since 6.13, and with the context as argument since 7.0. */
+/* Since 6.13; with the context as argument since 7.0. */
 extern bool bpf_session_is_return(void) __ksym __weak;
 extern bool bpf_session_is_return___with_context(void *ctx) __ksym __weak;
 extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
 
-/* Of a run that is not known. */
+/* For an unknown run. */
 #define NO_RUN ((const struct bpf_uprobe_multi_run_ctx *)0)
 
 static __always_inline const struct bpf_uprobe_multi_run_ctx *session_run(struct task_struct *task)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Calls on another stack than that of the thread's open calls, as of a coroutine or of a signal handler with a stack of its own.
+/* Calls on another stack than the thread's open calls, as of a coroutine or a signal handler with its own stack.
  *
- * The kernel keeps the return probes that a thread has yet to hit in one list, newest first, and knows one stack: when a call
- * with a return probe begins, it drops those of calls that began below it, as unwound. A call that was not unwound, but is open
- * on another stack, then returns to the kernel's trampoline, and the kernel kills the process. The same happens when calls on
- * two stacks do not return in the reverse order. So a call gets no return probe while one is open on another stack. */
+ * The kernel has one list of a thread's pending return probes, newest first, and assumes one stack: when a call with a
+ * return probe begins, it drops those of calls that began below it, as unwound. If such a call is open on another stack, it
+ * later returns to the kernel's trampoline, and the kernel kills the process. The same happens when calls on two stacks do
+ * not return in reverse order. So a call gets no return probe while one is open on another stack. */
 #pragma once
 
-/* Open calls that are looked at. */
+/* Most open calls that are checked. */
 #define MAX_PENDING 8
-/* A nested call begins no further below the call that makes it: what is further below is another stack. */
+/* A nested call is no further below its caller: a larger distance means another stack. */
 #define NESTED_STACK (256 << 10)
 
 static __always_inline struct return_instance *newest_pending(struct task_struct *task)
@@ -17,9 +17,9 @@ static __always_inline struct return_instance *newest_pending(struct task_struct
 	return task->utask ? task->utask->return_instances : 0;
 }
 
-/* Whether the call that began at `open` and above which another begins now may still return. On x86-64 it may for as long as its
- * return address is the kernel's trampoline: calls that follow one that was unwound write over it. On arm64, where it is in
- * a register first, the distance decides. */
+/* Whether the call that began at `open` may still return, when another begins above it. On x86-64 it may while its
+ * return address is the kernel's trampoline, which later calls overwrite after an unwind. On arm64, where the address is
+ * in a register first, the distance decides. */
 static __noinline bool may_return(__u64 open, __u64 stack)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -50,8 +50,9 @@ static __noinline bool is_on_other_stack(struct thread *thread, __u64 stack)
 	return depth && frame_at(thread, depth - 1)->stack > stack + NESTED_STACK;
 }
 
-/* Counts a call that gets no return probe for that reason. The frame behind the open ones is unused and keeps where the last such
- * launch was made, with its return address: while that is in place, the driver's part in the launch is no launch of its own. */
+/* Counts a call that gets no return probe for that reason. The unused frame after the open ones remembers where the last
+ * such launch was made, with its return address: while that is unchanged, the driver's part in the launch is no launch
+ * of its own. */
 static __noinline void count_on_other_stack(struct pt_regs *ctx, struct thread *thread, __u32 op, __u32 link)
 {
 	struct frame *last = frame_at(thread, thread->depth);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Which processes and threads are tracked. A process is tracked from its first traced call, or from its fork by a
- * tracked one, until it exits or execs; its threads get a record when they are next seen. */
+/* Tracked processes and threads. A process is tracked from its first traced call, or from its fork by a tracked process,
+ * until it exits or execs; its threads get records when they are next seen. */
 #pragma once
 
 static __always_inline __u32 *filter_slot(__u32 tgid)
@@ -73,8 +73,8 @@ static __always_inline bool is_launch_class(__u32 op)
 	return op_info[op & (MAX_OPS - 1)].phase == PHASE_LAUNCH;
 }
 
-/* Whether the probes that would see the call return were removed since it began. */
-static __always_inline bool is_cut(const struct frame *frame)
+/* Whether the call's return probes were detached since it began. */
+static __always_inline bool is_truncated(const struct frame *frame)
 {
 	return closed_links[frame->link & (MAX_LINKS - 1)] == LINK_CLOSED;
 }
@@ -99,7 +99,7 @@ static __noinline struct thread *track_thread(struct task_struct *task, __u32 tg
 	thread->modes = 0;
 	thread->untimed_in_a_row = 0;
 	thread->busy_since_ns = bpf_ktime_get_ns();
-	/* Workers feed their parent from their main thread; it has an account too, kept while it lives. */
+	/* Workers feed their parent from their main thread, which has an account while it lives. */
 	if (role == ROLE_WORKER && task->pid == task->tgid)
 		open_account(thread);
 	barrier();
@@ -107,7 +107,7 @@ static __noinline struct thread *track_thread(struct task_struct *task, __u32 tg
 	return thread;
 }
 
-/* The role of a thread that has made no traced call itself. */
+/* The role of a thread without traced calls. */
 static __noinline __u32 silent_role(__u32 proc_id)
 {
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
@@ -115,7 +115,7 @@ static __noinline __u32 silent_role(__u32 proc_id)
 	return proc && proc->parent_id && !proc->dispatches ? ROLE_WORKER : ROLE_HELPER;
 }
 
-/* The record of a task that the filter let through, made on the spot for threads older than the tracking. */
+/* The record of a task that passed the filter, created on demand for threads older than the tracking. */
 static __always_inline struct thread *tracked_thread(struct task_struct *task, __u32 tgid)
 {
 	struct thread *thread = thread_of(task);

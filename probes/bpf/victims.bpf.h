@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Who has a CPU while a preempted thread waits for it. The task that replaces a thread often needs the CPU for a moment
- * only, and others run before the thread does, so the wait is split at each switch of that CPU.
+/* The tasks that run on a CPU while a preempted thread waits for it. The task that replaces a thread often runs only
+ * briefly, and others run before the thread does, so the wait is split at each switch of that CPU.
  *
- * A CPU's slots are taken and charged by its own switches, which happen one at a time. A thread that is moved gives its slot
- * back from another CPU; a stint that is charged at that very moment is charged twice. */
+ * A CPU's slots are taken and charged by its own switches, one at a time. A migrated thread frees its slot from another
+ * CPU; a time slice that is charged concurrently is charged twice. */
 #pragma once
 
 struct victim {
@@ -28,7 +28,7 @@ static __always_inline struct cpu_victims *victims_on(__u32 cpu)
 	return cpu < MAX_CPUS ? &cpu_victims[cpu & (MAX_CPUS - 1)] : 0;
 }
 
-/* Gives the slot of a thread back, unless it has been already. */
+/* Frees the slot of a thread, unless already free. */
 static __always_inline bool release_slot(struct cpu_victims *all, struct victim *slot, __u32 pid)
 {
 	if (__sync_val_compare_and_swap(&slot->pid, pid, 0) != pid)
@@ -37,8 +37,8 @@ static __always_inline bool release_slot(struct cpu_victims *all, struct victim 
 	return true;
 }
 
-/* For a thread that waits for no CPU any more without having been seen to get one: it exits, or leaves another CPU. */
-static __noinline void give_slot_back(struct thread *thread, __u32 pid)
+/* For a thread that no longer waits for a CPU without a reported switch-in: it exits, or leaves another CPU. */
+static __noinline void free_slot(struct thread *thread, __u32 pid)
 {
 	struct cpu_victims *all = victims_on(thread->slot_cpu);
 	__u32 index = thread->slot - 1;
@@ -51,18 +51,18 @@ static __noinline void give_slot_back(struct thread *thread, __u32 pid)
 /* Blames the task that leaves this CPU for the wait of the thread `pid`. */
 static __noinline void charge_slot(struct victim *slot, __u32 pid, struct task_struct *prev, __u64 now)
 {
-	struct party party = {};
+	struct other_task other = {};
 
-	name_task(&party, prev, slot->tgid, slot->proc_id);
-	blame_add(VICTIM(slot->proc_id, pid), WAIT(REASON_PREEMPTED, slot->phase), &party, now - slot->since_ns, 0);
+	name_task(&other, prev, slot->tgid, slot->proc_id);
+	blame_add(VICTIM(slot->proc_id, pid), WAIT(REASON_PREEMPTED, slot->phase), &other, now - slot->since_ns, 0);
 	if (is_recording())
-		record_offcpu(VICTIM(slot->proc_id, pid), WAIT(REASON_PREEMPTED, slot->phase), &party, slot->since_ns,
+		record_offcpu(VICTIM(slot->proc_id, pid), WAIT(REASON_PREEMPTED, slot->phase), &other, slot->since_ns,
 			      now - slot->since_ns);
 	slot->since_ns = now;
 }
 
 /* The same for each thread that waits for this CPU. */
-static __noinline void charge_stint(struct cpu_victims *all, struct task_struct *prev, __u64 now)
+static __noinline void charge_time_slice(struct cpu_victims *all, struct task_struct *prev, __u64 now)
 {
 	for (int i = 0; i < MAX_VICTIMS; i++) {
 		struct victim *slot = &all->slots[i];
@@ -71,7 +71,7 @@ static __noinline void charge_stint(struct cpu_victims *all, struct task_struct 
 		if (!pid)
 			continue;
 		if (pid == prev->pid) {
-			/* It was never seen to get the CPU that it now leaves. */
+			/* Its switch-in was never seen. */
 			release_slot(all, slot, pid);
 			continue;
 		}
@@ -79,7 +79,8 @@ static __noinline void charge_stint(struct cpu_victims *all, struct task_struct 
 	}
 }
 
-/* Takes a slot for a thread that is preempted now. Without a free one the task that replaces it will be blamed for all. */
+/* Takes a slot for a thread that is preempted now. Without a free one the task that replaces it is blamed for the whole
+ * wait. */
 static __noinline void await_cpu(struct thread *thread, __u32 pid, __u64 now)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
@@ -106,7 +107,8 @@ static __noinline void await_cpu(struct thread *thread, __u32 pid, __u64 now)
 	}
 }
 
-/* The thread gets a CPU `ns` after it was preempted. What of that no stint was charged for is the first culprit's. */
+/* The thread gets a CPU `ns` after it was preempted. The part not charged to a time slice is blamed on the first
+ * culprit. */
 static __noinline void settle_preemption(struct thread *thread, __u32 pid, __u64 now, __u64 ns)
 {
 	struct cpu_victims *all = victims_on(thread->slot_cpu);

@@ -1,21 +1,20 @@
-//! How the C library's allocator serves a daemon of few threads that now and then needs much memory for a moment.
+//! Allocator settings for a daemon with few threads and short peaks of memory use.
 
-/// From this size on memory is given back to the system as soon as it is freed.
+/// Blocks from this size on are returned to the system when freed.
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: libc::c_int = 1 << 20;
 
-/// Has the allocator keep little of what is freed. By default glibc gives each thread an arena of its own, and what a scrape on
-/// one thread has freed is then of no use to the next scrape on another: with 64 processes observed the daemon holds 15 MiB more.
-/// And once a large block was freed, it takes others of that size from the heap, where they leave holes (`M_MMAP_THRESHOLD` in
-/// mallopt(3)): with 1,000 processes that is another 10 MiB.
-/// To be called before threads are started; of no effect where the C library is another.
+/// Limits the memory that the allocator retains after a free. By default each thread gets an arena, and memory freed by a scrape
+/// on one thread is not reused by the next scrape on another: 15 MiB with 64 processes. glibc also raises its mmap threshold to the
+/// largest block freed (`M_MMAP_THRESHOLD` in mallopt(3)), which fragments the heap: 10 MiB with 1,000 processes.
+/// Call before threads are started. No effect with other C libraries.
 pub fn keep_little() {
     #[cfg(target_env = "gnu")]
     for (setting, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, LARGE_BYTES)] {
         // SAFETY: it changes a setting of the allocator, which takes its own lock for that.
         let set = unsafe { libc::mallopt(setting, value) };
         if set == 0 {
-            tracing::debug!(setting, "the allocator keeps its default");
+            tracing::debug!(setting, "the allocator rejected a setting");
         }
     }
 }

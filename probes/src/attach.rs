@@ -17,13 +17,13 @@ use crate::launch_groups::{Group, Groups, LaunchUsers, LinkStates};
 use crate::program::{LoadError, Programs};
 use crate::registry::{Attach, LinkId};
 
-/// A library could not be attached to.
+/// Attaching to a library failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
     /// The kernel refused the probes.
-    #[error("{sites} probes refused: {source:#}")]
+    #[error("{sites} probes rejected: {source:#}")]
     Refused {
-        /// How many were to be attached.
+        /// Number of probes.
         sites: usize,
         /// What the kernel said.
         source: libbpf_rs::Error,
@@ -37,7 +37,7 @@ pub(crate) enum AttachError {
 #[derive(Debug)]
 pub(crate) struct FileLinks {
     _others: Vec<Link>,
-    /// Launches of the runtime, and of the driver.
+    /// By layer: runtime and driver.
     launches: [Launches; 2],
 }
 
@@ -45,11 +45,11 @@ pub(crate) struct FileLinks {
 #[derive(Debug, Default)]
 struct Launches {
     groups: Vec<Group>,
-    /// Offset and op of each.
+    /// Offset and op.
     sites: Vec<(u64, OpId)>,
 }
 
-/// Attaches the call programs, in the way that was chosen when they were loaded.
+/// Attaches the call programs in the loaded mode.
 #[derive(Debug)]
 pub(crate) struct CallProbes {
     programs: Arc<Programs>,
@@ -57,11 +57,11 @@ pub(crate) struct CallProbes {
     groups: Groups,
 }
 
-/// Threads that close links. The kernel lets a link go after a grace period, and those of several threads pass together.
+/// Threads that close links: the kernel waits for a grace period per link, which threads can share.
 const CLOSERS: usize = 64;
 const CLOSER_STACK: usize = 128 << 10;
 
-/// Closes links, which takes some 35 ms each, many at a time.
+/// Closes links in parallel; each takes about 35 ms.
 fn close_all(links: Vec<Link>) {
     let closers = links.len().min(CLOSERS);
     let left = Mutex::new(links);
@@ -75,9 +75,9 @@ fn close_all(links: Vec<Link>) {
     std::thread::scope(|scope| {
         for _ in 1..closers {
             let closer = std::thread::Builder::new().name("gpucause-close".into());
-            // This thread closes what no other does.
+            // This thread closes the rest.
             if let Err(error) = closer.stack_size(CLOSER_STACK).spawn_scoped(scope, close) {
-                tracing::debug!(%error, "fewer threads close links");
+                tracing::debug!(%error, "cannot start a thread that closes links");
                 break;
             }
         }
@@ -85,7 +85,7 @@ fn close_all(links: Vec<Link>) {
     });
 }
 
-/// The kernel resolves this path to the open file itself, whatever name or mount it has or had.
+/// Resolves to the open file, whatever its name or mount.
 fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
 }
@@ -102,17 +102,17 @@ impl CallProbes {
         Ok(Self { programs, link_states, groups: Groups::default() })
     }
 
-    /// Detaches probes on launches that were replaced. Says when it wants to be asked again.
+    /// Detaches retired launch probes. Returns when to call again.
     pub(crate) fn detach_retired(&mut self, now: Instant) -> Option<Instant> {
         self.groups.detach_retired(now, &mut self.link_states)
     }
 
-    /// Whether probes can be put on single processes. Perf events are tied to single threads then.
+    /// Whether probes can be attached to single processes; perf events would be tied to single threads.
     pub(crate) fn is_per_process(&self) -> bool {
         self.programs.mode != AttachMode::Perf
     }
 
-    /// Probes functions, in one process or in all. A number of links is theirs to keep.
+    /// Attaches probes to one process or all, and appends their links.
     pub(crate) fn attach_group(
         &self,
         path: &Path,
@@ -147,7 +147,7 @@ fn multi(
         .map_err(|source| AttachError::Refused { sites: probes.len(), source })
 }
 
-/// As libbpf wants it: -1 for all processes.
+/// libbpf's PID argument: -1 for all processes.
 fn pid_of(user: Option<Tgid>) -> i32 {
     user.and_then(|tgid| i32::try_from(tgid.0).ok()).unwrap_or(-1)
 }
@@ -175,8 +175,8 @@ fn perf(
     Ok(())
 }
 
-/// Entry probes come before return probes in what is returned, and are attached after them and closed before them: a
-/// return without an entry is ignored, while an entry without a return would look like a hanging call.
+/// Entry links come first in the result: attached after the return links and closed before them. A return without entry is
+/// ignored, but an entry without return would look like a hanging call.
 fn attach_group(
     programs: &Programs,
     path: &Path,
@@ -206,7 +206,7 @@ impl Attach for CallProbes {
     type Links = FileLinks;
     type Error = AttachError;
 
-    /// Launches get links of their own.
+    /// Launches have their own links.
     fn attach(
         &mut self,
         file: &File,

@@ -1,22 +1,21 @@
-//! Copying a whole hash map with few system calls.
+//! Copies a whole hash map with few system calls.
 //!
-//! libbpf-rs has an iterator for this, but it ends early, without an error, when the kernel returns a short batch before
-//! the end of the map; a page would then lack series.
+//! libbpf-rs's iterator ends early, without an error, when the kernel returns a short batch before the end of the map.
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore, MapHandle};
 
-/// Entries asked for at a time.
+/// Entries per call.
 const BATCH: usize = 512;
 
-/// Calls `each` with the key and value bytes of every entry. Entries that are added meanwhile may be missed.
+/// Calls `each` with the key and value of every entry. Entries added meanwhile may be missed.
 pub(crate) fn for_each(map: &MapHandle, mut each: impl FnMut(&[u8], &[u8])) -> std::io::Result<()> {
     let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
     let mut capacity = BATCH.min(map.max_entries() as usize).max(1);
     let mut keys = vec![0u8; capacity * key_size];
     let mut values = vec![0u8; capacity * value_size];
-    // A position in the map is opaque; the kernel writes 4 bytes for hash maps.
+    // An opaque position; the kernel writes 4 bytes for hash maps.
     let mut position = [0u8; 8];
     let mut next = [0u8; 8];
     let mut first = true;
@@ -40,7 +39,7 @@ pub(crate) fn for_each(map: &MapHandle, mut each: impl FnMut(&[u8], &[u8])) -> s
         match errno {
             0 | libc::ENOENT => {}
             libc::EINTR => continue,
-            // One hash bucket holds more entries than the buffer.
+            // A hash bucket has more entries than the buffer.
             libc::ENOSPC => {
                 capacity *= 2;
                 keys.resize(capacity * key_size, 0);

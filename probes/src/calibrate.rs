@@ -1,9 +1,8 @@
-//! What one hit of a call probe costs on this machine: trap, program and return, as a thread feels it.
+//! Measures the cost of a call probe hit: trap, program and return, as seen by a thread.
 //!
-//! The real programs are put on a function of our own that begins as those of NVIDIA's libraries do, and for a moment the
-//! daemon's own calls are counted like others, as launches of a kernel that was launched before. Batches with and without probe
-//! alternate in a few bursts, and the lower quartile of their differences counts, of the quickest burst: whoever else runs on the
-//! machine makes calls longer, never shorter.
+//! Attaches the real programs to a function with the prologue of NVIDIA's libraries, and counts the daemon's own calls as
+//! warm launches meanwhile. Batches with and without probe alternate in a few bursts; the result is the lower quartile of
+//! their differences in the fastest burst, since other load only makes calls slower.
 
 use std::arch::naked_asm;
 use std::hint::black_box;
@@ -20,27 +19,27 @@ use crate::launch_budget::HitCost;
 use crate::launch_modes::{Calibrate, LaunchModes};
 use crate::mapped::executable_mappings;
 
-/// Bursts, pairs of batches in each, and calls in a batch: 3 ms of calls where one costs a microsecond.
+/// Bursts, pairs of batches per burst, and calls per batch: 3 ms of calls at 1 us each.
 const BURSTS: usize = 3;
 const BATCHES: usize = 9;
 const CALLS: u32 = 110;
-/// Between two bursts.
+/// Pause between bursts.
 const PAUSE: Duration = Duration::from_millis(8);
-/// What is stood in for.
+/// The op that is simulated.
 const OP: &str = "cudaLaunchKernel";
 /// The kernel that is launched.
 const KERNEL: usize = 0x5eed;
 
-/// The cost of a hit could not be measured.
+/// The measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CalibrationError {
     #[error(transparent)]
     Attach(#[from] AttachError),
-    #[error("the programs cannot be told: {0}")]
+    #[error("cannot update the programs: {0}")]
     Tell(#[from] libbpf_rs::Error),
-    #[error("own mappings cannot be read: {0}")]
+    #[error("cannot read own mappings: {0}")]
     Mappings(io::Error),
-    #[error("a function of our own is in no file")]
+    #[error("the measured function is in no file")]
     NoFile,
 }
 
@@ -67,7 +66,7 @@ extern "C" fn plain(_kernel: usize) -> i32 {
     like_a_library_function!()
 }
 
-/// Where in the running program's file a function lies.
+/// File and offset of a function of this program.
 fn file_offset(function: extern "C" fn(usize) -> i32) -> Result<u64, CalibrationError> {
     let address = function as usize as u64;
     let mappings = executable_mappings(Tgid(std::process::id()))
@@ -77,7 +76,7 @@ fn file_offset(function: extern "C" fn(usize) -> i32) -> Result<u64, Calibration
     mapping.map(|m| address - m.start + m.offset).ok_or(CalibrationError::NoFile)
 }
 
-/// Nanoseconds that a call takes.
+/// Duration of a call, in nanoseconds.
 fn batch(function: extern "C" fn(usize) -> i32) -> f64 {
     let function = black_box(function);
     let began = Instant::now();
@@ -92,8 +91,7 @@ fn lower_quartile(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 4).copied().unwrap_or(0.0)
 }
 
-/// Measures it. The calling process is in the accounts then; whoever calls removes it. So are the links, which take their time
-/// to close.
+/// Measures the cost. The caller removes this process from the accounts and closes the links, which takes time.
 pub(crate) fn hit_cost(
     call_probes: &CallProbes,
     modes: &mut LaunchModes,

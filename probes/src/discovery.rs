@@ -1,5 +1,5 @@
-//! Finds the CUDA libraries that the host's processes map: all of them at start, each new one as it is mapped, and all
-//! of them again now and then, since events may be lost and files may change. Wants a thread of its own.
+//! Finds the CUDA libraries that processes map: all at start, each new one as it is mapped, and all again periodically,
+//! since events may be lost and files may change. Runs on its own thread.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -14,38 +14,38 @@ use crate::stop::{StopSignal, poll_readable};
 #[cfg(test)]
 mod tests;
 
-/// Between two scans while events arrive.
+/// Scan interval while events arrive.
 const SCAN_EVERY: Duration = Duration::from_secs(60);
-/// Between two scans without events, and after events were lost.
+/// Scan interval without events, and after lost events.
 const SCAN_OFTEN: Duration = Duration::from_secs(2);
-/// Between two looks for files that were overwritten in place.
+/// Interval of the check for files overwritten in place.
 const RECHECK_EVERY: Duration = Duration::from_secs(5);
-/// How long events may gather after some were handled, since a program that starts makes a dozen in a row.
-const GATHER: Duration = Duration::from_millis(2);
-/// Processes scanned before the events that came meanwhile are handled.
+/// Debounce of events: a program that starts makes a dozen in a row.
+const DEBOUNCE: Duration = Duration::from_millis(2);
+/// Processes scanned before pending events are handled.
 const PROCESSES_AT_ONCE: usize = 64;
 
-/// How discovery does.
+/// The state of discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiscoveryStatus {
-    /// Whether mappings are seen as they are made, rather than by scans alone.
+    /// Whether mappings are seen as events, not by scans alone.
     pub watching: bool,
-    /// Mappings made by other processes that were seen as events.
+    /// Events of mappings by other processes.
     pub events: u64,
     /// Events that did not fit the buffers; a scan follows.
     pub lost_events: u64,
     /// Scans of all processes.
     pub scans: u64,
-    /// How long the last scan took.
+    /// Duration of the last scan.
     pub last_scan: Duration,
     /// Processes whose mappings the last scan could not read.
     pub unreadable: u64,
 }
 
-/// What else the thread of discovery does.
-pub trait Chores<A: Attach> {
-    /// Called after the first scan - all libraries that were in use are then attached - and whenever the registry or the status
-    /// may have changed.
+/// Other tasks of the discovery thread.
+pub trait BackgroundTasks<A: Attach> {
+    /// Called after the first scan, when all libraries in use are attached, and whenever the registry or the status may
+    /// have changed.
     fn changed(&mut self, registry: &Registry<A::Links>, status: DiscoveryStatus);
 
     /// Does what is due. Called often.
@@ -59,22 +59,22 @@ pub trait Chores<A: Attach> {
     }
 }
 
-impl<A: Attach, F: FnMut(&Registry<A::Links>, DiscoveryStatus)> Chores<A> for F {
+impl<A: Attach, F: FnMut(&Registry<A::Links>, DiscoveryStatus)> BackgroundTasks<A> for F {
     fn changed(&mut self, registry: &Registry<A::Links>, status: DiscoveryStatus) {
         self(registry, status);
     }
 }
 
-/// How to go on.
+/// The result of a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tick {
-    /// When something is due again.
+    /// When the next tick is due.
     pub again: Option<Instant>,
-    /// Whether nothing is to be looked for. Afterwards everything is looked for anew.
+    /// Whether discovery pauses. It scans again when resumed.
     pub paused: bool,
 }
 
-/// Watches the host and tells a registry.
+/// Finds libraries and reports them to a registry.
 #[derive(Debug)]
 pub struct Discovery {
     own: Tgid,
@@ -89,8 +89,8 @@ impl Default for Discovery {
 }
 
 impl Discovery {
-    /// Starts to watch, so that a scan that follows misses nothing. Without the privilege to watch, scans must do, and
-    /// that is said in the log.
+    /// Starts to watch, so that a following scan misses nothing. Without the privilege to watch, logs a warning and relies
+    /// on scans.
     #[must_use]
     pub fn new() -> Self {
         match MmapEvents::open() {
@@ -98,7 +98,7 @@ impl Discovery {
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "new CUDA libraries are found by a scan every {} s only",
+                    "cannot watch mappings; new CUDA libraries are found by a scan every {} s",
                     SCAN_OFTEN.as_secs()
                 );
                 Self::with(None)
@@ -111,13 +111,13 @@ impl Discovery {
         Self { own: Tgid(std::process::id()), watch, status }
     }
 
-    /// How it does.
+    /// The current status.
     #[must_use]
     pub fn status(&self) -> DiscoveryStatus {
         self.status
     }
 
-    /// Looks at every process of the host but this one, and then lets the registry drop what nobody maps.
+    /// Scans every process but this one, then lets the registry drop unmapped files.
     pub fn scan<A: Attach>(&mut self, registry: &mut Registry<A::Links>, attacher: &mut A) {
         let started = Instant::now();
         let processes = match all_processes() {
@@ -136,7 +136,7 @@ impl Discovery {
             }
             self.follow(registry, attacher);
         }
-        registry.sweep(attacher, started);
+        registry.collect_garbage(attacher, started);
         self.status.scans += 1;
         self.status.last_scan = started.elapsed();
     }
@@ -155,7 +155,7 @@ impl Discovery {
                 return;
             }
         };
-        // One file may be mapped in several parts, which follow one another.
+        // A file may be mapped in several consecutive parts.
         let mut previous: Option<Mapping> = None;
         for mapping in mappings {
             let same = previous.as_ref().is_some_and(|previous| {
@@ -168,7 +168,7 @@ impl Discovery {
         }
     }
 
-    /// Handles the events that are there.
+    /// Handles pending events.
     pub fn follow<A: Attach>(&mut self, registry: &mut Registry<A::Links>, attacher: &mut A) {
         registry.follow_writes(attacher);
         let Some(watch) = &mut self.watch else { return };
@@ -187,33 +187,33 @@ impl Discovery {
         status.lost_events = watch.lost();
     }
 
-    /// Works until `stop` is raised; the probes then stay as they are.
+    /// Runs until `stop` is raised; the probes stay attached.
     pub fn run<A: Attach>(
         mut self,
         registry: &mut Registry<A::Links>,
         attacher: &mut A,
         stop: &StopSignal,
-        mut chores: impl Chores<A>,
+        mut tasks: impl BackgroundTasks<A>,
     ) {
-        let mut told = None;
+        let mut reported = None;
         let mut next_scan = Instant::now();
         let mut next_recheck = next_scan + RECHECK_EVERY;
         while !stop.is_stopped() {
-            let tick = chores.tick(registry, attacher);
+            let tick = tasks.tick(registry, attacher);
             if tick.paused {
                 if let Some(watch) = &mut self.watch {
                     watch.drain(|_| {});
                 }
-                chores.changed(registry, self.status);
+                tasks.changed(registry, self.status);
                 next_scan = Instant::now();
-                self.sleep(next_scan + SCAN_EVERY, stop, chores.wake());
+                self.sleep(next_scan + SCAN_EVERY, stop, tasks.wake());
                 continue;
             }
             let lost_before = self.status.lost_events;
             if Instant::now() >= next_scan {
                 self.scan(registry, attacher);
                 let pause = if self.watch.is_some() { SCAN_EVERY } else { SCAN_OFTEN };
-                // Where a scan is slow, it still takes no more than a small part of a CPU.
+                // Bounds the CPU share of slow scans.
                 next_scan = Instant::now() + pause.max(self.status.last_scan * 20);
                 next_recheck = Instant::now() + RECHECK_EVERY;
             } else if Instant::now() >= next_recheck {
@@ -225,13 +225,13 @@ impl Discovery {
                 next_scan = next_scan.min(Instant::now() + SCAN_OFTEN);
             }
             let now = Some((registry.generation(), self.status.scans, self.status.lost_events));
-            if told != now {
-                told = now;
-                chores.changed(registry, self.status);
+            if reported != now {
+                reported = now;
+                tasks.changed(registry, self.status);
             }
             let next = next_scan.min(next_recheck);
             let next = tick.again.map_or(next, |again| again.min(next));
-            self.sleep(next, stop, registry.writes().into_iter().chain(chores.wake()));
+            self.sleep(next, stop, registry.writes().into_iter().chain(tasks.wake()));
         }
     }
 
@@ -241,7 +241,7 @@ impl Discovery {
         stop: &'a StopSignal,
         wakers: impl IntoIterator<Item = BorrowedFd<'a>>,
     ) {
-        if stop.wait(GATHER) {
+        if stop.wait(DEBOUNCE) {
             return;
         }
         let timeout = until.saturating_duration_since(Instant::now());

@@ -1,7 +1,7 @@
 //! Where to probe a library: ELF64 symbols that perform a traced op, as file offsets.
 //!
-//! The file belongs to whoever runs on the host, so nothing in it is believed: every table is read in bounded pieces,
-//! and memory depends on how many traced names there are, never on sizes that the file states.
+//! Files are untrusted: tables are read in bounded pieces, and memory depends on the number of traced names, never on sizes
+//! stated by the file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,7 +27,7 @@ mod symbol_tables;
 mod symbols_at;
 
 #[cfg(test)]
-pub(crate) mod specimen;
+pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;
 
@@ -40,78 +40,78 @@ use source::Source;
 pub use symbol_tables::{SymbolTables, symbol_tables};
 pub use symbols_at::symbols_at;
 
-/// Why a file cannot be probed. The messages leave the path to the caller, who knows which of its names to show.
+/// A file cannot be probed. Messages leave the path to the caller.
 #[derive(Debug, Error)]
 pub enum ElfError {
     /// Does not begin with the ELF magic.
     #[error("not an ELF file")]
     NotElf,
     /// A table or field lies beyond the end of the file.
-    #[error("{what} is cut off: {end} bytes needed, the file has {len}")]
+    #[error("{what} is truncated: {end} bytes needed, the file has {len}")]
     Truncated {
-        /// The part of the file.
+        /// The truncated part.
         what: &'static str,
-        /// Where it should end, in bytes.
+        /// Its end, in bytes.
         end: u64,
         /// Length of the file in bytes.
         len: u64,
     },
-    /// A valid ELF file of a kind that cannot run or be probed here.
+    /// A valid ELF file that cannot run or be probed here.
     #[error("{what} {value} is not supported, expected {expected}")]
     Unsupported {
-        /// The header field.
+        /// Header field.
         what: &'static str,
-        /// What the file has.
+        /// Its value.
         value: u64,
-        /// What is needed.
+        /// The supported value.
         expected: &'static str,
     },
     /// Contradicts itself.
     #[error("malformed: {what}")]
     Malformed {
-        /// What is wrong.
+        /// The contradiction.
         what: &'static str,
     },
-    /// A table beyond the limit that no real library comes near.
+    /// A table above the limit, which no real library comes near.
     #[error("{what} has {size}, more than the limit of {limit}")]
     TooLarge {
-        /// The part of the file.
+        /// The table.
         what: &'static str,
         /// Its size, in bytes or entries.
         size: u64,
-        /// What is allowed.
+        /// The limit.
         limit: u64,
     },
-    /// The file system refused.
+    /// An I/O error.
     #[error("cannot read: {0}")]
     Read(#[from] io::Error),
 }
 
-/// One function to probe.
+/// A function to probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeSite {
-    /// The op that the function performs.
+    /// The op.
     pub op: OpId,
-    /// Its exported name, without symbol version.
+    /// Exported name, without symbol version.
     pub symbol: String,
-    /// File offset of the instruction to probe, in bytes.
+    /// File offset of the probed instruction, in bytes.
     pub offset: u64,
-    /// What a hit costs.
+    /// Cost of a hit.
     pub prologue: Prologue,
 }
 
-/// What a library has to offer.
+/// The probe sites of a library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LibraryImage {
     /// GNU build id in hex.
     pub build_id: Option<String>,
     /// Functions to probe, ordered by offset, each offset once.
     pub sites: Vec<ProbeSite>,
-    /// Traced functions that lie outside every executable segment.
+    /// Traced functions outside every executable segment.
     pub unplaced: usize,
-    /// Symbols of traced functions that point into another function. A probe there could be in the middle of an instruction.
+    /// Traced symbols that point into another function: a probe there could hit the middle of an instruction.
     pub misplaced: Vec<String>,
-    /// Traced functions that share their code with a site of another op, and count as that op.
+    /// Traced functions that share code with a site of another op, and count as that op.
     pub folded: usize,
 }
 
@@ -125,18 +125,18 @@ impl LibraryImage {
 const SECTION_HEADER: u64 = size_of::<SectionHeader64<LE>>() as u64;
 const PROGRAM_HEADER: u64 = size_of::<ProgramHeader64<LE>>() as u64;
 const SYMBOL: u64 = size_of::<Sym64<LE>>() as u64;
-/// Symbols that are held in memory at one time.
+/// Most symbols in memory at a time.
 const SYMBOLS_AT_ONCE: u64 = 4096;
 const MAX_PROGRAM_HEADERS: u64 = 1024;
-/// The largest string or symbol table that is searched. Executables with full debug symbols have about a tenth.
+/// Largest string or symbol table. Executables with full debug symbols need about a tenth.
 const MAX_TABLE: u64 = 512 << 20;
-/// The end of a name that every CUDA runtime has.
+/// A suffix in every CUDA runtime.
 const EVERY_RUNTIME: &[u8] = b"cudaLaunchKernel\0";
-/// Bytes that are searched for it at a time.
+/// Bytes searched at a time.
 const PIECE: u64 = 1 << 20;
-/// The same of a module, which takes a hundredth of a second to search. Those of CuPy have a twentieth.
+/// The limit for modules, whose search takes 10 ms at most. CuPy's need a twentieth.
 const MAX_MODULE_TABLE: u64 = 16 << 20;
-/// Traced functions in one file; libcuda has a few hundred.
+/// Most traced functions per file; libcuda has a few hundred.
 const MAX_FUNCTIONS: usize = 2_048;
 
 const HOST_MACHINE: Option<Machine> = if cfg!(target_arch = "x86_64") {
@@ -147,27 +147,27 @@ const HOST_MACHINE: Option<Machine> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// A traced function, not yet placed in the file.
+/// A traced function, by address.
 struct Function {
     address: u64,
     op: OpId,
     symbol: String,
 }
 
-/// Reads which functions of `file` to probe. Moves no file position; reads only headers, symbol tables and the first
-/// instruction of each function.
+/// Finds the functions of `file` to probe. Does not move the file position; reads only headers, symbol tables and the first
+/// instructions of each function.
 ///
 /// # Errors
-/// When the file is no ELF64 file for this machine, is damaged, or cannot be read.
+/// When the file is not ELF64 for this machine, is malformed, or cannot be read.
 pub fn read_library(file: &File) -> Result<LibraryImage, ElfError> {
     read(file, &[(SHT_DYNSYM, MAX_TABLE), (SHT_SYMTAB, MAX_TABLE)])
 }
 
-/// As [`read_library`], of local functions alone and in files of ordinary size: which library has the CUDA runtime linked in
-/// cannot be told by its name, so that a host has many to be searched.
+/// As [`read_library`], but only local functions and smaller files: any module may have the CUDA runtime linked in, so a
+/// host has many to search.
 ///
 /// # Errors
-/// When the file is no ELF64 file for this machine, is damaged, or cannot be read.
+/// When the file is not ELF64 for this machine, is malformed, or cannot be read.
 pub fn read_module(file: &File) -> Result<LibraryImage, ElfError> {
     let source = Source::new(file)?;
     let header = file_header(&source)?;
@@ -181,12 +181,12 @@ pub fn read_module(file: &File) -> Result<LibraryImage, ElfError> {
     Ok(LibraryImage::default())
 }
 
-/// Whether a section has these bytes somewhere.
+/// Whether a section contains these bytes.
 fn contains(source: &Source<'_>, section: &Section, wanted: &[u8]) -> Result<bool, ElfError> {
     let size = section.sh_size.get(LE);
     let mut done = 0;
     while done < size {
-        // Pieces overlap, so that none of them ends within what is wanted.
+        // Pieces overlap, so that a match is not split.
         let piece = PIECE.min(size - done);
         let bytes = source.read(
             "the string table",
@@ -252,7 +252,7 @@ fn section_headers(
     if u64::from(header.e_shentsize.get(LE)) != SECTION_HEADER {
         return Err(ElfError::Malformed { what: "the size of a section header is not 64" });
     }
-    // Zero means that the number did not fit; section 0 then has it. Only object files of a compiler do that.
+    // Zero means that the number is in section 0; only object files do that.
     source.read_many("the section header table", offset, header.e_shnum.get(LE).into())
 }
 
@@ -277,7 +277,7 @@ fn limit(what: &'static str, size: u64, limit: u64) -> Result<(), ElfError> {
 
 type Section = SectionHeader64<LE>;
 
-/// The file's symbol table of one kind, of at most so many bytes, and the table of its names.
+/// The file's symbol table of one kind, up to a size, and its string table.
 fn symbol_table(
     sections: &[SectionHeader64<LE>],
     kind: SectionType,
@@ -298,7 +298,7 @@ fn symbol_table(
     Ok(Some((table, strings)))
 }
 
-/// Adds the traced functions of the file's symbol table of one kind, when it has one.
+/// Adds the traced functions of one kind of symbol table.
 fn read_symbols(
     source: &Source<'_>,
     sections: &[SectionHeader64<LE>],
@@ -315,7 +315,7 @@ fn read_symbols(
     symbols_of(source, table, |symbols| collect(symbols, &names, functions))
 }
 
-/// Reads a symbol table, some symbols at a time.
+/// Reads a symbol table in pieces.
 fn symbols_of(
     source: &Source<'_>,
     table: &SectionHeader64<LE>,
@@ -333,7 +333,7 @@ fn symbols_of(
     Ok(())
 }
 
-/// Adds the defined functions among `symbols` that carry a traced name, whatever their binding or version.
+/// Adds the defined functions with traced names, of any binding and version.
 fn collect(
     symbols: &[Sym64<LE>],
     names: &HashMap<u64, TracedName>,
@@ -371,14 +371,14 @@ fn build_id(
     Ok(None)
 }
 
-/// Turns addresses into file offsets and keeps one function an offset.
+/// Converts addresses to file offsets and keeps one function per offset.
 fn place(
     source: &Source<'_>,
     segments: &[ProgramHeader64<LE>],
     mut functions: Vec<Function>,
     image: &mut LibraryImage,
 ) -> Result<(), ElfError> {
-    // The shortest name of a function is the documented one: `ncclReduce` before `pncclReduce`.
+    // The shortest name is the documented one: `ncclReduce` before `pncclReduce`.
     functions.sort_by(|a, b| {
         (a.address, a.symbol.len(), &a.symbol).cmp(&(b.address, b.symbol.len(), &b.symbol))
     });
@@ -401,13 +401,13 @@ fn place(
         let (skipped, prologue) = prologue::of(&code);
         image.sites.push(ProbeSite { op, symbol, offset: offset + skipped, prologue });
     }
-    // Two segments may show the same bytes at different addresses.
+    // Two segments may map the same bytes at different addresses.
     image.sites.sort_by_key(|site| site.offset);
     image.sites.dedup_by_key(|site| site.offset);
     Ok(())
 }
 
-/// The file offset of an address in an executable segment, and how many bytes of the segment follow.
+/// File offset of an address in an executable segment, and the bytes that follow in the segment.
 fn file_range(segments: &[ProgramHeader64<LE>], address: u64) -> Option<(u64, u64)> {
     segments
         .iter()
@@ -416,7 +416,7 @@ fn file_range(segments: &[ProgramHeader64<LE>], address: u64) -> Option<(u64, u6
             let within = address.checked_sub(segment.p_vaddr.get(LE))?;
             let available = segment.p_filesz.get(LE).checked_sub(within).filter(|n| *n > 0)?;
             let offset = segment.p_offset.get(LE).checked_add(within)?;
-            // The kernel takes offsets as signed numbers.
+            // The kernel takes signed offsets.
             i64::try_from(offset).ok().filter(|o| *o < i64::MAX - 16)?;
             Some((offset, available))
         })

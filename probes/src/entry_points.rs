@@ -1,8 +1,8 @@
-//! Whether the driver hands out only functions that are probed.
+//! Checks that the driver hands out only probed functions.
 //!
-//! The CUDA runtime and most frameworks ask `cuGetProcAddress` for the driver's functions. Drivers up to 555 answer with exported
-//! functions, which are probed; one that did not would be observed in part. This asks the driver of the host itself, without a
-//! GPU, in a child process: whatever the driver does when it is loaded ends there.
+//! The CUDA runtime and most frameworks get driver functions from `cuGetProcAddress`. Drivers up to 555 return exported
+//! functions, which are probed; another driver would be observed only in part. This asks the host's own driver, without a
+//! GPU, in a child process that contains side effects of loading it.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -21,38 +21,38 @@ use thiserror::Error;
 
 use crate::elf::LibraryImage;
 
-/// How long the child may take; it needs a tenth of a second.
+/// Timeout of the child; it needs 0.1 s.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Versions of CUDA whose functions are asked for: each that gave functions another ABI, and those of current runtimes.
+/// Queried CUDA versions: each that changed a function's ABI, and those of current runtimes.
 const VERSIONS: [c_int; 14] =
     [2000, 3020, 4000, 5050, 6050, 7000, 8000, 10000, 11000, 11030, 12000, 12080, 13000, 13050];
 /// `CU_GET_PROC_ADDRESS_DEFAULT`, `_LEGACY_STREAM` and `_PER_THREAD_DEFAULT_STREAM`.
 const FLAGS: [u64; 3] = [0, 1, 2];
-/// The last line of a child that came to its end.
+/// Last line of a child that completed.
 const END: &str = ".";
 
-/// What the driver hands out.
+/// The result of the check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EntryPoints {
-    /// Answers that were compared.
+    /// Compared answers.
     pub compared: usize,
-    /// Operations with an entry point that is not probed.
+    /// Ops with an unprobed entry point.
     pub not_probed: BTreeSet<String>,
 }
 
-/// Why it is not known what the driver hands out.
+/// The check failed.
 #[derive(Debug, Error)]
 pub enum EntryPointError {
-    /// It cannot be loaded, or does not have the function.
+    /// The driver cannot be loaded or lacks the function.
     #[error("{0}")]
     Refused(String),
-    /// The child ended before it had asked everything.
+    /// The child ended early.
     #[error("the process that loaded it ended early: {0}")]
     Crashed(String),
-    /// The child did not end.
+    /// The child timed out.
     #[error("the process that loaded it did not end within {} s", DEADLINE.as_secs())]
     TimedOut,
-    /// There is no child.
+    /// The child could not be started.
     #[error("cannot start a process: {0}")]
     Fork(#[from] io::Error),
 }
@@ -60,7 +60,7 @@ pub enum EntryPointError {
 type GetProcAddress =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
-/// Compares what the driver at `path` hands out for each operation with the functions that are probed in it.
+/// Compares what the driver at `path` returns for each op with the probed functions in it.
 ///
 /// # Errors
 /// When the driver cannot be loaded or asked.
@@ -86,7 +86,7 @@ pub fn entry_points(path: &Path, image: &LibraryImage) -> Result<EntryPoints, En
     parse(&text?, ended)
 }
 
-/// What the pipe has until its other end is closed.
+/// Reads the pipe until it is closed.
 fn read_all(mut pipe: PipeReader) -> Result<String, EntryPointError> {
     let started = Instant::now();
     let mut text = Vec::new();
@@ -119,8 +119,7 @@ fn parse(text: &str, ended: WaitStatus) -> Result<EntryPoints, EntryPointError> 
     }
 }
 
-/// Loads the driver into this process. Returns the number of answers and the operations that are not probed, or what is wrong,
-/// and [`END`].
+/// Loads the driver into this process. Returns the number of answers and the unprobed ops, or an error, and [`END`].
 fn ask(path: &Path, image: &LibraryImage) -> String {
     match answers(path, image) {
         Ok(EntryPoints { compared, not_probed }) => {

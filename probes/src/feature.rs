@@ -1,4 +1,4 @@
-//! What the running kernel can do, read from its BTF. Nothing is loaded or attached to find out.
+//! Features of the running kernel, from its BTF. Nothing is loaded or attached.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,19 +12,19 @@ pub const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 /// How entry and return of a library's functions are probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachMode {
-    /// One `uprobe.session` link a library; kernel >= 6.13.
+    /// One `uprobe.session` link per library; kernel >= 6.13.
     Session,
-    /// A `uprobe.multi` and a `uretprobe.multi` link a library; kernel >= 6.6.
+    /// A `uprobe.multi` and a `uretprobe.multi` link per library; kernel >= 6.6.
     Multi,
-    /// Two perf events a symbol. Needs CAP_SYS_ADMIN on kernels with the fix for CVE-2025-38466.
+    /// Two perf events per symbol. Needs CAP_SYS_ADMIN on kernels with the fix for CVE-2025-38466.
     Perf,
 }
 
 impl AttachMode {
-    /// From most to least wanted.
+    /// In order of preference.
     pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
 
-    /// As it is written on the command line and in labels.
+    /// Name on the command line and in labels.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -34,8 +34,8 @@ impl AttachMode {
         }
     }
 
-    /// The capabilities that attaching to a library takes once the programs are loaded, by name. Links of the first two
-    /// kinds take none themselves: these are for the files of other users' processes.
+    /// Capabilities needed to attach once the programs are loaded. For links these are only those needed to reach other
+    /// users' files.
     #[must_use]
     pub const fn privileges(self) -> &'static [&'static str] {
         match self {
@@ -54,33 +54,33 @@ impl AttachMode {
     }
 }
 
-/// What the kernel's BTF tells.
+/// Features according to BTF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// `uprobe.session`.
     pub session: bool,
     /// `uprobe.multi`.
     pub multi: bool,
-    /// Entries of maps can be allocated where the scheduler runs, as from Linux 6.1 on.
+    /// Map entries can be allocated in scheduler context (Linux 6.1).
     pub map_allocator: bool,
 }
 
-/// The kernel's BTF cannot be used.
+/// The kernel's BTF is unusable, or the kernel too old.
 #[derive(Debug, thiserror::Error)]
 pub enum FeatureError {
-    /// There is none.
+    /// No BTF.
     #[error(
         "{BTF_PATH} does not exist: this kernel was built without CONFIG_DEBUG_INFO_BTF, which gpucause needs; \
          use a distribution kernel >= 6.1"
     )]
     NoBtf,
-    /// It tells of no allocator of map entries.
+    /// No BPF memory allocator.
     #[error(
         "this kernel is too old: gpucause needs Linux 6.1 or newer, as older kernels can lock up when a program allocates \
          where the scheduler runs"
     )]
     TooOld,
-    /// It cannot be read.
+    /// Unreadable.
     #[error("{BTF_PATH} cannot be read: {0}")]
     Unreadable(#[from] libbpf_rs::Error),
 }
@@ -108,7 +108,7 @@ impl Features {
         }
     }
 
-    /// Refuses kernels on which the programs could do harm.
+    /// Rejects kernels that are too old.
     ///
     /// # Errors
     /// When the kernel is too old.
@@ -116,7 +116,7 @@ impl Features {
         self.map_allocator.then_some(self).ok_or(FeatureError::TooOld)
     }
 
-    /// The best way to attach on this kernel.
+    /// The best attach mode.
     #[must_use]
     pub fn best_mode(self) -> AttachMode {
         if self.session {
@@ -129,7 +129,7 @@ impl Features {
     }
 }
 
-/// The kernel's own types.
+/// The kernel's types.
 pub(crate) fn kernel_types() -> Result<Btf<'static>, FeatureError> {
     if !Path::new(BTF_PATH).exists() {
         return Err(FeatureError::NoBtf);
@@ -137,10 +137,10 @@ pub(crate) fn kernel_types() -> Result<Btf<'static>, FeatureError> {
     Ok(Btf::from_vmlinux()?)
 }
 
-/// What the kernel's BTF calls the type of a tracepoint's handlers.
+/// BTF prefix of tracepoint handler types.
 const TRACEPOINT_TYPE: &str = "btf_trace_";
 
-/// The kernel's tracepoints, with the number of arguments that each tells.
+/// The kernel's tracepoints and their number of arguments.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tracepoints(HashMap<String, usize>);
 
@@ -150,7 +150,7 @@ impl Tracepoints {
             let name = typedef.name()?.to_str()?.strip_prefix(TRACEPOINT_TYPE)?.to_owned();
             let handler: Ptr<'_> = btf.type_by_id(typedef.referenced_type_id())?;
             let prototype: FuncProto<'_> = btf.type_by_id(handler.referenced_type_id())?;
-            // The first parameter is the handler's own.
+            // The first parameter is the handler's context.
             Some((name, prototype.len().saturating_sub(1)))
         };
         Self(btf.type_by_kind::<Typedef<'_>>().filter_map(tracepoint).collect())

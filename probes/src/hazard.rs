@@ -1,26 +1,26 @@
-//! Kernels on which uprobes are known to do harm, by release string, and what to do there.
+//! Known hazards: kernels on which uprobes can harm observed programs, by release string, with remedies.
 //!
-//! Distributions port fixes to kernels whose version stays as it was. A kernel is told to have a hazard when its version is in the
-//! range of the upstream releases that have it and no fix is known in the releases of its distribution; better warned once too
-//! often, since what goes wrong there is the observed program.
+//! Distributions backport fixes without changing the version. A kernel has a hazard when its version is in the affected
+//! upstream range and its distribution has no known fix; false warnings are preferred, since the observed program is at
+//! risk.
 
 use std::fmt;
 
-/// How bad it is.
+/// Severity of a hazard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gravity {
-    /// Worth knowing; everything works.
+    /// Informational.
     Note,
-    /// Observed programs could come to harm in some situations.
+    /// Observed programs can be harmed in some situations.
     Warning,
 }
 
-/// A version as kernels tell theirs.
+/// A kernel version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32, pub u32);
 
 impl Version {
-    /// From a release such as `5.15.0-1065-aws`, `6.6.30`, `6.12-rc3` or `5.14.0-427.13.1.el9_4.x86_64`.
+    /// Parses a release such as `5.15.0-1065-aws`, `6.6.30`, `6.12-rc3` or `5.14.0-427.13.1.el9_4.x86_64`.
     #[must_use]
     pub fn parse(release: &str) -> Option<Self> {
         let end = release.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(release.len());
@@ -35,26 +35,26 @@ impl fmt::Display for Version {
     }
 }
 
-/// A kind of harm, and the upstream releases that do it.
+/// A hazard and the upstream releases that have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hazard {
-    /// What it is called in reports.
+    /// Name in reports.
     pub name: &'static str,
-    /// How bad it is.
+    /// Severity.
     pub gravity: Gravity,
     /// What can happen.
     pub harm: &'static str,
     /// What to do.
     pub remedy: &'static str,
-    /// From each first version up to, and without, the one that is fixed; none where no release is known to be.
+    /// First affected version and the version with the fix, if any.
     ranges: &'static [(Version, Option<Version>)],
-    /// On x86-64 alone.
+    /// x86-64 only.
     only_x86_64: bool,
 }
 
 const SECCOMP: &str = "uretprobe_seccomp";
 
-/// Every hazard that is known.
+/// All known hazards.
 pub const HAZARDS: &[Hazard] = &[
     Hazard {
         name: SECCOMP,
@@ -108,7 +108,7 @@ impl Hazard {
     }
 }
 
-/// What is known of a kernel of this release; nothing when the release tells no version.
+/// Hazards of a kernel release; empty when it has no version.
 #[must_use]
 pub fn hazards(release: &str) -> Vec<&'static Hazard> {
     let Some(version) = Version::parse(release) else { return Vec::new() };
@@ -116,8 +116,7 @@ pub fn hazards(release: &str) -> Vec<&'static Hazard> {
     HAZARDS.iter().filter(here).filter(|hazard| hazard.has(version)).collect()
 }
 
-/// Whether a call of this very program whose return is probed would kill it, as its filter of system calls may not know the one
-/// that return probes use.
+/// Whether a probed call of this process could kill it: its seccomp filter may not allow the system call of return probes.
 pub(crate) fn filtered_returns_kill() -> bool {
     let is_filtered = || {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -131,7 +130,7 @@ fn has_filter(status: &str) -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }
 
-/// What is known of the running kernel.
+/// Hazards of the running kernel.
 #[must_use]
 pub fn hazards_of_this_kernel() -> Vec<&'static Hazard> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

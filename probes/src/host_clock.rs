@@ -1,16 +1,16 @@
-//! How far this host's wall clock may be from the true time, as the kernel tells it.
+//! Error bound of the host's wall clock, from the kernel.
 
 use gpucause_abi::Nanos;
 
-/// The most by which the wall clock is off: what the kernel makes of what its time service told it last. `None` where none keeps
-/// the clock, or the kernel does not tell.
+/// Maximum error of the wall clock according to the kernel and its time service; `None` if the clock is not synchronised or
+/// the kernel does not report it.
 #[must_use]
 pub fn clock_error() -> Option<Nanos> {
     // SAFETY: all zeroes are a value of this structure of integers.
-    let mut told: libc::timex = unsafe { std::mem::zeroed() };
+    let mut known: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the structure is the caller's own, and without a mode nothing is changed.
-    let state = unsafe { libc::adjtimex(&raw mut told) };
-    error_of(state, told.status, told.maxerror)
+    let state = unsafe { libc::adjtimex(&raw mut known) };
+    error_of(state, known.status, known.maxerror)
 }
 
 /// `maxerror` in microseconds.
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_asked() {
-        // 16 s is what it says of a clock that nothing keeps.
+        // 16 s is reported by unsynchronised clocks.
         assert!(clock_error().is_none_or(|error| error < Nanos(16_000_000_000)));
     }
 }

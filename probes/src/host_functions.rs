@@ -1,7 +1,7 @@
-//! What functions of a process are called, by the symbols of the files that it maps them from.
+//! Names of functions in a process, from the symbols of its mapped files.
 //!
-//! Not by mapping those files into this process, as symbolisers do: they belong to whoever runs on the host, and one that is
-//! cut short under a mapping ends the reader with SIGBUS.
+//! Reads the files instead of mapping them, as symbolisers do: they are untrusted, and truncation of a mapped file kills
+//! the reader with SIGBUS.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -13,21 +13,21 @@ use crate::elf::{KernelHandle, LinkAddresses, kernel_handles, symbols_at};
 use crate::mapped::{FileVersion, Mapping, executable_mappings, locate_mapped};
 use crate::python::memory::Memory;
 
-/// Functions that are remembered of all files. All are forgotten when there are more.
+/// Limit of remembered functions of all files; when exceeded, all are dropped.
 const MAX_REMEMBERED: usize = 16_384;
 
-/// Variables that hold handles of kernels, remembered of all files. All are forgotten when there are more.
+/// Limit of remembered kernel handle variables of all files; when exceeded, all are dropped.
 const MAX_VARIABLES: usize = 131_072;
-/// Bytes of a process that are read at once to find handles. Those of the largest libraries take half of it.
+/// Limit of bytes read at once to find handles; twice what the largest libraries need.
 const MAX_SPAN: u64 = 1 << 20;
 
-/// The variables of a file that hold handles of kernels, in the order of their addresses.
+/// The kernel handle variables of a file, by address.
 type Variables = Arc<[KernelHandle]>;
 
-/// The name of a function as its file has it, mangled; `None` when the file has no symbol there.
+/// Mangled name of a function; `None` without symbol.
 pub type FunctionName = Option<Arc<[u8]>>;
 
-/// Names of functions, remembered for each file, which processes share.
+/// Function names by file, shared between processes.
 #[derive(Debug, Default)]
 pub struct HostFunctions {
     files: HashMap<FileVersion, HashMap<u64, FunctionName>>,
@@ -36,11 +36,11 @@ pub struct HostFunctions {
 }
 
 impl HostFunctions {
-    /// The names of the functions that begin at these addresses of a process. An address about which nothing could be found
-    /// out, because the process or its file is gone or out of reach, is left out.
+    /// Names of the functions that start at these addresses of a process. Addresses whose process or file is gone or
+    /// unreachable are left out.
     ///
     /// # Errors
-    /// When another user's process cannot be read for want of CAP_SYS_PTRACE.
+    /// When CAP_SYS_PTRACE is missing for another user's process.
     pub fn names(
         &mut self,
         tgid: Tgid,
@@ -48,7 +48,7 @@ impl HostFunctions {
     ) -> io::Result<BTreeMap<u64, FunctionName>> {
         let mappings = executable_mappings(tgid)?;
         let mut names = BTreeMap::new();
-        // None are seen of a process that has ended.
+        // An ended process has no mappings.
         if mappings.is_empty() {
             return Ok(names);
         }
@@ -66,7 +66,7 @@ impl HostFunctions {
         }
         if !handles.is_empty() {
             for mapping in &mappings {
-                self.kept_in(tgid, mapping, &handles, &mut names);
+                self.name_handles(tgid, mapping, &handles, &mut names);
             }
         }
         for (index, addresses) in by_mapping {
@@ -77,8 +77,8 @@ impl HostFunctions {
         Ok(names)
     }
 
-    /// Names those handles that are kept in variables of a mapped file.
-    fn kept_in(
+    /// Names the handles stored in variables of a mapped file.
+    fn name_handles(
         &mut self,
         tgid: Tgid,
         mapping: &Mapping,
@@ -134,7 +134,7 @@ impl HostFunctions {
         let file = match locate_mapped(tgid, mapping) {
             Ok(file) => file,
             Err(error) => {
-                tracing::debug!(%error, "functions of a file stay without name");
+                tracing::debug!(%error, "cannot read the symbols of a file");
                 return;
             }
         };
@@ -147,12 +147,12 @@ impl HostFunctions {
             let opened = match file.open() {
                 Ok(opened) => opened,
                 Err(error) => {
-                    tracing::debug!(%error, "functions of a file stay without name");
+                    tracing::debug!(%error, "cannot read the symbols of a file");
                     return;
                 }
             };
             let mut found = symbols_at(&opened, &missing).unwrap_or_else(|error| {
-                tracing::debug!(path = ?mapping.path, %error, "functions of a file have no names");
+                tracing::debug!(path = ?mapping.path, %error, "cannot open a mapped file");
                 BTreeMap::new()
             });
             self.remembered += missing.len();
@@ -186,11 +186,11 @@ mod tests {
             let names = functions.names(Tgid(std::process::id()), &[at, at + 1, data]).unwrap();
             assert_eq!(names[&at].as_deref(), Some(&b"gpucause_test_function"[..]));
             assert_eq!((names[&(at + 1)].as_ref(), names[&data].as_ref()), (None, None));
-            assert_eq!(functions.remembered, 2, "each is looked for once");
+            assert_eq!(functions.remembered, 2, "each is looked up once");
         }
     }
 
-    /// As nvcc 13 keeps the handle of `void add(float *)`.
+    /// Handle variable of `void add(float *)` as nvcc 13 names it.
     #[unsafe(export_name = "_ZZ22__device_stub__Z3addPfPfE8__handle")]
     static HANDLE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 

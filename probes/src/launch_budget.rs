@@ -1,8 +1,8 @@
-//! How launches of one process are to be observed, so that probes take no more of its busiest thread than the budget allows.
-//! Decides only: what is measured comes from outside, and others carry it out.
+//! Decides how the launches of one process are observed, so that probes take no more of its busiest thread than the budget
+//! allows. Pure: measuring and applying happen elsewhere.
 //!
-//! Steps follow one another from the most that can be observed to the least; see [`LaunchStep`]. What each would cost is
-//! computed from the launches that the busiest thread makes, whose number is known at every step.
+//! Steps go from most observed to least; see [`LaunchStep`]. Their cost is computed from the launch count of the busiest
+//! thread, which is known at every step.
 
 use std::time::Duration;
 
@@ -10,54 +10,55 @@ use gpucause_abi::Nanos;
 use gpucause_abi::record::LoadRecord;
 use gpucause_abi::snapshot::LaunchStep;
 
-/// Windows in a row that must be over the budget before less is observed: a program that starts, or a burst, is timed in full.
-const PATIENCE: u32 = 3;
-/// Part of the budget that a step must stay below, for so many windows, before more is observed again.
+/// Consecutive windows over budget before less is observed, so that a burst or a program start is timed in full.
+const OVERLOAD_WINDOWS: u32 = 3;
+/// A step must stay below this part of the budget, for that many windows, before more is observed again.
 const RELIEF: f64 = 0.8;
 const RELIEF_WINDOWS: u32 = 3;
-/// What is left of an earlier rate in the next window at least: one that comes and goes would be observed when it is away.
+/// Most that the rate falls from one window to the next, so that an intermittent load is not observed only while it is
+/// idle.
 const DECAY: f64 = 0.7;
-/// Part of the budget that goes to attaching and removing probes.
+/// Part of the budget for attaching and detaching probes.
 pub(crate) const CHANGE_SHARE: f64 = 0.2;
-/// Launches are observed for at least this share of the time, whatever that costs.
+/// Launches are observed for at least this share of the time, whatever the cost.
 pub(crate) const LEAST_SHARE: f64 = 0.02;
-/// From this share on it is not worth the change.
+/// Above this share a change is not worthwhile.
 const MOST_SHARE: f64 = 0.95;
-/// One in so many launches is timed where not all are.
+/// Sampling: one in so many launches is timed.
 pub(crate) const ONE_IN: u32 = 64;
-/// Share of the runtime's launches that must call the driver for the driver's probes to stand for them.
+/// Share of runtime launches that must call the driver for the driver's probes to replace the runtime's.
 const ALL_NESTED: f64 = 0.99;
 
-/// What a hit takes of a thread.
+/// The time that a hit costs a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HitCost {
     /// Entry and return.
     pub(crate) timed: Nanos,
-    /// Of a call that is left at entry.
+    /// A call that the program leaves at entry.
     pub(crate) counted: Nanos,
 }
 
-/// What the busiest thread of a process did.
+/// What the busiest thread of a process did in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// How long hits were counted for.
+    /// Length of the window.
     pub(crate) elapsed: Duration,
-    /// For how much of it launches were observed.
+    /// Time in it for which launches were observed.
     pub(crate) observed: Duration,
     /// The hits.
     pub(crate) load: LoadRecord,
 }
 
-/// The decision so far.
+/// The state of the decision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LaunchBudget {
     step: LaunchStep,
-    /// Outermost launches a second, while they are observed.
+    /// Outermost launches per second, while observed.
     rate: f64,
-    /// Share of them that the runtime makes, and whether each of those calls the driver; known at the first step alone.
+    /// Share of launches by the runtime, and whether each calls the driver; known at the first step only.
     runtime_share: f64,
     nests: bool,
-    /// Windows in a row that speak for a change.
+    /// Consecutive windows that vote for a change.
     votes: u32,
 }
 
@@ -68,18 +69,18 @@ impl Default for LaunchBudget {
 }
 
 impl LaunchBudget {
-    /// The step that was decided on.
+    /// The current step.
     pub(crate) const fn step(&self) -> LaunchStep {
         self.step
     }
 
-    /// Whether the driver's probes see each launch of the runtime.
+    /// Whether the driver's probes see every runtime launch.
     pub(crate) const fn nests(&self) -> bool {
         self.nests
     }
 
-    /// Takes what was measured in a window. `budget` is the share of a thread's time that probes may take.
-    pub(crate) fn judge(
+    /// Evaluates a window. `budget` is the share of a thread's time that probes may take.
+    pub(crate) fn evaluate(
         &mut self,
         window: &Window,
         cost: HitCost,
@@ -95,21 +96,22 @@ impl LaunchBudget {
         let measured = *self;
         let load = |step| measured.launch_load(step, cost) + others;
         let own = match self.step {
-            // What it is at this share says nothing: the share was chosen for it.
+            // The load at this share says nothing: the share was chosen for it.
             LaunchStep::PartTime { one_in, .. } => load(LaunchStep::Sampled { one_in }),
             step => load(step),
         };
-        // Where launches are not what costs, to observe fewer of them helps nothing.
+        // If launches are not what costs, observing fewer does not help.
         let negligible = self.launch_load(LaunchStep::Full, cost) < budget * LEAST_SHARE;
         let most = self.steps().find(|&step| load(step) <= budget * RELIEF || negligible);
         let relieved = most.is_some_and(|step| rank(step) < rank(self.step));
         let strained =
             own > budget && !negligible && !matches!(self.step, LaunchStep::PartTime { .. });
         self.votes = if relieved || strained { self.votes + 1 } else { 0 };
-        let needed = if relieved { RELIEF_WINDOWS } else { PATIENCE };
+        let needed = if relieved { RELIEF_WINDOWS } else { OVERLOAD_WINDOWS };
         let part_time = || {
-            let spare = budget * (1.0 - CHANGE_SHARE) - others;
-            let share = spare / measured.launch_load(LaunchStep::Sampled { one_in: ONE_IN }, cost);
+            let available = budget * (1.0 - CHANGE_SHARE) - others;
+            let share =
+                available / measured.launch_load(LaunchStep::Sampled { one_in: ONE_IN }, cost);
             LaunchStep::PartTime { share: share.clamp(LEAST_SHARE, MOST_SHARE), one_in: ONE_IN }
         };
         if self.votes >= needed {
@@ -125,7 +127,7 @@ impl LaunchBudget {
         self.step
     }
 
-    /// Takes what was measured, and this step whatever that was.
+    /// Evaluates a window with a fixed step.
     pub(crate) fn pin(&mut self, window: &Window, step: LaunchStep) -> LaunchStep {
         self.measure(window);
         self.step = step;
@@ -146,7 +148,7 @@ impl LaunchBudget {
         }
     }
 
-    /// Those at which launches are observed all the time.
+    /// The steps that observe launches all the time.
     fn steps(&self) -> impl Iterator<Item = LaunchStep> + use<> {
         let driver_only = self.nests.then_some(LaunchStep::DriverOnly);
         [LaunchStep::Full]
@@ -155,7 +157,7 @@ impl LaunchBudget {
             .chain([LaunchStep::Sampled { one_in: ONE_IN }])
     }
 
-    /// Share of the thread's time that probes on launches take at a step.
+    /// Share of the thread's time that launch probes take at a step.
     fn launch_load(&self, step: LaunchStep, cost: HitCost) -> f64 {
         let (timed, counted) = (cost.timed.as_secs_f64(), cost.counted.as_secs_f64());
         let nested = if self.nests { self.runtime_share * counted } else { 0.0 };
@@ -195,7 +197,7 @@ mod tests {
     const BUDGET: Option<f64> = Some(0.02);
     const SAMPLED: LaunchStep = LaunchStep::Sampled { one_in: ONE_IN };
 
-    /// A second of launches by the runtime, each of which calls the driver, as the programs count them at a step.
+    /// One second of runtime launches, each of which calls the driver, as the programs count them at a step.
     fn second(step: LaunchStep, launches: u32, others: u32) -> Window {
         let (mut load, mut observed) = (
             LoadRecord { runtime: 0, driver: 0, nested: 0, untimed: 0, others },
@@ -218,7 +220,7 @@ mod tests {
     fn after(launches: &[u32]) -> LaunchBudget {
         let mut budget = LaunchBudget::default();
         for &launches in launches {
-            budget.judge(&second(budget.step(), launches, 0), COST, BUDGET);
+            budget.evaluate(&second(budget.step(), launches, 0), COST, BUDGET);
         }
         budget
     }
@@ -242,7 +244,10 @@ mod tests {
     #[test]
     fn without_a_budget_everything_is_timed() {
         let mut budget = after(&[100_000; 5]);
-        assert_eq!(budget.judge(&second(budget.step(), 100_000, 0), COST, None), LaunchStep::Full);
+        assert_eq!(
+            budget.evaluate(&second(budget.step(), 100_000, 0), COST, None),
+            LaunchStep::Full
+        );
     }
 
     #[test]
@@ -254,7 +259,7 @@ mod tests {
             if budget.step() != LaunchStep::Full {
                 break;
             }
-            budget.judge(&window, COST, BUDGET);
+            budget.evaluate(&window, COST, BUDGET);
         }
         assert_eq!(budget.step(), SAMPLED);
     }
@@ -263,7 +268,7 @@ mod tests {
     fn calls_that_are_no_launches_change_nothing_for_launches() {
         let mut budget = LaunchBudget::default();
         for _ in 0..9 {
-            budget.judge(&second(LaunchStep::Full, 64, 400_000), COST, BUDGET);
+            budget.evaluate(&second(LaunchStep::Full, 64, 400_000), COST, BUDGET);
         }
         assert_eq!(budget.step(), LaunchStep::Full);
     }
@@ -275,7 +280,7 @@ mod tests {
     }
 
     proptest! {
-        /// In the long run probes take what the budget allows, or launches are hardly observed any more.
+        /// In the long run probes stay within the budget, or launches are observed at the minimum.
         #[test]
         fn a_steady_load_keeps_the_budget(
             launches in 0u32..2_000_000, others in 0u32..1_000_000, cost in 100u64..20_000, budget in 0.001f64..0.5,
@@ -284,7 +289,7 @@ mod tests {
             let mut own = LaunchBudget::default();
             let mut steps = Vec::new();
             for _ in 0..60 {
-                steps.push(own.judge(&second(own.step(), launches, others), cost, Some(budget)));
+                steps.push(own.evaluate(&second(own.step(), launches, others), cost, Some(budget)));
             }
             let fixed = f64::from(others) * cost.timed.as_secs_f64();
             let taken = own.launch_load(own.step(), cost) + fixed;

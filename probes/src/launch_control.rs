@@ -1,5 +1,5 @@
-//! Has the launches of each process observed as its [`LaunchBudget`] decides: tells the programs, and then removes or attaches the
-//! probes that this makes useless or needs. The programs alone decide what counts; links only save what a hit costs.
+//! Applies the decisions of [`LaunchBudget`]: updates the programs, then detaches or attaches launch probes. The programs
+//! alone decide what counts; links only save the cost of a hit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use crate::launch_states::LaunchStates;
 use crate::reader::{Load, ReadError, Reader, monotonic_now};
 use crate::registry::{Layers, Registry};
 
-/// How long hits are counted for.
+/// Length of a window.
 const WINDOW: Duration = Duration::from_secs(1);
-/// From one time that launches are observed to the next, at least and at most: rates over a minute always have some.
+/// Shortest and longest period of part-time observation: rates over a minute always have samples.
 const PERIODS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(30));
-/// What was observed for less of a window says nothing.
+/// Shorter observation of a window is not evaluated.
 const LEAST_OBSERVED: Duration = Duration::from_millis(50);
-/// Assumed where the cost of a hit could not be measured.
+/// Default where the cost of a hit could not be measured.
 pub(crate) const TYPICAL_HIT_COST: HitCost = HitCost { timed: Nanos(1_400), counted: Nanos(700) };
 
-/// What happens to a process whose launches are observed for a part of the time.
+/// Whether launches are observed now.
 #[derive(Debug, Clone, Copy)]
 enum Presence {
-    /// Observed, since then, when so many launches had been made; for good where there is no end.
-    Here {
+    /// Observed since then, when so many launches had been made; without `until` permanently.
+    Observed {
         since: Instant,
         launches: u32,
         until: Option<Instant>,
     },
-    Away {
+    Paused {
         until: Instant,
     },
 }
@@ -45,15 +45,15 @@ struct Launcher {
     tgid: Tgid,
     budget: LaunchBudget,
     presence: Presence,
-    /// Odd while away.
+    /// Odd while paused.
     turn: u32,
-    /// Whether the driver's probes stand for the runtime's.
+    /// Whether the driver's probes replace the runtime's.
     driver_only: bool,
-    /// For how much of this window it was observed, up to when it was last away.
+    /// Observed time of this window, up to the last pause.
     observed: Duration,
 }
 
-/// Carries out what is decided.
+/// The controller.
 #[derive(Debug)]
 pub(crate) struct LaunchControl {
     modes: LaunchModes,
@@ -61,20 +61,20 @@ pub(crate) struct LaunchControl {
     states: Arc<LaunchStates>,
     cost: HitCost,
     budget: Option<f64>,
-    /// The step of all, whatever it takes.
+    /// Fixed step of all processes, regardless of the budget.
     pinned: Option<LaunchStep>,
     launchers: HashMap<ProcId, Launcher>,
     window: u32,
     opened: Instant,
-    /// How long attaching and removing probes took last.
+    /// Duration of the last attach or detach of probes.
     transition: Duration,
 }
 
-/// The programs could not be told, or not be asked.
+/// The programs could not be updated or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ControlError {
-    #[error("the programs cannot be told: {0}")]
-    Tell(#[from] libbpf_rs::Error),
+    #[error("cannot update the programs: {0}")]
+    Write(#[from] libbpf_rs::Error),
     #[error(transparent)]
     Read(#[from] ReadError),
 }
@@ -100,7 +100,7 @@ impl LaunchControl {
         }
     }
 
-    /// Goes by this budget from now on.
+    /// Sets the budget.
     pub(crate) fn set_budget(&mut self, budget: Option<f64>) {
         self.budget = budget;
     }
@@ -115,7 +115,7 @@ impl LaunchControl {
         self.states.least_timed_share()
     }
 
-    /// Does what is due. Returns when it wants to be asked again.
+    /// Does what is due. Returns when the next tick is due.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -124,31 +124,31 @@ impl LaunchControl {
     ) -> Result<Instant, ControlError> {
         if now >= self.opened + WINDOW {
             let loads = self.reader.loads()?;
-            self.judge(now, &loads)?;
+            self.evaluate(now, &loads)?;
             self.inherit(&loads, registry, attacher);
         }
         let due = |launcher: &Launcher| match launcher.presence {
-            Presence::Here { until, .. } => until.is_some_and(|until| until <= now),
-            Presence::Away { until } => until <= now,
+            Presence::Observed { until, .. } => until.is_some_and(|until| until <= now),
+            Presence::Paused { until } => until <= now,
         };
         let ids: Vec<ProcId> =
             self.launchers.iter().filter(|(_, own)| due(own)).map(|(id, _)| *id).collect();
         if !ids.is_empty() {
-            self.come_and_go(now, &ids, registry, attacher)?;
+            self.switch_presence(now, &ids, registry, attacher)?;
         }
         self.limit(registry, attacher);
         let began = Instant::now();
         let retired = attacher.detach_retired(now);
         self.transition += began.elapsed();
         let ends = self.launchers.values().filter_map(|own| match own.presence {
-            Presence::Here { until, .. } => until,
-            Presence::Away { until } => Some(until),
+            Presence::Observed { until, .. } => until,
+            Presence::Paused { until } => Some(until),
         });
         Ok(ends.chain(retired).fold(self.opened + WINDOW, Instant::min))
     }
 
-    /// Judges the window that ends, process by process, and opens the next.
-    fn judge(&mut self, now: Instant, loads: &[Load]) -> Result<(), ControlError> {
+    /// Evaluates the ended window of each process and opens the next.
+    fn evaluate(&mut self, now: Instant, loads: &[Load]) -> Result<(), ControlError> {
         let elapsed = now - self.opened;
         let live: HashMap<ProcId, &Load> = loads.iter().map(|load| (load.id, load)).collect();
         let ended: Vec<ProcId> =
@@ -166,7 +166,7 @@ impl LaunchControl {
             let launcher = self.launchers.entry(load.id).or_insert_with(|| Launcher {
                 tgid: load.tgid,
                 budget: LaunchBudget::default(),
-                presence: Presence::Here {
+                presence: Presence::Observed {
                     since: self.opened,
                     launches: load.launches,
                     until: None,
@@ -176,8 +176,8 @@ impl LaunchControl {
                 observed: Duration::ZERO,
             });
             let still = match launcher.presence {
-                Presence::Here { since, .. } => now - since.max(self.opened),
-                Presence::Away { .. } => Duration::ZERO,
+                Presence::Observed { since, .. } => now - since.max(self.opened),
+                Presence::Paused { .. } => Duration::ZERO,
             };
             let observed = (std::mem::take(&mut launcher.observed) + still).min(elapsed);
             if observed < LEAST_OBSERVED.min(elapsed) {
@@ -188,12 +188,12 @@ impl LaunchControl {
             let before = launcher.budget.step();
             let after = match self.pinned {
                 Some(step) => launcher.budget.pin(&window, step),
-                None => launcher.budget.judge(&window, self.cost, self.budget),
+                None => launcher.budget.evaluate(&window, self.cost, self.budget),
             };
             if before != after {
                 self.change_step(now, load, before)?;
             } else if after == LaunchStep::Full && !is_now && launcher.turn == 0 {
-                // One that was away keeps its entry among the modes, which goes with the process.
+                // A process that was paused keeps its mode, which is removed with the process.
                 self.launchers.remove(&load.id);
             }
         }
@@ -202,7 +202,7 @@ impl LaunchControl {
         Ok(())
     }
 
-    /// Children of processes that are observed in part use the same libraries, and no mapping is seen of them.
+    /// Children of processes observed in part use the same libraries, but no mapping is seen of them.
     fn inherit(
         &self,
         loads: &[Load],
@@ -236,29 +236,29 @@ impl LaunchControl {
         tracing::info!(
             tgid = load.tgid.0,
             step = step.label(),
-            "launches are observed in another way, to keep to the budget"
+            "launch observation changed to stay within the budget"
         );
         launcher.driver_only = step != LaunchStep::Full && launcher.budget.nests();
         launcher.presence = match (launcher.presence, step) {
-            // They come back at once.
-            (Presence::Away { .. }, step) if !matches!(step, LaunchStep::PartTime { .. }) => {
-                Presence::Away { until: now }
+            // Resumes at once.
+            (Presence::Paused { .. }, step) if !matches!(step, LaunchStep::PartTime { .. }) => {
+                Presence::Paused { until: now }
             }
-            (Presence::Here { .. }, LaunchStep::PartTime { share, .. }) => Presence::Here {
+            (Presence::Observed { .. }, LaunchStep::PartTime { share, .. }) => Presence::Observed {
                 since: now,
                 launches: load.launches,
                 until: Some(now + period.mul_f64(share)),
             },
-            (Presence::Here { since, launches, .. }, _) => {
-                Presence::Here { since, launches, until: None }
+            (Presence::Observed { since, launches, .. }, _) => {
+                Presence::Observed { since, launches, until: None }
             }
-            (away, _) => away,
+            (paused, _) => paused,
         };
-        tell(&mut self.modes, load.id, launcher)
+        write_mode(&mut self.modes, load.id, launcher)
     }
 
-    /// Has launches of processes observed that were not, and no longer those that were.
-    fn come_and_go(
+    /// Resumes paused processes and pauses observed ones.
+    fn switch_presence(
         &mut self,
         now: Instant,
         ids: &[ProcId],
@@ -267,51 +267,51 @@ impl LaunchControl {
     ) -> Result<(), ControlError> {
         let period = self.period();
         self.transition = Duration::ZERO;
-        let (mut leaving, mut coming) = (Vec::new(), Vec::new());
+        let (mut pausing, mut resuming) = (Vec::new(), Vec::new());
         for id in ids {
             match self.launchers.get(id).map(|own| own.presence) {
-                Some(Presence::Here { .. }) => leaving.push(*id),
-                Some(Presence::Away { .. }) => coming.push(*id),
+                Some(Presence::Observed { .. }) => pausing.push(*id),
+                Some(Presence::Paused { .. }) => resuming.push(*id),
                 None => {}
             }
         }
         let loads = self.reader.loads()?;
         let launches =
             |id: ProcId| loads.iter().find(|load| load.id == id).map(|load| load.launches);
-        for id in leaving {
+        for id in pausing {
             let Some(own) = self.launchers.get_mut(&id) else { continue };
-            let Presence::Here { since, launches: before, .. } = own.presence else { continue };
+            let Presence::Observed { since, launches: before, .. } = own.presence else { continue };
             let made = launches(id).unwrap_or(before).wrapping_sub(before);
             let rate = f64::from(made) / since.elapsed().as_secs_f64();
             own.turn = own.turn.wrapping_add(1);
             own.observed += now - since.max(self.opened);
-            own.presence = Presence::Away { until: since + period };
-            tell(&mut self.modes, id, own)?;
-            self.states.leave(id, monotonic_now(), rate);
+            own.presence = Presence::Paused { until: since + period };
+            write_mode(&mut self.modes, id, own)?;
+            self.states.pause(id, monotonic_now(), rate);
         }
-        for id in &coming {
+        for id in &resuming {
             if let Some(own) = self.launchers.get_mut(id) {
-                own.presence = Presence::Here { since: now, launches: 0, until: None };
+                own.presence = Presence::Observed { since: now, launches: 0, until: None };
             }
         }
-        // Their probes come before they count.
+        // Probes are attached before they count.
         self.limit(registry, attacher);
-        for id in coming {
+        for id in resuming {
             let Some(own) = self.launchers.get_mut(&id) else { continue };
             own.turn = own.turn.wrapping_add(1);
-            tell(&mut self.modes, id, own)?;
-            self.states.come_back(id, monotonic_now());
+            write_mode(&mut self.modes, id, own)?;
+            self.states.resume(id, monotonic_now());
             let since = Instant::now();
             let until = match own.budget.step() {
                 LaunchStep::PartTime { share, .. } => Some(since + period.mul_f64(share)),
                 _ => None,
             };
-            own.presence = Presence::Here { since, launches: launches(id).unwrap_or(0), until };
+            own.presence = Presence::Observed { since, launches: launches(id).unwrap_or(0), until };
         }
         Ok(())
     }
 
-    /// Removes the probes that are of no use, and attaches those that are needed again.
+    /// Detaches launch probes that are not needed, and attaches those that are again.
     fn limit(&mut self, registry: &mut Registry<FileLinks>, attacher: &mut CallProbes) {
         if !attacher.is_per_process() {
             return;
@@ -319,15 +319,15 @@ impl LaunchControl {
         let began = Instant::now();
         let limited = self.launchers.values().filter(|own| own.budget.step() != LaunchStep::Full);
         let layers = |own: &Launcher| {
-            let away = matches!(own.presence, Presence::Away { .. });
-            Layers { runtime: away || own.driver_only, driver: away }
+            let paused = matches!(own.presence, Presence::Paused { .. });
+            Layers { runtime: paused || own.driver_only, driver: paused }
         };
         registry.limit_users(attacher, limited.map(|own| (own.tgid, layers(own))).collect());
         self.transition += began.elapsed();
     }
 
-    /// Who launches while probes come or go can be held up for as long as that takes: it is to happen so rarely that it takes no
-    /// more than its part of the budget.
+    /// A launching thread can be delayed while probes change, so the period is long enough that changes stay within their
+    /// part of the budget.
     fn period(&self) -> Duration {
         let (least, most) = PERIODS;
         let part = self.budget.unwrap_or(1.0) * CHANGE_SHARE;
@@ -335,18 +335,18 @@ impl LaunchControl {
         Duration::from_secs_f64(period.clamp(least.as_secs_f64(), most.as_secs_f64()))
     }
 
-    /// All probes go: no call counts until [`Self::resume`].
+    /// Detaches everything: no call counts until [`Self::resume`].
     pub(crate) fn pause(&mut self) -> Result<(), libbpf_rs::Error> {
         self.modes.pause(true)?;
         for (id, _) in self.launchers.drain() {
-            self.states.come_back(id, monotonic_now());
+            self.states.resume(id, monotonic_now());
             self.states.end(id);
             self.modes.set(id, None)?;
         }
         Ok(())
     }
 
-    /// All probes come back.
+    /// Resumes counting.
     pub(crate) fn resume(&mut self, now: Instant) -> Result<(), libbpf_rs::Error> {
         self.modes.pause(false)?;
         self.window = self.modes.open_window()?;
@@ -358,7 +358,7 @@ impl LaunchControl {
 const NO_HITS: gpucause_abi::record::LoadRecord =
     gpucause_abi::record::LoadRecord { runtime: 0, driver: 0, nested: 0, untimed: 0, others: 0 };
 
-fn tell(modes: &mut LaunchModes, id: ProcId, own: &Launcher) -> Result<(), ControlError> {
+fn write_mode(modes: &mut LaunchModes, id: ProcId, own: &Launcher) -> Result<(), ControlError> {
     let sample_every = match own.budget.step() {
         LaunchStep::Full | LaunchStep::DriverOnly => 0,
         LaunchStep::Sampled { one_in } | LaunchStep::PartTime { one_in, .. } => one_in,
@@ -369,7 +369,7 @@ fn tell(modes: &mut LaunchModes, id: ProcId, own: &Launcher) -> Result<(), Contr
         driver_only: own.driver_only.into(),
         pad: 0,
     };
-    // The turn stays, so that no gap spans a time in which launches were not observed.
+    // The turn stays, so that no gap spans a pause.
     let is_full = own.budget.step() == LaunchStep::Full && own.turn == 0;
     Ok(modes.set(id, (!is_full).then_some(mode))?)
 }

@@ -1,9 +1,9 @@
-//! The probes on the launches of one library file: one group of links for all processes of the host, or one for each process that
-//! uses the file, so that those of a process over its budget can be removed and nobody else's.
+//! The launch probes of one library file: one group of links for all processes, or one per process that uses the file, so
+//! that those of a process over budget can be removed individually.
 //!
-//! Groups are replaced without a launch being missed or counted twice: new ones are attached while what enters by them does not
-//! count, then in one update they begin to count and the old ones cease to; those keep reporting returns until
-//! [`DRAIN`] has passed. A launch that begins during that update may be counted twice or not at all.
+//! Groups are replaced without missing a launch: new links are attached in a state that does not count, then one update
+//! makes them count and retires the old ones, which report returns until [`DRAIN`] has passed. A launch that begins during
+//! the update may count twice or not at all.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,12 +15,12 @@ use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 
 use crate::registry::{LinkId, LinkIds};
 
-/// How long launches in flight have to return before their probes go.
+/// Time for launches in flight to return before their probes are detached.
 const DRAIN: Duration = Duration::from_millis(10);
-/// Groups have the upper part of the numbers; files have the rest.
+/// Groups use the upper part of the link ids, files the rest.
 pub(crate) const FIRST_GROUP: usize = 1024;
 
-/// A process that cannot be mistaken for a later one of its number.
+/// A process, safe against PID reuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct User {
     pub(crate) tgid: Tgid,
@@ -28,12 +28,12 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// None when it has ended.
+    /// `None` when it has ended.
     pub(crate) fn of(tgid: Tgid) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", tgid.0)).ok()?;
-        // Field 22, and the name in parentheses, which may hold anything, is the second.
+        // Field 22. The second field, the name, is in parentheses and may contain anything.
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        // One that has ended and was not waited for has no memory to probe.
+        // A zombie has no memory to probe.
         if matches!(fields.next()?, "Z" | "X") {
             return None;
         }
@@ -41,7 +41,7 @@ impl User {
     }
 }
 
-/// Links that come and go together. `user` is none for all processes of the host.
+/// Links that are attached and detached together. `user` is `None` for all processes.
 #[derive(Debug)]
 pub(crate) struct Group {
     user: Option<User>,
@@ -49,16 +49,16 @@ pub(crate) struct Group {
     links: Vec<Link>,
 }
 
-/// Whose launches are to be probed.
+/// The processes whose launches are probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaunchUsers {
-    /// Every process that maps the file, now or later.
+    /// All processes that map the file.
     All,
-    /// These.
+    /// These processes.
     Some(BTreeSet<Tgid>),
 }
 
-/// The states of all links, as the programs have them; this is their only writer.
+/// The states of all links in the programs; the only writer.
 #[derive(Debug)]
 pub(crate) struct LinkStates {
     map: MapHandle,
@@ -70,7 +70,7 @@ impl LinkStates {
         Self { map, states: vec![0; MAX_LINKS] }
     }
 
-    /// Changes some in one update.
+    /// Applies changes in one update.
     pub(crate) fn set(&mut self, changes: impl IntoIterator<Item = (LinkId, u8)>) {
         let mut changed = false;
         for (link, state) in changes {
@@ -83,12 +83,12 @@ impl LinkStates {
             return;
         }
         if let Err(error) = self.map.update(&0u32.to_ne_bytes(), &self.states, MapFlags::ANY) {
-            tracing::warn!(%error, "the programs were not told of a closed link; some of its last calls may count twice");
+            tracing::warn!(%error, "cannot update the link states; calls of a closed link may count twice");
         }
     }
 }
 
-/// The groups of all files.
+/// The launch groups of all files.
 #[derive(Debug)]
 pub(crate) struct Groups {
     ids: LinkIds,
@@ -102,8 +102,8 @@ impl Default for Groups {
 }
 
 impl Groups {
-    /// Makes the groups of a file those that are wanted. `attach` puts probes with the number of a link on one process, or on all.
-    /// When one is refused, nothing changes.
+    /// Replaces the groups of a file. `attach` attaches a link's probes to one process, or all. If one is rejected, nothing
+    /// changes.
     pub(crate) fn replace<E>(
         &mut self,
         groups: &mut Vec<Group>,
@@ -128,7 +128,7 @@ impl Groups {
                 Ok(links) => added.push(Group { user, id, links }),
                 Err(error) => {
                     self.ids.give_back(id);
-                    // Who has ended meanwhile needs no probes.
+                    // A process that has ended needs no probes.
                     if user.is_some_and(|user| User::of(user.tgid) != Some(user)) {
                         continue;
                     }
@@ -153,7 +153,7 @@ impl Groups {
         self.retiring.extend(groups.into_iter().map(|group| (until, group)));
     }
 
-    /// Detaches those whose launches in flight had their time to return. Says when it wants to be asked again.
+    /// Detaches retired groups that are due. Returns when to call again.
     pub(crate) fn detach_retired(
         &mut self,
         now: Instant,
@@ -180,14 +180,14 @@ impl Groups {
         }
     }
 
-    /// Retires these groups, and gives up the links of all that are retired, to be closed before [`Self::close_retired`].
+    /// Retires these groups and returns the links of all retired ones, to close before [`Self::close_retired`].
     pub(crate) fn retire_all(&mut self, groups: Vec<Group>, states: &mut LinkStates) -> Vec<Link> {
         states.set(groups.iter().map(|group| (group.id, LINK_RETIRING)));
         self.retire(groups);
         self.retiring.iter_mut().flat_map(|(_, group)| std::mem::take(&mut group.links)).collect()
     }
 
-    /// Ends groups whose links are closed.
+    /// Releases groups whose links are closed.
     pub(crate) fn close_retired(&mut self, states: &mut LinkStates) {
         let ids: Vec<LinkId> = self.retiring.drain(..).map(|(_, group)| group.id).collect();
         states.set(ids.iter().map(|&id| (id, LINK_CLOSED)));

@@ -1,12 +1,13 @@
-//! What the call programs are told about launches: the globals of `watch` and the map `launch_modes`.
+//! The launch settings of the call programs: the globals of `watch` and the map `launch_modes`.
 
 use gpucause_abi::ProcId;
 use gpucause_abi::record::{LaunchModeRecord, Watch};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
+use zerocopy::IntoBytes as _;
 
 use crate::program::LoadError;
 
-/// How the daemon's own calls are counted.
+/// How the daemon's own calls are counted during calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Calibrate {
@@ -18,12 +19,12 @@ pub(crate) enum Calibrate {
     Counted = gpucause_abi::record::CALIBRATE_COUNTED,
 }
 
-/// There is one writer.
+/// The only writer of these settings.
 #[derive(Debug)]
 pub(crate) struct LaunchModes {
     watch: MapHandle,
     modes: MapHandle,
-    told: Watch,
+    written: Watch,
 }
 
 impl LaunchModes {
@@ -35,36 +36,36 @@ impl LaunchModes {
         let mut modes = Self {
             watch: map(".data.watch")?,
             modes: map("launch_modes")?,
-            told: Watch { paused: 0, window: 0, calibrates: 0, modes: 0 },
+            written: Watch { paused: 0, window: 0, calibrates: 0, modes: 0 },
         };
-        // A thread that has copied no mode has seen 0 of them.
+        // A thread that has copied no mode has seen generation 0.
         let refused =
             |source| LoadError::Refused { step: "configured", source, detail: String::new() };
         modes.change(|_| {}).map_err(refused)?;
         Ok(modes)
     }
 
-    /// Threads copy their process's mode anew after each change.
+    /// Each change makes threads copy their process's mode again.
     fn change(&mut self, change: impl FnOnce(&mut Watch)) -> Result<(), libbpf_rs::Error> {
-        let mut next = self.told;
+        let mut next = self.written;
         change(&mut next);
         next.modes = next.modes.wrapping_add(1).max(1);
-        self.watch.update(&0u32.to_ne_bytes(), &next.to_bytes(), MapFlags::ANY)?;
-        self.told = next;
+        self.watch.update(&0u32.to_ne_bytes(), next.as_bytes(), MapFlags::ANY)?;
+        self.written = next;
         Ok(())
     }
 
-    /// No call counts from now on, or they do again.
+    /// Stops or resumes counting of calls.
     pub(crate) fn pause(&mut self, paused: bool) -> Result<(), libbpf_rs::Error> {
         self.change(|watch| watch.paused = paused.into())
     }
 
-    /// Hits are counted from zero. Returns what tells this window from others.
+    /// Resets the hit counts. Returns the number of the new window.
     pub(crate) fn open_window(&mut self) -> Result<u32, libbpf_rs::Error> {
-        let mut next = self.told;
+        let mut next = self.written;
         next.window = next.window.wrapping_add(1);
-        self.watch.update(&0u32.to_ne_bytes(), &next.to_bytes(), MapFlags::ANY)?;
-        self.told = next;
+        self.watch.update(&0u32.to_ne_bytes(), next.as_bytes(), MapFlags::ANY)?;
+        self.written = next;
         Ok(next.window)
     }
 
@@ -72,7 +73,7 @@ impl LaunchModes {
         self.change(|watch| watch.calibrates = how as u32)
     }
 
-    /// Launches of a process are observed in this way from now on; in full for none.
+    /// Sets how the launches of a process are observed; `None` is in full.
     pub(crate) fn set(
         &mut self,
         id: ProcId,
@@ -80,7 +81,7 @@ impl LaunchModes {
     ) -> Result<(), libbpf_rs::Error> {
         let key = id.0.to_ne_bytes();
         match mode {
-            Some(mode) => self.modes.update(&key, &mode.to_bytes(), MapFlags::ANY)?,
+            Some(mode) => self.modes.update(&key, mode.as_bytes(), MapFlags::ANY)?,
             None => match self.modes.delete(&key) {
                 Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -1,11 +1,9 @@
-//! gpucause's eyes in the kernel: eBPF programs on the CUDA libraries that processes map and on the scheduler.
+//! eBPF programs on the CUDA libraries that processes map and on the scheduler.
 //!
-//! [`Probes::start`] opens and loads the programs, attaches them to the scheduler, and starts a thread that finds CUDA
-//! libraries and attaches to them as they are mapped. [`Probes::snapshot`] copies the kernel maps. Nothing runs in user
-//! space for an event.
+//! [`Probes::start`] loads the programs, attaches them to the scheduler, and starts a thread that attaches them to CUDA
+//! libraries as they are mapped. [`Probes::snapshot`] copies the kernel maps. User space does nothing per event.
 //!
-//! The only crate of the workspace with unsafe code, and the only one that knows libbpf. The one other thing it reads is the
-//! NVIDIA driver, by way of [`nvml`].
+//! The only crate with unsafe code and libbpf. It also reads the NVIDIA driver, through [`nvml`].
 #![allow(unsafe_code)]
 
 pub mod allocator;
@@ -27,21 +25,21 @@ pub mod stop;
 pub mod verdict;
 
 mod attach;
+mod attacher;
 mod batch;
 mod calibrate;
-mod finder;
+mod desired_state;
 mod launch_budget;
 mod launch_control;
 mod launch_groups;
 mod launch_modes;
 mod launch_states;
 mod op_table;
-mod orders;
-mod prefill;
 mod probes;
 mod reader;
 mod syscall;
 mod thread_report;
+mod warm_up;
 
 pub use probes::{Probes, StartError, Status};
 pub use program::{LoadError, Options};

@@ -1,4 +1,4 @@
-//! Executable file mappings of a process, and the files behind them - whatever container they are in, deleted or not.
+//! Executable file mappings of a process, and the files behind them, in any container and even if deleted.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -21,7 +21,7 @@ pub use candidate::{Candidate, candidate};
 pub use line::{parse_maps_line, split_deleted};
 pub use version::FileVersion;
 
-/// The device of a mapping as the kernel reports it. On overlay and btrfs this is not what `stat` says of the file.
+/// Device of a mapping as the kernel reports it. On overlay and btrfs it differs from `stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Device {
     /// Major number.
@@ -30,14 +30,14 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// A part of a file that a process has mapped to execute.
+/// An executable mapping of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// Address behind the last.
+    /// End address, exclusive.
     pub end: u64,
-    /// Where in the file it begins, in bytes.
+    /// File offset, in bytes.
     pub offset: u64,
     /// Device of the file.
     pub device: Device,
@@ -45,11 +45,11 @@ pub struct Mapping {
     pub inode: u64,
     /// Path as the process sees it, without the kernel's ` (deleted)`.
     pub path: PathBuf,
-    /// Whether the path no longer leads to the file.
+    /// Whether the file was deleted.
     pub deleted: bool,
 }
 
-/// Why the file behind a mapping is out of reach.
+/// The file behind a mapping cannot be reached.
 #[derive(Debug, Error)]
 pub enum MappedError {
     /// The process ended, or unmapped it.
@@ -60,7 +60,7 @@ pub enum MappedError {
         /// The path of the mapping.
         path: PathBuf,
     },
-    /// Something that must not be opened, such as a device.
+    /// A special file, such as a device, which must not be opened.
     #[error("{path:?} of process {tgid} is not a regular file")]
     NotRegular {
         /// The process.
@@ -68,7 +68,7 @@ pub enum MappedError {
         /// The path of the mapping.
         path: PathBuf,
     },
-    /// The file system or a missing privilege.
+    /// A file system error or a missing privilege.
     #[error(
         "cannot reach {path:?} of process {tgid}: {source}; needs CAP_SYS_PTRACE, \
          and CAP_CHECKPOINT_RESTORE for deleted files"
@@ -83,14 +83,14 @@ pub enum MappedError {
     },
 }
 
-/// Every process of the host.
+/// All processes of the host.
 ///
 /// # Errors
 /// When /proc cannot be read.
 pub fn all_processes() -> io::Result<Vec<Tgid>> {
     let mut processes = Vec::new();
     for entry in fs::read_dir("/proc")? {
-        // A process that ends while the directory is read is no error of the listing.
+        // A process that ends meanwhile is no error.
         let Ok(entry) = entry else { continue };
         if let Some(tgid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
             processes.push(Tgid(tgid));
@@ -99,10 +99,10 @@ pub fn all_processes() -> io::Result<Vec<Tgid>> {
     Ok(processes)
 }
 
-/// The executable file mappings of a process; none when it ended meanwhile.
+/// The executable file mappings of a process; empty when it has ended.
 ///
 /// # Errors
-/// When another user's process cannot be read for want of CAP_SYS_PTRACE.
+/// When CAP_SYS_PTRACE is missing for another user's process.
 pub fn executable_mappings(tgid: Tgid) -> io::Result<Vec<Mapping>> {
     let mut mappings = Vec::new();
     match each_line(tgid, |line| mappings.extend(parse_maps_line(line))) {
@@ -145,13 +145,13 @@ impl Located {
     /// Opens the file for reading.
     ///
     /// # Errors
-    /// When it is no regular file, or is out of reach by now.
+    /// When it is not a regular file, or no longer reachable.
     pub fn open(&self) -> Result<File, MappedError> {
         let (tgid, path) = (self.tgid, self.mapped_as.clone());
         if !self.metadata.is_file() {
             return Err(MappedError::NotRegular { tgid, path });
         }
-        // Should a pipe or a terminal have taken the place of the file, opening it must neither block nor change us.
+        // If a pipe or terminal has replaced the file, opening it must not block or change this process.
         let opened =
             OpenOptions::new().read(true).custom_flags(O_NONBLOCK | O_NOCTTY).open(&self.reach);
         let same = |file: File| match file.metadata() {
@@ -169,18 +169,18 @@ impl Located {
     }
 }
 
-/// Finds the file behind a mapping without opening it: as the mapping itself, else by its path within the root
-/// directory of the process, provided that the inode is the same.
+/// Finds the file behind a mapping without opening it: through `map_files`, else by its path in the process's root
+/// directory, if the inode matches.
 ///
 /// # Errors
-/// When the process is gone or its files are out of reach.
+/// When the process has ended or its files cannot be reached.
 pub fn locate_mapped(tgid: Tgid, mapping: &Mapping) -> Result<Located, MappedError> {
     let located =
         |reach, metadata| Located { tgid, mapped_as: mapping.path.clone(), reach, metadata };
     let mut reach = map_file(tgid, mapping.start, mapping.end);
     let mut found = fs::metadata(&reach);
     if found.as_ref().is_err_and(is_gone) {
-        // The loader maps a library whole and then replaces parts of it, so that the range may be another by now.
+        // The loader maps a library whole and then replaces parts, so the range may have changed.
         if let Some((start, end)) = present_range(tgid, mapping) {
             reach = map_file(tgid, start, end);
             found = fs::metadata(&reach);
@@ -191,7 +191,7 @@ pub fn locate_mapped(tgid: Tgid, mapping: &Mapping) -> Result<Located, MappedErr
         Err(error) => error,
     };
     let mut reach = PathBuf::from(format!("/proc/{tgid}/root"));
-    // The path is absolute, and joining an absolute path would replace the root.
+    // Joining an absolute path would replace the root.
     reach.push(mapping.path.strip_prefix("/").unwrap_or(&mapping.path));
     match fs::metadata(&reach) {
         Ok(metadata) if metadata.ino() == mapping.inode => Ok(located(reach, metadata)),
@@ -204,10 +204,10 @@ pub fn locate_mapped(tgid: Tgid, mapping: &Mapping) -> Result<Located, MappedErr
     }
 }
 
-/// Opens the file behind a mapping, see [`locate_mapped`].
+/// Opens the file behind a mapping; see [`locate_mapped`].
 ///
 /// # Errors
-/// When the process is gone, its files are out of reach, or this is no regular file.
+/// When the process has ended, its files cannot be reached, or the file is not regular.
 pub fn open_mapped(tgid: Tgid, mapping: &Mapping) -> Result<File, MappedError> {
     locate_mapped(tgid, mapping)?.open()
 }
@@ -216,7 +216,7 @@ fn map_file(tgid: Tgid, start: u64, end: u64) -> PathBuf {
     PathBuf::from(format!("/proc/{tgid}/map_files/{start:x}-{end:x}"))
 }
 
-/// Where the process maps the same file now, at or around the beginning of `mapping`.
+/// The current range of a mapping of the same file that contains the start of `mapping`.
 fn present_range(tgid: Tgid, mapping: &Mapping) -> Option<(u64, u64)> {
     let mut range = None;
     each_line(tgid, |line| {
@@ -230,7 +230,7 @@ fn present_range(tgid: Tgid, mapping: &Mapping) -> Option<(u64, u64)> {
     range
 }
 
-/// A path from bytes of the kernel, in whatever encoding.
+/// A path from kernel bytes, in any encoding.
 pub(crate) fn path_of(bytes: &[u8]) -> PathBuf {
     Path::new(std::ffi::OsStr::from_bytes(bytes)).to_path_buf()
 }

@@ -1,5 +1,5 @@
-//! Every executable mapping that is made on the host, as it is made: `PERF_RECORD_MMAP2` of a dummy software event on
-//! each CPU. Costs the processes of the host nothing but the record.
+//! Watches executable mappings of all processes: `PERF_RECORD_MMAP2` of a dummy software event on each CPU. The only cost
+//! to processes is writing the record.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,18 +19,18 @@ mod ring;
 use record::{Record, parse};
 use ring::Ring;
 
-/// Why mappings cannot be watched.
+/// Mappings cannot be watched.
 #[derive(Debug, Error)]
 pub enum MmapEventsError {
     /// The list of CPUs is missing.
     #[error("cannot read the online CPUs from {path}: {source}")]
     Cpus {
-        /// Where it should be.
+        /// Path of the list.
         path: &'static str,
         /// What the kernel said.
         source: io::Error,
     },
-    /// The kernel refused the event on a CPU.
+    /// The kernel rejected the event on a CPU.
     #[error(
         "cannot watch executable mappings on CPU {cpu}: {source}; needs CAP_PERFMON, and CAP_SYS_ADMIN \
          while kernel.perf_event_paranoid is above 2, as Debian and Ubuntu have it"
@@ -41,7 +41,7 @@ pub enum MmapEventsError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The kernel refused the buffer of a CPU's event.
+    /// The kernel rejected the event's buffer.
     #[error(
         "cannot map {bytes} bytes for the mapping events of CPU {cpu}: {source}; \
          raise kernel.perf_event_mlock_kb or grant CAP_IPC_LOCK"
@@ -49,7 +49,7 @@ pub enum MmapEventsError {
     Map {
         /// The CPU.
         cpu: u32,
-        /// Size asked for.
+        /// Requested size.
         bytes: usize,
         /// What the kernel said.
         source: io::Error,
@@ -59,7 +59,7 @@ pub enum MmapEventsError {
     NoCpu,
 }
 
-/// A part of a file that a process has just mapped to execute.
+/// A new executable mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MmapEvent {
     /// The process.
@@ -68,7 +68,7 @@ pub struct MmapEvent {
     pub start: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Where in the file it begins, in bytes.
+    /// File offset, in bytes.
     pub offset: u64,
     /// Device of the file.
     pub device: Device,
@@ -76,9 +76,9 @@ pub struct MmapEvent {
     pub inode: u64,
     /// Path of the file, without the kernel's ` (deleted)`.
     pub path: PathBuf,
-    /// Whether the path no longer leads to the file.
+    /// Whether the file was deleted.
     pub deleted: bool,
-    /// When, on the monotonic clock.
+    /// Monotonic time.
     pub at: Nanos,
 }
 
@@ -96,7 +96,7 @@ impl From<MmapEvent> for Mapping {
     }
 }
 
-/// The open events of all CPUs. A CPU that comes online later is not watched.
+/// The open events of all CPUs. CPUs that come online later are not watched.
 #[derive(Debug)]
 pub struct MmapEvents {
     rings: Vec<Ring>,
@@ -104,11 +104,10 @@ pub struct MmapEvents {
 }
 
 impl MmapEvents {
-    /// Starts watching on every online CPU.
+    /// Starts watching all online CPUs.
     ///
     /// # Errors
-    /// When the kernel refuses for want of CAP_PERFMON, or of CAP_SYS_ADMIN where Debian's or Ubuntu's patch of
-    /// perf_event_open asks for it, or of locked memory.
+    /// When CAP_PERFMON (or CAP_SYS_ADMIN with Debian's or Ubuntu's patch of perf_event_open) or locked memory is missing.
     pub fn open() -> Result<Self, MmapEventsError> {
         let mut rings = Vec::new();
         for cpu in cpus::online()? {
@@ -120,7 +119,7 @@ impl MmapEvents {
         Ok(Self { rings, lost: 0 })
     }
 
-    /// Sleeps until there are events, one of `wakers` is readable or `timeout` is over; true unless it is over.
+    /// Waits for events, a readable waker or the timeout; false on timeout.
     ///
     /// # Errors
     /// When the process is out of memory.
@@ -133,7 +132,7 @@ impl MmapEvents {
         poll_readable(&fds, timeout)
     }
 
-    /// Hands over and removes all events that are there: in order for each CPU, in none between CPUs.
+    /// Takes all pending events: in order per CPU, unordered between CPUs.
     pub fn drain(&mut self, mut each: impl FnMut(MmapEvent)) {
         for ring in &mut self.rings {
             let damaged = ring.drain(|kind, body| match parse(kind, body) {
@@ -145,7 +144,7 @@ impl MmapEvents {
         }
     }
 
-    /// Events that did not fit the buffers since the beginning.
+    /// Events that did not fit the buffers.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost

@@ -1,7 +1,7 @@
-//! What the NVIDIA driver says of the GPUs, by its library `libnvidia-ml`, which is loaded at run time.
+//! Reads GPUs from the NVIDIA driver through `libnvidia-ml`, loaded at run time.
 //!
-//! Any call may take as long as the driver likes, which can be for ever: nothing here is for a thread that others wait for.
-//! What one call cannot tell is missing, and nothing else is.
+//! Any call can block for as long as the driver likes: use a dedicated thread. A failing call leaves only its own value
+//! missing.
 
 use std::ffi::OsStr;
 
@@ -13,22 +13,22 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, EventSet, Nvml};
 
-/// The name that the driver installs the library under.
+/// File name of the library.
 pub const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// `NVML_FI_DEV_MEMORY_TEMP`: in degrees Celsius.
 const MEMORY_TEMPERATURE: u32 = 82;
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
-/// Events that one look takes from a GPU, so that one that has ever more does not keep it.
+/// Most events read from a GPU at once.
 const MAX_EVENTS: usize = 64;
-/// Stands between a GPU's name and the profile in the name of an instance.
+/// Separates the GPU's name and the profile in the name of an instance.
 const MIG: &str = "MIG ";
 
-/// Why the driver says nothing.
+/// The library is not usable.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no library, so there is no driver.
+    /// No library, so no driver.
     #[error("{library} cannot be loaded: {reason}")]
     Absent {
         /// What was to be loaded.
@@ -36,7 +36,7 @@ pub enum OpenError {
         /// What the loader says.
         reason: String,
     },
-    /// There is one, which does not work.
+    /// The library does not work.
     #[error("{library} does not work: {reason}; nvidia-smi may say more")]
     Broken {
         /// What was loaded.
@@ -54,10 +54,10 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads it: [`LIBRARY`] or another file.
+    /// Loads [`LIBRARY`] or another file.
     ///
     /// # Errors
-    /// When it is not there, or has no driver to talk to.
+    /// When the library is missing or has no driver.
     pub fn open(library: &OsStr) -> Result<Self, OpenError> {
         let name = || library.to_string_lossy().into_owned();
         let nvml = Nvml::builder().lib_path(library).init().map_err(|error| match error {
@@ -70,16 +70,16 @@ impl Library {
         Ok(Self { nvml, driver })
     }
 
-    /// Version of the driver; empty where it does not say.
+    /// Driver version; empty if unknown.
     #[must_use]
     pub fn driver(&self) -> &str {
         &self.driver
     }
 
-    /// Finds the GPUs and has their errors told from now on.
+    /// Opens the GPUs and subscribes to their errors.
     ///
     /// # Errors
-    /// When the driver does not say how many there are.
+    /// When the driver does not return the number of GPUs.
     pub fn session(&self) -> Result<Session<'_>, OpenError> {
         let count = self.nvml.device_count().map_err(|error| OpenError::Broken {
             library: LIBRARY.into(),
@@ -95,7 +95,7 @@ impl Library {
 #[derive(Debug)]
 pub struct Session<'a> {
     nvml: &'a Nvml,
-    /// By index; `None` for those that do not answer.
+    /// By index; `None` for GPUs that do not respond.
     gpus: Vec<Option<Handle<'a>>>,
 }
 
@@ -103,12 +103,12 @@ pub struct Session<'a> {
 struct Handle<'a> {
     device: Device<'a>,
     identity: Identity,
-    /// `None` where errors are not told.
+    /// `None` where XID errors are not reported.
     events: Option<EventSet<'a>>,
     last_xid: u64,
 }
 
-/// Which GPU it is.
+/// Identity of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Its number.
@@ -141,7 +141,7 @@ pub struct Utilization {
     pub memory: u32,
 }
 
-/// What a GPU says of itself; `None` where it does not.
+/// State of a GPU; `None` for values that it does not report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     /// Which it is.
@@ -164,22 +164,22 @@ pub struct Gpu {
     pub memory: Option<Memory>,
     /// Number of the last XID error since the session began; 0 without one.
     pub last_xid: Option<u64>,
-    /// Transmissions over PCIe that were repeated.
+    /// PCIe replays.
     pub pcie_replays: Option<u32>,
-    /// Why the clocks are as they are, as bits.
+    /// Clock throttle reasons, as bits.
     pub clock_reasons: Option<u64>,
-    /// Memory errors since the driver was loaded that were corrected.
+    /// Corrected memory errors since the driver was loaded.
     pub ecc_corrected: Option<u64>,
-    /// Those that were not.
+    /// Uncorrected memory errors since the driver was loaded.
     pub ecc_uncorrected: Option<u64>,
-    /// The instances that it is split into.
+    /// Its MIG instances.
     pub instances: Vec<Instance>,
-    /// PIDs of the processes that compute on it, but not on one of its instances.
+    /// PIDs of compute processes on the GPU itself, not on an instance.
     pub processes: Vec<u32>,
 }
 
 impl Gpu {
-    /// Whether it says anything.
+    /// Whether any value is reported.
     #[must_use]
     pub const fn answers(&self) -> bool {
         self.memory.is_some()
@@ -191,14 +191,14 @@ impl Gpu {
     }
 }
 
-/// A part of a GPU (MIG).
+/// A MIG instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
     /// Its UUID, such as `MIG-...`.
     pub uuid: String,
-    /// What part it is, such as `1g.10gb`.
+    /// Its profile, such as `1g.10gb`.
     pub profile: String,
-    /// Number of the GPU instance.
+    /// GPU instance ID.
     pub id: Option<u32>,
     /// Its memory.
     pub memory: Option<Memory>,
@@ -207,11 +207,11 @@ pub struct Instance {
 }
 
 impl Session<'_> {
-    /// Tries again those that did not answer.
+    /// Opens GPUs that did not respond before.
     fn find(&mut self) {
         for (slot, index) in self.gpus.iter_mut().zip(0..).filter(|(slot, _)| slot.is_none()) {
             *slot = Handle::find(self.nvml, index)
-                .inspect_err(|error| tracing::debug!(gpu = index, %error, "a GPU does not answer"))
+                .inspect_err(|error| tracing::debug!(gpu = index, %error, "a GPU does not respond"))
                 .ok();
         }
     }
@@ -222,13 +222,13 @@ impl Session<'_> {
         self.gpus.is_empty()
     }
 
-    /// Everything.
+    /// Reads all GPUs.
     pub fn read(&mut self) -> Vec<Gpu> {
         self.find();
         self.gpus.iter_mut().flatten().map(Handle::read).collect()
     }
 
-    /// Why the clock of each GPU is as it is, by UUID. Cheap.
+    /// Clock throttle reasons by UUID. Cheap.
     pub fn clock_reasons(&mut self) -> Vec<(&str, Option<u64>)> {
         let reasons = |handle: &Handle<'_>| {
             handle.device.current_throttle_reasons().ok().map(|reasons| reasons.bits())
@@ -254,7 +254,7 @@ impl<'a> Handle<'a> {
                     .register_events(EventTypes::CRITICAL_XID_ERROR, set)
                     .map_err(|error| error.to_string())
             })
-            .inspect_err(|error| tracing::debug!(gpu = index, error, "errors are not told"))
+            .inspect_err(|error| tracing::debug!(gpu = index, error, "XID errors are not reported"))
             .ok();
         Ok(Self { device, identity, events, last_xid: 0 })
     }
@@ -290,7 +290,7 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// Takes the errors that were told since the last time; does not wait for any.
+    /// Reads pending XID errors without waiting.
     fn take_errors(&mut self) {
         let Some(events) = &self.events else { return };
         for _ in 0..MAX_EVENTS {
@@ -324,7 +324,7 @@ fn processes(device: &Device<'_>) -> Vec<u32> {
     running.into_iter().map(|process| process.pid).collect()
 }
 
-/// The instances of a GPU that is split into such; `None` of one that is not.
+/// MIG instances; `None` when MIG is off.
 fn instances(device: &Device<'_>) -> Option<Vec<Instance>> {
     device.mig_mode().ok().filter(|mode| mode.current == MIG_ENABLED)?;
     let slots = device.mig_device_count().unwrap_or(0);

@@ -1,16 +1,17 @@
-//! The op table that the call programs read: written before they are loaded, and again when other ops are to count as
-//! launches. A program that runs meanwhile finds each flag old or new; everything else is written as it was.
+//! The op table of the call programs: written before loading, and again when the launch ops change. Running programs see
+//! each flag either old or new; everything else stays the same.
 
 use gpucause_abi::op::{Abi, LaunchOps, OpId};
 use gpucause_abi::record::{MAX_OPS, OpInfo};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, OpenObject};
+use zerocopy::IntoBytes as _;
 
 use crate::program::{LoadError, Programs};
 
-/// What the section's map ends in.
+/// Suffix of the section's map name.
 const SECTION: &str = ".data.ops";
 
-/// The table of loaded programs.
+/// The table of the loaded programs.
 #[derive(Debug)]
 pub(crate) struct OpTable(MapHandle);
 
@@ -23,13 +24,13 @@ impl OpTable {
             .ok_or(LoadError::Incomplete("op_info"))
     }
 
-    /// From now on these count as launches.
+    /// Sets the ops that count as launches.
     pub(crate) fn set_launch_ops(&self, ops: &LaunchOps) -> Result<(), libbpf_rs::Error> {
         self.0.update(&0u32.to_ne_bytes(), &bytes(ops), MapFlags::ANY)
     }
 }
 
-/// Fills the table of programs that are not loaded yet.
+/// Fills the table before loading.
 pub(crate) fn write(open: &mut OpenObject, ops: &LaunchOps) -> Result<(), LoadError> {
     let mut maps = open.maps_mut();
     let mut map = maps
@@ -49,7 +50,7 @@ fn bytes(launches: &LaunchOps) -> Vec<u8> {
     for id in OpId::all() {
         let Some(op) = id.op() else { continue };
         let info = OpInfo { is_launch: u8::from(launches.contains(id)), ..op.info(Abi::HOST) };
-        table.extend(info.to_bytes());
+        table.extend(info.as_bytes());
     }
     table.resize(MAX_OPS * size_of::<OpInfo>(), 0);
     table

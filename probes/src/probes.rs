@@ -1,4 +1,4 @@
-//! The whole of it running: programs loaded, host programs attached, libraries found and attached to as they appear.
+//! The running probes: programs loaded, host programs attached, libraries attached to as they appear.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,17 +13,17 @@ use gpucause_abi::{Nanos, ProcId};
 use libbpf_rs::Link;
 
 use crate::attach::CallProbes;
+use crate::attacher::{Attacher, AttacherStatus, lock};
 use crate::calibrate::hit_cost;
+use crate::desired_state::{DesiredState, DesiredStateCell};
 use crate::discovery::{Discovery, DiscoveryStatus};
 use crate::feature::AttachMode;
-use crate::finder::{Finder, Told, lock};
 use crate::hazard::filtered_returns_kill;
 use crate::launch_budget::HitCost;
 use crate::launch_control::LaunchControl;
 use crate::launch_modes::LaunchModes;
 use crate::launch_states::LaunchStates;
 use crate::op_table::OpTable;
-use crate::orders::{Orders, Wanted};
 use crate::program::{LoadError, Options, Programs};
 use crate::reader::{ReadError, Reader};
 use crate::recorder::{Recorder, RecorderError};
@@ -37,68 +37,68 @@ pub enum StartError {
     /// The programs could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Their maps are not what they should be.
+    /// Their maps are not as expected.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The system is out of threads or file descriptors.
-    #[error("the thread that finds libraries could not be started: {0}")]
+    #[error("cannot start the thread that attaches to libraries: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// How everything does.
+/// The state of all probes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
-    /// Whether there are probes; without, nothing is observed, and that is as it was asked for.
+    /// Whether probes are enabled; when disabled, nothing is observed.
     pub enabled: bool,
     /// The least share of the time for which launches of any process are observed.
     pub duty_ratio: f64,
     /// The least share of any process's launches that are timed now.
     pub timed_share: f64,
-    /// What a hit of a call probe costs, entry and return together; `None` where it was not measured.
+    /// Cost of a call probe hit, entry and return together; `None` when not measured.
     pub hit_cost: Option<Nanos>,
-    /// The same of a call that the program leaves at entry.
+    /// Cost of a hit without a return probe.
     pub entry_cost: Option<Nanos>,
     /// How libraries are attached to.
     pub mode: AttachMode,
     /// The host-wide programs.
     pub programs: Vec<ProgramStatus>,
-    /// Every library worth telling of.
+    /// Reported libraries.
     pub libraries: Vec<LibraryStatus>,
     /// How libraries are found.
     pub discovery: DiscoveryStatus,
-    /// Totals of what was attached and turned away.
+    /// Totals of attached and rejected files.
     pub counts: RegistryCounts,
 }
 
 impl Status {
-    /// Whether the libraries that were in use at start have been attached to.
+    /// Whether the libraries in use at start have been attached to.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.discovery.scans > 0
     }
 }
 
-/// Programs in the kernel and a thread that attaches them. Dropping it leaves no probe behind.
+/// The programs in the kernel and the thread that attaches them. Drop detaches everything.
 #[derive(Debug)]
 pub struct Probes {
     programs: Arc<Programs>,
     op_table: OpTable,
     reader: Arc<Reader>,
     hit_cost: Option<HitCost>,
-    orders: Arc<Orders>,
+    desired: Arc<DesiredStateCell>,
     has_recorder: Arc<AtomicBool>,
-    told: Arc<Mutex<Told>>,
+    status: Arc<Mutex<AttacherStatus>>,
     stop: Arc<StopSignal>,
-    finder: Option<JoinHandle<()>>,
+    attacher_thread: Option<JoinHandle<()>>,
 }
 
 impl Probes {
-    /// Loads, attaches to the scheduler, and starts to look for libraries. Those in use already are attached to soon
+    /// Loads, attaches to the scheduler, and starts library discovery. Libraries already in use are attached to soon
     /// after: see [`Status::is_ready`].
     ///
     /// # Errors
-    /// When the kernel lacks what every program needs, or does not permit it. A single host program that is refused is no
-    /// error: see [`Status::programs`].
+    /// When the kernel lacks what every program needs, or does not permit it. A rejected host program is no error: see
+    /// [`Status::programs`].
     ///
     /// # Kernel
     /// 6.1 or newer with BTF; 6.6 or newer for the privileges that the systemd unit has.
@@ -117,23 +117,23 @@ impl Probes {
             .then(|| calibrate(&programs, &reader, &attacher, &mut modes))
             .flatten();
         let (hit_cost, used_links) = calibration.unzip();
-        let told = Arc::new(Mutex::new(Told::default()));
+        let status = Arc::new(Mutex::new(AttacherStatus::default()));
         let stop = Arc::new(StopSignal::new()?);
         let stopping = Arc::clone(&stop);
-        let wanted = Wanted { enabled: !options.disabled, budget: options.budget };
-        let orders = Arc::new(Orders::new(wanted)?);
-        let chores = Finder {
+        let desired = DesiredState { enabled: !options.disabled, budget: options.budget };
+        let desired = Arc::new(DesiredStateCell::new(desired)?);
+        let tasks = Attacher {
             programs: Arc::clone(&programs),
             reader: Arc::clone(&reader),
-            orders: Arc::clone(&orders),
-            told: Arc::clone(&told),
+            desired: Arc::clone(&desired),
+            status: Arc::clone(&status),
             launches: LaunchControl::new(
                 modes,
                 Arc::clone(&reader),
                 states,
                 (hit_cost, options.step),
             ),
-            // Host programs are; where nothing is wanted, they go before libraries are looked for.
+            // Host programs are attached; when disabled at start, the first tick detaches them.
             enabled: true,
             used_links: used_links.unwrap_or_default(),
         };
@@ -141,14 +141,25 @@ impl Probes {
         if let Some(loaded) = loaded {
             loaded(programs.mode);
         }
-        let finder = std::thread::Builder::new().name("gpucause-find".into()).spawn(move || {
-            let mut registry = Registry::new(Limits::default());
-            discovery.run(&mut registry, &mut attacher, &stopping, chores);
-            registry.detach_all(&mut attacher);
-        })?;
-        let finder = Some(finder);
+        let attacher_thread =
+            std::thread::Builder::new().name("gpucause-find".into()).spawn(move || {
+                let mut registry = Registry::new(Limits::default());
+                discovery.run(&mut registry, &mut attacher, &stopping, tasks);
+                registry.detach_all(&mut attacher);
+            })?;
+        let attacher_thread = Some(attacher_thread);
         let has_recorder = Arc::default();
-        Ok(Self { programs, op_table, reader, hit_cost, orders, has_recorder, told, stop, finder })
+        Ok(Self {
+            programs,
+            op_table,
+            reader,
+            hit_cost,
+            desired,
+            has_recorder,
+            status,
+            stop,
+            attacher_thread,
+        })
     }
 
     /// Copies every account.
@@ -167,8 +178,8 @@ impl Probes {
         self.reader.observes_any()
     }
 
-    /// Processes that have ended, oldest first, with the moment they ended on the monotonic clock; not the images that made
-    /// calls before their process executed another.
+    /// Ended processes, oldest first, with the monotonic time of their end; without images that were replaced by `exec` after
+    /// they made calls.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -176,7 +187,7 @@ impl Probes {
         self.reader.ended()
     }
 
-    /// Every process with its launches by kernel function and nothing else that is counted: cheaper than a snapshot.
+    /// Every process with only its launches by kernel function: cheaper than a snapshot.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -184,7 +195,7 @@ impl Probes {
         self.reader.launches()
     }
 
-    /// What a process was told when it asked for the handle of a kernel; `None` for other handles.
+    /// The kernel name behind a handle that the process asked for; `None` for other handles.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -192,8 +203,8 @@ impl Probes {
         self.reader.handle_name(id, handle)
     }
 
-    /// Has the warm launches of a kernel function timed apart from now on, anew if they were, until the process is
-    /// removed. False when there is no room for it, or the kernel refused the program that does it.
+    /// Starts (or restarts) a separate histogram of a kernel function's warm launches, until the process is removed. False
+    /// when the map is full or the kernel rejected the program.
     ///
     /// # Errors
     /// When a map or the program cannot be reached.
@@ -209,7 +220,7 @@ impl Probes {
         self.reader.remove(ids)
     }
 
-    /// From now on calls of these ops count as launches: they end launch gaps, and the next gap begins with their return.
+    /// Sets the ops that count as launches: they end a launch gap, and the next gap starts at their return.
     ///
     /// # Errors
     /// When the map cannot be changed.
@@ -218,41 +229,40 @@ impl Probes {
         self.op_table.set_launch_ops(ops).map_err(refused)
     }
 
-    /// What switches the recording of single events on and off and reads them. It records nothing yet.
+    /// The event recorder, initially off.
     ///
     /// # Errors
-    /// Apart when [`Options::recorder`] asks for no room, when there is one already, when this kernel has no means for it, and when
-    /// something failed.
+    /// A variant each for: [`Options::recorder`] not set, already in use, not supported by this kernel, failure.
     pub fn recorder(&self) -> Result<Recorder, RecorderError> {
-        Recorder::new(&self.programs.object, &self.programs.room, &self.has_recorder)
+        Recorder::new(&self.programs.object, &self.programs.recorder_support, &self.has_recorder)
     }
 
-    /// Takes all probes away, or puts them back, soon after. While there are none nothing is observed; processes then count as
-    /// ended, and as new when they are seen again.
+    /// Attaches or detaches all probes, soon after the call. While detached nothing is observed: processes count as ended, and
+    /// as new when seen again.
     pub fn set_enabled(&self, enabled: bool) {
-        self.orders.change(|wanted| wanted.enabled = enabled);
+        self.desired.update(|desired| desired.enabled = enabled);
     }
 
-    /// From now on call probes may take this share of a thread's time; `None` for any.
+    /// Sets the share of a thread's time that call probes may take; `None` for no limit.
     pub fn set_budget(&self, budget: Option<f64>) {
-        self.orders.change(|wanted| wanted.budget = budget);
+        self.desired.update(|desired| desired.budget = budget);
     }
 
-    /// How everything does.
+    /// The state of all probes.
     #[must_use]
     pub fn status(&self) -> Status {
-        let told = lock(&self.told);
+        let status = lock(&self.status);
         Status {
-            enabled: told.enabled,
-            duty_ratio: told.duty_ratio,
-            timed_share: told.timed_share,
+            enabled: status.enabled,
+            duty_ratio: status.duty_ratio,
+            timed_share: status.timed_share,
             hit_cost: self.hit_cost.map(|cost| cost.timed),
             entry_cost: self.hit_cost.map(|cost| cost.counted),
             mode: self.programs.mode,
             programs: self.programs.statuses(),
-            libraries: told.libraries.clone(),
-            discovery: told.discovery,
-            counts: told.counts,
+            libraries: status.libraries.clone(),
+            discovery: status.discovery,
+            counts: status.counts,
         }
     }
 }
@@ -260,15 +270,15 @@ impl Probes {
 impl Drop for Probes {
     fn drop(&mut self) {
         self.stop.stop();
-        if let Some(finder) = self.finder.take()
-            && finder.join().is_err()
+        if let Some(attacher_thread) = self.attacher_thread.take()
+            && attacher_thread.join().is_err()
         {
-            tracing::error!("the thread that finds libraries had failed");
+            tracing::error!("the thread that attaches to libraries panicked");
         }
     }
 }
 
-/// Measures what a hit costs, and leaves the accounts as if that had not been. Returns links to be closed.
+/// Measures the cost of a hit and removes the daemon's own calls from the accounts. Returns links to close.
 fn calibrate(
     programs: &Programs,
     reader: &Reader,
@@ -277,7 +287,7 @@ fn calibrate(
 ) -> Option<(HitCost, Vec<Link>)> {
     if filtered_returns_kill() {
         tracing::warn!(
-            "what a hit of a call probe costs is not measured: this kernel has uretprobe_seccomp, and calls of the daemon itself could end it"
+            "probe cost is not measured: this kernel has the hazard uretprobe_seccomp, which could kill the daemon"
         );
         return None;
     }
@@ -291,11 +301,11 @@ fn calibrate(
         Ok((cost, links)) => {
             let (cost_ns, counted_ns) = (cost.timed.0, cost.counted.0);
             let seconds = began.elapsed().as_secs_f64();
-            tracing::info!(cost_ns, counted_ns, seconds, "the cost of a probe hit was measured");
+            tracing::info!(cost_ns, counted_ns, seconds, "probe cost measured");
             Some((cost, links))
         }
         Err(error) => {
-            tracing::warn!(%error, "what a hit of a call probe costs is not known");
+            tracing::warn!(%error, "cannot measure the probe cost");
             None
         }
     }

@@ -1,4 +1,4 @@
-//! Opens, configures and loads the kernel programs, and attaches those that are not tied to a library.
+//! Opens, configures and loads the kernel programs, and attaches the host-wide ones.
 
 use std::io::Read as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,11 @@ use gpucause_abi::{reason_of_syscalls, wakes_of_syscalls};
 use libbpf_rs::{Iter, Link, Object, ObjectBuilder, OpenObject, PrintLevel};
 use nix::unistd::{SysconfVar, sysconf};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+use zerocopy::IntoBytes as _;
 
 use crate::feature::{AttachMode, FeatureError, Features, Tracepoints, kernel_types};
 use crate::op_table;
-use crate::recorder::{RingSize, Room};
+use crate::recorder::{RecorderSupport, RingSize};
 use crate::syscall::syscall_number;
 use crate::verdict::{ProgramStatus, Verdict};
 
@@ -24,38 +25,38 @@ use host::{ADOPTS, FORGETS, HOST_PROGRAMS, REPORTS};
 /// The compiled programs.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucause.bpf.o"));
 
-/// Those that are attached to nothing.
+/// Programs that user space runs directly.
 const RUN_BY_US: [&str; 2] = ["time_kernel", "end_unseen"];
 
-/// What return pops from the stack before a return probe runs: the return address on x86-64, nothing on arm64.
+/// Bytes that `ret` pops before a return probe runs: the return address on x86-64, nothing on arm64.
 const RETURN_POP: u32 = if cfg!(target_arch = "x86_64") { 8 } else { 0 };
 
 /// How to load.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// Attach in this way although the kernel knows a better one.
+    /// Attach mode, instead of the best one that the kernel supports.
     pub mode: Option<AttachMode>,
     /// Bound of the histogram map, in chunks of 512 bytes; the default is that of the map.
     pub max_chunks: Option<u32>,
-    /// Bound on processes observed at a time, with those that ended and have not been deleted.
+    /// Limit of observed processes, including ended ones that are not deleted yet.
     pub max_processes: Option<u32>,
-    /// Ops that count as launches at first: see [`Probes::set_launch_ops`](crate::Probes::set_launch_ops).
+    /// Initial set of ops that count as launches: see [`Probes::set_launch_ops`](crate::Probes::set_launch_ops).
     pub launch_ops: LaunchOps,
-    /// Attach to no library until [`Probes::set_enabled`](crate::Probes::set_enabled) asks for it.
+    /// Start disabled, until [`Probes::set_enabled`](crate::Probes::set_enabled).
     pub disabled: bool,
-    /// Share of a thread's time that call probes may take; `None` for any. Over it, less is observed of launches: see
+    /// Share of a thread's time that call probes may take; `None` for no limit. Above it launches are observed less: see
     /// [`LaunchStep`].
     pub budget: Option<f64>,
-    /// Observe launches of every process in this way, whatever that takes: to find out what it takes.
+    /// Fixed step for every process, regardless of the budget: for measurements.
     pub step: Option<LaunchStep>,
-    /// Time launches within other calls too, such as the driver's part of a launch by the runtime.
+    /// Also time launches nested in other calls, such as the driver's part of a runtime launch.
     pub nested_launches: bool,
-    /// Room for single events: see [`Probes::recorder`](crate::Probes::recorder). Without, none can be recorded.
+    /// Size of the event ring: see [`Probes::recorder`](crate::Probes::recorder). `None` disables recording.
     pub recorder: Option<RingSize>,
-    /// Find out at start what a hit of a call probe costs. Takes some ten milliseconds.
+    /// Measure the cost of a call probe hit at start. Takes about 10 ms.
     pub calibrate: bool,
-    /// Called when all is loaded, before the thread that attaches to libraries is started: what privileges it drops, that
-    /// thread does not have either. It needs those of [`AttachMode::privileges`].
+    /// Called after loading and before the attacher thread starts, to drop privileges. The thread needs those of
+    /// [`AttachMode::privileges`].
     pub loaded: Option<fn(AttachMode)>,
 }
 
@@ -65,7 +66,7 @@ pub enum LoadError {
     /// The kernel lacks what every program needs.
     #[error(transparent)]
     Feature(#[from] FeatureError),
-    /// The kernel lacks the requested way to attach.
+    /// The kernel lacks the requested attach mode.
     #[error("this kernel has no uprobe {}; leave --probe.mode out to use the best it has", .0.label())]
     NoSuchMode(AttachMode),
     /// The process may not load programs.
@@ -89,17 +90,17 @@ pub enum LoadError {
     Incomplete(&'static str),
 }
 
-/// The programs in the kernel. Dropping it detaches and unloads them.
+/// The programs in the kernel. Drop detaches and unloads them.
 #[derive(Debug)]
 pub(crate) struct Programs {
     // Links go before the object that owns their programs.
     links: Mutex<Vec<Link>>,
     pub(crate) object: Object,
     pub(crate) mode: AttachMode,
-    /// Whether single events can be recorded.
-    pub(crate) room: Room,
+    /// Whether events can be recorded.
+    pub(crate) recorder_support: RecorderSupport,
     tracepoints: Tracepoints,
-    /// Those that cannot be had.
+    /// Programs that are not loaded.
     refused: Vec<ProgramStatus>,
     statuses: Mutex<Vec<ProgramStatus>>,
 }
@@ -107,15 +108,15 @@ pub(crate) struct Programs {
 /// Links of the programs that run when user space reads from them.
 #[derive(Debug, Default)]
 pub(crate) struct Iterators {
-    /// Makes live threads report.
+    /// Reports live threads.
     pub(crate) reports: Option<Link>,
-    /// Tracks children older than the tracking of their parents.
+    /// Tracks children that are older than the tracking of their parents.
     pub(crate) adopts: Option<Link>,
 }
 
-/// libbpf's warnings while programs are loaded; its print callback is a plain function.
+/// libbpf's warnings during a load; global because its print callback is a plain function.
 static LOAD_LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// Held while loading, so that two loads do not mix their logs.
+/// Serialises loads, so that their logs do not mix.
 static LOADING: Mutex<()> = Mutex::new(());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -130,7 +131,7 @@ fn record_log(_: PrintLevel, line: String) {
 }
 
 impl Programs {
-    /// Loads everything. A host-wide program that the kernel refuses is left out and reported; the call programs are needed.
+    /// Loads all programs. A rejected host-wide program is left out and reported; the call programs are required.
     pub(crate) fn load(options: Options) -> Result<Self, LoadError> {
         let types = kernel_types()?;
         let (features, tracepoints) = (Features::of(&types).require()?, Tracepoints::of(&types));
@@ -146,14 +147,14 @@ impl Programs {
         }
         let _only = LOADING.lock();
         let previous = libbpf_rs::set_print(Some((PrintLevel::Warn, record_log)));
-        let loaded = load_with_room(options, mode, &tracepoints);
+        let loaded = load_with_recorder(options, mode, &tracepoints);
         libbpf_rs::set_print(previous);
-        let ((object, mode, refused), room) = loaded?;
+        let ((object, mode, refused), recorder_support) = loaded?;
         let (links, statuses) = Default::default();
-        Ok(Self { links, object, mode, room, tracepoints, refused, statuses })
+        Ok(Self { links, object, mode, recorder_support, tracepoints, refused, statuses })
     }
 
-    /// What became of the host-wide programs.
+    /// Status of the host-wide programs.
     pub(crate) fn statuses(&self) -> Vec<ProgramStatus> {
         lock(&self.statuses).clone()
     }
@@ -168,7 +169,7 @@ impl Programs {
         }
     }
 
-    /// Ends the accounts of all processes. To be called when nothing is attached.
+    /// Ends the accounts of all processes. Call when nothing is attached.
     pub(crate) fn forget_tasks(&self) -> std::io::Result<()> {
         let failed = |error: libbpf_rs::Error| std::io::Error::other(format!("{error:#}"));
         let mut programs = self.object.progs_mut();
@@ -212,7 +213,7 @@ impl Programs {
                 tracing::error!(
                     program = name,
                     reason,
-                    "program not attached: what it measures will be missing"
+                    "program not attached; its metrics are missing"
                 );
             }
             statuses.push(ProgramStatus { program: name, verdict });
@@ -223,22 +224,22 @@ impl Programs {
     }
 }
 
-/// The programs, how libraries are attached to, and the programs that cannot be had.
+/// The programs, the attach mode, and the status of rejected programs.
 type Loaded = (Object, AttachMode, Vec<ProgramStatus>);
 
-/// Loads the object with room for events if that is asked for, and without when not all of it can be had so.
-fn load_with_room(
+/// Loads the object with the event ring if requested, and falls back to one without it.
+fn load_with_recorder(
     options: Options,
     mode: AttachMode,
     tracepoints: &Tracepoints,
-) -> Result<(Loaded, Room), LoadError> {
+) -> Result<(Loaded, RecorderSupport), LoadError> {
     let Some(size) = options.recorder else {
-        return Ok((load_best(options, mode, tracepoints)?, Room::None));
+        return Ok((load_best(options, mode, tracepoints)?, RecorderSupport::None));
     };
     let is_broken = |status: &ProgramStatus| matches!(status.verdict, Verdict::Broken(_));
     let reason = match load_best(options, mode, tracepoints) {
         Ok(loaded) if loaded.1 == mode && !loaded.2.iter().any(is_broken) => {
-            return Ok((loaded, Room::Slots(size.slots())));
+            return Ok((loaded, RecorderSupport::Slots(size.slots())));
         }
         Ok((_, _, refused)) => {
             let broken = refused.iter().find(|status| is_broken(status));
@@ -248,11 +249,15 @@ fn load_with_room(
         Err(LoadError::NotPermitted) => return Err(LoadError::NotPermitted),
         Err(error) => error.to_string(),
     };
-    tracing::error!(reason, "events cannot be recorded; going on without");
+    tracing::error!(reason, "event recording is not available");
     let refused_by_verifier = program_was_refused();
     let loaded = load_best(Options { recorder: None, ..options }, mode, tracepoints)?;
-    let room = if refused_by_verifier { Room::Unsupported(reason) } else { Room::Broken(reason) };
-    Ok((loaded, room))
+    let support = if refused_by_verifier {
+        RecorderSupport::Unsupported(reason)
+    } else {
+        RecorderSupport::Broken(reason)
+    };
+    Ok((loaded, support))
 }
 
 /// Whether libbpf's log blames a program, not a map.
@@ -262,8 +267,8 @@ fn program_was_refused() -> bool {
     })
 }
 
-/// Loads the object with call programs of this mode or, when the kernel refuses them and the mode was not asked for, of the
-/// next best.
+/// Loads the object with the call programs of this mode; when the kernel rejects them and the mode was not requested, of the
+/// next best one.
 fn load_best(
     options: Options,
     mode: AttachMode,
@@ -277,7 +282,7 @@ fn load_best(
             Err(error)
                 if options.mode.is_none() && mode != AttachMode::Perf && call_was_refused() =>
             {
-                tracing::warn!(mode = mode.label(), %error, "attaching in the next best way");
+                tracing::warn!(mode = mode.label(), %error, "falling back to the next attach mode");
             }
             Err(error) => return Err(error),
         }
@@ -291,8 +296,8 @@ fn call_was_refused() -> bool {
     })
 }
 
-/// Loads the object; a host program that the kernel cannot have is left out, and one that it refuses is disabled and the
-/// rest tried again. Returns what became of those.
+/// Loads the object without unsupported host programs; each rejected one is disabled and the load retried. Returns their
+/// status.
 fn load_without_refused(
     options: Options,
     mode: AttachMode,
@@ -330,7 +335,7 @@ fn load_without_refused(
                 tracing::error!(
                     program,
                     reason,
-                    "the kernel refused a program; going on without it"
+                    "the kernel rejected a program; its metrics are missing"
                 );
                 refused.push(ProgramStatus { program, verdict: Verdict::Broken(reason) });
             }
@@ -388,7 +393,7 @@ fn configure(
     op_table::write(open, &options.launch_ops)
 }
 
-/// Where each read-only global lies in its section, and how long it is.
+/// Name, offset and size of each read-only global.
 fn rodata_layout() -> Result<Vec<(String, usize, usize)>, LoadError> {
     let missing = |_| LoadError::Incomplete("a readable ELF header");
     let file = object::File::parse(OBJECT).map_err(missing)?;
@@ -403,7 +408,7 @@ fn rodata_layout() -> Result<Vec<(String, usize, usize)>, LoadError> {
     Ok(variables.collect())
 }
 
-/// Facts about this process and this kernel.
+/// Facts about this process and kernel.
 fn settings(options: Options, tracepoints: &Tracepoints) -> Settings {
     let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
     let ring_slots = options.recorder.map_or(0, RingSize::slots);
@@ -412,8 +417,8 @@ fn settings(options: Options, tracepoints: &Tracepoints) -> Settings {
         return_pop: RETURN_POP,
         page_bytes: page_bytes.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(4096),
         nested_launches: options.nested_launches.into(),
-        // Both told one argument less before they told these facts.
-        retransmit_tells_error: (tracepoints.arguments("tcp_retransmit_skb") > 2).into(),
+        // Older kernels have one argument less on each.
+        retransmit_has_error: (tracepoints.arguments("tcp_retransmit_skb") > 2).into(),
         victim_is_task: (tracepoints.arguments("mark_victim") > 1).into(),
         ring_slots,
         ring_shift: ring_slots.checked_ilog2().unwrap_or(0),
@@ -444,7 +449,7 @@ fn write_rodata(
         target.copy_from_slice(bytes);
         Ok(())
     };
-    put("settings", &settings(options, tracepoints).to_bytes())?;
+    put("settings", settings(options, tracepoints).as_bytes())?;
     put("syscall_reason", &reason_of_syscalls(syscall_number))?;
     put("syscall_wakes", &wakes_of_syscalls(syscall_number))
 }

@@ -1,7 +1,7 @@
-//! Python of other processes: where a CPython keeps its threads and frames, and what its code objects are called.
+//! Python stacks of other processes: locates CPython's threads and frames, and names code objects.
 //!
-//! Nothing is asked of the process, which may be in the middle of anything: its memory is read as it is and believed only where
-//! it agrees with itself. Versions are those of which this was seen to be true.
+//! Reads the memory of the running process without its cooperation, and trusts only what is consistent. Supports the
+//! versions that were verified.
 
 use std::sync::Arc;
 
@@ -23,40 +23,40 @@ use known_code::KnownCode;
 use memory::Memory;
 use version::Version;
 
-/// Interpreters of a process that are looked through for the first.
+/// Most interpreters searched for the first one.
 const MAX_INTERPRETERS: usize = 64;
-/// Threads of an interpreter that are looked through for one as it should be.
+/// Most threads checked for a valid one.
 const MAX_THREADS: usize = 16;
-/// Files of a process that are called as CPython's are, and looked into.
+/// Most files named like CPython that are examined.
 const MAX_FILES: usize = 4;
-/// What CPython keeps everything in.
+/// CPython's global state.
 const RUNTIME: &str = "_PyRuntime";
-/// Where it says its version, since 3.11.
+/// Exported version, since 3.11.
 const VERSION: &str = "Py_Version";
-/// The file of code that the interpreter puts below frames that native code calls, in 3.12.
+/// File name of the interpreter's own code below frames called by native code, in 3.12.
 const OWN_FILE: &str = "<shim>";
 /// Offset of the interpreter in a thread, in all versions.
 const THREAD_INTERPRETER: u64 = 16;
 
-/// Why frames of Python of a process cannot be had.
+/// Python frames are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum PythonError {
-    /// It runs no CPython, as far as the names of its files tell.
+    /// No file of the process is named like CPython's.
     #[error("it runs no CPython")]
     None,
-    /// It has not started one yet, or is about to end.
+    /// Not started yet, or about to end.
     #[error("its CPython has no threads yet")]
     NotReady,
-    /// Of a version, or built in a way, that this does not know.
+    /// Unknown version or build.
     #[error("{0} is not supported")]
     Unsupported(String),
-    /// None of its threads is as this version has them: it was built in another way, or they begin or end just now.
+    /// No thread matches the layout of this version: another build, or threads are starting or ending.
     #[error("the way in which {0} was built is not supported")]
     Unfit(&'static str),
     /// The file could not be opened.
     #[error(transparent)]
     Mapped(#[from] MappedError),
-    /// The file makes no sense.
+    /// The file is malformed.
     #[error(transparent)]
     Elf(#[from] ElfError),
     /// Memory of the process could not be read.
@@ -64,16 +64,16 @@ pub enum PythonError {
     Memory(#[from] Errno),
 }
 
-/// A frame that was on a thread's stack.
+/// A frame of a thread's stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PythonFrame {
     /// Address of its code object.
     pub code: u64,
-    /// Name of the function, with those that it is in where the version tells them.
+    /// Function name, qualified where the version provides it.
     pub function: Arc<str>,
-    /// As the code object has it.
+    /// File name from the code object.
     pub file: Arc<str>,
-    /// The line that was running.
+    /// The current line.
     pub line: Option<u32>,
 }
 
@@ -83,7 +83,7 @@ pub struct Python {
     memory: Memory,
     version: Version,
     layout: PythonLayout,
-    /// The type of all code objects, once one was seen.
+    /// The type of code objects, once seen.
     code_type: Option<u64>,
     known: KnownCode,
 }
@@ -97,10 +97,10 @@ impl PythonError {
 }
 
 impl Python {
-    /// That of a process with this code mapped.
+    /// Finds the CPython of a process with these mappings.
     ///
     /// # Errors
-    /// When it has none, or none that can be read.
+    /// When there is none, or none that is supported and readable.
     pub fn find<'a>(
         tgid: Tgid,
         mappings: impl Iterator<Item = &'a Mapping>,
@@ -111,8 +111,8 @@ impl Python {
             let Some(bias) = addresses.bias(mapping.start, mapping.offset) else { continue };
             let mut exported = exported_data(&file, &[RUNTIME, VERSION])?;
             let Some(runtime) = exported.remove(RUNTIME) else { continue };
-            let told = exported.get(VERSION).map(|at| at.wrapping_add(bias));
-            return Self::at(tgid, runtime.wrapping_add(bias), told, mapping);
+            let version = exported.get(VERSION).map(|at| at.wrapping_add(bias));
+            return Self::at(tgid, runtime.wrapping_add(bias), version, mapping);
         }
         Err(PythonError::None)
     }
@@ -120,16 +120,16 @@ impl Python {
     fn at(
         tgid: Tgid,
         runtime: u64,
-        told: Option<u64>,
+        version: Option<u64>,
         mapping: &Mapping,
     ) -> Result<Self, PythonError> {
-        // Elsewhere a thread is not known by its thread pointer alone.
+        // On other architectures the thread pointer does not identify a thread.
         if !cfg!(target_arch = "x86_64") {
             return Err(PythonError::Unsupported("Python on this architecture".to_owned()));
         }
         let memory = Memory::of(tgid);
-        let told = told.map(|at| memory.word(at)).transpose()?;
-        let version = Version::of(&memory, runtime, told, &mapping.path)?;
+        let exported = version.map(|at| memory.word(at)).transpose()?;
+        let version = Version::of(&memory, runtime, exported, &mapping.path)?;
         let interpreter = first_interpreter(&memory, &version, runtime)?;
         let threads_at = interpreter.wrapping_add(version.threads_head);
         let thread = memory.word(threads_at)?;
@@ -143,7 +143,7 @@ impl Python {
         Ok(Self { memory, version, layout, code_type: None, known: KnownCode::default() })
     }
 
-    /// Where its frames are.
+    /// The layout of its frames.
     #[must_use]
     pub fn layout(&self) -> PythonLayout {
         self.layout
@@ -155,18 +155,18 @@ impl Python {
         self.version.name
     }
 
-    /// Forgets code objects: others may have taken their place.
+    /// Drops known code objects: their addresses may be reused.
     pub fn forget(&mut self) {
         self.known = KnownCode::default();
     }
 
-    /// Bytes of the code objects that are remembered.
+    /// Memory of known code objects, in bytes.
     #[must_use]
     pub fn code_bytes(&self) -> usize {
         self.known.bytes()
     }
 
-    /// What these frames are, as far as their code objects are there. Frames of the interpreter's own are left out.
+    /// Resolves frames whose code objects are readable, without the interpreter's own frames.
     pub fn frames(&mut self, raw: &[RawPythonFrame]) -> Vec<PythonFrame> {
         raw.iter().filter_map(|frame| self.frame(*frame)).collect()
     }
@@ -207,7 +207,7 @@ impl Python {
     }
 }
 
-/// The first mapping of each file that is called as CPython's are, of a few: a process may have any number.
+/// The first mapping of each file named like CPython's, up to a limit.
 fn named_python<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> Vec<&'a Mapping> {
     let mut files = Vec::<&Mapping>::new();
     for mapping in mappings {
@@ -222,13 +222,13 @@ fn named_python<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> Vec<&'a Mapp
     files
 }
 
-/// Whether the file is called as CPython's are: `python3.11`, `libpython3.12.so.1.0`.
+/// Whether the file is named like CPython's: `python3.11`, `libpython3.12.so.1.0`.
 fn is_python(mapping: &Mapping) -> bool {
     let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
     name.strip_prefix("lib").unwrap_or(&name).starts_with("python")
 }
 
-/// The interpreter that was made first, which is last in the list.
+/// The first interpreter, which is last in the list.
 fn first_interpreter(memory: &Memory, version: &Version, runtime: u64) -> Result<u64, PythonError> {
     let mut interpreter = memory.word(runtime.wrapping_add(version.interpreters_head))?;
     if interpreter == 0 {
@@ -243,7 +243,7 @@ fn first_interpreter(memory: &Memory, version: &Version, runtime: u64) -> Result
     Err(PythonError::Unsupported(format!("more than {MAX_INTERPRETERS} interpreters in a process")))
 }
 
-/// Whether one of the threads from this one on is as it should be. The newest may have no id yet, and those that end are freed.
+/// Whether a thread in this list is valid. The newest may have no id yet, and ended ones are freed.
 fn has_thread(
     memory: &Memory,
     layout: &PythonLayout,
@@ -275,7 +275,7 @@ mod tests {
     use std::io::{BufRead as _, BufReader};
     use std::process::{Child, Command, Stdio};
 
-    /// Python that waits in one line of a function, whichever part of it is running.
+    /// Python that waits in one line of a function.
     fn waiting() -> Child {
         let program = "def wait():\n    print(1, flush=True); input()\nwait()";
         let mut child = Command::new("/usr/bin/python3")
@@ -315,9 +315,10 @@ mod tests {
             raw.push(RawPythonFrame { code, instruction });
             frame = word(frame, python.layout.frame_back);
         }
-        let told = python.frames(&raw);
-        let told: Vec<_> = told.iter().map(|own| (&*own.function, &*own.file, own.line)).collect();
-        assert_eq!(told, [("wait", "<string>", Some(2)), ("<module>", "<string>", Some(3))]);
+        let frames = python.frames(&raw);
+        let frames: Vec<_> =
+            frames.iter().map(|own| (&*own.function, &*own.file, own.line)).collect();
+        assert_eq!(frames, [("wait", "<string>", Some(2)), ("<module>", "<string>", Some(3))]);
         assert!(python.version().starts_with("CPython 3."), "{}", python.version());
         child.kill().unwrap();
         child.wait().unwrap();
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_files_are_looked_into_and_each_once() {
+    fn a_few_files_are_examined_and_each_once() {
         let mapping = |inode: u64, name: &str| Mapping {
             start: inode << 20,
             end: (inode << 20) + 4096,

@@ -1,26 +1,25 @@
-//! Reads the kernel maps and makes domain types of them; deletes the entries of processes that are of no more use.
+//! Converts the kernel maps to domain types; deletes the entries of processes that are no longer needed.
 //!
-//! Maps are cumulative and shared, so a copy is consistent per entry, not across entries: counts only ever grow.
+//! Maps are cumulative and shared: a copy is consistent per entry, not across entries, and counts only grow.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
-    AccountRecord, AllocationKey, BlameKey, BlameRecord, BlockKey, BlockRecord, BytesKey,
-    CALL_COLD, CALL_NESTED, CallKey, ErrorKey, HistKey, HistRecord, KernelHistRecord, KernelKey,
-    KernelNameRecord, KernelRecord, ProcRecord, ROLES, SWITCHES, SelfCounter, StallRecord,
-    ThreadRecord, ThreadReport,
+    AllocationKey, CALL_COLD, CALL_NESTED, CallKey, ErrorKey, KernelKey, ProcRecord, ROLES,
+    SWITCHES, SelfCounter, StallRecord,
 };
 use gpucause_abi::snapshot::{
     Comm, HostUse, LaunchSampling, MapUsage, ProcessSnapshot, Snapshot, StallSnapshot,
 };
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use zerocopy::FromBytes;
 
 use crate::launch_states::LaunchStates;
 use crate::program::Iterators;
-use crate::{batch, prefill};
+use crate::{batch, warm_up};
 
 mod adoption;
 mod byte_counts;
@@ -41,7 +40,7 @@ use waits::Flushes;
 /// A kernel map could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The programs have no such map: they were built from another source tree.
+    /// No such map: the programs were built from another source tree.
     #[error("the loaded programs have no map {0}")]
     NoMap(&'static str),
     /// A read failed.
@@ -55,7 +54,7 @@ pub enum ReadError {
     /// An entry has another size than its record.
     #[error("map {0} holds entries of an unexpected size")]
     Layout(&'static str),
-    /// Live threads could not be made to report.
+    /// Live threads could not be read.
     #[error("live threads do not report: {0}")]
     Reports(std::io::Error),
     /// A program could not be run.
@@ -76,59 +75,11 @@ pub enum ReadError {
     },
 }
 
-/// Plain records of `gpucause_abi::record`: any bytes of the right length are a value.
-///
-/// # Safety
-/// The type is `repr(C)` and made of integers and arrays of them only.
-unsafe trait Plain: Copy {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for HistKey {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for CallKey {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for ErrorKey {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for KernelKey {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for KernelRecord {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for KernelNameRecord {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for KernelHistRecord {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for StallRecord {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for ProcRecord {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for HistRecord {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for BlameKey {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for BlameRecord {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for BlockKey {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for BlockRecord {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for BytesKey {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for AllocationKey {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for AccountRecord {}
-// SAFETY: integers and arrays of integers.
-unsafe impl Plain for ThreadReport {}
-// SAFETY: integers, arrays of integers, and records made of those.
-unsafe impl Plain for ThreadRecord {}
-
-fn decode<T: Plain>(map: &'static str, bytes: &[u8]) -> Result<T, ReadError> {
-    if bytes.len() < size_of::<T>() {
-        return Err(ReadError::Layout(map));
-    }
-    // SAFETY: the slice is long enough, alignment is not required, and any bytes are a valid `T`.
-    Ok(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+fn decode<T: FromBytes>(map: &'static str, bytes: &[u8]) -> Result<T, ReadError> {
+    T::read_from_prefix(bytes).map(|(value, _)| value).map_err(|_| ReadError::Layout(map))
 }
 
-/// Handles of the maps that user space reads.
+/// Handles of the maps.
 #[derive(Debug)]
 pub(crate) struct Reader {
     tracked: MapHandle,
@@ -146,7 +97,7 @@ pub(crate) struct Reader {
     accounts: MapHandle,
     block_io: MapHandle,
     self_counters: MapHandle,
-    /// The program that makes live threads report; without it only ended threads are in the time accounts.
+    /// The iterator that reports live threads; without it time accounts contain only ended threads.
     reports: Mutex<Option<Link>>,
     links: MapHandle,
     launch_states: Arc<LaunchStates>,
@@ -155,7 +106,7 @@ pub(crate) struct Reader {
     ends: OwnProgram,
 }
 
-/// Bounded maps whose fill is reported, with the counter of what each refused.
+/// Bounded maps whose fill is reported, with their overflow counters.
 const BOUNDED: [(&str, SelfCounter); 10] = [
     ("procs", SelfCounter::FullProcs),
     ("hists", SelfCounter::FullHists),
@@ -169,7 +120,7 @@ const BOUNDED: [(&str, SelfCounter); 10] = [
     ("block_io", SelfCounter::FullBlockIo),
 ];
 
-/// Maps whose keys tell the process.
+/// Maps keyed by process.
 const PER_PROCESS: [&str; 9] = [
     "hists",
     "stalls",
@@ -194,7 +145,7 @@ impl Reader {
     ) -> Result<Self, ReadError> {
         let map = |name: &'static str| map_of(object, name);
         let hists = map("hists")?;
-        prefill::fill(&hists);
+        warm_up::histograms(&hists);
         Ok(Self {
             tracked: map("tracked")?,
             procs: map("procs")?,
@@ -219,13 +170,13 @@ impl Reader {
         })
     }
 
-    /// Goes by these programs from now on.
+    /// Replaces the iterators.
     pub(crate) fn set_iterators(&self, Iterators { reports, adopts }: Iterators) {
         *self.reports.lock().unwrap_or_else(PoisonError::into_inner) = reports;
         self.adoption.set_program(adopts);
     }
 
-    /// Deletes all processes, and what the programs count about themselves.
+    /// Deletes all processes and resets the self counters.
     pub(crate) fn remove_all(&self) -> Result<(), ReadError> {
         let ids = self.processes()?.0.into_keys().map(ProcId).collect();
         self.remove(&ids)?;
@@ -247,7 +198,7 @@ impl Reader {
     /// Copies every account.
     ///
     /// # Errors
-    /// When a map cannot be read; never for a process that comes or goes meanwhile.
+    /// When a map cannot be read; never because a process starts or ends meanwhile.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, ReadError> {
         self.adoption.run_if_due()?;
         let taken_at = monotonic_now();
@@ -294,7 +245,7 @@ impl Reader {
         Ok(Snapshot { taken_at, processes, counters, maps })
     }
 
-    /// Whether there is any process in the accounts.
+    /// Whether there are accounts of any process.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -302,9 +253,9 @@ impl Reader {
         Ok(self.procs.keys().next().is_some())
     }
 
-    /// Processes that have ended, oldest first, with the moment they ended; children that are older than the tracking of their
-    /// parents are tracked by the way. Images that made calls before their process
-    /// executed another are not among them: they are kept for as long as the process.
+    /// Ended processes, oldest first, with the time of their end; also tracks children that are older than the tracking of
+    /// their parents. Without images that were replaced by `exec` after they made calls: they are kept as long as the
+    /// process.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -319,7 +270,7 @@ impl Reader {
         Ok(ended)
     }
 
-    /// Deletes every account of these processes; they must have ended.
+    /// Deletes all accounts of these ended processes.
     ///
     /// # Errors
     /// When a map cannot be changed.
@@ -362,7 +313,7 @@ impl Reader {
             let id = match name {
                 "kernels" | "kernel_names" => decode::<KernelKey>(name, key)?.proc_id,
                 "allocations" => decode::<AllocationKey>(name, key)?.proc_id,
-                _ => u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout(name))?),
+                _ => decode::<u32>(name, key)?,
             };
             if ids.contains(&ProcId(id)) {
                 doomed.extend_from_slice(key);
@@ -382,15 +333,14 @@ impl Reader {
         }
     }
 
-    /// The processes without what is counted of them, and the flushes of their threads' accounts.
+    /// The processes without their counts, and the flush counts of their threads' accounts.
     fn processes(&self) -> Result<(BTreeMap<u32, ProcessSnapshot>, Flushes), ReadError> {
         let mut processes = BTreeMap::new();
         let mut flushes = Flushes::new();
         for_each(&self.procs, "procs", |key, value| {
-            let id =
-                u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout("procs"))?);
+            let id = decode::<u32>("procs", key)?;
             let record: ProcRecord = decode("procs", value)?;
-            // Not tracked under this id yet, and perhaps never.
+            // Not tracked under this id (yet).
             if record.first_seen_ns == 0 {
                 return Ok(());
             }
@@ -432,9 +382,7 @@ impl Reader {
         for_each(&self.errors, "errors", |key, value| {
             entries += 1;
             let key: ErrorKey = decode("errors", key)?;
-            let count = u64::from_ne_bytes(
-                value.first_chunk().copied().ok_or(ReadError::Layout("errors"))?,
-            );
+            let count = decode::<u64>("errors", value)?;
             if let Some(process) = processes.get_mut(&key.proc_id) {
                 process.errors.push((OpId(key.op), key.code, count));
             }
@@ -508,7 +456,7 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
     }
 }
 
-/// Without the room that its lists made for more: copies are kept.
+/// Releases excess capacity, as snapshots are retained.
 fn fitted(mut process: ProcessSnapshot) -> ProcessSnapshot {
     process.calls.shrink_to_fit();
     process.stalls.shrink_to_fit();
@@ -519,7 +467,7 @@ fn fitted(mut process: ProcessSnapshot) -> ProcessSnapshot {
     process
 }
 
-/// Now, on the clock that the programs use.
+/// The current monotonic time, as used by the programs.
 #[must_use]
 pub fn monotonic_now() -> Nanos {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Nanos(0), |at| {

@@ -1,9 +1,9 @@
-//! Single events, for when somebody asks: the kernel programs keep the newest in a ring that user space looks at through a
-//! mapping, all the time or only once something is wrong.
+//! Records single events: the kernel programs keep the newest in a ring that user space reads through a mapping,
+//! continuously or on demand.
 //!
-//! Nothing waits for the reader: what it does not take in time is written over, and counted. Without a recorder that was told
-//! to record, the programs pass by with one look at a flag; without [`Options::recorder`](crate::Options::recorder) they are
-//! loaded without even that, and the ring has no room.
+//! Nothing waits for the reader: events that it misses are overwritten, and counted. While recording is off the programs
+//! check one flag; without [`Options::recorder`](crate::Options::recorder) they are loaded without the recording code and
+//! the ring is empty.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use gpucause_abi::event::{Detail, RawEvent, RecordingRecord, RingState};
 use gpucause_abi::{Nanos, Tgid};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::reader::monotonic_now;
 
@@ -20,12 +21,12 @@ mod python;
 mod slots;
 
 use python::PythonMaps;
-use slots::{Look, Slots};
+use slots::{SlotRead, Slots};
 
-/// Room for events and stacks in the kernel.
+/// Capacity of the event ring and the stack map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingSize {
-    /// Events, 64 bytes each; made a power of two, from 64 to 4,194,304.
+    /// Events, 64 bytes each; rounded up to a power of two from 64 to 4,194,304.
     pub events: u32,
     /// Stacks, 1 KiB each.
     pub stacks: u32,
@@ -47,27 +48,27 @@ impl RingSize {
 
 /// Whether the loaded programs can record.
 #[derive(Debug, Clone)]
-pub(crate) enum Room {
-    /// Nobody asked for it.
+pub(crate) enum RecorderSupport {
+    /// Not requested.
     None,
-    /// So many slots.
+    /// The ring has so many slots.
     Slots(u32),
-    /// The kernel takes the programs only without what records.
+    /// The kernel rejects the programs with recording code.
     Unsupported(String),
-    /// There was no room, or something else failed.
+    /// Out of memory, or another failure.
     Broken(String),
 }
 
 /// Events cannot be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecorderError {
-    /// No room was asked for.
-    #[error("events are not recorded: no room for them was asked for")]
+    /// Not requested at start.
+    #[error("event recording is disabled")]
     Disabled,
-    /// There is a recorder already.
-    #[error("events are being recorded already")]
+    /// Another recorder is in use.
+    #[error("events are already being recorded")]
     InUse,
-    /// This kernel has no means for it.
+    /// Not supported by this kernel.
     #[error("this kernel cannot record events: {0}")]
     Unsupported(String),
     /// Something failed.
@@ -81,18 +82,19 @@ impl RecorderError {
     }
 }
 
-/// What is recorded beside the birth and end of processes, requests to disks, reclaim, retransmissions and kills, which all are.
+/// What is recorded, besides process starts and ends, disk requests, reclaim, retransmissions and OOM kills, which always
+/// are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecorderSettings {
     /// Traced calls that take at least this long.
     pub calls_from: Nanos,
-    /// Of the others one in so many, drawn at random; 0 for none, 1 for all.
+    /// Sampling of shorter calls: one in so many at random; 0 for none, 1 for all.
     pub sample_rest: u32,
-    /// All outermost calls that take or give back device memory.
+    /// All outermost calls that allocate or free device memory.
     pub allocations: bool,
-    /// Intervals off the CPU that take at least this long. Waits for a CPU are cut where another task got it.
+    /// Off-CPU intervals that take at least this long. Waits for a CPU are split where another task gets it.
     pub off_cpu_from: Nanos,
-    /// Those of threads, too, that make no traced calls, of processes that do.
+    /// Also intervals of threads without traced calls, in processes that have some.
     pub helper_threads: bool,
     /// Stacks of the calls of `calls_from`.
     pub stacks: bool,
@@ -101,7 +103,7 @@ pub struct RecorderSettings {
 }
 
 impl Default for RecorderSettings {
-    /// What takes longer than 100 us, with stacks.
+    /// Calls and intervals over 100 us, with stacks.
     fn default() -> Self {
         Self {
             calls_from: Nanos(100_000),
@@ -130,30 +132,29 @@ impl RecorderSettings {
     }
 }
 
-/// What a look at the ring has found. Every event is counted once, in one of these, in this look or a later one.
+/// The result of a drain. Every event is counted once, in this drain or a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drained {
-    /// Handed over.
+    /// Events passed on.
     pub events: u64,
-    /// Written over before they could be read, or given up by the program because its slot was taken.
+    /// Overwritten before they were read, or dropped by the program because their slot was in use.
     pub lost: u64,
-    /// Of a kind that this version does not know.
+    /// Of an unknown kind.
     pub unknown: u64,
 }
 
-/// What the ring holds.
+/// The contents of the ring.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Dump {
-    /// Events that ended within the time that was asked for, in the order in which they were recorded.
+    /// Events that ended within the requested time, in recording order.
     pub events: Vec<RawEvent>,
-    /// Events that were being written, or written over, at that moment.
+    /// Events that were being written or overwritten.
     pub missed: u64,
-    /// When the ring has been gone round: the end of the oldest event that it still holds. What happened earlier is
-    /// incomplete.
+    /// End of the oldest event in the ring, once it has wrapped. Earlier events are incomplete.
     pub complete_since: Option<Nanos>,
 }
 
-/// Switches recording on and off, and reads what was recorded. There is one at a time; dropped, it switches recording off.
+/// Switches recording on and off and reads the ring. Only one exists at a time; drop switches recording off.
 #[derive(Debug)]
 pub struct Recorder {
     slots: Slots,
@@ -162,31 +163,33 @@ pub struct Recorder {
     recorded: MapHandle,
     stacks: MapHandle,
     python: PythonMaps,
-    /// Next to be read.
+    /// Next index to read.
     next: u64,
-    /// Before that, but not to be read yet.
+    /// Earlier indices whose events were still being written.
     unfinished: VecDeque<u64>,
     taken: Arc<AtomicBool>,
 }
 
-/// The one value of a section.
+/// Key of the single value of a section.
 const WHOLE: [u8; 4] = 0u32.to_ne_bytes();
 
 impl Recorder {
     pub(crate) fn new(
         object: &Object,
-        room: &Room,
+        support: &RecorderSupport,
         taken: &Arc<AtomicBool>,
     ) -> Result<Self, RecorderError> {
-        let slots = match room {
-            Room::None => return Err(RecorderError::Disabled),
-            Room::Unsupported(reason) => return Err(RecorderError::Unsupported(reason.clone())),
-            Room::Broken(reason) => return Err(RecorderError::Broken(reason.clone())),
-            Room::Slots(slots) => *slots,
+        let slots = match support {
+            RecorderSupport::None => return Err(RecorderError::Disabled),
+            RecorderSupport::Unsupported(reason) => {
+                return Err(RecorderError::Unsupported(reason.clone()));
+            }
+            RecorderSupport::Broken(reason) => return Err(RecorderError::Broken(reason.clone())),
+            RecorderSupport::Slots(slots) => *slots,
         };
         let map = |name: &str| {
             let mut maps = object.maps();
-            // Sections have the name of the object before their own.
+            // Section names are prefixed with the object's name.
             let is_it =
                 |found: &str| found == name || name.starts_with('.') && found.ends_with(name);
             let found = maps.find(|map| is_it(&map.name().to_string_lossy()));
@@ -217,10 +220,10 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Records this from now on.
+    /// Starts recording with these settings.
     ///
     /// # Errors
-    /// When the kernel does not take the settings; then nothing is recorded.
+    /// When the kernel rejects the settings; then nothing is recorded.
     pub fn set(&self, settings: &RecorderSettings) -> Result<(), RecorderError> {
         self.stop()?;
         let failed = |error| RecorderError::broken("recorded", &error);
@@ -232,38 +235,32 @@ impl Recorder {
         for key in &wanted {
             self.recorded.update(key, &1u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
         }
-        self.tell(settings.record())
+        self.write(settings.record())
     }
 
-    /// Records nothing from now on. What was recorded can still be read.
+    /// Stops recording. Recorded events can still be read.
     ///
     /// # Errors
-    /// When the kernel does not take it.
+    /// When the kernel rejects the change.
     pub fn stop(&self) -> Result<(), RecorderError> {
-        self.tell(RecordingRecord::OFF)
+        self.write(RecordingRecord::OFF)
     }
 
-    fn tell(&self, record: RecordingRecord) -> Result<(), RecorderError> {
+    fn write(&self, record: RecordingRecord) -> Result<(), RecorderError> {
         self.recording
-            .update(&WHOLE, &record.to_bytes(), MapFlags::ANY)
+            .update(&WHOLE, record.as_bytes(), MapFlags::ANY)
             .map_err(|error| RecorderError::broken("recording", &error))
     }
 
     fn state(&self) -> Result<RingState, RecorderError> {
         let failed = |error| RecorderError::broken("ring_state", &error);
         let bytes = self.state.lookup(&WHOLE, MapFlags::ANY).map_err(failed)?.unwrap_or_default();
-        let mut words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
-        let mut next = || words.next().map(u64::from_ne_bytes);
-        match (next(), next(), next()) {
-            (Some(head), Some(stackless), Some(pythonless)) => {
-                Ok(RingState { head, stackless, pythonless })
-            }
-            _ => Err(RecorderError::Broken("ring_state has an unexpected size".to_owned())),
-        }
+        RingState::read_from_bytes(&bytes)
+            .map_err(|_| RecorderError::Broken("ring_state has an unexpected size".to_owned()))
     }
 
-    /// Hands over what was recorded since the last look. One that is being written comes with a later look, so the order
-    /// is not exactly that of time.
+    /// Passes on the events since the last drain. An event that is still being written comes with a later drain, so the
+    /// order is not exactly that of time.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -289,28 +286,27 @@ impl Recorder {
         drained: &mut Drained,
         each: &mut impl FnMut(&RawEvent),
     ) -> Result<(), RecorderError> {
-        match self.slots.look(index)? {
-            Look::Event(record) => match RawEvent::decode(&record) {
+        match self.slots.read(index)? {
+            SlotRead::Event(record) => match RawEvent::decode(&record) {
                 Some(event) => {
                     drained.events += 1;
                     each(&event);
                 }
                 None => drained.unknown += 1,
             },
-            Look::Unfinished => self.unfinished.push_back(index),
-            Look::Gone => drained.lost += 1,
+            SlotRead::Unfinished => self.unfinished.push_back(index),
+            SlotRead::Gone => drained.lost += 1,
         }
         Ok(())
     }
 
-    /// Events that have been handed to no look yet because they were being written when they were due.
+    /// Events that were due in a drain but still being written.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         self.unfinished.len()
     }
 
-    /// What the ring holds of the last so much time. Takes nothing from it: what [`drain`](Self::drain) will hand over stays the
-    /// same.
+    /// The events of the last `time` in the ring. Does not affect [`drain`](Self::drain).
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -321,7 +317,7 @@ impl Recorder {
         let first = head.saturating_sub(self.slots.count());
         let mut dump = Dump::default();
         for index in first..head {
-            let Look::Event(record) = self.slots.look(index)? else {
+            let SlotRead::Event(record) = self.slots.read(index)? else {
                 dump.missed += 1;
                 continue;
             };
@@ -336,7 +332,7 @@ impl Recorder {
         Ok(dump)
     }
 
-    /// The addresses of a stack, innermost first; empty when it has been forgotten.
+    /// The addresses of a stack, innermost first; empty when it was deleted.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -348,7 +344,7 @@ impl Recorder {
         Ok(words.map(u64::from_ne_bytes).take_while(|&address| address != 0).collect())
     }
 
-    /// Calls whose stack found no room, or could not be had, since the programs were loaded.
+    /// Calls without a stack, because the map was full or the stack unavailable.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -356,8 +352,8 @@ impl Recorder {
         Ok(self.state()?.stackless)
     }
 
-    /// Makes room for new stacks: forgets those that no event in the ring has. To be called now and then, as a stack stays
-    /// otherwise. An event that is recorded at the same moment may be left without.
+    /// Deletes stacks that no event in the ring refers to. Call regularly: nothing else deletes stacks. An event recorded
+    /// meanwhile may lose its stack.
     ///
     /// # Errors
     /// When a map cannot be read or changed.
@@ -387,7 +383,7 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            tracing::error!(%error, "events go on being recorded");
+            tracing::error!(%error, "cannot stop recording");
         }
         self.taken.store(false, Ordering::Release);
     }

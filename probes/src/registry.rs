@@ -1,5 +1,5 @@
-//! Which library files have probes. One link a file, however many processes map it; a file that changes is detached
-//! before anything else, because a breakpoint at a stale offset would break whoever maps it next.
+//! The library files that have probes: one link per file, however many processes map it. A file that changes is detached
+//! first, because a breakpoint at a stale offset would break whoever maps it next.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,8 +16,8 @@ use crate::elf::{LibraryImage, ProbeSite};
 use crate::launch_groups::{FIRST_GROUP, LaunchUsers};
 use crate::mapped::{Candidate, Located, MappedError, Mapping, candidate, locate_mapped};
 
-mod dismissed;
 mod file;
+mod ignored;
 mod launch_users;
 mod link_ids;
 mod status;
@@ -26,9 +26,9 @@ mod write_watch;
 #[cfg(test)]
 mod tests;
 
-use dismissed::{Dismissed, Report};
 pub use file::FileId;
-use file::Stamp;
+use file::FileVersion;
+use ignored::{IgnoredFiles, Report};
 pub(crate) use launch_users::Layers;
 use launch_users::LimitedUsers;
 pub use link_ids::LinkId;
@@ -36,24 +36,23 @@ pub(crate) use link_ids::LinkIds;
 pub use status::{LibraryStatus, Limits, RegistryCounts, Verdict};
 use write_watch::{Write, WriteWatch};
 
-/// How long a file that nobody maps keeps its probes, since programs that start often would pay for each attach. Until then
-/// its mount is busy.
+/// How long an unmapped file keeps its probes (and its mount busy): programs that start often would pay for each attach.
 pub const UNMAPPED_GRACE: Duration = Duration::from_secs(90);
 
-/// Files without probes that are told of at a time.
+/// Most reported files without probes.
 const MAX_REPORTS: usize = 64;
 
-/// Puts probes on files.
+/// Attaches probes to files.
 pub trait Attach {
-    /// What keeps the probes of one file in place; dropping it removes them.
+    /// The probes of one file; drop detaches them.
     type Links;
-    /// Why they could not be placed, in words.
+    /// Why an attach failed.
     type Error: fmt::Display;
 
-    /// Probes `sites` of `file` under the name of `link`.
+    /// Probes `sites` of `file` with the id `link`.
     ///
     /// # Errors
-    /// When the kernel refuses; nothing is then attached.
+    /// When the kernel refuses; nothing is attached then.
     fn attach(
         &mut self,
         file: &File,
@@ -61,21 +60,20 @@ pub trait Attach {
         sites: &[ProbeSite],
     ) -> Result<Self::Links, Self::Error>;
 
-    /// Removes the probes of `link`.
+    /// Detaches the probes of `link`.
     fn detach(&mut self, link: LinkId, links: Self::Links);
 
-    /// Removes all probes there are.
+    /// Detaches all probes.
     fn detach_all(&mut self, all: Vec<(LinkId, Self::Links)>) {
         for (link, links) in all {
             self.detach(link, links);
         }
     }
 
-    /// Has launches through a file probed for these processes: those of the runtime, and those of the driver. Those of
-    /// [`Self::attach`] are for all.
+    /// Probes launches through a file for these processes only, by layer; [`Self::attach`] probes them for all.
     ///
     /// # Errors
-    /// When the kernel refuses; the probes then stay as they were.
+    /// When the kernel refuses; the probes stay as they are.
     fn set_launch_users(
         &mut self,
         file: &File,
@@ -84,27 +82,27 @@ pub trait Attach {
     ) -> Result<(), Self::Error>;
 }
 
-/// A file with traced functions. It is kept open, so that its inode cannot be given to another file.
-struct Held<L> {
+/// A file with traced functions, kept open so that its inode cannot be reused.
+struct AttachedFile<L> {
     path: PathBuf,
     kind: Candidate,
     file: File,
-    stamp: Stamp,
+    version: FileVersion,
     image: LibraryImage,
     /// The probes, or why there are none.
     state: Result<(LinkId, L), String>,
     last_seen: Instant,
-    /// Who maps it, and when that was last seen.
+    /// The processes that map it, and when each was last seen.
     users: HashMap<Tgid, Instant>,
     gap: Option<Nanos>,
     max_gap: Option<Nanos>,
 }
 
-/// The files that were looked at, and their probes.
+/// The known files and their probes.
 pub struct Registry<L> {
     limits: Limits,
-    files: HashMap<FileId, Held<L>>,
-    dismissed: Dismissed,
+    files: HashMap<FileId, AttachedFile<L>>,
+    ignored: IgnoredFiles,
     ids: LinkIds,
     writes: Option<WriteWatch>,
     counts: RegistryCounts,
@@ -113,16 +111,16 @@ pub struct Registry<L> {
 }
 
 impl<L> Registry<L> {
-    /// Knows no file yet.
+    /// Creates an empty registry.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         let writes = WriteWatch::new().inspect_err(
-            |error| tracing::warn!(%error, "libraries that are overwritten are noticed late"),
+            |error| tracing::warn!(%error, "cannot watch libraries for writes; overwritten ones are detected by scans only"),
         );
         Self {
             limits,
             files: HashMap::new(),
-            dismissed: Dismissed::new(limits.remembered),
+            ignored: IgnoredFiles::new(limits.remembered),
             ids: LinkIds::below(FIRST_GROUP),
             writes: writes.ok(),
             counts: RegistryCounts::default(),
@@ -131,8 +129,8 @@ impl<L> Registry<L> {
         }
     }
 
-    /// Looks at the file behind an executable mapping, and attaches when it is new and has traced functions.
-    /// `seen_at` is when it was mapped, if known. Returns which file it is, if it is a candidate within reach.
+    /// Examines the file behind an executable mapping, and attaches when it is new and has traced functions. `seen_at` is
+    /// when it was mapped, if known. Returns the file's id if it is a reachable candidate.
     pub fn observe<A: Attach<Links = L>>(
         &mut self,
         attacher: &mut A,
@@ -143,18 +141,18 @@ impl<L> Registry<L> {
         let kind = candidate(&mapping.path)?;
         let located = self.within_reach(locate_mapped(tgid, mapping))?;
         let id = FileId::of(located.metadata());
-        let stamp = Stamp::of(located.metadata());
+        let version = FileVersion::of(located.metadata());
         let now = Instant::now();
-        if let Some(held) = self.files.get_mut(&id) {
-            held.last_seen = now;
-            if held.stamp != stamp {
+        if let Some(attached) = self.files.get_mut(&id) {
+            attached.last_seen = now;
+            if attached.version != version {
                 self.recheck_one(attacher, id, seen_at);
             }
             self.add_user(attacher, id, tgid, seen_at.is_some());
             return Some(id);
         }
-        let room = self.has_room(stamp.owner);
-        if !self.dismissed.holds(id, stamp, now, room) {
+        let below_limit = self.is_below_limit(version.owner);
+        if !self.ignored.contains(id, version, now, below_limit) {
             let path = mapping.path.clone();
             self.examine(attacher, (id, path, kind), &located, seen_at)?;
             self.add_user(attacher, id, tgid, false);
@@ -165,17 +163,17 @@ impl<L> Registry<L> {
     fn within_reach<T>(&mut self, result: Result<T, MappedError>) -> Option<T> {
         match result {
             Ok(value) => return Some(value),
-            // Short-lived processes end before they can be looked at; that is in the nature of things.
+            // Short-lived processes end before they can be examined.
             Err(MappedError::Gone { .. }) => self.counts.vanished += 1,
             Err(error) => {
                 self.counts.unreachable += 1;
-                tracing::debug!(%error, "library out of reach");
+                tracing::debug!(%error, "cannot reach a library");
             }
         }
         None
     }
 
-    /// Decides on a file that is not held.
+    /// Decides on an unknown file.
     fn examine<A: Attach<Links = L>>(
         &mut self,
         attacher: &mut A,
@@ -184,11 +182,11 @@ impl<L> Registry<L> {
         seen_at: Option<Nanos>,
     ) -> Option<()> {
         let file = self.within_reach(located.open())?;
-        // Taken before the file is read: should it change meanwhile, the next look will notice.
-        let stamp = Stamp::of(&file.metadata().ok()?);
+        // Taken before the file is read: a change meanwhile is detected at the next check.
+        let version = FileVersion::of(&file.metadata().ok()?);
         let image = match kind.read(&file) {
             Ok(image) if image.sites.is_empty() => Err((Verdict::NoSymbols, image.build_id)),
-            Ok(image) if !self.has_room(stamp.owner) => {
+            Ok(image) if !self.is_below_limit(version.owner) => {
                 self.counts.over_limit += 1;
                 Err((Verdict::OverLimit, image.build_id))
             }
@@ -197,56 +195,68 @@ impl<L> Registry<L> {
         };
         if let Some(functions) = image.as_ref().ok().filter(|image| !image.misplaced.is_empty()) {
             let functions = &functions.misplaced;
-            tracing::warn!(path = %path.display(), ?functions, "no probes: the symbols point into other functions");
+            tracing::warn!(path = %path.display(), ?functions, "functions not probed: their symbols point into other functions");
         }
         match image {
             Err((verdict, build_id)) => {
-                self.dismiss(id, stamp, kind, Report { path, build_id, verdict });
+                self.ignore(id, version, kind, Report { path, build_id, verdict });
             }
             Ok(image) => {
                 let state = Err(String::new());
                 let (last_seen, gap, max_gap) = (Instant::now(), None, None);
                 let users = HashMap::new();
-                let held =
-                    Held { path, kind, file, stamp, image, state, last_seen, users, gap, max_gap };
-                self.attach(attacher, id, held, seen_at);
+                let attached = AttachedFile {
+                    path,
+                    kind,
+                    file,
+                    version,
+                    image,
+                    state,
+                    last_seen,
+                    users,
+                    gap,
+                    max_gap,
+                };
+                self.attach(attacher, id, attached, seen_at);
             }
         }
         Some(())
     }
 
-    /// Whether a file of this owner may get probes: nobody can take them all from the others.
-    fn has_room(&self, owner: u32) -> bool {
-        let of_owner = self.files.values().filter(|held| held.stamp.owner == owner).count();
+    /// Whether a file of this owner may get probes: no user can use up the limit.
+    fn is_below_limit(&self, owner: u32) -> bool {
+        let of_owner =
+            self.files.values().filter(|attached| attached.version.owner == owner).count();
         self.files.len() < self.limits.attached && of_owner < self.limits.of_one_owner
     }
 
-    /// Remembers that a file gets no probes. That an ordinary program has no traced functions is not worth telling.
-    fn dismiss(&mut self, id: FileId, stamp: Stamp, kind: Candidate, report: Report) {
+    /// Remembers that a file gets no probes. Ordinary programs without traced functions are not reported.
+    fn ignore(&mut self, id: FileId, version: FileVersion, kind: Candidate, report: Report) {
         let ordinary = matches!(report.verdict, Verdict::NoSymbols | Verdict::Broken(_));
         let report = (kind == Candidate::Library || !ordinary).then_some(report);
         if let Some(Report { path, verdict, .. }) = &report {
-            tracing::warn!(path = %path.display(), %verdict, "library gets no probes");
+            tracing::warn!(path = %path.display(), %verdict, "library ignored");
             self.generation += 1;
         }
-        self.dismissed.insert(id, stamp, report, Instant::now());
+        self.ignored.insert(id, version, report, Instant::now());
     }
 
-    /// Attaches a held file that has no probes, and keeps it whatever comes of that.
+    /// Attaches a file that has no probes; it stays known whatever the outcome.
     fn attach<A: Attach<Links = L>>(
         &mut self,
         attacher: &mut A,
         id: FileId,
-        mut held: Held<L>,
+        mut attached: AttachedFile<L>,
         seen_at: Option<Nanos>,
     ) {
         self.generation += 1;
-        if let Some(Err(error)) = self.writes.as_mut().map(|writes| writes.add(id, &held.file)) {
-            tracing::debug!(path = ?held.path, %error, "cannot be watched for writes");
+        if let Some(Err(error)) = self.writes.as_mut().map(|writes| writes.add(id, &attached.file))
+        {
+            tracing::debug!(path = ?attached.path, %error, "cannot watch a file for writes");
         }
-        held.state = match self.ids.take() {
+        attached.state = match self.ids.take() {
             None => Err("all link ids are in use".to_owned()),
-            Some(link) => match attacher.attach(&held.file, link, &held.image.sites) {
+            Some(link) => match attacher.attach(&attached.file, link, &attached.image.sites) {
                 Ok(links) => Ok((link, links)),
                 Err(error) => {
                     self.ids.give_back(link);
@@ -254,45 +264,50 @@ impl<L> Registry<L> {
                 }
             },
         };
-        match &held.state {
+        match &attached.state {
             Ok((link, _)) => {
                 self.counts.attached += 1;
-                held.gap =
+                attached.gap =
                     seen_at.and_then(|seen| Some(Nanos(monotonic_now()?.0.saturating_sub(seen.0))));
-                held.max_gap = held.max_gap.max(held.gap);
+                attached.max_gap = attached.max_gap.max(attached.gap);
                 tracing::info!(
-                    path = %held.path.display(),
+                    path = %attached.path.display(),
                     link = link.0,
-                    sites = held.image.sites.len(),
-                    slow = held.image.slow_sites().count(),
-                    gap_seconds = held.gap.map(Nanos::as_secs_f64),
+                    sites = attached.image.sites.len(),
+                    slow = attached.image.slow_sites().count(),
+                    gap_seconds = attached.gap.map(Nanos::as_secs_f64),
                     "attached"
                 );
             }
             Err(reason) => {
                 self.counts.refused += 1;
-                tracing::warn!(path = %held.path.display(), %reason, "cannot attach, will try again");
+                tracing::warn!(path = %attached.path.display(), %reason, "cannot attach; will retry");
             }
         }
-        self.files.insert(id, held);
+        self.files.insert(id, attached);
         if !self.limited.is_empty() {
             self.apply_users(attacher, id);
         }
     }
 
-    /// Detaches from files that are being written, and attaches anew to those that were.
+    /// Detaches from files that are being written, and re-attaches when the writer is done.
     pub fn follow_writes<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
         let writes = self.writes.as_ref().map(WriteWatch::drain).unwrap_or_default();
         for write in writes {
             match write {
                 Write::Some(id) => {
-                    if let Some(mut held) = self.files.remove(&id) {
-                        self.detach(attacher, &mut held);
-                        self.files.insert(id, Held { stamp: Stamp::WRITTEN, ..held });
+                    if let Some(mut attached) = self.files.remove(&id) {
+                        self.detach(attacher, &mut attached);
+                        self.files
+                            .insert(id, AttachedFile { version: FileVersion::WRITTEN, ..attached });
                     }
                 }
                 Write::Done(id) => {
-                    if self.files.get(&id).is_some_and(|held| held.stamp == Stamp::WRITTEN) {
+                    if self
+                        .files
+                        .get(&id)
+                        .is_some_and(|attached| attached.version == FileVersion::WRITTEN)
+                    {
                         self.recheck_one(attacher, id, None);
                     }
                 }
@@ -313,22 +328,26 @@ impl<L> Registry<L> {
         }
     }
 
-    fn detach<A: Attach<Links = L>>(&mut self, attacher: &mut A, held: &mut Held<L>) {
-        if let Ok((link, links)) = std::mem::replace(&mut held.state, Err("detached".to_owned())) {
+    fn detach<A: Attach<Links = L>>(&mut self, attacher: &mut A, attached: &mut AttachedFile<L>) {
+        if let Ok((link, links)) =
+            std::mem::replace(&mut attached.state, Err("detached".to_owned()))
+        {
             attacher.detach(link, links);
             self.ids.give_back(link);
             self.counts.detached += 1;
             self.generation += 1;
-            tracing::info!(path = %held.path.display(), link = link.0, "detached");
+            tracing::info!(path = %attached.path.display(), link = link.0, "detached");
         }
     }
 
-    /// Looks for held files that were overwritten in place: detaches those, and attaches to what is there now.
+    /// Finds files that were overwritten in place, and re-attaches them.
     pub fn recheck<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
         let changed: Vec<FileId> = self
             .files
             .iter()
-            .filter(|(_, held)| held.file.metadata().is_ok_and(|m| Stamp::of(&m) != held.stamp))
+            .filter(|(_, attached)| {
+                attached.file.metadata().is_ok_and(|m| FileVersion::of(&m) != attached.version)
+            })
             .map(|(id, _)| *id)
             .collect();
         for id in changed {
@@ -342,78 +361,94 @@ impl<L> Registry<L> {
         id: FileId,
         seen_at: Option<Nanos>,
     ) {
-        let Some(mut held) = self.files.remove(&id) else { return };
-        let stamp = match held.file.metadata() {
-            Ok(metadata) => Stamp::of(&metadata),
-            Err(_) => held.stamp,
+        let Some(mut attached) = self.files.remove(&id) else { return };
+        let version = match attached.file.metadata() {
+            Ok(metadata) => FileVersion::of(&metadata),
+            Err(_) => attached.version,
         };
-        let overwritten = stamp.contents_differ(&held.stamp);
+        let overwritten = version.contents_differ(&attached.version);
         if overwritten {
             self.counts.overwritten += 1;
-            self.detach(attacher, &mut held);
+            self.detach(attacher, &mut attached);
         }
-        let read = held.kind.read(&held.file);
-        // A new mode, owner or link is no reason to detach.
-        if !overwritten && read.as_ref().is_ok_and(|image| *image == held.image) {
-            held.stamp = stamp;
-            self.files.insert(id, held);
+        let read = attached.kind.read(&attached.file);
+        // A change of mode, owner or link count is no reason to detach.
+        if !overwritten && read.as_ref().is_ok_and(|image| *image == attached.image) {
+            attached.version = version;
+            self.files.insert(id, attached);
             return;
         }
-        self.detach(attacher, &mut held);
+        self.detach(attacher, &mut attached);
         let verdict = match read {
             Ok(image) if !image.sites.is_empty() => {
-                let held = Held { stamp, image, ..held };
-                return self.attach(attacher, id, held, seen_at);
+                let attached = AttachedFile { version, image, ..attached };
+                return self.attach(attacher, id, attached, seen_at);
             }
             Ok(_) => Verdict::NoSymbols,
             Err(error) => Verdict::Broken(error.to_string()),
         };
         self.generation += 1;
         self.unwatch(id);
-        self.dismiss(id, stamp, held.kind, Report { path: held.path, build_id: None, verdict });
+        self.ignore(
+            id,
+            version,
+            attached.kind,
+            Report { path: attached.path, build_id: None, verdict },
+        );
     }
 
-    /// Puts the house in order after a scan of all processes that began at `scan_started`, whatever [`Self::observe`]
-    /// did not see since then being mapped by nobody: rechecks all files, tries refused ones again, and drops those
-    /// that are deleted or were unmapped for longer than [`UNMAPPED_GRACE`].
-    pub fn sweep<A: Attach<Links = L>>(&mut self, attacher: &mut A, scan_started: Instant) {
+    /// Cleans up after a scan that began at `scan_started`: rechecks all files, retries rejected ones, and drops those that
+    /// are deleted, or that [`Self::observe`] has not seen for longer than [`UNMAPPED_GRACE`].
+    pub fn collect_garbage<A: Attach<Links = L>>(
+        &mut self,
+        attacher: &mut A,
+        scan_started: Instant,
+    ) {
         self.recheck(attacher);
-        let unmapped = |held: &Held<L>| held.last_seen < scan_started;
-        let outdated = |held: &Held<L>| {
-            let deleted = held.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0);
-            let unseen = scan_started.saturating_duration_since(held.last_seen);
-            unmapped(held) && (deleted || unseen >= UNMAPPED_GRACE)
+        let unmapped = |attached: &AttachedFile<L>| attached.last_seen < scan_started;
+        let outdated = |attached: &AttachedFile<L>| {
+            let deleted = attached.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0);
+            let unseen = scan_started.saturating_duration_since(attached.last_seen);
+            unmapped(attached) && (deleted || unseen >= UNMAPPED_GRACE)
         };
-        let done: Vec<FileId> =
-            self.files.iter().filter(|(_, held)| outdated(held)).map(|(id, _)| *id).collect();
+        let done: Vec<FileId> = self
+            .files
+            .iter()
+            .filter(|(_, attached)| outdated(attached))
+            .map(|(id, _)| *id)
+            .collect();
         for id in done {
-            if let Some(mut held) = self.files.remove(&id) {
-                self.detach(attacher, &mut held);
+            if let Some(mut attached) = self.files.remove(&id) {
+                self.detach(attacher, &mut attached);
                 self.unwatch(id);
                 self.generation += 1;
             }
         }
-        for held in self.files.values_mut() {
-            held.users.retain(|_, seen| *seen >= scan_started);
+        for attached in self.files.values_mut() {
+            attached.users.retain(|_, seen| *seen >= scan_started);
         }
-        let refused: Vec<FileId> =
-            self.files.iter().filter(|(_, held)| held.state.is_err()).map(|(id, _)| *id).collect();
+        let refused: Vec<FileId> = self
+            .files
+            .iter()
+            .filter(|(_, attached)| attached.state.is_err())
+            .map(|(id, _)| *id)
+            .collect();
         for id in refused {
-            if let Some(held) = self.files.remove(&id) {
-                self.attach(attacher, id, held, None);
+            if let Some(attached) = self.files.remove(&id) {
+                self.attach(attacher, id, attached, None);
             }
         }
-        let forgotten = self.dismissed.forget_reports(scan_started, UNMAPPED_GRACE);
+        let forgotten = self.ignored.forget_reports(scan_started, UNMAPPED_GRACE);
         self.generation += u64::from(forgotten);
     }
 
-    /// Removes all probes, as before the process ends. No process is observed in part any longer.
+    /// Removes all probes, as before the process ends. Per-process limits are cleared.
     pub fn detach_all<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
         self.limited.clear();
         let mut all = Vec::new();
-        for (id, held) in std::mem::take(&mut self.files) {
+        for (id, attached) in std::mem::take(&mut self.files) {
             self.unwatch(id);
-            all.extend(held.state.ok());
+            all.extend(attached.state.ok());
         }
         let links: Vec<LinkId> = all.iter().map(|(link, _)| *link).collect();
         attacher.detach_all(all);
@@ -425,35 +460,34 @@ impl<L> Registry<L> {
         }
     }
 
-    /// Every file worth telling of: those with probes, those that should have some, and libraries with CUDA's names
-    /// that have no traced functions.
+    /// Reported files: those with probes, rejected ones, and libraries with CUDA names but without traced functions.
     pub fn libraries(&self) -> impl Iterator<Item = LibraryStatus> + '_ {
-        let held = self.files.iter().map(|(id, held)| LibraryStatus {
-            path: held.path.clone(),
+        let attached = self.files.iter().map(|(id, attached)| LibraryStatus {
+            path: attached.path.clone(),
             file: *id,
-            build_id: held.image.build_id.clone(),
-            link: held.state.as_ref().ok().map(|(link, _)| *link),
-            sites: held.image.sites.len(),
-            ops: status::distinct_ops(&held.image),
-            slow: held.image.slow_sites().map(|site| site.symbol.clone()).collect(),
-            verdict: match &held.state {
+            build_id: attached.image.build_id.clone(),
+            link: attached.state.as_ref().ok().map(|(link, _)| *link),
+            sites: attached.image.sites.len(),
+            ops: status::distinct_ops(&attached.image),
+            slow: attached.image.slow_sites().map(|site| site.symbol.clone()).collect(),
+            verdict: match &attached.state {
                 Ok(_) => Verdict::Attached,
                 Err(reason) => Verdict::Refused(reason.clone()),
             },
-            gap: held.gap,
-            max_gap: held.max_gap,
+            gap: attached.gap,
+            max_gap: attached.max_gap,
         });
-        let reports = self.dismissed.reports().take(MAX_REPORTS);
-        held.chain(reports.map(|(id, report)| report.status(id)))
+        let reports = self.ignored.reports().take(MAX_REPORTS);
+        attached.chain(reports.map(|(id, report)| report.status(id)))
     }
 
-    /// What happened so far.
+    /// Totals since the start.
     #[must_use]
     pub fn counts(&self) -> RegistryCounts {
         self.counts
     }
 
-    /// Grows whenever [`Self::libraries`] may have changed.
+    /// Grows when [`Self::libraries`] may have changed.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation

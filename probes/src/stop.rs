@@ -1,4 +1,4 @@
-//! The signal that ends a thread which sleeps in `poll`.
+//! A stop signal for threads that sleep in `poll`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// Once raised, stays raised; every sleeper on it wakes at once.
+/// A sticky signal that wakes all sleepers.
 #[derive(Debug)]
 pub struct StopSignal {
     raised: AtomicBool,
@@ -17,7 +17,7 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// A signal that is not raised.
+    /// Creates a signal that is not raised.
     ///
     /// # Errors
     /// When the process is out of file descriptors.
@@ -39,10 +39,10 @@ impl StopSignal {
         self.raised.load(Ordering::Acquire)
     }
 
-    /// Sleeps until the signal is raised or `timeout` is over; true when it was raised.
+    /// Sleeps until the signal is raised or the timeout; true when raised.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> bool {
-        // A signal handler that interrupts the sleep only makes it shorter.
+        // An interrupted sleep only ends early.
         let _ = poll_readable(&[self.wake.as_fd()], timeout);
         self.is_stopped()
     }
@@ -54,7 +54,7 @@ impl AsFd for StopSignal {
     }
 }
 
-/// Sleeps until one of `fds` is readable or `timeout` is over. Interrupted sleep counts as over.
+/// Sleeps until one of `fds` is readable or the timeout. An interrupted sleep counts as timeout.
 pub(crate) fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<bool> {
     let mut polled: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();

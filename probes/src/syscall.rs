@@ -1,6 +1,6 @@
-//! Numbers of the system calls that the programs tell apart, on the architecture this is built for.
+//! Numbers of the system calls that the programs classify, for this architecture.
 
-/// The number of a system call, or `None` where the architecture has none of that name.
+/// The number of a system call; `None` if the architecture lacks it.
 pub(crate) fn syscall_number(name: &str) -> Option<usize> {
     let number = match name {
         "read" => libc::SYS_read,

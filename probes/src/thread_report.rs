@@ -1,29 +1,28 @@
-//! Completes the time account that a live thread reports.
+//! Completes the time account reported for a live thread.
 //!
-//! The record is copied while the thread may go on, so its parts need not agree. The account tells for itself: its open cell is
-//! the one below zero, because the present moment has not been added to what was subtracted when the stretch began; without one
-//! the thread is off the CPU. Completed, all cells add up to wall time. What is missing by then is the time that copying took,
-//! and belongs to running.
+//! The record is copied while the thread runs, so its parts may not agree. The open cell is the negative one: the start of
+//! the current stretch was subtracted, but its end is not added yet. Without an open cell the thread is off the CPU.
+//! Completed, all cells add up to wall time; the rest is copying time, which counts as running.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::record::{ACCOUNT_CELLS, AccountRecord, STATES, ThreadRecord};
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Reason, State};
 
-/// How long a record takes to be copied at most: a cell that is larger than the wall time by more was not copied as one.
+/// Longest time to copy a record: a cell exceeding wall time by more was copied in two parts.
 const COPYING: u64 = 100_000_000;
 
-/// The cells as they are kept, in times.
+/// Converts cells to durations.
 pub(crate) fn time_account(record: &AccountRecord) -> TimeAccount {
     let mut account = TimeAccount::default();
     for (cell, ns) in account.0.iter_mut().flatten().zip(record.cells_ns) {
-        // Negative only where additions were caught half way.
+        // Negative only if an addition was copied in part.
         *cell = Nanos(if is_negative(ns) { 0 } else { ns });
     }
     account
 }
 
-/// The account of a live thread up to the moment of its report, and the wall time that it adds up to.
+/// The account of a live thread up to its report, and its wall time.
 pub(crate) fn settle(now: u64, thread: &ThreadRecord) -> (TimeAccount, Nanos) {
     let wall = now.saturating_sub(thread.account_since_ns);
     let phase = (thread.phase as usize).min(ACCOUNT_CELLS / STATES - 1);
@@ -37,12 +36,12 @@ pub(crate) fn settle(now: u64, thread: &ThreadRecord) -> (TimeAccount, Nanos) {
             (*cell, running, is_open) = (open, index, true);
             continue;
         }
-        // The thread got a CPU, or left one, and changed its phase between the copies of the two parts of a cell.
+        // The thread was switched and changed its phase between the copies of the cell's two parts.
         let closed = cell.wrapping_sub(now);
         *cell = if closed <= most { closed } else { 0 };
     }
-    // A thread that came back and left again since it reported has its report's interval in the account already: adding it
-    // then makes the sum wrong rather than right.
+    // If the thread ran and left the CPU again since its report, the account already has the reported interval; adding it
+    // would increase the error.
     if !is_open && missing(wall, &cells) > 0 {
         let mut with_unfinished = cells;
         for (state, ns) in unfinished(now, thread) {
@@ -58,7 +57,7 @@ pub(crate) fn settle(now: u64, thread: &ThreadRecord) -> (TimeAccount, Nanos) {
     (time_account(&AccountRecord { cells_ns: cells }), Nanos(wall))
 }
 
-/// The account with what the call programs have moved in it.
+/// The account including what the call programs moved within it.
 fn cells(thread: &ThreadRecord) -> [u64; ACCOUNT_CELLS] {
     let mut cells = thread.account.cells_ns;
     for (states, moved) in cells.chunks_exact_mut(STATES).zip(thread.moved_ns) {
@@ -76,7 +75,7 @@ fn missing(wall: u64, cells: &[u64; ACCOUNT_CELLS]) -> i64 {
     cells.iter().fold(wall, |rest, &ns| rest.wrapping_sub(ns)).cast_signed()
 }
 
-/// The states of the stretch off the CPU that has not ended.
+/// The states of the current off-CPU stretch.
 fn unfinished(now: u64, thread: &ThreadRecord) -> Vec<(State, u64)> {
     let since = thread.off_since_ns;
     if since == 0 || since > now {
@@ -99,8 +98,8 @@ fn unfinished(now: u64, thread: &ThreadRecord) -> Vec<(State, u64)> {
 mod tests {
     use super::*;
     use gpucause_abi::record::{
-        COMM_LEN, FrameRecord, HistKey, KernelKey, LaunchModeRecord, LoadRecord, MAX_DEPTH, PHASES,
-        PartyRecord, REASONS,
+        COMM_LEN, FrameRecord, HistKey, KernelKey, LaunchModeRecord, LoadRecord, MAX_DEPTH,
+        OtherTaskRecord, PHASES, REASONS,
     };
     use gpucause_abi::state::Phase;
     use proptest::prelude::*;
@@ -120,10 +119,10 @@ mod tests {
             stalled: 0,
             end_ns: 0,
             intervals: 0,
-            overtaken: 0,
+            tail_called: 0,
             offcpu_at_entry_ns: [0; REASONS],
         };
-        let nobody = PartyRecord { comm: [0; COMM_LEN], tgid: 0, relation: 0 };
+        let nobody = OtherTaskRecord { comm: [0; COMM_LEN], tgid: 0, relation: 0 };
         ThreadRecord {
             proc_id: 1,
             tgid: 1,
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_that_changed_since_the_report_is_told_by_the_account() {
+    fn a_phase_that_changed_since_the_report_comes_from_the_account() {
         let moved_on = record(&[
             (Phase::Launch, State::Running, 400),
             (Phase::Host, State::Running, 0u64.wrapping_sub(1_400)),
@@ -216,19 +215,19 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_whose_parts_were_copied_at_two_moments_has_no_more_than_the_wall_time() {
+    fn a_cell_whose_parts_were_copied_at_two_times_has_no_more_than_the_wall_time() {
         const SECOND: u64 = 1_000_000_000;
         let (began, now) = (5_000 * SECOND, 5_010 * SECOND);
         let mut thread = thread(record(&[(Phase::Host, State::Running, 2 * SECOND)]));
         thread.account_since_ns = began;
-        // It got a CPU after the account was copied, and entered a call before this was.
+        // Switched in after the account was copied, and entered a call before this was.
         thread.moved_ns[Phase::Host as usize] = now - 10;
         thread.moved_ns[Phase::Launch as usize] = 0u64.wrapping_sub(now - 10);
         let (time, wall) = settle(now, &thread);
         assert_eq!(wall, Nanos(10 * SECOND));
         assert_eq!(time.at(Phase::Host, State::Running), Nanos(2 * SECOND - 10));
         assert_eq!(time.total(), wall);
-        // It left the CPU in a call, which returned after it was back.
+        // Left the CPU in a call, which returned after it was back.
         let mut thread =
             ThreadRecord { account: record(&[(Phase::Launch, State::Running, SECOND)]), ..thread };
         thread.moved_ns[Phase::Launch as usize] = now - 10;

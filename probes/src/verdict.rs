@@ -1,16 +1,15 @@
-//! What became of a probe.
+//! The outcome of attaching a probe.
 
-/// The outcome for one program or library. Disabled, unsupported and broken are different things: only the last is an
-/// error.
+/// The outcome for a program or library. Only `Broken` is an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It counts.
+    /// Attached.
     Attached,
-    /// It was not wanted.
+    /// Not requested.
     Disabled,
-    /// This kernel, or this file, cannot have it; the text says what is missing.
+    /// Not supported by this kernel or file; with the reason.
     Unsupported(String),
-    /// It should have worked; the text says what failed.
+    /// Failed; with the reason.
     Broken(String),
 }
 
@@ -26,7 +25,7 @@ impl Verdict {
         }
     }
 
-    /// What is missing or failed.
+    /// The reason, if unsupported or broken.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
@@ -36,11 +35,11 @@ impl Verdict {
     }
 }
 
-/// A program that is not tied to a library, and what became of it.
+/// The status of a host-wide program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramStatus {
     /// Name of the program, such as `sched_switch`.
     pub program: &'static str,
-    /// What became of it.
+    /// Its outcome.
     pub verdict: Verdict,
 }

@@ -8,11 +8,11 @@
 
 mod support {
     pub(crate) mod built;
+    pub(crate) mod caller;
     pub(crate) mod container;
     pub(crate) mod daemon;
+    pub(crate) mod fixture;
     pub(crate) mod libraries;
-    pub(crate) mod place;
-    pub(crate) mod subject;
 }
 #[path = "after_load/privileges.rs"]
 mod privileges;
@@ -27,15 +27,15 @@ use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use gpucause_probes::registry::{LibraryStatus, Verdict};
 use support::built::built;
+use support::caller::{Caller, build_caller};
 use support::daemon::{Daemon, SOON, eventually};
+use support::fixture::Fixture;
 use support::libraries::{PLAIN, build_library, code_at, probe_offset};
-use support::place::Place;
-use support::subject::{Subject, build_caller};
 
 const CALLS: u64 = 1_000;
 const LIBRARY: &str = "libcudart.so.12";
 
-impl Place {
+impl Fixture {
     fn new() -> Self {
         Self::with(PLAIN, &[])
     }
@@ -51,8 +51,8 @@ impl Place {
         assert_ne!(probe_offset(path, "cudaMalloc"), before);
     }
 
-    fn subject(&self) -> Subject {
-        Subject::start(&self.caller)
+    fn caller(&self) -> Caller {
+        Caller::start(&self.caller)
     }
 }
 
@@ -62,7 +62,7 @@ impl Daemon {
         Self::start_with(Options { mode: Some(mode), ..Options::default() })
     }
 
-    /// The library, once it has been looked at.
+    /// The library, once it has been examined.
     fn await_library(&self, path: &Path) -> LibraryStatus {
         eventually(SOON, "the library", || self.library(path))
     }
@@ -80,20 +80,20 @@ impl Daemon {
 }
 
 /// Makes calls and checks that they are counted, once each, and on top of those before.
-fn assert_counted(daemon: &Daemon, subject: &mut Subject) {
+fn assert_counted(daemon: &Daemon, caller: &mut Caller) {
     for function in ["cudaLaunchKernel", "cudaMalloc", "cudaFree"] {
-        let before = daemon.calls(subject.pid(), function);
-        subject.call(function, CALLS);
-        assert_eq!(daemon.calls(subject.pid(), function) - before, CALLS, "{function}");
+        let before = daemon.calls(caller.pid(), function);
+        caller.call(function, CALLS);
+        assert_eq!(daemon.calls(caller.pid(), function) - before, CALLS, "{function}");
     }
 }
 
 #[test]
 fn a_library_in_memory_without_a_file_is_observed() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let daemon = Daemon::start();
-    let mut subject = place.subject();
-    subject.tell(&format!("memfd {}", place.library.display()));
+    let mut caller = fixture.caller();
+    caller.request(&format!("memfd {}", fixture.library.display()));
     let in_memory = format!("/memfd:{LIBRARY}");
     eventually(SOON, "probes on memory", || {
         let libraries = daemon.probes.status().libraries;
@@ -102,18 +102,18 @@ fn a_library_in_memory_without_a_file_is_observed() {
         };
         libraries.iter().any(attached).then_some(())
     });
-    subject.call("cudaMalloc", CALLS);
-    assert_eq!(daemon.calls(subject.pid(), "cudaMalloc"), CALLS);
+    caller.call("cudaMalloc", CALLS);
+    assert_eq!(daemon.calls(caller.pid(), "cudaMalloc"), CALLS);
 }
 
 #[test]
 fn a_library_opened_after_the_start_is_counted_from_the_attach_on() {
-    let place = Place::new();
-    let mut subject = place.subject();
+    let fixture = Fixture::new();
+    let mut caller = fixture.caller();
     let daemon = Daemon::start();
-    subject.open(&place.library);
-    let library = daemon.await_attached(&place.library);
-    assert_counted(&daemon, &mut subject);
+    caller.open(&fixture.library);
+    let library = daemon.await_attached(&fixture.library);
+    assert_counted(&daemon, &mut caller);
     let gap = library.gap.expect("found by an event");
     println!("attached {} us after the mapping", gap.0 / 1_000);
     assert!(gap.0 < 1_000_000_000, "{gap:?}");
@@ -123,59 +123,59 @@ fn a_library_opened_after_the_start_is_counted_from_the_attach_on() {
 #[test]
 fn a_library_in_another_mount_namespace_is_counted() {
     for before_the_daemon in [true, false] {
-        let place = Place::new();
-        let hidden = place.path("hidden");
+        let fixture = Fixture::new();
+        let hidden = fixture.path("hidden");
         fs::create_dir(&hidden).unwrap();
         let script = "mount -t tmpfs none \"$0\"; cp \"$1\" \"$0\"; exec \"$2\"";
-        let arguments = [&hidden, &place.library, &place.caller];
+        let arguments = [&hidden, &fixture.library, &fixture.caller];
         let early = before_the_daemon.then(|| {
-            let mut subject = Subject::in_mount_namespace(script, &arguments);
-            subject.open(&hidden.join(LIBRARY));
-            subject
+            let mut caller = Caller::in_mount_namespace(script, &arguments);
+            caller.open(&hidden.join(LIBRARY));
+            caller
         });
         let daemon = Daemon::start();
-        let mut subject = early.unwrap_or_else(|| Subject::in_mount_namespace(script, &arguments));
+        let mut caller = early.unwrap_or_else(|| Caller::in_mount_namespace(script, &arguments));
         if !before_the_daemon {
-            subject.open(&hidden.join(LIBRARY));
+            caller.open(&hidden.join(LIBRARY));
         }
         assert!(!hidden.join(LIBRARY).exists(), "the host must not see it");
-        daemon.await_attached(&subject.sees(&hidden.join(LIBRARY)));
-        assert_counted(&daemon, &mut subject);
+        daemon.await_attached(&caller.sees(&hidden.join(LIBRARY)));
+        assert_counted(&daemon, &mut caller);
     }
 }
 
 /// Two containers with the same layer, with links of their own to the one real file.
 fn assert_counted_once_on_overlays(mode: AttachMode) {
-    let place = Place::new();
-    let layer = place.path("layer");
+    let fixture = Fixture::new();
+    let layer = fixture.path("layer");
     fs::create_dir(&layer).unwrap();
-    fs::copy(&place.library, layer.join(LIBRARY)).unwrap();
+    fs::copy(&fixture.library, layer.join(LIBRARY)).unwrap();
     let script = "mount -t tmpfs none \"$0\"; mkdir \"$0/empty\" \"$0/root\"; \
                   mount -t overlay none -o \"lowerdir=$0/empty:$1\" \"$0/root\"; exec \"$2\"";
-    let scratch = place.path("scratch");
+    let scratch = fixture.path("scratch");
     fs::create_dir(&scratch).unwrap();
     let library = scratch.join("root").join(LIBRARY);
     let daemon = Daemon::start_in(mode);
     let mut containers = [0, 1].map(|_| {
-        let mut subject = Subject::in_mount_namespace(script, &[&scratch, &layer, &place.caller]);
-        subject.open(&library);
-        subject
+        let mut caller = Caller::in_mount_namespace(script, &[&scratch, &layer, &fixture.caller]);
+        caller.open(&library);
+        caller
     });
     let files =
-        containers.each_ref().map(|subject| daemon.await_attached(&subject.sees(&library)).file);
+        containers.each_ref().map(|caller| daemon.await_attached(&caller.sees(&library)).file);
     assert_ne!(files[0], files[1], "two mounts, two files");
     let before = daemon.counter(SelfCounter::DuplicateHit);
-    for subject in &mut containers {
-        assert_counted(&daemon, subject);
+    for caller in &mut containers {
+        assert_counted(&daemon, caller);
     }
     // Both at the same time.
-    for subject in &mut containers {
-        subject.send(&format!("call cudaMalloc {}", 50 * CALLS));
+    for caller in &mut containers {
+        caller.send(&format!("call cudaMalloc {}", 50 * CALLS));
     }
-    for subject in &mut containers {
-        subject.await_ok();
-        assert_eq!(daemon.calls(subject.pid(), "cudaMalloc"), 51 * CALLS);
-        assert!(daemon.accounts(subject.pid()).iter().all(|process| process.abandoned_calls == 0));
+    for caller in &mut containers {
+        caller.await_ok();
+        assert_eq!(daemon.calls(caller.pid(), "cudaMalloc"), 51 * CALLS);
+        assert!(daemon.accounts(caller.pid()).iter().all(|process| process.abandoned_calls == 0));
     }
     let made = 2 * (3 + 50) * CALLS;
     assert_eq!(daemon.counter(SelfCounter::DuplicateHit) - before, made);
@@ -194,35 +194,35 @@ fn a_call_through_one_of_two_overlay_mounts_is_counted_once_on_older_kernels_too
 
 #[test]
 fn a_library_that_is_already_deleted_is_counted() {
-    let place = Place::new();
-    let mut subject = place.user();
-    let mapped = fs::metadata(&place.library).unwrap();
-    fs::remove_file(&place.library).unwrap();
+    let fixture = Fixture::new();
+    let mut caller = fixture.user();
+    let mapped = fs::metadata(&fixture.library).unwrap();
+    fs::remove_file(&fixture.library).unwrap();
     let daemon = Daemon::start();
     let library = daemon.library_of(&mapped).expect("attached by the first scan");
-    assert_eq!((library.verdict, library.path), (Verdict::Attached, place.library));
-    assert_counted(&daemon, &mut subject);
+    assert_eq!((library.verdict, library.path), (Verdict::Attached, fixture.library));
+    assert_counted(&daemon, &mut caller);
 }
 
 #[test]
 fn a_library_deleted_after_the_attach_is_counted_on() {
-    let place = Place::new();
-    let mut subject = place.user();
+    let fixture = Fixture::new();
+    let mut caller = fixture.user();
     let daemon = Daemon::start();
-    assert_counted(&daemon, &mut subject);
-    fs::remove_file(&place.library).unwrap();
-    assert_counted(&daemon, &mut subject);
+    assert_counted(&daemon, &mut caller);
+    fs::remove_file(&fixture.library).unwrap();
+    assert_counted(&daemon, &mut caller);
 }
 
 #[test]
 fn a_library_replaced_by_rename_is_counted_in_old_and_new_processes() {
-    let place = Place::new();
-    let mut old = place.user();
+    let fixture = Fixture::new();
+    let mut old = fixture.user();
     let daemon = Daemon::start();
     assert_counted(&daemon, &mut old);
-    place.build_another(&place.library);
-    let mut new = place.user();
-    daemon.await_attached(&place.library);
+    fixture.build_another(&fixture.library);
+    let mut new = fixture.user();
+    daemon.await_attached(&fixture.library);
     assert_counted(&daemon, &mut old);
     assert_counted(&daemon, &mut new);
     assert_eq!(old.call("cudaMalloc", CALLS).0, 0);
@@ -231,30 +231,30 @@ fn a_library_replaced_by_rename_is_counted_in_old_and_new_processes() {
 }
 
 #[test]
-fn a_library_overwritten_in_place_is_detached_and_attached_anew() {
-    let place = Place::new();
-    let another = place.path("another");
-    place.build_another(&another);
-    let stale = probe_offset(&place.library, "cudaMalloc");
+fn a_library_overwritten_in_place_is_detached_and_reattached() {
+    let fixture = Fixture::new();
+    let another = fixture.path("another");
+    fixture.build_another(&another);
+    let stale = probe_offset(&fixture.library, "cudaMalloc");
     let daemon = Daemon::start();
-    let mut first = place.user();
-    daemon.await_attached(&place.library);
+    let mut first = fixture.user();
+    daemon.await_attached(&fixture.library);
     assert_counted(&daemon, &mut first);
     first.kill();
     let written = Instant::now();
-    let mut writer = fs::OpenOptions::new().write(true).open(&place.library).unwrap();
+    let mut writer = fs::OpenOptions::new().write(true).open(&fixture.library).unwrap();
     writer.write_all(&fs::read(&another).unwrap()).unwrap();
     let detached = || (daemon.probes.status().counts.detached == 1).then_some(());
     eventually(SOON, "the detach", detached);
     println!("detached {} ms after the first write", written.elapsed().as_millis());
     // From now on the new contents may be mapped.
-    let mut second = place.user();
+    let mut second = fixture.user();
     drop(writer);
-    daemon.await_attached(&place.library);
+    daemon.await_attached(&fixture.library);
     assert_eq!(daemon.probes.status().counts.overwritten, 1);
     assert_counted(&daemon, &mut second);
     assert_eq!(second.call("cudaFree", CALLS).0, 3 * CALLS);
-    let [in_file, in_memory] = code_at(second.pid(), &place.library, stale);
+    let [in_file, in_memory] = code_at(second.pid(), &fixture.library, stale);
     assert_eq!(
         in_file, in_memory,
         "a leftover of the old probe at {stale:#x}; if another gpucause runs, it may be from that"
@@ -263,27 +263,27 @@ fn a_library_overwritten_in_place_is_detached_and_attached_anew() {
 
 #[test]
 fn a_library_opened_and_closed_in_a_loop_is_counted() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let daemon = Daemon::start();
-    let mut subject = place.user();
-    daemon.await_attached(&place.library);
-    subject.tell("close");
-    subject.tell(&format!("cycle {} cudaFree 200 5", place.library.display()));
-    assert_eq!(daemon.calls(subject.pid(), "cudaFree"), 1_000);
+    let mut caller = fixture.user();
+    daemon.await_attached(&fixture.library);
+    caller.request("close");
+    caller.request(&format!("cycle {} cudaFree 200 5", fixture.library.display()));
+    assert_eq!(daemon.calls(caller.pid(), "cudaFree"), 1_000);
     assert_eq!(daemon.probes.status().counts.detached, 0);
 }
 
 #[test]
 fn a_program_with_the_runtime_linked_in_is_counted() {
-    let place = Place::new();
-    let program = build_caller(place.directory.path(), "trainer", &["-DLINKED", "-rdynamic"]);
-    let mut early = Subject::start(&program);
+    let fixture = Fixture::new();
+    let program = build_caller(fixture.directory.path(), "trainer", &["-DLINKED", "-rdynamic"]);
+    let mut early = Caller::start(&program);
     let daemon = Daemon::start();
     assert_eq!(daemon.await_attached(&program).sites, 1);
-    let mut late = Subject::start(&program);
-    for subject in [&mut early, &mut late] {
-        subject.call("cudaLaunchKernel", CALLS);
-        assert_eq!(daemon.calls(subject.pid(), "cudaLaunchKernel"), CALLS);
+    let mut late = Caller::start(&program);
+    for caller in [&mut early, &mut late] {
+        caller.call("cudaLaunchKernel", CALLS);
+        assert_eq!(daemon.calls(caller.pid(), "cudaLaunchKernel"), CALLS);
     }
 }
 
@@ -300,25 +300,25 @@ FUNCTION(cudaMemcpy, "endbr64\nmov $9, %eax\nret")
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn every_kind_of_first_instruction_is_counted_and_slow_ones_are_told() {
-    let place = Place::with(PROLOGUES, &[]);
-    let mut subject = place.user();
+fn every_kind_of_first_instruction_is_counted_and_slow_ones_are_reported() {
+    let fixture = Fixture::with(PROLOGUES, &[]);
+    let mut caller = fixture.user();
     let daemon = Daemon::start();
-    let mut slow = daemon.library(&place.library).unwrap().slow;
+    let mut slow = daemon.library(&fixture.library).unwrap().slow;
     slow.sort();
     assert_eq!(slow, ["cudaFree", "cudaMalloc", "cudaMemcpy"]);
     let functions = ["cudaLaunchKernel", "cudaMalloc", "cudaFree", "cudaMemset", "cudaMemcpy"];
     for (function, result) in functions.into_iter().zip(5..) {
-        let (sum, ns) = subject.call(function, CALLS);
+        let (sum, ns) = caller.call(function, CALLS);
         assert_eq!(
-            (sum, daemon.calls(subject.pid(), function)),
+            (sum, daemon.calls(caller.pid(), function)),
             (result * CALLS, CALLS),
             "{function}"
         );
         println!("{function}: {} ns a call", ns / CALLS);
     }
-    let bytes = fs::read(&place.library).unwrap();
-    let offset = usize::try_from(probe_offset(&place.library, "cudaLaunchKernel")).unwrap();
+    let bytes = fs::read(&fixture.library).unwrap();
+    let offset = usize::try_from(probe_offset(&fixture.library, "cudaLaunchKernel")).unwrap();
     assert_eq!(
         bytes[offset - 4..=offset],
         [0xf3, 0x0f, 0x1e, 0xfa, 0x55],
@@ -338,84 +338,87 @@ FUNCTION(cudaMemset, "push %rbp\npop %rbp\njmp cudaFree@PLT")
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_call_that_ends_in_another_by_a_jump_is_counted_and_so_is_the_other() {
-    let place = Place::with(TAIL_CALL, &[]);
-    let mut subject = place.user();
+    let fixture = Fixture::with(TAIL_CALL, &[]);
+    let mut caller = fixture.user();
     let daemon = Daemon::start();
-    daemon.await_attached(&place.library);
-    assert_eq!(subject.call("cudaMemset", CALLS).0, 7 * CALLS);
-    assert_eq!(subject.call("cudaFree", CALLS).0, 7 * CALLS);
-    let counted = |function| daemon.calls(subject.pid(), function);
+    daemon.await_attached(&fixture.library);
+    assert_eq!(caller.call("cudaMemset", CALLS).0, 7 * CALLS);
+    assert_eq!(caller.call("cudaFree", CALLS).0, 7 * CALLS);
+    let counted = |function| daemon.calls(caller.pid(), function);
     assert_eq!((counted("cudaMemset"), counted("cudaFree")), (CALLS, 2 * CALLS));
-    let abandoned: u64 = daemon.accounts(subject.pid()).iter().map(|p| p.abandoned_calls).sum();
+    let abandoned: u64 = daemon.accounts(caller.pid()).iter().map(|p| p.abandoned_calls).sum();
     assert_eq!(abandoned, 0);
 }
 
 #[test]
-fn a_truncated_library_is_told_and_harms_nothing_else() {
-    let place = Place::new();
-    let whole = fs::read(&place.library).unwrap();
-    let broken = place.path("broken").join(LIBRARY);
-    fs::create_dir(place.path("broken")).unwrap();
+fn a_truncated_library_is_reported_and_harms_nothing_else() {
+    let fixture = Fixture::new();
+    let whole = fs::read(&fixture.library).unwrap();
+    let broken = fixture.path("broken").join(LIBRARY);
+    fs::create_dir(fixture.path("broken")).unwrap();
     let daemon = Daemon::start();
-    let mut good = place.user();
-    daemon.await_attached(&place.library);
+    let mut good = fixture.user();
+    daemon.await_attached(&fixture.library);
     for length in [20, 64, 4096, whole.len() - 1] {
         // Another file each time, since one that is mapped must not change.
         let _ = fs::remove_file(&broken);
         fs::write(&broken, &whole[..length]).unwrap();
-        let mut bad = place.subject();
-        bad.tell(&format!("map {}", broken.display()));
+        let mut bad = fixture.caller();
+        bad.request(&format!("map {}", broken.display()));
         let verdict = daemon.await_library(&broken).verdict;
-        assert!(matches!(&verdict, Verdict::Broken(why) if why.contains("cut off")), "{verdict:?}");
+        assert!(
+            matches!(&verdict, Verdict::Broken(why) if why.contains("truncated")),
+            "{verdict:?}"
+        );
         assert_counted(&daemon, &mut good);
     }
 }
 
 #[test]
-fn a_library_of_that_name_without_cuda_functions_is_told() {
-    let place = Place::with("int nothing(void) { return 0; }", &[]);
+fn a_library_of_that_name_without_cuda_functions_is_reported() {
+    let fixture = Fixture::with("int nothing(void) { return 0; }", &[]);
     let daemon = Daemon::start();
-    let _subject = place.user();
-    let library = daemon.await_library(&place.library);
+    let _subject = fixture.user();
+    let library = daemon.await_library(&fixture.library);
     assert_eq!((library.verdict, library.sites), (Verdict::NoSymbols, 0));
 }
 
 #[test]
 fn a_function_with_two_names_is_counted_once() {
-    let place = Place::new();
-    let library = place.path("libnccl.so.2");
+    let fixture = Fixture::new();
+    let library = fixture.path("libnccl.so.2");
     fs::copy(built("libnccl.so"), &library).unwrap();
-    let mut subject = place.subject();
-    subject.open(&library);
+    let mut caller = fixture.caller();
+    caller.open(&library);
     let daemon = Daemon::start();
     let status = daemon.await_attached(&library);
     assert_eq!(status.sites, status.ops);
-    subject.call("ncclAllReduce", CALLS);
-    subject.call("pncclAllReduce", 2 * CALLS);
-    subject.call("ncclGetVersion", 1);
-    assert_eq!(daemon.calls(subject.pid(), "ncclAllReduce"), 3 * CALLS);
-    assert_eq!(daemon.accounts(subject.pid())[0].calls.len(), 1);
+    caller.call("ncclAllReduce", CALLS);
+    caller.call("pncclAllReduce", 2 * CALLS);
+    caller.call("ncclGetVersion", 1);
+    assert_eq!(daemon.calls(caller.pid(), "ncclAllReduce"), 3 * CALLS);
+    assert_eq!(daemon.accounts(caller.pid())[0].calls.len(), 1);
 }
 
 #[test]
 fn processes_killed_right_after_they_mapped_a_library_harm_nothing() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let daemon = Daemon::start();
     for number in 0..40 {
-        let library = place.path(&number.to_string()).join(LIBRARY);
+        let library = fixture.path(&number.to_string()).join(LIBRARY);
         fs::create_dir(library.parent().unwrap()).unwrap();
-        fs::copy(&place.library, &library).unwrap();
-        let mut subject = place.subject();
-        subject.open(&library);
+        fs::copy(&fixture.library, &library).unwrap();
+        let mut caller = fixture.caller();
+        caller.open(&library);
         if number % 4 == 0 {
             daemon.await_attached(&library);
         }
-        subject.kill();
+        caller.kill();
         fs::remove_file(library).unwrap();
     }
-    let mut subject = place.user();
-    daemon.await_attached(&place.library);
-    assert_counted(&daemon, &mut subject);
+    let mut caller = fixture.user();
+    daemon.await_attached(&fixture.library);
+    assert_counted(&daemon, &mut caller);
     let counts = daemon.probes.status().counts;
     println!("{counts:?}");
     assert!(counts.vanished > 0, "no process was gone when it was looked at: {counts:?}");
@@ -424,22 +427,22 @@ fn processes_killed_right_after_they_mapped_a_library_harm_nothing() {
 
 #[test]
 fn a_process_that_dies_within_a_call_is_closed_and_others_are_counted() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let daemon = Daemon::start();
-    let mut subject = place.user();
-    daemon.await_attached(&place.library);
-    assert_counted(&daemon, &mut subject);
+    let mut caller = fixture.user();
+    daemon.await_attached(&fixture.library);
+    assert_counted(&daemon, &mut caller);
     let entered = daemon.counter(SelfCounter::HitCall);
-    subject.send("call cudaStreamSynchronize 1");
+    caller.send("call cudaStreamSynchronize 1");
     let is_in_call = || (daemon.counter(SelfCounter::HitCall) > entered).then_some(());
     eventually(SOON, "the call", is_in_call);
-    subject.kill();
+    caller.kill();
     let account = eventually(SOON, "the end of the process", || {
-        daemon.accounts(subject.pid()).pop().filter(|process| process.ended.is_some())
+        daemon.accounts(caller.pid()).pop().filter(|process| process.ended.is_some())
     });
     assert_eq!(account.abandoned_calls, 1);
-    assert_eq!(daemon.calls(subject.pid(), "cudaStreamSynchronize"), 0);
-    assert_eq!(daemon.calls(subject.pid(), "cudaFree"), CALLS);
-    let mut next = place.user();
+    assert_eq!(daemon.calls(caller.pid(), "cudaStreamSynchronize"), 0);
+    assert_eq!(daemon.calls(caller.pid(), "cudaFree"), CALLS);
+    let mut next = fixture.user();
     assert_counted(&daemon, &mut next);
 }

@@ -8,10 +8,10 @@
 
 mod support {
     pub(crate) mod built;
+    pub(crate) mod caller;
     pub(crate) mod daemon;
+    pub(crate) mod fixture;
     pub(crate) mod libraries;
-    pub(crate) mod place;
-    pub(crate) mod subject;
 }
 
 use std::collections::BTreeSet;
@@ -25,33 +25,33 @@ use gpucause_probes::registry::Verdict;
 
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
 use support::built::built;
+use support::caller::Caller;
 use support::daemon::{Daemon, SOON, eventually};
+use support::fixture::Fixture;
 use support::libraries::{PLAIN, code_at, probe_offset};
-use support::place::Place;
-use support::subject::Subject;
 
 /// What a process holds of eBPF: kind and number of each program, map and link.
-type Held = BTreeSet<(&'static str, u32)>;
+type Resources = BTreeSet<(&'static str, u32)>;
 
-fn held_by_us() -> Held {
-    let mut held = Held::new();
+fn our_resources() -> Resources {
+    let mut resources = Resources::new();
     for entry in fs::read_dir("/proc/self/fdinfo").unwrap() {
         // The descriptor of the directory itself is closed by now.
         let Ok(text) = fs::read_to_string(entry.unwrap().path()) else { continue };
         for line in text.lines() {
             let Some((key, value)) = line.split_once(":\t") else { continue };
-            // A link tells of its program too, with a key that comes after its own.
+            // A link also lists its program, with a key after its own.
             if let Some(kind) =
                 ["link_id", "map_id", "prog_id"].into_iter().find(|kind| key == *kind)
             {
-                held.insert((kind, value.parse().unwrap()));
+                resources.insert((kind, value.parse().unwrap()));
             }
         }
     }
-    held
+    resources
 }
 
-fn in_the_kernel() -> Held {
+fn in_the_kernel() -> Resources {
     let links = LinkInfoIter::default().map(|link| ("link_id", link.id));
     let maps = MapInfoIter::default().map(|map| ("map_id", map.id));
     let programs = ProgInfoIter::default().map(|program| ("prog_id", program.id));
@@ -62,21 +62,21 @@ fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-fn place() -> Place {
-    Place::with(PLAIN, &["-DSHIFT=3"])
+fn fixture() -> Fixture {
+    Fixture::with(PLAIN, &["-DSHIFT=3"])
 }
 
 #[test]
 fn no_program_map_link_or_descriptor_outlives_the_probes() {
-    let place = place();
-    let mut subject = place.user();
-    let (held_before, descriptors) = (held_by_us(), open_descriptors());
+    let fixture = fixture();
+    let mut caller = fixture.user();
+    let (resources_before, descriptors) = (our_resources(), open_descriptors());
     let daemon = Daemon::start();
-    daemon.await_attached(&place.library);
-    subject.call("cudaLaunchKernel", 1_000);
-    let ours: Held = held_by_us().difference(&held_before).copied().collect();
+    daemon.await_attached(&fixture.library);
+    caller.call("cudaLaunchKernel", 1_000);
+    let ours: Resources = our_resources().difference(&resources_before).copied().collect();
     for (kind, at_least) in [("prog_id", 6), ("map_id", 10), ("link_id", 7)] {
-        let count = ours.iter().filter(|(held, _)| *held == kind).count();
+        let count = ours.iter().filter(|(resource, _)| *resource == kind).count();
         println!("{count} of {kind}");
         assert!(count >= at_least, "{count} of {kind}");
     }
@@ -92,27 +92,23 @@ fn no_program_map_link_or_descriptor_outlives_the_probes() {
 #[test]
 fn code_in_running_processes_is_as_it_was_and_as_fast() {
     const CALLS: u64 = 20_000;
-    let place = place();
-    let mut subject = place.user();
+    let fixture = fixture();
+    let mut caller = fixture.user();
     let functions = ["cudaLaunchKernel", "cudaMalloc", "cudaFree", "cudaStreamSynchronize"];
-    let code = |subject: &Subject| {
+    let code = |caller: &Caller| {
         functions.map(|function| {
-            code_at(subject.pid(), &place.library, probe_offset(&place.library, function))
+            code_at(caller.pid(), &fixture.library, probe_offset(&fixture.library, function))
         })
     };
-    let (before, (sum, fast)) = (code(&subject), subject.call("cudaMalloc", CALLS));
+    let (before, (sum, fast)) = (code(&caller), caller.call("cudaMalloc", CALLS));
     assert!(before.iter().all(|[in_file, in_memory]| in_file == in_memory), "{before:x?}");
     let daemon = Daemon::start();
-    daemon.await_attached(&place.library);
-    assert!(
-        code(&subject).iter().all(|[_, in_memory]| *in_memory == 0xcc),
-        "{:x?}",
-        code(&subject)
-    );
-    assert_eq!(subject.call("cudaMalloc", CALLS).0, sum);
+    daemon.await_attached(&fixture.library);
+    assert!(code(&caller).iter().all(|[_, in_memory]| *in_memory == 0xcc), "{:x?}", code(&caller));
+    assert_eq!(caller.call("cudaMalloc", CALLS).0, sum);
     drop(daemon);
-    assert_eq!(code(&subject), before);
-    let (sum_after, after) = subject.call("cudaMalloc", CALLS);
+    assert_eq!(code(&caller), before);
+    let (sum_after, after) = caller.call("cudaMalloc", CALLS);
     println!("{} ns a call before, {} after", fast / CALLS, after / CALLS);
     // A call with a probe takes more than 1000 ns, one without a few.
     assert!(sum_after == sum && after / CALLS < 200, "{after} ns for {CALLS} calls");
@@ -124,16 +120,16 @@ fn the_probes_of_many_files_are_gone_within_two_seconds() {
     const FILES: u32 = 384;
     // As many of one user's files may have probes, whatever else runs here.
     const OF_ONE_OWNER: u32 = 128;
-    let place = place();
+    let fixture = fixture();
     let daemon = Daemon::start();
-    let (mut subject, mut busy) = (Subject::start(&place.caller), place.user());
-    daemon.await_attached(&place.library);
+    let (mut caller, mut busy) = (Caller::start(&fixture.caller), fixture.user());
+    daemon.await_attached(&fixture.library);
     for number in 1..FILES {
-        let library = place.directory.path().join(format!("{number}/libcudart.so.12"));
+        let library = fixture.directory.path().join(format!("{number}/libcudart.so.12"));
         fs::create_dir(library.parent().unwrap()).unwrap();
-        fs::copy(&place.library, &library).unwrap();
+        fs::copy(&fixture.library, &library).unwrap();
         chown(&library, Some(1 + number / OF_ONE_OWNER), None).unwrap();
-        subject.tell(&format!("map {}", library.display()));
+        caller.request(&format!("map {}", library.display()));
     }
     let attached = || {
         let libraries = daemon.probes.status().libraries;
@@ -178,9 +174,9 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// What the workload tells of itself, without what differs between any two runs.
-fn run_workload(place: &Place) -> serde_json::Value {
-    let libraries = place.directory.path().join("stand-ins");
+/// The workload's report, without what differs between runs.
+fn run_workload(fixture: &Fixture) -> serde_json::Value {
+    let libraries = fixture.directory.path().join("stand-ins");
     let output = Command::new(built("gpucause-workload"))
         .arg("--libs")
         .arg(&libraries)
@@ -201,17 +197,17 @@ fn run_workload(place: &Place) -> serde_json::Value {
 #[test]
 fn a_workload_that_is_attached_to_again_and_again_does_what_it_does_without() {
     const ATTACHES: usize = 20;
-    let place = place();
+    let fixture = fixture();
     let target = built("gpucause-workload");
     let laid_out = Command::new(&target)
         .arg("lay-out")
-        .arg(place.directory.path().join("stand-ins"))
+        .arg(fixture.directory.path().join("stand-ins"))
         .status()
         .unwrap();
     assert!(laid_out.success());
-    let alone = run_workload(&place);
+    let alone = run_workload(&fixture);
     assert_eq!(alone["calls"]["cudaLaunchKernel"], 60_000);
-    let mut long_lived = place.user();
+    let mut long_lived = fixture.user();
     let pid = long_lived.pid();
     let done = AtomicBool::new(false);
     let mut counted = 0;
@@ -220,7 +216,7 @@ fn a_workload_that_is_attached_to_again_and_again_does_what_it_does_without() {
         let short = scope.spawn(|| {
             let mut runs = 0;
             while !done.load(Ordering::Relaxed) {
-                assert_eq!(run_workload(&place), alone);
+                assert_eq!(run_workload(&fixture), alone);
                 runs += 1;
             }
             runs
@@ -235,7 +231,7 @@ fn a_workload_that_is_attached_to_again_and_again_does_what_it_does_without() {
         });
         for _ in 0..ATTACHES {
             let daemon = Daemon::start();
-            daemon.await_attached(&place.library);
+            daemon.await_attached(&fixture.library);
             eventually(SOON, "calls", || (daemon.calls(pid, "cudaMalloc") > 100).then_some(()));
             counted += daemon.calls(pid, "cudaMalloc");
         }

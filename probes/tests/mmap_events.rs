@@ -21,7 +21,7 @@ use nix::time::{ClockId, clock_gettime};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Held by each test: one of them makes more events than fit, and every test would lose some.
+/// Locked by each test: one of them makes more events than fit, and every test would lose some.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {

@@ -33,10 +33,10 @@ fn real(name: &str) -> PathBuf {
     fs::canonicalize(path).unwrap()
 }
 
-/// Calls or errors by op, as the workload tells them.
+/// Calls or errors by op, as the workload reports them.
 type Truth = BTreeMap<String, u64>;
 
-/// A workload that waits to be told to begin.
+/// A workload that waits for the start signal.
 struct Workload {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
@@ -263,7 +263,7 @@ fn the_driver_hands_out_only_functions_that_are_probed() {
     assert_eq!(found.not_probed.into_iter().collect::<Vec<_>>(), ["cuMemAlloc"]);
 }
 
-/// A Python program that waits to be told to begin; ends with its calls by op.
+/// A Python program that waits for the start signal; reports its calls by op.
 struct Script {
     child: Child,
     output: BufReader<std::process::ChildStdout>,

@@ -31,7 +31,7 @@ mod samples;
 #[allow(dead_code, reason = "made for tests, which need more of it")]
 mod workload;
 
-use exporter::Exporter;
+use exporter::{Exporter, SHARED_FOR};
 use measure::{Memory, cpu_time, memory, quantile};
 use ops::OPS;
 use std::time::{Duration, Instant};
@@ -154,9 +154,7 @@ fn scraped(crowd: &Crowd) {
     let start = memory(exporter.pid());
     let gathered = crowd.gather();
     let looked_at = share(&exporter);
-    let begin = Instant::now();
-    exporter.scrape(FORMATS[1].1);
-    let first = begin.elapsed();
+    let (first, _) = timed_scrape(&exporter, FORMATS[1].1);
     let samples = exporter.samples();
     let series = samples.of("gpucause_cuda_call_duration_seconds_count", &[]).len();
     let counted = samples.count("gpucause_cuda_call_duration_seconds_count", &[]);
@@ -173,9 +171,9 @@ fn scraped(crowd: &Crowd) {
         let mut bytes = 0;
         let mut times: Vec<_> = (0..SCRAPES)
             .map(|_| {
-                let begin = Instant::now();
-                bytes = exporter.scrape(headers).body.len();
-                begin.elapsed()
+                let (time, length) = timed_scrape(&exporter, headers);
+                bytes = length;
+                time
             })
             .collect();
         times.sort_unstable();
@@ -197,12 +195,27 @@ fn scraped(crowd: &Crowd) {
     };
     report("at start", start);
     report("now", memory(exporter.pid()));
-    for scrape in 0..crowd.many_scrapes {
-        let (_, headers) = FORMATS[scrape % FORMATS.len()];
-        exporter.scrape(headers);
+    for number in 0..crowd.many_scrapes {
+        let (_, headers) = FORMATS[number % FORMATS.len()];
+        scrape(&exporter, headers);
     }
     report(&format!("{} scrapes later", crowd.many_scrapes), memory(exporter.pid()));
     drop((gathered, holder));
+}
+
+/// The bytes of a page, which may show a sample that an earlier one has shown.
+fn scrape(exporter: &Exporter, headers: &str) -> usize {
+    let page = http_client::request(exporter.address, "GET", "/metrics", headers);
+    assert_eq!(page.status, 200);
+    page.body.len()
+}
+
+/// How long a page with a sample of its own takes, and its bytes.
+fn timed_scrape(exporter: &Exporter, headers: &str) -> (Duration, usize) {
+    std::thread::sleep(SHARED_FOR);
+    let begin = Instant::now();
+    let bytes = scrape(exporter, headers);
+    (begin.elapsed(), bytes)
 }
 
 /// Part of one core that the daemon takes while nobody scrapes.

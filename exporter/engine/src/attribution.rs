@@ -1,120 +1,118 @@
 //! Charges causes with the time that they took.
 //!
-//! A cause is named an evaluation or more after it began: a first small loss may pass, and some effects need many calls to be seen.
-//! When it is named it is charged with what it took in the evaluations before as well, as far as they are remembered, the process had
-//! warmed up and no other cause was charged with it. A call that hangs is charged from its beginning.
+//! A cause is reported one tick or more after it began: a first small loss is pending, and some effects show only over many calls.
+//! It is then also charged with what it took in earlier ticks, as far as their snapshots are kept, the process had warmed up and no
+//! other cause was charged. A call that hangs is charged from its beginning.
 
 use std::collections::HashMap;
 
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::{Nanos, ProcId, Tid};
 
-use crate::case::{Scene, Subject};
+use crate::baseline::Baseline;
 use crate::chain::Effect;
+use crate::chain_store::{ChainStore, Cost, Status};
 use crate::charged::Charged;
+use crate::context::{Context, Process};
 use crate::delta::Delta;
+use crate::detection::Detection;
 use crate::divide::{Span, at_most, less, lost, part, within};
 use crate::effect::Phases;
 use crate::engine::Moment;
-use crate::finding::Finding;
-use crate::ledger::{Cost, Ledger, Standing};
 use crate::long_calls::LongCalls;
 use crate::losses;
-use crate::past::Past;
 
-/// What is charged at one evaluation.
+/// What is charged at one tick.
 #[derive(Debug)]
 pub(crate) struct Attribution<'a> {
-    /// The evaluations before, the last at the end.
-    pub(crate) past: &'a [Past],
-    /// This one.
+    /// The latest is last.
+    pub(crate) baselines: &'a [Baseline],
     pub(crate) moment: &'a Moment,
-    /// Its number.
-    pub(crate) look: u64,
-    pub(crate) ledger: &'a mut Ledger,
+    pub(crate) tick: u64,
+    pub(crate) store: &'a mut ChainStore,
     pub(crate) charged: &'a mut Charged,
     pub(crate) long_calls: &'a mut LongCalls,
 }
 
 impl Attribution<'_> {
     /// Charges the causes that were found for one process.
-    pub(crate) fn charge(&mut self, scene: &Scene<'_>, found: Vec<Finding>) {
+    pub(crate) fn charge(&mut self, context: &Context<'_>, found: Vec<Detection>) {
         let (now, unix) = (self.moment.snapshot.taken_at, self.moment.unix_seconds);
-        let mut named = Vec::with_capacity(found.len());
-        // Even what may pass is not another's.
+        let mut active = Vec::with_capacity(found.len());
+        // No other cause is charged with the time of a pending detection.
         let mut pending: HashMap<Tid, TimeAccount> = HashMap::new();
-        for finding in found {
-            let Some(subject) = scene.subjects.get(finding.subject) else { continue };
-            match self.ledger.standing(scene, &finding, (self.look, now)) {
-                Standing::Pending => {
-                    if let Some(tid) = finding.tid {
-                        pending.entry(tid).or_default().merge(&finding.taken);
+        for detection in found {
+            let Some(process) = context.processes.get(detection.process) else { continue };
+            match self.store.status(context, &detection, (self.tick, now)) {
+                Status::Pending => {
+                    if let Some(tid) = detection.tid {
+                        pending.entry(tid).or_default().merge(&detection.taken);
                     }
                 }
-                Standing::Named { unseen } => {
-                    if let Some(tid) = finding.tid {
-                        self.charged.add(subject.now.id, self.look, tid, &finding.taken);
+                Status::Active { unseen } => {
+                    if let Some(tid) = detection.tid {
+                        self.charged.add(process.now.id, self.tick, tid, &detection.taken);
                     }
-                    named.push((subject, finding, unseen));
+                    active.push((process, detection, unseen));
                 }
             }
         }
-        for (subject, finding, unseen) in named {
-            let cost = match finding.effect {
-                Effect::Hang => self.cost_of_hang(subject, &finding),
-                _ => self.cost(subject, &finding, unseen, &pending),
+        for (process, detection, unseen) in active {
+            let cost = match detection.effect {
+                Effect::Hang => self.cost_of_hang(process, &detection),
+                _ => self.cost(process, &detection, unseen, &pending),
             };
-            self.ledger.take(scene, finding, cost, (self.look, now, unix));
+            self.store.record(context, detection, cost, (self.tick, now, unix));
         }
     }
 
     /// What a cause cost since its chain was last charged.
     fn cost(
         &mut self,
-        subject: &Subject<'_>,
-        finding: &Finding,
+        process: &Process<'_>,
+        detection: &Detection,
         unseen: u64,
         pending: &HashMap<Tid, TimeAccount>,
     ) -> Cost {
-        let since = (unseen > 0).then(|| since(self.past, subject, unseen)).flatten();
-        let Some((past, looks)) = since else {
-            return cost(finding, &subject.short, &finding.taken);
+        let since = (unseen > 0).then(|| since(self.baselines, process, unseen)).flatten();
+        let Some((baseline, ticks)) = since else {
+            return cost(detection, &process.short, &detection.taken);
         };
-        let delta = past.delta(&self.moment.snapshot, subject.now);
-        let throttled = past.throttled(&self.moment.throttled_cgroups, subject.now.id);
-        let own = |delta: &Delta<'_>| finding.tid.and_then(|tid| delta.thread(tid));
-        let mut taken = *finding.taken;
-        if let (Some(thread), Some((claim, phases))) = (own(&delta), finding.claim) {
+        let delta = baseline.delta(&self.moment.snapshot, process.now);
+        let throttled = baseline.throttled(&self.moment.throttled_cgroups, process.now.id);
+        let own = |delta: &Delta<'_>| detection.tid.and_then(|tid| delta.thread(tid));
+        let mut taken = *detection.taken;
+        if let (Some(thread), Some((claim, phases))) = (own(&delta), detection.claim) {
             let all = claim(&Span { delta: &delta, throttled }, &thread, phases);
-            let now = |short| claim(&subject.span(), &short, phases);
-            let earlier = less(all, &own(&subject.short).map(now).unwrap_or_default());
-            let first = self.look.saturating_sub(looks);
+            let now = |short| claim(&process.span(), &short, phases);
+            let earlier = less(all, &own(&process.short).map(now).unwrap_or_default());
+            let first = self.tick.saturating_sub(ticks);
             let left = pending.get(&thread.tid).map_or(thread.time, |own| less(thread.time, own));
             let whole = (left, delta.wall, first);
-            taken.merge(&self.add_earlier(subject.now.id, thread.tid, earlier, whole));
+            taken.merge(&self.add_earlier(process.now.id, thread.tid, earlier, whole));
         }
-        cost(finding, &delta, &taken)
+        cost(detection, &delta, &taken)
     }
 
-    /// What a call that hangs cost since its chain was last charged: of a new one, since the call began.
-    fn cost_of_hang(&mut self, subject: &Subject<'_>, finding: &Finding) -> Cost {
-        let (process, now) = (subject.now.id, self.moment.snapshot.taken_at);
-        let thread = subject.now.dispatchers.iter().find(|own| Some(own.tid) == finding.tid);
-        let mut taken = *finding.taken;
-        if let (Some(thread), Some((_, Phases::Only(phase)))) = (thread, finding.claim)
-            && let Some(whole) = self.long_calls.since(process, thread, now)
+    /// What a hang cost since its chain was last charged; for a new chain, since the call began.
+    fn cost_of_hang(&mut self, process: &Process<'_>, detection: &Detection) -> Cost {
+        let (id, now) = (process.now.id, self.moment.snapshot.taken_at);
+        let thread = process.now.dispatchers.iter().find(|own| Some(own.tid) == detection.tid);
+        let mut taken = *detection.taken;
+        if let (Some(thread), Some((_, Phases::Only(phase)))) = (thread, detection.claim)
+            && let Some(whole) = self.long_calls.since(id, thread, now)
             && let Some((_, age)) = thread.inflight
         {
-            let in_call = less(part(&whole.0, |own, _| own == phase), &finding.taken);
-            // In the evaluation in which it began there may have been others of its kind.
-            let earlier = at_most(in_call, age.less(finding.taken.total()));
-            taken.merge(&self.add_earlier(process, thread.tid, earlier, whole));
-            self.long_calls.charged(process, thread.tid);
+            let in_call = less(part(&whole.0, |own, _| own == phase), &detection.taken);
+            // The window in which it began may have other calls of its phase.
+            let earlier = at_most(in_call, age.less(detection.taken.total()));
+            taken.merge(&self.add_earlier(id, thread.tid, earlier, whole));
+            self.long_calls.set_charged(id, thread.tid);
         }
-        cost(finding, &subject.short, &taken)
+        cost(detection, &process.short, &taken)
     }
 
-    /// Charges a cause with a part of what a thread did from an evaluation on, as far as nobody was charged with it.
+    /// Charges a cause with earlier time of a thread that no cause was charged with.
     fn add_earlier(
         &mut self,
         process: ProcId,
@@ -125,21 +123,24 @@ impl Attribution<'_> {
         let left = less(time, &self.charged.of_thread(process, first, tid));
         let wall = wall.less(self.charged.total(process, first));
         let earlier = at_most(within(earlier, &left), wall);
-        self.charged.add(process, self.look, tid, &earlier);
+        self.charged.add(process, self.tick, tid, &earlier);
         earlier
     }
 }
 
-/// The evaluation from which on a cause is to be charged, and how many evaluations before this one that is.
-fn since<'a>(past: &'a [Past], subject: &Subject<'_>, unseen: u64) -> Option<(&'a Past, u64)> {
-    let looks = unseen.min(subject.settled_looks.into());
-    let begun = past.iter().rev().zip(0..);
-    let begun = begun.take_while(|&(past, before)| before <= looks && past.knows(subject.now));
-    begun.last().filter(|&(_, looks)| looks > 0)
+/// The snapshot since which a cause is charged, and how many ticks ago it was the latest.
+fn since<'a>(
+    baselines: &'a [Baseline],
+    process: &Process<'_>,
+    unseen: u64,
+) -> Option<(&'a Baseline, u64)> {
+    let ticks = unseen.min(process.warm_ticks.into());
+    let known = baselines.iter().rev().zip(0..);
+    let known = known.take_while(|&(baseline, ago)| ago <= ticks && baseline.knows(process.now));
+    known.last().filter(|&(_, ticks)| ticks > 0)
 }
 
-/// Time that was taken in a window, as a cost.
-fn cost(finding: &Finding, window: &Delta<'_>, taken: &TimeAccount) -> Cost {
-    let (attributed, lost) = (taken.total(), lost(finding.cause, taken));
-    Cost { attributed, lost, losses: losses::of(window, finding, lost) }
+fn cost(detection: &Detection, window: &Delta<'_>, taken: &TimeAccount) -> Cost {
+    let (attributed, lost) = (taken.total(), lost(detection.cause, taken));
+    Cost { attributed, lost, losses: losses::of(window, detection, lost) }
 }

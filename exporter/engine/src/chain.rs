@@ -1,4 +1,4 @@
-//! What a chain is, as `/api/v1/chains`, `explain` and the metrics show it.
+//! The chain as shown by `/api/v1/chains`, `explain` and the metrics.
 
 mod evidence;
 mod place;
@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tell::number;
+use crate::template::number;
 use crate::utc::utc;
 
 pub use evidence::Evidence;
@@ -40,7 +40,7 @@ macro_rules! labelled {
 }
 
 labelled! {
-    /// What went wrong on the host.
+    /// What keeps the host from feeding the GPU.
     Cause {
         /// Another task had the CPU.
         CpuPreemption = "cpu_preemption",
@@ -50,27 +50,27 @@ labelled! {
         LockWait = "lock_wait",
         /// The thread waited for a disk.
         BlockIo = "block_io",
-        /// The thread waited for pages, or gave memory back for others.
+        /// The thread waited for pages, or reclaimed memory.
         PageFault = "page_fault",
         /// The workers that prepare data did not keep up.
         DataloaderStarvation = "dataloader_starvation",
         /// The program waits for the GPU after nearly every launch.
         ImplicitSync = "implicit_sync",
-        /// Device memory is taken and given back all the time.
+        /// Device memory is allocated and freed all the time.
         AllocatorChurn = "allocator_churn",
-        /// Device memory grows without end.
+        /// Device memory in use only grows.
         MemoryLeak = "memory_leak",
-        /// CUDA graphs are captured and built again and again.
+        /// CUDA graphs are captured and built repeatedly.
         GraphRecapture = "graph_recapture",
         /// Another rank comes late to collectives.
         NcclLateRank = "nccl_late_rank",
-        /// The GPU runs below its clock.
+        /// The GPU is clock-throttled.
         ClockThrottling = "clock_throttling",
-        /// The kernel killed a process for memory.
+        /// The OOM killer killed a process.
         OomKill = "oom_kill",
-        /// The cgroup's CPU limit stopped the thread.
+        /// The cgroup's CPU limit throttled the thread.
         NoisyCgroup = "noisy_cgroup",
-        /// Kernels are launched for the first time and loaded for that.
+        /// Kernels are launched for the first time, which loads them.
         ColdStart = "cold_start",
         /// The copies are large.
         LargeCopy = "large_copy",
@@ -80,15 +80,14 @@ labelled! {
 }
 
 impl Cause {
-    /// Whether it takes time from feeding a GPU as long as it lasts: a leak does not until memory runs out, and a process that
-    /// was killed has no time left.
+    /// Whether it takes GPU-feeding time while it lasts: a leak does not until memory runs out, and a killed process has none.
     #[must_use]
     pub const fn takes_time(self) -> bool {
         !matches!(self, Self::MemoryLeak | Self::OomKill)
     }
 
-    /// Whether what it takes can be lost: the victim is off the CPU in a state that [is
-    /// lost](gpucause_abi::state::State::is_lost_in).
+    /// Whether the time that it takes can be lost: the victim is off the CPU in a [lost
+    /// state](gpucause_abi::state::State::is_lost_in).
     #[must_use]
     pub const fn loses_time(self) -> bool {
         matches!(
@@ -105,31 +104,31 @@ impl Cause {
 }
 
 labelled! {
-    /// What the GPU was kept waiting by.
+    /// How the GPU-feeding thread was slowed.
     Effect {
-        /// A launch in a hundred takes far longer than the others, or fewer do and cost much time off the CPU.
+        /// One launch in a hundred is far slower than the others, or fewer are and cost much time off the CPU.
         LaunchTail = "launch_tail",
         /// Fewer launches than before.
         LaunchRateDrop = "launch_rate_drop",
         /// The thread is off the CPU between launches.
         LaunchGap = "launch_gap",
-        /// Copies take far longer than others, or most of the time.
+        /// Some copies are far slower than others, or copies take much of the time.
         CopyTail = "copy_tail",
-        /// Taking device memory takes its time.
+        /// Device memory allocation is slow.
         AllocTail = "alloc_tail",
-        /// Nearly every launch is waited for.
+        /// The program waits for the GPU after nearly every launch.
         SyncStorm = "sync_storm",
         /// A call does not return.
         Hang = "hang",
         /// Device memory in use only grows.
         MemoryGrowth = "memory_growth",
-        /// A process was ended from outside.
+        /// A process was killed.
         ProcessKilled = "process_killed",
     }
 }
 
 labelled! {
-    /// How much of its time the cause took from the GPU-feeding thread; see [`Severities`](crate::settings::Severities).
+    /// How much of the GPU-feeding thread's time the cause took; see [`Severities`](crate::settings::Severities).
     Severity {
         /// Worth knowing.
         Low = "low",
@@ -147,11 +146,11 @@ labelled! {
 pub struct Victim {
     /// Its process.
     pub pid: u32,
-    /// The thread; that of the process's leader when the effect is the whole process's.
+    /// The thread; the leader when the effect concerns the whole process.
     pub tid: u32,
     /// Name of the process.
     pub comm: String,
-    /// When the process started, in seconds on the boot-time clock: with the PID it names one process and no other.
+    /// Start of the process, in seconds on the boot-time clock: unique together with the PID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<f64>,
     /// Where it runs.
@@ -159,58 +158,58 @@ pub struct Victim {
     pub place: Place,
 }
 
-/// Who is to blame.
+/// The task that caused it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Culprit {
     /// Its process.
     pub pid: u32,
-    /// Its name: of a thread of the victim's own process, the thread's.
+    /// Its name; the thread's name for a thread of the victim's own process.
     pub comm: String,
     /// Where it runs.
     #[serde(flatten)]
     pub place: Place,
 }
 
-/// One arrow of a chain.
+/// One step of a chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// Who or what acts.
+    /// Who or what causes it.
     pub from: String,
-    /// On whom or what.
+    /// Who or what is affected.
     pub to: String,
-    /// By what.
+    /// How.
     pub mechanism: String,
-    /// For how long, in seconds, in the last window that showed it.
+    /// For how long, in seconds, in the chain's last window.
     pub seconds: f64,
 }
 
-/// Share of an effect from which on it is said that no cause explains it.
+/// Smallest unexplained share that the sentence mentions.
 const WORTH_SAYING: f64 = 0.05;
 
-/// One finding, from when it was first to when it was last seen.
+/// A causal chain, from its first to its last detection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chain {
-    /// Names the chain, on metrics, in answers and in alerts.
+    /// Id of the chain in metrics, answers and alerts.
     pub id: String,
     /// The cause.
     pub cause: Cause,
     /// The effect.
     pub effect: Effect,
-    /// The worst that it was.
+    /// Highest severity so far.
     pub severity: Severity,
-    /// Who suffered.
+    /// The thread that lost time.
     pub victim: Victim,
-    /// Who is to blame, when that is somebody.
+    /// The task that took it, if known.
     pub culprit: Option<Culprit>,
-    /// Share of the effect that the cause explains, 0 to 1, in the last window that showed it.
+    /// Share of the effect that the cause explains, 0 to 1, in its last window.
     pub explained: f64,
-    /// GPU-feeding time lost, in seconds, in all: the part of the [attributed time](Self::attributed_seconds) in states that
-    /// [are lost](gpucause_abi::state::State::is_lost_in).
+    /// Total GPU-feeding time lost, in seconds: the part of the [attributed time](Self::attributed_seconds) in [lost
+    /// states](gpucause_abi::state::State::is_lost_in).
     pub lost_seconds: f64,
-    /// Who took the time lost, who took most first; what they do not add up to was taken by nobody who is known.
+    /// Who took the lost time, most first; the rest has no known culprit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<Loss>,
-    /// The numbers behind it, in the last window that showed it, and the time attributed, in all.
+    /// The numbers behind it in its last window, and the total time attributed.
     pub evidence: Evidence,
     /// From the culprit to the effect.
     pub path: Vec<Step>,
@@ -228,34 +227,34 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The name of the time attributed among the evidence.
+    /// Evidence key of the attributed time.
     pub const ATTRIBUTED: &str = "attributed_seconds";
 
-    /// The victim's time that the cause took, in seconds, in all, lost or not: a program that waits for the GPU after each
-    /// launch is on a CPU or in that wait, and neither is lost. Chains of old nodes have no other number than the time lost.
+    /// Total time of the victim that the cause took, in seconds, lost or not: an implicit sync, for example, runs or waits for
+    /// the GPU, and neither is lost. Chains of old nodes only have the lost time.
     #[must_use]
     pub fn attributed_seconds(&self) -> f64 {
         self.evidence.get(Self::ATTRIBUTED).unwrap_or(self.lost_seconds)
     }
 
-    /// The name of the share of the effect that no cause explains, among the evidence.
+    /// Evidence key of the share of the effect that no cause explains.
     pub const UNEXPLAINED: &str = "unexplained_share";
 
-    /// What no cause explains of the effect, in words; empty where that is too little to act on.
+    /// The clause about the unexplained share; empty when it is too small to act on.
     #[must_use]
-    pub fn unexplained(&self) -> String {
+    pub(crate) fn unexplained(&self) -> String {
         match self.evidence.get(Self::UNEXPLAINED) {
             Some(share) if share >= WORTH_SAYING && self.cause != Cause::Unexplained => {
-                format!(" No cause explains {} of it.", number(share, "percent"))
+                format!(" {} of the effect is unexplained.", number(share, "percent"))
             }
             _ => String::new(),
         }
     }
 
-    /// The name of the length of the last window that showed it, among the evidence.
+    /// Evidence key of the length of the last window.
     pub const WINDOW: &str = "window_seconds";
 
-    /// Of which time the numbers are, and whether the chain is ongoing or has ended, in words.
+    /// The clause about the window, and whether the chain is ongoing or has ended.
     #[must_use]
     pub fn when(&self) -> String {
         let (first, last) = (utc(self.first_seen, true), utc(self.last_seen, true));
@@ -267,7 +266,7 @@ impl Chain {
         };
         let since = match self.ongoing {
             Some(true) => "ongoing since ",
-            Some(false) => "ended then, after it began at ",
+            Some(false) => "ended then; first seen at ",
             None => "first seen at ",
         };
         when.extend(window);
@@ -275,7 +274,7 @@ impl Chain {
         when
     }
 
-    /// The chain of an old recording, whose lost seconds were all that the cause took, as it is recorded now.
+    /// Converts a chain of an old recording, whose lost seconds are all time that the cause took.
     #[must_use]
     pub fn upgraded(mut self) -> Self {
         if self.evidence.get(Self::ATTRIBUTED).is_none() {

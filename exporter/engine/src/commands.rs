@@ -1,20 +1,20 @@
-//! What to run against a chain, with the PIDs, units and CPUs that it names.
+//! Commands for the fix of a chain, with its PIDs, units and CPUs.
 
 use std::collections::BTreeSet;
 
 use crate::chain::{Cause, Chain, Culprit, Effect, Place};
 
-/// CPUs that are read from a list: more than any kernel has.
-const MOST_CPUS: u32 = 8192;
+/// Bound on CPU numbers: more than any kernel supports.
+const MAX_CPUS: u32 = 8192;
 
-/// The advice, and the commands after it.
+/// The advice followed by the commands.
 pub(crate) fn with(advice: &str, chain: &Chain, online: &str) -> String {
     let commands = of(chain, online);
     let commands: Vec<_> = commands.iter().map(|command| format!("`{command}`")).collect();
     format!("{advice} Run: {}.", commands.join(", "))
 }
 
-/// Commands for the cause, the one that changes least first. `online` are the CPUs of the host.
+/// Commands for the cause, the least invasive first. `online` are the CPUs of the host.
 fn of(chain: &Chain, online: &str) -> Vec<String> {
     let (pid, tid) = (chain.victim.pid, chain.victim.tid);
     let culprit = chain.culprit.as_ref();
@@ -24,17 +24,23 @@ fn of(chain: &Chain, online: &str) -> Vec<String> {
     match chain.cause {
         Cause::CpuPreemption | Cause::RunqueueWait => match culprit {
             Some(culprit) => apart(culprit, &chain.victim.place, online),
-            None => vec![format!("renice -n -10 -p {tid}"), format!("taskset -acp {pid}")],
+            None if chain.evidence.get("idle_share").is_some_and(|share| share >= 0.5) => {
+                vec!["grep -E '^cpu' /proc/stat".into(), "cpupower idle-info".into()]
+            }
+            None => vec![
+                "ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -n 20".into(),
+                format!("renice -n -10 -p {tid}"),
+            ],
         },
         Cause::NoisyCgroup => limit(&chain.victim.place, pid),
         Cause::LockWait => {
             vec![format!("py-spy dump --native --pid {pid}"), stacks(pid)]
         }
-        Cause::BlockIo => vec![format!("ionice -c 2 -n 0 -p {tid}"), record(pid)],
+        Cause::BlockIo => vec![format!("ls -l /proc/{pid}/fd"), record(pid)],
         Cause::PageFault => vec![format!("grep -E 'VmRSS|VmSwap' /proc/{pid}/status"), record(pid)],
         Cause::DataloaderStarvation => {
             let worker = culprit.map_or(pid, |worker| worker.pid);
-            vec![format!("py-spy dump --pid {worker}"), format!("ionice -c 2 -n 0 -p {worker}")]
+            vec![format!("py-spy dump --pid {worker}"), format!("ls -l /proc/{worker}/fd")]
         }
         Cause::NcclLateRank => {
             let late = culprit.map_or(pid, |late| late.pid);
@@ -65,12 +71,12 @@ fn stacks(pid: u32) -> String {
     format!("gdb -p {pid} -batch -ex 'thread apply all bt'")
 }
 
-/// Keeps the culprit off the victim's CPUs; where those are all, on the last one.
+/// Moves the culprit off the victim's CPUs; to the last CPU if the victim may use all.
 fn apart(culprit: &Culprit, victim: &Place, online: &str) -> Vec<String> {
     let (all, theirs) = (cpus(online), cpus(&victim.cpus));
     let allowed = cpus(&culprit.place.cpus);
     let others: BTreeSet<u32> = all.difference(&theirs).copied().collect();
-    let room = if all.len() < 2 || theirs.is_empty() {
+    let target = if all.len() < 2 || theirs.is_empty() {
         BTreeSet::new()
     } else if others.is_empty() {
         all.iter().next_back().copied().into_iter().collect()
@@ -78,64 +84,69 @@ fn apart(culprit: &Culprit, victim: &Place, online: &str) -> Vec<String> {
         others
     };
     let mut commands = Vec::new();
-    // One that is there already is not moved.
-    if !room.is_empty() && allowed != room {
-        let room = list(&room);
-        commands.push(format!("taskset -acp {room} {}", culprit.pid));
-        // What moves the culprit's unit must not move the victim.
+    // The culprit may be there already.
+    if !target.is_empty() && allowed != target {
+        let target = list(&target);
+        commands.push(format!("taskset -acp {target} {}", culprit.pid));
+        // Moving the culprit's unit must not move the victim.
         if let Some(unit) = service(&culprit.place).filter(|_| culprit.place.unit != victim.unit) {
-            commands.push(format!("systemctl set-property --runtime {unit} AllowedCPUs={room}"));
+            commands.push(format!("systemctl set-property --runtime {unit} AllowedCPUs={target}"));
         }
     }
-    commands.push(format!("renice -n 19 -p {}", culprit.pid));
+    // Priorities only count within a cgroup; between cgroups their weights do.
+    if commands.is_empty() || culprit.place.cgroup == victim.cgroup {
+        commands.push(format!("renice -n 19 -p {}", culprit.pid));
+    }
     commands
 }
 
-/// Takes the CPU limit away where systemd set it; else shows it.
+/// Shows the CPU limit and removes it, through systemd if it set it.
 fn limit(place: &Place, pid: u32) -> Vec<String> {
     let mut commands: Vec<String> = service(place)
         .map(|unit| format!("systemctl set-property --runtime {unit} CPUQuota="))
         .into_iter()
         .collect();
-    let path = format!("/sys/fs/cgroup{}/cpu.max", place.cgroup);
-    commands.extend(quoted(&path).filter(|_| !place.cgroup.is_empty()).map(|p| format!("cat {p}")));
+    let file = quoted(&place.cpu_limit);
+    let none = if place.cpu_limit.ends_with("cpu.max") { "max" } else { "-1" };
+    commands.extend(file.iter().map(|file| format!("cat {file}")));
+    commands.extend(file.map(|file| format!("echo {none} > {file}")));
     if commands.is_empty() {
         commands.push(format!("cat /proc/{pid}/cgroup"));
     }
     commands
 }
 
-/// The unit's name, quoted, where it is a service of its own and not all that a user runs.
+/// The unit's quoted name, if it is a service and not a user's whole session.
 fn service(place: &Place) -> Option<String> {
     let is_own = place.unit.ends_with(".service") && !place.unit.starts_with("user@");
     quoted(&place.unit).filter(|_| is_own)
 }
 
-/// As one word for a shell; nothing for what no shell is to be given: an option, or text that shows as another.
+/// One shell word; `None` for what is unsafe in a command: an option, or text that displays as something else.
 fn quoted(word: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
     let shows = |c: char| c == ' ' || c.is_ascii_graphic();
     match word {
         "" => None,
-        // The commands stand between backticks.
+        // Commands are printed between backticks.
         word if word.starts_with('-') || word.contains('`') || !word.chars().all(shows) => None,
         word if word.chars().all(is_plain) => Some(word.to_owned()),
         word => Some(format!("'{}'", word.replace('\'', r"'\''"))),
     }
 }
 
-/// The CPUs of a list such as `0-3,8`; none of what is no list.
+/// The CPUs of a list such as `0-3,8`; empty if invalid.
 fn cpus(text: &str) -> BTreeSet<u32> {
     let range = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let (from, to) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
-        (from <= to && to < MOST_CPUS).then_some(from..=to)
+        (from <= to && to < MAX_CPUS).then_some(from..=to)
     };
     let ranges: Option<Vec<_>> = text.trim().split(',').map(range).collect();
     ranges.into_iter().flatten().flatten().collect()
 }
 
-/// A list of CPUs, ranges put together.
+/// A list of CPUs such as `0-3,8`.
 fn list(cpus: &BTreeSet<u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &cpu in cpus {
@@ -155,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cpus_are_read_and_written_as_the_kernel_does() {
+    fn lists_of_cpus_have_the_format_of_the_kernel() {
         for text in ["0", "0-3", "0-3,8", "1,3,5-6"] {
             assert_eq!(list(&cpus(text)), text);
         }
@@ -165,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_name_is_one_word_or_none() {
+    fn a_hostile_name_is_quoted_or_left_out() {
         assert_eq!(quoted("fluent-bit.service").as_deref(), Some("fluent-bit.service"));
         assert_eq!(quoted("a b.service").as_deref(), Some("'a b.service'"));
         assert_eq!(quoted("$(reboot).service").as_deref(), Some("'$(reboot).service'"));
@@ -176,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_culprit_is_kept_off_the_victims_cpus_and_is_not_moved_twice() {
+    fn a_culprit_is_moved_off_the_victims_cpus_once() {
         let place = |unit: &str, cpus: &str| Place {
             unit: unit.into(),
             cpus: cpus.into(),

@@ -1,4 +1,4 @@
-//! What happened to one process between two snapshots. Counters that went back, as after a restart, count as nothing.
+//! Deltas of one process between two snapshots. Counters that decrease, as after a restart, give 0.
 
 mod call;
 mod thread;
@@ -13,8 +13,8 @@ use gpucause_abi::snapshot::{DispatcherSnapshot, LaunchSampling, ProcessSnapshot
 use gpucause_abi::state::Reason;
 use gpucause_abi::{Nanos, Tid};
 
+use crate::baseline::{ProcessBaseline, ThreadBaseline};
 use crate::effect::{ratio, total};
-use crate::past::{Before, ThreadBefore};
 
 pub(crate) use call::CallDelta;
 pub(crate) use thread::ThreadDelta;
@@ -23,14 +23,14 @@ pub(crate) use values::Values;
 /// `cudaErrorMemoryAllocation` and `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;
 
-/// Accounts of one process over one window.
+/// Activity of one process in one window.
 #[derive(Debug, Default)]
 pub(crate) struct Delta<'a> {
     /// Length of the window.
     pub(crate) wall: Nanos,
-    before: Option<&'a Before>,
+    baseline: Option<&'a ProcessBaseline>,
     now: Option<&'a ProcessSnapshot>,
-    // Made when they are asked for: of the longer of two windows hardly anything is.
+    // Computed on first use: most of the long window is never needed.
     calls: OnceCell<Vec<CallDelta<'a>>>,
     threads: OnceCell<Vec<ThreadDelta>>,
     waits: OnceCell<Vec<Wait>>,
@@ -38,10 +38,10 @@ pub(crate) struct Delta<'a> {
     launches: OnceCell<(LaunchOps, u64)>,
 }
 
-/// Share of a window that launches may have gone unobserved for when their count is taken for whole.
-const MOST_UNOBSERVED: f64 = 0.02;
+/// Largest unobserved share of a window whose launch count is taken as complete.
+const MAX_UNOBSERVED: f64 = 0.02;
 
-/// The entry that belongs to one of a later list, where it was last or elsewhere.
+/// Finds the matching entry of a previous list, first at the same index.
 fn entry<T>(earlier: &[T], index: usize, same: impl Fn(&T) -> bool) -> Option<&T> {
     earlier
         .get(index)
@@ -50,43 +50,43 @@ fn entry<T>(earlier: &[T], index: usize, same: impl Fn(&T) -> bool) -> Option<&T
 }
 
 impl<'a> Delta<'a> {
-    /// What `now` has more than `before`; all of it when there is no before.
+    /// The increase from `baseline` to `now`; all of `now` without a baseline.
     pub(crate) fn between(
-        before: Option<&'a Before>,
+        baseline: Option<&'a ProcessBaseline>,
         now: &'a ProcessSnapshot,
         wall: Nanos,
     ) -> Self {
-        Self { wall, before, now: Some(now), ..Self::default() }
+        Self { wall, baseline, now: Some(now), ..Self::default() }
     }
 
-    /// Calls by op and coldness.
     pub(crate) fn calls(&self) -> &[CallDelta<'a>] {
         self.calls.get_or_init(|| {
             let Some(now) = self.now else { return Vec::new() };
             let mut calls = Vec::with_capacity(now.calls.len());
-            let of = |(index, call)| CallDelta::of(self.before, now, index, call);
+            let of = |(index, call)| CallDelta::of(self.baseline, now, index, call);
             calls.extend(now.calls.iter().enumerate().filter_map(of));
             calls
         })
     }
 
-    /// Dispatcher threads, those that ended in the window as one.
+    /// Dispatcher threads; those that ended in the window are combined into one.
     pub(crate) fn threads(&self) -> &[ThreadDelta] {
         self.threads.get_or_init(|| {
             let Some(now) = self.now else { return Vec::new() };
             let of = |(index, thread): (usize, &DispatcherSnapshot)| {
-                let same = |earlier: &ThreadBefore| earlier.tid == thread.tid;
-                let earlier = self.before.and_then(|before| entry(&before.threads, index, same));
+                let same = |earlier: &ThreadBaseline| earlier.tid == thread.tid;
+                let earlier =
+                    self.baseline.and_then(|baseline| entry(&baseline.threads, index, same));
                 thread::since(earlier, thread, self.wall)
             };
             let mut threads = Vec::with_capacity(now.dispatchers.len() + 1);
             threads.extend(now.dispatchers.iter().enumerate().filter_map(of));
-            threads.extend(thread::ended(self.before, now, &threads, self.wall));
+            threads.extend(thread::ended(self.baseline, now, &threads, self.wall));
             threads
         })
     }
 
-    /// One dispatcher thread that lives, without a look at the others where nobody has asked for them.
+    /// One dispatcher thread, without computing the others.
     pub(crate) fn thread(&self, tid: Tid) -> Option<ThreadDelta> {
         if let Some(threads) = self.threads.get() {
             return threads.iter().find(|thread| thread.tid == tid).copied();
@@ -94,60 +94,58 @@ impl<'a> Delta<'a> {
         let Some(now) = self.now?.dispatchers.iter().find(|thread| thread.tid == tid) else {
             return self.threads().iter().find(|thread| thread.tid == tid).copied();
         };
-        let before = self.before.and_then(|before| before.threads.iter().find(|t| t.tid == tid));
-        thread::since(before, now, self.wall)
+        let baseline =
+            self.baseline.and_then(|baseline| baseline.threads.iter().find(|t| t.tid == tid));
+        thread::since(baseline, now, self.wall)
     }
 
     /// The main thread of a worker.
     pub(crate) fn worker(&self) -> Option<ThreadDelta> {
-        let before = self.before.and_then(|before| before.worker.as_deref());
-        self.now?.worker.as_deref().and_then(|now| thread::since(before, now, self.wall))
+        let baseline = self.baseline.and_then(|baseline| baseline.worker.as_deref());
+        self.now?.worker.as_deref().and_then(|now| thread::since(baseline, now, self.wall))
     }
 
-    /// Device memory taken, in bytes.
+    /// Device memory allocated, in bytes.
     pub(crate) fn allocated(&self) -> u64 {
         let now = self.now.map_or(0, |now| now.memory.allocated);
-        now.saturating_sub(self.before.map_or(0, |before| before.allocated))
+        now.saturating_sub(self.baseline.map_or(0, |baseline| baseline.allocated))
     }
 
-    /// Times that the kernel chose the process to be killed for lack of memory.
+    /// How often the OOM killer chose the process.
     pub(crate) fn oom_kills(&self) -> u64 {
         let now = self.now.map_or(0, |now| now.host.oom_kills);
-        now.saturating_sub(self.before.map_or(0, |before| before.oom_kills))
+        now.saturating_sub(self.baseline.map_or(0, |baseline| baseline.oom_kills))
     }
 
-    /// Copies by kind and size class: how many, and what they took together.
+    /// Copies by kind and size class: count and total time.
     pub(crate) fn copies(&self) -> impl Iterator<Item = (CopyKind, u16, u64, Nanos)> {
         let copies = self.now.into_iter().flat_map(|now| now.copies.iter().enumerate());
         copies.map(|(index, (kind, class, durations))| {
             let same = |(k, c, _): &(CopyKind, u16, Histogram)| (k, c) == (kind, class);
-            let earlier = self.before.and_then(|before| entry(&before.copies, index, same));
+            let earlier = self.baseline.and_then(|baseline| entry(&baseline.copies, index, same));
             let (count, sum) = earlier.map_or((0, Nanos(0)), |e| (e.2.count(), e.2.sum));
             (*kind, *class, durations.count().saturating_sub(count), durations.sum.less(sum))
         })
     }
 
-    /// From launch to launch.
     pub(crate) fn launch_gap(&self) -> &Values {
-        let before = self.before.map(|before| &before.launch_gap);
-        let since = || self.now.map(|now| Values::since(before, &now.launch_gap));
+        let baseline = self.baseline.map(|baseline| &baseline.launch_gap);
+        let since = || self.now.map(|now| Values::since(baseline, &now.launch_gap));
         self.launch_gap.get_or_init(|| since().unwrap_or_default())
     }
 
-    /// How long threads of its parent waited until this process woke them.
+    /// Total time of its parent's waits that this process ended.
     pub(crate) fn ended_waits(&self) -> Nanos {
         let now = self.now.map_or(Nanos(0), |now| now.ended_waits);
-        now.less(self.before.map_or(Nanos(0), |before| before.ended_waits))
+        now.less(self.baseline.map_or(Nanos(0), |baseline| baseline.ended_waits))
     }
 
-    /// Whom dispatchers and workers waited for.
     pub(crate) fn waits(&self) -> &[Wait] {
-        let since = |now| waits_since(self.before.map_or(&[], |before| &before.waits), now);
+        let since = |now| waits_since(self.baseline.map_or(&[], |baseline| &baseline.waits), now);
         self.waits.get_or_init(|| self.now.map(|now| since(&now.waits)).unwrap_or_default())
     }
 
-    /// Number of outermost calls of a class: the runtime calls the driver, and both may be
-    /// observed.
+    /// Number of outermost calls of a class. Nested calls, as of the driver by the runtime, do not count.
     pub(crate) fn count(&self, class: Class, wanted: impl Fn(&str) -> bool) -> u64 {
         self.count_ops(class, |id| id.op().is_some_and(|op| wanted(op.name)))
     }
@@ -156,16 +154,17 @@ impl<'a> Delta<'a> {
         self.sum(class, |call| if wanted(call.op) { call.count() } else { 0 })
     }
 
-    /// The sum over the outermost calls of a class.
+    /// Sum over the outermost calls of a class.
     fn sum(&self, class: Class, amount: impl Fn(&CallDelta<'_>) -> u64) -> u64 {
         let of_class = |op: OpId| op.op().is_some_and(|op| op.class == class);
         let calls = self.calls().iter().filter(|call| !call.nested && of_class(call.op));
         calls.fold(0, |all, call| all.saturating_add(amount(call)))
     }
 
-    /// Allocations that failed for lack of device memory, as the layer saw them that saw most.
+    /// Allocations that failed for lack of device memory. Runtime calls also fail at driver level, so this takes the maximum over
+    /// APIs, not the sum.
     pub(crate) fn refused_allocations(&self) -> u64 {
-        let before: &[_] = self.before.map_or(&[], |before| &before.errors);
+        let baseline: &[_] = self.baseline.map_or(&[], |baseline| &baseline.errors);
         let of_api = |api: Api| {
             let is_refusal = |&&(id, code, _): &&(OpId, u32, u64)| {
                 let allocates = |op: &Op| op.api == api && op.class == Class::Alloc;
@@ -174,7 +173,7 @@ impl<'a> Delta<'a> {
             let count = |errors: &[(OpId, u32, u64)]| {
                 errors.iter().filter(is_refusal).fold(0, |all: u64, own| all.saturating_add(own.2))
             };
-            count(self.now.map_or(&[], |now| &now.errors)).saturating_sub(count(before))
+            count(self.now.map_or(&[], |now| &now.errors)).saturating_sub(count(baseline))
         };
         Api::ALL.iter().map(|&api| of_api(api)).max().unwrap_or(0)
     }
@@ -185,18 +184,17 @@ impl<'a> Delta<'a> {
         Nanos(self.sum(class, |call| if is_wanted(call.op) { call.sum.0 } else { 0 }))
     }
 
-    /// Whether nearly all launches of the window were counted. Where they are observed for a part of the time, the others are
-    /// estimated.
+    /// Whether nearly all launches of the window were counted, not estimated.
     pub(crate) fn saw_launches(&self) -> bool {
         let unobserved = |launches: &LaunchSampling| launches.unobserved;
-        let before = self.before.map_or(Nanos(0), |before| unobserved(&before.launches));
+        let baseline = self.baseline.map_or(Nanos(0), |baseline| unobserved(&baseline.launches));
         let now = self.now.map_or(Nanos(0), |now| unobserved(&now.launches));
-        ratio(now.less(before), self.wall) <= MOST_UNOBSERVED
+        ratio(now.less(baseline), self.wall) <= MAX_UNOBSERVED
     }
 
-    /// Kernels and graphs handed to the GPU, as far as they were counted.
+    /// Kernel and graph launches, including estimated ones.
     pub(crate) fn launches(&self, ops: &LaunchOps) -> u64 {
-        // Asked by one rule after the other, all of them for the ops of the settings.
+        // Cached: all rules ask for the ops of the settings.
         if let Some((known, launches)) = self.launches.get()
             && known == ops
         {
@@ -206,14 +204,14 @@ impl<'a> Delta<'a> {
         let untimed = |launches: &LaunchSampling| -> u64 {
             launches.untimed.saturating_add(launches.estimated)
         };
-        let before = self.before.map_or(0, |before| untimed(&before.launches));
-        let untimed = self.now.map_or(0u64, |now| untimed(&now.launches)).saturating_sub(before);
+        let baseline = self.baseline.map_or(0, |baseline| untimed(&baseline.launches));
+        let untimed = self.now.map_or(0u64, |now| untimed(&now.launches)).saturating_sub(baseline);
         let launches = Class::ALL.iter().map(of_class).fold(untimed, u64::saturating_add);
         self.launches.get_or_init(|| (*ops, launches));
         launches
     }
 
-    /// The threads that hand work to the GPU; when none does, the one that has done so most.
+    /// The GPU-feeding threads; if none feeds now, the one that fed most so far.
     pub(crate) fn feeders(&self) -> impl Iterator<Item = &ThreadDelta> {
         let nobody = !self.threads().iter().any(ThreadDelta::feeds);
         let main = self.threads().iter().filter(|thread| nobody && thread.fed.0 > 0);
@@ -221,7 +219,7 @@ impl<'a> Delta<'a> {
         self.threads().iter().filter(|thread| thread.feeds()).chain(main)
     }
 
-    /// The feeding thread that has most of what is asked for.
+    /// The GPU-feeding thread with the largest `amount`.
     pub(crate) fn victim(&self, amount: impl Fn(&ThreadDelta) -> Nanos) -> Option<&ThreadDelta> {
         let feeders = self.feeders().map(|thread| (amount(thread), thread));
         feeders
@@ -230,26 +228,27 @@ impl<'a> Delta<'a> {
             .map(|best| best.1)
     }
 
-    /// The thread that has spent most time in launches.
+    /// The GPU-feeding thread with most time in launches.
     pub(crate) fn main_feeder(&self) -> Option<&ThreadDelta> {
         self.feeders().max_by_key(|thread| thread.fed)
     }
 
-    /// Time in which other threads of the process worked for the GPU: one that waits for them loses nothing by it.
+    /// Time in which other GPU-feeding threads of the process worked: a thread loses nothing by waiting for them.
     pub(crate) fn worked_by_others(&self, thread: &ThreadDelta) -> Nanos {
         let others = self.threads().iter().filter(|other| other.feeds() && other.tid != thread.tid);
         total(others.map(ThreadDelta::worked))
     }
 }
 
-fn waits_since(before: &[Wait], now: &[Wait]) -> Vec<Wait> {
+fn waits_since(baseline: &[Wait], now: &[Wait]) -> Vec<Wait> {
     let key = |wait: &Wait| (wait.tid, wait.reason as u8, wait.phase as u8, wait.on);
-    // Most are where they were last; the others are looked up.
+    // Most are at the same index; the others are found by key.
     let elsewhere = OnceCell::new();
-    let earlier = |index: usize, wait: &Wait| match before.get(index) {
+    let earlier = |index: usize, wait: &Wait| match baseline.get(index) {
         Some(earlier) if key(earlier) == key(wait) => Some(earlier),
         _ => {
-            let by_key = || before.iter().map(|wait| (key(wait), wait)).collect::<HashMap<_, _>>();
+            let by_key =
+                || baseline.iter().map(|wait| (key(wait), wait)).collect::<HashMap<_, _>>();
             elsewhere.get_or_init(by_key).get(&key(wait)).copied()
         }
     };

@@ -1,17 +1,17 @@
-//! An effect is divided among its causes, and no time is charged twice.
+//! Divides an effect among its causes without charging any time twice.
 //!
-//! What a cause takes is a part of the thread's own time account, by phase and state: time that the kernel measured. Where several
-//! causes claim the same part, the first of this [order](ORDER) gets it, and the others get what is left:
+//! A cause takes a part of the thread's own time account, by phase and state, as the kernel measured it. If several causes claim the
+//! same part, the first of this [order](ORDER) gets it and the others get the rest:
 //!
-//! 1. A call that hangs: all of the thread's time is in it.
-//! 2. Having no CPU: the CPU limit of the cgroup as far as it stopped anybody, then preemption or the run queue. A thread that was
-//!    woken waits for nothing but a CPU, so the run-queue time after a lock was released is no part of the wait for the lock.
-//! 3. What the calls are for: first launches, graphs, allocations, large copies, a wait for the GPU after each launch.
-//! 4. What the thread was blocked by: a lock, a disk, a page, a data loader.
-//! 5. What makes it wait for the GPU: a rank that is late, a clock that is low.
+//! 1. A hang: all of the thread's time is in the call.
+//! 2. No CPU: the cgroup's CPU limit as far as it throttled, then preemption or the run queue. A woken thread waits only for a CPU,
+//!    so run-queue time after a lock was released is not part of the lock wait.
+//! 3. Purpose of the calls: first launches, graphs, allocations, large copies, a wait for the GPU after each launch.
+//! 4. Blocked: by a lock, a disk, a page, a data loader.
+//! 5. Waits for the GPU: a late rank, a throttled clock.
 //!
-//! A cause that is left with less than it needs to be named is not named. The shares that causes have in one effect add up to at
-//! most 1; what is missing from 1 is the unexplained share.
+//! A cause whose rest is below its threshold is not reported. The shares of one effect add up to at most 1; the rest is the
+//! unexplained share.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::TimeAccount;
@@ -19,11 +19,11 @@ use gpucause_abi::state::{Phase, State};
 
 use crate::chain::{Cause, Chain, Effect};
 use crate::delta::{Delta, ThreadDelta};
+use crate::detection::Detection;
 use crate::effect::{Phases, ratio};
-use crate::finding::Finding;
 use crate::settings::Settings;
 
-/// Who gets time first that several causes claim. A hang goes before all of them.
+/// Priority of causes that claim the same time. A hang comes first.
 pub(crate) const ORDER: [Cause; 17] = [
     Cause::NoisyCgroup,
     Cause::CpuPreemption,
@@ -44,16 +44,15 @@ pub(crate) const ORDER: [Cause; 17] = [
     Cause::Unexplained,
 ];
 
-/// A stretch of time that ends now.
+/// A window that ends now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span<'s, 'a> {
-    /// What the process did.
     pub(crate) delta: &'s Delta<'a>,
-    /// How long the CPU limit of its cgroup stopped it.
+    /// How long the CPU limit of the cgroup throttled the process.
     pub(crate) throttled: Nanos,
 }
 
-/// What a cause took of a thread's time in a stretch, where the effect was in these phases.
+/// Computes what a cause took of a thread's time in a window, for an effect in these phases.
 pub(crate) type Claim = fn(&Span<'_, '_>, &ThreadDelta, Phases) -> TimeAccount;
 
 /// The part of an account that is in these phases and states.
@@ -67,7 +66,7 @@ pub(crate) fn part(time: &TimeAccount, wanted: impl Fn(Phase, State) -> bool) ->
     part
 }
 
-/// A share of an account, from 0 to 1, of each cell alike.
+/// Scales all cells of an account by a share from 0 to 1.
 pub(crate) fn share(mut time: TimeAccount, share: f64) -> TimeAccount {
     if share < 1.0 {
         time.0.as_flattened_mut().iter_mut().for_each(|cell| *cell = cell.share(share));
@@ -75,13 +74,13 @@ pub(crate) fn share(mut time: TimeAccount, share: f64) -> TimeAccount {
     time
 }
 
-/// As much of an account, of each cell alike.
+/// Scales all cells of an account so that the total is at most `most`.
 pub(crate) fn at_most(time: TimeAccount, most: Nanos) -> TimeAccount {
     share(time, ratio(most, time.total()))
 }
 
-/// Both, cell by cell.
-fn both(
+/// Combines two accounts cell by cell.
+fn combined(
     mut time: TimeAccount,
     other: &TimeAccount,
     of: impl Fn(Nanos, Nanos) -> Nanos,
@@ -91,54 +90,53 @@ fn both(
     time
 }
 
-/// What an account has more than another, cell by cell.
+/// Saturating difference, cell by cell.
 pub(crate) fn less(time: TimeAccount, other: &TimeAccount) -> TimeAccount {
-    both(time, other, Nanos::less)
+    combined(time, other, Nanos::less)
 }
 
-/// What two accounts both have, cell by cell.
+/// Minimum, cell by cell.
 pub(crate) fn within(time: TimeAccount, most: &TimeAccount) -> TimeAccount {
-    both(time, most, Nanos::min)
+    combined(time, most, Nanos::min)
 }
 
-/// The time that a cause loses of what it takes. Causes that pass on a CPU or in waits that may be healthy lose nothing that is
-/// proven.
+/// The lost part of the time that a cause takes. Causes that run on a CPU or in waits that may be healthy have no proven loss.
 pub(crate) fn lost(cause: Cause, time: &TimeAccount) -> Nanos {
     if cause.loses_time() { time.all_lost() } else { Nanos(0) }
 }
 
-fn place(finding: &Finding) -> (bool, usize) {
-    let position = ORDER.iter().position(|&cause| cause == finding.cause);
-    (finding.effect != Effect::Hang, position.unwrap_or(ORDER.len()))
+fn priority(detection: &Detection) -> (bool, usize) {
+    let position = ORDER.iter().position(|&cause| cause == detection.cause);
+    (detection.effect != Effect::Hang, position.unwrap_or(ORDER.len()))
 }
 
-/// Divides the time since the last evaluation among the causes that were found for one process.
+/// Divides the time since the previous tick among the detections on one process.
 pub(crate) fn divide(
     (threads, wall): (&[ThreadDelta], Nanos),
     settings: &Settings,
-    found: &mut Vec<Finding>,
+    found: &mut Vec<Detection>,
 ) {
-    found.sort_by_key(place);
+    found.sort_by_key(priority);
     let mut left: Vec<_> = threads.iter().map(|thread| (thread.tid, thread.time)).collect();
-    found.retain_mut(|finding| {
-        let claimed = finding.taken.total();
+    found.retain_mut(|detection| {
+        let claimed = detection.taken.total();
         if claimed.0 == 0 {
             return true;
         }
-        let own = left.iter_mut().find(|(tid, _)| Some(*tid) == finding.tid);
+        let own = left.iter_mut().find(|(tid, _)| Some(*tid) == detection.tid);
         let Some((_, left)) = own else { return false };
-        *finding.taken = within(*finding.taken, left);
-        *left = less(*left, &finding.taken);
-        if finding.taken.total() == claimed {
+        *detection.taken = within(*detection.taken, left);
+        *left = less(*left, &detection.taken);
+        if detection.taken.total() == claimed {
             return true;
         }
-        let kept = ratio(finding.taken.total(), claimed);
-        (finding.lost_share, finding.explained) =
-            (finding.lost_share * kept, finding.explained * kept);
-        let least = settings.rule(finding.cause).min_lost_share;
-        finding.lost_share >= least.unwrap_or(settings.severities.low)
+        let kept = ratio(detection.taken.total(), claimed);
+        (detection.lost_share, detection.explained) =
+            (detection.lost_share * kept, detection.explained * kept);
+        let least = settings.rule(detection.cause).min_lost_share;
+        detection.lost_share >= least.unwrap_or(settings.severities.low)
     });
-    // Threads lose time side by side, and a process has lost no more than there was.
+    // Threads lose time in parallel, but a process loses at most the wall time.
     let all = found.iter().fold(0u64, |all, own| all.saturating_add(own.taken.total().0));
     if all > wall.0 {
         let part = ratio(wall, Nanos(all));
@@ -146,11 +144,11 @@ pub(crate) fn divide(
     }
 }
 
-/// Makes the shares in an effect those of the whole of it: causes of one measured effect have its size, and what a program does to
-/// itself is measured beside it.
-pub(crate) fn divide_effects(found: &mut [Finding]) {
+/// Converts the shares in an effect to shares of its total size: causes within the program have sizes of their own, measured beside
+/// the effect.
+pub(crate) fn divide_effects(found: &mut [Detection]) {
     for &effect in Effect::ALL {
-        let is_part = |own: &&mut Finding| own.effect == effect && own.size.0 > 0;
+        let is_part = |own: &&mut Detection| own.effect == effect && own.size.0 > 0;
         let (mut sizes, mut parts) = (Vec::new(), 0.0);
         for own in found.iter_mut().filter(is_part) {
             if !sizes.contains(&own.size) {
@@ -170,8 +168,8 @@ pub(crate) fn divide_effects(found: &mut [Finding]) {
     }
 }
 
-/// The share of an effect of this size that the findings explain.
-pub(crate) fn explained(found: &[Finding], effect: Effect, size: Nanos) -> f64 {
+/// The share of an effect of this size that the detections explain together.
+pub(crate) fn explained(found: &[Detection], effect: Effect, size: Nanos) -> f64 {
     let own = found.iter().filter(|own| own.effect == effect && own.size == size);
     own.map(|own| own.explained).sum::<f64>().min(1.0)
 }

@@ -1,4 +1,4 @@
-//! How large an effect is, and how much of it the victim's thread was off the CPU for which reason.
+//! Measures the size of each effect, and how much of it the victim thread was off the CPU, by reason.
 
 mod launch_gap;
 mod rate_drop;
@@ -8,33 +8,31 @@ use gpucause_abi::record::REASONS;
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
-use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
+use crate::context::Process;
 use crate::delta::{Delta, ThreadDelta};
 use crate::history::History;
 use crate::settings::Settings;
 
-/// An effect that was measured on one process.
+/// An effect measured on one process.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Measured {
-    /// Which.
     pub(crate) effect: Effect,
-    /// Its size: time beyond what it would have taken.
+    /// Its size: time beyond the usual.
     pub(crate) excess: Nanos,
     /// Off-CPU time that is part of the excess, by reason.
     pub(crate) offcpu: [Nanos; REASONS],
-    /// What the victim was doing: waits in other phases have no part in it.
+    /// Phases of the effect: waits in other phases are not part of it.
     pub(crate) phases: Phases,
-    /// The thread, when it is one's.
+    /// The thread, if measured on a single one.
     pub(crate) tid: Option<Tid>,
-    /// The window that it was measured in.
+    /// Whether it was measured in the long window.
     pub(crate) long: bool,
-    /// Its numbers.
     pub(crate) evidence: Evidence,
 }
 
-/// Off-CPU time of a thread, by reason, without futex waits in which other threads of the process worked for the GPU: one
-/// that waits for them, as the main thread of PyTorch does for those of autograd, loses nothing by it.
+/// Off-CPU time of a thread, by reason, without futex waits for other GPU-feeding threads of the process: PyTorch's main thread
+/// loses nothing while it waits for autograd threads.
 fn own_waits(
     delta: &Delta<'_>,
     thread: &ThreadDelta,
@@ -52,16 +50,14 @@ fn own_waits(
 /// A set of phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phases {
-    /// One.
     Only(Phase),
-    /// All that lie between launches, and waiting for the GPU does not.
+    /// All between launches, except waiting for the GPU.
     BetweenLaunches,
-    /// All but waiting for the GPU.
+    /// All except waiting for the GPU.
     Feeding,
 }
 
 impl Phases {
-    /// Whether a phase is in the set.
     pub(crate) fn contain(self, phase: Phase) -> bool {
         match self {
             Self::Only(only) => phase == only,
@@ -70,8 +66,8 @@ impl Phases {
         }
     }
 
-    /// Whether a wait in a phase has part in it: beside those in the phases themselves the waits that are lost while the
-    /// thread waits for the GPU.
+    /// Whether a wait is part of an effect in these phases: beside waits in the phases themselves, those that are lost during
+    /// synchronisation.
     pub(crate) fn contain_wait(self, phase: Phase, reason: Reason) -> bool {
         let lost = phase == Phase::Sync && State::Off(reason).is_lost_in(phase);
         self.contain(phase) || (lost && !matches!(self, Self::Only(_)))
@@ -79,7 +75,7 @@ impl Phases {
 }
 
 impl Measured {
-    /// The off-CPU time of some reasons that is part of the effect.
+    /// Off-CPU time that is part of the effect, for some reasons.
     pub(crate) fn offcpu(&self, reasons: &[Reason]) -> Nanos {
         total(reasons.iter().map(|&reason| self.offcpu[reason as usize]))
     }
@@ -89,30 +85,30 @@ impl Measured {
         ratio(time, self.excess).min(1.0)
     }
 
-    /// The accounts of the window that it was measured in.
-    pub(crate) fn delta<'s, 'a>(&self, subject: &'s Subject<'a>) -> &'s Delta<'a> {
-        if self.long { &subject.long } else { &subject.short }
+    /// The window that it was measured in.
+    pub(crate) fn delta<'s, 'a>(&self, process: &'s Process<'a>) -> &'s Delta<'a> {
+        if self.long { &process.long } else { &process.short }
     }
 }
 
-/// Their sum; the largest number when it is more than that.
+/// Saturating sum.
 pub(crate) fn total(times: impl Iterator<Item = Nanos>) -> Nanos {
     Nanos(times.fold(0, |all, time| all.saturating_add(time.0)))
 }
 
-/// `part / whole`, and 0 for a whole that is nothing.
+/// `part / whole`; 0 if `whole` is 0.
 pub(crate) fn ratio(part: Nanos, whole: Nanos) -> f64 {
     if whole.0 == 0 { 0.0 } else { part.0 as f64 / whole.0 as f64 }
 }
 
-/// Every effect that is to be seen in a process's windows.
+/// All effects in a process's windows.
 pub(crate) fn measure(
-    subject: &Subject<'_>,
+    process: &Process<'_>,
     history: &History,
     settings: &Settings,
 ) -> Vec<Measured> {
-    let tails = tail::measure(subject, settings);
-    let gaps = launch_gap::measure(subject, settings);
-    let drop = rate_drop::measure(subject, history, settings);
+    let tails = tail::measure(process, settings);
+    let gaps = launch_gap::measure(process, settings);
+    let drop = rate_drop::measure(process, history, settings);
     tails.into_iter().chain(gaps).chain(drop).collect()
 }

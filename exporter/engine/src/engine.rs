@@ -1,4 +1,4 @@
-//! From one snapshot to the next.
+//! Evaluates successive snapshots and keeps the state between them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -7,44 +7,47 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::attribution::Attribution;
-use crate::case::{Scene, Subject};
+use crate::baseline::Baseline;
 use crate::chain::{Chain, Place};
+use crate::chain_store::ChainStore;
 use crate::charged::Charged;
+use crate::context::{Context, Process};
 use crate::delta::Delta;
+use crate::detection::Detection;
 use crate::divide::{divide, divide_effects};
 use crate::effect::measure;
-use crate::finding::Finding;
-use crate::history::{History, Look, leak_span};
-use crate::ledger::Ledger;
+use crate::history::{Evaluation, History, leak_span};
 use crate::long_calls::LongCalls;
-use crate::past::Past;
 use crate::rules::unexplained::rest;
-use crate::rules::{LAST_RESORT, RULES, Rule};
+use crate::rules::{FALLBACK, RULES, Rule};
 use crate::settings::Settings;
 
-pub use crate::ledger::{ChainCount, FOLDED, Stall};
+pub use crate::chain_store::{ChainCount, FOLDED, Stall};
 
-/// Looks that the longer window spans.
-const LONG: usize = 5;
-/// How long before a snapshot was taken a process can have begun that is not in it: copying takes its time.
-const COPYING: Nanos = Nanos(500_000_000);
+/// Ticks of the long window.
+const LONG_WINDOW: usize = 5;
+/// A process can be missing in a snapshot although it began this long before: taking one is not instantaneous.
+const SNAPSHOT_DURATION: Nanos = Nanos(500_000_000);
 
-/// All that is known at one moment.
+/// The shortest time that is evaluated.
+const MIN_WINDOW: Nanos = Nanos(20_000_000);
+
+/// A snapshot and the state of the host at that time.
 #[derive(Debug, Clone)]
 pub struct Moment {
     /// The accounts.
     pub snapshot: Arc<Snapshot>,
     /// When it was taken, in seconds since the Unix epoch.
     pub unix_seconds: f64,
-    /// Share of the time since the last moment in which each GPU of the host ran below its clock, by UUID: 0 for one that did
-    /// not. Empty when nothing tells.
+    /// Share of the time since the previous snapshot for which each GPU of the host was clock-throttled, by UUID: 0 for one that
+    /// was not. Empty without a source.
     pub throttled_gpus: HashMap<String, f64>,
-    /// How long the CPU limit of each process's cgroup has stopped it so far.
+    /// Total time for which the CPU limit of its cgroup has throttled each process.
     pub throttled_cgroups: HashMap<ProcId, Nanos>,
 }
 
 impl Moment {
-    /// A moment of which nothing is known but the accounts.
+    /// A snapshot without the state of the host.
     #[must_use]
     pub fn new(snapshot: Arc<Snapshot>, unix_seconds: f64) -> Self {
         let (throttled_gpus, throttled_cgroups) = Default::default();
@@ -52,148 +55,146 @@ impl Moment {
     }
 }
 
-/// What is remembered from look to look.
+/// Evaluates snapshots and keeps the chains.
 #[derive(Debug, Default)]
 pub struct Engine {
     settings: Settings,
-    past: VecDeque<Past>,
+    baselines: VecDeque<Baseline>,
     histories: HashMap<ProcId, History>,
-    ledger: Ledger,
+    store: ChainStore,
     charged: Charged,
     long_calls: LongCalls,
-    looks: u64,
-    /// Name of the host, where it is known.
+    ticks: u64,
+    /// Name of the host, if known.
     host: Option<String>,
 }
 
 impl Engine {
-    /// An engine that has seen nothing.
+    /// An engine without snapshots.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
     }
 
-    /// Names the host in what is told of it.
+    /// Sets the name of the host in sentences.
     #[must_use]
     pub fn on_host(self, name: &str) -> Self {
         Self { host: Some(name.to_owned()).filter(|name| !name.is_empty()), ..self }
     }
 
-    /// Tells where processes run that ongoing chains name, by PID, and which CPUs the host has, such as `0-3`: commands of the
-    /// chains then name them.
+    /// Sets where the processes of ongoing chains run, by PID, and the CPUs of the host, such as `0-3`, for the commands of the
+    /// chains.
     pub fn place(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
-        self.ledger.place(online_cpus, places);
+        self.store.place(online_cpus, places);
     }
 
-    /// There is nothing to look at any more: chains have ended.
+    /// Ends all chains: there are no more snapshots.
     pub fn end(&mut self) {
-        self.ledger.end_unseen(None);
+        self.store.end_unseen(None);
     }
 
-    /// Goes on with other settings; chains stay. What was usual is found out anew when other ops count as launches: the rate
-    /// of some cannot have dropped from that of others.
+    /// Changes the settings; chains stay. The usual launch rate is measured again when other ops count as launches.
     pub fn set_settings(&mut self, settings: Settings) {
         if settings.launch_ops != self.settings.launch_ops {
-            self.histories.values_mut().for_each(History::forget_pace);
+            self.histories.values_mut().for_each(History::reset_pace);
         }
         self.settings = settings;
     }
 
-    /// Looks at a moment. One that is not later than the last is passed over.
+    /// Evaluates a snapshot. One that comes less than 20 ms after the previous is ignored: shares of so short a window say nothing.
     pub fn look(&mut self, moment: Moment) {
         let now = moment.snapshot.taken_at;
-        let Some(last) = self.past.back() else {
-            self.past.push_back(moment.into());
+        let Some(last) = self.baselines.back() else {
+            self.baselines.push_back(moment.into());
             return;
         };
-        if now <= last.at {
+        if now.less(last.at) < MIN_WINDOW {
             return;
         }
-        self.looks += 1;
-        let past: &[Past] = self.past.make_contiguous();
-        let mut scene = scene(&self.settings, &self.histories, past, &moment);
-        scene.host = self.host.as_deref();
-        self.long_calls.remember(&moment.snapshot, past, self.looks);
+        self.ticks += 1;
+        let baselines: &[Baseline] = self.baselines.make_contiguous();
+        let mut context = context_of(&self.settings, &self.histories, baselines, &moment);
+        context.host = self.host.as_deref();
+        self.long_calls.update(&moment.snapshot, baselines, self.ticks);
         let mut attribution = Attribution {
-            past,
+            baselines,
             moment: &moment,
-            look: self.looks,
-            ledger: &mut self.ledger,
+            tick: self.ticks,
+            store: &mut self.store,
             charged: &mut self.charged,
             long_calls: &mut self.long_calls,
         };
-        for index in 0..scene.subjects.len() {
-            let found = findings(&scene, index);
-            attribution.charge(&scene, found);
+        for index in 0..context.processes.len() {
+            let found = detections(&context, index);
+            attribution.charge(&context, found);
         }
-        let mut histories = HashMap::with_capacity(scene.subjects.len());
-        for subject in scene.subjects.iter().filter(|subject| subject.dispatches()) {
-            let id = subject.now.id;
+        let mut histories = HashMap::with_capacity(context.processes.len());
+        for process in context.processes.iter().filter(|process| process.dispatches()) {
+            let id = process.now.id;
             let mut history = self.histories.remove(&id).unwrap_or_default();
-            let look = Look {
-                delta: &subject.short,
-                live: subject.now.memory.live(),
-                healthy: !self.ledger.saw(id, now),
+            let evaluation = Evaluation {
+                delta: &process.short,
+                live: process.now.memory.live(),
+                healthy: !self.store.was_seen(id, now),
                 settings: &self.settings,
             };
-            history.remember(now, &look);
+            history.record(now, &evaluation);
             histories.insert(id, history);
         }
         let known: HashSet<_> =
             moment.snapshot.processes.iter().map(|process| process.id).collect();
-        self.ledger.end_unseen(Some(self.looks));
-        self.ledger.tidy(self.looks, &self.settings, |id| known.contains(&id));
-        let oldest = self.looks.saturating_sub(LONG as u64);
+        self.store.end_unseen(Some(self.ticks));
+        self.store.tidy(self.ticks, &self.settings, |id| known.contains(&id));
+        let oldest = self.ticks.saturating_sub(LONG_WINDOW as u64);
         let long_calls = &self.long_calls;
         self.charged.tidy(|id| {
-            let first = long_calls.first_look(id).unwrap_or(oldest);
+            let first = long_calls.first_tick(id).unwrap_or(oldest);
             known.contains(&id).then_some(first.min(oldest))
         });
         self.histories = histories;
-        self.past.push_back(moment.into());
-        if self.past.len() > LONG {
-            self.past.pop_front();
+        self.baselines.push_back(moment.into());
+        if self.baselines.len() > LONG_WINDOW {
+            self.baselines.pop_front();
         }
     }
 
     /// Chains, the worst first: by severity, then by time attributed.
     #[must_use]
     pub fn chains(&self) -> Vec<&Chain> {
-        self.ledger.chains()
+        self.store.chains()
     }
 
-    /// Adds what is told of processes that are told apart no more, now and later, to what is told of [`FOLDED`], so that no
-    /// count of chains and no time is lost.
+    /// Adds the counts and times of these processes, now and later, to [`FOLDED`], so that none is lost when they are no longer
+    /// tracked individually.
     pub fn fold(&mut self, processes: &HashSet<ProcId>) {
-        self.ledger.fold(processes);
+        self.store.aggregate(processes);
     }
 
     /// Chains by victim, cause, effect and severity, of processes that are observed, and of [`FOLDED`].
     pub fn counts(&self) -> impl ExactSizeIterator<Item = &ChainCount> {
-        self.ledger.counts()
+        self.store.counts()
     }
 
     /// Time attributed and lost by victim and cause, of processes that are observed, and of [`FOLDED`].
     pub fn stalls(&self) -> impl ExactSizeIterator<Item = &Stall> {
-        self.ledger.stalls()
+        self.store.stalls()
     }
 }
 
-impl Past {
-    /// Whether it is known how a process has fared since.
+impl Baseline {
+    /// Whether a delta of the process can be computed.
     pub(crate) fn knows(&self, process: &ProcessSnapshot) -> bool {
-        let is_new = process.first_seen.0.saturating_add(COPYING.0) >= self.at.0;
+        let is_new = process.first_seen.0.saturating_add(SNAPSHOT_DURATION.0) >= self.at.0;
         is_new || self.processes.contains_key(&process.id)
     }
 
-    /// How long the CPU limit of a process's cgroup has stopped it since.
+    /// How long the CPU limit of its cgroup has throttled a process since.
     pub(crate) fn throttled(&self, now: &HashMap<ProcId, Nanos>, process: ProcId) -> Nanos {
         let both = now.get(&process).zip(self.throttled_cgroups.get(&process));
         both.map_or(Nanos(0), |(now, before)| now.less(*before))
     }
 
-    /// What a process did since. One that is not in the earlier accounts, and yet older than they are, has nothing to be
-    /// compared with.
+    /// What a process did since. Empty for a process that is older than this snapshot and yet not in it.
     pub(crate) fn delta<'a>(&'a self, now: &Snapshot, process: &'a ProcessSnapshot) -> Delta<'a> {
         let earlier = self.processes.get(&process.id);
         if !self.knows(process) {
@@ -205,66 +206,67 @@ impl Past {
     }
 }
 
-fn scene<'a>(
+fn context_of<'a>(
     settings: &'a Settings,
     histories: &HashMap<ProcId, History>,
-    past: &'a [Past],
+    baselines: &'a [Baseline],
     moment: &'a Moment,
-) -> Scene<'a> {
+) -> Context<'a> {
     let now = &moment.snapshot;
-    let last = past.last().map_or(Nanos(0), |last| last.at);
+    let last = baselines.last().map_or(Nanos(0), |last| last.at);
     let fresh = |process: &&ProcessSnapshot| process.ended.is_none_or(|ended| ended > last);
-    let mut subjects = Vec::with_capacity(now.processes.len());
-    subjects.extend(now.processes.iter().filter(fresh).map(|process| {
-        let history = histories.get(&process.id);
-        let delta = |earlier: Option<&'a Past>| {
-            earlier.map(|earlier| earlier.delta(now, process)).unwrap_or_default()
+    let mut processes = Vec::with_capacity(now.processes.len());
+    processes.extend(now.processes.iter().filter(fresh).map(|snapshot| {
+        let history = histories.get(&snapshot.id);
+        let delta = |earlier: Option<&'a Baseline>| {
+            earlier.map(|earlier| earlier.delta(now, snapshot)).unwrap_or_default()
         };
-        let knows = |earlier: &&Past| earlier.processes.contains_key(&process.id);
-        let mut subject = Subject {
-            now: process,
-            short: delta(past.last()),
-            long: delta(past.iter().find(knows).or(past.last())),
-            settled: history.is_some_and(History::settled),
-            settled_looks: history.map_or(0, History::settled_looks),
-            throttled: past
+        let knows = |earlier: &&Baseline| earlier.processes.contains_key(&snapshot.id);
+        let mut process = Process {
+            now: snapshot,
+            short: delta(baselines.last()),
+            long: delta(baselines.iter().find(knows).or(baselines.last())),
+            warmed_up: history.is_some_and(History::warmed_up),
+            warm_ticks: history.map_or(0, History::warm_ticks),
+            throttled: baselines
                 .last()
-                .map_or(Nanos(0), |last| last.throttled(&moment.throttled_cgroups, process.id)),
+                .map_or(Nanos(0), |last| last.throttled(&moment.throttled_cgroups, snapshot.id)),
             live_memory: history
                 .map(|history| history.live_over(now.taken_at, leak_span(settings)))
                 .unwrap_or_default(),
             effects: Vec::new(),
         };
-        if let Some(history) = history.filter(|_| subject.dispatches() && subject.settled) {
-            subject.effects = measure(&subject, history, settings);
+        if let Some(history) = history.filter(|_| process.dispatches() && process.warmed_up) {
+            process.effects = measure(&process, history, settings);
         }
-        subject
+        process
     }));
     let mut workers: HashMap<ProcId, Vec<usize>> = HashMap::new();
-    for (index, subject) in subjects.iter().enumerate() {
-        if let Some(parent) = subject.now.parent {
+    for (index, process) in processes.iter().enumerate() {
+        if let Some(parent) = process.now.parent {
             workers.entry(parent).or_default().push(index);
         }
     }
-    Scene { settings, subjects, workers, throttled: &moment.throttled_gpus, host: None }
+    Context { settings, processes, workers, throttled: &moment.throttled_gpus, host: None }
 }
 
-/// What is wrong with one process, its causes in the [order](crate::divide::ORDER) in which they get its time.
-fn findings(scene: &Scene<'_>, index: usize) -> Vec<Finding> {
-    let Some(subject) = scene.subjects.get(index).filter(|subject| subject.dispatches()) else {
+/// Detections on one process, in the [order](crate::divide::ORDER) in which they are charged with its time.
+fn detections(context: &Context<'_>, index: usize) -> Vec<Detection> {
+    let Some(process) = context.processes.get(index).filter(|process| process.dispatches()) else {
         return Vec::new();
     };
-    let enabled = |cause| scene.settings.rule(cause).enabled;
-    let asked = |rule: &&&dyn Rule| {
-        enabled(rule.declaration().cause) && (subject.settled || rule.at_start())
+    let enabled = |cause| context.settings.rule(cause).enabled;
+    let applies = |rule: &&&dyn Rule| {
+        enabled(rule.declaration().cause) && (process.warmed_up || rule.during_warm_up())
     };
-    let judge =
-        |rule: &&dyn Rule| rule.judge(scene, index).filter(|finding| enabled(finding.cause));
+    let evaluate = |rule: &&dyn Rule| {
+        rule.evaluate(context, index).filter(|detection| enabled(detection.cause))
+    };
     let mut found = Vec::with_capacity(RULES.len() / 2);
-    found.extend(RULES.iter().filter(asked).filter_map(judge));
-    divide((subject.short.threads(), subject.short.wall), scene.settings, &mut found);
-    if asked(&&LAST_RESORT) {
-        found.extend(rest(scene, index, &found));
+    found.extend(RULES.iter().filter(applies).filter_map(evaluate));
+    divide((process.short.threads(), process.short.wall), context.settings, &mut found);
+    if applies(&&FALLBACK) {
+        found.extend(rest(context, index, &found));
     }
     divide_effects(&mut found);
     found

@@ -1,10 +1,10 @@
-//! Causal chains: culprit, mechanism, victim thread, effect. Two successive snapshots in, chains out; no clock, no file, no
-//! kernel is asked.
+//! Causal chains: culprit, mechanism, victim thread, effect. Computed from successive snapshots alone: no clock, file or kernel
+//! access.
 //!
-//! A cause is named only for the share of an effect that was measured on the victim's own thread: off-CPU time that lies
-//! inside the slow calls, or between launches, by the one reason that the kernel accounts it to. An effect is divided among its
-//! causes: each that costs at least severity `low` is named, with its own share and seconds, and time that several claim is
-//! charged once. What no rule explains is reported as unexplained.
+//! A cause is reported only for the share of an effect that was measured on the victim's own thread: off-CPU time inside the slow
+//! calls or between launches, by the one reason that the kernel accounts it to. An effect is divided among its causes: each that
+//! costs at least severity `low` is reported with its own share and seconds, and time that several causes claim is charged once.
+//! What no rule explains is reported as unexplained.
 
 pub mod chain;
 mod effect;
@@ -13,21 +13,21 @@ pub mod settings;
 pub mod utc;
 
 mod attribution;
-mod case;
+mod baseline;
+mod chain_store;
 mod charged;
 mod commands;
+mod context;
 mod delta;
+mod detection;
 mod divide;
 mod engine;
-mod finding;
 mod history;
-mod ledger;
 mod long_calls;
 mod losses;
-mod past;
 mod rules;
-mod tell;
+mod template;
 
 pub use engine::{ChainCount, Engine, FOLDED, Moment, Stall};
-pub use rules::{Declaration, Window, declarations, markdown};
-pub use tell::tell;
+pub use rules::{Declaration, declarations, markdown};
+pub use template::render as tell;

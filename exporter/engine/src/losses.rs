@@ -1,4 +1,4 @@
-//! Who took how much of the time that a finding lost, by the waits of the victim thread.
+//! Splits the lost time of a detection by culprit, from the waits of the victim thread.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::Wait;
@@ -6,28 +6,27 @@ use gpucause_abi::state::{Reason, Relation, State};
 
 use crate::chain::{Cause, Loss};
 use crate::delta::{Delta, NO_CPU};
-use crate::finding::Finding;
+use crate::detection::Detection;
 use crate::rules::lock_wait::was_held;
 
-/// Tasks of one chain that are told apart; waits have no more names than that, but for long chains.
-const MOST: usize = 32;
+/// Cardinality limit of culprits per chain.
+const MAX_CULPRITS: usize = 32;
 
-/// The waits of a window that are part of the loss, as far as a task ended them or had the CPU meanwhile. They add up to at most
-/// what was lost.
-pub(crate) fn of(delta: &Delta<'_>, finding: &Finding, lost: Nanos) -> Vec<Loss> {
-    if finding.cause == Cause::DataloaderStarvation {
+/// The waits of a window that are part of the loss and whose culprit is known. Their sum is at most the lost time.
+pub(crate) fn of(delta: &Delta<'_>, detection: &Detection, lost: Nanos) -> Vec<Loss> {
+    if detection.cause == Cause::DataloaderStarvation {
         return by_worker(delta.waits(), lost);
     }
-    let reasons: &[Reason] = match finding.cause {
+    let reasons: &[Reason] = match detection.cause {
         Cause::CpuPreemption | Cause::RunqueueWait => &NO_CPU,
         Cause::LockWait => &[Reason::Futex],
         _ => return Vec::new(),
     };
     let mut losses = Vec::new();
     for wait in delta.waits() {
-        let is_own = wait.tid.is_none() || finding.tid.is_none() || wait.tid == finding.tid;
+        let is_own = wait.tid.is_none() || detection.tid.is_none() || wait.tid == detection.tid;
         let is_lost = State::Off(wait.reason).is_lost_in(wait.phase);
-        let time = match finding.cause {
+        let time = match detection.cause {
             Cause::LockWait if was_held(wait) => wait.held,
             Cause::LockWait => Nanos(0),
             _ => wait.total,
@@ -44,7 +43,7 @@ pub(crate) fn of(delta: &Delta<'_>, finding: &Finding, lost: Nanos) -> Vec<Loss>
     losses
 }
 
-/// The time lost to a data loader, among its workers as the process waited for them: a thread that only passed data on took none.
+/// The time lost to a data loader, split among its workers by the waits that they ended: a thread that only passes data on takes none.
 fn by_worker(waits: &[Wait], lost: Nanos) -> Vec<Loss> {
     let mut losses = Vec::new();
     for wait in waits.iter().filter(|wait| wait.relation == Relation::Worker) {
@@ -57,19 +56,19 @@ fn by_worker(waits: &[Wait], lost: Nanos) -> Vec<Loss> {
     losses
 }
 
-/// Adds losses to others by name, most time first. The PID is the last of that name.
+/// Sums losses by name, most time first. There is a PID where one process alone has that name.
 pub(crate) fn add(losses: &mut Vec<Loss>, added: &[Loss]) {
     for new in added {
         match losses.iter_mut().find(|own| own.comm == new.comm) {
             Some(own) => {
                 own.seconds += new.seconds;
-                own.pid = new.pid.or(own.pid);
+                own.pid = own.pid.filter(|_| own.pid == new.pid);
             }
             None => losses.push(new.clone()),
         }
     }
     losses.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    losses.truncate(MOST);
+    losses.truncate(MAX_CULPRITS);
 }
 
 fn total(losses: &[Loss]) -> f64 {

@@ -1,13 +1,13 @@
-//! Whether a node observes its processes. That no cause was found says something only of time that was observed.
+//! Whether a node observes its processes. "No cause found" is valid only for observed time.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Periods that are kept beside the current one.
-pub const MOST_EARLIER: usize = 64;
+/// Limit of earlier periods.
+const MAX_EARLIER: usize = 64;
 
-/// What is observed, from all to nothing.
+/// How much is observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -40,26 +40,25 @@ impl fmt::Display for State {
     }
 }
 
-/// A state and the time that it lasts. Times are in seconds since the Unix epoch.
+/// A state and its duration. Times are in seconds since the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Period {
     /// The state.
     pub state: State,
-    /// Share of launches that is timed, 0 to 1, as it was last. `None` while probes are missing: how many launches those would
-    /// see is not known.
+    /// Latest share of launches that is timed, 0 to 1. `None` while probes are missing: how many launches they miss is unknown.
     pub timed_share: Option<f64>,
-    /// From then on.
+    /// Start.
     pub since: f64,
-    /// Until then; `None` while it lasts.
+    /// End; `None` for the current period.
     #[serde(default)]
     pub until: Option<f64>,
-    /// Why; empty while every launch is timed.
+    /// Reason; empty while every launch is timed.
     #[serde(default)]
     pub reason: String,
 }
 
 impl Period {
-    /// Every launch is timed since then.
+    /// A current period in which every launch is timed.
     #[must_use]
     pub const fn attached(since: f64) -> Self {
         Self {
@@ -71,27 +70,27 @@ impl Period {
         }
     }
 
-    /// Nothing is observed since then.
+    /// A current period in which nothing is observed.
     #[must_use]
     pub fn disabled(since: f64, reason: impl Into<String>) -> Self {
         let (state, timed_share) = (State::Disabled, Some(0.0));
         Self { state, timed_share, since, until: None, reason: reason.into() }
     }
 
-    /// Whether a cause that is at work would be found: a sample shows it, a missing probe may hide it.
+    /// Whether causes are found: a sample shows them, a missing probe may hide them.
     #[must_use]
     pub fn shows_causes(&self) -> bool {
         self.state != State::Disabled && self.timed_share.is_some()
     }
 
-    /// The part from `from` to `until`, if there is any.
+    /// The part between `from` and `until`, if any.
     fn within(&self, from: f64, until: f64) -> Option<Self> {
         let since = self.since.max(from);
         let end = self.until.unwrap_or(until).min(until);
         (since < end).then(|| Self { since, until: Some(end), ..self.clone() })
     }
 
-    /// Merges the period that follows into this one: the state and the reason are those of the worse.
+    /// Merges the following period into this one: the worse state wins, with its reason.
     pub fn absorb(&mut self, next: Self) {
         let least = self.timed_share.zip(next.timed_share).map(|(a, b)| a.min(b));
         if next.state > self.state {
@@ -101,14 +100,13 @@ impl Period {
     }
 }
 
-/// The observation state of a node, and those before it.
+/// The observation state of a node with its history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ObservationState {
-    /// The current state.
+    /// The current period.
     #[serde(flatten)]
     pub current: Period,
-    /// Those before it since observation began, the oldest first, without gaps; at most [`MOST_EARLIER`], of which the oldest
-    /// then stands for all before it.
+    /// Earlier periods since observation began, oldest first, without gaps. Above the limit of 64 the oldest are merged.
     #[serde(default)]
     pub earlier: Vec<Period>,
 }
@@ -120,8 +118,7 @@ impl From<Period> for ObservationState {
 }
 
 impl ObservationState {
-    /// Continues with this period, which begins when the current one ends. One of the same state and reason is the current
-    /// one, with another share.
+    /// Ends the current period and starts `next`. With the same state and reason only the share is updated.
     pub fn continue_with(&mut self, next: Period) {
         if next.state == self.current.state && next.reason == self.current.reason {
             self.current.timed_share = next.timed_share;
@@ -129,14 +126,13 @@ impl ObservationState {
         }
         self.current.until = Some(next.since);
         self.earlier.push(std::mem::replace(&mut self.current, next));
-        if self.earlier.len() > MOST_EARLIER {
+        if self.earlier.len() > MAX_EARLIER {
             let second = self.earlier.remove(1);
             self.earlier[0].absorb(second);
         }
     }
 
-    /// What was observed from `from` to `until`: periods without gaps, of which the first stands for the time before
-    /// observation began.
+    /// Periods between `from` and `until` without gaps, including the time before observation began.
     #[must_use]
     pub fn over(&self, from: f64, until: f64) -> Vec<Period> {
         let begun = self.earlier.first().unwrap_or(&self.current).since;
@@ -191,8 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_changes_all_the_time_is_bounded_and_its_oldest_part_takes_the_worst_state_of_it()
-     {
+    fn a_state_that_changes_all_the_time_is_bounded_and_its_oldest_part_has_the_worst_state() {
         let mut state = ObservationState::from(Period::attached(0.0));
         for second in 1..1_000 {
             let since = f64::from(second);
@@ -201,7 +196,7 @@ mod tests {
                 _ => Period::disabled(since, "SIGUSR1"),
             });
         }
-        assert_eq!(state.earlier.len(), MOST_EARLIER);
+        assert_eq!(state.earlier.len(), MAX_EARLIER);
         let all = state.over(0.0, 1_000.0);
         assert!(all.windows(2).all(|two| two[0].until == Some(two[1].since)));
         assert_eq!((all[0].state, all[0].since), (State::Disabled, 0.0));

@@ -1,4 +1,4 @@
-//! The rules, one a cause. Each looks at one process at a time and says what it found, with the numbers.
+//! The rules, one per cause. Each is evaluated for one process at a time.
 
 mod allocator_churn;
 mod block_io;
@@ -20,47 +20,32 @@ mod runqueue_wait;
 mod share;
 pub(crate) mod unexplained;
 
-use crate::case::Scene;
 use crate::chain::Cause;
-use crate::finding::Finding;
+use crate::context::Context;
+use crate::detection::Detection;
 
-/// The stretch of time that a rule looks at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Window {
-    /// Between the last two looks; between the last ones when there were too few calls.
-    Looks,
-    /// As long as the settings say.
-    Configured,
-    /// This moment.
-    Now,
-}
-
-/// What a rule reads and what it needs to see.
+/// Inputs and thresholds of a rule.
 #[derive(Debug, Clone, Copy)]
 pub struct Declaration {
-    /// What it names.
+    /// The cause that it detects.
     pub cause: Cause,
-    /// The accounts that it reads, by metric.
+    /// Metrics of the accounts that it reads.
     pub reads: &'static [&'static str],
-    /// Over which time.
-    pub window: Window,
-    /// From what size on the effect counts, and what the cause must explain of it.
+    /// Conditions for a detection.
     pub needs: &'static str,
 }
 
-/// A rule.
 pub(crate) trait Rule: Sync {
-    /// What it reads and needs.
     fn declaration(&self) -> Declaration;
-    /// Whether it is asked while a process warms up.
-    fn at_start(&self) -> bool {
+    /// Whether it is evaluated while a process warms up.
+    fn during_warm_up(&self) -> bool {
         false
     }
-    /// What it finds wrong with the subject at this position, if anything.
-    fn judge(&self, scene: &Scene<'_>, subject: usize) -> Option<Finding>;
+    /// Evaluates the process at this index.
+    fn evaluate(&self, context: &Context<'_>, process: usize) -> Option<Detection>;
 }
 
-/// Every rule but the last resort. Those for what a thread is blocked by in one call are asked first.
+/// Every rule but the fallback.
 pub(crate) const RULES: &[&dyn Rule] = &[
     &hang::Hang,
     &noisy_cgroup::NoisyCgroup,
@@ -81,15 +66,15 @@ pub(crate) const RULES: &[&dyn Rule] = &[
     &large_copy::LargeCopy,
 ];
 
-/// Says of a tail that no rule explains it.
-pub(crate) const LAST_RESORT: &dyn Rule = &unexplained::Unexplained;
+/// Reports a tail that no rule explains.
+pub(crate) const FALLBACK: &dyn Rule = &unexplained::Unexplained;
 
-/// What every rule reads and needs.
+/// Declarations of all rules.
 pub fn declarations() -> impl Iterator<Item = Declaration> {
-    RULES.iter().chain([&LAST_RESORT]).map(|rule| rule.declaration())
+    RULES.iter().chain([&FALLBACK]).map(|rule| rule.declaration())
 }
 
-/// The causes as a Markdown table, for the README.
+/// The causes as a Markdown table.
 #[must_use]
 pub fn markdown() -> String {
     let mut page = String::from("| cause | named when | read from |\n|---|---|---|\n");

@@ -1,4 +1,4 @@
-//! What a user may set: which processes, which ops, from when on something is worth a chain.
+//! User settings: thresholds, enabled rules, and which ops count as launches.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,43 +9,43 @@ use serde::{Deserialize, Serialize};
 use crate::chain::{Cause, Severity};
 
 /// Bound on [`Settings::max_chains`].
-const MOST_CHAINS: usize = 100_000;
+const MAX_CHAINS: usize = 100_000;
 
 /// Settings of the engine. Every field has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Share of an effect that a cause must explain to be named, 0 to 1: by default every cause is named that costs enough.
+    /// Share of an effect that a cause must explain to be reported, 0 to 1. Default 0: every cause that costs enough.
     pub explained_share: f64,
-    /// Calls that a tail is judged on at least.
+    /// Least calls for a tail.
     pub min_calls: u64,
-    /// p99 over p50 from which on there is a tail.
+    /// Least p99 / p50 of a tail.
     pub min_spread: f64,
-    /// p99 of launches from which on there is a tail, in seconds.
+    /// Least p99 of a tail, in seconds.
     pub min_launch_p99_seconds: f64,
-    /// Share of its own past rate by which launches must have dropped.
+    /// Least drop of the launch rate, as a share of the process's usual rate.
     pub min_rate_drop: f64,
-    /// Age of a call from which on it hangs, in seconds.
+    /// Age at which a call counts as hung, in seconds.
     pub hang_seconds: f64,
     /// The same for calls that wait for the GPU.
     pub hang_in_sync_seconds: f64,
-    /// How long a process may take to warm up, in seconds: it is judged once it launches without loading kernels, building
-    /// graphs or filling memory, and at the latest then.
+    /// Longest warm-up of a process, in seconds: evaluation begins once it launches without loading kernels, building graphs or
+    /// filling memory, and after this time at the latest.
     pub warm_up_seconds: f64,
     /// How long device memory must grow to count as a leak, in seconds.
     pub leak_seconds: f64,
-    /// Growth from which on it counts, in bytes.
+    /// Least growth that counts as a leak, in bytes.
     pub leak_bytes: u64,
-    /// How long a chain stays open after it was last seen, in seconds: seen again within, it is the same chain.
+    /// How long a chain stays open after it was last seen, in seconds: a detection within this time extends it.
     pub keep_open_seconds: f64,
-    /// Chains that are kept, the oldest go first.
+    /// Limit of chains in memory; the oldest are removed first.
     pub max_chains: usize,
-    /// Lost share from which on a chain has each severity.
+    /// See [`Severities`].
     pub severities: Severities,
-    /// Ops that count as launches. Named elsewhere in files, since the kernel programs go by them too.
+    /// Ops that count as launches. Set in another section of the configuration, since the kernel programs use them too.
     #[serde(skip)]
     pub launch_ops: LaunchOps,
-    /// Settings of single rules, by cause.
+    /// Settings per cause.
     pub rules: BTreeMap<Cause, RuleSettings>,
 }
 
@@ -53,11 +53,11 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleSettings {
-    /// Whether it is asked.
+    /// Whether it is evaluated.
     pub enabled: bool,
-    /// Share of the effect that it must explain, 0 to 1, when other than that of all.
+    /// Overrides [`Settings::explained_share`].
     pub explained_share: Option<f64>,
-    /// Lost share from which on it raises a chain, 0 to 1, when other than that of severity low.
+    /// Least lost share of a chain, 0 to 1; overrides the rule's default, usually severity `low`.
     pub min_lost_share: Option<f64>,
 }
 
@@ -67,17 +67,17 @@ impl Default for RuleSettings {
     }
 }
 
-/// The share of the victim thread's time that was lost, from which on a chain has each severity, 0 to 1.
+/// Least lost share of the victim thread's time for each severity, 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Severities {
-    /// Less than this raises no chain.
+    /// Chains below this are not reported.
     pub low: f64,
-    /// From here on medium.
+    /// Threshold of medium.
     pub medium: f64,
-    /// From here on high.
+    /// Threshold of high.
     pub high: f64,
-    /// From here on critical.
+    /// Threshold of critical.
     pub critical: f64,
 }
 
@@ -129,7 +129,7 @@ impl Settings {
         self.rules.get(&cause).copied().unwrap_or_default()
     }
 
-    /// What is wrong with these settings.
+    /// Invalid values.
     #[must_use]
     pub fn complaints(&self) -> Vec<Complaint> {
         let mut complaints = Vec::new();
@@ -162,8 +162,8 @@ impl Settings {
         if !(1.0..1e6).contains(&self.min_spread) {
             complain("min_spread", format!("is {}, and must be at least 1", self.min_spread));
         }
-        if !(1..=MOST_CHAINS).contains(&self.max_chains) {
-            let problem = format!("is {}, and must be from 1 to {MOST_CHAINS}", self.max_chains);
+        if !(1..=MAX_CHAINS).contains(&self.max_chains) {
+            let problem = format!("is {}, and must be from 1 to {MAX_CHAINS}", self.max_chains);
             complain("max_chains", problem);
         }
         let Severities { low, medium, high, critical } = self.severities;
@@ -176,7 +176,7 @@ impl Settings {
         complaints
     }
 
-    /// Everything that is a share, by key.
+    /// Every share, by key.
     fn shares(&self) -> Vec<(String, f64)> {
         let mut shares = vec![
             ("explained_share".to_owned(), self.explained_share),
@@ -198,10 +198,10 @@ impl Settings {
     }
 }
 
-/// Something wrong with a setting.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
-    /// The setting, its sections before it, with dots between.
+    /// The key with its sections, separated by dots.
     pub key: String,
     /// Its value and the accepted form, as in `is 2, and must be from 0 to 1`.
     pub problem: String,

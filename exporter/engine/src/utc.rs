@@ -1,13 +1,13 @@
-//! Moments as people read them.
+//! Times in UTC.
 
 use time::OffsetDateTime;
 
-/// A moment of the day, UTC, such as `07:03:12`; with the date when it is asked for.
+/// Time of day in UTC, such as `07:03:12`, optionally with the date.
 #[must_use]
 pub fn utc(unix_seconds: f64, with_date: bool) -> String {
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "a moment beyond the range is clamped, and then refused below"
+        reason = "times out of range are clamped, and then rejected below"
     )]
     let Ok(at) = OffsetDateTime::from_unix_timestamp(unix_seconds as i64) else {
         return "?".into();
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_told_in_utc() {
+    fn a_time_is_formatted_in_utc() {
         assert_eq!(utc(1_700_000_001.9, true), "2023-11-14 22:13:21");
         assert_eq!(utc(1_700_000_001.9, false), "22:13:21");
         assert_eq!(utc(f64::INFINITY, false), "?");

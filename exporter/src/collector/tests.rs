@@ -17,6 +17,7 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::chain::Cause;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -126,7 +127,8 @@ fn every_metric_of_the_table_has_a_collector() {
     let mut full = observation(vec![process(1, 5, 3)]);
     full.web_config = Some(ReloadState::default());
     full.flights = Some([("written", 1), ("suppressed", 0), ("failed", 0)]);
-    full.snapshot.counters = SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
+    Arc::make_mut(&mut full.snapshot).counters =
+        SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
     let families = Collectors::default().gather(&full);
     for metric in crate::metric::ALL {
         let count = families.iter().filter(|family| family.metric == *metric).count();

@@ -14,7 +14,7 @@ use super::{Config, ConfigError, parse, read};
 use crate::budget::Budget;
 use crate::daemon::Daemon;
 use crate::duration::Span;
-use crate::server::{Gates, ReloadRequests};
+use crate::server::{LimitsHandle, ReloadRequests};
 use crate::service_manager::ServiceManager;
 
 /// How often the file is looked at although nothing told of a change, as on network file systems nothing does.
@@ -81,7 +81,7 @@ impl ConfigSource {
 pub struct Reloader {
     source: ConfigSource,
     daemon: Arc<Daemon>,
-    gates: Gates,
+    limits: LimitsHandle,
     manager: ServiceManager,
     hangup: Signal,
     /// What the file was when last looked at, as far as it matters whether it is another now.
@@ -100,13 +100,13 @@ impl Reloader {
     pub fn new(
         source: ConfigSource,
         daemon: Arc<Daemon>,
-        gates: Gates,
+        limits: LimitsHandle,
         manager: ServiceManager,
     ) -> io::Result<Self> {
         let hangup = signal(SignalKind::hangup())?;
         // No file is like this, so the first look is at something new.
         let seen = Err(String::new());
-        Ok(Self { source, daemon, gates, manager, hangup, seen })
+        Ok(Self { source, daemon, limits, manager, hangup, seen })
     }
 
     /// Reloads whenever there is reason to, for ever.
@@ -180,9 +180,9 @@ impl Reloader {
                 return Err(error.to_string());
             }
         };
-        self.gates.resize(config.limits.connections, config.limits.scrapes);
+        self.limits.resize(config.limits.connections, config.limits.scrapes);
         let (daemon, config) = (Arc::clone(&self.daemon), Arc::new(config));
-        // It waits for a scrape under way.
+        // It changes a kernel map.
         let configured = tokio::task::spawn_blocking(move || daemon.configure(config)).await;
         if let Err(error) = configured {
             tracing::error!(%error, "the configuration was not taken");

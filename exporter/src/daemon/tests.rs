@@ -1,23 +1,26 @@
-//! What must not wait for a scrape.
+//! What must not wait for a sample.
 
 use super::*;
 use std::sync::mpsc::channel;
 use std::thread;
 
 #[test]
-fn a_configuration_is_refused_while_a_scrape_is_under_way() {
+fn a_slow_sample_holds_up_neither_health_checks_nor_chains_nor_a_reload() {
     let mut config = Config::default();
     config.probe.enabled = false;
     let daemon = Arc::new(Daemon::start(Options::default(), config.into()).unwrap());
-    let scrape = daemon.memory();
-    let (done, refused) = channel();
+    let (sampled, sampling) = channel::<()>();
+    daemon.sampler.tell(move |_| _ = sampling.recv());
+    let (done, answered) = channel();
     let other = Arc::clone(&daemon);
     thread::spawn(move || {
+        let (_, _, _) = (other.ready(), other.observation(), other.chains());
+        other.configure(other.config());
         other.config_refused();
         // Nobody waits any more once the test has failed.
         let _ = done.send(other.config().probe.enabled);
     });
-    assert_eq!(refused.recv_timeout(Duration::from_secs(10)), Ok(false));
-    drop(scrape);
+    assert_eq!(answered.recv_timeout(Duration::from_secs(10)), Ok(false));
+    drop(sampled);
     assert!(!daemon.observe().unwrap().config.successful);
 }

@@ -6,15 +6,13 @@ mod law;
 
 use super::*;
 use crate::chains::{Chains, moment};
-use crate::clock::WallClock;
 use crate::collector::Collectors;
+use crate::config::Limits;
+use crate::duration::Span;
 use crate::family::{Family, Value};
-use crate::kernel_names::KernelNames;
-use crate::metric::{BLOCKED_ON, Kind, PREEMPTED_BY};
+use crate::metric::{BLOCKED_ON, Kind, PREEMPTED_BY, PROCESSES_FOLDED};
 use crate::observation::Observation;
-use crate::retention::Policy;
-use crate::wait_names::WaitNames;
-use gpucause_abi::snapshot::Snapshot;
+use crate::pipeline::Pipeline;
 use gpucause_engine::Stall;
 use gpucause_engine::chain::Cause;
 use gpucause_engine::settings::Settings;
@@ -24,6 +22,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
@@ -47,108 +46,80 @@ const ELSEWHERE: [&str; 15] = [
 ];
 
 /// What the daemon does with snapshots, without the daemon's probes and its `/proc`.
-struct Pipeline {
-    kernel: Kernel,
-    life_cycle: LifeCycle,
-    wait_names: WaitNames,
-    kernel_names: KernelNames,
-    chains: Chains,
-    wait_limit: usize,
+struct Node {
+    pipeline: Pipeline<Kernel>,
+    chains: Arc<Chains>,
+    config: crate::config::Config,
     collectors: Collectors,
 }
 
-impl Pipeline {
-    fn new(live_processes: usize, wait_limit: usize) -> Self {
-        let mut life_cycle = LifeCycle::default();
-        life_cycle.folding.set_limit(live_processes);
-        life_cycle.retention.set_policy(Policy { keep_for: Duration::from_secs(20), max_ended: 2 });
-        Self {
-            kernel: Kernel::default(),
-            life_cycle,
-            wait_names: WaitNames::default(),
-            kernel_names: KernelNames::default(),
-            chains: Chains::new(Settings::default()),
-            wait_limit,
-            collectors: Collectors::default(),
-        }
+impl Node {
+    fn new(live_processes: usize, wait_names: usize) -> Self {
+        let chains = Arc::new(Chains::new(Settings::default()));
+        let pipeline = Pipeline::new(Kernel::default(), Arc::clone(&chains), Nanos(0));
+        let limits = Limits { exited_processes: 2, ..Limits::default() };
+        let retention = Span(Duration::from_secs(20));
+        let config = crate::config::Config { limits, retention, ..Default::default() };
+        let mut node = Self { pipeline, chains, config, collectors: Collectors::default() };
+        node.limit(live_processes, wait_names);
+        node
     }
 
-    fn drop_ended(&mut self, snapshot: &mut Snapshot) {
-        let due = self.life_cycle.due(snapshot.taken_at, &mut snapshot.processes);
-        self.kernel.remove(&due.gone);
-        let folded = self.life_cycle.remove(&due, &mut snapshot.processes, |_| true);
-        self.chains.fold(&folded);
+    fn limit(&mut self, live_processes: usize, wait_names: usize) {
+        self.config.limits.live_processes = live_processes;
+        self.config.limits.wait_names = wait_names;
+        self.pipeline.configure(&self.config);
     }
 
-    fn name_kernels(&mut self, processes: &[ProcessSnapshot]) {
-        self.kernel_names.update(processes, &mut self.kernel.names);
-    }
-
-    fn time_kernels(&mut self, processes: &[ProcessSnapshot]) {
-        for (id, handle, name) in self.kernel_names.untimed(processes) {
-            self.kernel.time(id, handle);
-            self.kernel_names.timed(id, handle, name);
-        }
+    fn kernel(&mut self) -> &mut Kernel {
+        &mut self.pipeline.source
     }
 
     fn page(&mut self, short: u64) -> Vec<Family> {
-        let mut snapshot = self.kernel.snapshot(short);
-        self.drop_ended(&mut snapshot);
-        let folded = self.life_cycle.page(&mut snapshot.processes);
-        self.name_kernels(&snapshot.processes);
-        let kernels = self.kernel_names.launches(&snapshot.processes);
-        self.time_kernels(&snapshot.processes);
-        let waits =
-            self.wait_names.update(snapshot.processes.iter().chain(&folded), self.wait_limit);
-        let clock = WallClock::with_origin(Duration::from_secs(1_000));
-        let mut observation = Observation::new(snapshot, Nanos(0), clock);
-        observation.processes_folded = self.life_cycle.folded();
-        observation.waits = waits;
-        observation.wait_names_folded = self.wait_names.folded();
-        observation.kernels = kernels;
-        observation.kernel_names_folded = self.kernel_names.folded();
-        observation.folded = folded;
-        observation.findings = self.chains.findings();
+        self.kernel().short = short;
+        let now = self.kernel().now();
+        let page = self.page_not_before(Nanos(now.0 + 1));
+        self.kernel().short = 0;
+        page
+    }
+
+    fn page_not_before(&mut self, not_before: Nanos) -> Vec<Family> {
+        let Ok(observation) = self.pipeline.export(not_before);
+        let mut observation = Observation::clone(&observation);
         observation.findings.stalls = stalls(&observation);
         self.collectors.gather(&observation)
     }
 
     /// As the daemon does it between pages.
     fn reap(&mut self) {
-        let mut launches = self.kernel.snapshot(0).processes;
-        self.life_cycle.folding.assign(&launches);
-        self.life_cycle.folding.leave_untold(&mut launches);
-        self.name_kernels(&launches);
-        self.time_kernels(&launches);
-        let mut snapshot = self.kernel.snapshot(0);
-        self.drop_ended(&mut snapshot);
+        let launches = self.kernel().processes();
+        self.pipeline.name_launched(launches);
+        let (now, processes) = (self.kernel().now(), self.kernel().processes());
+        let ended: Vec<_> =
+            processes.iter().filter_map(|process| Some((process.id, process.ended?))).collect();
+        let Ok(()) = self.pipeline.reap(now, &ended);
     }
 
     fn look(&mut self) {
-        let mut snapshot = self.kernel.snapshot(0);
-        self.life_cycle.folding.assign(&snapshot.processes);
-        self.life_cycle.folding.leave_untold(&mut snapshot.processes);
-        let clock = WallClock::with_origin(Duration::from_secs(1_000));
-        let (details, throttled, gpus) = Default::default();
-        self.chains.look(moment(snapshot, &details, clock, throttled, gpus));
+        let now = self.kernel().now();
+        let Ok(observation) = self.pipeline.observe(Nanos(now.0 + 1));
+        self.chains.look(moment(&observation, HashMap::new()));
     }
 
     fn take(&mut self, step: &Step) -> Option<Vec<Family>> {
         match *step {
-            Step::Begin { pid, name, worker } => self.kernel.begin(pid, name, worker),
-            Step::Work { pid, seed, times } => self.kernel.work_at_random(pid, seed, times),
-            Step::Exec { pid, name } => self.kernel.exec(pid, name),
-            Step::End { pid } => self.kernel.end(pid),
-            Step::Probes => self.kernel.toggle(),
-            Step::Pass { seconds } => self.kernel.pass(Nanos(seconds * SECOND)),
-            Step::Module { handle, name } => self.kernel.load(handle, name),
-            Step::Limits { live, waits } => {
-                self.life_cycle.folding.set_limit(live);
-                self.wait_limit = waits;
-            }
+            Step::Begin { pid, name, worker } => self.kernel().begin(pid, name, worker),
+            Step::Work { pid, seed, times } => self.kernel().work_at_random(pid, seed, times),
+            Step::Exec { pid, name } => self.kernel().exec(pid, name),
+            Step::End { pid } => self.kernel().end(pid),
+            Step::Probes => self.kernel().toggle(),
+            Step::Pass { seconds } => self.kernel().pass(Nanos(seconds * SECOND)),
+            Step::Module { handle, name } => self.kernel().load(handle, name),
+            Step::Limits { live, waits } => self.limit(live, waits),
             Step::Reap => self.reap(),
             Step::Look => self.look(),
             Step::Page { short } => return Some(self.page(short)),
+            Step::SharedPage => return Some(self.page_not_before(Nanos(0))),
         }
         None
     }
@@ -208,6 +179,8 @@ enum Step {
     Page {
         short: u64,
     },
+    /// Of the last observation, whatever it was made for.
+    SharedPage,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -224,6 +197,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Reap),
         3 => Just(Step::Look),
         6 => (0..SECOND).prop_map(|short| Step::Page { short }),
+        2 => Just(Step::SharedPage),
     ]
 }
 
@@ -234,9 +208,9 @@ fn no_counter_of_a_page_steps_back_while_its_time_of_creation_is_the_same() {
     let mut runner = TestRunner::new(config);
     let histories = (0..4usize, 1..3usize, prop::collection::vec(step(), 1..120));
     let outcome = runner.run(&histories, |(live, waits, steps)| {
-        let (mut pipeline, mut law) = (Pipeline::new(live, waits), Law::default());
+        let (mut node, mut law) = (Node::new(live, waits), Law::default());
         for step in &steps {
-            let Some(page) = pipeline.take(step) else { continue };
+            let Some(page) = node.take(step) else { continue };
             seen.borrow_mut().extend(law.hold(&page).map_err(TestCaseError::fail)?);
         }
         Ok(())
@@ -260,17 +234,25 @@ fn no_counter_of_a_page_steps_back_while_its_time_of_creation_is_the_same() {
 
 #[test]
 fn calls_of_processes_that_a_younger_one_of_their_pid_and_name_hides_are_those_of_other() {
-    let mut pipeline = Pipeline::new(4, 10);
+    let mut node = Node::new(4, 10);
     for _ in 0..5 {
-        pipeline.kernel.begin(1, 0, false);
-        pipeline.kernel.work(1, Work::Preempted, 1, 5);
-        pipeline.kernel.end(1);
+        node.kernel().begin(1, 0, false);
+        node.kernel().work(1, Work::Preempted, 1, 5);
+        node.kernel().end(1);
     }
     for _ in 0..2 {
-        let page = pipeline.page(0);
+        let page = node.page(0);
         let expected = [("1 train b".to_owned(), 5), ("other other other".to_owned(), 4 * 5)];
         assert_eq!(times(&page, &PREEMPTED_BY), expected);
-        assert_eq!(pipeline.life_cycle.folded(), 4);
+        assert_eq!(folded(&page), 4);
+    }
+}
+
+fn folded(page: &[Family]) -> u64 {
+    let family = page.iter().find(|family| *family.metric == PROCESSES_FOLDED).unwrap();
+    match family.samples[0].value {
+        Value::Integer(count) => count,
+        ref other => panic!("{other:?} is no count"),
     }
 }
 
@@ -288,37 +270,37 @@ fn times(page: &[Family], metric: &crate::metric::Metric) -> Vec<(String, u64)> 
 
 #[test]
 fn waits_of_processes_that_are_aggregated_are_those_of_other() {
-    let mut pipeline = Pipeline::new(0, 10);
+    let mut node = Node::new(0, 10);
     for pid in [1, 2] {
-        pipeline.kernel.begin(pid, 0, false);
-        pipeline.kernel.work(pid, Work::Preempted, 1, 5);
-        pipeline.kernel.work(pid, Work::Blocked, 2, 7);
+        node.kernel().begin(pid, 0, false);
+        node.kernel().work(pid, Work::Preempted, 1, 5);
+        node.kernel().work(pid, Work::Blocked, 2, 7);
     }
     for _ in 0..2 {
-        let page = pipeline.page(0);
+        let page = node.page(0);
         assert_eq!(times(&page, &PREEMPTED_BY), [("other other other".to_owned(), 10)]);
         assert_eq!(times(&page, &BLOCKED_ON), [("other other futex other".to_owned(), 14)]);
-        pipeline.kernel.end(1);
+        node.kernel().end(1);
     }
 }
 
 #[test]
 fn waits_of_a_process_go_on_over_an_exec_of_itself_and_a_restart_of_the_probes() {
-    let mut pipeline = Pipeline::new(4, 10);
+    let mut node = Node::new(4, 10);
     let mut expected = 0;
-    let mut wait = |pipeline: &mut Pipeline| {
-        pipeline.kernel.work(1, Work::Preempted, 1, 5);
+    let mut wait = |node: &mut Node| {
+        node.kernel().work(1, Work::Preempted, 1, 5);
         expected += 5;
-        let told = times(&pipeline.page(0), &PREEMPTED_BY);
+        let told = times(&node.page(0), &PREEMPTED_BY);
         assert_eq!(told, [("1 train b".to_owned(), expected)]);
     };
-    pipeline.kernel.begin(1, 0, false);
-    wait(&mut pipeline);
-    pipeline.kernel.exec(1, 0);
-    wait(&mut pipeline);
-    pipeline.kernel.toggle();
-    pipeline.kernel.toggle();
-    wait(&mut pipeline);
+    node.kernel().begin(1, 0, false);
+    wait(&mut node);
+    node.kernel().exec(1, 0);
+    wait(&mut node);
+    node.kernel().toggle();
+    node.kernel().toggle();
+    wait(&mut node);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use gpucause_engine::chain::Place;
 
 use super::membership::Membership;
 use super::pods;
+use crate::throttling::hierarchy::Hierarchy;
 
 /// Reads where processes run.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub(crate) struct Places {
     proc_root: PathBuf,
     pod_logs: PathBuf,
     online: PathBuf,
+    hierarchy: Option<Hierarchy>,
 }
 
 impl Default for Places {
@@ -29,7 +31,8 @@ impl Places {
         online: impl Into<PathBuf>,
     ) -> Self {
         let (proc_root, pod_logs, online) = (proc_root.into(), pod_logs.into(), online.into());
-        Self { proc_root, pod_logs, online }
+        let mounts = fs::read_to_string(proc_root.join("self/mountinfo")).unwrap_or_default();
+        Self { proc_root, pod_logs, online, hierarchy: Hierarchy::in_mounts(&mounts) }
     }
 
     /// The CPUs of the host, such as `0-3`.
@@ -51,7 +54,8 @@ impl Places {
         }
         let status = text("status")?;
         let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        let Membership { cgroup, container_id, pod_uid, .. } = Membership::of(&text("cgroup")?);
+        let groups = text("cgroup")?;
+        let Membership { cgroup, container_id, pod_uid, .. } = Membership::of(&groups);
         let pod = pod_uid.map(|uid| {
             let name = pods::name_of(&uid, &self.pod_logs);
             name.map_or(uid, |(namespace, name)| format!("{namespace}/{name}"))
@@ -60,9 +64,16 @@ impl Places {
             unit: unit(&cgroup).unwrap_or_default().to_owned(),
             pod: pod.unwrap_or_default(),
             container: container_id.unwrap_or_default(),
+            cpu_limit: self.cpu_limit(&groups).unwrap_or_default(),
             cpus: cpus.unwrap_or_default().trim().to_owned(),
             cgroup,
         })
+    }
+
+    fn cpu_limit(&self, groups: &str) -> Option<String> {
+        let hierarchy = self.hierarchy.as_ref()?;
+        let file = hierarchy.cpu_limit(&hierarchy.cgroup_of(groups)?)?;
+        Some(file.to_string_lossy().into_owned())
     }
 }
 

@@ -18,6 +18,7 @@ use super::python::Pythons;
 use super::symbols::Symbols;
 use crate::clock::WallClock;
 use crate::daemon::Daemon;
+use crate::observation::Observation;
 use crate::process_details::ProcessDetails;
 
 /// How long names of functions are waited for at the end.
@@ -79,23 +80,23 @@ impl Chronicle {
         &mut self,
         recorder: &Recorder,
         daemon: &Daemon,
-        mut moment: Moment,
-    ) -> Result<(), WriteError> {
+        (observation, mut moment): (&Observation, Moment),
+    ) -> anyhow::Result<()> {
         // Events are told by this clock, too.
         moment.unix_seconds = self.clock.unix_seconds(moment.snapshot.taken_at);
-        self.describe(recorder, daemon, &moment)?;
-        self.writer.add_look(&moment, &daemon.findings().chains)
+        self.describe(recorder, observation)?;
+        self.name_kernels(daemon)?;
+        Ok(self.writer.add_look(&moment, &daemon.findings().chains)?)
     }
 
     /// Whoever is new, and whoever more is known of.
     fn describe(
         &mut self,
         recorder: &Recorder,
-        daemon: &Daemon,
-        moment: &Moment,
+        observation: &Observation,
     ) -> Result<(), WriteError> {
-        let details = daemon.details();
-        for process in &moment.snapshot.processes {
+        let Observation { snapshot, details, .. } = observation;
+        for process in &snapshot.processes {
             self.process(process.id, process.tgid, &process.comm.to_text())?;
             let Some(known) = self.processes.get_mut(&process.id) else { continue };
             let Some(told) = details.get(&process.id) else { continue };
@@ -104,8 +105,7 @@ impl Chronicle {
                 known.details = Some(Arc::clone(told));
             }
         }
-        let ended: HashSet<ProcId> = moment
-            .snapshot
+        let ended: HashSet<ProcId> = snapshot
             .processes
             .iter()
             .filter(|process| process.ended.is_some())
@@ -115,12 +115,12 @@ impl Chronicle {
         if let Some(pythons) = &mut self.pythons {
             pythons.forget(recorder, |id| ended.contains(&id));
         }
-        self.name_kernels(daemon)
+        Ok(())
     }
 
     /// Takes down what kernels are called, as far as that is known by now.
-    pub(crate) fn name_kernels(&mut self, daemon: &Daemon) -> Result<(), WriteError> {
-        for (id, handle, name) in daemon.kernel_names() {
+    pub(crate) fn name_kernels(&mut self, daemon: &Daemon) -> anyhow::Result<()> {
+        for (id, handle, name) in daemon.kernel_names()? {
             let Some(known) = self.processes.get(&id) else { continue };
             if self.names.name_kernel((id, handle), &name) {
                 self.writer.name_kernel(known.row, handle, &name)?;

@@ -78,10 +78,9 @@ impl Session {
 
     /// Takes the accounts down, as the engine sees them, and what it found.
     pub(super) fn look(&mut self) -> anyhow::Result<()> {
-        let Some(moment) = self.daemon.look_at().context("the accounts cannot be read")? else {
-            return Ok(());
-        };
-        self.chronicle.look(&self.recorder, &self.daemon, moment)?;
+        let looked = self.daemon.look().context("the accounts cannot be read")?;
+        let Some((observation, moment)) = looked else { return Ok(()) };
+        self.chronicle.look(&self.recorder, &self.daemon, (&observation, moment))?;
         self.looks += 1;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! When each look at the accounts is shown.
+//! When each recorded snapshot is shown.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -13,7 +13,8 @@ use gpucause_investigations::recording::{
     NodeIndex, Process, ProcessIndex, Recording, RecordingError,
 };
 
-use super::stage::{Scene, Stage};
+use super::recorded::{Recorded, RecordedSampler};
+use super::stage::Stage;
 use crate::chains::LOOK_EVERY;
 
 /// Ends a replay when it is dropped.
@@ -44,8 +45,8 @@ struct Begin {
 }
 
 impl Player {
-    /// Shows one look after the other until the recording is over, or it is to stop.
-    pub(super) fn play(self) -> anyhow::Result<()> {
+    /// Shows one observation after the other until the recording is over, or it is to stop.
+    pub(super) fn play(self, mut sampler: RecordedSampler) -> anyhow::Result<()> {
         let recorded = self.recording.chains()?;
         let own = recorded.into_iter().filter(|chain| chain.node == self.node);
         let chains: Vec<_> = own.map(|chain| chain.chain).collect();
@@ -58,7 +59,7 @@ impl Player {
             }
             // Numbers of processes are those of one session.
             if session.replace(look.session) != Some(look.session) {
-                self.stage.begin();
+                self.begin(&mut sampler);
                 // Nobody wants to wait for the next run of the recorder.
                 begin = None;
             }
@@ -72,12 +73,14 @@ impl Player {
                     .iter()
                     .filter_map(|(id, index)| Some((*id, names.get(index)?.clone())))
                     .collect();
-                self.stage.show(Scene { moment: look.moment, processes, kernels, chains: None });
+                let moment = look.moment;
+                let recorded = Recorded { moment, processes, kernels, chains: None };
+                self.stage.set_current(Some(sampler.observe(recorded)));
             }
             flow
         })?;
         if looks == 0 && !stopped {
-            self.play_events(&mut begin, &chains)?;
+            self.play_events(&mut sampler, &mut begin, &chains)?;
         }
         if matches!(self.stopped.try_recv(), Err(TryRecvError::Empty)) {
             tracing::info!("the recording is over");
@@ -89,6 +92,7 @@ impl Player {
     /// from when they were first seen.
     fn play_events(
         &self,
+        sampler: &mut RecordedSampler,
         begin: &mut Option<Begin>,
         chains: &[gpucause_engine::chain::Chain],
     ) -> Result<(), RecordingError> {
@@ -96,7 +100,7 @@ impl Player {
         let known: HashMap<_, _> =
             indices.map(|(index, _)| (ProcId(index), ProcessIndex(index))).collect();
         let processes = self.processes(&known);
-        self.stage.begin();
+        self.begin(sampler);
         rebuild(&*self.recording, self.node, LOOK_EVERY, &mut |look| {
             let unix_seconds = look.unix_ns as f64 / 1e9;
             let flow = self.wait(begin, unix_seconds);
@@ -105,10 +109,18 @@ impl Player {
                 let seen = chains.iter().filter(|chain| chain.first_seen <= unix_seconds);
                 let chains = Some(seen.cloned().collect());
                 let kernels = &HashMap::new();
-                self.stage.show(Scene { moment, processes: processes.clone(), kernels, chains });
+                let processes = processes.clone();
+                let recorded = Recorded { moment, processes, kernels, chains };
+                self.stage.set_current(Some(sampler.observe(recorded)));
             }
             flow
         })
+    }
+
+    /// Another run of the recorder begins, and nothing is shown until its first snapshot.
+    fn begin(&self, sampler: &mut RecordedSampler) {
+        sampler.begin();
+        self.stage.set_current(None);
     }
 
     /// Waits until it is the turn of what was seen at this moment.

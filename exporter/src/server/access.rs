@@ -1,5 +1,5 @@
-//! Who may read what names processes, threads and what they wait for: those who have shown who they are, and programs of this host
-//! that show its token. No header and no address says who asks: a proxy on this host can come from either for anybody.
+//! Who may read causal chains, which name processes, threads and what they wait for: authenticated clients, and programs of
+//! this host that send its token. Neither headers nor addresses identify a client: a proxy on this host forwards anybody's requests.
 
 use std::net::IpAddr;
 
@@ -11,16 +11,16 @@ use crate::token_file::TokenFile;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer {
     pub(super) address: IpAddr,
-    /// Whether it has shown who it is: by the token of this host, a password, or a certificate from an authority that is trusted here.
+    /// Whether it is authenticated: by the token of this host, a password, or a certificate from an authority that is trusted here.
     pub(super) identified: bool,
 }
 
 /// Why a request is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Nobody has shown who they are.
+    /// The client is not authenticated.
     NoCredentials,
-    /// A web page of another site had a browser send it.
+    /// A browser sent it for a web page of another site.
     WebPage,
 }
 
@@ -36,7 +36,7 @@ impl Peer {
     }
 }
 
-/// What to do without credentials, of a server at this URL.
+/// What a client without credentials of a server at this URL can do.
 pub(super) fn hint(token_file: Option<&TokenFile>, url: &str) -> String {
     const REMOTE: &str = "remote clients authenticate by a password or a verified client certificate (--web.config.file)";
     match token_file.and_then(TokenFile::path) {
@@ -53,8 +53,8 @@ pub(super) fn hint(token_file: Option<&TokenFile>, url: &str) -> String {
     }
 }
 
-/// Whether a page of another site had the browser send this. With what a page embeds there is no Origin, and yet the password
-/// that somebody once gave the browser.
+/// Whether a browser sent this for a page of another site. Requests for embedded resources have no Origin, but they have the
+/// password that the browser remembers.
 fn is_from_page(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site");
     headers.contains_key(ORIGIN) || site.is_some_and(|site| site != "none" && site != "same-origin")

@@ -6,28 +6,33 @@ use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
 use serde::Serialize;
 
+use super::source::Source;
+
 /// Where causal chains are.
 pub(super) const CHAINS: &str = "/api/v1/chains";
 
 #[derive(Serialize)]
-struct Success<'a> {
+struct Success {
     status: &'static str,
-    data: Data<'a>,
+    data: Data,
 }
 
 #[derive(Serialize)]
-struct Data<'a> {
-    /// Whether the node observes its processes: says how far that nothing was found says something.
-    observation: &'a ObservationState,
+struct Data {
+    /// Whether the node observes its processes: without it, no chains mean nothing.
+    observation: ObservationState,
+    /// PIDs of the processes that are observed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes: Option<Vec<u32>>,
     /// Name of the host.
     node: String,
     version: &'static str,
-    /// In seconds since the Unix epoch, as all moments of the chains are.
+    /// In seconds since the Unix epoch, as all times in the chains.
     now: f64,
-    /// Since when chains are looked for, likewise: of what was before nothing is known.
+    /// Since when chains are detected, likewise; nothing is known about the time before.
     watched_since: f64,
     /// The worst first.
-    chains: &'a [Chain],
+    chains: Vec<Chain>,
 }
 
 #[derive(Serialize)]
@@ -37,12 +42,18 @@ struct Failure<'a> {
 }
 
 /// The chains, as JSON, of a server that runs for this time.
-pub(super) fn chains(observation: &ObservationState, chains: Vec<Chain>, up: Duration) -> String {
+pub(super) fn chains(source: &dyn Source, up: Duration) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let (version, watched_since) = (crate::version::VERSION, now - up.as_secs_f64());
-    let data = Data { observation, node: node(), version, now, watched_since, chains: &chains };
+    let data = Data {
+        observation: source.observation(),
+        processes: source.processes(),
+        node: node(),
+        version: crate::version::VERSION,
+        now,
+        watched_since: now - up.as_secs_f64(),
+        chains: source.chains(),
+    };
     let answer = serde_json::to_string(&Success { status: "success", data });
-    drop(chains);
     answer.unwrap_or_else(|cause| error(&cause))
 }
 
@@ -57,7 +68,7 @@ pub(super) fn failure(text: &str) -> String {
     answer.unwrap_or_else(|_| r#"{"status":"error"}"#.to_owned())
 }
 
-/// The name of this host, or nothing when it has none that is text.
+/// The name of this host; empty when it is not UTF-8.
 pub(crate) fn node() -> String {
     nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default()
 }

@@ -1,39 +1,47 @@
-//! A response's body in pieces: a page may have many megabytes, and in one piece it would need room for twice as many
-//! while it grows, which the allocator then keeps. Of one that has very many, the last are written while the first are sent, so
-//! that no more than a bounded part of it is held.
+//! A response's body in pieces. A page may have many megabytes: as one buffer it would need twice as much while it grows, which the
+//! allocator then keeps. A page above a limit is sent while it is still being written, so that memory is bounded.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
+use gpucause_investigations::http::pool::Connection;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-/// Bytes of a page that are held before it is sent. All but the pages of very many processes are whole by then.
+/// Bytes of a page that are buffered before sending starts. Only pages of very many processes are larger.
 const HELD_BYTES: u64 = 8 * 1024 * 1024;
-/// Pieces that are written ahead of the client from then on; a piece has some tens of kilobytes.
+/// Pieces that are buffered from then on; a piece has some tens of kilobytes.
 const AHEAD: usize = 64;
 
-/// For how long in all a page may wait for its client while another request wants its turn.
+/// How long a page may wait for its client in total while another request waits for a permit.
 const MAX_WAIT: Duration = Duration::from_secs(1);
-/// Between two attempts to go on while the client is too far behind.
+/// Between two attempts to send while the buffer is full.
 const RETRY_EVERY: Duration = Duration::from_millis(5);
 
-/// Written to before it is sent, and freed piece by piece as it is.
+/// The body; each piece is freed once it is sent.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     pieces: VecDeque<Bytes>,
     left: u64,
-    /// What follows; `None` at the end of it tells that it is whole.
+    /// The pieces that follow; `None` marks the end of a complete page.
     more: Option<mpsc::Receiver<Option<Bytes>>>,
+    /// Over which it is sent.
+    connection: Option<Arc<Connection>>,
 }
 
 impl Pieces {
+    /// Reports to the connection what its client takes.
+    pub(super) fn send_over(&mut self, connection: &Arc<Connection>) {
+        self.connection = Some(Arc::clone(connection));
+    }
+
     fn push(&mut self, piece: Bytes) {
         self.left += piece.len() as u64;
         self.pieces.push_back(piece);
@@ -68,6 +76,9 @@ impl Body for Pieces {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if let Some(connection) = &self.connection {
+            connection.has_progressed();
+        }
         if let Some(piece) = self.pieces.pop_front() {
             self.left -= piece.len() as u64;
             return Poll::Ready(Some(Ok(Frame::data(piece))));
@@ -80,7 +91,7 @@ impl Body for Pieces {
                 self.more = None;
                 None
             }
-            // The client must not take what it has for the whole.
+            // The client must not take what it has for a complete page.
             None => Some(Err(io::Error::other("the page was not written to its end"))),
         })
     }
@@ -97,42 +108,42 @@ impl Body for Pieces {
     }
 }
 
-/// A page that is handed over as a body: when it is whole, or while it is written when that has very many bytes.
-pub(super) struct Outgoing<'w, E> {
+/// Writes a page, and hands it over as a body: when it is complete, or earlier when it is large.
+pub(super) struct PageWriter<'w, E> {
     held: Pieces,
-    /// Gone once the body is handed over.
+    /// `None` once the body is handed over.
     takes: Option<oneshot::Sender<Result<Pieces, E>>>,
     more: Option<mpsc::Sender<Option<Bytes>>>,
-    /// For how long it has waited for the client.
+    /// How long it has waited for the client.
     waited: Duration,
     /// Whether another request waits for this one to end.
-    is_wanted: Box<dyn Fn() -> bool + Send + 'w>,
+    others_wait: Box<dyn Fn() -> bool + Send + 'w>,
 }
 
-impl<'w, E> Outgoing<'w, E> {
+impl<'w, E> PageWriter<'w, E> {
     pub(super) fn new(
         takes: oneshot::Sender<Result<Pieces, E>>,
-        is_wanted: impl Fn() -> bool + Send + 'w,
+        others_wait: impl Fn() -> bool + Send + 'w,
     ) -> Self {
         Self {
             held: Pieces::default(),
             takes: Some(takes),
             more: None,
             waited: Duration::ZERO,
-            is_wanted: Box::new(is_wanted),
+            others_wait: Box::new(others_wait),
         }
     }
 
-    /// Says that there is no page, or no more of it.
+    /// Reports that there is no page, or no more of it.
     pub(super) fn fail(&mut self, error: E) {
         self.more = None;
         self.hand_over(Err(error));
     }
 
-    /// The page is whole.
+    /// The page is complete.
     pub(super) fn finish(mut self) {
         match &self.more {
-            // The client may be gone.
+            // The client may have hung up.
             Some(_) => drop(self.send(None)),
             None => {
                 let whole = std::mem::take(&mut self.held);
@@ -141,7 +152,7 @@ impl<'w, E> Outgoing<'w, E> {
         }
     }
 
-    /// Waits for a client that is behind, but not for long in all while others wait for this page to end.
+    /// Waits for a slow client, but not for long in total while other requests wait.
     fn send(&mut self, mut piece: Option<Bytes>) -> io::Result<()> {
         let Some(more) = &self.more else { return Ok(()) };
         loop {
@@ -150,7 +161,7 @@ impl<'w, E> Outgoing<'w, E> {
                 Err(TrySendError::Closed(_)) => return Err(io::ErrorKind::BrokenPipe.into()),
                 Err(TrySendError::Full(piece)) => piece,
             };
-            if self.waited >= MAX_WAIT && (self.is_wanted)() {
+            if self.waited >= MAX_WAIT && (self.others_wait)() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             thread::sleep(RETRY_EVERY);
@@ -160,14 +171,14 @@ impl<'w, E> Outgoing<'w, E> {
 
     fn hand_over(&mut self, body: Result<Pieces, E>) {
         if let Some(takes) = self.takes.take() {
-            // The client may be gone.
+            // The client may have hung up.
             let _ = takes.send(body);
         }
     }
 }
 
-impl<E> io::Write for Outgoing<'_, E> {
-    /// Waits for the client when it is too far behind. Fails when it is gone, or keeps others waiting for too long.
+impl<E> io::Write for PageWriter<'_, E> {
+    /// Waits while the buffer is full. Fails when the client has hung up or keeps others waiting for too long.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = Bytes::copy_from_slice(bytes);
         if self.more.is_some() {
@@ -195,11 +206,11 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
-    type Page = Outgoing<'static, &'static str>;
+    type Page = PageWriter<'static, &'static str>;
 
     fn page() -> (Page, oneshot::Receiver<Result<Pieces, &'static str>>) {
         let (takes, taken) = oneshot::channel();
-        (Outgoing::new(takes, || false), taken)
+        (PageWriter::new(takes, || false), taken)
     }
 
     fn poll(body: &mut Pieces) -> Poll<Option<io::Result<Bytes>>> {
@@ -277,7 +288,7 @@ mod tests {
     #[test]
     fn a_huge_page_that_its_client_leaves_is_ended_once_others_want_its_turn() {
         let (takes, _taken) = oneshot::channel::<Result<Pieces, &'static str>>();
-        let mut page = Outgoing::new(takes, || true);
+        let mut page = PageWriter::new(takes, || true);
         let error = (0..PIECES).find_map(|_| page.write_all(&PIECE).err()).unwrap();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }

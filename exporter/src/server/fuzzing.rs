@@ -1,4 +1,4 @@
-//! What the server reads that clients and administrators write, as targets of a fuzz engine.
+//! Fuzz targets: what the server reads from clients and administrators.
 
 #![allow(clippy::unwrap_used, reason = "a target fails by panicking")]
 
@@ -12,11 +12,10 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::access::Peer;
-use super::connection::Host;
-use super::door::Door;
-use super::lobby::{Guest, Lobby};
+use super::auth::AuthMiddleware;
+use super::connection::Handler;
+use super::fair_semaphore::FairSemaphore;
 use super::routes::Routes;
-use super::turnstile::Turnstile;
 use super::web_config::WebConfig;
 use super::web_config::client_cert::san::alternative_names;
 use super::{Limits, Readiness, ScrapeError, Source};
@@ -25,13 +24,14 @@ use crate::family::Sink;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_investigations::http::Token;
+use gpucause_investigations::http::pool::Connection;
 
-/// What the corpus shows for chains.
+/// The token that the corpus sends for chains.
 const TOKEN: &str = "0123456789abcdef";
-/// Bytes that may be on their way to one side.
+/// Size of the buffer in each direction.
 const IN_FLIGHT: usize = 1 << 20;
 
-/// Has nothing to tell.
+/// Has nothing to export.
 struct Nothing;
 
 impl Source for Nothing {
@@ -56,42 +56,41 @@ impl Source for Nothing {
     }
 }
 
-/// What a client sends on a connection, whole requests and parts of them.
+/// What a client sends on a connection: complete and partial requests.
 pub(crate) fn http(data: &[u8]) {
     thread_local! {
-        static SERVER: (Runtime, Arc<Host>) = {
+        static SERVER: (Runtime, Arc<Handler>) = {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             let limits = Limits::default();
-            let gate = (Turnstile::new(limits.scrapes), limits.scrape_wait);
-            let host = Host {
+            let scrapes = Arc::new(FairSemaphore::new(limits.scrapes));
+            let handler = Handler {
                 routes: Routes::new(
                     Arc::new(Nothing),
                     "/metrics".parse().unwrap(),
-                    gate,
+                    (scrapes, limits.scrape_wait),
                     None,
                     "no credentials".to_owned(),
                 ),
-                door: Door::new(Arc::default(), Some(Token::of(TOKEN).unwrap())),
-                lobby: Arc::new(Lobby::new(1)),
+                auth: AuthMiddleware::new(Arc::default(), Some(Token::of(TOKEN).unwrap())),
                 limits,
             };
-            (runtime, Arc::new(host))
+            (runtime, Arc::new(handler))
         };
     }
-    SERVER.with(|(runtime, host)| {
+    SERVER.with(|(runtime, handler)| {
         let answer = runtime.block_on(async {
             let (mut client, server) = duplex(IN_FLIGHT);
             let peer = Peer { address: Ipv4Addr::LOCALHOST.into(), identified: false };
             let (_stop, stopped) = watch::channel(false);
             client.write_all(data).await.unwrap();
             client.shutdown().await.unwrap();
-            let guest = Arc::new(Guest::new());
+            let connection = Arc::new(Connection::new(peer.address));
             let mut answer = Vec::new();
             let (served, read) = tokio::join!(
-                Arc::clone(host).serve(server, peer, &guest, stopped),
+                Arc::clone(handler).serve(server, peer, &connection, stopped),
                 client.read_to_end(&mut answer)
             );
-            // What the client sends wrong is an error of its connection.
+            // A malformed request is an error of its connection.
             drop(served);
             read.unwrap();
             answer
@@ -104,12 +103,12 @@ pub(crate) fn http(data: &[u8]) {
 /// The text of a `--web.config.file`.
 pub(crate) fn web_config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     match WebConfig::parse(text, Path::new("/nonexistent"), &mut Vec::new()) {
-        Ok(config) => write!(told, "{config}").unwrap(),
+        Ok(config) => write!(shown, "{config}").unwrap(),
         Err(complaints) => {
             assert!(!complaints.is_empty());
-            complaints.iter().for_each(|complaint| writeln!(told, "{complaint}").unwrap());
+            complaints.iter().for_each(|complaint| writeln!(shown, "{complaint}").unwrap());
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::version;
 use gpucause_engine::observation::ObservationState;
 use gpucause_investigations::observation::sentence;
 
-/// Whether processes are observed, and links to what the server has.
+/// The observation state, and links to what the server has.
 pub(super) fn page(telemetry_path: &TelemetryPath, observation: &ObservationState) -> String {
     let observation = escape(&sentence(&observation.current));
     let path = escape(telemetry_path.as_str());

@@ -1,27 +1,27 @@
-//! Asking the daemon over HTTP to reload its configuration.
+//! Configuration reloads that are requested over HTTP.
 
 use tokio::sync::{mpsc, oneshot};
 
-/// Whether the reload was good, or why not.
+/// Whether the reload succeeded, or why not.
 type Outcome = Result<(), String>;
 
-/// Where reloads are asked for.
+/// The side that requests reloads.
 #[derive(Debug, Clone)]
 pub struct ReloadHandle(mpsc::Sender<oneshot::Sender<Outcome>>);
 
-/// Where they are asked for to be made.
+/// The side that makes them.
 #[derive(Debug)]
 pub struct ReloadRequests(mpsc::Receiver<oneshot::Sender<Outcome>>);
 
-/// Somebody who waits for a reload.
+/// A request whose client waits for the reload.
 #[derive(Debug)]
 pub struct ReloadRequest(oneshot::Sender<Outcome>);
 
-/// Both ends.
+/// Both sides.
 #[must_use]
 pub fn reload_channel() -> (ReloadHandle, ReloadRequests) {
-    let (asking, asked) = mpsc::channel(1);
-    (ReloadHandle(asking), ReloadRequests(asked))
+    let (sender, receiver) = mpsc::channel(1);
+    (ReloadHandle(sender), ReloadRequests(receiver))
 }
 
 impl ReloadHandle {
@@ -34,7 +34,7 @@ impl ReloadHandle {
 }
 
 impl ReloadRequests {
-    /// The next request; none ever comes when nobody can ask.
+    /// The next request; pending forever when nothing can request one.
     pub async fn next(&mut self) -> ReloadRequest {
         match self.0.recv().await {
             Some(answer) => ReloadRequest(answer),
@@ -44,9 +44,9 @@ impl ReloadRequests {
 }
 
 impl ReloadRequest {
-    /// Tells how the reload went.
+    /// Reports how the reload went.
     pub fn answer(self, outcome: Outcome) {
-        // Whoever asked may have gone.
+        // The client may have hung up.
         let _ = self.0.send(outcome);
     }
 }

@@ -1,4 +1,4 @@
-//! Addresses to listen on, and what to say when they cannot be had.
+//! Addresses to listen on, and why one cannot be used.
 
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;
@@ -6,17 +6,17 @@ use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::str::FromStr;
 
-/// Connections that may wait to be accepted, as far as net.core.somaxconn allows. One beyond them waits for a second at least.
+/// Connections that may wait to be accepted, as far as net.core.somaxconn allows. Another one is retried after a second.
 const BACKLOG: i32 = 4096;
 
-/// A `HOST:PORT` pair in the way of Prometheus exporters; without a host it means every address of this one.
+/// A `HOST:PORT` pair as of Prometheus exporters; without a host it means every address of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenAddress {
     host: Option<String>,
     port: u16,
 }
 
-/// Why text is no [`ListenAddress`].
+/// Why text is not a [`ListenAddress`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no address; write :PORT, HOST:PORT or [IPV6]:PORT, such as :9400")]
 pub struct AddressError(String);
@@ -59,7 +59,7 @@ impl fmt::Display for ListenAddress {
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else has the port.
+    /// The port is in use.
     #[error(
         "cannot listen on {0}: the port is in use. 9400, gpucause's default, is also the default port of \
          dcgm-exporter; choose a free one with --web.listen-address, such as --web.listen-address=:9401"
@@ -79,17 +79,17 @@ pub enum BindError {
         "cannot listen on {address}: the host name cannot be resolved ({source}); see --web.listen-address"
     )]
     Unresolved {
-        /// What was asked for.
+        /// The address.
         address: ListenAddress,
-        /// What the resolver says.
+        /// The resolver's error.
         source: io::Error,
     },
     /// Anything else.
     #[error("cannot listen on {address}: {source}")]
     Other {
-        /// What was asked for.
+        /// The address.
         address: ListenAddress,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -105,7 +105,7 @@ impl BindError {
         }
     }
 
-    /// Whether only another configuration helps, so that a restart is of no use.
+    /// Whether only another configuration helps, and a restart does not.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         matches!(self, Self::Denied(_) | Self::NotHere(_))
@@ -119,18 +119,18 @@ impl ListenAddress {
         self.port
     }
 
-    /// Where a server that listens there is reached from this host; `None` for a port that is any free one.
+    /// Where a server that listens there is reached from this host; `None` for port 0.
     pub(crate) fn reached_at(&self) -> Option<String> {
         let host = self.host.as_deref().filter(|host| !matches!(*host, "0.0.0.0" | "::"));
         let local = Self { host: Some(host.unwrap_or("localhost").to_owned()), port: self.port };
         (self.port != 0).then(|| local.to_string())
     }
 
-    /// Takes the address. Without a host that is one socket for IPv6 and IPv4, or for IPv4 alone where the host has no
+    /// Binds the address. Without a host that is one socket for IPv6 and IPv4, or for IPv4 alone where the host has no
     /// IPv6.
     ///
     /// # Errors
-    /// When it cannot be had.
+    /// When it cannot be bound.
     pub fn bind(&self) -> Result<TcpListener, BindError> {
         let failed = |source| BindError::new(self, source);
         let Some(host) = &self.host else {
@@ -157,7 +157,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
-    // Lets a restarted daemon have the port while connections of the last one linger.
+    // Lets a restarted daemon bind the port while old connections are in TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

@@ -1,14 +1,14 @@
-//! Which request gets which response.
+//! Routes requests to their responses.
 
 use super::access::{Peer, Refusal};
 use super::api;
-use super::body::{Outgoing, Pieces};
-use super::lobby::{Group, Guest};
-use super::turnstile::{Turn, Turnstile};
+use super::body::{PageWriter, Pieces};
+use super::fair_semaphore::{FairSemaphore, Permit};
 use super::{Readiness, ReloadHandle, ScrapeError, Source, landing};
 use crate::collector::Selection;
 use crate::exposition::gzip::Gzip;
 use crate::exposition::{Format, negotiate};
+use gpucause_investigations::http::pool::ClientId;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use std::io;
@@ -22,14 +22,14 @@ pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 const WEB_PAGE: &str =
-    "causal chains are not told to web pages; ask with a client that sends no Origin";
+    "causal chains are not available to web pages; use a client that sends no Origin header";
 const BUSY: &str = "Too many scrapes at a time; try again.\n";
 
 /// The path that metrics are served under.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TelemetryPath(String);
 
-/// Why text is no [`TelemetryPath`].
+/// Why text is not a [`TelemetryPath`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no path for metrics; it begins with /, but not with /-/, and has no ?, # or blank"
@@ -58,14 +58,14 @@ impl TelemetryPath {
 
 type Reply = Response<Pieces>;
 
-/// The pages, and whose turn it is to be scraped.
+/// The pages, and the permits to make those that take long.
 pub(super) struct Routes {
     source: Arc<dyn Source>,
     telemetry_path: TelemetryPath,
-    turnstile: Turnstile,
+    scrapes: Arc<FairSemaphore>,
     scrape_wait: Duration,
     reload: Option<ReloadHandle>,
-    /// What to do without credentials.
+    /// What a client without credentials can do.
     hint: String,
     started: Instant,
 }
@@ -74,21 +74,16 @@ impl Routes {
     pub(super) fn new(
         source: Arc<dyn Source>,
         telemetry_path: TelemetryPath,
-        (turnstile, scrape_wait): (Turnstile, Duration),
+        (scrapes, scrape_wait): (Arc<FairSemaphore>, Duration),
         reload: Option<ReloadHandle>,
         hint: String,
     ) -> Self {
         let started = Instant::now();
-        Self { source, telemetry_path, turnstile, scrape_wait, reload, hint, started }
+        Self { source, telemetry_path, scrapes, scrape_wait, reload, hint, started }
     }
 
-    /// The response. That to HEAD has the body of that to GET, which the server leaves out when it writes.
-    pub(super) async fn respond<B>(
-        &self,
-        request: &Request<B>,
-        peer: Peer,
-        guest: &Guest,
-    ) -> Reply {
+    /// The response. HEAD gets the body of GET, which hyper does not send.
+    pub(super) async fn respond<B>(&self, request: &Request<B>, peer: Peer) -> Reply {
         let path = request.uri().path();
         if path == "/-/reload" {
             return self.reload(request.method()).await;
@@ -103,11 +98,9 @@ impl Routes {
             return with_header(refusal, header::ALLOW, "GET, HEAD");
         }
         match path {
-            path if path == self.telemetry_path.as_str() => {
-                self.metrics(request, peer, guest).await
-            }
+            path if path == self.telemetry_path.as_str() => self.metrics(request, peer).await,
             api::CHAINS => match peer.may_read_chains(request.headers()) {
-                Ok(()) => self.chains(peer, guest).await,
+                Ok(()) => self.chains(peer).await,
                 Err(refusal) => self.refused(&refusal),
             },
             "/-/healthy" => reply(StatusCode::OK, TEXT, "Healthy.\n"),
@@ -139,16 +132,16 @@ impl Routes {
         }
     }
 
-    /// Off the thread that serves: the chains may be many, and in use by a look.
-    async fn chains(&self, peer: Peer, guest: &Guest) -> Reply {
-        let Some(turn) = self.turn(peer, guest).await else {
+    /// Off the thread that serves: the chains may be many, and locked by an evaluation.
+    async fn chains(&self, peer: Peer) -> Reply {
+        let Some(permit) = self.permit(peer).await else {
             return reply(StatusCode::SERVICE_UNAVAILABLE, JSON, api::failure(BUSY.trim_end()));
         };
         let source = Arc::clone(&self.source);
         let up = self.started.elapsed();
         let answer = tokio::task::spawn_blocking(move || {
-            let answer = api::chains(&source.observation(), source.chains(), up);
-            drop(turn);
+            let answer = api::chains(&*source, up);
+            drop(permit);
             answer
         });
         match answer.await {
@@ -176,33 +169,36 @@ impl Routes {
         }
     }
 
-    /// A turn to work on what takes long; `None` when it does not come in time, or others of the client want the place.
-    async fn turn(&self, peer: Peer, guest: &Guest) -> Option<Turn> {
-        let turn = self.turnstile.enter(Group::of(peer.address), guest.answered());
-        tokio::select! {
-            turn = timeout(self.scrape_wait, turn) => turn.ok(),
-            () = guest.asked_to_finish() => None,
-        }
+    /// Whether a request waits for a permit.
+    pub(super) fn is_congested(&self) -> bool {
+        self.scrapes.has_waiting()
     }
 
-    async fn metrics<B>(&self, request: &Request<B>, peer: Peer, guest: &Guest) -> Reply {
+    /// The permit to make what takes long; `None` when it does not come in time.
+    async fn permit(&self, peer: Peer) -> Option<Permit> {
+        let permit = self.scrapes.acquire(ClientId::of(peer.address));
+        timeout(self.scrape_wait, permit).await.ok().flatten()
+    }
+
+    async fn metrics<B>(&self, request: &Request<B>, peer: Peer) -> Reply {
         let query = request.uri().query().unwrap_or_default();
         let selection = match Selection::parse(query, &self.source.collectors()) {
             Ok(selection) => selection,
             Err(error) => return reply(StatusCode::BAD_REQUEST, TEXT, format!("{error}\n")),
         };
-        let Some(turn) = self.turn(peer, guest).await else {
+        let Some(permit) = self.permit(peer).await else {
             return reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, BUSY);
         };
         let headers = request.headers();
         let format = negotiate::format(&joined(headers, &header::ACCEPT));
         let gzip = negotiate::gzip(&joined(headers, &header::ACCEPT_ENCODING));
-        let source = Arc::clone(&self.source);
+        let (source, scrapes) = (Arc::clone(&self.source), Arc::clone(&self.scrapes));
         let (takes, page) = oneshot::channel();
-        // The turn goes along: a scrape whose client has gone still takes its place until it is done.
+        // A scrape whose client has hung up keeps its permit until it is done.
         tokio::task::spawn_blocking(move || {
-            let page = Outgoing::new(takes, || turn.is_wanted());
+            let page = PageWriter::new(takes, || scrapes.has_waiting());
             write_page(source.as_ref(), &selection, format, gzip, page);
+            drop(permit);
         });
         let failure = match page.await {
             Ok(Ok(body)) => {
@@ -227,7 +223,7 @@ fn write_page(
     selection: &Selection,
     format: Format,
     gzip: bool,
-    mut page: Outgoing<'_, ScrapeError>,
+    mut page: PageWriter<'_, ScrapeError>,
 ) {
     let write = |sink: &mut dyn io::Write| {
         let mut writer = format.writer(sink);

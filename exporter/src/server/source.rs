@@ -1,4 +1,4 @@
-//! Where pages come from.
+//! What the server serves.
 
 use crate::collector::Selection;
 use crate::family::Sink;
@@ -6,33 +6,38 @@ use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
 use std::io;
 
-/// What the server asks for families. Called from several threads.
+/// Provides metric families and chains. Called from several threads.
 pub trait Source: Send + Sync + 'static {
     /// The names of the collectors that a scrape can select. Must not block.
     fn collectors(&self) -> Vec<&'static str>;
 
-    /// Hands over what the selected collectors have to export now. May block.
+    /// Writes what the selected collectors export now. May block.
     ///
     /// # Errors
-    /// When there is no page at all to give, or it goes nowhere: a part that is missing is told within the page.
+    /// When there is no page at all, or it cannot be written; the page itself reports missing parts.
     fn scrape(&self, selection: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError>;
 
-    /// The causal chains that were found, the worst first. Must not block for long.
+    /// The detected causal chains, the worst first. Must not block for long.
     fn chains(&self) -> Vec<Chain>;
+
+    /// PIDs of the processes that are observed, where that is known. Must not block.
+    fn processes(&self) -> Option<Vec<u32>> {
+        None
+    }
 
     /// Whether processes are observed, and since when. Must not block.
     fn observation(&self) -> ObservationState;
 
-    /// Whether scrapes are worth making. Must not block.
+    /// Whether the daemon is ready. Must not block.
     fn ready(&self) -> Readiness;
 }
 
-/// Whether the daemon does its work.
+/// Whether the daemon works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
     /// It does.
     Ready,
-    /// There are no probes, because none are wanted.
+    /// Probes are disabled.
     Disabled,
     /// It does not, for this reason.
     NotReady(String),

@@ -1,4 +1,4 @@
-//! The file of `--web.config.file`, in the format of Prometheus's exporter-toolkit: what it says, and what is wrong with it.
+//! The file of `--web.config.file`, in the format of Prometheus's exporter-toolkit, and the errors in it.
 
 pub(super) mod client_cert;
 mod document;
@@ -23,7 +23,7 @@ pub(super) use rate::Rate;
 pub(super) use tls::Tls;
 pub(super) use users::Users;
 
-/// How clients are to be let in.
+/// TLS, authentication, headers and rate limit of a server.
 #[derive(Debug, Default)]
 pub struct WebConfig {
     pub(super) tls: Option<Tls>,
@@ -33,7 +33,7 @@ pub struct WebConfig {
     pub(super) rate: Option<Rate>,
 }
 
-/// Why a file was not taken.
+/// Why a file was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum WebConfigError {
     /// It cannot be read.
@@ -41,11 +41,11 @@ pub enum WebConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// It says something wrong.
-    #[error("{}", told(.path, .complaints))]
+    /// It is invalid.
+    #[error("{}", lines(.path, .complaints))]
     Wrong {
         /// The file.
         path: PathBuf,
@@ -54,7 +54,7 @@ pub enum WebConfigError {
     },
 }
 
-fn told(path: &Path, complaints: &[Complaint]) -> String {
+fn lines(path: &Path, complaints: &[Complaint]) -> String {
     let line = |complaint: &Complaint| match complaint.place {
         Some(place) => format!("{}:{}: {}", path.display(), place.line, complaint.problem),
         None => format!("{}: {}", path.display(), complaint.problem),
@@ -62,7 +62,7 @@ fn told(path: &Path, complaints: &[Complaint]) -> String {
     complaints.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// What is wrong with values, by their keys.
+/// Errors in values, by their keys.
 #[derive(Debug, Default)]
 struct Complaints(Vec<Complaint>);
 
@@ -72,18 +72,18 @@ impl Complaints {
     }
 }
 
-/// A file that was read, with those it names.
+/// A file that was read, with those that it names.
 pub(super) struct Reading {
-    /// All that decides about the outcome, the file itself first.
+    /// All that the outcome depends on, the file itself first.
     pub(super) files: Vec<PathBuf>,
     pub(super) outcome: Result<WebConfig, WebConfigError>,
 }
 
 impl WebConfig {
-    /// What a file says, and the files that it names.
+    /// The configuration of a file and of those that it names.
     ///
     /// # Errors
-    /// When one cannot be read, or with everything that is wrong with it.
+    /// When one cannot be read, or with all errors in it.
     pub fn load(path: &Path) -> Result<Self, WebConfigError> {
         Self::read(path).outcome
     }
@@ -100,7 +100,7 @@ impl WebConfig {
         Reading { files, outcome }
     }
 
-    /// What a text says; the files that it names are added to `files`.
+    /// The configuration of a text; the files that it names are added to `files`.
     pub(super) fn parse(
         text: &str,
         folder: &Path,
@@ -123,23 +123,23 @@ impl WebConfig {
         }
     }
 
-    /// Whether connections are not encrypted.
+    /// Whether there is no TLS.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.tls.is_none()
     }
 
-    /// How connections are encrypted, if they are.
+    /// The TLS configuration, if any.
     pub(crate) fn tls_config(&self) -> Option<Arc<rustls::ServerConfig>> {
         self.tls.as_ref().map(|tls| Arc::clone(&tls.config))
     }
 
-    /// Whether somebody can log in.
+    /// Whether there are users.
     pub(crate) fn has_users(&self) -> bool {
         !self.users.is_empty()
     }
 
-    /// What of the protection of `self` would be gone, if anything, with `other` in its place.
+    /// The protection that would be lost, if any, with `other` in place of `self`.
     pub(super) fn lost_with(&self, other: &Self) -> Option<&'static str> {
         if self.tls.is_some() && other.tls.is_none() {
             return Some("tls_server_config is gone");

@@ -1,10 +1,11 @@
 //! Where the control groups of the CPU controller are.
 
+use std::fs::read_to_string;
 use std::path::PathBuf;
 
 /// The hierarchy that has the CPU controller, as far as this daemon sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hierarchy {
+pub(crate) struct Hierarchy {
     /// Where it is mounted.
     at: PathBuf,
     /// The group that is mounted there.
@@ -15,7 +16,7 @@ pub(super) struct Hierarchy {
 
 impl Hierarchy {
     /// Out of the text of a `mountinfo` file.
-    pub(super) fn in_mounts(mounts: &str) -> Option<Self> {
+    pub(crate) fn in_mounts(mounts: &str) -> Option<Self> {
         let mounted = mounts.lines().filter_map(|line| {
             let (place, system) = line.split_once(" - ")?;
             let mut place = place.split(' ').skip(3);
@@ -35,7 +36,7 @@ impl Hierarchy {
     }
 
     /// The path of a process's group out of its `cgroup` file.
-    pub(super) fn cgroup_of(&self, file: &str) -> Option<String> {
+    pub(crate) fn cgroup_of(&self, file: &str) -> Option<String> {
         file.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
             let (controllers, path) = (fields.next()?, fields.next()?);
@@ -57,6 +58,27 @@ impl Hierarchy {
             groups.push(above.join(name));
         }
         groups
+    }
+
+    /// The file with the lowest CPU limit of a group and those above it, the innermost of equal ones.
+    pub(crate) fn cpu_limit(&self, cgroup: &str) -> Option<PathBuf> {
+        let groups = self.groups(cgroup).into_iter().rev();
+        let limits = groups.filter_map(|group| {
+            let (file, text) = if self.unified {
+                let file = group.join("cpu.max");
+                let text = read_to_string(&file).ok()?;
+                (file, text)
+            } else {
+                let file = group.join("cpu.cfs_quota_us");
+                let period = read_to_string(group.join("cpu.cfs_period_us")).ok()?;
+                let text = format!("{} {period}", read_to_string(&file).ok()?.trim());
+                (file, text)
+            };
+            let (quota, period) = text.trim().split_once(' ')?;
+            let cpus = quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?;
+            (cpus > 0.0).then_some((file, cpus))
+        });
+        limits.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(file, _)| file)
     }
 }
 
@@ -83,6 +105,34 @@ mod tests {
         let cgroup = hierarchy.cgroup_of("0::/kubepods/pod1\n").unwrap();
         let groups = hierarchy.groups(&cgroup);
         assert_eq!(groups, ["/sys/fs/cgroup", "/sys/fs/cgroup/pod1"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn the_limit_is_the_lowest_of_a_group_and_those_above_it() {
+        for (kind, file, none, half, two) in [
+            ("cgroup2 cgroup2 rw", "cpu.max", "max 100000\n", "50000 100000\n", "200000 100000\n"),
+            ("cgroup cgroup rw,cpu", "cpu.cfs_quota_us", "-1\n", "50000\n", "200000\n"),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let mounts = format!("30 23 0:26 / {} rw - {kind}\n", root.path().display());
+            let hierarchy = Hierarchy::in_mounts(&mounts).unwrap();
+            let [job, pod] = ["job", "job/pod"].map(|name| root.path().join(name));
+            std::fs::create_dir_all(&pod).unwrap();
+            for (outer, inner, expected) in [
+                (half, none, Some(&job)),
+                (half, two, Some(&job)),
+                (two, half, Some(&pod)),
+                (half, half, Some(&pod)),
+                (none, none, None),
+            ] {
+                for (group, limit) in [(&job, outer), (&pod, inner)] {
+                    std::fs::write(group.join(file), limit).unwrap();
+                    std::fs::write(group.join("cpu.cfs_period_us"), "100000\n").unwrap();
+                }
+                let expected = expected.map(|group| group.join(file));
+                assert_eq!(hierarchy.cpu_limit("/job/pod"), expected, "{outer} {inner}");
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 
 use super::Source;
 use super::host::Host;
-use super::model::{Sampler, View};
+use super::model::{Intervals, View};
 use super::screen::{Look, Scene, draw};
 use super::state::{State, Wish};
 
@@ -53,9 +53,9 @@ struct Picture {
 
 impl Picture {
     /// Takes the next observation in; whether an interval has ended.
-    fn take(&mut self, sampler: &mut Sampler, source: &Source<'_>) -> bool {
+    fn take(&mut self, intervals: &mut Intervals, source: &Source<'_>) -> bool {
         self.host = source.host();
-        match source.next(sampler) {
+        match source.next(intervals) {
             Ok(next) => {
                 self.trouble = None;
                 let whole = next.elapsed.is_some();
@@ -97,14 +97,14 @@ impl Picture {
 /// When the terminal cannot be drawn to or read from.
 pub(super) fn run(source: &Source<'_>, plan: &Plan, stopped: &Receiver<()>) -> io::Result<()> {
     let mut screen = Screen::open()?;
-    let mut sampler = Sampler::default();
+    let mut intervals = Intervals::default();
     let mut picture = Picture::default();
     let mut due = Instant::now();
     let mut left = plan.count;
     while stopped.try_recv() != Err(TryRecvError::Disconnected) {
         if due <= Instant::now() {
             due = Instant::now() + plan.interval;
-            if picture.take(&mut sampler, source) {
+            if picture.take(&mut intervals, source) {
                 left = left.map(|left| left.saturating_sub(1));
             }
             picture.draw(&mut screen, &plan.look)?;

@@ -4,6 +4,7 @@ mod part;
 mod waits;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{Api, Class, OpId};
@@ -15,10 +16,10 @@ use crate::observation::Observation;
 pub(super) use part::{Part, Shares};
 pub(super) use waits::Wait;
 
-/// What is needed of one observation to tell what happened until the next.
+/// Compares each observation with the one before.
 #[derive(Debug, Default)]
-pub(super) struct Sampler {
-    before: Option<(Nanos, HashMap<ProcId, ProcessSnapshot>)>,
+pub(super) struct Intervals {
+    before: Option<Arc<Observation>>,
 }
 
 /// What happened in one interval.
@@ -106,31 +107,33 @@ pub(super) struct OpRow {
     pub(super) stalled: u64,
 }
 
-impl Sampler {
+impl Intervals {
     /// What happened since the observation before; `only` leaves all other processes out.
-    pub(super) fn next(&mut self, observation: Observation, only: Option<Tgid>) -> View {
+    pub(super) fn next(&mut self, observation: Arc<Observation>, only: Option<Tgid>) -> View {
         let now = observation.snapshot.taken_at;
         let mut view = View::default();
-        if let Some((then, before)) = &self.before {
+        if let Some(before) = &self.before {
+            let then = before.snapshot.taken_at;
+            let before: HashMap<_, _> =
+                before.snapshot.processes.iter().map(|own| (own.id, own)).collect();
             view.elapsed = Some(Nanos(now.0.saturating_sub(then.0)));
             let processes = observation.snapshot.processes.iter();
             let wanted = processes.filter(|process| {
                 process.dispatches
                     && only.is_none_or(|pid| process.tgid == pid)
-                    && process.ended.is_none_or(|ended| ended > *then)
+                    && process.ended.is_none_or(|ended| ended > then)
             });
             view.rows.extend(wanted.map(|process| {
-                let begin = process.first_seen.max(*then);
+                let begin = process.first_seen.max(then);
                 let span = Nanos(process.ended.unwrap_or(now).0.saturating_sub(begin.0));
-                let mut row = row(process, before.get(&process.id), span);
+                let mut row = row(process, before.get(&process.id).copied(), span);
                 row.facts = facts(&observation, process);
                 row
             }));
             collapse_ended(&mut view.rows);
             view.rows.sort_by_key(|row| (row.pid, row.id));
         }
-        let processes = observation.snapshot.processes;
-        self.before = Some((now, processes.into_iter().map(|p| (p.id, p)).collect()));
+        self.before = Some(observation);
         view
     }
 }

@@ -99,11 +99,11 @@ fn a_daemon_that_stands_still_gives_no_sign_of_life() {
     assert_eq!(manager.notice_within(DEADLINE).unwrap(), "WATCHDOG=1\n");
 }
 
-/// Stops the threads on which background work is done, until they are let go.
-fn stop_workers(pid: u32) -> Vec<Pid> {
+/// Stops the thread that takes samples, until it is let go.
+fn stop_sampler(pid: u32) -> Vec<Pid> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(Result::unwrap);
     let workers = tasks.filter(|task| {
-        std::fs::read_to_string(task.path().join("comm")).unwrap().starts_with("tokio")
+        std::fs::read_to_string(task.path().join("comm")).unwrap().starts_with("gpucause-sample")
     });
     let stop = |task: std::fs::DirEntry| {
         let thread = Pid::from_raw(task.file_name().to_str().unwrap().parse().unwrap());
@@ -120,7 +120,7 @@ fn a_daemon_whose_background_work_is_stuck_gives_no_sign_of_life_although_it_ser
     let manager = Manager::new();
     let exporter = manager.exporter(&[]);
     assert_eq!(manager.notice(), "READY=1\n");
-    let stopped = stop_workers(exporter.pid());
+    let stopped = stop_sampler(exporter.pid());
     assert!(!stopped.is_empty());
     let begin = Instant::now();
     while manager.notice_within(Duration::from_secs(1)).is_some() {

@@ -78,7 +78,7 @@ fn chains_are_not_told_to_web_pages() {
     let asked = format!("Origin: http://evil.example\r\n{}", server.token);
     let (status, told) = refusal(&request(server.address, "GET", CHAINS, &asked));
     assert_eq!(status, 403);
-    assert!(told.contains("not told to web pages"), "{told}");
+    assert!(told.contains("not available to web pages"), "{told}");
 }
 
 #[test]

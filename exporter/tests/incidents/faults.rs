@@ -24,8 +24,8 @@ const BASELINE_SECONDS: u32 = 15;
 /// Longer than any fault is watched.
 const FAULT_SECONDS: u32 = 600;
 
-/// A fault that was told of, still there.
-struct Told {
+/// A fault whose alert was received, still there.
+struct Notified {
     expected: Expected,
     trainer: Trainer,
     pid: u32,
@@ -44,8 +44,8 @@ fn favour(trainer: &Trainer) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Injects a fault and waits for its alert.
-fn inject(stack: &Stack, expected: Expected) -> Told {
+/// Starts a program that a fault will strike.
+fn start(stack: &Stack, expected: &Expected) -> Trainer {
     let mut arguments = vec![
         expected.scenario.to_owned(),
         "--comm=demo-trainer".into(),
@@ -55,10 +55,15 @@ fn inject(stack: &Stack, expected: Expected) -> Told {
     if expected.undisturbed {
         arguments.push("--undisturbed".into());
     }
-    let mut trainer = stack.trainer(&arguments);
+    let trainer = stack.trainer(&arguments);
     if !expected.undisturbed {
         favour(&trainer);
     }
+    trainer
+}
+
+/// Waits for a fault and its alert.
+fn notified(stack: &Stack, expected: Expected, mut trainer: Trainer) -> Notified {
     let pid = trainer.pid();
     let injected = until_injected(&mut trainer);
     let at_unix = injected["at_unix"].as_f64().unwrap();
@@ -72,6 +77,7 @@ fn inject(stack: &Stack, expected: Expected) -> Told {
         alert.at_unix - at_unix,
         alert.annotation("description").replace('\n', " ")
     );
+    assert!(alert.at_unix - at_unix < NOTIFY_DEADLINE.as_secs_f64());
     let complaints = expected.complaints(&alert, pid);
     assert!(complaints.is_empty(), "{complaints:#?}");
     if let Some(inhibited) = expected.inhibited {
@@ -79,7 +85,7 @@ fn inject(stack: &Stack, expected: Expected) -> Told {
             stack.inhibited(pid).iter().any(|name| name == inhibited).then_some(())
         });
     }
-    Told { expected, trainer, pid, injected }
+    Notified { expected, trainer, pid, injected }
 }
 
 /// Those who disturb a program, by what it said.
@@ -89,11 +95,11 @@ fn culprits(injected: &Value) -> Vec<Pid> {
 }
 
 /// Ends the fault and leaves the program alone, until the last minute shows next to nothing of it.
-fn relieve(stack: &Stack, told: &Told) {
-    for pid in culprits(&told.injected) {
+fn relieve(stack: &Stack, fault: &Notified) {
+    for pid in culprits(&fault.injected) {
         kill(pid, Signal::SIGKILL).unwrap();
     }
-    let pid = told.pid;
+    let pid = fault.pid;
     // Not by a rule, which is up to half a minute behind.
     let lost = format!("sum(rate(gpucause_stall_seconds_total{{pid=\"{pid}\"}}[1m])) < 0.1");
     within(CLEAR_DEADLINE, "the program loses no time", || stack.prometheus.value(&lost));
@@ -102,15 +108,15 @@ fn relieve(stack: &Stack, told: &Told) {
 #[test]
 fn each_fault_reaches_its_receiver_as_the_right_alert_and_as_no_other() {
     let stack = Stack::start();
-    let contended = inject(&stack, CPU_CONTENTION);
+    let contended = notified(&stack, CPU_CONTENTION, start(&stack, &CPU_CONTENTION));
     relieve(&stack, &contended);
     let ended_at = unix_now();
     let mut all = vec![(contended.expected, contended.pid)];
     drop(contended.trainer);
-    for expected in [LOCK, DATALOADER] {
-        let told = inject(&stack, expected);
-        all.push((expected, told.pid));
-    }
+    // These two need no CPU that the other has.
+    let started = [LOCK, DATALOADER].map(|expected| (expected, start(&stack, &expected)));
+    let faults = started.map(|(expected, trainer)| notified(&stack, expected, trainer));
+    all.extend(faults.iter().map(|fault| (fault.expected, fault.pid)));
     let (first, pid) = all[0];
     let resolved = within(RESOLVE_DEADLINE, "the first alert resolves", || {
         stack.webhook.first(|alert| first.is(alert, pid) && alert.resolved)

@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::{Incident, Wanted, line, render};
 use crate::fleet::{ClockOffset, FleetAnswer};
-use crate::node::Chains;
 use crate::observation::Outcome;
 
 /// What happened on several nodes.
@@ -49,9 +48,7 @@ impl FleetReport {
     pub fn of(answer: FleetAnswer, seconds: f64, here: f64, wanted: &Wanted) -> Self {
         let warnings = answer.clock_warnings();
         let report = |node: crate::fleet::NodeAnswer| {
-            let observation = node.chains.observed(seconds, here, wanted);
-            let Chains { node: name, chains, .. } = node.chains;
-            let incident = Incident::of_wanted(name, chains, observation, wanted);
+            let incident = Incident::of_answer(node.chains, seconds, here, wanted);
             FleetNode { url: node.url.to_string(), clock: node.clock, incident }
         };
         let mut nodes: Vec<FleetNode> = answer.answers.into_iter().map(report).collect();
@@ -63,7 +60,10 @@ impl FleetReport {
         };
         let failures: Vec<_> = answer.failures.into_iter().map(failure).collect();
         let silent = (!failures.is_empty()).then_some(Outcome::NotObserved);
-        let outcomes = nodes.iter().map(|node| node.incident.outcome).chain(silent);
+        // A process is on one node: others do not observe it.
+        let has_it = nodes.iter().any(|node| node.incident.unobserved_pid.is_none());
+        let counts = |node: &&FleetNode| !has_it || node.incident.unobserved_pid.is_none();
+        let outcomes = nodes.iter().filter(counts).map(|node| node.incident.outcome).chain(silent);
         let outcome = outcomes.max().unwrap_or(Outcome::NotObserved);
         Self { outcome, nodes, failures, warnings }
     }
@@ -105,11 +105,33 @@ mod tests {
     use super::*;
     use crate::fleet::{NodeAnswer, NodeFailure};
     use crate::http::Address;
-    use crate::node::AskError;
+    use crate::node::{AskError, Chains};
     use gpucause_engine::observation::Period;
 
     fn url(text: &str) -> Address {
         Address::parse(text, [9400, 9400]).unwrap()
+    }
+
+    #[test]
+    fn a_process_that_one_node_observes_needs_not_be_on_others() {
+        let node = |name: &str, pid| {
+            let chains = Chains {
+                node: name.into(),
+                now: Some(1000.0),
+                watched_since: None,
+                processes: Some(vec![pid]),
+                observation: Some(Period::attached(0.0).into()),
+                chains: Vec::new(),
+            };
+            NodeAnswer { url: url("http://a:1"), chains, clock: None }
+        };
+        let outcome = |pid| {
+            let answers = vec![node("a", 7), node("b", 8)];
+            let wanted = Wanted { pid: Some(pid), ..Wanted::default() };
+            FleetReport::of(FleetAnswer { answers, failures: Vec::new() }, 60.0, 0.0, &wanted)
+                .outcome
+        };
+        assert_eq!([outcome(7), outcome(9)], [Outcome::NothingFound, Outcome::NotObserved]);
     }
 
     #[test]
@@ -119,6 +141,7 @@ mod tests {
             node: "gpu-1".into(),
             now: Some(1000.0),
             watched_since: None,
+            processes: None,
             observation: Some(Period::attached(0.0).into()),
             chains: Vec::new(),
         };

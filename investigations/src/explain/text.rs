@@ -79,6 +79,12 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
 /// No chain was found: says so only of what was observed.
 fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt::Result {
     let (from, until) = incident.observation.window;
+    if let Some(pid) = incident.unobserved_pid {
+        return writeln!(
+            out,
+            "{node}: PID {pid} is NOT OBSERVED: it made no CUDA call since gpucause started, began in the last seconds, ended, or is left out by the configuration (`processes`, limits)."
+        );
+    }
     match incident.outcome {
         Outcome::NotObserved if incident.observation.is_blind() => writeln!(
             out,
@@ -118,7 +124,12 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
         line(&victim.place.describe(victim.pid))
     )?;
     if let Some(own) = &chain.culprit {
-        writeln!(out, "    culprit: {} ({})", line(&own.comm), line(&own.place.describe(own.pid)))?;
+        let place = if own.pid == victim.pid {
+            "a thread of the victim's process".to_owned()
+        } else {
+            own.place.describe(own.pid)
+        };
+        writeln!(out, "    culprit: {} ({})", line(&own.comm), line(&place))?;
     }
     if !chain.losses.is_empty() {
         writeln!(out, "    lost to: {}", line(&losses(chain)))?;

@@ -1,5 +1,7 @@
 //! Chains, of a recording or of nodes.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::ToolError;
@@ -18,7 +20,12 @@ struct Found {
     observed: Coverage,
     /// How many nodes there are.
     nodes: usize,
+    /// PIDs of observed processes, where all nodes report them.
+    pids: Option<HashSet<u32>>,
 }
+
+/// Of a process that no node observes.
+const UNOBSERVED: &str = "not observed: no node observes a process with this PID; whether anything starved it is not known";
 
 /// The chains.
 pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
@@ -47,7 +54,10 @@ fn told(found: Found, asked: &Rows) -> Result<Value, ToolError> {
     let mut head = found.head;
     head.insert("chains_in_all".into(), rows.len().into());
     if rows.is_empty() {
-        head.insert("note".into(), found.observed.note().into());
+        let is_missing = |pid| found.pids.as_ref().is_some_and(|pids| !pids.contains(&pid));
+        let is_unobserved = asked.pid.is_some_and(is_missing);
+        let note = if is_unobserved { UNOBSERVED } else { found.observed.note() };
+        head.insert("note".into(), note.into());
     }
     head.insert("observation".into(), found.observed.observation);
     list(head, "chains", &rows, page)
@@ -67,7 +77,7 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
                 let head = object(json!({"nodes": nodes}));
                 let observed = Coverage::of_recording(recording)?;
                 let nodes = recording.nodes().len();
-                Ok(Found { head, chains: chains.collect(), observed, nodes })
+                Ok(Found { head, chains: chains.collect(), observed, nodes, pids: None })
             })
             .await
         }
@@ -104,6 +114,9 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
             if !warnings.is_empty() {
                 head.insert("clock_warnings".into(), warnings.into());
             }
+            let pids = answer.answers.iter().map(|own| own.chains.processes.clone());
+            let pids = pids.collect::<Option<Vec<_>>>();
+            let pids = pids.map(|pids| pids.into_iter().flatten().collect());
             let chains = answer.answers.into_iter().flat_map(|own| {
                 let node = own.chains.node;
                 own.chains.chains.into_iter().map(move |chain| (node.clone(), chain))
@@ -111,7 +124,7 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
             let mut chains: Vec<_> = chains.collect();
             // Stable: those of a node stay in its order.
             chains.sort_by_key(|(_, chain)| std::cmp::Reverse(chain.severity));
-            Ok(Found { head, chains, observed, nodes: clients.len() })
+            Ok(Found { head, chains, observed, nodes: clients.len(), pids })
         }
     }
 }
@@ -122,7 +135,7 @@ const MOST_LOSSES: usize = 5;
 /// A process, and where it runs as far as that is known.
 fn placed(process: Value, place: &Place) -> Value {
     let mut process = object(process);
-    let Place { unit, pod, container, cpus, cgroup: _ } = place;
+    let Place { unit, pod, container, cpus, cgroup: _, cpu_limit: _ } = place;
     for (name, value) in [("unit", unit), ("pod", pod), ("container", container), ("cpus", cpus)] {
         if !value.is_empty() {
             process.insert(name.into(), answer::name(value));

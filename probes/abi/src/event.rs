@@ -1,9 +1,8 @@
-//! What the kernel programs record of single events when they are asked to: a ring of slots of one size, what user space
-//! asks for, and the events as types.
+//! Single events recorded by the kernel programs: the ring's slots, the recording settings, and domain types.
 //!
-//! Each event takes the next index, and with it a slot and a lap. A slot's `turn` is odd while it is written and even when it
-//! can be read, and grows with each lap, so that a reader who finds the same even turn before and after has copied one
-//! event, whole.
+//! Each event takes the next index, which determines slot and lap. A slot's `turn` is odd while it is written, even when
+//! readable, and increases with each lap: a reader that sees the same even turn before and after copying has a consistent
+//! event.
 
 use crate::op::{CopyKind, OpId};
 use crate::record::{COMM_LEN, CRecord, DEVICE_LEN, records};
@@ -11,11 +10,11 @@ use crate::snapshot::{Comm, DeviceName};
 use crate::state::{BlockOperation, Phase, Reason, Relation, shared_enum};
 use crate::{Nanos, ProcId, Tgid, Tid};
 
-/// Words of an event that depend on its kind.
+/// Words of the kind-specific body.
 pub const EVENT_WORDS: usize = 3;
-/// Frames that are kept of a stack: as many as the kernel gives.
+/// Most frames of a stack: the kernel's limit.
 pub const STACK_FRAMES: usize = 127;
-/// The `stack` of a call that has none.
+/// `stack` of a call without stack.
 pub const NO_STACK: u32 = u32::MAX;
 
 /// Flag of a call: first launch of a kernel function.
@@ -26,9 +25,9 @@ pub const EVENT_OUTERMOST: u8 = 2;
 pub const EVENT_BYTES: u8 = 4;
 /// Flag of a call: `value` is the handle of a kernel.
 pub const EVENT_KERNEL: u8 = 8;
-/// Where the kind of a copy begins, counted from 1; three bits, 0 for none.
+/// Shift of the copy kind, counted from 1 in three bits; 0 for none.
 pub const EVENT_COPY_SHIFT: u32 = 4;
-/// Flag of a call: shorter than what was asked for, and one of a sample.
+/// Flag of a call: sampled, shorter than `call_ns`.
 pub const EVENT_SAMPLED: u8 = 0x80;
 /// Flag of an off-CPU interval: of a thread that makes no traced calls.
 pub const EVENT_HELPER: u8 = 1;
@@ -66,7 +65,7 @@ records! {
     EventRecord as "event" {
         /// Twice the lap plus 1 while it is written, plus 2 when it can be read; 0 before the first lap.
         turn: u32,
-        /// One more than the last lap whose event found the slot taken, and is lost.
+        /// One more than the last lap whose event was dropped because the slot was in use.
         given_up: u32,
         /// On the monotonic clock.
         start_ns: u64,
@@ -104,7 +103,7 @@ records! {
         offcpu_ns: u64,
         /// 1 when only processes in the map `recorded` are.
         filtered: u32,
-        /// 1 when calls of `call_ns` or more have their stack kept.
+        /// 1 when calls of `call_ns` or more record their stack.
         stacks: u32,
         /// 1 when all outermost calls that take or give back device memory are recorded.
         allocations: u32,
@@ -114,11 +113,11 @@ records! {
 
     /// Counters of the ring. Written by the programs.
     RingState as "ring_state" {
-        /// Events that have taken a slot, or found theirs taken.
+        /// Events that have reserved or missed a slot.
         head: u64,
-        /// Calls whose stack found no room.
+        /// Calls without a stack: the map was full or the stack unavailable.
         stackless: u64,
-        /// Calls whose frames of Python found no room.
+        /// Calls without Python frames: the map was full.
         pythonless: u64,
     }
 }
@@ -135,20 +134,6 @@ impl RecordingRecord {
         allocations: 0,
         helpers: 0,
     };
-
-    /// The record as it lies in memory.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
-        let Self { on, sample, call_ns, offcpu_ns, filtered, stacks, allocations, helpers } = self;
-        let mut bytes = [0; size_of::<Self>()];
-        let words = [on, sample].map(u32::to_ne_bytes).concat();
-        let times = [call_ns, offcpu_ns].map(u64::to_ne_bytes).concat();
-        let rest = [filtered, stacks, allocations, helpers].map(u32::to_ne_bytes).concat();
-        for (to, from) in bytes.iter_mut().zip([words, times, rest].concat()) {
-            *to = from;
-        }
-        bytes
-    }
 }
 
 /// One event as the kernel recorded it.
@@ -173,7 +158,7 @@ pub struct RawEvent {
 pub enum Detail {
     /// A traced call returned.
     Call(RawCall),
-    /// A thread was off the CPU, for one reason and because of one task: waits for a CPU are told by who had it at the time.
+    /// An off-CPU interval with one reason and counterpart; waits for a CPU are split by the running task.
     OffCpu(RawOffCpu),
     /// The process is observed from now on: it made its first traced call, or is an older child of one that did.
     Seen(Image),
@@ -211,7 +196,7 @@ pub struct RawCall {
     pub cold: bool,
     /// Whether the thread made it itself, not another traced call on the way.
     pub outermost: bool,
-    /// Whether it is one of a sample, and shorter than the calls that are all recorded.
+    /// Whether it was sampled, being shorter than the threshold.
     pub sampled: bool,
     /// How long its own thread was off the CPU meanwhile.
     pub off_cpu: Nanos,
@@ -221,7 +206,7 @@ pub struct RawCall {
     pub copy: Option<CopyKind>,
     /// Handle of the kernel function that was launched.
     pub kernel: Option<u64>,
-    /// Names the stack from which it was called.
+    /// Id of its stack.
     pub stack: Option<u32>,
 }
 
@@ -236,7 +221,7 @@ pub struct RawOffCpu {
     pub helper: bool,
     /// Whether it waited for a lock.
     pub for_lock: bool,
-    /// Who had the CPU, or ended the wait; `None` where that is not followed.
+    /// The task that had the CPU, or ended the wait; `None` where that is not known.
     pub by: Option<RawParty>,
 }
 
@@ -261,7 +246,7 @@ pub struct Image {
 }
 
 impl RawEvent {
-    /// The event in a slot; `None` for kinds, or values within, that this version does not know.
+    /// Decodes a slot; `None` for kinds or values unknown to this version.
     #[must_use]
     pub fn decode(record: &EventRecord) -> Option<Self> {
         let detail = match EventKind::from_raw(record.kind)? {
@@ -297,17 +282,14 @@ impl RawEvent {
     }
 }
 
-/// The two halves of a word of the body, in the order in which they lie in memory.
+/// The two halves of a word of the body, in memory order.
 fn halves(word: u64) -> [u32; 2] {
-    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
-    [[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes)
+    zerocopy::transmute!(word)
 }
 
 fn name_in(record: &EventRecord) -> [u8; COMM_LEN] {
-    let mut name = [0; COMM_LEN];
-    let words = record.body[..2].iter().flat_map(|word| word.to_ne_bytes());
-    name.iter_mut().zip(words).for_each(|(to, byte)| *to = byte);
-    name
+    let [first, second, _] = record.body;
+    zerocopy::transmute!([first, second])
 }
 
 fn call(record: &EventRecord) -> RawCall {
@@ -353,7 +335,7 @@ const _: () = assert!(size_of::<EventRecord>() == 64, "a slot fills a line of th
 const _: () = assert!(size_of::<CallBody>() == 8 * EVENT_WORDS);
 const _: () = assert!(size_of::<BlockBody>() == 8 * EVENT_WORDS);
 const _: () = assert!(size_of::<LifeBody>() == 8 * EVENT_WORDS);
-const _: () = assert!(size_of::<crate::record::PartyRecord>() == 8 * EVENT_WORDS);
+const _: () = assert!(size_of::<crate::record::OtherTaskRecord>() == 8 * EVENT_WORDS);
 const _: () = assert!(COMM_LEN == 16 && DEVICE_LEN == COMM_LEN, "names fill two words");
 const _: () = assert!(CopyKind::COUNT < 8, "the kind of a copy has three bits");
 
@@ -389,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_tells_its_value_as_what_it_is() {
+    fn a_call_reports_its_value_by_kind() {
         let copy = (CopyKind::D2h as u8 + 1) << EVENT_COPY_SHIFT;
         let copied = EventRecord {
             flags: EVENT_OUTERMOST | EVENT_BYTES | copy,
@@ -416,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_tells_who_had_the_cpu() {
+    fn an_interval_reports_who_had_the_cpu() {
         let what = u16::from_le_bytes([Reason::Preempted as u8, Phase::Launch as u8]);
         let body = [word(b"fluent-b"), word(b"it"), pair(77, Relation::Other as u32)];
         let known = EventRecord { what, body, ..record(EventKind::Offcpu) };

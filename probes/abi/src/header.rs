@@ -154,7 +154,7 @@ fn c_records_name(rust_name: &str) -> Option<&'static str> {
     match rust_name {
         "FrameRecord" => Some("frame"),
         "AccountRecord" => Some("account"),
-        "PartyRecord" => Some("party"),
+        "OtherTaskRecord" => Some("other_task"),
         "LaunchModeRecord" => Some("launch_mode"),
         "LoadRecord" => Some("load"),
         "KernelKey" => Some("kernel_key"),

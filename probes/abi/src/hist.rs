@@ -7,7 +7,7 @@
 mod slots;
 
 use crate::Nanos;
-pub use slots::{Iter, Packer, Place, Shelf, Slots};
+pub use slots::{Arena, ArenaRange, Iter, Packer, Slots};
 
 /// Slots with a width of one nanosecond.
 pub const UNIT_SLOTS: u32 = 32;
@@ -52,7 +52,7 @@ pub const fn slot_upper(slot: usize) -> Nanos {
     Nanos(slot_lower(slot + 1).0 - 1)
 }
 
-/// Counts by slot, with the true count, sum and maximum of the values. Only slots in use are kept.
+/// Counts by slot, with the true count, sum and maximum. Only slots in use are stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     /// Sum of the values; exact, not derived from slots.
@@ -64,7 +64,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// From a full slot array, as the kernel keeps it.
+    /// From a full slot array, as in the kernel.
     #[must_use]
     pub fn from_slots(sum: Nanos, max: Nanos, slots: impl IntoIterator<Item = u64>) -> Self {
         let mut packer = Packer::default();
@@ -122,8 +122,7 @@ impl Histogram {
     }
 }
 
-/// The `q`-quantile of `count` values that are told by ascending slot, of which `max` is the largest; see
-/// [`Histogram::quantile`].
+/// The `q`-quantile of `count` values given by ascending slot, with maximum `max`; see [`Histogram::quantile`].
 #[must_use]
 pub fn quantile_of(
     slots: impl IntoIterator<Item = (u16, u64)>,

@@ -1,8 +1,8 @@
-//! What the kernel programs and user space agree on: record layouts, the table of traced operations, histogram maths,
-//! and the domain types that a snapshot of the kernel maps is made of.
+//! Shared definitions of kernel programs and user space: record layouts, the table of traced operations, histogram maths,
+//! and the domain types of a snapshot.
 //!
-//! Everything shared with the C side is written once, here; [`c_header`] renders it for `probes/build.rs`. No
-//! dependencies, no clang, no unsafe code.
+//! Definitions shared with C are written once, here; [`c_header`] renders them for `probes/build.rs`. No dependencies, no
+//! clang, no unsafe code.
 
 pub mod event;
 pub mod hist;
@@ -28,7 +28,7 @@ pub struct Tgid(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tid(pub u32);
 
-/// A duration, or a moment on the kernel's monotonic clock, in nanoseconds.
+/// A duration, or a time on the kernel's monotonic clock, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Nanos(pub u64);
 
@@ -39,7 +39,7 @@ impl Nanos {
         self.0 as f64 / 1e9
     }
 
-    /// What is left of it after `other`; nothing when that is more.
+    /// Saturating difference.
     #[must_use]
     pub const fn less(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -57,7 +57,7 @@ impl Nanos {
     }
 }
 
-/// One life of a process image under observation. Never reused, so that a recycled PID cannot inherit numbers.
+/// One process image under observation. Ids are never reused, so a recycled PID does not inherit numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcId(pub u32);
 

@@ -2,18 +2,20 @@
 
 mod args;
 mod launch;
-mod place;
+mod location;
 mod table;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
+
+use zerocopy::FromZeros as _;
 
 use crate::record::{MAX_OPS, OpInfo};
 use crate::state::{Phase, shared_enum};
 
 pub use args::{Args, CopyKind, Direction, MAX_BATCH};
 pub use launch::LaunchOps;
-pub use place::{Abi, STACK};
+pub use location::{Abi, STACK};
 pub use table::OPS;
 
 /// Index into [`OPS`].
@@ -41,9 +43,9 @@ shared_enum! {
         Memcpy = "memcpy",
         /// Fills memory.
         Memset = "memset",
-        /// Takes memory.
+        /// Allocates memory.
         Alloc = "alloc",
-        /// Gives memory back.
+        /// Frees memory.
         Free = "free",
         /// Waits for the GPU.
         Sync = "sync",
@@ -67,7 +69,7 @@ pub struct Op {
     pub api: Api,
     /// What it does.
     pub class: Class,
-    /// What its arguments tell.
+    /// Its arguments.
     pub args: Args,
 }
 
@@ -89,7 +91,7 @@ impl Op {
         self.feeds_gpu() && !self.name.ends_with("LaunchHostFunc")
     }
 
-    /// What the kernel programs need to know of this op on a platform.
+    /// What the kernel programs need to know about this op on a platform.
     #[must_use]
     pub fn info(&self, abi: Abi) -> OpInfo {
         let info = OpInfo {
@@ -100,7 +102,7 @@ impl Op {
                 Api::Runtime | Api::Driver => CUDA_NOT_READY,
                 Api::Nccl => NCCL_IN_PROGRESS,
             },
-            ..OpInfo::default()
+            ..OpInfo::new_zeroed()
         };
         self.args.fill(abi, info)
     }
@@ -156,7 +158,7 @@ pub fn op_of_symbol(symbol: &str) -> Option<OpId> {
     BY_NAME.get(name).copied()
 }
 
-/// Libraries have many names that look like those of ops.
+/// Libraries have many names that resemble ops.
 static BY_NAME: LazyLock<HashMap<&str, OpId>> =
     LazyLock::new(|| OpId::all().zip(OPS).map(|(id, op)| (op.name, id)).collect());
 
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_tell_their_api() {
+    fn names_are_unique_and_imply_their_api() {
         for (index, op) in OPS.iter().enumerate() {
             assert!(OPS[..index].iter().all(|other| other.name != op.name), "{} twice", op.name);
             let prefix = match op.api {

@@ -3,15 +3,15 @@
 use crate::hist::SLOTS;
 use crate::state::{BlockOperation, Fault, Phase, Reason, Role, State, Switch, shared_enum};
 
-/// Slots in one entry of the `hists` map. A histogram is kept in chunks of three powers of two, made when first used: most
-/// use two or three, and an entry then fills a 512-byte allocation, of which the kernel holds enough ready to serve
-/// `sched_switch`, where it cannot allocate.
+/// Slots in one entry of the `hists` map. Histograms are stored in chunks of three powers of two, created on first use:
+/// most need two or three, and an entry fills a 512-byte allocation, which the kernel caches for use in `sched_switch`,
+/// where it cannot allocate.
 pub const CHUNK_SLOTS: usize = 48;
-/// Traced calls that one thread may have open at a time: NCCL over runtime over driver, with room for callbacks.
+/// Most open traced calls per thread: NCCL over runtime over driver, and some for callbacks.
 pub const MAX_DEPTH: usize = 8;
 /// `TASK_COMM_LEN` of the kernel.
 pub const COMM_LEN: usize = 16;
-/// What is kept of a disk's name, longer than any in use.
+/// Bytes of a disk's name; longer than any in use.
 pub const DEVICE_LEN: usize = 16;
 /// Off-CPU reasons, as an array length.
 pub const REASONS: usize = Reason::COUNT;
@@ -31,9 +31,9 @@ pub const SWITCHES: usize = Switch::COUNT;
 pub const FAULTS: usize = Fault::COUNT;
 /// Kinds of block I/O, as an array length.
 pub const BLOCK_OPERATIONS: usize = BlockOperation::COUNT;
-/// Ops that the table can hold; a power of two, so that a mask keeps an index in bounds.
+/// Most ops in the table; a power of two, so that a mask bounds an index.
 pub const MAX_OPS: usize = 512;
-/// Library links that can be told apart at one time.
+/// Most library links at a time.
 pub const MAX_LINKS: usize = 4096;
 /// System-call numbers that have a reason of their own; higher numbers count as [`Reason::Other`].
 pub const MAX_SYSCALLS: usize = 512;
@@ -43,33 +43,33 @@ pub const CALL_COLD: u16 = 1;
 pub const CALL_STALLED: u16 = 2;
 /// Bit of a [`HistKind::Call`] key: made within another traced call of the thread.
 pub const CALL_NESTED: u16 = 4;
-/// Kernel functions that are remembered of one process.
+/// Most kernel functions per process.
 pub const MAX_KERNELS: usize = 4096;
-/// Addresses of device memory that are remembered of one process.
+/// Most device memory addresses per process.
 pub const MAX_ALLOCATIONS: usize = 65_536;
-/// Handles of one process whose kernel names are remembered.
+/// Most kernel handles with names per process.
 pub const MAX_KERNEL_NAMES: usize = 2048;
-/// Bytes that are kept of a kernel's name, with the byte that ends it.
+/// Bytes of a kernel's name, with terminator.
 pub const KERNEL_NAME_LEN: usize = 248;
-/// Kernel functions of all processes whose launches are timed apart.
+/// Most timed kernel functions of all processes.
 pub const KERNEL_HISTS: usize = 512;
-/// Entries of `blame` for each process, `other` not counted.
+/// Most entries of `blame` per process, without `other`.
 pub const MAX_NAMES: usize = 256;
-/// CPUs on which waits are split by who has the CPU; a power of two.
+/// Most CPUs on which waits are split by running task; a power of two.
 pub const MAX_CPUS: usize = 1024;
-/// Preempted threads of one CPU whose waits are split.
+/// Most preempted threads per CPU whose waits are split.
 pub const MAX_VICTIMS: usize = 4;
-/// Launches of a thread after which its load is compared with that of its process; a power of two.
+/// Launches of a thread per report of its load; a power of two.
 pub const HIT_BATCH: usize = 64;
 /// [`Watch`]'s `calibrates` while the daemon's own calls are timed like others.
 pub const CALIBRATE_TIMED: u32 = 1;
 /// While they are counted and not timed.
 pub const CALIBRATE_COUNTED: u32 = 2;
-/// State of a link in `closed_links`: calls that enter by it do not count; those that did are seen to return.
+/// State of a link in `closed_links`: new calls do not count, but earlier ones still report returns.
 pub const LINK_RETIRING: u8 = 1;
-/// Calls that entered by it are not seen to return.
+/// State of a link in `closed_links`: detached, returns are not seen.
 pub const LINK_CLOSED: u8 = 2;
-/// Slots of the filter that spares untracked tasks every map lookup; a power of two.
+/// Slots of the filter that saves untracked tasks map lookups; a power of two.
 pub const FILTER_SLOTS: usize = 4096;
 
 /// Declares records for both languages: a `repr(C)` struct here, and its C text with size and offsets for the header.
@@ -78,6 +78,7 @@ macro_rules! records {
         $(
             $(#[$meta])*
             #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+            #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
             #[allow(missing_docs, reason = "most field names say all, unit included")]
             #[repr(C)]
             pub struct $name { $($(#[$fmeta])* pub $field: $ty),+ }
@@ -122,9 +123,9 @@ shared_enum! {
     BytesKind, "BYTES" {
         /// Copied, by kind.
         Copied = "copied",
-        /// Device memory taken.
+        /// Device memory allocated.
         Allocated = "allocated",
-        /// Device memory given back.
+        /// Device memory freed.
         Freed = "freed",
         /// Sent into collectives, by op.
         Collective = "collective",
@@ -209,15 +210,14 @@ shared_enum! {
         CostPageAlloc = "cost_page_alloc",
         /// Of the TCP programs.
         CostNetwork = "cost_network",
-        /// Calls that were in flight when the probes were removed that would have seen them return; not timed, and of them
-        /// only outermost launches are counted.
+        /// Calls in flight when their return probes were detached; not timed, and only their outermost launches are
+        /// counted.
         Cut = "cut",
-        /// Those of the entered calls that the program left at entry: launches within another call, and launches that were
-        /// counted and not timed. They cost less.
+        /// Calls that the program left at entry: nested launches, and launches counted but not timed. Cheaper than others.
         LeftAtEntry = "left_at_entry",
         /// Second reports of one call through another mount of the same file; not counted as calls.
         DuplicateHit = "duplicate_hit",
-        /// Calls that never returned: unwound by longjmp or an exception, or cut short by exit or exec.
+        /// Calls that never returned: unwound by longjmp or an exception, or ended by exit or exec.
         Abandoned = "abandoned",
         /// Returns without a matching entry, such as of calls that were in flight when the probe was attached.
         Unmatched = "unmatched",
@@ -253,9 +253,10 @@ shared_enum! {
         FullSockets = "full_sockets",
         /// `threads` refused a record.
         FullThreads = "full_threads",
-        /// Off-CPU intervals whose end the kernel did not report: they are charged by the thread's wakeup and its waits for a CPU.
+        /// Off-CPU intervals whose end the kernel did not report; reconstructed from the wakeup and the scheduler's run
+        /// delay.
         MissedArrival = "missed_arrival",
-        /// Calls on another stack than that of the thread's open calls, as of a coroutine; of them only launches are counted.
+        /// Calls on another stack than the thread's open calls, as of a coroutine; only their launches are counted.
         OtherStack = "other_stack",
     }
 }
@@ -281,11 +282,11 @@ records! {
     /// Key of `kernels`: a kernel function of a process, by its handle.
     KernelKey as "kernel_key" { function: u64, proc_id: u32, pad: u32 }
 
-    /// Launches of one kernel function. Until the first of them returns the function counts as being loaded. `timed` is the
-    /// entry of `kernel_hists` that times its warm launches, counted from 1; 0 for none.
+    /// Launches of one kernel function. It counts as loading until the first launch returns. `timed` is the `kernel_hists`
+    /// entry of its warm launches, counted from 1; 0 for none.
     KernelRecord as "kernel" { launches: u64, loaded: u32, timed: u32 }
 
-    /// What a handle that the driver or the runtime gave out stands for: another handle of the process, or else a name.
+    /// The meaning of a handle that the driver or the runtime returned: another handle of the process, or a name.
     KernelNameRecord as "kernel_name" { stands_for: u64, text: [u8; KERNEL_NAME_LEN] }
 
     /// A whole histogram: times of one kernel function's warm launches.
@@ -303,12 +304,12 @@ records! {
     /// Block I/O that has completed. Times of requests that were in flight together add up.
     BlockRecord as "block_total" { ns: u64, bytes: u64, requests: u64 }
 
-    /// Key of `blame`: who a thread waited for, and in which phase. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the task
-    /// that had the CPU, else the task that ended the wait. `tid` is 0 for all threads that found no entries of their own.
+    /// Key of `blame`: the task that a thread waited for, and the phase. For `REASON_PREEMPTED` and `REASON_RUNQUEUE` the
+    /// task that had the CPU, else the one that ended the wait. `tid` is 0 for threads without their own entries.
     BlameKey as "blame_key" { proc_id: u32, tid: u32, reason: u16, phase: u16, comm: [u8; COMM_LEN] }
 
-    /// How long, and who that was. `held_ns` is the part of a futex wait in which the other was busy with what the thread
-    /// waited for: it was a wait for a lock, or the other thread of the process did not idle meanwhile.
+    /// Wait time, and the task. `held_ns` is the part of a futex wait in which the other thread was busy: the wait was for
+    /// a lock, or the other thread did not idle meanwhile.
     BlameRecord as "blamed" {
         total_ns: u64,
         held_ns: u64,
@@ -318,11 +319,11 @@ records! {
         relation: u32,
     }
 
-    /// Another task, as a thread that waits for it remembers it.
-    PartyRecord as "party" { comm: [u8; COMM_LEN], tgid: u32, relation: u32 }
+    /// Another task, as stored by a thread that waits for it.
+    OtherTaskRecord as "other_task" { comm: [u8; COMM_LEN], tgid: u32, relation: u32 }
 
-    /// Wall time of dispatcher threads, by phase and state. In a thread's record the stretch that has not ended is open:
-    /// its beginning was taken from the cell of running, so that adding the present moment there completes the account.
+    /// Wall time of dispatcher threads, by phase and state. In a thread's record the current stretch is open: its start was
+    /// subtracted from the cell of running, so adding the current time completes the account.
     AccountRecord as "account" { cells_ns: [u64; ACCOUNT_CELLS] }
 
     /// How launches of one process are observed; without an entry each is timed, at the outermost layer.
@@ -379,7 +380,7 @@ records! {
         kernels: u32,
         /// Handles that a name is known of, or was refused.
         kernel_names: u32,
-        /// Entries of `blame`, and names that found no room there.
+        /// Entries of `blame`, and names beyond the limit.
         names: u32,
         /// The `window` of [`Watch`] that `load` is of, and the load of the thread that launched most in it.
         load_window: u32,
@@ -397,7 +398,7 @@ records! {
         ended_ns: u64,
         /// Calls that were open when their thread exited, exec'ed, or unwound past them.
         abandoned_calls: u64,
-        /// Launches of kernel functions that have no record, for want of room.
+        /// Launches of kernel functions without a record, beyond the limit.
         other_launches: u64,
         ctx_switches: [u64; CTX_SWITCHES],
         /// Page faults of the process's threads that have ended, under earlier images too.
@@ -418,11 +419,11 @@ records! {
     /// A traced call that has not returned. Offsets of off-CPU totals at entry give the overlap at return.
     FrameRecord as "frame" {
         start_ns: u64,
-        /// Stack pointer at entry: tells frames from one another, and abandoned ones from live ones.
+        /// Stack pointer at entry: identifies frames, and shows which are abandoned.
         stack: u64,
         /// Kernel function being launched; 0 when the op launches none.
         function: u64,
-        /// Bytes that the arguments tell of.
+        /// Bytes from the arguments.
         bytes: u64,
         /// First argument of ops that allocate or free.
         pointer: u64,
@@ -434,7 +435,7 @@ records! {
         /// The thread's `intervals` at entry: when it has not moved at return, the call never left the CPU.
         intervals: u32,
         /// 1 when a tail call from this call has returned: if this one is still open then, it was unwound.
-        overtaken: u32,
+        tail_called: u32,
         /// 1 when it was made within another traced call.
         nested: u32,
         /// 1 when it was off the CPU at some time, and `end_ns`: of a call that returns while events are recorded.
@@ -489,9 +490,9 @@ records! {
         /// Sum of `offcpu_ns`.
         offcpu_total_ns: u64,
         /// Who had the CPU while this thread could have run.
-        culprit: PartyRecord,
+        culprit: OtherTaskRecord,
         /// Who woke it last with a system call that wakes others.
-        waker: PartyRecord,
+        waker: OtherTaskRecord,
         /// Since when the waker had been busy, when that is a thread of the same process; 0 for others.
         waker_busy_since_ns: u64,
         /// When the thread's last idle wait ended, or when it was first seen.
@@ -511,7 +512,7 @@ records! {
         offcpu_ns: [u64; REASONS],
         /// `offcpu_ns` when the returning call ended; of the call programs.
         offcpu_at_return_ns: [u64; REASONS],
-        /// Keys that the call programs look up, kept from their stacks.
+        /// Lookup keys of the call programs, stored here instead of on their stacks.
         kernel_key: KernelKey,
         hist_key: HistKey,
         kernel_hist_key: u32,
@@ -528,9 +529,9 @@ records! {
         page_bytes: u32,
         /// 1 when launches within other calls are timed too.
         nested_launches: u32,
-        /// 1 when `tcp_retransmit_skb` tells whether the retransmission failed.
-        retransmit_tells_error: u32,
-        /// 1 when `mark_victim` tells the task, 0 when only its number.
+        /// 1 when `tcp_retransmit_skb` reports whether the retransmission failed.
+        retransmit_has_error: u32,
+        /// 1 when `mark_victim` passes the task, 0 when only its PID.
         victim_is_task: u32,
         /// Slots of the ring of events, a power of two; 0 when none are recorded.
         ring_slots: u32,
@@ -538,7 +539,7 @@ records! {
         ring_shift: u32,
     }
 
-    /// What user space tells the call programs. Written in one piece.
+    /// Settings of the call programs. Written in one piece.
     Watch as "watch" {
         /// 1 while no call counts, because all probes are removed.
         paused: u32,
@@ -565,7 +566,7 @@ records! {
         role: u8,
         first: u8,
         second: u8,
-        /// Kind of a copy, when neither an argument nor a field tells; each of those 0 when it does not.
+        /// Kind of a copy, when neither an argument nor a field has it; otherwise 0.
         kind: u8,
         kind_arg: u8,
         kind_at: u8,
@@ -577,79 +578,3 @@ records! {
 }
 /// Context-switch counters of a process: [`ROLES`] x [`SWITCHES`].
 pub const CTX_SWITCHES: usize = ROLES * SWITCHES;
-
-impl Settings {
-    /// The record as it lies in memory.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
-        let Self { own_tgid, return_pop, page_bytes, nested_launches, .. } = self;
-        let Self { retransmit_tells_error, victim_is_task, ring_slots, ring_shift, .. } = self;
-        let first = [own_tgid, return_pop, page_bytes, nested_launches, retransmit_tells_error];
-        let words = first.into_iter().chain([victim_is_task, ring_slots, ring_shift]);
-        let mut bytes = [0; size_of::<Self>()];
-        for (to, word) in bytes.chunks_exact_mut(size_of::<u32>()).zip(words) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-        bytes
-    }
-}
-
-impl Watch {
-    /// The record as it lies in memory.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
-        let Self { paused, window, calibrates, modes } = self;
-        words([paused, window, calibrates, modes])
-    }
-}
-
-impl LaunchModeRecord {
-    /// The record as it lies in memory.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
-        let Self { turn, sample_every, driver_only, pad } = self;
-        words([turn, sample_every, driver_only, pad])
-    }
-}
-
-fn words<const N: usize>(words: [u32; 4]) -> [u8; N] {
-    let mut bytes = [0; N];
-    for (to, word) in bytes.chunks_exact_mut(size_of::<u32>()).zip(words) {
-        to.copy_from_slice(&word.to_ne_bytes());
-    }
-    bytes
-}
-
-impl OpInfo {
-    /// The record as it lies in memory, padding zeroed.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
-        let [low, high] = self.pending_code.to_ne_bytes();
-        let Self { function_arg, phase, is_launch, role, first, second, .. } = self;
-        let Self { kind, kind_arg, kind_at, source_at, destination_at, api, .. } = self;
-        let arguments = [role, first, second, kind, kind_arg, kind_at, source_at, destination_at];
-        let [a, b, c, d, e, f, g, h] = arguments;
-        [function_arg, phase, low, high, is_launch, a, b, c, d, e, f, g, h, api]
-    }
-}
-
-#[expect(clippy::derivable_impls, reason = "the macro derives none, as long arrays have none")]
-impl Default for OpInfo {
-    fn default() -> Self {
-        Self {
-            function_arg: 0,
-            phase: 0,
-            pending_code: 0,
-            is_launch: 0,
-            role: 0,
-            first: 0,
-            second: 0,
-            kind: 0,
-            kind_arg: 0,
-            kind_at: 0,
-            source_at: 0,
-            destination_at: 0,
-            api: 0,
-        }
-    }
-}

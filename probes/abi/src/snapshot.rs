@@ -6,7 +6,13 @@ use crate::record::{FAULTS, PHASES, REASONS, ROLES, STATES, SWITCHES, SelfCounte
 use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, State, Switch};
 use crate::{Nanos, ProcId, Tgid, Tid};
 
-/// All accounts at one moment.
+mod launches;
+mod names;
+
+pub use launches::{LaunchSampling, LaunchStep};
+pub use names::{Comm, DeviceName};
+
+/// A snapshot of all accounts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Snapshot {
     /// When the copy was made, on the monotonic clock.
@@ -65,7 +71,7 @@ pub struct ProcessSnapshot {
     pub errors: Vec<(OpId, u32, u64)>,
     /// Launches by kernel function handle. A launch by the driver on behalf of the runtime counts as the runtime's alone.
     pub kernels: Vec<(u64, u64)>,
-    /// Launches of kernel functions that there was no room to tell apart.
+    /// Launches of kernel functions not tracked individually.
     pub other_launches: u64,
     /// Durations of warm launches by kernel function handle, of those that are timed and since they are.
     pub launch_times: Vec<(u64, Histogram)>,
@@ -73,7 +79,7 @@ pub struct ProcessSnapshot {
     pub copied: [u64; CopyKind::COUNT],
     /// Durations of copies by kind and size class; see [`SIZE_CLASSES`](crate::record::SIZE_CLASSES).
     pub copies: Vec<(CopyKind, u16, Histogram)>,
-    /// Device memory taken and given back, in bytes. What a process has when it ends is given back.
+    /// Device memory allocated and freed, in bytes. At its end everything counts as freed.
     pub memory: MemorySnapshot,
     /// Bytes sent into collectives, by op.
     pub collectives: Vec<(OpId, u64)>,
@@ -107,8 +113,7 @@ pub struct ProcessSnapshot {
 pub struct HostUse {
     /// Block I/O that its threads submitted, by disk and operation.
     pub block_io: Vec<BlockIo>,
-    /// Page faults since the process began, less those that its earlier images are told to have had; `None` when they are not
-    /// known.
+    /// Page faults since the process began, without those attributed to earlier images; `None` if unknown.
     pub page_faults: Option<[u64; FAULTS]>,
     /// Pages that its threads took from the kernel, in bytes, given back or not.
     pub page_alloc_bytes: u64,
@@ -204,7 +209,7 @@ impl ProcessSnapshot {
             .saturating_add(self.launches.estimated)
     }
 
-    /// Launches of kernel functions that the programs told apart, and of others.
+    /// Launches of individually tracked kernel functions, and of others.
     #[must_use]
     pub fn kernel_launches(&self) -> u64 {
         self.kernels.iter().map(|&(_, launches)| launches).sum::<u64>() + self.other_launches
@@ -234,65 +239,7 @@ impl ProcessSnapshot {
     }
 }
 
-/// How launches of a process are observed, from the most that can be observed to the least.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum LaunchStep {
-    /// Each is timed where it begins.
-    #[default]
-    Full,
-    /// Those of the runtime are timed in the driver, where each of them ends up: one probe in place of two.
-    DriverOnly,
-    /// Each is counted, and one in so many is timed.
-    Sampled {
-        /// How many.
-        one_in: u32,
-    },
-    /// So they are for this share of the time only; launches of the other time are estimated.
-    PartTime {
-        /// Above 0 and below 1.
-        share: f64,
-        /// One in so many is timed meanwhile.
-        one_in: u32,
-    },
-}
-
-impl LaunchStep {
-    /// Share of launches that are timed.
-    #[must_use]
-    pub fn timed_share(self) -> f64 {
-        match self {
-            Self::Full | Self::DriverOnly => 1.0,
-            Self::Sampled { one_in } => 1.0 / f64::from(one_in.max(1)),
-            Self::PartTime { share, one_in } => share / f64::from(one_in.max(1)),
-        }
-    }
-
-    /// Value of the `step` label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::DriverOnly => "driver_only",
-            Self::Sampled { .. } => "sampled",
-            Self::PartTime { .. } => "part_time",
-        }
-    }
-}
-
-/// What is known of launches that were not timed.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct LaunchSampling {
-    /// How launches are observed now.
-    pub step: LaunchStep,
-    /// Launches that were counted without being timed.
-    pub untimed: u64,
-    /// Launches while they were not observed, as many as there would be at the rate before. Never decreases.
-    pub estimated: u64,
-    /// For how long they were not observed.
-    pub unobserved: Nanos,
-}
-
-/// What a process was told when it asked for the handle of a kernel.
+/// The kernel name that a process passed when it asked for a handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandleName {
     /// The kernel's name in its module: whatever bytes the process passed, at most
@@ -369,7 +316,7 @@ impl TimeAccount {
 pub struct DispatcherSnapshot {
     /// The thread.
     pub tid: Tid,
-    /// From its first traced call, or for a worker from when it was first seen, until it was looked at.
+    /// Wall time from its first traced call, or for a worker from when it was first seen, until the snapshot.
     pub wall: Nanos,
     /// Where that time went.
     pub time: TimeAccount,
@@ -380,7 +327,7 @@ pub struct DispatcherSnapshot {
 /// Time that a dispatcher or worker waited for somebody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// The thread that waited. `None` for threads of a process with so many that not each is told apart.
+    /// The waiting thread; `None` when aggregated over the threads of a process with very many.
     pub tid: Option<Tid>,
     /// Why they were off the CPU.
     pub reason: Reason,
@@ -425,7 +372,7 @@ pub struct CallSnapshot {
     pub stalled: Histogram,
 }
 
-/// What tells the calls of a process apart: op, coldness, and whether they were nested.
+/// Identity of a process's calls: op, coldness, and whether they were nested.
 pub type CallKind = (OpId, bool, bool);
 
 impl CallSnapshot {
@@ -468,52 +415,5 @@ impl StallSnapshot {
     #[must_use]
     pub const fn kind(&self) -> CallKind {
         (self.op, self.cold, self.nested)
-    }
-}
-
-/// A task name: at most 15 bytes that the task chose itself, in no particular encoding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Comm(pub [u8; crate::record::COMM_LEN]);
-
-impl Comm {
-    /// As text; bytes that are not UTF-8 become U+FFFD and control characters `?`, so that it fits on one line.
-    #[must_use]
-    pub fn to_text(self) -> String {
-        one_line(&self.0)
-    }
-}
-
-/// The kernel's name of a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeviceName(pub [u8; crate::record::DEVICE_LEN]);
-
-impl DeviceName {
-    /// As text on one line, like [`Comm::to_text`].
-    #[must_use]
-    pub fn to_text(self) -> String {
-        one_line(&self.0)
-    }
-}
-
-fn one_line(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-    let text = String::from_utf8_lossy(&bytes[..end]);
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hostile_names_become_one_line_of_text() {
-        let mut raw = [0; crate::record::COMM_LEN];
-        raw[..6].copy_from_slice(b"a\n\xff\"\\b");
-        assert_eq!(Comm(raw).to_text(), "a?\u{fffd}\"\\b");
-    }
-
-    #[test]
-    fn a_name_without_terminator_is_whole() {
-        assert_eq!(Comm([b'x'; crate::record::COMM_LEN]).to_text(), "x".repeat(16));
     }
 }

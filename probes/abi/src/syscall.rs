@@ -105,7 +105,7 @@ const SYSCALL_REASONS: &[(Reason, &[&str])] = &[
 
 /// The reason of every system-call number, given the number of each name on this architecture; names that the
 /// architecture does not have are passed over. `read`-like calls are [`Reason::Io`] with a flag that makes the switch
-/// program look at the descriptor: a wait on a pipe is [`Reason::Poll`], on a socket [`Reason::Net`].
+/// program inspect the descriptor: a wait on a pipe is [`Reason::Poll`], on a socket [`Reason::Net`].
 #[must_use]
 pub fn reason_of_syscalls(number_of: impl Fn(&str) -> Option<usize>) -> [u8; MAX_SYSCALLS] {
     let mut reasons = [Reason::Other as u8; MAX_SYSCALLS];

@@ -1,4 +1,4 @@
-//! The child process that makes the probed calls, and how it is started and told to begin.
+//! The child process that makes the probed calls, and how it is started.
 
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -28,7 +28,7 @@ pub(crate) extern "C" fn cudaLaunchKernel(function: usize) -> i32 {
     0
 }
 
-/// Makes the calls when told to, and prints the nanoseconds that each took.
+/// Makes the calls on request, and prints nanoseconds per call.
 pub(crate) fn run(count: u64) -> Result<()> {
     only_on(0)?;
     println!("ready");
@@ -54,7 +54,7 @@ pub(crate) extern "C" fn cudaLaunchKernelExC(function: usize) -> i32 {
     black_box(driver(black_box(function)))
 }
 
-/// Launches for a while, so that the way in which launches are observed is found, and then tells what each takes.
+/// Launches until the launch step is decided, then prints nanoseconds per launch.
 pub(crate) fn run_real(count: u64) -> Result<()> {
     only_on(0)?;
     println!("ready");

@@ -8,11 +8,11 @@ use gpucause_probes::{Options, Probes};
 use crate::caller::Child;
 use crate::{CALLS, ROUNDS, Series, await_attached};
 
-/// A name, and what is recorded meanwhile; none where there is no room for events.
+/// A name, and the recorder settings; none without an event ring.
 type Way = (&'static str, Option<fn(&Recorder) -> Result<()>>);
 
 const WAYS: [Way; 5] = [
-    ("no room", None),
+    ("no ring", None),
     ("off", Some(|_| Ok(()))),
     ("too short", Some(|recorder| record(recorder, Nanos(u64::MAX), false))),
     ("every call", Some(|recorder| record(recorder, Nanos(0), false))),
@@ -50,9 +50,9 @@ pub(crate) fn run() -> Result<()> {
         series.report("call");
     }
     let [none, off, short, every, stack] = all.each_ref().map(Series::median);
-    println!("  off - no room          {:.1} ns", off - none);
-    println!("  too short - no room    {:.1} ns", short - none);
-    println!("  every call - no room   {:.1} ns", every - none);
-    println!("  with stack - no room   {:.1} ns", stack - none);
+    println!("  off - no ring          {:.1} ns", off - none);
+    println!("  too short - no ring    {:.1} ns", short - none);
+    println!("  every call - no ring   {:.1} ns", every - none);
+    println!("  with stack - no ring   {:.1} ns", stack - none);
     Ok(())
 }

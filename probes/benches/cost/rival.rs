@@ -129,7 +129,7 @@ impl Statistics {
 
 impl Drop for Statistics {
     fn drop(&mut self) {
-        // Nobody would look at the statistics after this.
+        // The statistics are not read afterwards.
         let _ = std::fs::write(STATISTICS, "0");
     }
 }

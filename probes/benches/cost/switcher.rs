@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::Series;
 use crate::caller::{BATCHES, only_on};
 
-/// Makes the switches when told to, and prints the nanoseconds that each took in the median batch.
+/// Makes the switches on request, and prints nanoseconds per switch in the median batch.
 pub(crate) fn run(count: u64) -> Result<()> {
     only_on(0)?;
     let (mut from_peer, mut to_main) = std::io::pipe()?;

@@ -1,8 +1,8 @@
 //! Spending time in one named way on the calling thread.
 //!
-//! What a way needs (pipes, files, helper threads) is made at its first use on a thread and kept until the thread ends.
+//! Resources of a way (pipes, files, helper threads) are created at its first use on a thread and live as long as it.
 
-mod knock;
+mod ping;
 
 use std::cell::RefCell;
 use std::io;
@@ -11,11 +11,11 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::counterpart::Helper;
 use crate::scratch::{DirectFile, EvictedMapping};
 use crate::script::Way;
+use crate::waker::Waker;
 use crate::{clock, futex};
-use knock::Knock;
+use ping::Ping;
 
 pub use crate::scratch::set_dir;
 
@@ -34,7 +34,7 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
         Way::Lock => with(|own| &mut own.lock, Lock::new, |lock| lock.wait(ns))?,
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |pipe| pipe.wait(ns))??,
         Way::Net => with(|own| &mut own.net, Net::new, |net| net.wait(ns))??,
-        Way::Ioctl => with(|own| &mut own.knock, Knock::new, |knock| knock.wait(ns))??,
+        Way::Ioctl => with(|own| &mut own.ping, Ping::new, |ping| ping.wait(ns))??,
         Way::Io => with(|own| &mut own.direct, DirectFile::new, |file| file.read_for(ns))??,
         Way::PageFault => {
             with(|own| &mut own.mapping, EvictedMapping::new, |map| map.touch_for(ns))?;
@@ -43,7 +43,7 @@ pub fn block(way: Way, ns: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes what a way needs on this thread, so that its first use is like the others.
+/// Creates the resources of a way on this thread, so that its first use is not slower.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ pub fn prepare(way: Way) -> io::Result<()> {
         Way::Lock => with(|own| &mut own.lock, Lock::new, |_| ()),
         Way::Pipe => with(|own| &mut own.pipe, Pipe::new, |_| ()),
         Way::Net => with(|own| &mut own.net, Net::new, |_| ()),
-        Way::Ioctl => with(|own| &mut own.knock, Knock::new, |_| ()),
+        Way::Ioctl => with(|own| &mut own.ping, Ping::new, |_| ()),
         Way::Io => with(|own| &mut own.direct, DirectFile::new, |_| ()),
         Way::PageFault => with(|own| &mut own.mapping, EvictedMapping::new, |_| ()),
         Way::Spin | Way::Sleep | Way::Futex | Way::Poll | Way::Yield => Ok(()),
@@ -77,13 +77,13 @@ fn poll(ns: u64) {
     unsafe { libc::ppoll(std::ptr::null_mut(), 0, &raw const timeout, std::ptr::null()) };
 }
 
-/// What one thread's waits need.
+/// Resources of one thread's waits.
 #[derive(Default)]
 struct Own {
     lock: Option<Lock>,
     pipe: Option<Pipe>,
     net: Option<Net>,
-    knock: Option<Knock>,
+    ping: Option<Ping>,
     direct: Option<DirectFile>,
     mapping: Option<EvictedMapping>,
 }
@@ -108,31 +108,31 @@ fn with<T, R>(
     })
 }
 
-/// What the word of a contended mutex of glibc holds.
+/// Value of a contended glibc mutex.
 const CONTENDED: u32 = 2;
 
-/// The futex word of a mutex that a helper thread holds.
+/// A mutex that a helper thread locks and releases.
 struct Lock {
-    held: Arc<AtomicU32>,
-    holder: Helper,
+    word: Arc<AtomicU32>,
+    holder: Waker,
 }
 
 impl Lock {
     fn new() -> io::Result<Self> {
-        let held = Arc::new(AtomicU32::new(0));
-        let word = Arc::clone(&held);
-        let holder = Helper::start("lock-holder", move || {
-            word.store(0, Ordering::Release);
-            futex::wake(&word);
+        let word = Arc::new(AtomicU32::new(0));
+        let released = Arc::clone(&word);
+        let holder = Waker::start("lock-holder", move || {
+            released.store(0, Ordering::Release);
+            futex::wake(&released);
         })?;
-        Ok(Self { held, holder })
+        Ok(Self { word, holder })
     }
 
     fn wait(&self, ns: u64) {
-        self.held.store(CONTENDED, Ordering::Relaxed);
-        self.holder.ask(ns);
-        while self.held.load(Ordering::Acquire) == CONTENDED {
-            futex::wait(&self.held, CONTENDED, None);
+        self.word.store(CONTENDED, Ordering::Relaxed);
+        self.holder.wake_after(ns);
+        while self.word.load(Ordering::Acquire) == CONTENDED {
+            futex::wait(&self.word, CONTENDED, None);
         }
     }
 }
@@ -140,14 +140,14 @@ impl Lock {
 /// A pipe into which a helper thread writes.
 struct Pipe {
     reader: io::PipeReader,
-    writer: Helper,
+    writer: Waker,
 }
 
 impl Pipe {
     fn new() -> io::Result<Self> {
         use std::io::Write as _;
         let (reader, mut end) = io::pipe()?;
-        let writer = Helper::start("pipe-writer", move || {
+        let writer = Waker::start("pipe-writer", move || {
             let _ = end.write(&[1]);
         })?;
         Ok(Self { reader, writer })
@@ -155,7 +155,7 @@ impl Pipe {
 
     fn wait(&mut self, ns: u64) -> io::Result<()> {
         use std::io::Read as _;
-        self.writer.ask(ns);
+        self.writer.wake_after(ns);
         self.reader.read_exact(&mut [0])
     }
 }
@@ -163,20 +163,20 @@ impl Pipe {
 /// A socket to which a helper thread sends.
 struct Net {
     socket: UnixDatagram,
-    sender: Helper,
+    sender: Waker,
 }
 
 impl Net {
     fn new() -> io::Result<Self> {
         let (socket, end) = UnixDatagram::pair()?;
-        let sender = Helper::start("net-sender", move || {
+        let sender = Waker::start("net-sender", move || {
             let _ = end.send(&[1]);
         })?;
         Ok(Self { socket, sender })
     }
 
     fn wait(&self, ns: u64) -> io::Result<()> {
-        self.sender.ask(ns);
+        self.sender.wake_after(ns);
         loop {
             match self.socket.recv(&mut [0]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -186,7 +186,7 @@ impl Net {
     }
 }
 
-/// Takes a descriptor that a system call just returned.
+/// Owns a descriptor that a system call just returned.
 fn owned(descriptor: i32) -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::from_raw_os_error(-descriptor));

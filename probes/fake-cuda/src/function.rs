@@ -6,34 +6,24 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::block::block;
-use crate::clock;
 use crate::script::Behaviour;
 
 /// What a call passes that its behaviour may depend on.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Call {
-    /// The kernel function that is launched; 0 for none.
-    pub key: usize,
     /// Bytes that are moved.
     pub bytes: u64,
 }
 
 impl Call {
-    /// A launch of this kernel function.
-    #[must_use]
-    #[inline]
-    pub fn launch(function: *const c_void) -> Self {
-        Self { key: function as usize, bytes: 0 }
-    }
-
     /// A transfer of this many bytes.
     #[must_use]
     #[inline]
     pub const fn transfer(bytes: usize) -> Self {
-        Self { key: 0, bytes: bytes as u64 }
+        Self { bytes: bytes as u64 }
     }
 }
 
@@ -51,31 +41,9 @@ unsafe impl Send for Callback {}
 // SAFETY: as above.
 unsafe impl Sync for Callback {}
 
-/// Kernel functions that have been launched before.
-struct Seen([AtomicUsize; Self::SLOTS]);
-
-impl Seen {
-    const SLOTS: usize = 4096;
-
-    /// Whether this is the first call of `key`; false for every key once the table is full.
-    fn first(&self, key: usize) -> bool {
-        let key = key.max(1);
-        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
-        for slot in self.0.iter().cycle().skip(hash).take(Self::SLOTS) {
-            match slot.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(present) if present == key => return false,
-                Err(_) => {}
-            }
-        }
-        false
-    }
-}
-
 struct Plan {
     behaviour: Behaviour,
     callback: Option<Callback>,
-    seen: Option<Box<Seen>>,
     calls: AtomicU64,
     /// Whether a thread has a plan of its own.
     per_thread: bool,
@@ -83,18 +51,13 @@ struct Plan {
 
 impl Plan {
     fn new(behaviour: Behaviour, callback: Option<Callback>, per_thread: bool) -> &'static Self {
-        let seen = (behaviour.first_ns > 0)
-            .then(|| Box::new(Seen([const { AtomicUsize::new(0) }; Seen::SLOTS])));
         let calls = AtomicU64::new(0);
-        Box::leak(Box::new(Self { behaviour, callback, seen, calls, per_thread }))
+        Box::leak(Box::new(Self { behaviour, callback, calls, per_thread }))
     }
 
     fn act(&self, call: Call) -> c_int {
         let nth = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let behaviour = &self.behaviour;
-        if self.seen.as_ref().is_some_and(|seen| seen.first(call.key)) {
-            clock::spin(behaviour.first_ns);
-        }
         let mut ns = behaviour.base_ns;
         if behaviour.bytes_per_ns > 0.0 {
             #[expect(clippy::cast_precision_loss, reason = "no copy has 2^53 bytes")]
@@ -203,14 +166,14 @@ impl Function {
         self.plan.store(plan, Ordering::Release);
     }
 
-    /// Sets what all threads' calls do; `None` clears it. Threads with a script of their own keep that.
+    /// Sets the behaviour of all threads; `None` clears it. Scripts of single threads stay.
     pub fn set(&self, behaviour: Option<Behaviour>) {
         let per_thread = self.per_thread.load(Ordering::Relaxed);
         let behaviour = if per_thread { Some(behaviour.unwrap_or_default()) } else { behaviour };
         self.install(behaviour.map(|behaviour| Plan::new(behaviour, None, per_thread)));
     }
 
-    /// Sets what this thread's calls do. Starts the function's call count anew.
+    /// Sets the behaviour of this thread. Resets the function's call count.
     pub fn set_thread(&self, behaviour: Behaviour) {
         let plan = Plan::new(behaviour, None, false);
         match self.thread_plan() {
@@ -228,7 +191,7 @@ impl Function {
         }
     }
 
-    /// Has the program's function run inside each call, after the script's own time.
+    /// Runs the program's function inside each call, after the scripted time.
     pub fn on_call(&self, callback: Callback) {
         let behaviour = self.plan().map(|plan| plan.behaviour).unwrap_or_default();
         let per_thread = self.per_thread.load(Ordering::Relaxed);
@@ -236,8 +199,8 @@ impl Function {
     }
 
     /// Calls since the script was last set; 0 without a script.
-    #[must_use]
-    pub fn calls(&self) -> u64 {
+    #[cfg(test)]
+    fn calls(&self) -> u64 {
         self.plan().map_or(0, |plan| plan.calls.load(Ordering::Relaxed))
     }
 }
@@ -245,6 +208,7 @@ impl Function {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
     use crate::script::parse_spec;
 
     fn spec(text: &str) -> Behaviour {
@@ -283,20 +247,6 @@ mod tests {
         assert_eq!(FUNCTION.calls(), 3);
         FUNCTION.set(Some(spec("ret=3")));
         assert_eq!(FUNCTION.plain(), 3);
-    }
-
-    #[test]
-    fn the_first_call_of_a_kernel_is_slow() {
-        let function = Function::new("f");
-        function.set(Some(spec("first=5ms")));
-        let timed = |key: usize| {
-            let start = clock::monotonic_ns();
-            function.run(Call { key, bytes: 0 });
-            clock::monotonic_ns() - start
-        };
-        assert!(timed(0x10) >= 5_000_000);
-        assert!(timed(0x20) >= 5_000_000);
-        assert!((0..20).any(|_| timed(0x10) < 1_000_000), "later calls are quick");
     }
 
     #[test]

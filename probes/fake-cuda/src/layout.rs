@@ -1,4 +1,4 @@
-//! Puts the built libraries into a directory under the names that programs open.
+//! Installs the built libraries under the names that programs open.
 
 use std::path::Path;
 use std::{fs, io};

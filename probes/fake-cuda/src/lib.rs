@@ -2,18 +2,16 @@
 //!
 //! A library lists its functions with [`exports!`] and gets its control functions from [`control!`]. The script comes from
 //! the environment variable `GPUCAUSE_FAKE` when the library is loaded (grammar: [`script`]) and can be changed by
-//! the program through four exported C functions:
+//! the program through three exported C functions:
 //!
 //! * `int gpucause_fake_set(const char *op, const char *spec)`: for all threads; an empty spec clears it. The names of
 //!   settings (`nest`, `dir`) work as ops. Returns 0, or -1 after a message on standard error.
 //! * `int gpucause_fake_set_thread(const char *op, const char *spec)`: the same for the calling thread only.
 //! * `int gpucause_fake_on_call(const char *op, void (*callback)(void *), void *data)`: runs inside each call.
-//! * `uint64_t gpucause_fake_calls(const char *op)`: calls since the op's script was last set; 0 where it has none.
 #![allow(unsafe_code, reason = "the libraries speak C")]
 
 pub mod block;
 pub mod clock;
-mod counterpart;
 pub mod function;
 pub mod futex;
 mod layout;
@@ -22,6 +20,7 @@ pub mod memory;
 pub mod scratch;
 pub mod script;
 pub mod types;
+mod waker;
 
 pub use gpucause_abi::op::Api;
 pub use layout::{LIBRARIES, lay_out};

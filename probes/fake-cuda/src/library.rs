@@ -75,7 +75,7 @@ impl Library {
         Ok(())
     }
 
-    /// Follows a script; clauses for other layers are left to their libraries.
+    /// Applies a script; clauses for other layers are left to their libraries.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl Library {
         script::parse_spec(op, spec).map(Some)
     }
 
-    /// Makes on the calling thread what its scripted calls will need, so that none of them pays for it.
+    /// Creates the resources of scripted calls on this thread in advance.
     fn prepare(behaviour: Behaviour) -> Result<(), ScriptError> {
         block::prepare(behaviour.way).map_err(|error| ScriptError::Setting {
             setting: behaviour.way.name().into(),
@@ -162,11 +162,6 @@ impl Library {
     pub fn c_on_call(&self, op: Text, callback: Callback) -> c_int {
         let op = op.read().unwrap_or("");
         self.report(self.for_each(op, |function| function.on_call(callback)))
-    }
-
-    /// `gpucause_fake_calls`.
-    pub fn c_calls(&self, op: Text) -> u64 {
-        self.named(op.read().unwrap_or("")).map(Function::calls).sum()
     }
 }
 
@@ -241,11 +236,6 @@ macro_rules! control {
             data: *mut ::std::ffi::c_void,
         ) -> ::std::ffi::c_int {
             $library.c_on_call(op, $crate::function::Callback { function, data })
-        }
-
-        #[unsafe(no_mangle)]
-        extern "C" fn gpucause_fake_calls(op: $crate::types::Text) -> u64 {
-            $library.c_calls(op)
         }
     };
 }

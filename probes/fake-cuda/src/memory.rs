@@ -1,14 +1,25 @@
-//! Pretended device memory: unique addresses with a size, nothing behind them.
+//! Simulated device memory: unique addresses with a size.
 //!
 //! A fixed table of atomics, so that allocating takes no lock: a pointer sits in one of `WINDOW` slots from its hash on.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::types::Out;
 
 const SLOT_BITS: u32 = 17;
 const SLOTS: usize = 1 << SLOT_BITS;
 const WINDOW: usize = 64;
 /// CUDA aligns allocations to this, in bytes.
 const ALIGN: usize = 512;
+
+/// Allocates page-aligned host memory; `None` when out of memory.
+#[must_use]
+pub fn host_memory(bytes: usize, out: Out<usize>) -> Option<()> {
+    let mut memory = std::ptr::null_mut();
+    // SAFETY: `memory` is valid for writes and the alignment is a power of two.
+    let code = unsafe { libc::posix_memalign(&raw mut memory, 4096, bytes.max(1)) };
+    (code == 0).then(|| out.give(memory as usize))
+}
 
 struct Slot {
     address: AtomicUsize,
@@ -19,7 +30,6 @@ struct Slot {
 pub struct Heap {
     base: usize,
     next: AtomicUsize,
-    live: AtomicU64,
     slots: [Slot; SLOTS],
 }
 
@@ -30,7 +40,6 @@ impl Heap {
         Self {
             base,
             next: AtomicUsize::new(base),
-            live: AtomicU64::new(0),
             slots: [const { Slot { address: AtomicUsize::new(0), bytes: AtomicU64::new(0) } };
                 SLOTS],
         }
@@ -42,29 +51,28 @@ impl Heap {
         (hash..hash + WINDOW).filter_map(|index| self.slots.get(index % SLOTS))
     }
 
-    /// Takes `bytes` and returns their address; `None` when the table is full.
-    pub fn take(&self, bytes: u64) -> Option<usize> {
+    /// Allocates `bytes` and returns the address; `None` when the table is full.
+    pub fn allocate(&self, bytes: u64) -> Option<usize> {
         let size = usize::try_from(bytes).ok()?.max(1).checked_next_multiple_of(ALIGN)?;
         let address = self.next.fetch_add(size, Ordering::Relaxed);
         self.adopt(address, bytes).then_some(address)
     }
 
-    /// Keeps the size of memory that another library gave; false when the table is full.
+    /// Records the size of memory from another library; false when the table is full.
     pub fn adopt(&self, address: usize, bytes: u64) -> bool {
         for slot in self.window(address) {
             let free =
                 slot.address.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
             if free.is_ok() {
                 slot.bytes.store(bytes, Ordering::Relaxed);
-                self.live.fetch_add(bytes, Ordering::Relaxed);
                 return true;
             }
         }
         false
     }
 
-    /// Gives memory back and returns its size; `None` for an address that is not allocated.
-    pub fn give_back(&self, address: usize) -> Option<u64> {
+    /// Frees memory and returns its size; `None` for an address that is not allocated.
+    pub fn release(&self, address: usize) -> Option<u64> {
         for slot in self.window(address) {
             if slot.address.load(Ordering::Relaxed) != address {
                 continue;
@@ -73,26 +81,18 @@ impl Heap {
             let mine =
                 slot.address.compare_exchange(address, 0, Ordering::Relaxed, Ordering::Relaxed);
             if mine.is_ok() {
-                self.live.fetch_sub(bytes, Ordering::Relaxed);
                 return Some(bytes);
             }
         }
         None
     }
 
-    /// Gives everything back and hands the same addresses out again. For when no other thread allocates.
+    /// Frees everything and reuses addresses. Not for concurrent use.
     pub fn reset(&self) {
         for slot in &self.slots {
             slot.address.store(0, Ordering::Relaxed);
         }
-        self.live.store(0, Ordering::Relaxed);
         self.next.store(self.base, Ordering::Relaxed);
-    }
-
-    /// Bytes allocated and not given back.
-    #[must_use]
-    pub fn live_bytes(&self) -> u64 {
-        self.live.load(Ordering::Relaxed)
     }
 }
 
@@ -103,31 +103,28 @@ mod tests {
     #[test]
     fn memory_is_unique_and_comes_back_once() {
         static HEAP: Heap = Heap::new(0x1000);
-        let taken: Vec<usize> = (1..=20_000).filter_map(|bytes| HEAP.take(bytes)).collect();
+        let taken: Vec<usize> = (1..=20_000).filter_map(|bytes| HEAP.allocate(bytes)).collect();
         assert_eq!(taken.len(), 20_000);
         assert!(taken.is_sorted_by(|a, b| a < b));
-        assert_eq!(HEAP.live_bytes(), (1..=20_000).sum::<u64>());
         for (bytes, &address) in (1..).zip(&taken) {
-            assert_eq!(HEAP.give_back(address), Some(bytes));
-            assert_eq!(HEAP.give_back(address), None);
+            assert_eq!(HEAP.release(address), Some(bytes));
+            assert_eq!(HEAP.release(address), None);
         }
-        assert_eq!(HEAP.live_bytes(), 0);
     }
 
     #[test]
     fn a_reset_heap_is_as_new() {
         static HEAP: Heap = Heap::new(0x1000);
-        assert_eq!((HEAP.take(5), HEAP.take(5)), (Some(0x1000), Some(0x1200)));
+        assert_eq!((HEAP.allocate(5), HEAP.allocate(5)), (Some(0x1000), Some(0x1200)));
         HEAP.reset();
-        assert_eq!((HEAP.live_bytes(), HEAP.give_back(0x1000)), (0, None));
-        assert_eq!(HEAP.take(7), Some(0x1000));
+        assert_eq!(HEAP.release(0x1000), None);
+        assert_eq!(HEAP.allocate(7), Some(0x1000));
     }
 
     #[test]
     fn adopted_memory_keeps_its_size() {
         static HEAP: Heap = Heap::new(0x1000);
         assert!(HEAP.adopt(0xdead_0000, 77));
-        assert_eq!(HEAP.live_bytes(), 77);
-        assert_eq!(HEAP.give_back(0xdead_0000), Some(77));
+        assert_eq!(HEAP.release(0xdead_0000), Some(77));
     }
 }

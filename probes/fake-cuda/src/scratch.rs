@@ -21,7 +21,7 @@ const REQUEST_BYTES: usize = 256 << 10;
 
 static DIR: RwLock<Option<PathBuf>> = RwLock::new(None);
 
-/// Says where later files are made; `/var/tmp` until then.
+/// Sets the folder of later files; the default is `/var/tmp`.
 pub fn set_dir(dir: PathBuf) {
     if let Ok(mut current) = DIR.write() {
         *current = Some(dir);
@@ -126,7 +126,7 @@ pub fn write_through_the_cache(bytes: usize) -> io::Result<()> {
     file(0, bytes).map(drop)
 }
 
-/// Takes so many bytes of memory in small pages, touches each once, and gives them back.
+/// Allocates memory in small pages, touches each once, and frees it.
 ///
 /// # Errors
 ///
@@ -166,7 +166,7 @@ impl EvictedMapping {
     ///
     /// # Errors
     ///
-    /// When the folder cannot be written to, or there is no room for the mapping.
+    /// When the folder cannot be written to, or the mapping fails.
     pub fn new() -> io::Result<Self> {
         let file = file(0, FILE_BYTES)?;
         let fd = file.as_raw_fd();

@@ -9,7 +9,6 @@
 //!                 named lock-holder), poll, pipe, net, io (O_DIRECT reads), page_fault, ioctl, yield
 //!   hang          waits for a signal
 //!   gbps=N        adds bytes / (N GB/s) to the time
-//!   first=TIME    spins this long more for the first call of each kernel function
 //!   ret=CODE      returns CODE; ret=CODE@N: on every Nth call only
 //! TIME     = integer with ns, us, ms or s
 //! ```
@@ -83,8 +82,6 @@ pub struct Behaviour {
     pub base_ns: u64,
     /// Bytes a nanosecond that add to the time; 0 for none.
     pub bytes_per_ns: f64,
-    /// Additional time of the first call of each kernel function, in nanoseconds.
-    pub first_ns: u64,
     /// Whether the call waits for a signal.
     pub hang: bool,
     /// What is returned on every `ret_every`th call.
@@ -95,15 +92,7 @@ pub struct Behaviour {
 
 impl Default for Behaviour {
     fn default() -> Self {
-        Self {
-            way: Way::Spin,
-            base_ns: 0,
-            bytes_per_ns: 0.0,
-            first_ns: 0,
-            hang: false,
-            ret: 0,
-            ret_every: 1,
-        }
+        Self { way: Way::Spin, base_ns: 0, bytes_per_ns: 0.0, hang: false, ret: 0, ret_every: 1 }
     }
 }
 
@@ -132,7 +121,7 @@ pub enum ScriptError {
     /// A key that is not in the grammar.
     #[error(
         "`{op}`: unknown key `{key}`; write one of spin, sleep, futex, lock, poll, pipe, net, io, page_fault, ioctl, \
-         yield, hang, gbps, first, ret"
+         yield, hang, gbps, ret"
     )]
     Key {
         /// The clause's op.
@@ -230,7 +219,6 @@ pub fn parse_spec(op: &str, spec: &str) -> Result<Behaviour, ScriptError> {
         match key {
             "hang" if value.is_empty() => behaviour.hang = true,
             "hang" => return Err(bad("`hang` without a value")),
-            "first" => behaviour.first_ns = parse_time(value).ok_or_else(|| bad(TIME))?,
             "gbps" => {
                 let speed = value.parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0);
                 behaviour.bytes_per_ns = speed.ok_or_else(|| bad("a number of GB/s above 0"))?;

@@ -73,8 +73,8 @@ impl<T> Out<T> {
 }
 
 impl<T> From<&mut T> for Out<T> {
-    fn from(place: &mut T) -> Self {
-        Self(place)
+    fn from(value: &mut T) -> Self {
+        Self(value)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::elf::ProbeSite;
-use crate::elf::specimen::cuda_library;
+use crate::elf::fixture::cuda_library;
 use crate::launch_groups::LaunchUsers;
 use crate::registry::{LibraryStatus, Limits, LinkId};
 use nix::libc;
@@ -88,15 +88,15 @@ type Update = (Vec<LibraryStatus>, DiscoveryStatus);
 /// Runs `test` beside a running discovery; it gets what the discovery tells of.
 fn beside(discovery: Discovery, test: impl FnOnce(&Receiver<Update>)) {
     let stop = StopSignal::new().unwrap();
-    let (told_of, told) = channel();
+    let (sender, updates) = channel();
     std::thread::scope(|scope| {
         let stop = &stop;
         let running = scope.spawn(move || {
             let mut registry = Registry::new(Limits::default());
-            let tell = |registry: &Registry<()>, status: DiscoveryStatus| {
-                let _ = told_of.send((registry.libraries().collect(), status));
+            let report = |registry: &Registry<()>, status: DiscoveryStatus| {
+                let _ = sender.send((registry.libraries().collect(), status));
             };
-            discovery.run(&mut registry, &mut Fake, stop, tell);
+            discovery.run(&mut registry, &mut Fake, stop, report);
         });
         struct Stop<'a>(&'a StopSignal);
         impl Drop for Stop<'_> {
@@ -105,7 +105,7 @@ fn beside(discovery: Discovery, test: impl FnOnce(&Receiver<Update>)) {
             }
         }
         let stopping = Stop(stop);
-        test(&told);
+        test(&updates);
         let started = Instant::now();
         drop(stopping);
         running.join().unwrap();
@@ -113,10 +113,10 @@ fn beside(discovery: Discovery, test: impl FnOnce(&Receiver<Update>)) {
     });
 }
 
-fn until_found(told: &Receiver<Update>, path: &Path) -> LibraryStatus {
+fn until_found(updates: &Receiver<Update>, path: &Path) -> LibraryStatus {
     let started = Instant::now();
     while started.elapsed() < DEADLINE {
-        let Ok((libraries, _)) = told.recv_timeout(DEADLINE) else { break };
+        let Ok((libraries, _)) = updates.recv_timeout(DEADLINE) else { break };
         if let Some(found) = libraries.into_iter().find(|library| library.path == path) {
             return found;
         }
@@ -148,12 +148,12 @@ fn a_library_that_is_mapped_later_is_found_by_its_event() {
     let directory = tempfile::tempdir().unwrap();
     let path = library(directory.path(), "libcudart.so.12");
     let discovery = Discovery::with(Some(MmapEvents::open().unwrap()));
-    beside(discovery, |told| {
-        let (libraries, status) = told.recv_timeout(DEADLINE).unwrap();
+    beside(discovery, |updates| {
+        let (libraries, status) = updates.recv_timeout(DEADLINE).unwrap();
         assert!(libraries.iter().all(|library| library.path != path));
         assert!(status.watching);
         let mapper = Mapper::start(&path);
-        let found = until_found(told, &path);
+        let found = until_found(updates, &path);
         assert!(found.gap.is_some_and(|gap| gap.0 < DEADLINE.as_nanos() as u64), "{found:?}");
         drop(mapper);
     });
@@ -164,10 +164,10 @@ fn without_events_a_library_is_found_by_a_later_scan() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let path = library(directory.path(), "train");
-    beside(Discovery::with(None), |told| {
-        told.recv_timeout(DEADLINE).unwrap();
+    beside(Discovery::with(None), |updates| {
+        updates.recv_timeout(DEADLINE).unwrap();
         let _mapper = Mapper::start(&path);
-        assert_eq!(until_found(told, &path).gap, None);
+        assert_eq!(until_found(updates, &path).gap, None);
     });
 }
 

@@ -1,4 +1,4 @@
-//! Where a file has data that it exports.
+//! Addresses of exported data.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,10 +9,10 @@ use object::elf::{SHN_UNDEF, SHT_DYNSYM, STT_OBJECT};
 use super::source::Source;
 use super::{ElfError, file_header, section_headers, symbol_table, symbols_of};
 
-/// Bytes of the symbol table. The largest libraries export a tenth of that.
+/// Limit of the symbol table; the largest libraries need a tenth.
 const MAX_TABLE: u64 = 16 << 20;
 
-/// The link-time addresses of exported data of these names, as far as the file has it. Moves no file position.
+/// Link-time addresses of the exported data with these names. Does not move the file position.
 ///
 /// # Errors
 /// When it is no ELF64 file for this machine, is damaged, or cannot be read.
@@ -52,7 +52,7 @@ pub fn exported_data<'n>(
 #[cfg(test)]
 mod tests {
     use super::super::SYMBOL;
-    use super::super::specimen::{CODE_ADDRESS, Function, file_of, function, library};
+    use super::super::fixture::{CODE_ADDRESS, Function, file_of, function, library};
     use super::*;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Symbols that point into a function rather than at its beginning.
+//! Symbols that point into a function.
 
 use object::LittleEndian as LE;
 use object::elf::{ProgramHeader64, SHN_UNDEF, STT_FUNC, SectionHeader64, SectionType};
@@ -8,15 +8,15 @@ use super::{ElfError, Function, file_range, symbol_table, symbols_of};
 
 mod instructions;
 
-/// The file's headers, and which of its symbol tables are read, each up to so many bytes.
+/// The file's headers, and its symbol tables with their size limits.
 pub(super) struct Layout<'a> {
     pub(super) segments: &'a [ProgramHeader64<LE>],
     pub(super) sections: &'a [SectionHeader64<LE>],
     pub(super) tables: &'a [(SectionType, u64)],
 }
 
-/// Removes the functions whose address lies within the extent of a function that begins before them, or within an instruction of
-/// one whose extent the file does not tell, and returns their names.
+/// Removes functions that start inside an earlier function, or inside an instruction of one of unknown size; returns their
+/// names.
 pub(super) fn remove(
     source: &Source<'_>,
     layout: &Layout<'_>,
@@ -24,7 +24,7 @@ pub(super) fn remove(
 ) -> Result<Vec<String>, ElfError> {
     functions.sort_by_key(|function| function.address);
     let mut inside = vec![false; functions.len()];
-    // Beginning and size of the last function before each.
+    // Start and size of the function before each address.
     let mut before = vec![(0, 0); functions.len()];
     for &(kind, most) in layout.tables {
         if functions.is_empty() {
@@ -41,7 +41,7 @@ pub(super) fn remove(
                 let first = functions.partition_point(|function| function.address <= start);
                 let within = functions[first..].iter().take_while(|own| own.address < end);
                 inside[first..].iter_mut().zip(within).for_each(|(inside, _)| *inside = true);
-                // Those further up begin after the first, which is a function too.
+                // Functions further up start after the first.
                 let next = functions.get(first).map(|function| function.address);
                 let nearest = functions[first..].iter().take_while(|own| Some(own.address) == next);
                 before[first..]
@@ -62,7 +62,7 @@ pub(super) fn remove(
     Ok(removed.map(|function| function.symbol).collect())
 }
 
-/// Whether an instruction of the function at `start` begins before `address` and ends after it.
+/// Whether an instruction of the function at `start` spans `address`.
 fn is_in_instruction(
     source: &Source<'_>,
     segments: &[ProgramHeader64<LE>],

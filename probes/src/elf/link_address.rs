@@ -1,4 +1,4 @@
-//! From offsets in a file to the addresses that its linker gave: what symbol tables and `addr2line` speak of.
+//! Converts file offsets to link-time addresses, as used by symbol tables and `addr2line`.
 
 use std::fs::File;
 
@@ -8,17 +8,17 @@ use object::elf::{PF_X, PT_LOAD, ProgramHeader64};
 use super::source::Source;
 use super::{ElfError, file_header, program_headers};
 
-/// The largest page there is.
+/// The largest page size.
 const MAX_PAGE: u64 = 1 << 16;
 
-/// Where the code of a file is loaded, before relocation.
+/// Executable segments of a file, before relocation.
 #[derive(Debug)]
 pub struct LinkAddresses {
     segments: Vec<ProgramHeader64<LE>>,
 }
 
 impl LinkAddresses {
-    /// Of this file. Moves no file position.
+    /// Reads the segments. Does not move the file position.
     ///
     /// # Errors
     /// When it is no ELF64 file for this machine, is damaged, or cannot be read.
@@ -28,15 +28,14 @@ impl LinkAddresses {
         Ok(Self { segments: program_headers(&source, &header)? })
     }
 
-    /// By how much the file is moved when what is at this offset, which is the beginning of a mapping of code, is mapped at
-    /// this address.
+    /// The load bias of a file, if the code at this offset, the start of a mapping, is mapped at this address.
     #[must_use]
     pub fn bias(&self, mapped_at: u64, offset: u64) -> Option<u64> {
         let own = self.segments.iter().find(|segment| {
             let begin = segment.p_offset.get(LE);
             let is_code =
                 segment.p_type.get(LE) == PT_LOAD && segment.p_flags.get(LE).0 & PF_X.0 != 0;
-            // A mapping begins with the page that the segment begins in.
+            // A mapping starts at the page boundary before the segment.
             is_code
                 && offset <= begin.saturating_add(segment.p_filesz.get(LE))
                 && begin <= offset.saturating_add(MAX_PAGE)
@@ -45,14 +44,14 @@ impl LinkAddresses {
         Some(mapped_at.wrapping_sub(linked_at))
     }
 
-    /// The address of what is at this offset of the file, when it is code.
+    /// The address of a file offset, if it is code.
     #[must_use]
     pub fn at(&self, offset: u64) -> Option<u64> {
         address_of(&self.segments, offset)
     }
 }
 
-/// The address that an offset in an executable segment is loaded at, before relocation.
+/// Link-time address of an offset in an executable segment.
 pub(super) fn address_of(segments: &[ProgramHeader64<LE>], offset: u64) -> Option<u64> {
     let code = segments
         .iter()
@@ -68,7 +67,7 @@ pub(super) fn address_of(segments: &[ProgramHeader64<LE>], offset: u64) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use super::super::specimen::{CODE_ADDRESS, CODE_OFFSET, file_of, function, library};
+    use super::super::fixture::{CODE_ADDRESS, CODE_OFFSET, file_of, function, library};
     use super::*;
 
     #[test]

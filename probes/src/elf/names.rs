@@ -1,7 +1,6 @@
-//! Finds the traced names in a string table, reading it once from front to back in small pieces.
+//! Finds traced names in a string table, in one pass over small pieces.
 //!
-//! Linkers let a name share the end of a longer one (`ncclReduce` inside `pncclReduce`), so every ending of every string
-//! is a possible name.
+//! Linkers share suffixes (`ncclReduce` in `pncclReduce`), so every suffix of a string may be a name.
 
 use std::collections::HashMap;
 
@@ -10,24 +9,24 @@ use gpucause_abi::op::{OpId, op_of_symbol};
 use super::ElfError;
 use super::source::Source;
 
-/// What a string offset names.
+/// The meaning of a string offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TracedName {
     pub(super) op: OpId,
-    /// Without the `@version` that some linkers write into `.symtab`.
+    /// Without the `@version` that some linkers put into `.symtab`.
     pub(super) symbol: String,
 }
 
-/// Longest name looked at, with a symbol version behind it.
+/// Longest name with symbol version.
 const LONGEST: usize = 96;
-/// Longest name of a function: the longest op with all its suffixes is just below.
+/// Longest function name: just above the longest op with all suffixes.
 const LONGEST_SYMBOL: usize = 64;
 const PIECE: u64 = 64 << 10;
-/// Endings that look like a CUDA name. Bounds the time spent on a string table made to be slow.
+/// Most suffixes that look like a CUDA name: bounds the time for malicious string tables.
 const MAX_LOOKUPS: u64 = 4_000_000;
 const MAX_NAMES: usize = 16_384;
 
-/// Traced names by their offset in the string table.
+/// Traced names by offset in the string table.
 pub(super) fn traced_names(
     source: &Source<'_>,
     offset: u64,
@@ -43,7 +42,7 @@ fn search(
     limit: u64,
 ) -> Result<HashMap<u64, TracedName>, ElfError> {
     let mut search = Search { names: HashMap::new(), lookups: 0, limit };
-    // The string that the last piece left unfinished, and where in the table it begins.
+    // The unfinished string of the last piece, and its offset in the table.
     let mut open: Vec<u8> = Vec::new();
     let mut open_at = 0;
     let mut done = 0;
@@ -101,7 +100,7 @@ impl Search {
     }
 }
 
-/// A cheap look at the first bytes: every op is an API prefix and a capital letter.
+/// Cheap check of the first bytes: ops have an API prefix and a capital letter.
 fn looks_traced(name: &[u8]) -> bool {
     let rest = match name {
         [b'c', b'u', b'd', b'a', rest @ ..]

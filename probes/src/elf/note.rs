@@ -2,12 +2,12 @@
 
 use object::elf::NT_GNU_BUILD_ID;
 
-/// How much of a note segment is searched, in bytes; the build id comes first or soon after.
+/// Searched bytes of a note segment; the build id comes first or soon after.
 pub(super) const MAX_NOTES: u64 = 64 << 10;
-/// Longest build id shown, in bytes: SHA-512.
+/// Longest build id, in bytes: SHA-512.
 const LONGEST_ID: usize = 64;
 
-/// The build id in hex, when `notes` holds one. `align` is the segment's alignment in bytes.
+/// The build id in hex, if `notes` has one. `align` is the segment's alignment in bytes.
 pub(super) fn build_id(notes: &[u8], align: u64) -> Option<String> {
     let align = if align == 8 { 8 } else { 4 };
     let mut rest = notes;

@@ -1,20 +1,20 @@
-//! What a uprobe on an instruction costs: the kernel emulates a few instructions and single-steps the rest.
+//! Cost of a uprobe by instruction: the kernel emulates some and single-steps the rest.
 
-/// How the kernel executes the instruction under a probe.
+/// How the kernel executes a probed instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Prologue {
-    /// In software, within the breakpoint handler.
+    /// Emulated in the breakpoint handler.
     Emulated,
-    /// Out of line with a second trap: about ten times the cost in a virtual machine.
+    /// Out of line, with a second trap: about ten times the cost in a virtual machine.
     SingleStepped,
 }
 
-/// Bytes that decide, counting what is skipped.
+/// Bytes to decode, including skipped ones.
 pub(super) const LONGEST: u64 = 32;
 
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// The no-ops that the kernel knows by their exact bytes, as compilers and linkers pad with them.
+/// The no-op encodings known to the kernel.
 const NOPS: [&[u8]; 8] = [
     &[0x66, 0x90],
     &[0x0f, 0x1f, 0x00],
@@ -26,22 +26,21 @@ const NOPS: [&[u8]; 8] = [
     &[0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
 ];
 
-/// How many bytes to skip before the probe, and what it costs there. `code` begins at the function.
+/// Bytes to skip before the probe, and the cost there. `code` is the start of the function.
 pub(super) fn of(code: &[u8]) -> (u64, Prologue) {
     if !cfg!(target_arch = "x86_64") {
         return (0, Prologue::Emulated);
     }
     let skipped = passive(code);
-    // Behind an instruction that leaves stack and arguments alone is as good as on it, and far cheaper.
+    // After an instruction that changes neither stack nor arguments a probe works as well, and is cheaper.
     match code.get(skipped..) {
         Some(rest) if skipped > 0 && !rest.is_empty() => (skipped as u64, on_x86_64(rest)),
         _ => (0, on_x86_64(code)),
     }
 }
 
-/// Length of what does nothing at the beginning of a function: a landing pad, and the check whether a debugger is
-/// attached with which every function of libcuda begins - a compare of a variable with a constant, which only sets flags
-/// for the conditional jump behind it.
+/// Length of no-effect instructions at the start: a landing pad, and libcuda's check for a debugger (a compare of a
+/// variable with a constant, then a conditional jump).
 fn passive(code: &[u8]) -> usize {
     let pad = if code.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
     match &code[pad..] {

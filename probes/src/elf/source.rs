@@ -1,4 +1,4 @@
-//! Bounded, positional reads of a file that may lie about itself and may change while it is read.
+//! Bounded positional reads of a file that is untrusted and may change meanwhile.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use object::pod::{self, Pod};
 
 use super::ElfError;
 
-/// The most that one read takes into memory: a full table of 65,535 section headers.
+/// Largest single read: a full table of 65,535 section headers.
 const MAX_READ: u64 = 4 << 20;
 
 pub(super) struct Source<'a> {
@@ -34,7 +34,7 @@ impl<'a> Source<'a> {
         if end > self.len {
             return Err(truncated);
         }
-        // At most MAX_READ, so that the cast is exact.
+        // At most MAX_READ, so the cast is exact.
         let mut bytes = vec![0; size as usize];
         match self.file.read_exact_at(&mut bytes, offset) {
             Ok(()) => Ok(bytes),
@@ -43,7 +43,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What there is of `size` bytes.
+    /// Up to `size` bytes.
     pub(super) fn read_upto(&self, offset: u64, size: u64) -> Result<Vec<u8>, ElfError> {
         self.read("the file", offset, size.min(self.len.saturating_sub(offset)))
     }

@@ -1,8 +1,7 @@
-//! What a file says of its functions and lines, apart from the file.
+//! Copies a file's symbol and line tables.
 //!
-//! Symbolisers map what they read. A file of another user's may be cut short under a mapping, which ends the reader with SIGBUS,
-//! so they are given this: an ELF file in memory that nobody else has, of bounded size, with the tables of the original and
-//! nothing that leads to other files.
+//! Symbolisers map files, and truncation of a mapped file kills the reader with SIGBUS. They get this instead: a private
+//! in-memory ELF file of bounded size, with the original's tables and no references to other files.
 
 use std::fs::File;
 use std::io;
@@ -19,21 +18,21 @@ use object::pod::{bytes_of, from_bytes};
 use super::source::Source;
 use super::{ElfError, SECTION_HEADER, file_header, limit, section_headers};
 
-/// Bytes of symbol tables and their names in one file. The largest libraries have about half.
+/// Limit of symbol tables and names per file; the largest libraries need about half.
 const MAX_SYMBOLS: u64 = 256 << 20;
-/// Bytes of line tables and what belongs to them. Files with more are told without lines: reading them would not be cheap.
+/// Limit of line tables and related sections. Larger files are copied without lines, as reading them would be slow.
 const MAX_LINES: u64 = 64 << 20;
-/// Bytes of section names that are looked at.
+/// Limit of section names.
 const MAX_NAMES: u64 = 1 << 20;
-/// Sections that a file may have: numbers above have meanings of their own.
+/// Most sections: higher numbers have special meanings.
 const MAX_SECTIONS: u64 = 0xfe00;
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const PIECE: u64 = 1 << 20;
-/// Where a table may begin.
+/// Alignment of a table.
 const ALIGNMENT: u64 = 16;
-/// Sections without which there are no lines.
+/// Sections required for lines.
 const LINES: [&str; 2] = [".debug_info", ".debug_line"];
-/// Those that belong to them.
+/// Optional sections for lines.
 const BESIDE_LINES: [&str; 8] = [
     ".debug_abbrev",
     ".debug_addr",
@@ -45,29 +44,29 @@ const BESIDE_LINES: [&str; 8] = [
     ".debug_aranges",
 ];
 
-/// The tables of one file.
+/// The tables of a file.
 #[derive(Debug)]
 pub struct SymbolTables {
-    /// An ELF file without code, in memory.
+    /// An in-memory ELF file without code.
     pub file: File,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Whether it tells lines.
+    /// Whether it has lines.
     pub has_lines: bool,
 }
 
-/// A section that is kept, and what it is called in the copy.
+/// A copied section and its name.
 struct Kept {
     index: usize,
     name: &'static str,
 }
 
-/// The tables of `file`. Moves no file position.
+/// Copies the tables of `file`. Does not move the file position.
 ///
-/// Those of lines come only when asked for: what they say bounds the memory that a symboliser takes, not how long they are.
+/// Line tables are copied on request: their contents, not their size, determine the memory that a symboliser needs.
 ///
 /// # Errors
-/// When it is no ELF64 file for this machine, is damaged or too large, or cannot be read, and when there is no memory.
+/// When the file is not ELF64 for this machine, is malformed or too large, or cannot be read, and when out of memory.
 pub fn symbol_tables(file: &File, with_lines: bool) -> Result<SymbolTables, ElfError> {
     let source = Source::new(file)?;
     let header = file_header(&source)?;
@@ -107,7 +106,7 @@ fn symbols(sections: &[SectionHeader64<LE>]) -> Result<Vec<Kept>, ElfError> {
     Ok(kept)
 }
 
-/// The line tables; none when some are missing, compressed, or too large together.
+/// The line tables; none if some are missing, compressed, or too large together.
 fn lines(
     source: &Source<'_>,
     header: &FileHeader64<LE>,
@@ -142,7 +141,7 @@ fn lines(
     Ok(kept)
 }
 
-/// Writes the kept sections to a file in memory. Each has the number that it had, as others refer to it.
+/// Writes the sections to an in-memory file. Section numbers stay the same, as others refer to them.
 fn write(
     source: &Source<'_>,
     mut header: FileHeader64<LE>,
@@ -193,7 +192,7 @@ fn write(
 
 #[cfg(test)]
 mod tests {
-    use super::super::specimen::{file_of, function, library};
+    use super::super::fixture::{file_of, function, library};
     use super::*;
     use object::read::elf::ElfFile64;
     use object::{Object as _, ObjectSymbol as _};

@@ -1,6 +1,6 @@
-//! Which function begins at an offset of a file.
+//! Names of functions by file offset.
 //!
-//! Only a symbol with exactly that address counts: the function before it in the file would be a wrong answer.
+//! Only symbols with exactly that address count: the preceding function would be a wrong answer.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,23 +14,22 @@ use super::link_address::address_of;
 use super::source::Source;
 use super::{ElfError, file_header, program_headers, section_headers, symbol_table, symbols_of};
 
-/// Longest name that is read, in bytes. Kernels made of templates have some hundred.
+/// Longest name, in bytes. Kernels made of templates have some hundred.
 const LONGEST: u64 = 4096;
-/// The largest symbol table that is searched, in bytes: nearly three million symbols.
+/// Largest symbol table, in bytes: nearly three million symbols.
 const MAX_TABLE: u64 = 64 << 20;
-/// Symbols of one address that are looked at.
+/// Most symbols examined per address.
 const MAX_ALIASES: usize = 8;
 
-/// A symbol that begins where it was asked for.
+/// A symbol at a requested offset.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     is_local: bool,
-    /// Where its name begins in the file, and how much of the string table follows.
+    /// File offset of its name, and the rest of the string table.
     name: (u64, u64),
 }
 
-/// The names of the functions that begin at these file offsets, as far as the file has any. Of several names of one
-/// function an exported one is preferred. Moves no file position.
+/// Names of the functions that start at these file offsets. Exported names are preferred. Does not move the file position.
 ///
 /// # Errors
 /// When the file is no ELF64 file for this machine, is damaged, or cannot be read.
@@ -87,7 +86,7 @@ fn search(
     })
 }
 
-/// A name without the version that some linkers write behind it.
+/// Strips the version that some linkers append to a name.
 fn name_of(source: &Source<'_>, (at, follow): (u64, u64)) -> Result<Vec<u8>, ElfError> {
     let mut name = source.read_upto(at, follow.min(LONGEST))?;
     let end = name.iter().position(|&byte| byte == 0 || byte == b'@').unwrap_or(name.len());
@@ -97,7 +96,7 @@ fn name_of(source: &Source<'_>, (at, follow): (u64, u64)) -> Result<Vec<u8>, Elf
 
 #[cfg(test)]
 mod tests {
-    use super::super::specimen::{CODE_ADDRESS, CODE_OFFSET, Function, file_of, function, library};
+    use super::super::fixture::{CODE_ADDRESS, CODE_OFFSET, Function, file_of, function, library};
     use super::*;
 
     fn names(functions: &[Function], offsets: &[u64]) -> Vec<(u64, String)> {

@@ -1,6 +1,6 @@
-//! Specimens, damaged specimens, and the running test binary with its bytes flipped.
+//! Fixtures, damaged fixtures, and the test binary with flipped bytes.
 
-use super::specimen::{CODE_OFFSET, Function, cuda_library, file_of, function, library};
+use super::fixture::{CODE_OFFSET, Function, cuda_library, file_of, function, library};
 use super::*;
 use proptest::prelude::*;
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ fn exported_functions_become_file_offsets() {
     assert_eq!((image.unplaced, image.folded), (0, 0));
 }
 
-/// A library with its table of exports made one of local symbols.
+/// Turns a library's exports into local symbols.
 fn module(functions: &[Function]) -> Vec<u8> {
     let mut bytes = library(functions, &[0x55; 32], &[1]);
     let sections = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
@@ -54,7 +54,7 @@ fn an_alias_of_one_function_is_one_site() {
 
 #[test]
 fn a_symbol_that_points_into_another_function_is_no_site() {
-    // Functions of a specimen are 8 bytes long.
+    // Functions of a fixture are 8 bytes long.
     let functions = [function("other", 0), function("cudaMalloc", 1), function("cudaFree", 16)];
     let image = read(&library(&functions, &[0x55; 32], &[1])).unwrap();
     assert_eq!(sites(&image), [("cudaFree", 16)]);
@@ -152,7 +152,7 @@ fn every_truncation_is_an_error_that_says_so() {
 
 #[test]
 fn enormous_tables_of_a_sparse_file_are_refused() {
-    // Offset of the size field of the sections for symbols and strings, counted from the end.
+    // Offset of the size field of the symbol and string sections, from the end.
     for from_end in [128 - 32, 64 - 32] {
         let mut bytes = cuda_library(&[1]);
         let at = bytes.len() - from_end;
@@ -170,7 +170,7 @@ fn this_very_program_has_no_traced_functions() {
     assert_eq!(image.sites, []);
 }
 
-/// A copy of the test binary: what a real compiler and linker made.
+/// A copy of the test binary, made by a real compiler and linker.
 static REAL: LazyLock<(File, Vec<u8>)> = LazyLock::new(|| {
     let bytes = std::fs::read("/proc/self/exe").unwrap();
     (file_of(&bytes), bytes)
@@ -189,7 +189,7 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = *value;
         }
-        // Half of the cases also lose their end.
+        // Half of the cases are also truncated.
         let len = keep.index(bytes.len() * 2).min(bytes.len());
         drop((read_module(&file_of(&bytes[..len])), kernel_handles(&file_of(&bytes[..len]))));
         if let Ok(image) = read(&bytes[..len]) {
@@ -199,7 +199,7 @@ proptest! {
 }
 
 proptest! {
-    // Each case searches the megabytes of symbols that a test binary has.
+    // Each case searches megabytes of symbols.
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
@@ -207,7 +207,7 @@ proptest! {
         flips in prop::collection::vec((any::<bool>(), 16usize..1024, any::<u8>()), 1..6),
     ) {
         let (file, bytes) = &*REAL;
-        // Linkers put the section headers last.
+        // Linkers put section headers last.
         let positions: Vec<usize> = flips
             .iter()
             .map(|(front, at, _)| if *front { *at } else { bytes.len() - at })

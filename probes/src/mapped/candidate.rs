@@ -1,4 +1,4 @@
-//! Which mapped files are worth a look, judged by name alone.
+//! Which mapped files to examine, by name.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -11,34 +11,34 @@ use crate::elf::{ElfError, LibraryImage, read_library, read_module};
 pub enum Candidate {
     /// Named like a CUDA library: expected to have symbols.
     Library,
-    /// Not named like any shared library, as main programs are, which may have the CUDA runtime linked in.
+    /// Not named like a shared library, as main programs: the CUDA runtime may be statically linked.
     Program,
-    /// Another shared library that did not come with the system: it may have the runtime linked in, as modules of Python have.
+    /// Another non-system shared library, such as a Python module: the CUDA runtime may be statically linked.
     Module,
 }
 
 const LIBRARIES: [&[u8]; 3] = [b"libcudart", b"libcuda", b"libnccl"];
-/// Mapped memory that only looks like a file.
+/// Prefixes of mappings that are not files.
 const PSEUDO_FILES: [&[u8]; 6] =
     [MEMORY_FILE, b"/dev/zero", b"/SYSV", b"/anon_hugepage", b"/dmabuf:", b"/["];
 
 const MEMORY_FILE: &[u8] = b"/memfd:";
 
-/// Where the system keeps its libraries, which every process maps and none of which has the runtime linked in.
+/// System library directories: mapped by every process, never linked with the runtime.
 const SYSTEM: [&[u8]; 2] = [b"/usr/lib", b"/lib"];
 
-/// Judges the path of an executable mapping. Cheap, and no system call: nearly every mapping of a host comes by.
+/// Classifies the path of an executable mapping. Cheap: called for nearly every mapping of the host.
 ///
-/// Main programs are not told apart by `/proc/PID/exe`: by the time of asking the process may run another one.
+/// Does not use `/proc/PID/exe`: by now the process may run another program.
 #[must_use]
 pub fn candidate(path: &Path) -> Option<Candidate> {
     let whole = path.as_os_str().as_bytes();
-    // Not `Path::file_name`, which takes the path apart from both ends.
+    // Not `Path::file_name`, which parses the path from both ends.
     let name = whole.rsplit(|&b| b == b'/').next().unwrap_or(whole);
     if !whole.starts_with(b"/") || whole.starts_with(b"//") || name.is_empty() {
         return None;
     }
-    // A memory file has a name but no folder.
+    // A memfd has a name but no directory.
     let name =
         name.strip_prefix(b"memfd:").filter(|_| whole.starts_with(MEMORY_FILE)).unwrap_or(name);
     if LIBRARIES.iter().any(|library| name.strip_prefix(*library).is_some_and(is_version)) {
@@ -55,10 +55,10 @@ pub fn candidate(path: &Path) -> Option<Candidate> {
 }
 
 impl Candidate {
-    /// Which of the file's symbols to search: see [`read_library`] and [`read_module`].
+    /// Reads the file's symbols with [`read_library`] or [`read_module`].
     ///
     /// # Errors
-    /// When the file is no ELF64 file for this machine, is damaged, or cannot be read.
+    /// When the file is not ELF64 for this machine, is malformed, or cannot be read.
     pub fn read(self, file: &File) -> Result<LibraryImage, ElfError> {
         match self {
             Self::Library | Self::Program => read_library(file),
@@ -67,7 +67,7 @@ impl Candidate {
     }
 }
 
-/// `.so`, `.so.12` and so on, and the `-1a2b3c4d.so.12` that tools put into the name of a library in a Python wheel.
+/// Matches `.so`, `.so.12` etc., and the `-1a2b3c4d.so.12` of libraries in Python wheels.
 fn is_version(rest: &[u8]) -> bool {
     let rest = match rest.strip_prefix(b"-") {
         Some(tagged) => {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn other_libraries_of_the_system_are_not_looked_at() {
+    fn other_libraries_of_the_system_are_ignored() {
         for path in [
             "/usr/lib/libc.so.6",
             "/usr/lib/libcudadebugger.so.1",
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_without_a_file_is_not_looked_at() {
+    fn memory_without_a_file_is_ignored() {
         for path in [
             "",
             "//anon",

@@ -1,10 +1,10 @@
-//! One line of `/proc/PID/maps`. The path in it was chosen by whoever runs on the host.
+//! Parses lines of `/proc/PID/maps`. Their paths are untrusted.
 
 use super::{Device, Mapping, path_of};
 
 const DELETED: &[u8] = b" (deleted)";
 
-/// The mapping of a line without its newline, if it is an executable mapping of a named file.
+/// Parses a line without newline; `None` unless it is an executable mapping of a named file.
 #[must_use]
 pub fn parse_maps_line(line: &[u8]) -> Option<Mapping> {
     let (range, rest) = field(line)?;
@@ -35,7 +35,7 @@ pub fn parse_maps_line(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// Takes the kernel's mark off the path of a deleted file; true when there was one. A file may be named so itself.
+/// Strips the kernel's ` (deleted)`; true if it was there. File names may end so too.
 #[must_use]
 pub fn split_deleted(path: &[u8]) -> (&[u8], bool) {
     path.strip_suffix(DELETED).map_or((path, false), |path| (path, true))
@@ -55,7 +55,7 @@ fn hex(digits: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// The kernel writes a newline as `\012` and leaves everything else alone, a backslash included.
+/// The kernel escapes only newlines, as `\012`.
 fn unescape(path: &[u8]) -> Vec<u8> {
     const NEWLINE: &[u8] = b"\\012";
     let mut plain = Vec::with_capacity(path.len());

@@ -1,9 +1,9 @@
-//! Which file it is, and whether it is still what it was.
+//! Detects changed files.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 
-/// A file as it was when it was read.
+/// Identity and modification state of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileVersion {
     device: u64,
@@ -13,7 +13,7 @@ pub struct FileVersion {
 }
 
 impl FileVersion {
-    /// By what `stat` says of it.
+    /// From `stat` data.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The CPUs that are online.
+//! The online CPUs.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use super::MmapEventsError;
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
-/// More CPUs than Linux can be built for.
+/// Above the limit of any Linux build.
 const MAX_CPU: u32 = 65_536;
 
 pub(super) fn online() -> Result<Vec<u32>, MmapEventsError> {
@@ -15,7 +15,7 @@ pub(super) fn online() -> Result<Vec<u32>, MmapEventsError> {
     parse(list.trim()).ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidData, list)))
 }
 
-/// A list such as `0-3,8`.
+/// Parses a list such as `0-3,8`.
 fn parse(list: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for part in list.split(',') {

@@ -1,4 +1,4 @@
-//! The records that the kernel writes, see `perf_event_open(2)`.
+//! Parses the records of `perf_event_open(2)`.
 
 use gpucause_abi::{Nanos, Tgid};
 
@@ -10,17 +10,17 @@ const PERF_RECORD_MMAP2: u32 = 10;
 
 /// Bytes between the header and the file name of a mapping record.
 const BEFORE_NAME: usize = 64;
-/// Bytes of the time that `sample_id_all` puts at the end of each record.
+/// Bytes of the timestamp that `sample_id_all` appends to each record.
 const SAMPLE_ID: usize = 8;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Record {
     Mmap(MmapEvent),
-    /// So many records did not fit.
+    /// Number of records that did not fit.
     Lost(u64),
 }
 
-/// Reads the bytes behind a record's header; none for records of no interest.
+/// Parses a record's body; `None` for records of no interest.
 pub(super) fn parse(kind: u32, body: &[u8]) -> Option<Record> {
     match kind {
         PERF_RECORD_MMAP2 => mmap(body).map(Record::Mmap),
@@ -35,13 +35,13 @@ fn mmap(body: &[u8]) -> Option<MmapEvent> {
     let (rest, _) = body.split_at_checked(body.len().checked_sub(SAMPLE_ID)?)?;
     let name = rest.get(BEFORE_NAME..)?;
     let name = name.split(|&b| b == 0).next().unwrap_or(name);
-    // Generated code and the like: nearly all of what a runtime with a compiler maps.
+    // Anonymous code: most mappings of JIT compilers.
     if !name.starts_with(b"/") || name.starts_with(b"//") {
         return None;
     }
     let (path, deleted) = split_deleted(name);
     Some(MmapEvent {
-        // The kernel gives -1 or 0 for a process of which this PID namespace does not know.
+        // The kernel gives -1 or 0 for a process outside this PID namespace.
         tgid: Tgid(u32_at(body, 0).filter(|tgid| !matches!(*tgid, 0 | u32::MAX))?),
         start: u64_at(body, 8)?,
         len: u64_at(body, 16)?,

@@ -1,4 +1,4 @@
-//! One CPU's event and the ring buffer that the kernel writes its records into.
+//! The event of one CPU and its ring buffer.
 
 use std::io;
 use std::mem::offset_of;
@@ -14,12 +14,12 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use super::MmapEventsError;
 
-/// Bytes for records of one CPU: about a thousand mappings between two looks.
+/// Ring size per CPU: about a thousand mappings between two reads.
 const RING_BYTES: usize = 128 << 10;
 /// Bytes of a record's header: type, flags, size.
 const HEADER: usize = 8;
 
-/// `struct perf_event_attr`, the part of it that Linux 5.0 knows.
+/// The Linux 5.0 part of `struct perf_event_attr`.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct EventAttr {
@@ -64,7 +64,7 @@ const DATA_TAIL: usize = 1032;
 #[derive(Debug)]
 pub(super) struct Ring {
     event: OwnedFd,
-    /// One page that says where the kernel writes, then the records.
+    /// A control page, then the records.
     base: NonNull<u8>,
     page: usize,
     record: Vec<u8>,
@@ -74,7 +74,7 @@ pub(super) struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Starts watching a CPU; none when it went offline.
+    /// Starts watching a CPU; `None` when it went offline.
     pub(super) fn open(cpu: u32) -> Result<Option<Self>, MmapEventsError> {
         let event = match open_event(cpu) {
             Ok(event) => event,
@@ -94,9 +94,9 @@ impl Ring {
         Ok(Some(Self { event, base: base.cast(), page, record: Vec::new() }))
     }
 
-    /// Hands over and removes each record; true when the kernel's position made no sense and records were dropped.
+    /// Takes each record; true when the kernel's position was invalid and records were dropped.
     pub(super) fn drain(&mut self, each: impl FnMut(u32, &[u8])) -> bool {
-        // Acquire: the records up to the head must be seen as written before the head.
+        // Acquire: the records were written before the head.
         let head = self.position(DATA_HEAD).load(Ordering::Acquire);
         let tail = self.position(DATA_TAIL).load(Ordering::Relaxed);
         if head == tail {
@@ -106,7 +106,7 @@ impl Ring {
         let copy = |at: u64, into: &mut [u8]| self.copy(at, into);
         let whole = each_record(tail..head, copy, &mut record, each);
         self.record = record;
-        // Release: the records must have been read before the kernel may overwrite them.
+        // Release: the records are read before the kernel overwrites them.
         self.position(DATA_TAIL).store(head, Ordering::Release);
         !whole
     }
@@ -119,7 +119,7 @@ impl Ring {
         unsafe { AtomicU64::from_ptr(position.cast().as_ptr()) }
     }
 
-    /// Copies bytes between tail and head, which the kernel leaves alone.
+    /// Copies bytes between tail and head, which the kernel does not change.
     fn copy(&self, at: u64, into: &mut [u8]) {
         let mut copied = 0;
         for part in parts(at, into.len(), RING_BYTES) {
@@ -181,16 +181,16 @@ fn open_event(cpu: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(event) })
 }
 
-/// Where `len` bytes from a running position lie in a ring of `size` bytes: one part, or two around the end.
+/// The position of `len` bytes in a ring of `size` bytes: one part, or two around the end.
 fn parts(at: u64, len: usize, size: usize) -> [Range<usize>; 2] {
-    // The remainder is below the ring's size, so that the cast is exact.
+    // The remainder is below the ring's size, so the cast is exact.
     let start = (at % size as u64) as usize;
     let len = len.min(size);
     let first = len.min(size - start);
     [start..start + first, 0..len - first]
 }
 
-/// Hands over the type and body of each record in `positions`; false when one has an impossible size.
+/// Passes on type and body of each record; false when one has an invalid size.
 fn each_record(
     positions: Range<u64>,
     copy: impl Fn(u64, &mut [u8]),

@@ -1,19 +1,19 @@
-//! The programs that are attached once, for the whole host, and which of them this kernel can have.
+//! The host-wide programs, and which of them this kernel supports.
 
 use crate::feature::Tracepoints;
 use crate::verdict::{ProgramStatus, Verdict};
 
-/// Makes live threads report when accounts are read.
+/// Iterator that reports live threads when accounts are read.
 pub(super) const REPORTS: &str = "report_threads";
-/// Tracks children that are older than the tracking of their parents.
+/// Iterator that tracks children that are older than the tracking of their parents.
 pub(super) const ADOPTS: &str = "adopt_workers";
-/// Ends all accounts when the probes have been taken away. Attached for as long as it runs.
+/// Iterator that ends all accounts after the probes are detached.
 pub(super) const FORGETS: &str = "forget_tasks";
-/// At submission of block I/O, and what stands in for it on kernels < 6.5.
+/// At submission of block I/O, and its replacement on kernels < 6.5.
 const SUBMITS: &str = "block_start";
 const ISSUES: &str = "block_issue";
 
-/// Name of each program, and of the kernel tracepoint that it runs at; none for those that run when user space asks.
+/// Name of each program and of its kernel tracepoint; none for iterators.
 pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 19] = [
     ("sched_switch", Some("sched_switch")),
     ("sched_waking", Some("sched_waking")),
@@ -36,7 +36,7 @@ pub(super) const HOST_PROGRAMS: [(&str, Option<&str>); 19] = [
     (ADOPTS, None),
 ];
 
-/// Programs that this kernel has no tracepoint for.
+/// Programs whose tracepoint this kernel lacks.
 pub(super) fn unsupported(tracepoints: &Tracepoints) -> Vec<ProgramStatus> {
     let lacks = |&(program, tracepoint): &(&'static str, Option<&str>)| {
         let missing = tracepoint.filter(|name| !tracepoints.has(name))?;
@@ -46,7 +46,7 @@ pub(super) fn unsupported(tracepoints: &Tracepoints) -> Vec<ProgramStatus> {
     HOST_PROGRAMS.iter().filter_map(lacks).collect()
 }
 
-/// Whether a program is left out because a better one takes its place.
+/// Whether a better program replaces this one.
 pub(super) fn is_replaced(program: &str, tracepoints: &Tracepoints) -> bool {
     program == ISSUES && tracepoints.has("block_io_start")
 }

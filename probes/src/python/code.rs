@@ -1,4 +1,4 @@
-//! Code objects of CPython: what they are called, and their lines.
+//! Names and lines of CPython code objects.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use super::lines::LineTable;
 use super::memory::Memory;
 use super::version::Version;
 
-/// Characters of a name that are read, and of a path.
+/// Most characters of a name and of a path.
 const MAX_NAME: u64 = 256;
 const MAX_PATH: u64 = 1024;
-/// Bytes of a table of lines: of a function of some ten thousand lines.
+/// Largest line table: of a function of some ten thousand lines.
 const MAX_TABLE: u64 = 1 << 18;
-/// Offset of the name in a type.
+/// Offset of the name in a type object.
 const TYPE_NAME: u64 = 24;
-/// Offsets in a text, and in bytes.
+/// Offsets in `str` and `bytes` objects.
 const LENGTH: u64 = 16;
 const TEXT_STATE: u64 = 32;
 const BYTES_BEGIN: u64 = 32;
 
-/// A code object as it was read.
+/// A code object.
 #[derive(Debug, Default)]
 pub(super) struct Code {
     pub(super) function: Arc<str>,
@@ -34,7 +34,7 @@ pub(super) fn is_code_type(memory: &Memory, kind: u64) -> bool {
 }
 
 impl Code {
-    /// What is at this address, which has the type of code objects.
+    /// Reads the code object at this address.
     pub(super) fn read(memory: &Memory, version: &Version, at: u64) -> Option<Self> {
         let pointer = |offset: u64| memory.word(at.wrapping_add(offset)).ok();
         let text = |offset, most| text(memory, version, pointer(offset)?, most);
@@ -46,7 +46,7 @@ impl Code {
         })
     }
 
-    /// Bytes of what it is called and of its table.
+    /// Memory of its strings and table, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let table = self.table.as_ref().map_or(0, Vec::len);
         self.function.len() + self.file.len() + table
@@ -64,7 +64,7 @@ fn bytes(memory: &Memory, at: u64) -> Option<Vec<u8>> {
     memory.bytes(at.wrapping_add(BYTES_BEGIN), length).ok()
 }
 
-/// A text, or its beginning. Only those are read that lie behind their head in one piece, as all names do.
+/// A string, up to a length. Only compact strings, as all names are.
 fn text(memory: &Memory, version: &Version, at: u64, most: u64) -> Option<Arc<str>> {
     let length = memory.word(at.wrapping_add(LENGTH)).ok()?.min(most);
     let length = usize::try_from(length).ok()?;

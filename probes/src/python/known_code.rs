@@ -1,16 +1,16 @@
-//! Code objects of a process that are remembered, within bounds: what they are called and their tables are the process's own to say.
+//! A bounded cache of code objects; their size is chosen by the process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::code::Code;
 
-/// Bytes that are held. Thousands of code objects as they are usual, with what each takes beside its table.
+/// Cache limit: thousands of typical code objects with overhead.
 const MAX_BYTES: usize = 16 << 20;
-/// Bytes that an address takes, whatever is known of it.
+/// Overhead per address.
 const EACH: usize = 256;
 
-/// What is known by address; `None` where there is no code object.
+/// Code objects by address; `None` where there is none.
 #[derive(Debug, Default)]
 pub(super) struct KnownCode {
     codes: HashMap<u64, Option<Arc<Code>>>,
@@ -22,7 +22,7 @@ impl KnownCode {
         self.codes.get(&at)
     }
 
-    /// Remembers what is at an address that was not known. Where it finds no room, all others are forgotten.
+    /// Inserts an unknown address. Clears the cache when it is full.
     pub(super) fn insert(&mut self, at: u64, code: Option<Arc<Code>>) {
         let bytes = EACH + code.as_ref().map_or(0, |code| code.bytes());
         if self.bytes + bytes > MAX_BYTES {
@@ -32,7 +32,7 @@ impl KnownCode {
         self.codes.insert(at, code);
     }
 
-    /// Bytes that are held.
+    /// Memory in use, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_takes_bounded_room_however_long_its_tables_are() {
+    fn code_takes_bounded_memory_however_long_its_tables_are() {
         for length in [0, 1000, 1 << 18] {
             let mut known = KnownCode::default();
             for at in 0..100_000_000 / (EACH + length) as u64 {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_without_code_take_room() {
+    fn addresses_without_code_take_memory() {
         let mut known = KnownCode::default();
         (0..1_000_000).for_each(|at| known.insert(at, None));
         assert!(known.codes.len() <= MAX_BYTES / EACH);

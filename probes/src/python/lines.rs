@@ -1,21 +1,21 @@
-//! Lines from the tables of code objects, which every version of CPython keeps in a way of its own.
+//! Line numbers from the line tables of code objects, whose format depends on the version.
 
-/// How a table is to be read.
+/// Format of a line table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineTable {
-    /// Pairs of steps, of bytes and of lines: until 3.9.
+    /// Pairs of byte and line increments: until 3.9.
     Steps,
-    /// Pairs of a length in bytes and the step to its line: 3.10.
+    /// Pairs of a length in bytes and a line increment: 3.10.
     Ranges,
-    /// Entries of varying length, of which lines are a part: since 3.11.
+    /// Entries of varying length that include lines: since 3.11.
     Locations,
 }
 
-/// What stands for no line in a step.
+/// Marks an increment without line.
 const NO_LINE: i8 = -128;
 
 impl LineTable {
-    /// The line of the instruction that begins at this byte of the code; `None` where the table has none.
+    /// The line of the instruction at this byte of the code; `None` if the table has none.
     pub(super) fn line(self, table: &[u8], first: i64, at: u64) -> Option<u32> {
         let line = match self {
             Self::Steps => steps(table, first, at),
@@ -53,7 +53,7 @@ fn ranges(table: &[u8], first: i64, at: u64) -> Option<i64> {
     None
 }
 
-/// A number of six bits a byte, the lowest first. Longer ones than any line are cut.
+/// A little-endian number of six bits per byte. Longer ones are truncated.
 fn number(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
     let (mut value, mut shift) = (0i64, 0);
     loop {
@@ -68,7 +68,7 @@ fn number(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
     }
 }
 
-/// The same with its sign in the lowest bit.
+/// The same with the sign in the lowest bit.
 fn signed_number(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
     let value = number(bytes)?;
     Some(if value & 1 == 1 { -(value >> 1) } else { value >> 1 })
@@ -79,7 +79,7 @@ fn locations(table: &[u8], first: i64, at: u64) -> Option<i64> {
     let (mut end, mut line) = (0u64, first);
     while let Some(head) = bytes.next() {
         let kind = (head >> 3) & 15;
-        // Units of code are two bytes.
+        // Code units are two bytes.
         end += 2 * (u64::from(head & 7) + 1);
         let step = match kind {
             10..=12 => i64::from(kind - 10),
@@ -87,7 +87,7 @@ fn locations(table: &[u8], first: i64, at: u64) -> Option<i64> {
             _ => 0,
         };
         line = line.saturating_add(step);
-        // What follows are columns. Only the first byte of an entry has its highest bit set.
+        // Skips columns. Only the first byte of an entry has its highest bit set.
         while bytes.next_if(|byte| byte & 128 == 0).is_some() {}
         if at < end {
             return (kind != 15).then_some(line);
@@ -108,14 +108,14 @@ mod tests {
     #[test]
     fn steps_add_up_to_the_line_of_each_instruction() {
         // Line 10 for four bytes, 11 for two, then back to 9.
-        let told = lines(LineTable::Steps, &[0, 0, 4, 1, 2, 0xfe], 8);
-        assert_eq!(told, [Some(10), Some(10), Some(11), Some(9)]);
+        let found = lines(LineTable::Steps, &[0, 0, 4, 1, 2, 0xfe], 8);
+        assert_eq!(found, [Some(10), Some(10), Some(11), Some(9)]);
     }
 
     #[test]
     fn a_range_may_have_no_line() {
-        let told = lines(LineTable::Ranges, &[4, 1, 2, 0x80, 2, 2], 10);
-        assert_eq!(told, [Some(11), Some(11), None, Some(13), None]);
+        let found = lines(LineTable::Ranges, &[4, 1, 2, 0x80, 2, 2], 10);
+        assert_eq!(found, [Some(11), Some(11), None, Some(13), None]);
     }
 
     #[test]
@@ -126,9 +126,9 @@ mod tests {
         let none = 0x80 | 15 << 3;
         let alone = 0x80 | 13 << 3; // A step of minus 40.
         let table = [short, 5, next, 3, 4, long, 0x40 | 8, 1, 0, 7, 9, none, alone, 0x40 | 17, 1];
-        let told = lines(LineTable::Locations, &table, 14);
+        let found = lines(LineTable::Locations, &table, 14);
         let expected = [Some(10), Some(10), Some(11), Some(47), None, Some(7), None];
-        assert_eq!(told, expected);
+        assert_eq!(found, expected);
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-/// Reads as much as is asked for or nothing.
+/// Reads exactly as many bytes or fails.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory(Pid);
 

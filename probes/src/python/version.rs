@@ -1,7 +1,7 @@
-//! Where each version of CPython keeps what is read.
+//! CPython's memory layout, by version.
 //!
-//! 3.13 tells most of it itself, at the beginning of what it keeps everything in; the versions before it are in a table, by what
-//! their headers give on 64-bit machines.
+//! 3.13 publishes most offsets in a table at the start of its global state; earlier versions are listed here, from their
+//! headers on 64-bit machines.
 
 use std::path::Path;
 
@@ -11,37 +11,37 @@ use super::PythonError;
 use super::lines::LineTable;
 use super::memory::Memory;
 
-/// Where things are in one version, as offsets in bytes.
+/// Offsets in one version, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Version {
-    /// As it is called.
+    /// Display name.
     pub(super) name: &'static str,
-    /// In what it keeps everything in, the interpreter made last; in an interpreter the one before, and the first thread.
+    /// In the global state: the newest interpreter; in an interpreter: the previous one and the first thread.
     pub(super) interpreters_head: u64,
     pub(super) interpreter_next: u64,
     pub(super) threads_head: u64,
     /// In threads and frames.
     pub(super) frames: PythonLayout,
-    /// In a code object: the name to tell, the file, the first line, the table of lines.
+    /// In a code object: function name, file, first line, line table.
     pub(super) code_name: u64,
     pub(super) code_file: u64,
     pub(super) code_first_line: u64,
     pub(super) code_lines: u64,
-    /// How the table is read.
+    /// Format of the line table.
     pub(super) lines: LineTable,
-    /// What a frame tells of its position.
+    /// How a frame encodes its position.
     position: Position,
-    /// Length of the head of a text of ASCII, and of others.
+    /// Header length of ASCII strings, and of others.
     pub(super) ascii_head: u64,
     pub(super) text_head: u64,
 }
 
-/// How the word in a frame tells the position in its code.
+/// How the instruction word of a frame encodes the position.
 #[derive(Debug, Clone, Copy)]
 enum Position {
-    /// A number in units of so many bytes.
+    /// An index in units of so many bytes.
     Index(u64),
-    /// An address; the code begins so far into the code object.
+    /// An address; code starts at this offset of the code object.
     Address(u64),
 }
 
@@ -127,25 +127,25 @@ const V3_13: Version = Version {
     ..V3_12
 };
 
-/// What the table of offsets begins with that 3.13 brings.
+/// Magic number of the offset table of 3.13.
 const COOKIE: &[u8] = b"xdebugpy";
-/// Bytes of it that are read.
+/// Bytes of the table that are read.
 const OFFSETS: usize = 584;
 
 impl Version {
-    /// The version of a process's CPython: as it says itself, else by the name of its file.
+    /// Detects the version: as exported, else from the file name.
     pub(super) fn of(
         memory: &Memory,
         runtime: u64,
-        told: Option<u64>,
+        exported: Option<u64>,
         path: &Path,
     ) -> Result<Self, PythonError> {
-        let minor = match told {
-            Some(told) if told >> 24 == 3 => Some((told >> 16 & 0xff) as u32),
+        let minor = match exported {
+            Some(exported) if exported >> 24 == 3 => Some((exported >> 16 & 0xff) as u32),
             Some(_) => None,
             None => minor_of(path),
         };
-        match (minor, told.is_some()) {
+        match (minor, exported.is_some()) {
             (Some(9), false) => Ok(V3_9),
             (Some(10), false) => Ok(V3_10),
             (Some(11), true) => Ok(V3_11),
@@ -156,7 +156,7 @@ impl Version {
         }
     }
 
-    /// That of 3.13, by what it tells of itself.
+    /// Version 3.13, from its offset table.
     fn from_offsets(table: &[u8]) -> Result<Self, PythonError> {
         let refused = |what: &str| PythonError::Unsupported(format!("CPython 3.13 {what}"));
         let word = |at: usize| {
@@ -196,10 +196,10 @@ impl Version {
         })
     }
 
-    /// At which byte of its code a frame is.
+    /// Byte offset of a frame in its code.
     pub(super) fn position(&self, code: u64, instruction: u64) -> Option<u64> {
         match self.position {
-            // An int, beside which the word has others.
+            // A 32-bit int; the rest of the word belongs to other fields.
             Position::Index(unit) => {
                 let index = (instruction as u32).cast_signed();
                 u64::try_from(index).ok().map(|index| index * unit)
@@ -209,7 +209,7 @@ impl Version {
     }
 }
 
-/// The 9 of `python3.9` and `libpython3.9.so.1.0`.
+/// The minor version in `python3.9` and `libpython3.9.so.1.0`.
 fn minor_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let (_, rest) = name.split_once("python3.")?;

@@ -1,4 +1,4 @@
-//! Tracking children that are older than the tracking of their parents.
+//! Tracks children that are older than the tracking of their parents.
 
 use std::io::Read as _;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,15 +8,15 @@ use libbpf_rs::{Iter, Link, MapCore as _, MapFlags, MapHandle};
 
 use super::ReadError;
 
-/// Holds the number of processes that have become dispatchers.
+/// Map with the number of processes that have become dispatchers.
 pub(super) const MAP: &str = ".data.adopt";
 
-/// Looks for such children when, and only when, another process has become a dispatcher: that walks all tasks of the host.
+/// Runs the iterator over all tasks only when another process has become a dispatcher.
 #[derive(Debug)]
 pub(super) struct Adoption {
     dispatchers: MapHandle,
     program: Mutex<Option<Link>>,
-    /// The number for which children have been looked for.
+    /// The number of dispatchers at the last run.
     done: AtomicU32,
 }
 
@@ -25,11 +25,12 @@ impl Adoption {
         Self { dispatchers, program: Mutex::default(), done: AtomicU32::new(0) }
     }
 
-    /// Goes by another link of the program from now on, or by none.
+    /// Replaces the iterator.
     pub(super) fn set_program(&self, program: Option<Link>) {
         *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program;
     }
 
+    #[expect(clippy::significant_drop_tightening, reason = "the link must stay while it is read")]
     pub(super) fn run_if_due(&self) -> Result<(), ReadError> {
         let program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(program) = &*program else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Bytes copied, taken, given back and sent.
+//! Bytes copied, allocated, freed and sent.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,7 @@ impl Reader {
         for_each(&self.bytes, "bytes", |key, value| {
             entries += 1;
             let key: BytesKey = decode("bytes", key)?;
-            let count =
-                u64::from_ne_bytes(value.first_chunk().copied().ok_or(ReadError::Layout("bytes"))?);
+            let count = decode::<u64>("bytes", value)?;
             let Some(process) = processes.get_mut(&key.proc_id) else { return Ok(()) };
             match u8::try_from(key.what).ok().and_then(BytesKind::from_raw) {
                 Some(BytesKind::Copied) => {

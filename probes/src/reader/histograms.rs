@@ -1,11 +1,11 @@
-//! Histograms, put together from their chunks. Those that are as they were share their slots with the copy before: most do, and
-//! several copies are kept.
+//! Assembles histograms from their chunks. Unchanged ones share their slots with the previous snapshot, as several
+//! snapshots are retained.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::{Histogram, Packer, Place, Shelf, Slots};
+use gpucause_abi::hist::{Arena, ArenaRange, Histogram, Packer, Slots};
 use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{
     CALL_COLD, CALL_NESTED, CALL_STALLED, CHUNK_SLOTS, HistKey, HistKind, HistRecord,
@@ -15,15 +15,15 @@ use gpucause_abi::state::{Reason, Role};
 
 use super::{ReadError, Reader, decode, for_each};
 
-/// What tells histograms apart: the parts of a [`HistKey`] without the number of the chunk.
+/// The identity of a histogram: a [`HistKey`] without chunk number.
 type Whole = (u32, u16, u16, u16);
 
-/// Slots as they were last read, in the order of their histograms.
+/// The previous slots, ordered by histogram.
 #[derive(Debug, Default)]
 pub(super) struct Known(Mutex<Vec<(Whole, Slots)>>);
 
 impl Known {
-    /// Leaves nothing behind.
+    /// Takes the slots and leaves none.
     fn take(&self) -> Vec<(Whole, Slots)> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -41,24 +41,24 @@ fn find(known: &[(Whole, Slots)], whole: Whole) -> Option<&Slots> {
     position(known, whole).and_then(|at| known.get(at)).map(|(_, slots)| slots)
 }
 
-/// A chunk as it was read.
+/// A decoded chunk.
 struct Chunk {
     key: HistKey,
     sum: Nanos,
     max: Nanos,
-    /// Counted from the beginning of the whole.
-    slots: Place,
+    /// Slot numbers of the whole histogram.
+    slots: ArenaRange,
 }
 
 impl Chunk {
-    fn of(key: HistKey, record: &HistRecord, packer: &mut Packer, shelf: &mut Shelf) -> Self {
+    fn of(key: HistKey, record: &HistRecord, packer: &mut Packer, arena: &mut Arena) -> Self {
         let first = key.chunk.saturating_mul(CHUNK_SLOTS as u16);
         (first..).zip(record.slots).for_each(|(slot, count)| packer.push(slot, count));
-        let slots = packer.put_on(shelf);
+        let slots = packer.move_to(arena);
         Self { key, sum: Nanos(record.sum_ns), max: Nanos(record.max_ns), slots }
     }
 
-    /// Chunks of one histogram have the same.
+    /// Equal for chunks of one histogram.
     const fn whole(&self) -> Whole {
         whole(&self.key)
     }
@@ -77,14 +77,14 @@ impl Reader {
         let mut entries = 0;
         let known = self.known_slots.take();
         let mut chunks = Vec::with_capacity(known.len());
-        let (mut packer, mut shelf) = (Packer::default(), Shelf::default());
+        let (mut packer, mut arena) = (Packer::default(), Arena::default());
         for_each(&self.hists, "hists", |key, value| {
             entries += 1;
             let key: HistKey = decode("hists", key)?;
-            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut packer, &mut shelf));
+            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut packer, &mut arena));
             Ok(())
         })?;
-        // They come in no order.
+        // Maps are unordered.
         chunks.sort_unstable_by_key(|chunk| (chunk.whole(), chunk.key.chunk));
         chunks.dedup_by_key(|chunk| (chunk.whole(), chunk.key.chunk));
         let (mut read, mut beside) = (Vec::with_capacity(known.len()), Vec::new());
@@ -94,11 +94,11 @@ impl Reader {
             for of_whole in of_process.chunk_by(|a, b| a.whole() == b.whole()) {
                 let Some(key) = of_whole.first().map(|chunk| chunk.key) else { continue };
                 let known = find(&known, whole(&key));
-                let histogram = joined(of_whole, &shelf, &mut packer, known);
+                let histogram = joined(of_whole, &arena, &mut packer, known);
                 read.push((whole(&key), histogram.slots.clone()));
                 put(process, &key, histogram);
             }
-            // So far calls are those that never left the CPU.
+            // So far these are the calls that never left the CPU.
             for call in process.calls.iter_mut().filter(|call| !call.stalled.slots.is_empty()) {
                 let key = (process.id.0, HistKind::Call as u16, call.op.0, flags(call));
                 add_stalled(call, &mut packer, find(&known, key));
@@ -118,19 +118,19 @@ impl Reader {
     }
 }
 
-/// The histogram that these are the chunks of.
+/// Joins the chunks of a histogram.
 fn joined(
     chunks: &[Chunk],
-    shelf: &Shelf,
+    arena: &Arena,
     packer: &mut Packer,
     known: Option<&Slots>,
 ) -> Histogram {
     let sum = chunks.iter().fold(0u64, |all, chunk| all.saturating_add(chunk.sum.0));
     let max = chunks.iter().map(|chunk| chunk.max).max().unwrap_or_default();
     let slots = match chunks {
-        [only] => shelf.slots_like(only.slots, known),
+        [only] => arena.slots_like(only.slots, known),
         several => {
-            let entries = several.iter().flat_map(|chunk| shelf.entries(chunk.slots));
+            let entries = several.iter().flat_map(|chunk| arena.entries(chunk.slots));
             entries.for_each(|(slot, count)| packer.push(slot, count));
             packer.take_like(known)
         }
@@ -138,7 +138,7 @@ fn joined(
     Histogram { sum: Nanos(sum), max, slots }
 }
 
-/// Adds the stalled calls to those that never left the CPU.
+/// Adds the stalled calls.
 fn add_stalled(call: &mut CallSnapshot, packer: &mut Packer, known: Option<&Slots>) {
     let CallSnapshot { durations, stalled, .. } = call;
     packer.push_both(&durations.slots, &stalled.slots);
@@ -152,8 +152,7 @@ const fn flags(call: &CallSnapshot) -> u16 {
     (if call.cold { CALL_COLD } else { 0 }) | (if call.nested { CALL_NESTED } else { 0 })
 }
 
-/// Puts a histogram where it belongs. Histograms come by kind, and those of one kind by what they are of; one of a kind that is not
-/// known is from a newer source tree.
+/// Stores a histogram by kind and key. Unknown kinds come from a newer source tree.
 fn put(process: &mut ProcessSnapshot, key: &HistKey, whole: Histogram) {
     let role = || u8::try_from(key.a).ok().and_then(Role::from_raw);
     match u8::try_from(key.kind).ok().and_then(HistKind::from_raw) {

@@ -1,4 +1,4 @@
-//! What processes ask of disks and memory.
+//! Disk and memory use of processes.
 
 use std::collections::BTreeMap;
 
@@ -39,12 +39,12 @@ impl Reader {
     }
 }
 
-/// Page faults of the process when this image ended; those of a live one are what its threads report.
+/// Page faults of the process when this image ended; for a live one, as reported by its threads.
 pub(super) fn ended_faults(record: &ProcRecord) -> Option<[u64; FAULTS]> {
     (record.ended_ns != 0).then_some(record.faults_ended)
 }
 
-/// The kernel counts page faults of a process over all its images: each keeps what came after the one before.
+/// The kernel counts page faults over all images of a process: subtracts those of earlier images.
 pub(super) fn split_faults(processes: &mut BTreeMap<u32, ProcessSnapshot>) {
     let mut images: Vec<&mut ProcessSnapshot> = processes.values_mut().collect();
     images.sort_unstable_by_key(|image| (image.tgid, image.started_boottime, image.first_seen));

@@ -1,4 +1,4 @@
-//! Launches by kernel function, how long those of chosen ones take, and what handles are called.
+//! Launches by kernel function, histograms of selected ones, and names of handles.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,14 +14,14 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
 use super::own_program::OwnProgram;
 use super::{ReadError, Reader, decode, for_each, map_of};
 
-/// The program that has a kernel timed.
+/// The program that starts timing of a kernel.
 const PROGRAM: &str = "time_kernel";
 const HISTS: &str = "kernel_hists";
 
-/// Entries of one process. Beyond what user space chooses there is room for handles that become another kernel's.
+/// Limit of entries per process. Above what user space selects, there are some for handles that change their kernel.
 const MAX_OF_PROCESS: usize = 16;
 
-/// Which entries of `kernel_hists` are given to which kernel functions.
+/// Allocation of `kernel_hists` entries to kernel functions.
 #[derive(Debug)]
 pub(super) struct Timers {
     hists: MapHandle,
@@ -33,7 +33,7 @@ pub(super) struct Timers {
 struct Given {
     /// By entry: process and function.
     owners: Vec<Option<(ProcId, u64)>>,
-    /// Processes that were refused an entry, those that are gone among them.
+    /// Processes for which the map was full, including removed ones.
     refused: HashSet<ProcId>,
     refused_gone: u64,
 }
@@ -48,7 +48,7 @@ impl Timers {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Entries given, and processes that were refused one.
+    /// Used entries, and processes for which the map was full.
     pub(super) fn usage(&self) -> (u64, u64) {
         let given = self.given();
         let used = given.owners.iter().flatten().count() as u64;
@@ -59,7 +59,7 @@ impl Timers {
         KERNEL_HISTS as u64
     }
 
-    /// Has a function's warm launches timed from now on, anew if they were; false when there is no room.
+    /// Starts (or restarts) timing a function's warm launches; false when the map is full.
     pub(super) fn start(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
         if !self.program.is_there() {
             return Ok(false);
@@ -87,10 +87,11 @@ impl Timers {
         if let Some(owner) = given.owners.get_mut(entry) {
             *owner = Some((id, function));
         }
+        drop(given);
         Ok(true)
     }
 
-    /// Takes back what these processes were given; nothing of them may be launched any more.
+    /// Frees the entries of ended processes.
     pub(super) fn release(&self, ids: &HashSet<ProcId>) {
         let mut given = self.given();
         for owner in &mut given.owners {
@@ -110,7 +111,7 @@ impl Timers {
             .map_err(|source| ReadError::Libbpf { map: HISTS, source })
     }
 
-    /// Fills in the durations of what is timed.
+    /// Fills in histograms of timed kernels.
     pub(super) fn read(
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
@@ -137,7 +138,7 @@ fn key(entry: usize) -> [u8; 4] {
 }
 
 impl Reader {
-    /// Every process with its launches by kernel function, and nothing else counted.
+    /// Every process with only its launches by kernel function.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -147,7 +148,7 @@ impl Reader {
         Ok(processes.into_values().collect())
     }
 
-    /// What a process was told when it asked for this handle; `None` when it did not.
+    /// The name that a process passed when it asked for this handle; `None` if it did not.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -168,15 +169,14 @@ impl Reader {
             return Ok(Some(HandleName::SameAs(record.stands_for)));
         }
         let end = record.text.iter().position(|&byte| byte == 0).unwrap_or(record.text.len());
-        // Without text when the name could not be read, or is being written right now.
+        // No text while the name is being written, or if it could not be read.
         Ok((end > 0).then(|| HandleName::Text(record.text[..end].into())))
     }
 
-    /// Has the warm launches of a kernel function timed apart from now on, anew if they were, for as long as the process is
-    /// known. False when there is no room for it.
+    /// Starts (or restarts) timing a function's warm launches until the process is removed. False when the map is full.
     ///
     /// # Errors
-    /// When a map or the program that does it cannot be reached.
+    /// When a map or the program cannot be accessed.
     pub(crate) fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
         self.timers.start(id, function)
     }
@@ -202,7 +202,7 @@ impl Reader {
         Ok(entries)
     }
 
-    /// Entries of the map of handles' names: those that processes were given, ended ones included.
+    /// Entries of the map of handle names, including those of ended processes.
     pub(super) fn names_given(&self) -> Result<u64, ReadError> {
         let mut names = 0;
         for_each(&self.procs, "procs", |_, value| {

@@ -1,4 +1,4 @@
-//! What call probes take of processes: cheaper than a snapshot, as it is asked for every second.
+//! Probe hits of processes: cheaper than a snapshot, for one read per second.
 
 use gpucause_abi::record::{LoadRecord, ProcRecord};
 use gpucause_abi::{ProcId, Tgid};
@@ -10,25 +10,24 @@ use super::{ReadError, Reader, decode, for_each};
 pub(crate) struct Load {
     pub(crate) id: ProcId,
     pub(crate) tgid: Tgid,
-    /// The process that forked it, when that is observed.
+    /// The parent process, if observed.
     pub(crate) parent: Option<ProcId>,
-    /// The window that the hits are of.
+    /// The window of the hits.
     pub(crate) window: u32,
     pub(crate) hits: LoadRecord,
-    /// Outermost launches of all threads, in whole batches. Overflows.
+    /// Outermost launches of all threads, in whole batches. Wraps.
     pub(crate) launches: u32,
 }
 
 impl Reader {
-    /// Every process that lives.
+    /// All live processes.
     ///
     /// # Errors
     /// When the map cannot be read.
     pub(crate) fn loads(&self) -> Result<Vec<Load>, ReadError> {
         let mut loads = Vec::new();
         for_each(&self.procs, "procs", |key, value| {
-            let id =
-                u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout("procs"))?);
+            let id = decode::<u32>("procs", key)?;
             let record: ProcRecord = decode("procs", value)?;
             if record.ended_ns == 0 {
                 loads.push(Load {

@@ -1,5 +1,4 @@
-//! Programs that are attached to nothing and run when user space asks: what they change in a map, an update from user space could
-//! not change without overwriting what the kernel counts meanwhile.
+//! Programs that user space runs directly, to change map entries without overwriting concurrent counts of the kernel.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -8,7 +7,7 @@ use libbpf_rs::Object;
 
 use super::ReadError;
 
-/// One such program, or none where the kernel refused it.
+/// Such a program; `None` inside if the kernel rejected it.
 #[derive(Debug)]
 pub(super) struct OwnProgram {
     name: &'static str,
@@ -28,7 +27,7 @@ impl OwnProgram {
         self.program.is_some()
     }
 
-    /// Runs it; what it returned, and 0 where it is not there.
+    /// Runs the program and returns its result; 0 if it is not loaded.
     pub(super) fn run(&self, arguments: &[u64]) -> Result<u32, ReadError> {
         let Some(program) = &self.program else { return Ok(0) };
         let mut options = libbpf_sys::bpf_test_run_opts {

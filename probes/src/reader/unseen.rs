@@ -1,5 +1,5 @@
-//! Processes whose end no program saw, such as those that end while the probes are taken away. Nobody else would end their accounts and
-//! free their slots of the filter, which would let every later process with such a number through.
+//! Processes whose end no program saw, such as those that end while probes are detached. Their accounts must be ended and
+//! their filter slots freed, or every later process with such a number would pass the filter.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -14,7 +14,8 @@ use super::{ReadError, Reader};
 pub(super) const PROGRAM: &str = "end_unseen";
 
 impl Reader {
-    /// Ends the accounts of processes that are gone: those that were there before live threads reported at `began`, of which none did.
+    /// Ends the accounts of processes that existed before live threads reported at `began`, of which no thread reported,
+    /// and that are gone.
     pub(super) fn end_unseen(
         &self,
         processes: &BTreeMap<u32, ProcessSnapshot>,
@@ -26,14 +27,14 @@ impl Reader {
                 && process.first_seen < began
                 && !reported.contains(id)
                 && !Path::new(&format!("/proc/{}", process.tgid.0)).exists();
-            // It is tried again at the next reading: this one is as good without it.
+            // Retried at the next snapshot.
             if is_silent && let Err(error) = self.end(process.tgid, *id) {
-                tracing::warn!(%error, pid = process.tgid.0, "the account of a process that is gone stays open");
+                tracing::warn!(%error, pid = process.tgid.0, "cannot end the account of an ended process");
             }
         }
     }
 
-    /// Ends all that are still tracked. To be called when nothing is attached and
+    /// Ends all tracked processes. Call when nothing is attached and
     /// [`Programs::forget_tasks`](crate::program::Programs::forget_tasks) has ended the others.
     pub(crate) fn end_rest(&self) -> Result<(), ReadError> {
         let failed = |source| ReadError::Libbpf { map: "tracked", source };

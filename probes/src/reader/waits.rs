@@ -1,4 +1,4 @@
-//! What live threads report, time accounts of dispatcher threads, ended and live, and whom threads waited for.
+//! Reports of live threads, time accounts of dispatcher threads, and what threads waited for.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -17,15 +17,14 @@ use libbpf_rs::{Iter, MapCore as _, MapFlags};
 use super::{ReadError, Reader, decode, for_each, monotonic_now};
 use crate::thread_report::{settle, time_account};
 
-/// A thread that ends while accounts are read is in none or twice, so they are read again; threads end one after the
-/// other, and this is how often that is put up with.
+/// Most retries: accounts are read again when a thread ended meanwhile, since it could be missing or counted twice.
 const TRIES: usize = 5;
 
 /// Flushes begun and done, by process.
 pub(super) type Flushes = BTreeMap<u32, (u32, u32)>;
 
 impl Reader {
-    /// Fills in whom threads waited for; returns the entries of the map.
+    /// Fills in wait counterparts; returns the entries of the map.
     pub(super) fn read_blame(
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
@@ -85,7 +84,7 @@ impl Reader {
                     Some((Role::Dispatcher, thread)) => {
                         process.dispatcher_time.merge(&thread.time);
                         if process.dispatchers.is_empty() {
-                            // Most have one, and the vector would make room for four.
+                            // Most have one; the vector would allocate four.
                             process.dispatchers.reserve_exact(1);
                         }
                         process.dispatchers.push(thread);
@@ -102,8 +101,7 @@ impl Reader {
     fn flushes(&self) -> Result<Flushes, ReadError> {
         let mut flushes = Flushes::new();
         for_each(&self.procs, "procs", |key, value| {
-            let id =
-                u32::from_ne_bytes(key.first_chunk().copied().ok_or(ReadError::Layout("procs"))?);
+            let id = decode::<u32>("procs", key)?;
             let record: ProcRecord = decode("procs", value)?;
             flushes.insert(id, (record.flushes_begun, record.flushes_done));
             Ok(())
@@ -114,23 +112,22 @@ impl Reader {
     fn ended_accounts(&self) -> Result<Vec<(u32, TimeAccount)>, ReadError> {
         let mut accounts = Vec::new();
         for_each(&self.accounts, "accounts", |key, value| {
-            let id = u32::from_ne_bytes(
-                key.first_chunk().copied().ok_or(ReadError::Layout("accounts"))?,
-            );
+            let id = decode::<u32>("accounts", key)?;
             accounts.push((id, time_account(&decode::<AccountRecord>("accounts", value)?)));
             Ok(())
         })?;
         Ok(accounts)
     }
 
-    /// State of each link, by its number.
+    /// State of each link, by id.
     fn link_states(&self) -> Result<Vec<u8>, ReadError> {
         let failed = |source| ReadError::Libbpf { map: LINKS, source };
         let states = self.links.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
         Ok(states.unwrap_or_default())
     }
 
-    /// None where no program makes them report.
+    /// `None` without the iterator.
+    #[expect(clippy::significant_drop_tightening, reason = "the link must stay while it is read")]
     fn live_reports(&self) -> Result<Option<Vec<Report>>, ReadError> {
         let link = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(link) = &*link else { return Ok(None) };
@@ -141,7 +138,7 @@ impl Reader {
     }
 }
 
-/// What the name of the map ends in that holds the states of links.
+/// Suffix of the name of the map of link states.
 pub(super) const LINKS: &str = ".data.links";
 const REPORTS: &str = "report_threads";
 
@@ -149,7 +146,7 @@ fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], ReadError> 
     bytes.split_off(..length).ok_or(ReadError::Layout(REPORTS))
 }
 
-/// What one live thread reported.
+/// The report of a live thread.
 struct Report {
     proc_id: u32,
     faults: [u64; FAULTS],
@@ -171,8 +168,8 @@ fn reports_in(mut bytes: &[u8], links: &[u8]) -> Result<Vec<Report>, ReadError> 
     Ok(reports)
 }
 
-/// Whether the probes that would see the call return were removed since it began.
-fn is_cut(frame: &FrameRecord, links: &[u8]) -> bool {
+/// Whether the return probes of a call were detached since it began.
+fn is_truncated(frame: &FrameRecord, links: &[u8]) -> bool {
     links.get(usize::from(frame.link)) == Some(&LINK_CLOSED)
 }
 
@@ -182,7 +179,8 @@ fn thread_of(
     links: &[u8],
 ) -> (Role, DispatcherSnapshot) {
     let (time, wall) = settle(report.now_ns, thread);
-    let outermost = thread.frames.first().filter(|frame| thread.depth > 0 && !is_cut(frame, links));
+    let outermost =
+        thread.frames.first().filter(|frame| thread.depth > 0 && !is_truncated(frame, links));
     let inflight = outermost
         .map(|frame| (OpId(frame.op), Nanos(report.now_ns.saturating_sub(frame.start_ns))));
     let role = u8::try_from(thread.role).ok().and_then(Role::from_raw).unwrap_or(Role::Helper);

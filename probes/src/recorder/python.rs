@@ -1,10 +1,11 @@
-//! Frames of Python in the kernel's maps.
+//! Python stacks in the kernel maps.
 
 use std::collections::HashSet;
 
 use gpucause_abi::python::{PythonCall, PythonLayout, PythonStack, RawPythonFrame};
 use gpucause_abi::{Nanos, ProcId, Tid};
 use libbpf_rs::{ErrorKind, MapCore as _, MapFlags, MapHandle};
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{Recorder, RecorderError};
 
@@ -13,7 +14,7 @@ use super::{Recorder, RecorderError};
 pub(super) struct PythonMaps {
     pub(super) layouts: MapHandle,
     pub(super) stacks: MapHandle,
-    /// Stacks that were there when old ones were deleted last.
+    /// Stacks that existed at the last clean-up.
     pub(super) seen: HashSet<Vec<u8>>,
 }
 
@@ -27,17 +28,17 @@ fn delete(map: &MapHandle, what: &str, key: &[u8]) -> Result<(), RecorderError> 
 }
 
 impl Recorder {
-    /// Has frames of Python kept of this process's outermost calls that have their stack kept, from now on.
+    /// Records Python frames of this process's outermost calls that also record their stack.
     ///
     /// # Errors
     /// When the map is full or cannot be changed.
     pub fn keep_python(&self, id: ProcId, layout: PythonLayout) -> Result<(), RecorderError> {
-        let (key, value) = (id.0.to_ne_bytes(), layout.to_bytes());
-        let kept = self.python.layouts.update(&key, &value, MapFlags::ANY);
+        let key = id.0.to_ne_bytes();
+        let kept = self.python.layouts.update(&key, layout.as_bytes(), MapFlags::ANY);
         kept.map_err(|error| RecorderError::broken("pythons", &error))
     }
 
-    /// No more frames of Python of this process.
+    /// Stops recording Python frames of this process.
     ///
     /// # Errors
     /// When the map cannot be changed.
@@ -45,7 +46,8 @@ impl Recorder {
         delete(&self.python.layouts, "pythons", &id.0.to_ne_bytes())
     }
 
-    /// The frames of Python of a call by this thread, the innermost first; none when none were kept, or they were taken before.
+    /// The Python frames of a call by this thread, innermost first; empty when none were recorded or they were taken
+    /// before.
     ///
     /// # Errors
     /// When the map cannot be read or changed.
@@ -54,16 +56,20 @@ impl Recorder {
         start: Nanos,
         tid: Tid,
     ) -> Result<Vec<RawPythonFrame>, RecorderError> {
-        let key = PythonCall { start_ns: start.0, tid: tid.0, pad: 0 }.to_bytes();
+        let call = PythonCall { start_ns: start.0, tid: tid.0, pad: 0 };
+        let key = call.as_bytes();
         let failed = |error| RecorderError::broken("python_stacks", &error);
-        let Some(found) = self.python.stacks.lookup(&key, MapFlags::ANY).map_err(failed)? else {
+        let Some(found) = self.python.stacks.lookup(key, MapFlags::ANY).map_err(failed)? else {
             return Ok(Vec::new());
         };
-        delete(&self.python.stacks, "python_stacks", &key)?;
-        Ok(PythonStack::decode(&found))
+        delete(&self.python.stacks, "python_stacks", key)?;
+        let stack = PythonStack::read_from_bytes(&found).map_err(|_| {
+            RecorderError::Broken("python_stacks has entries of an unexpected size".to_owned())
+        })?;
+        Ok(stack.frames().collect())
     }
 
-    /// Deletes stacks that nobody has taken since the last time that this was asked for: those of events that were lost.
+    /// Deletes stacks that were not taken since the previous clean-up: those of lost events.
     ///
     /// # Errors
     /// When the map cannot be changed.
@@ -76,7 +82,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Calls whose frames of Python found no room, since the programs were loaded.
+    /// Calls without Python frames because the map was full.
     ///
     /// # Errors
     /// When the map cannot be read.

@@ -1,9 +1,9 @@
-//! What makes two files the same, and what makes a file another than it was.
+//! The identity of a file, and the version of its contents.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
-/// A file, as long as it is open or undeleted. Two overlay mounts of one file count as two here.
+/// A file while it is open or not deleted. Two overlay mounts of one file count as two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     /// `st_dev`.
@@ -18,19 +18,19 @@ impl FileId {
     }
 }
 
-/// What a write to a file changes.
+/// The attributes that change when a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct FileVersion {
     len: u64,
     /// Seconds and nanoseconds.
     modified: (i64, i64),
-    /// Changes with attributes too, but no copying tool can set it back.
+    /// Also changes with attributes, but no copying tool can set it back.
     changed: (i64, i64),
-    /// The user it belongs to.
+    /// The owner's user id.
     pub(super) owner: u32,
 }
 
-impl Stamp {
+impl FileVersion {
     pub(super) fn of(metadata: &Metadata) -> Self {
         Self {
             len: metadata.len(),
@@ -40,11 +40,11 @@ impl Stamp {
         }
     }
 
-    /// Of a file that is being written: equal to none that a file has.
+    /// A file that is being written: equal to no real version.
     pub(super) const WRITTEN: Self =
         Self { len: u64::MAX, modified: (i64::MIN, 0), changed: (i64::MIN, 0), owner: 0 };
 
-    /// Whether the contents were written, rather than an attribute changed.
+    /// Whether the contents were written, not only an attribute changed.
     pub(super) fn contents_differ(&self, before: &Self) -> bool {
         (self.len, self.modified) != (before.len, before.modified)
     }

@@ -1,4 +1,4 @@
-//! Small numbers that tell the probes of one file from those of another.
+//! Allocates the small ids of probe links.
 
 use std::collections::VecDeque;
 
@@ -6,24 +6,24 @@ use gpucause_abi::record::MAX_LINKS;
 
 const _: () = assert!(MAX_LINKS <= u16::MAX as usize);
 
-/// The probes of one file. Below [`MAX_LINKS`]; used again only after all others, so that the kernel's leftovers of one
-/// file are not taken for another's.
+/// The probes of one file. Below [`MAX_LINKS`]; reused only after all others, so that a late hit is not attributed to
+/// another file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u16);
 
 #[derive(Debug)]
 pub(crate) struct LinkIds {
-    /// The one that has been free longest comes first.
+    /// Longest free first.
     free: VecDeque<LinkId>,
 }
 
 impl LinkIds {
-    /// Those below `end`.
+    /// The ids below `end`.
     pub(crate) fn below(end: usize) -> Self {
         Self { free: (0..).take(end).map(LinkId).collect() }
     }
 
-    /// The others.
+    /// The ids from `first` on.
     pub(crate) fn starting_at(first: usize) -> Self {
         Self { free: (0..).take(MAX_LINKS).skip(first).map(LinkId).collect() }
     }

@@ -1,4 +1,4 @@
-//! What the registry tells of itself.
+//! The state that the registry reports.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use gpucause_abi::Nanos;
 use super::{FileId, LinkId};
 use crate::elf::LibraryImage;
 
-/// Bounds on what the registry holds.
+/// Limits of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Files with probes; each is an open file and a link.
@@ -29,15 +29,15 @@ impl Default for Limits {
 /// Why a file has probes or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has.
+    /// Probes are attached.
     Attached,
-    /// It has no traced functions.
+    /// No traced functions.
     NoSymbols,
-    /// It cannot be read as a library.
+    /// Not readable as a library.
     Broken(String),
-    /// The kernel refused; tried again after each scan.
+    /// Rejected by the kernel; retried after each scan.
     Refused(String),
-    /// Too many others have; tried again when there is room.
+    /// The limit of probed files is reached; retried when it is not.
     OverLimit,
 }
 
@@ -53,45 +53,45 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One file.
+/// One library file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LibraryStatus {
-    /// Path as the process saw it that was first seen to map it, within its own root directory.
+    /// Path in the root directory of the first process seen to map it.
     pub path: PathBuf,
-    /// Which file.
+    /// The file.
     pub file: FileId,
     /// GNU build id in hex.
     pub build_id: Option<String>,
-    /// The probes, when attached.
+    /// The link, when attached.
     pub link: Option<LinkId>,
     /// Functions with a probe.
     pub sites: usize,
     /// Different ops among them.
     pub ops: usize,
-    /// Functions where a hit is single-stepped, about ten times the cost.
+    /// Functions where a hit is single-stepped, which costs about ten times as much.
     pub slow: Vec<String>,
     /// Why it has probes or not.
     pub verdict: Verdict,
-    /// From the mapping to the last attach, when that followed from an event: calls in this time were not seen.
+    /// Time from the mapping to the last attach, if the mapping was seen as an event: calls in it were missed.
     pub gap: Option<Nanos>,
-    /// The longest such time.
+    /// The longest gap.
     pub max_gap: Option<Nanos>,
 }
 
 /// Totals since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RegistryCounts {
-    /// Files that got probes.
+    /// Files attached to.
     pub attached: u64,
-    /// Files that lost theirs.
+    /// Files detached from.
     pub detached: u64,
-    /// Attempts that the kernel refused.
+    /// Attempts that the kernel rejected.
     pub refused: u64,
     /// Attached files that were overwritten in place.
     pub overwritten: u64,
-    /// Files turned away because of the limit.
+    /// Files ignored because of the limit.
     pub over_limit: u64,
-    /// Mappings whose process was gone before the file could be opened.
+    /// Mappings whose process ended before the file could be opened.
     pub vanished: u64,
     /// Mappings whose file could not be reached for another reason.
     pub unreachable: u64,

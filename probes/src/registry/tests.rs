@@ -1,13 +1,13 @@
 //! The registry on real files with a pretended kernel.
 
 use super::*;
-use crate::elf::specimen::{cuda_library, plain_library};
+use crate::elf::fixture::{cuda_library, plain_library};
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Notes what is asked of it, and refuses as often as told.
+/// Notes what is asked of it, and refuses as often as configured.
 #[derive(Default)]
 struct Fake {
     log: Vec<String>,
@@ -82,8 +82,8 @@ impl Host {
     }
 
     /// As after a scan that saw none of the files, so long after they were seen.
-    fn sweep_after(&mut self, unseen: Duration) {
-        self.registry.sweep(&mut self.fake, Instant::now() + unseen);
+    fn collect_after(&mut self, unseen: Duration) {
+        self.registry.collect_garbage(&mut self.fake, Instant::now() + unseen);
     }
 
     fn log(&mut self) -> Vec<String> {
@@ -159,7 +159,7 @@ fn a_library_replaced_by_rename_is_a_new_one_and_the_old_one_goes_with_its_last_
     host.observe(&path);
     assert_eq!(host.log(), [ATTACH_0, "attach 1 cudaMalloc cudaFree"]);
     assert_eq!(host.registry.libraries().count(), 2);
-    host.sweep_after(SHORT);
+    host.collect_after(SHORT);
     assert_eq!(host.log(), ["detach 0"]);
     assert_eq!(host.registry.libraries().next().unwrap().build_id.as_deref(), Some("02"));
 }
@@ -171,22 +171,22 @@ fn a_deleted_library_that_is_still_mapped_keeps_its_probes() {
     let before_scan = Instant::now();
     host.observe(&path);
     fs::remove_file(&path).unwrap();
-    host.registry.sweep(&mut host.fake, before_scan);
+    host.registry.collect_garbage(&mut host.fake, before_scan);
     assert_eq!(host.log(), [ATTACH_0]);
-    host.sweep_after(SHORT);
+    host.collect_after(SHORT);
     assert_eq!(host.log(), ["detach 0"]);
 }
 
 #[test]
-fn a_library_overwritten_in_place_is_detached_before_it_is_attached_anew() {
-    for by_sweep in [false, true] {
+fn a_library_overwritten_in_place_is_detached_before_it_is_reattached() {
+    for by_scan in [false, true] {
         let mut host = Host::new(Limits::default());
         let path = host.write("libcudart.so.12", &cuda_library(&[1]));
         host.observe(&path);
         // The length changes too, since the clock of a file system may be coarse.
         fs::write(&path, [cuda_library(&[2]), vec![0; 8]].concat()).unwrap();
-        if by_sweep {
-            host.registry.sweep(&mut host.fake, Instant::now());
+        if by_scan {
+            host.registry.collect_garbage(&mut host.fake, Instant::now());
         } else {
             host.observe(&path);
         }
@@ -245,15 +245,15 @@ fn an_unmapped_library_keeps_its_probes_for_the_grace_period() {
     let mut host = Host::new(Limits::default());
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));
     host.observe(&path);
-    host.sweep_after(UNMAPPED_GRACE - Duration::from_secs(60));
+    host.collect_after(UNMAPPED_GRACE - Duration::from_secs(60));
     assert_eq!(host.log(), [ATTACH_0]);
-    host.sweep_after(UNMAPPED_GRACE + SHORT);
+    host.collect_after(UNMAPPED_GRACE + SHORT);
     assert_eq!(host.log(), ["detach 0"]);
     assert_eq!(host.registry.libraries().count(), 0);
 }
 
 #[test]
-fn a_library_over_the_limit_is_told_of_and_attached_when_there_is_room() {
+fn a_library_over_the_limit_is_reported_and_attached_once_below_the_limit() {
     let mut host = Host::new(Limits { attached: 1, ..Limits::default() });
     let first = host.write("libcudart.so.12", &cuda_library(&[1]));
     let second = host.write("libcuda.so.1", &cuda_library(&[2]));
@@ -264,14 +264,14 @@ fn a_library_over_the_limit_is_told_of_and_attached_when_there_is_room() {
     assert_eq!(host.verdicts()[0], ("libcuda.so.1".to_owned(), Verdict::OverLimit));
     assert_eq!(host.registry.counts().over_limit, 1);
     fs::remove_file(&first).unwrap();
-    host.sweep_after(SHORT);
+    host.collect_after(SHORT);
     host.observe(&second);
     assert_eq!(host.log(), ["detach 0", "attach 1 cudaMalloc cudaFree"]);
     assert_eq!(host.verdicts(), [("libcuda.so.1".to_owned(), Verdict::Attached)]);
 }
 
 #[test]
-fn libraries_without_traced_functions_are_told_of_and_programs_are_not() {
+fn libraries_without_traced_functions_are_reported_and_programs_are_not() {
     let mut host = Host::new(Limits::default());
     for (name, bytes) in [
         ("libcudart.so.12", b"not ELF".to_vec()),
@@ -286,7 +286,7 @@ fn libraries_without_traced_functions_are_told_of_and_programs_are_not() {
     let expected = [("libcuda.so.1", Verdict::NoSymbols), ("libcudart.so.12", broken)];
     assert_eq!(host.verdicts(), expected.map(|(name, verdict)| (name.to_owned(), verdict)));
     assert_eq!(host.log(), [""; 0]);
-    host.sweep_after(UNMAPPED_GRACE + SHORT);
+    host.collect_after(UNMAPPED_GRACE + SHORT);
     assert_eq!(host.verdicts(), []);
 }
 
@@ -297,11 +297,11 @@ fn a_truncated_library_is_broken() {
     let path = host.write("libcudart.so.12", &whole[..whole.len() - 100]);
     host.observe(&path);
     let verdicts = host.verdicts();
-    assert!(matches!(&verdicts[..], [(_, Verdict::Broken(why))] if why.contains("cut off")));
+    assert!(matches!(&verdicts[..], [(_, Verdict::Broken(why))] if why.contains("truncated")));
 }
 
 #[test]
-fn a_dismissed_file_is_read_again_only_after_a_change() {
+fn an_ignored_file_is_read_again_only_after_a_change() {
     let mut host = Host::new(Limits::default());
     let path = host.write("program", &plain_library());
     host.observe(&path);
@@ -317,7 +317,7 @@ fn a_dismissed_file_is_read_again_only_after_a_change() {
 }
 
 #[test]
-fn a_refused_attach_is_told_of_and_tried_again_after_the_next_scan() {
+fn a_refused_attach_is_reported_and_retried_after_the_next_scan() {
     let mut host = Host::new(Limits::default());
     host.fake.refuse = 2;
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));
@@ -326,14 +326,14 @@ fn a_refused_attach_is_told_of_and_tried_again_after_the_next_scan() {
     let refused = Verdict::Refused("no memory".to_owned());
     assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), refused)]);
     assert_eq!(host.registry.counts().refused, 1);
-    host.sweep_after(SHORT);
-    host.sweep_after(SHORT);
+    host.collect_after(SHORT);
+    host.collect_after(SHORT);
     assert_eq!(host.log(), ["attach 2 cudaMalloc cudaFree"]);
     assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), Verdict::Attached)]);
 }
 
 #[test]
-fn a_process_that_ended_before_the_look_is_counted() {
+fn a_process_that_ended_before_the_check_is_counted() {
     let mut host = Host::new(Limits::default());
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));
     // Above the highest PID that Linux gives.

@@ -1,5 +1,5 @@
-//! Tells when somebody writes to a file that has probes. They must go at once: whoever maps the new contents would get
-//! breakpoints of the old ones, and keep their leftovers for life.
+//! Detects writes to files that have probes. The probes must go at once: whoever maps the new contents would get
+//! breakpoints of the old ones.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,19 +10,19 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use super::FileId;
 
-/// What was done to a file.
+/// A change of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Write {
-    /// Written to or cut off; more may follow.
+    /// Written or truncated; more may follow.
     Some(FileId),
     /// Closed by a writer.
     Done(FileId),
-    /// More happened than could be noted.
+    /// Events were lost.
     Missed,
 }
 
-/// Watches files, however they are named or mounted, through the descriptors they are held by. Writes through a shared
-/// memory mapping are not seen.
+/// Watches files through their open descriptors, whatever their names or mounts. Writes through a shared mapping are not
+/// seen.
 pub(super) struct WriteWatch {
     inotify: Inotify,
     files: HashMap<WatchDescriptor, FileId>,
@@ -34,7 +34,7 @@ impl WriteWatch {
         Ok(Self { inotify, files: HashMap::new() })
     }
 
-    /// Watches a file from now on; no harm if it is watched already.
+    /// Watches a file; idempotent.
     pub(super) fn add(&mut self, id: FileId, file: &File) -> io::Result<()> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let writes = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE;
@@ -47,15 +47,15 @@ impl WriteWatch {
         let watch = self.files.iter().find(|(_, watched)| **watched == id).map(|(watch, _)| *watch);
         if let Some(watch) = watch {
             self.files.remove(&watch);
-            // Fails only when the file is gone, and its watch with it.
+            // Fails only when the file, and with it the watch, is gone.
             let _ = self.inotify.rm_watch(watch);
         }
     }
 
-    /// What happened since the last time, in order.
+    /// The changes since the last call, in order.
     pub(super) fn drain(&self) -> Vec<Write> {
         let mut writes = Vec::new();
-        // An error means that there are no more.
+        // An error means that there are no more events.
         while let Ok(events) = self.inotify.read_events() {
             for event in events {
                 if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
@@ -82,7 +82,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn writes_are_told_and_reads_are_not() {
+    fn writes_are_reported_and_reads_are_not() {
         let directory = tempfile::tempdir().unwrap();
         let (path, other) = (directory.path().join("file"), directory.path().join("other"));
         fs::write(&path, "one").unwrap();

@@ -110,7 +110,7 @@ fn host_memory_and_failed_allocations_are_no_device_memory() -> Result<()> {
     Ok(())
 }
 
-/// Nobody tells what a reset or the end of a context frees, as it concerns one device only.
+/// What a reset or the end of a context frees is unknown, as it concerns one device only.
 #[test]
 fn memory_that_went_with_its_device_counts_as_freed_when_its_address_is_given_out_again()
 -> Result<()> {

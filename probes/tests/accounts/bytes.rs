@@ -42,9 +42,9 @@ impl Bench {
     }
 }
 
-/// Every op that tells how many bytes it copies.
+/// Every op with arguments for the bytes copied.
 fn copies() -> Vec<&'static str> {
-    let tells = |args| {
+    let counts = |args| {
         matches!(
             args,
             Args::Copy(..)
@@ -55,7 +55,7 @@ fn copies() -> Vec<&'static str> {
                 | Args::CopyFields3d(..)
         )
     };
-    OPS.iter().filter(|op| tells(op.args)).map(|op| op.name).collect()
+    OPS.iter().filter(|op| counts(op.args)).map(|op| op.name).collect()
 }
 
 fn copied(process: &ProcessSnapshot) -> BTreeMap<&'static str, u64> {
@@ -69,7 +69,7 @@ fn true_bytes<'a>(truth: &'a Value, key: &str) -> Result<BTreeMap<&'a str, u64>>
 }
 
 #[test]
-fn each_function_that_copies_tells_its_bytes_by_kind() -> Result<()> {
+fn each_function_that_copies_reports_its_bytes_by_kind() -> Result<()> {
     let bench = Bench::set_up()?;
     let all = copies();
     ensure!(all.len() > 44, "the table has {} functions that copy", all.len());

@@ -44,12 +44,12 @@ fn true_bytes(truth: &Value) -> Result<BTreeMap<OpId, u64>> {
 }
 
 fn collectives() -> Vec<&'static str> {
-    let tells = |args| matches!(args, Args::Collective(..));
-    OPS.iter().filter(|op| tells(op.args)).map(|op| op.name).collect()
+    let counts = |args| matches!(args, Args::Collective(..));
+    OPS.iter().filter(|op| counts(op.args)).map(|op| op.name).collect()
 }
 
 #[test]
-fn every_collective_tells_its_bytes_for_every_type() -> Result<()> {
+fn every_collective_reports_its_bytes_for_every_type() -> Result<()> {
     let (stand_ins, observed, _keeper) = set_up()?;
     let all = collectives();
     assert!(all.len() >= 20, "{all:?}");

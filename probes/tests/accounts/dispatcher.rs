@@ -14,8 +14,8 @@ use crate::workload::{StandIns, Workload, number};
 
 /// How often a measurement is made that others on the CPUs can disturb.
 const TRIES: usize = 3;
-/// How long a workload is looked at while it works.
-const LOOKING: Duration = Duration::from_millis(700);
+/// How long a workload is observed while it works.
+const OBSERVATION: Duration = Duration::from_millis(700);
 
 fn off(account: &TimeAccount, reason: Reason) -> u64 {
     Phase::ALL.iter().map(|&phase| account.at(phase, State::Off(reason)).0).sum()
@@ -41,35 +41,38 @@ const WORKLOADS: [(&str, &str); 9] = [
     ),
 ];
 
-/// The dispatchers of a workload, and the moments between which it was looked at.
-fn look(observed: &Observed, workload: &Workload) -> Result<(Vec<DispatcherSnapshot>, [u64; 2])> {
+/// The dispatchers of a workload, and the times between which it was observed.
+fn observe(
+    observed: &Observed,
+    workload: &Workload,
+) -> Result<(Vec<DispatcherSnapshot>, [u64; 2])> {
     let before = monotonic_ns();
     let dispatchers = observed.process(workload.pid())?.dispatchers;
     Ok((dispatchers, [before, monotonic_ns()]))
 }
 
-/// Looks at a workload for a while as it works.
-fn look_while_it_works(observed: &Observed, workload: &Workload) -> Result<()> {
+/// Observes a workload for a while as it works.
+fn observe_while_it_works(observed: &Observed, workload: &Workload) -> Result<()> {
     let (first, began) = until(
-        || Ok(look(observed, workload).ok().filter(|(dispatchers, _)| !dispatchers.is_empty())),
+        || Ok(observe(observed, workload).ok().filter(|(dispatchers, _)| !dispatchers.is_empty())),
         || format!("process {} makes no calls", workload.pid()),
     )?;
-    let mut looks = 0u32;
+    let mut observations = 0u32;
     let begin = Instant::now();
-    while begin.elapsed() < LOOKING {
-        looks += 1;
-        for dispatcher in look(observed, workload)?.0 {
+    while begin.elapsed() < OBSERVATION {
+        observations += 1;
+        for dispatcher in observe(observed, workload)?.0 {
             let (sum, wall) = (dispatcher.time.total().0, dispatcher.wall.0);
             ensure!(sum.abs_diff(wall) * 200 <= wall, "{sum} ns in all cells, {wall} ns of wall");
         }
     }
-    ensure!(looks > 10, "{looks} looks in {LOOKING:?}");
-    let (last, ended) = look(observed, workload)?;
+    ensure!(observations > 10, "{observations} observations in {OBSERVATION:?}");
+    let (last, ended) = observe(observed, workload)?;
     let (least, most) = (ended[0] - began[1], ended[1] - began[0]);
     for thread in &first {
         let later = last.iter().find(|later| later.tid == thread.tid).context("it is gone")?;
         let grown = later.wall.0 - thread.wall.0;
-        ensure!(least <= grown && grown <= most, "{grown} ns told, {least} to {most} passed");
+        ensure!(least <= grown && grown <= most, "{grown} ns reported, {least} to {most} passed");
     }
     Ok(())
 }
@@ -81,7 +84,7 @@ fn every_nanosecond_of_a_dispatcher_is_in_one_cell() -> Result<()> {
     for (what, arguments) in WORKLOADS {
         let workload = started(&observed, &stand_ins, arguments)?;
         let check = || {
-            look_while_it_works(&observed, &workload)?;
+            observe_while_it_works(&observed, &workload)?;
             let measured = Measured::of(&observed, workload)?;
             measured.check_sums()?;
             measured.check_end(&observed)

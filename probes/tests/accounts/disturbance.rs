@@ -9,7 +9,7 @@ use crate::observe::Observed;
 /// count. Kernels of sandboxes do so for the threads of their own agent, which run when somebody reads a log.
 const TRIES: usize = 3;
 
-/// Tries again what failed when the programs were not told of every switch.
+/// Retries what failed when switches were not reported.
 pub(crate) fn undisturbed(
     observed: &Observed,
     mut measure: impl FnMut() -> Result<()>,

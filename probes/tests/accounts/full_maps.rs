@@ -8,7 +8,7 @@ use crate::observe::{Observed, counted};
 use crate::workload::{StandIns, Workload, op, true_calls};
 
 #[test]
-fn a_call_without_room_in_the_histograms_is_counted_as_refused() -> Result<()> {
+fn a_call_that_finds_the_histograms_full_is_counted_as_refused() -> Result<()> {
     const CHUNKS: u32 = 4;
     let stand_ins = StandIns::lay_out()?;
     let _keeper = stand_ins.start("idle")?;
@@ -48,7 +48,8 @@ fn a_call_without_room_in_the_histograms_is_counted_as_refused() -> Result<()> {
 }
 
 #[test]
-fn a_process_without_room_makes_its_calls_unseen_and_they_are_counted_as_refused() -> Result<()> {
+fn a_process_that_finds_the_map_full_makes_its_calls_unseen_and_they_are_counted_as_refused()
+-> Result<()> {
     const PROCESSES: u32 = 3;
     const CALLS: u64 = 1000;
     let stand_ins = StandIns::lay_out()?;
@@ -79,7 +80,7 @@ fn a_process_without_room_makes_its_calls_unseen_and_they_are_counted_as_refused
 }
 
 #[test]
-fn room_that_ended_processes_gave_back_is_used_again() -> Result<()> {
+fn entries_that_ended_processes_freed_is_used_again() -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
     let _keeper = stand_ins.start("idle")?;
     let observed = Observed::start(Options { max_processes: Some(1), ..Options::default() })?;

@@ -25,7 +25,7 @@ fn with_memory(bytes: u64) -> Result<Cgroup> {
     Cgroup::limited("memory", &[("memory.limit_in_bytes", &bytes)], &[("memory.max", &bytes)])
 }
 
-/// Minor and major faults that `/proc` tells of a process.
+/// Minor and major faults of a process in `/proc`.
 fn faults_in_proc(pid: u32) -> Result<[u64; 2]> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("no name")?;
@@ -62,8 +62,8 @@ fn page_faults_are_those_that_the_kernel_counts_while_the_process_lives_and_afte
         ready(&observed, &stand_ins, "unwind --kind thread-exit --count 5 --calls 10")?;
     workload.go()?;
     workload.result()?;
-    let told = faults(&observed.process(workload.pid())?)?;
-    assert_eq!(told, faults_in_proc(workload.pid())?);
+    let reported = faults(&observed.process(workload.pid())?)?;
+    assert_eq!(reported, faults_in_proc(workload.pid())?);
     let mut workload = ready(&observed, &stand_ins, &format!("host --touch {}", 8 * MIB))?;
     workload.go()?;
     let truth = workload.result()?;

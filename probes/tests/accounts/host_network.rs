@@ -18,7 +18,7 @@ fn ready(observed: &Observed, stand_ins: &StandIns, command: Command) -> Result<
     Ok(workload)
 }
 
-/// A process on the far side that has connected and sends a byte when told to.
+/// A process on the far side that has connected and sends a byte on request.
 fn peer(cable: &Cable, port: u16) -> Result<Child> {
     let mut shell = Command::new("bash");
     let script = format!("exec 3<>/dev/tcp/{NEAR}/{port}; echo connected; read; echo x >&3; read");
@@ -39,7 +39,7 @@ fn segments_sent_again_are_counted_of_sockets_connected_and_accepted() -> Result
     let accepts = format!("host --accept {NEAR}:4711 --retransmits 3 --wait --hold");
     let mut server = ready(&observed, &stand_ins, cable.near(&stand_ins.command(&accepts)))?;
     let mut peer = peer(&cable, 4711)?;
-    cable.cut()?;
+    cable.disconnect()?;
     server.go()?;
     peer.stdin.as_mut().context("no input")?.write_all(b"now\n")?;
     let connects = format!("host --connect {FAR}:4712 --retransmits 1 --wait --hold");

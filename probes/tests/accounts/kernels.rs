@@ -28,14 +28,17 @@ fn launches(result: &Value, key: &str) -> BTreeMap<String, u64> {
 }
 
 /// Launches of a process by the names that its handles were asked for by.
-fn by_told_name(observed: &Observed, process: &ProcessSnapshot) -> Result<BTreeMap<String, u64>> {
+fn by_reported_name(
+    observed: &Observed,
+    process: &ProcessSnapshot,
+) -> Result<BTreeMap<String, u64>> {
     let mut named = BTreeMap::new();
     for &(handle, launches) in &process.kernels {
-        let mut told = observed.handle_name(process.id, handle)?;
-        if let Some(HandleName::SameAs(other)) = told {
-            told = observed.handle_name(process.id, other)?;
+        let mut name = observed.handle_name(process.id, handle)?;
+        if let Some(HandleName::SameAs(other)) = name {
+            name = observed.handle_name(process.id, other)?;
         }
-        let Some(HandleName::Text(text)) = told else { continue };
+        let Some(HandleName::Text(text)) = name else { continue };
         *named.entry(String::from_utf8(text.into_vec())?).or_default() += launches;
     }
     Ok(named)
@@ -52,7 +55,7 @@ fn handles_have_the_names_that_they_were_asked_for_by() -> Result<()> {
         let truth = workload.result()?;
         let process = observed.process(workload.pid())?;
         let expected = launches(&truth, "driver_kernels");
-        assert_eq!(by_told_name(&observed, &process)?, expected, "{how}");
+        assert_eq!(by_reported_name(&observed, &process)?, expected, "{how}");
         ensure!(workload.end()?.success(), "the workload failed");
         observed.remove(&[process.id].into())?;
         assert_eq!(observed.handle_name(process.id, process.kernels[0].0)?, None, "{how}");
@@ -78,7 +81,7 @@ fn a_handle_for_a_function_of_the_host_stands_for_that_function() -> Result<()> 
                 assert!(process.kernels.iter().any(|&(known, _)| known == function));
             }
             None => own += 1,
-            told => panic!("{handle:#x} is {told:?}"),
+            name => panic!("{handle:#x} is {name:?}"),
         }
     }
     assert_eq!((process.kernels.len(), own), (6, 3));
@@ -101,7 +104,7 @@ fn a_process_with_more_kernels_than_fit_loses_names_and_no_launch() -> Result<()
     let names = observed.usage("kernel_names")?;
     assert_eq!((names.entries, names.refused), (2048, KERNELS as u64 - 2048));
     let expected = launches(&truth, "driver_kernels");
-    for (name, count) in by_told_name(&observed, &process)? {
+    for (name, count) in by_reported_name(&observed, &process)? {
         assert_eq!(expected.get(&name), Some(&count), "{name}");
     }
     Ok(())

@@ -20,8 +20,8 @@ const SUM: f64 = 0.01;
 /// How often one delay is measured: what interrupts a call between the workload's clock and the probe is in the truth
 /// only, and may move its sum and its median.
 const ROUNDS: usize = 6;
-/// How often is looked whether the machine is calm before it is taken as it is.
-const LOOKS: usize = 100;
+/// How often it is checked whether the machine is calm before it is taken as it is.
+const CHECKS: usize = 100;
 
 /// The same calls as the kernel and as the workload saw them.
 struct Measured {
@@ -70,23 +70,23 @@ impl Measured {
         self.true_quantile(0.99) < 1.5 * self.true_quantile(0.5)
     }
 
-    /// Calls between two calm moments, if there are such, with what of a call lies outside the probes.
+    /// Calls between two calm times, if there are such, with what of a call lies outside the probes.
     fn take_calmly(
         observed: &Observed,
         stand_ins: &StandIns,
         (delay, calls): (&str, usize),
     ) -> Result<(Self, f64)> {
         let empty_calls = || Self::take(observed, stand_ins, "0us", 2000);
-        let mut looks = 0;
+        let mut checks = 0;
         loop {
             let before = empty_calls()?;
-            looks += 1;
-            if !before.is_calm() && looks < LOOKS {
+            checks += 1;
+            if !before.is_calm() && checks < CHECKS {
                 continue;
             }
             let measured = Self::take(observed, stand_ins, delay, calls)?;
             // An interruption is nothing to the longer delays.
-            if looks >= LOOKS || calls < 1000 || empty_calls()?.is_calm() {
+            if checks >= CHECKS || calls < 1000 || empty_calls()?.is_calm() {
                 return Ok((measured, before.outside()));
             }
         }

@@ -113,7 +113,7 @@ fn separate_links_of_entry_and_return_go_from_one_process_as_well() -> Result<()
     assert_step(Some(AttachMode::Multi), "driver_only", (1.15, 0.0))
 }
 
-/// What the runtime's first launch must not do: take away the driver's launches from before.
+/// The runtime's first launch must not discard earlier launches of the driver.
 #[test]
 fn launches_of_both_layers_count_once_each_and_nested_ones_are_part_of_their_caller() -> Result<()>
 {
@@ -132,9 +132,9 @@ fn launches_of_both_layers_count_once_each_and_nested_ones_are_part_of_their_cal
     Ok(())
 }
 
-/// Each launch takes longer than those in flight are waited for: they are cut short by the probes that go.
+/// Each launch takes longer than those in flight are waited for: they are truncated when the probes are detached.
 #[test]
-fn a_launch_that_is_cut_short_is_counted_and_neither_in_flight_nor_abandoned() -> Result<()> {
+fn a_truncated_launch_is_counted_and_neither_in_flight_nor_abandoned() -> Result<()> {
     let work = format!("{REAL} rate --per-second {RATE} --seconds 12");
     let (observed, stand_ins, mut fast) = start(&Options::default(), &work)?;
     let mut slow = stand_ins.start(
@@ -146,7 +146,7 @@ fn a_launch_that_is_cut_short_is_counted_and_neither_in_flight_nor_abandoned() -
     until_step(&observed, fast.pid(), "driver_only")?;
     until(
         || Ok((observed.counter(SelfCounter::Cut)? > 0).then_some(())),
-        || "no launch was cut".to_owned(),
+        || "no launch was truncated".to_owned(),
     )?;
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(2) {

@@ -52,7 +52,7 @@ fn launch_stalls(process: &ProcessSnapshot) -> StallSnapshot {
     process.stalls.iter().find(|stall| stall.op == launch && !stall.cold).cloned().unwrap_or(none)
 }
 
-/// What the kernel says of a thread, at one moment.
+/// What the kernel says of a thread.
 struct Statistics {
     at: Instant,
     run_ns: u64,
@@ -109,10 +109,10 @@ impl Stretch {
         until(known, || format!("process {pid} is never preempted"))?;
         let [_, tid] = tids(pid)?[..] else { bail!("process {pid} has not two threads") };
         let lost = |process: &ProcessSnapshot| offcpu(process, Role::Dispatcher, Reason::ALL).sum.0;
-        let moment = || anyhow::Ok((Statistics::read(pid, tid)?, observed.process(pid)?));
-        let (first, before) = moment()?;
+        let statistics = || anyhow::Ok((Statistics::read(pid, tid)?, observed.process(pid)?));
+        let (first, before) = statistics()?;
         let goal = lost(&before) + 2_000_000_000;
-        let reached = || Ok(Some(moment()?).filter(|(_, process)| lost(process) > goal));
+        let reached = || Ok(Some(statistics()?).filter(|(_, process)| lost(process) > goal));
         let (last, after) = until(reached, || format!("process {pid} does not lose 2 s"))?;
         Ok(Self { statistics: [first, last], accounts: [before, after] })
     }
@@ -132,7 +132,7 @@ impl Stretch {
         let switches = |kind| self.seen(|p| p.switches(Role::Dispatcher, kind));
         let voluntary = (switches(Switch::Voluntary), self.kernel(|s| s.voluntary));
         let involuntary = (switches(Switch::Involuntary), self.kernel(|s| s.involuntary));
-        // The readings at either end are a moment apart.
+        // The readings at either end are not simultaneous.
         for (kind, (seen, truth)) in [("voluntary", voluntary), ("involuntary", involuntary)] {
             ensure!(seen.abs_diff(truth) <= 3, "{seen} of {truth} {kind} switches");
         }

@@ -22,7 +22,7 @@ use crate::workload::{StandIns, Workload, number, op, true_calls};
 
 const NEVER: Nanos = Nanos(u64::MAX);
 
-fn room(events: u32) -> Options {
+fn with_ring(events: u32) -> Options {
     Options { recorder: Some(RingSize { events, stacks: 1024 }), ..Options::default() }
 }
 
@@ -64,10 +64,10 @@ fn by_op(
     sums
 }
 
-/// Starts a workload that waits for the word, with probes that have room for so many events.
+/// Starts a workload that waits for the word, with probes and a ring of so many events.
 fn ready(stand_ins: &StandIns, arguments: &str, events: u32) -> Result<(Workload, Observed)> {
     let workload = stand_ins.start(&format!("--wait --hold {arguments}"))?;
-    let observed = Observed::start(room(events))?;
+    let observed = Observed::start(with_ring(events))?;
     observed.wait_for_runtime(stand_ins)?;
     Ok((workload, observed))
 }
@@ -179,7 +179,7 @@ fn calls_below_the_threshold_are_in_the_sample_or_chosen_or_left_out() -> Result
 fn off_cpu_intervals_add_up_to_the_account_for_each_reason() -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
     let _keeper = stand_ins.start("idle")?;
-    let observed = Observed::start(room(1 << 18))?;
+    let observed = Observed::start(with_ring(1 << 18))?;
     observed.wait_for_runtime(&stand_ins)?;
     let _burner = stand_ins.start("contend --cpu 1 --seconds 60 --burners 1")?;
     let mut recorder = observed.recorder()?;
@@ -352,7 +352,7 @@ fn a_recorder_that_is_not_started_or_stopped_leaves_the_ring_alone() -> Result<(
 }
 
 #[test]
-fn without_room_there_is_no_recorder() -> Result<()> {
+fn without_a_ring_there_is_no_recorder() -> Result<()> {
     let observed = Observed::start(Options::default())?;
     assert!(matches!(observed.recorder(), Err(RecorderError::Disabled)));
     Ok(())
@@ -366,7 +366,7 @@ fn stacks_of_slow_calls_begin_in_the_program_that_made_them() -> Result<()> {
 fn check_stacks(mode: AttachMode) -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
     let mut workload = stand_ins.start("--wait --hold calls --calls 500")?;
-    let observed = Observed::start(Options { mode: Some(mode), ..room(4096) })?;
+    let observed = Observed::start(Options { mode: Some(mode), ..with_ring(4096) })?;
     observed.wait_for_runtime(&stand_ins)?;
     let mut recorder = observed.recorder()?;
     recorder.set(&RecorderSettings { stacks: true, ..calls_of(workload.pid()) })?;
@@ -396,7 +396,7 @@ fn check_stacks(mode: AttachMode) -> Result<()> {
 }
 
 #[test]
-fn the_life_and_the_disk_of_a_process_are_told() -> Result<()> {
+fn the_life_and_the_disk_of_a_process_are_recorded() -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
     let (mut workload, observed) = ready(&stand_ins, "host --read 4194304", 4096)?;
     let mut recorder = observed.recorder()?;

@@ -1,4 +1,4 @@
-//! A `split` workload's wall time as the accounts tell it and as its threads measured it themselves, cell by cell.
+//! A `split` workload's wall time in the accounts and as measured by its threads, cell by cell.
 
 use anyhow::{Context as _, Result, ensure};
 use gpucause_abi::Nanos;
@@ -15,17 +15,17 @@ const OF_WALL: u64 = 200;
 /// How far a share may be from the truth: 2 points.
 const OF_SHARE: u64 = 50;
 
-/// Waits for a CPU, which the kernel's statistics do not tell apart.
+/// Waits for a CPU, which the kernel's statistics aggregate.
 const QUEUED: State = State::Off(Reason::Preempted);
 const RUNQUEUE: State = State::Off(Reason::Runqueue);
 
-/// A workload that has done its work, and whose threads live on, looked at between two moments.
+/// A workload that has done its work, and whose threads live on, with a snapshot between two times.
 pub(crate) struct Measured {
     workload: Workload,
     truth: Value,
     pub(crate) process: ProcessSnapshot,
     /// On the monotonic clock, as the workload's times.
-    looked: [u64; 2],
+    between: [u64; 2],
 }
 
 /// Starts a workload that waits for the word, and gives it once the runtime has probes.
@@ -76,7 +76,7 @@ fn threads(truth: &Value) -> Result<&Vec<Value>> {
 }
 
 /// In what phase a share is spent, and the reason that blocks in it are for.
-fn place_of(share: &str) -> (Phase, Option<Reason>) {
+fn cell_of(share: &str) -> (Phase, Option<Reason>) {
     let (phase, way) = match share {
         "host" => (Phase::Host, "spin"),
         "launch" => (Phase::Launch, "spin"),
@@ -108,7 +108,7 @@ fn true_account(thread: &Value, until: u64) -> Result<TimeAccount> {
     let mut account = TimeAccount::default();
     let (mut shares_wall, mut shares_queued) = (0, 0);
     for (share, spent) in thread["spent"].as_object().context("a thread without shares")? {
-        let (phase, reason) = place_of(share);
+        let (phase, reason) = cell_of(share);
         let [wall, cpu, queued] =
             ["/wall_ns", "/cpu_ns", "/queued_ns"].map(|field| number(spent, field));
         // Without a reason to block, what is missing was taken from the whole machine.
@@ -177,17 +177,17 @@ impl Measured {
         let truth = workload.result()?;
         let wall = threads(&truth)?.iter().map(|thread| number(thread, "/first_call_ns")).max();
         let wall = monotonic_ns() - wall.context("no threads")?;
-        // A look that took long says little about a moment.
-        let (process, looked) = until(
+        // A slow snapshot says little about one point in time.
+        let (process, between) = until(
             || {
                 let before = monotonic_ns();
                 let process = observed.process(workload.pid())?;
                 let after = monotonic_ns();
                 Ok(((after - before) * OF_WALL < wall).then_some((process, [before, after])))
             },
-            || format!("no look is short against {wall} ns"),
+            || format!("no snapshot is short against {wall} ns"),
         )?;
-        Ok(Self { workload, truth, process, looked })
+        Ok(Self { workload, truth, process, between })
     }
 
     pub(crate) fn truth(&self) -> &Value {
@@ -200,9 +200,9 @@ impl Measured {
         found.with_context(|| format!("thread {tid} is in no account"))
     }
 
-    /// The middle of the look, when all threads were waiting.
+    /// The middle of the snapshot, when all threads were waiting.
     fn at(&self) -> u64 {
-        self.looked[0].midpoint(self.looked[1])
+        self.between[0].midpoint(self.between[1])
     }
 
     /// Each thread's cells add up to its wall time, from its first call until now.

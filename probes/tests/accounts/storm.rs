@@ -79,7 +79,7 @@ fn ended(snapshot: &Snapshot) -> HashSet<ProcId> {
     snapshot.processes.iter().filter(|p| p.ended.is_some()).map(|p| p.id).collect()
 }
 
-/// A map of this process's probes that snapshots tell nothing of.
+/// A map of this process's probes that is not in snapshots.
 fn own_map(name: &str) -> Result<MapHandle> {
     for entry in fs::read_dir("/proc/self/fdinfo")? {
         let info = fs::read_to_string(entry?.path()).unwrap_or_default();

@@ -47,8 +47,8 @@ fn switched_off_nothing_is_hit_and_switched_on_everything_is_counted_again() -> 
     let ended = observed.process(pid)?;
     ensure!(ended.ended.is_some() && ended.dispatchers.is_empty(), "{ended:?}");
     let wall = ended.ended.unwrap().0 - ended.first_seen.0;
-    let told = ended.dispatcher_time.total().0;
-    ensure!(told.abs_diff(wall) < wall / 20, "{told} ns of {wall} ns");
+    let reported = ended.dispatcher_time.total().0;
+    ensure!(reported.abs_diff(wall) < wall / 20, "{reported} ns of {wall} ns");
     ensure!(ended.dispatcher_time.0[Phase::Launch as usize].iter().any(|time| time.0 > 0));
 
     observed.set_enabled(true);

@@ -32,7 +32,7 @@ fn ten_thousand_threads_leave_their_calls_and_time_and_nothing_else() -> Result<
     let others = process.waits.iter().filter(|wait| wait.on.to_text() == "other").count();
     assert!(process.waits.len() <= MAX_NAMES + others, "{} names", process.waits.len());
     assert!(others > 0, "too few threads waited for one another: {} names", process.waits.len());
-    // The first of them have entries of their own; the names of all are told.
+    // The first of them have their own entries; all names are reported.
     let of_threads = process.waits.iter().filter(|wait| wait.tid.is_some()).count();
     assert!(of_threads > 0 && of_threads <= MAX_NAMES / 2, "{of_threads} entries of threads");
     assert!(of_threads < process.waits.len(), "all {of_threads} are of threads");

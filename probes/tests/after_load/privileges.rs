@@ -14,38 +14,38 @@ use gpucause_probes::feature::AttachMode;
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::{Options, Probes};
 
+use crate::support::caller::Caller;
 use crate::support::daemon::SOON;
+use crate::support::fixture::Fixture;
 use crate::support::libraries::PLAIN;
-use crate::support::place::Place;
-use crate::support::subject::Subject;
 
 const NOBODY: u32 = 65_534;
 /// Long enough for what happens within milliseconds where it does.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A library of another user, in a folder that only that user can enter.
-struct Private(Place);
+struct Private(Fixture);
 
 impl Private {
     fn new() -> Self {
-        let place = Place::with(PLAIN, &[]);
-        for path in [place.directory.path(), &place.caller, &place.library] {
+        let fixture = Fixture::with(PLAIN, &[]);
+        for path in [fixture.directory.path(), &fixture.caller, &fixture.library] {
             chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
         }
         let private = fs::Permissions::from_mode(0o700);
-        fs::set_permissions(place.directory.path(), private).unwrap();
-        Self(place)
+        fs::set_permissions(fixture.directory.path(), private).unwrap();
+        Self(fixture)
     }
 
-    fn user(&self) -> Subject {
-        Subject::started_by(Command::new(&self.0.caller).uid(NOBODY).gid(NOBODY))
+    fn user(&self) -> Caller {
+        Caller::started_by(Command::new(&self.0.caller).uid(NOBODY).gid(NOBODY))
     }
 }
 
 /// Whether the probes come to a library.
 fn is_attached(probes: &Probes, inode: u64, expected: bool) -> bool {
     let begin = Instant::now();
-    while begin.elapsed() < if expected { SOON } else { PATIENCE } {
+    while begin.elapsed() < if expected { SOON } else { REFUSAL_TIMEOUT } {
         let libraries = probes.status().libraries;
         if libraries.iter().any(|l| l.file.inode == inode && l.verdict == Verdict::Attached) {
             return true;
@@ -93,7 +93,7 @@ fn attached_with(mode: AttachMode, keep: &[Capability], expected: [bool; 2]) -> 
     [is_attached(0), is_attached(1)]
 }
 
-/// What the thread that attaches keeps, and with what of a deleted and of a private library it then does.
+/// Capabilities that the attacher thread keeps, and its result for a deleted and a private library.
 const CASES: [(&[Capability], [bool; 2]); 5] = [
     (&[CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE], [true, true]),
     (&[CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH], [false, true]),

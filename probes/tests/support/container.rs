@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::subject::Subject;
+use super::caller::Caller;
 
-impl Subject {
+impl Caller {
     /// Runs a shell script with arguments from `$0` on, in a mount namespace of its own; it ends in `exec` of the program.
     pub(crate) fn in_mount_namespace(script: &str, arguments: &[&PathBuf]) -> Self {
         let mut command = Command::new("unshare");

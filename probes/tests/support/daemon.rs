@@ -17,11 +17,15 @@ pub(crate) struct Daemon {
     pub(crate) probes: Probes,
 }
 
-/// Looks again and again until there is something, or fails after `limit`.
-pub(crate) fn eventually<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Checks repeatedly until there is a result, or fails after `limit`.
+pub(crate) fn eventually<T>(
+    limit: Duration,
+    what: &str,
+    mut check: impl FnMut() -> Option<T>,
+) -> T {
     let started = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = check() {
             return found;
         }
         assert!(started.elapsed() < limit, "{what}: not within {limit:?}");

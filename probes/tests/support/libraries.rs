@@ -26,7 +26,7 @@ int pause(void);
 unsigned cudaStreamSynchronize(unsigned long value) { return pause(); }
 ";
 
-/// Compiles a shared object; missing directories are made. The text is written anew: never over a file that is there.
+/// Compiles a shared object; missing directories are made. Never overwrites a file.
 pub(crate) fn build_library(path: &Path, source: &str, options: &[&str]) {
     fs::create_dir_all(path.parent().expect("a directory")).expect("made");
     let text = path.with_added_extension("c");

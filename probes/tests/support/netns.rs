@@ -36,7 +36,7 @@ impl Cable {
     }
 
     /// What the near side sends is addressed to a card that is not there, from now on.
-    pub(crate) fn cut(&self) -> Result<()> {
+    pub(crate) fn disconnect(&self) -> Result<()> {
         let wrong = "02:00:00:00:00:99";
         ip(&format!("-n {} neigh replace {FAR} lladdr {wrong} nud permanent dev cable", self.near))
     }

@@ -17,7 +17,7 @@ use gpucause_probes::{Options, Probes, Status};
 
 use crate::workload::{DEADLINE, StandIns};
 
-/// Held by each test, in any checkout: what one loads onto the CPUs would disturb what another measures.
+/// Locked by each test, in any checkout: what one loads onto the CPUs would disturb what another measures.
 fn alone() -> Result<File> {
     let path = std::env::temp_dir().join("gpucause-test-alone");
     let file = File::create(&path).with_context(|| path.display().to_string())?;
@@ -57,7 +57,7 @@ impl Observed {
     }
 
     /// Makes sure that these programs run, as they do on every kernel that has their tracepoints; that a kernel lacks one is
-    /// told here rather than by what is missing from the accounts.
+    /// reported here rather than by what is missing from the accounts.
     pub(crate) fn expect_programs(&self, names: &[&str]) -> Result<()> {
         let programs = self.programs();
         for name in names {
@@ -144,12 +144,12 @@ impl Observed {
 
 /// Polls until there is an answer; `what` says what is missing when it does not come in time.
 pub(crate) fn until<T>(
-    mut look: impl FnMut() -> Result<Option<T>>,
+    mut check: impl FnMut() -> Result<Option<T>>,
     what: impl FnOnce() -> String,
 ) -> Result<T> {
     let started = Instant::now();
     loop {
-        if let Some(found) = look()? {
+        if let Some(found) = check()? {
             return Ok(found);
         }
         if started.elapsed() >= DEADLINE {

@@ -1,4 +1,4 @@
-//! The stand-in CUDA libraries in a folder of the test's own, and workloads that run on them and tell the truth.
+//! The stand-in CUDA libraries in a folder of the test's own, and workloads that report what they did.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -7,15 +7,15 @@ use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Named numbers, in the order in which they are told. Names end in their unit.
+/// Named numbers in display order. Names end in their unit.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Evidence(pub Vec<(Cow<'static, str>, f64)>);
 
-/// Numbers that a chain usually has.
+/// How many numbers a chain usually has.
 const USUAL: usize = 16;
 
 impl Evidence {
-    /// Adds a number. A name has one value: the last.
+    /// Sets a number.
     #[must_use]
     pub fn with(self, name: &'static str, value: f64) -> Self {
         self.set(Cow::Borrowed(name), value)
@@ -25,7 +25,6 @@ impl Evidence {
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             Some(entry) => entry.1 = value,
             None => {
-                // Most have about as many.
                 if self.0.is_empty() {
                     self.0.reserve_exact(USUAL);
                 }
@@ -35,13 +34,13 @@ impl Evidence {
         self
     }
 
-    /// Adds another's numbers.
+    /// Sets all numbers of `other`.
     #[must_use]
     pub fn and(self, other: &Self) -> Self {
         other.0.iter().fold(self, |all, (name, value)| all.set(name.clone(), *value))
     }
 
-    /// The number of this name.
+    /// A number by name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)

@@ -1,15 +1,15 @@
-//! Where on the host a process runs, and who took how much.
+//! Where on the host a process runs, and what each culprit took.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a process runs. What is not known is empty.
+/// Where a process runs. Unknown fields are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Place {
-    /// The systemd unit of the system's manager that its cgroup belongs to.
+    /// The system's systemd unit that its cgroup belongs to.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub unit: String,
-    /// Its Kubernetes pod, `NAMESPACE/NAME`, or the pod's UID where the name is not known.
+    /// Its Kubernetes pod, `NAMESPACE/NAME`, or the pod's UID if the name is unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub pod: String,
     /// Full id of its container.
@@ -18,13 +18,16 @@ pub struct Place {
     /// Path of its cgroup.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cgroup: String,
+    /// The file that holds the innermost CPU limit of its cgroups: `cpu.max`, or `cpu.cfs_quota_us` of version 1.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cpu_limit: String,
     /// CPUs that it may run on, such as `0-3,8`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cpus: String,
 }
 
 impl Place {
-    /// The pod, the container or the unit, whichever says most: what a person asks for.
+    /// The pod, else the container, else the unit.
     #[must_use]
     pub fn owner(&self) -> Option<String> {
         let short = |id: &str| id.chars().take(12).collect::<String>();
@@ -38,7 +41,7 @@ impl Place {
         }
     }
 
-    /// The PID with what is known of the place, such as `PID 7, fluent-bit.service, CPUs 0-3`.
+    /// PID, owner and CPUs, such as `PID 7, fluent-bit.service, CPUs 0-3`.
     #[must_use]
     pub fn describe(&self, pid: u32) -> String {
         let owner = self.owner().map(|owner| format!(", {owner}")).unwrap_or_default();
@@ -48,13 +51,13 @@ impl Place {
     }
 }
 
-/// What one task took of a chain's time.
+/// Time of a chain that one task took.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Loss {
-    /// Its process, when it is one.
+    /// Its process, if known.
     pub pid: Option<u32>,
     /// Its name.
     pub comm: String,
-    /// How much, in seconds, in all.
+    /// In total.
     pub seconds: f64,
 }

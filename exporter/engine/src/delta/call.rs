@@ -1,4 +1,4 @@
-//! Calls of one op between two snapshots. Histograms are compared when somebody asks: most windows of most ops are healthy.
+//! Calls of one op between two snapshots. Histogram deltas are computed on demand: most windows of most ops are healthy.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::op::OpId;
@@ -6,54 +6,51 @@ use gpucause_abi::record::REASONS;
 use gpucause_abi::snapshot::{CallKind, CallSnapshot, ProcessSnapshot, StallSnapshot};
 
 use super::{Values, entry};
-use crate::past::{Before, CallBefore};
+use crate::baseline::{CallBaseline, ProcessBaseline};
 
-/// Calls of one op.
 #[derive(Debug)]
 pub(crate) struct CallDelta<'a> {
     pub(crate) op: OpId,
     pub(crate) cold: bool,
-    /// Whether they were made within other traced calls.
+    /// Whether they were made inside other traced calls.
     pub(crate) nested: bool,
-    /// What they took together.
+    /// Total time.
     pub(crate) sum: Nanos,
-    /// Where they are in the accounts.
+    /// Index in the snapshot.
     index: usize,
-    before: Option<&'a CallBefore>,
+    baseline: Option<&'a CallBaseline>,
     now: &'a CallSnapshot,
-    process_before: Option<&'a Before>,
+    process_baseline: Option<&'a ProcessBaseline>,
     process: &'a ProcessSnapshot,
 }
 
 impl<'a> CallDelta<'a> {
-    /// The calls at this position of `process`; nothing when there were none.
+    /// The calls at this index of `process`; `None` without calls.
     pub(super) fn of(
-        process_before: Option<&'a Before>,
+        process_baseline: Option<&'a ProcessBaseline>,
         process: &'a ProcessSnapshot,
         index: usize,
         now: &'a CallSnapshot,
     ) -> Option<Self> {
         let (op, cold, nested) = now.kind();
-        let same = |other: &CallBefore| other.kind == now.kind();
-        let before = process_before.and_then(|before| entry(&before.calls, index, same));
-        let sum_before = before.map_or(Nanos(0), |before| before.durations.sum);
-        // No call takes no time.
-        if now.durations.sum == sum_before {
+        let same = |other: &CallBaseline| other.kind == now.kind();
+        let baseline = process_baseline.and_then(|baseline| entry(&baseline.calls, index, same));
+        let sum_baseline = baseline.map_or(Nanos(0), |baseline| baseline.durations.sum);
+        // Every call takes time.
+        if now.durations.sum == sum_baseline {
             return None;
         }
-        let sum = now.durations.sum.less(sum_before);
-        Some(Self { op, cold, nested, sum, index, before, now, process_before, process })
+        let sum = now.durations.sum.less(sum_baseline);
+        Some(Self { op, cold, nested, sum, index, baseline, now, process_baseline, process })
     }
 
-    /// Which calls these are.
     pub(crate) const fn kind(&self) -> CallKind {
         (self.op, self.cold, self.nested)
     }
 
-    /// How many.
     pub(crate) fn count(&self) -> u64 {
-        let before = self.before.map_or(0, |before| before.durations.count());
-        self.now.durations.count().saturating_sub(before)
+        let baseline = self.baseline.map_or(0, |baseline| baseline.durations.count());
+        self.now.durations.count().saturating_sub(baseline)
     }
 
     /// Off-CPU time inside them, by reason.
@@ -64,21 +61,23 @@ impl<'a> CallDelta<'a> {
             stall.map_or([Nanos(0); REASONS], |stall| stall.offcpu)
         };
         let mut time = offcpu(&self.process.stalls);
-        let before = self.process_before.map(|before| offcpu(&before.stalls));
-        for (time, before) in time.iter_mut().zip(before.unwrap_or_default()) {
-            *time = time.less(before);
+        let baseline = self.process_baseline.map(|baseline| offcpu(&baseline.stalls));
+        for (time, baseline) in time.iter_mut().zip(baseline.unwrap_or_default()) {
+            *time = time.less(baseline);
         }
         time
     }
 
-    /// Puts all of them into `values`, in the place of what was there.
+    /// Sets `values` to the durations of all calls.
     pub(crate) fn durations_into(&self, values: &mut Values) {
-        values.set_since(self.before.map(|before| &before.durations), &self.now.durations);
+        values.set_since(self.baseline.map(|baseline| &baseline.durations), &self.now.durations);
     }
 
-    /// Puts those of them that were off the CPU at some time into `values`, in the place of what was there.
+    /// Sets `values` to the durations of calls that were off the CPU.
     pub(crate) fn stalled_into(&self, values: &mut Values) {
-        values
-            .set_since(self.before.and_then(|before| before.stalled.as_deref()), &self.now.stalled);
+        values.set_since(
+            self.baseline.and_then(|baseline| baseline.stalled.as_deref()),
+            &self.now.stalled,
+        );
     }
 }

@@ -1,50 +1,47 @@
-//! What threads did between two snapshots, those that ended meanwhile included.
+//! Activity of threads between two snapshots, including threads that ended.
 
 use gpucause_abi::snapshot::{DispatcherSnapshot, ProcessSnapshot, TimeAccount};
 use gpucause_abi::state::{Phase, State};
 use gpucause_abi::{Nanos, Tid};
 
-use crate::past::{Before, ThreadBefore};
+use crate::baseline::{ProcessBaseline, ThreadBaseline};
 
-/// By how much an account may be longer than the window before it is no account of the window: threads are not read at
-/// the same moment.
+/// An account may exceed the window by this factor, since threads are not read at the same time; beyond it is discarded.
 const JITTER: f64 = 1.25;
 
-/// Time of one thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ThreadDelta {
     pub(crate) tid: Tid,
-    /// Sum of `time`, at most the window.
+    /// Sum of `time`; at most the window.
     pub(crate) wall: Nanos,
     pub(crate) time: TimeAccount,
-    /// Time in launches so far: who feeds the GPU when nobody does at the moment.
+    /// Total time in launches so far: decides which thread feeds the GPU when none does in the window.
     pub(crate) fed: Nanos,
 }
 
 impl ThreadDelta {
-    /// Time in a state, over the phases that are asked for.
+    /// Time in a state, over the wanted phases.
     pub(crate) fn in_state(&self, state: State, wanted: impl Fn(Phase) -> bool) -> Nanos {
         let phases = Phase::ALL.iter().filter(|&&phase| wanted(phase));
         Nanos(phases.map(|&phase| self.time.at(phase, state).0).sum())
     }
 
-    /// Time in a phase, running or not.
     pub(crate) fn in_phase(&self, phase: Phase) -> Nanos {
         in_phase(&self.time, phase)
     }
 
-    /// Whether it handed work to the GPU.
+    /// Whether it launched work.
     pub(crate) fn feeds(&self) -> bool {
         launching(&self.time).0 > 0
     }
 
-    /// Time in which the GPU had this thread's work or was getting it: running, or waiting for the GPU.
+    /// Time running, or waiting for the GPU.
     pub(crate) fn worked(&self) -> Nanos {
         let running = self.in_state(State::Running, |phase| phase != Phase::Sync);
         Nanos(running.0 + self.in_phase(Phase::Sync).0)
     }
 
-    /// The account of a window, unless it cannot be one of it.
+    /// The account of a window; `None` if it is too long for it.
     pub(super) fn of(tid: Tid, time: TimeAccount, fed: Nanos, window: Nanos) -> Option<Self> {
         let wall = time.total();
         if wall.0 as f64 > window.0 as f64 * JITTER {
@@ -78,34 +75,34 @@ fn less(mut time: TimeAccount, earlier: &TimeAccount) -> TimeAccount {
     time
 }
 
-/// What the thread did since `before`; a thread with less time than that is another of the same number.
+/// Activity of the thread since `baseline`; one with less time than that is another thread with the same TID.
 pub(super) fn since(
-    before: Option<&ThreadBefore>,
+    baseline: Option<&ThreadBaseline>,
     now: &DispatcherSnapshot,
     window: Nanos,
 ) -> Option<ThreadDelta> {
-    let before = before.filter(|before| before.tid == now.tid && before.wall <= now.wall);
-    let time = before.map_or(now.time, |before| before.time.until(now.time));
+    let baseline = baseline.filter(|baseline| baseline.tid == now.tid && baseline.wall <= now.wall);
+    let time = baseline.map_or(now.time, |baseline| baseline.time.until(now.time));
     ThreadDelta::of(now.tid, time, launching(&now.time), window)
 }
 
-/// What the threads did that ended in the window: what the account of the process has beyond those that live. Of several
-/// only the sum is known; then it is their mean, so that no thread loses more than it had.
+/// Activity of the threads that ended in the window: the account of the process without the live threads. Only the sum over them is
+/// known, so their mean is used: no thread may lose more than its wall time.
 pub(super) fn ended(
-    before: Option<&Before>,
+    baseline: Option<&ProcessBaseline>,
     now: &ProcessSnapshot,
     live: &[ThreadDelta],
     window: Nanos,
 ) -> Option<ThreadDelta> {
-    let gone = |thread: &&ThreadBefore| now.dispatchers.iter().all(|t| t.tid != thread.tid);
-    let mut gone = before.into_iter().flat_map(|before| &before.threads).filter(gone);
-    let fed = |thread: &ThreadBefore| launching(&thread.time.whole());
+    let gone = |thread: &&ThreadBaseline| now.dispatchers.iter().all(|t| t.tid != thread.tid);
+    let mut gone = baseline.into_iter().flat_map(|baseline| &baseline.threads).filter(gone);
+    let fed = |thread: &ThreadBaseline| launching(&thread.time.unpacked());
     let last = gone.clone().max_by_key(|thread| fed(thread));
     if last.is_none() && now.ended.is_none() {
         return None;
     }
     let all = now.dispatcher_time;
-    let mut rest = before.map_or(all, |before| before.dispatcher_time.until(all));
+    let mut rest = baseline.map_or(all, |baseline| baseline.dispatcher_time.until(all));
     for thread in live {
         rest = less(rest, &thread.time);
     }

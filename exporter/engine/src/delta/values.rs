@@ -1,44 +1,42 @@
-//! Values that came between two copies of a histogram, ready to be judged: what is kept is packed, what is looked at more than
-//! once is not.
+//! The delta of two histograms as a plain array: snapshots keep histograms packed, evaluation reads slots many times.
 
 use std::ops::Range;
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{Histogram, SLOTS, quantile_of, slot_upper};
 
-/// The values.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
-    /// The largest: as for [`Histogram::since`], that of the last slot in use, and never more than the maximum of all.
+    /// As for [`Histogram::since`]: the upper bound of the last slot in use, at most the overall maximum.
     pub(crate) max: Nanos,
     pub(crate) sum: Nanos,
     pub(crate) count: u64,
-    /// By slot, zero outside of `used`; empty before anything is put there. No histogram has slots beyond [`SLOTS`].
+    /// By slot, zero outside `used`; empty until first set.
     counts: Vec<u64>,
-    /// From the first slot that has a count to the last.
+    /// From the first slot with a count to the last.
     used: Range<usize>,
 }
 
 impl Values {
-    /// What `now` has more than `before`; all of it when there is no before.
-    pub(crate) fn since(before: Option<&Histogram>, now: &Histogram) -> Self {
+    /// The increase from `before` to `now`; all of `now` without a `baseline`.
+    pub(crate) fn since(baseline: Option<&Histogram>, now: &Histogram) -> Self {
         let mut values = Self::default();
-        values.set_since(before, now);
+        values.set_since(baseline, now);
         values
     }
 
-    /// The same in the place of what was there: one op is looked at after the other, and none of them again.
-    pub(crate) fn set_since(&mut self, before: Option<&Histogram>, now: &Histogram) {
+    /// The same, reusing the array.
+    pub(crate) fn set_since(&mut self, baseline: Option<&Histogram>, now: &Histogram) {
         if let Some(used) = self.counts.get_mut(self.used.clone()) {
             used.fill(0);
         }
         if self.counts.len() < SLOTS {
             self.counts.resize(SLOTS, 0);
         }
-        let unchanged = |before: &&Histogram| before.slots.is_shared_with(&now.slots);
-        if let Some(before) = before.filter(unchanged) {
+        let unchanged = |baseline: &&Histogram| baseline.slots.is_shared_with(&now.slots);
+        if let Some(baseline) = baseline.filter(unchanged) {
             self.used = 0..0;
-            self.settle(Nanos(now.sum.0.saturating_sub(before.sum.0)), now.max);
+            self.finish(Nanos(now.sum.0.saturating_sub(baseline.sum.0)), now.max);
             return;
         }
         let counts = self.counts.as_mut_slice();
@@ -51,31 +49,31 @@ impl Values {
             }
         });
         self.used = first.min(end)..end;
-        let Some(before) = before else {
+        let Some(baseline) = baseline else {
             (self.max, self.sum, self.count) = (now.max, now.sum, now.count());
             return;
         };
-        before.slots.iter().for_each(|(slot, count)| {
+        baseline.slots.iter().for_each(|(slot, count)| {
             if let Some(now) = counts.get_mut(usize::from(slot)) {
                 *now = now.saturating_sub(count);
             }
         });
-        self.settle(Nanos(now.sum.0.saturating_sub(before.sum.0)), now.max);
+        self.finish(Nanos(now.sum.0.saturating_sub(baseline.sum.0)), now.max);
     }
 
-    /// What there is beside `part`, which is some of these values.
+    /// These values without `part` of them.
     pub(crate) fn without(&self, part: &Self) -> Self {
         let mut counts = self.counts.clone();
         for (count, taken) in counts.iter_mut().zip(&part.counts) {
             *count = count.saturating_sub(*taken);
         }
         let mut rest = Self { counts, used: self.used.clone(), ..Self::default() };
-        rest.settle(Nanos(self.sum.0.saturating_sub(part.sum.0)), self.max);
+        rest.finish(Nanos(self.sum.0.saturating_sub(part.sum.0)), self.max);
         rest
     }
 
-    /// Once the counts are known, none of them outside of what is in use.
-    fn settle(&mut self, sum: Nanos, most: Nanos) {
+    /// Derives the other fields from the counts within `used`.
+    fn finish(&mut self, sum: Nanos, most: Nanos) {
         let Range { start, end } = self.used.clone();
         let counts = self.counts.get(start..end).unwrap_or_default();
         let count = counts.iter().fold(0u64, |all, &count| all.saturating_add(count));
@@ -89,12 +87,12 @@ impl Values {
         (self.max, self.sum, self.count) = (max, sum, count);
     }
 
-    /// From the first slot that has a count to the last.
+    /// From the first slot with a count to the last.
     pub(crate) fn used(&self) -> Range<usize> {
         self.used.clone()
     }
 
-    /// Counts of consecutive slots, as far as they are in use.
+    /// Counts of consecutive slots, clipped to those in use.
     pub(crate) fn counts(&self, slots: Range<usize>) -> &[u64] {
         let (start, end) = (slots.start.max(self.used.start), slots.end.min(self.used.end));
         self.counts.get(start..end).unwrap_or_default()
@@ -124,7 +122,7 @@ mod tests {
         })
     }
 
-    fn is_told_alike(values: &Values, plain: &Histogram) -> Result<(), TestCaseError> {
+    fn has_the_same_values(values: &Values, plain: &Histogram) -> Result<(), TestCaseError> {
         prop_assert_eq!((values.max, values.sum), (plain.max, plain.sum));
         prop_assert_eq!(values.count, plain.count());
         let counts: Vec<_> = (0u16..544)
@@ -144,21 +142,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_are_those_of_the_packed_histograms_whatever_was_in_their_place(
+        fn values_equal_those_of_the_packed_histograms_when_the_array_is_reused(
             copies in prop::collection::vec((prop::option::of(histogram()), histogram()), 1..4),
         ) {
             let mut values = Values::default();
-            for (before, now) in &copies {
-                values.set_since(before.as_ref(), now);
-                let plain = before.as_ref().map_or_else(|| now.clone(), |b| now.since(b));
-                is_told_alike(&values, &plain)?;
+            for (baseline, now) in &copies {
+                values.set_since(baseline.as_ref(), now);
+                let plain = baseline.as_ref().map_or_else(|| now.clone(), |b| now.since(b));
+                has_the_same_values(&values, &plain)?;
             }
         }
 
         #[test]
-        fn what_is_beside_a_part_is_what_came_after_it(all in histogram(), part in histogram()) {
+        fn all_without_a_part_is_what_came_after_it(all in histogram(), part in histogram()) {
             let rest = Values::since(None, &all).without(&Values::since(None, &part));
-            is_told_alike(&rest, &all.since(&part))?;
+            has_the_same_values(&rest, &all.since(&part))?;
         }
     }
 }

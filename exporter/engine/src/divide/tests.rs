@@ -4,13 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::chain::Evidence;
-use crate::finding::Sentence;
+use crate::detection::Sentence;
 
-fn finding(cause: Cause, effect: Effect, tid: u32, taken: TimeAccount) -> Finding {
-    Finding {
+fn detection(cause: Cause, effect: Effect, tid: u32, taken: TimeAccount) -> Detection {
+    Detection {
         cause,
         effect,
-        subject: 0,
+        process: 0,
         tid: Some(Tid(tid)),
         culprit: None,
         explained: 1.0,
@@ -46,7 +46,7 @@ fn every_cause_has_one_place_in_the_order() {
 fn time_that_several_claim_is_the_first_ones_and_the_others_get_what_is_left() {
     let futex = State::Off(Reason::Futex);
     let threads = [thread(1, time(Phase::Host, futex, 1_000))];
-    let claim = |cause, ns| finding(cause, Effect::LaunchGap, 1, time(Phase::Host, futex, ns));
+    let claim = |cause, ns| detection(cause, Effect::LaunchGap, 1, time(Phase::Host, futex, ns));
     let mut found = vec![claim(Cause::DataloaderStarvation, 900), claim(Cause::LockWait, 700)];
     divide((&threads, Nanos(1_000)), &Settings::default(), &mut found);
     let taken: Vec<_> = found.iter().map(|own| (own.cause, own.taken.total().0)).collect();
@@ -58,7 +58,7 @@ fn time_that_several_claim_is_the_first_ones_and_the_others_get_what_is_left() {
 fn a_hang_goes_first_and_a_cause_that_is_left_with_nothing_is_not_named() {
     let futex = State::Off(Reason::Futex);
     let threads = [thread(1, time(Phase::Launch, futex, 1_000))];
-    let claim = |effect| finding(Cause::LockWait, effect, 1, time(Phase::Launch, futex, 1_000));
+    let claim = |effect| detection(Cause::LockWait, effect, 1, time(Phase::Launch, futex, 1_000));
     let mut found = vec![claim(Effect::LaunchTail), claim(Effect::Hang)];
     divide((&threads, Nanos(1_000)), &Settings::default(), &mut found);
     assert_eq!(found.iter().map(|own| own.effect).collect::<Vec<_>>(), [Effect::Hang]);
@@ -66,10 +66,10 @@ fn a_hang_goes_first_and_a_cause_that_is_left_with_nothing_is_not_named() {
 
 #[test]
 fn causes_of_effects_that_are_measured_apart_have_shares_of_both_together() {
-    let launch = |cause, state, size| Finding {
+    let launch = |cause, state, size| Detection {
         size: Nanos(size),
         explained: 0.8,
-        ..finding(cause, Effect::LaunchTail, 1, time(Phase::Launch, state, 500))
+        ..detection(cause, Effect::LaunchTail, 1, time(Phase::Launch, state, 500))
     };
     let mut found = vec![
         launch(Cause::CpuPreemption, State::Off(Reason::Preempted), 1_000),
@@ -92,12 +92,12 @@ fn account() -> impl Strategy<Value = TimeAccount> {
     )
 }
 
-fn findings() -> impl Strategy<Value = Vec<Finding>> {
+fn detections() -> impl Strategy<Value = Vec<Detection>> {
     let one = (0..Cause::ALL.len(), 0..Effect::ALL.len(), 0..3u32, account(), 0..4u64, 0.0..1.5f64);
-    let one = one.prop_map(|(cause, effect, tid, taken, size, explained)| Finding {
+    let one = one.prop_map(|(cause, effect, tid, taken, size, explained)| Detection {
         size: Nanos(size * 1_000_000_000),
         explained,
-        ..finding(Cause::ALL[cause], Effect::ALL[effect], tid, taken)
+        ..detection(Cause::ALL[cause], Effect::ALL[effect], tid, taken)
     });
     prop::collection::vec(one, 0..8)
 }
@@ -106,7 +106,7 @@ proptest! {
     #[test]
     fn no_time_is_charged_twice_and_shares_of_an_effect_add_up_to_at_most_one(
         times in prop::collection::vec(account(), 1..3),
-        mut found in findings(),
+        mut found in detections(),
     ) {
         let threads: Vec<_> = (0..).zip(times).map(|(tid, time)| thread(tid, time)).collect();
         let wall = threads.iter().map(|thread| thread.wall).max().unwrap();

@@ -1,28 +1,28 @@
-//! Time between launches that a feeding thread was off the CPU for, waiting for the GPU apart.
+//! Time between launches for which a GPU-feeding thread was off the CPU, except waiting for the GPU.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::state::{Reason, State};
 
 use super::{Measured, Phases, own_waits, ratio, total};
-use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
+use crate::context::Process;
 use crate::delta::{Delta, ThreadDelta};
 use crate::settings::Settings;
 
-/// Threads of a process that are looked at, those first that launched most.
-const THREADS: usize = 4;
+/// Threads per process that are evaluated, by time in launches.
+const MAX_THREADS: usize = 4;
 
-/// Off-CPU time of a thread for a reason, between launches; of a wait for the GPU the part that is lost.
+/// Off-CPU time of a thread for a reason between launches, including the lost part of synchronisation.
 fn between_launches(thread: &ThreadDelta, reason: Reason) -> Nanos {
     thread.in_state(State::Off(reason), |phase| Phases::BetweenLaunches.contain_wait(phase, reason))
 }
 
-/// Gaps of each thread that feeds: one that idles must not hide another that is kept from its work.
-pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measured> {
-    let delta = &subject.short;
+/// Gaps per GPU-feeding thread: an idle thread must not hide one that is blocked.
+pub(super) fn measure(process: &Process<'_>, settings: &Settings) -> Vec<Measured> {
+    let delta = &process.short;
     let mut feeders: Vec<_> = delta.feeders().collect();
     feeders.sort_by_key(|thread| std::cmp::Reverse(thread.fed));
-    let gaps = feeders.into_iter().take(THREADS);
+    let gaps = feeders.into_iter().take(MAX_THREADS);
     gaps.filter_map(|thread| gap(delta, thread, settings)).collect()
 }
 

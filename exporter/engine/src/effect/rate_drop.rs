@@ -1,24 +1,23 @@
-//! Fewer launches than the process used to make.
+//! Fewer launches than usual for the process.
 //!
-//! The excess is the part of the window in which the usual rate would have left nothing to do: had the thread lost that
-//! much time and worked as before for the rest, it would have launched as many as it did. Off-CPU time counts as far as it is
-//! more than usual. Where launches were watched for part of the window only, nothing is said.
+//! The excess is the part of the window that the thread must have lost if it launched at the usual rate for the rest. Off-CPU time
+//! counts as far as it exceeds the usual. Not measured when launches were observed for only part of the window.
 
 use gpucause_abi::state::State;
 
 use super::{Measured, Phases, own_waits, ratio};
-use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
+use crate::context::Process;
 use crate::history::History;
 use crate::settings::Settings;
 
 pub(super) fn measure(
-    subject: &Subject<'_>,
+    process: &Process<'_>,
     history: &History,
     settings: &Settings,
 ) -> Option<Measured> {
     let usual = history.usual_launch_rate()?;
-    let delta = &subject.short;
+    let delta = &process.short;
     if !delta.saw_launches() {
         return None;
     }

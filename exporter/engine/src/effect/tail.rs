@@ -1,8 +1,8 @@
-//! Calls that take far longer than the others of their kind.
+//! Calls that are far slower than the others of their op.
 //!
-//! Excess is what calls took beyond the median, added up over all that were slow. Off-CPU time explains the excess of calls
-//! that were off the CPU and of no others: these are counted apart in the kernel. What calls that were off the CPU and yet
-//! not slow can have spent so is taken off. First launches of a kernel are left out.
+//! The excess is the time beyond the median, summed over slow calls. Off-CPU time explains the excess only of calls that were off the
+//! CPU, which the kernel side keeps in a histogram of their own. The off-CPU time that calls which were not slow can have had is
+//! subtracted. First launches of a kernel are excluded.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{slot_lower, slot_of, slot_upper};
@@ -10,31 +10,30 @@ use gpucause_abi::op::{Class, OpId};
 use gpucause_abi::record::REASONS;
 
 use super::{Measured, Phases, ratio, total};
-use crate::case::Subject;
 use crate::chain::{Effect, Evidence};
+use crate::context::Process;
 use crate::delta::{CallDelta, Delta, Values};
 use crate::settings::Settings;
 
-/// Share of the excess that must be off the CPU where fewer than one call in a hundred are slow.
-const OFF_CPU: f64 = 0.5;
-/// How many times the median a call takes at least that counts as slow.
-const SLOW: u64 = 4;
+/// Share of the excess that must be off the CPU if fewer than one call in a hundred is slow.
+const MIN_OFF_CPU: f64 = 0.5;
+/// A call is slow from this multiple of the median.
+const SLOW_FACTOR: u64 = 4;
 
-/// Tails of launches, copies and allocations; of each the op with the largest excess.
-pub(super) fn measure(subject: &Subject<'_>, settings: &Settings) -> Vec<Measured> {
-    let mut room = Room::default();
+/// Tails of launches, copies and allocations: for each the op with the largest excess.
+pub(super) fn measure(process: &Process<'_>, settings: &Settings) -> Vec<Measured> {
+    let mut buffers = Buffers::default();
     [Effect::LaunchTail, Effect::CopyTail, Effect::AllocTail]
         .into_iter()
         .filter_map(|effect| {
-            let short = worst(&subject.short, None, effect, settings, &mut room);
-            let latest = Some(&subject.short);
-            short.or_else(|| worst(&subject.long, latest, effect, settings, &mut room))
+            let short = worst(&process.short, None, effect, settings, &mut buffers);
+            let latest = Some(&process.short);
+            short.or_else(|| worst(&process.long, latest, effect, settings, &mut buffers))
         })
         .collect()
 }
 
-/// What a tail of this op is, if it is any. Launches of graphs take as long as the graphs are large, so that a spread among
-/// them means nothing.
+/// The effect of a tail of this op. Graph launches have none: their duration depends on the size of the graph.
 fn effect_of(id: OpId, class: Class, settings: &Settings) -> Option<Effect> {
     match class {
         Class::Graph => None,
@@ -45,13 +44,13 @@ fn effect_of(id: OpId, class: Class, settings: &Settings) -> Option<Effect> {
     }
 }
 
-/// Calls of the ops that are looked at, one op in the place of another.
+/// Buffers for histograms, reused for each op.
 #[derive(Default)]
-struct Room {
-    /// Of the op that is being looked at.
+struct Buffers {
+    /// Of the current op.
     durations: Values,
     stalled: Values,
-    /// Of the worst so far.
+    /// Durations of the worst op so far.
     worst: Values,
 }
 
@@ -60,26 +59,26 @@ struct Tail<'d, 'a> {
     call: &'d CallDelta<'a>,
     p50: Nanos,
     p99: Nanos,
-    /// Whether it is one by its quantiles; else only the time off the CPU can make it one.
+    /// Whether the quantiles alone make it a tail; else off-CPU time must.
     spreads: bool,
     slow_from: Nanos,
     slow_calls: u64,
     excess: Nanos,
-    /// Off-CPU time in the slow calls, once somebody had to know.
+    /// Off-CPU time in the slow calls, computed on first use.
     offcpu: Option<[Nanos; REASONS]>,
 }
 
-/// The worst tail of a window; of a longer one among the ops that had calls in the `latest`, a slow one too, but too few to
-/// judge them on. Of two that are as bad it is the last.
+/// The worst tail of a window, the last of equal ones. In the long window only ops count that had a slow call in the `latest`, but
+/// fewer than `min_calls` calls.
 ///
-/// Ops are looked at in the order of the time that they took. No tail has a larger excess than that, so that those after the
-/// first few need no look; and only of the worst it matters how much of it was off the CPU.
+/// Ops are evaluated by decreasing total time, an upper bound of the excess, so that the search can stop early. Off-CPU time is
+/// computed only where it decides, and for the worst.
 fn worst(
     delta: &Delta<'_>,
     latest: Option<&Delta<'_>>,
     effect: Effect,
     settings: &Settings,
-    room: &mut Room,
+    buffers: &mut Buffers,
 ) -> Option<Measured> {
     let mut calls: Vec<_> = delta.calls().iter().enumerate().collect();
     calls.retain(|(_, call)| {
@@ -99,26 +98,27 @@ fn worst(
         if latest.is_some_and(|latest| !is_rare(latest, call, settings)) {
             continue;
         }
-        let Some(mut tail) = Tail::of(call, settings, &mut room.durations) else { continue };
+        let Some(mut tail) = Tail::of(call, settings, &mut buffers.durations) else { continue };
         if least > Some((tail.excess, index)) || !tail.may_count(delta, effect, settings) {
             continue;
         }
-        if latest.is_some_and(|latest| !is_slow_in(latest, call, tail.slow_from, &mut room.stalled))
+        if latest
+            .is_some_and(|latest| !is_slow_in(latest, call, tail.slow_from, &mut buffers.stalled))
         {
             continue;
         }
         if !tail.spreads {
-            let offcpu = tail.offcpu(&room.durations, &mut room.stalled);
-            if ratio(total(offcpu.into_iter()), tail.excess) < OFF_CPU {
+            let offcpu = tail.offcpu(&buffers.durations, &mut buffers.stalled);
+            if ratio(total(offcpu.into_iter()), tail.excess) < MIN_OFF_CPU {
                 continue;
             }
         }
-        std::mem::swap(&mut room.durations, &mut room.worst);
+        std::mem::swap(&mut buffers.durations, &mut buffers.worst);
         worst = Some((index, tail));
     }
     let (_, mut tail) = worst?;
     let class = tail.call.op.op()?.class;
-    let offcpu = tail.offcpu(&room.worst, &mut room.stalled);
+    let offcpu = tail.offcpu(&buffers.worst, &mut buffers.stalled);
     Some(Measured {
         effect,
         excess: tail.excess,
@@ -135,7 +135,7 @@ fn same_in<'d, 'a>(delta: &'d Delta<'a>, call: &CallDelta<'_>) -> Option<&'d Cal
     delta.calls().iter().find(|other| other.kind() == call.kind())
 }
 
-/// Whether there were such calls in the latest window, but too few to judge them on.
+/// Whether the latest window had such calls, but fewer than `min_calls`.
 fn is_rare(latest: &Delta<'_>, call: &CallDelta<'_>, settings: &Settings) -> bool {
     same_in(latest, call).is_some_and(|now| now.count() < settings.min_calls)
 }
@@ -153,23 +153,23 @@ fn is_slow_in(
 }
 
 impl<'d, 'a> Tail<'d, 'a> {
-    /// What would be the tail of these calls, whose durations are put in `durations`; `None` when there is no telling.
+    /// The tail of these calls, whose durations are read into `durations`.
     fn of(call: &'d CallDelta<'a>, settings: &Settings, durations: &mut Values) -> Option<Self> {
         call.durations_into(durations);
         let (p50, p99) = (durations.quantile(0.5)?, durations.quantile(0.99)?);
         let spreads = ratio(p99, p50) >= settings.min_spread
             && p99.as_secs_f64() >= settings.min_launch_p99_seconds;
-        let slow_from = Nanos(p50.0.saturating_mul(SLOW));
+        let slow_from = Nanos(p50.0.saturating_mul(SLOW_FACTOR));
         let (slow_calls, excess) = beyond(durations, p50, slow_from);
         Some(Self { call, p50, p99, spreads, slow_from, slow_calls, excess, offcpu: None })
     }
 
-    /// Whether it is a tail, or one if it was off the CPU: most of all windows end here.
+    /// Whether it is a tail, provided that the off-CPU time suffices. Rejects most windows.
     fn may_count(&self, delta: &Delta<'_>, effect: Effect, settings: &Settings) -> bool {
         self.spreads || (effect == Effect::LaunchTail && is_heavy(delta, self.excess, settings))
     }
 
-    /// Off-CPU time in the slow ones of the calls, which took `durations`.
+    /// Off-CPU time in the slow calls.
     fn offcpu(&mut self, durations: &Values, stalled: &mut Values) -> [Nanos; REASONS] {
         *self.offcpu.get_or_insert_with(|| {
             self.call.stalled_into(stalled);
@@ -193,14 +193,13 @@ impl<'d, 'a> Tail<'d, 'a> {
     }
 }
 
-/// Whether slow calls cost the share of severity medium. A launch of a few microseconds is rarely in the midst when a time slice
-/// ends, but then waits for thousands of its kind: fewer than one in a hundred are a tail too when that time was off the CPU.
+/// Whether slow calls cost at least severity medium. A time slice rarely ends within a launch of a few microseconds, but then the
+/// launch waits for thousands of its duration: fewer than one in a hundred are a tail, too, if they were off the CPU.
 fn is_heavy(delta: &Delta<'_>, excess: Nanos, settings: &Settings) -> bool {
     ratio(excess, delta.wall) >= settings.severities.medium
 }
 
-/// Calls of at least `slow_from`, and what they took beyond `usual`, by the middle of their slots and not more than the sum
-/// allows.
+/// Number of calls of at least `slow_from`, and their time beyond `usual`, estimated from slot centres and bounded by the sum.
 fn beyond(durations: &Values, usual: Nanos, slow_from: Nanos) -> (u64, Nanos) {
     let (mut count, mut excess) = (0u64, 0u64);
     let first = first_from(slow_from).max(durations.used().start);
@@ -215,14 +214,14 @@ fn beyond(durations: &Values, usual: Nanos, slow_from: Nanos) -> (u64, Nanos) {
     (count, Nanos(excess.min(durations.sum.0)))
 }
 
-/// The first slot whose values are at least so long.
+/// The first slot whose values are all at least `bound`.
 fn first_from(bound: Nanos) -> usize {
     let slot = slot_of(bound);
     if slot_lower(slot) < bound { slot + 1 } else { slot }
 }
 
-/// Off-CPU time, of all that these calls had, of those that were slow: not more than their excess, and without what the
-/// others that were off the CPU took beyond a call that was not.
+/// The part of the calls' off-CPU time that was in slow calls: at most their excess, and without the time that fast calls which were
+/// off the CPU took beyond those which were not.
 fn in_slow_calls(
     offcpu: [Nanos; REASONS],
     (durations, stalled): (&Values, &Values),

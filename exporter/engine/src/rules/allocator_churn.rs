@@ -1,26 +1,26 @@
-//! Device memory is taken and given back all the time, at a steady rate or because there is too little of it in one piece:
-//! an allocation fails, what is cached is given back, and it is tried again. Each such call may wait for the GPU.
+//! Device memory is allocated and freed all the time: at a steady rate, or because of fragmentation, when an allocation fails,
+//! cached memory is freed and the allocation is retried. Each such call may wait for the GPU.
 
 use gpucause_abi::op::Class;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 
-use super::{Declaration, Rule, Window};
-use crate::case::Scene;
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Effect, Evidence};
+use crate::context::Context;
 use crate::delta::ThreadDelta;
+use crate::detection::{Detection, SelfInflicted};
 use crate::divide::{Span, part};
 use crate::effect::{Phases, ratio};
-use crate::finding::{Finding, OwnDoing};
 
-/// Calls a second from which on it is churn.
-const RATE: f64 = 20.0;
-/// Failed allocations over several looks from which on there is too little memory in one piece.
-const REFUSALS: u64 = 2;
+/// Least calls a second for churn.
+const MIN_RATE: f64 = 20.0;
+/// Least failed allocations in the long window for fragmentation.
+const MIN_FAILED: u64 = 2;
 
 pub(super) struct AllocatorChurn;
 
-/// Time in calls that take or give back, without what was lost in them to other causes.
+/// Time in allocations and frees, without what other causes took in them.
 fn claim(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     let foreign = [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault];
     let is_foreign = |state| foreign.iter().any(|&reason| state == State::Off(reason));
@@ -36,15 +36,13 @@ impl Rule for AllocatorChurn {
                 "gpucause_dispatcher_seconds_total",
                 "gpucause_cuda_call_errors_total",
             ],
-            window: Window::Looks,
-            needs: "20 calls a second that take or give back device memory, or two allocations that fail for lack of it, over several \
-                    looks, of the share of severity low",
+            needs: "20 device memory allocations and frees a second, or two failed allocations, over several ticks, in time of severity low",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index)?;
-        let (delta, settings) = (&subject.short, scene.settings);
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index)?;
+        let (delta, settings) = (&process.short, context.settings);
         let rule = settings.rule(Cause::AllocatorChurn);
         let calls = |delta: &crate::delta::Delta<'_>| {
             delta.count(Class::Alloc, |_| true).saturating_add(delta.count(Class::Free, |_| true))
@@ -55,16 +53,16 @@ impl Rule for AllocatorChurn {
         let rate = per_second(delta);
         let freed = delta.count(Class::Free, |_| true);
         let thread = delta.victim(|thread| thread.in_phase(Phase::Alloc))?;
-        let own = claim(&subject.span(), thread, Phases::Feeding).total();
+        let own = claim(&process.span(), thread, Phases::Feeding).total();
         let lost_share = ratio(own, thread.wall);
         let size = thread.in_phase(Phase::Alloc);
         let explained = ratio(own, size);
         let least = rule.min_lost_share.unwrap_or(settings.severities.low);
         let (refused, refused_of_late) =
-            (delta.refused_allocations(), subject.long.refused_allocations());
-        // A program that starts takes memory, and gives none back. One that tries how much there is fails once.
-        let under_pressure = refused > 0 && refused_of_late >= REFUSALS;
-        let lasts = under_pressure || (rate >= RATE && per_second(&subject.long) >= RATE);
+            (delta.refused_allocations(), process.long.refused_allocations());
+        // A program that starts allocates without freeing. One that probes for free memory fails once.
+        let under_pressure = refused > 0 && refused_of_late >= MIN_FAILED;
+        let lasts = under_pressure || (rate >= MIN_RATE && per_second(&process.long) >= MIN_RATE);
         if !lasts || freed < calls(delta) / 4 || lost_share < least {
             return None;
         }
@@ -76,7 +74,7 @@ impl Rule for AllocatorChurn {
             .with("frees", freed as f64)
             .with("calls_per_second", rate)
             .with("allocated_bytes", delta.allocated() as f64)
-            .with("live_bytes", subject.now.memory.live() as f64)
+            .with("live_bytes", process.now.memory.live() as f64)
             .with("lost_share", lost_share)
             .with("explained_share", explained);
         let evidence = if under_pressure {
@@ -84,29 +82,28 @@ impl Rule for AllocatorChurn {
         } else {
             evidence
         };
-        let doing = OwnDoing {
+        let doing = SelfInflicted {
             cause: Cause::AllocatorChurn,
             effect: Effect::AllocTail,
             explained,
             size,
             claim,
-            at_any_time: true,
+            claims_earlier: true,
             lost_share,
             mechanism: if under_pressure {
-                "gives cached device memory back when an allocation fails, and tries again"
+                "frees cached device memory after a failed allocation and retries"
             } else {
-                "takes and gives back device memory"
+                "allocates and frees device memory"
             },
-            sentence: "{comm} takes and gives back device memory {calls_per_second|count} times a second \
-                        ({allocations|count} allocations and {frees|count} frees of late, {allocated_bytes|bytes}), which \
-                        costs {lost_share|percent} of its time.[ {refused_allocations|count} allocations failed for lack of \
-                        memory in one piece.]",
+            sentence: "{comm} allocates or frees device memory {calls_per_second|count} times a second ({allocations|count} \
+                        allocations and {frees|count} frees, {allocated_bytes|bytes}), which takes {lost_share|percent} of its \
+                        time.[ {refused_allocations|count} allocations failed because no free block was large enough.]",
             fix: if under_pressure {
-                "Leave more device memory free or make what is cached fit: smaller batches, buffers of fewer sizes, PyTorch's expandable_segments:True, no second process on the GPU."
+                "Leave more device memory free or reduce fragmentation: smaller batches, fewer buffer sizes, PyTorch's expandable_segments:True, no second process on the GPU."
             } else {
-                "Use a caching or pooled allocator (cudaMallocAsync, PyTorch's without PYTORCH_NO_CUDA_MEMORY_CACHING), allocate before the loop, and leave empty_cache out of it."
+                "Use a caching or pooled allocator (cudaMallocAsync, PyTorch's without PYTORCH_NO_CUDA_MEMORY_CACHING), allocate before the loop, and do not call empty_cache in it."
             },
         };
-        Some(doing.told(index, (subject, thread), evidence))
+        Some(doing.into_detection(index, (process, thread), evidence))
     }
 }

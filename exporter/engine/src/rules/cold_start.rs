@@ -1,19 +1,19 @@
-//! Kernels are launched for the first time, and loaded for that, long after the program has started.
+//! Kernels are launched for the first time, which loads them, long after the start of the program.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::op::Class;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 
-use super::{Declaration, Rule, Window};
-use crate::case::Scene;
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Effect, Evidence};
+use crate::context::Context;
 use crate::delta::{CallDelta, Delta, ThreadDelta};
+use crate::detection::{Detection, SelfInflicted};
 use crate::divide::Span;
 use crate::effect::{Phases, ratio, total};
-use crate::finding::{Finding, OwnDoing};
 
-/// First launches that are needed, over the last looks: a single one is no pattern.
+/// Least first launches in the long window: a single one is no pattern.
 const MIN_COLD: u64 = 3;
 
 pub(super) struct ColdStart;
@@ -23,7 +23,7 @@ fn first_launches<'s, 'a>(delta: &'s Delta<'a>) -> impl Iterator<Item = &'s Call
     launches.filter(|c| c.op.op().is_some_and(|op| op.class == Class::Launch))
 }
 
-/// What first launches took of the time in launches, by what the thread was in them.
+/// First launches' part of the time in launches, by state.
 fn claim(span: &Span<'_, '_>, _: &ThreadDelta, _: Phases) -> TimeAccount {
     let mut claim = TimeAccount::default();
     let states = &mut claim.0[Phase::Launch as usize];
@@ -39,7 +39,7 @@ fn claim(span: &Span<'_, '_>, _: &ThreadDelta, _: Phases) -> TimeAccount {
     claim
 }
 
-/// First launches, and the time they took.
+/// Number and total time of first launches.
 fn cold(delta: &Delta<'_>) -> (u64, Nanos) {
     first_launches(delta).fold((0, Nanos(0)), |(calls, time), call| {
         (calls.saturating_add(call.count()), Nanos(time.0.saturating_add(call.sum.0)))
@@ -51,20 +51,19 @@ impl Rule for ColdStart {
         Declaration {
             cause: Cause::ColdStart,
             reads: &["gpucause_cuda_call_duration_seconds"],
-            window: Window::Looks,
-            needs: "three first launches of late, and first launches take time of the share of severity medium",
+            needs: "three first launches over several ticks, and time in first launches of severity medium",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index)?;
-        let settings = scene.settings;
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index)?;
+        let settings = context.settings;
         let rule = settings.rule(Cause::ColdStart);
-        let (launches, took) = cold(&subject.short);
-        let thread = subject.short.victim(|thread| thread.in_phase(Phase::Launch))?;
+        let (launches, took) = cold(&process.short);
+        let thread = process.short.victim(|thread| thread.in_phase(Phase::Launch))?;
         let lost_share = ratio(took, thread.wall).min(1.0);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
-        if launches == 0 || lost_share < least || cold(&subject.long).0 < MIN_COLD {
+        if launches == 0 || lost_share < least || cold(&process.long).0 < MIN_COLD {
             return None;
         }
         let size = thread.in_phase(Phase::Launch);
@@ -76,23 +75,23 @@ impl Rule for ColdStart {
             .with("first_launches", launches as f64)
             .with("first_launches_seconds", took.as_secs_f64())
             .with("first_launch_mean_seconds", took.as_secs_f64() / launches as f64)
-            .with("kernels", subject.now.kernels.len() as f64)
+            .with("kernels", process.now.kernels.len() as f64)
             .with("lost_share", lost_share)
             .with("explained_share", explained);
-        let doing = OwnDoing {
+        let doing = SelfInflicted {
             cause: Cause::ColdStart,
             effect: Effect::LaunchTail,
             explained,
             size,
             claim,
-            at_any_time: true,
+            claims_earlier: true,
             lost_share,
             mechanism: "loads kernels at their first launch",
-            sentence: "{comm} launched {first_launches|count} kernels for the first time, which took \
-                        {first_launches_seconds|seconds}, {first_launch_mean_seconds|seconds} each: a first launch loads the \
-                        kernel. That is {explained_share|percent} of its time in launches.",
+            sentence: "{comm} launched {first_launches|count} kernels for the first time, which loads them: \
+                        {first_launches_seconds|seconds} in total, {first_launch_mean_seconds|seconds} each, \
+                        {explained_share|percent} of its time in launches.",
             fix: "Warm up before serving: run each shape once, or set CUDA_MODULE_LOADING=EAGER; keep compiled kernels in a cache across restarts.",
         };
-        Some(doing.told(index, (subject, thread), evidence))
+        Some(doing.into_detection(index, (process, thread), evidence))
     }
 }

@@ -1,16 +1,16 @@
-//! Another task had the CPU while the victim could have run, and took it from it.
+//! Another task preempted the victim.
 
 use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::Reason;
 
 use super::share::{Share, best, lost, lost_part};
-use super::{Declaration, Rule, Window};
-use crate::case::{Scene, Subject};
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Effect, Step};
+use crate::context::{Context, Process};
 use crate::delta::{NO_CPU, ThreadDelta};
+use crate::detection::{Detection, Sentence, culprit_of, name_of};
 use crate::divide::Span;
 use crate::effect::{Phases, ratio, total};
-use crate::finding::{Finding, Sentence, culprit_of, name_of};
 
 pub(super) struct CpuPreemption;
 
@@ -23,87 +23,100 @@ impl Rule for CpuPreemption {
                 "gpucause_dispatcher_seconds_total",
                 "gpucause_preempted_by_seconds_total",
             ],
-            window: Window::Looks,
-            needs: "time preempted or queued behind others, most of it preempted, is part of an effect",
+            needs: "time preempted or in the run queue, mostly preempted, is part of an effect",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index)?;
-        let share = without_cpu(scene, subject, Cause::CpuPreemption)?;
-        (!was_queued(subject, &share)).then(|| finding(Cause::CpuPreemption, scene, index, &share))
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index)?;
+        let share = without_cpu(context, process, Cause::CpuPreemption)?;
+        (!was_queued(process, &share))
+            .then(|| detection(Cause::CpuPreemption, context, index, &share))
     }
 }
 
-/// Whether the thread was kept waiting for a CPU for longer than it was preempted. One look is too short to tell: a slice of the
-/// scheduler more or less would make it another cause.
-pub(super) fn was_queued(subject: &Subject<'_>, share: &Share<'_>) -> bool {
-    let thread = subject.long.thread(share.tid);
+/// Whether the thread waited in the run queue for longer than it was preempted. Decided over the long window: in a single one a time
+/// slice more or less would change the cause.
+pub(super) fn was_queued(process: &Process<'_>, share: &Share<'_>) -> bool {
+    let thread = process.long.thread(share.tid);
     let time = |reason| thread.map(|thread| lost(&thread, &[reason]));
     time(Reason::Runqueue) > time(Reason::Preempted)
 }
 
-/// What a thread lost by having no CPU.
+/// What a thread lost without a CPU.
 pub(super) fn claim(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     lost_part(thread, &NO_CPU)
 }
 
 /// The effect that having no CPU explains best.
 pub(super) fn without_cpu<'a>(
-    scene: &Scene<'_>,
-    subject: &'a Subject<'_>,
+    context: &Context<'_>,
+    process: &'a Process<'_>,
     cause: Cause,
 ) -> Option<Share<'a>> {
-    best(scene, subject, cause, |e| e.offcpu(&NO_CPU), |_, t| lost(t, &NO_CPU))
+    best(context, process, cause, |e| e.offcpu(&NO_CPU), |_, t| lost(t, &NO_CPU))
 }
 
-pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Share<'_>) -> Finding {
-    let subject = &scene.subjects[index];
-    let waits = subject.waits_of(share.tid, share.effect, &NO_CPU);
+pub(super) fn detection(
+    cause: Cause,
+    context: &Context<'_>,
+    index: usize,
+    share: &Share<'_>,
+) -> Detection {
+    let process = &context.processes[index];
+    let waits = process.waits_of(share.tid, share.effect, &NO_CPU);
     let all = total(waits.iter().map(|wait| wait.total));
     let worst = waits.iter().find(|wait| wait.tgid.is_some());
     let culprit_share = worst.map_or(0.0, |wait| ratio(wait.total, all));
-    let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+    let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let name = worst.map(|wait| wait.on.to_text()).unwrap_or_default();
     let evidence = share
         .evidence()
         .with("culprit_share", culprit_share)
-        .with("culprit_seconds", worst.map_or(0.0, |wait| wait.total.as_secs_f64()));
+        .with("culprit_seconds", worst.map_or(0.0, |wait| wait.total.as_secs_f64()))
+        .with("idle_share", ratio(total(waits.iter().filter(is_idle).map(|wait| wait.total)), all));
     let named = worst.filter(|_| culprit_share >= 0.5);
-    let what = if cause == Cause::CpuPreemption { "preempted" } else { "kept waiting for a CPU" };
+    let was_idle = named.is_none() && evidence.get("idle_share").is_some_and(|share| share >= 0.5);
+    let (name_of_cause, mechanism) = match cause {
+        Cause::CpuPreemption => ("Preemption", "preempted"),
+        _ => ("Waiting for a CPU", "kept waiting for a CPU"),
+    };
     let calls = match share.effect.effect {
-        Effect::CopyTail => "Copies",
-        Effect::AllocTail => "Allocations",
-        _ => "Launches",
+        Effect::CopyTail => "Copy",
+        Effect::AllocTail => "Allocation",
+        _ => "Launch",
     };
     let sentence = if named.is_some() {
-        "{culprit} had the CPU for {culprit_seconds|seconds} in which {comm} could have run: it was {what} for \
-         {explained_share|percent} of the time that is missing, and lost {lost_share|percent} of its time.\
-         [ {calls} take {p50_seconds|seconds} as a rule and {p99_seconds|seconds} in the slowest hundredth.]"
+        "{cause} explains {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of the last \
+         {window_seconds|seconds}). Top CPU competitor: {culprit}, {culprit_seconds|seconds}.\
+         [ {calls} latency: p50 {p50_seconds|seconds}, p99 {p99_seconds|seconds}.]"
+    } else if was_idle {
+        "{cause} explains {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of the last \
+         {window_seconds|seconds}). The CPU was idle for {idle_share|percent} of it: the wakeup itself took long."
     } else {
-        "{comm} was {what} by many tasks[ ({first} had the CPU for {culprit_share|percent} of that)], for \
-         {explained_share|percent} of the time that is missing, and lost \
-         {lost_share|percent} of its time."
+        "{cause} explains {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of the last \
+         {window_seconds|seconds}), caused by many tasks[; top CPU competitor: {first}, {culprit_share|percent} of it]."
     };
-    let names = [("culprit", &*name), ("comm", &*comm), ("what", what), ("calls", calls)];
+    let names = [("culprit", &*name), ("comm", &*comm), ("cause", name_of_cause), ("calls", calls)];
     let sentence = Sentence::new(sentence, names).and("first", worst.map(|_| &*name));
-    let from = named.map_or_else(|| "other tasks".to_owned(), |wait| wait.on.to_text());
-    Finding {
+    let others = if was_idle { "idle CPU" } else { "other tasks" };
+    let from = named.map_or_else(|| others.to_owned(), |wait| wait.on.to_text());
+    Detection {
         cause,
         effect: share.effect.effect,
-        subject: index,
+        process: index,
         tid: Some(share.tid),
         culprit: named.and_then(culprit_of),
         explained: share.explained,
         size: share.effect.excess,
-        taken: share.taken(subject, claim).into(),
+        taken: share.taken(process, claim).into(),
         claim: Some((claim, share.effect.phases)),
         lost_share: share.lost_share,
         path: vec![
             Step {
                 from,
                 to: victim.clone(),
-                mechanism: what.into(),
+                mechanism: mechanism.into(),
                 seconds: named.map_or(share.time, |wait| wait.total).as_secs_f64(),
             },
             Step {
@@ -114,18 +127,28 @@ pub(super) fn finding(cause: Cause, scene: &Scene<'_>, index: usize, share: &Sha
             },
         ],
         sentence,
-        fix: fix(named, &name, &comm),
+        fix: if was_idle { SLOW_WAKEUP.into() } else { fix(named, &name, &comm) },
         evidence,
     }
 }
 
+/// Whether a woken thread waited while no task had the CPU. A preempted one that does is out of CPU quota, or may use no idle CPU.
+fn is_idle(wait: &&Wait) -> bool {
+    wait.reason == Reason::Runqueue && wait.tgid.is_none() && wait.on.to_text() == "idle"
+}
+
+/// The kernel counts a woken thread as runnable from the wakeup on; until an idle CPU has left its idle state, or the hypervisor
+/// runs it, nobody has that CPU.
+const SLOW_WAKEUP: &str =
+    "Idle CPUs wake up late: limit deep idle states, or look at steal time on a virtual machine.";
+
 fn fix(named: Option<&Wait>, culprit: &str, comm: &str) -> String {
     match named {
         Some(_) => format!(
-            "Keep {culprit} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the feeding thread to CPUs of its own."
+            "Keep {culprit} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the GPU-feeding thread to dedicated CPUs."
         ),
         None => format!(
-            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the feeding thread to CPUs of its own."
+            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the GPU-feeding thread to dedicated CPUs."
         ),
     }
 }

@@ -1,26 +1,26 @@
-//! The victim waited for data, and the worker processes that prepare it did not idle meanwhile.
+//! The victim waited for data while the worker processes that prepare it were busy.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 
 use super::share::best;
-use super::{Declaration, Rule, Window};
-use crate::case::{Scene, Subject, waits_in};
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Culprit, Evidence, Step};
+use crate::context::{Context, Process, waits_in};
 use crate::delta::{Delta, NO_CPU, ThreadDelta};
+use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::{Span, part, share};
 use crate::effect::{Phases, ratio, total};
-use crate::finding::{Finding, Sentence, name_of};
 
-/// What a thread blocks in that waits for data of another.
+/// Reasons of waits for data.
 const WAITS: [Reason; 4] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Other];
-/// Share of their time that workers must have been busy.
-const BUSY: f64 = 0.8;
+/// Least busy share of the workers' time.
+const MIN_BUSY: f64 = 0.8;
 pub(super) struct DataloaderStarvation;
 
-/// What the main threads of all workers did that handed something over: other children of the process, such as a shell or
-/// Python's resource tracker, have no part in this.
+/// Main threads of workers that ended a wait of the victim: other child processes, such as a shell or Python's resource tracker, do
+/// not count.
 #[derive(Debug, Default)]
 struct Workers {
     count: u64,
@@ -28,7 +28,6 @@ struct Workers {
     running: Nanos,
     io: Nanos,
     without_cpu: Nanos,
-    /// The one that was busiest.
     busiest: Option<Culprit>,
 }
 
@@ -45,10 +44,10 @@ fn sum(parts: [Nanos; 3]) -> Nanos {
 }
 
 impl Workers {
-    fn of(scene: &Scene<'_>, subject: &Subject<'_>) -> Self {
+    fn of(context: &Context<'_>, process: &Process<'_>) -> Self {
         let mut all = Self::default();
         let mut most = Nanos(0);
-        for worker in scene.workers_of(subject.now.id) {
+        for worker in context.workers_of(process.now.id) {
             let Some(thread) = worker.short.worker() else { continue };
             if worker.long.ended_waits().0 == 0 {
                 continue;
@@ -73,7 +72,7 @@ impl Workers {
         ratio(sum([self.running, self.io, self.without_cpu]), self.wall)
     }
 
-    /// What most of their busy time went into.
+    /// What took most of their busy time.
     fn mechanism(&self) -> &'static str {
         let parts = [
             (self.running, "computing"),
@@ -84,9 +83,9 @@ impl Workers {
     }
 }
 
-/// Share of its waits that the victim waited for data: ended by a worker, or by a thread of its own that was not busy itself
-/// and so passed on what a worker had made. That thread, which pins memory, has waited for a worker as long: without such
-/// waits it is one that had nothing to pass on.
+/// Share of the victim's waits that were for data: ended by a worker, or by an idle thread of the victim that passed on what a worker
+/// prepared, such as the one that pins memory. The latter count up to the time that workers ended: such a thread waits for a worker
+/// for as long.
 fn for_data(delta: &Delta<'_>, phases: Phases) -> f64 {
     let (mut workers, mut passed_on, mut all) = (Nanos(0), Nanos(0), Nanos(0));
     let add = |sum: &mut Nanos, time: Nanos| sum.0 = sum.0.saturating_add(time.0);
@@ -101,7 +100,7 @@ fn for_data(delta: &Delta<'_>, phases: Phases) -> f64 {
     ratio(Nanos(workers.0.saturating_add(passed_on.min(workers).0)), all)
 }
 
-/// What such waits took of a thread's time.
+/// Waits for data as part of a thread's time.
 fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccount {
     let waits = part(&thread.time, |phase, state| match state {
         State::Off(reason) => WAITS.contains(&reason) && phases.contain(phase),
@@ -119,30 +118,29 @@ impl Rule for DataloaderStarvation {
                 "gpucause_blocked_on_seconds_total",
                 "gpucause_offcpu_duration_seconds",
             ],
-            window: Window::Looks,
-            needs: "waits that workers end are part of an effect, and the workers were busy for 80 % of their time",
+            needs: "waits that workers end are part of an effect, and the workers are busy for 80 % of their time",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index)?;
-        let mut workers = Workers::of(scene, subject);
-        if workers.count == 0 || workers.busy_share() < BUSY {
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index)?;
+        let mut workers = Workers::of(context, process);
+        if workers.count == 0 || workers.busy_share() < MIN_BUSY {
             return None;
         }
         let cause = Cause::DataloaderStarvation;
         let share = best(
-            scene,
-            subject,
+            context,
+            process,
             cause,
-            |effect| effect.offcpu(&WAITS).share(for_data(effect.delta(subject), effect.phases)),
+            |effect| effect.offcpu(&WAITS).share(for_data(effect.delta(process), effect.phases)),
             |effect, thread| {
-                let delta = effect.delta(subject);
+                let delta = effect.delta(process);
                 claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()
             },
         )?;
-        // A worker is forked with its parent's name, and may have given itself another since.
-        let waits = subject.waits(share.effect, &WAITS);
+        // A forked worker has its parent's name until it sets its own.
+        let waits = process.waits(share.effect, &WAITS);
         let named = waits.iter().find(|wait| wait.relation == Relation::Worker);
         if let (Some(worker), Some(wait)) = (&mut workers.busiest, named) {
             worker.comm = wait.on.to_text();
@@ -155,25 +153,23 @@ impl Rule for DataloaderStarvation {
                 .with("workers_io_seconds", workers.io.as_secs_f64())
                 .with("workers_without_cpu_seconds", workers.without_cpu.as_secs_f64()),
         );
-        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+        let (comm, victim) = (process.now.comm.to_text(), name_of(process));
         let mechanism = workers.mechanism();
-        // Of workers that are done at the same time, only those whose batches come first end a wait, and only those are known
-        // to hand something over.
-        let sentence = "{comm} waited for data for {lost_share|percent} of its time: the {workers|count} \
-                        {workers|worker/workers} that it waited for {workers|was/were} busy {workers_busy_share|percent} of \
-                        the time, above all {what}. That is {explained_share|percent} of the time that is missing.";
+        // A worker whose batch is never waited for ends no wait and is not counted.
+        let sentence = "Waiting for data explains {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of \
+                        the last {window_seconds|seconds}). The {workers|count} {workers|worker/workers} that it waited for \
+                        {workers|was/were} busy {workers_busy_share|percent} of the time, mostly {what}.";
         let names = [("comm", &*comm), ("what", mechanism)];
-        // A worker that was forked often has its parent's name.
-        let told = |worker: &Culprit| format!("{} ({})", worker.comm, worker.pid);
-        let from = workers.busiest.as_ref().map_or_else(|| "workers".into(), told);
-        Some(Finding {
+        let name = |worker: &Culprit| format!("{} ({})", worker.comm, worker.pid);
+        let from = workers.busiest.as_ref().map_or_else(|| "workers".into(), name);
+        Some(Detection {
             cause,
             effect: share.effect.effect,
-            subject: index,
+            process: index,
             tid: Some(share.tid),
             explained: share.explained,
             size: share.effect.excess,
-            taken: share.taken(subject, claim).into(),
+            taken: share.taken(process, claim).into(),
             claim: Some((claim, share.effect.phases)),
             lost_share: share.lost_share,
             path: vec![
@@ -199,9 +195,9 @@ impl Rule for DataloaderStarvation {
             culprit: workers.busiest,
             sentence: Sentence::new(sentence, names),
             fix: match mechanism {
-                "reading from disk" => "Keep the dataset on a faster disk or in memory, read larger blocks, or use more workers.",
-                "waiting for a CPU" => "Give the workers more CPUs, or run fewer of them: they wait for each other.",
-                _ => "Use more workers, or make what they compute for each sample cheaper; cache what does not change.",
+                "reading from disk" => "Move the dataset to a faster disk or into memory, read larger blocks, or use more workers.",
+                "waiting for a CPU" => "Give the workers more CPUs, or run fewer of them: they compete with each other.",
+                _ => "Use more workers, or make the preprocessing of a sample cheaper; cache what does not change.",
             }
             .into(),
             evidence,

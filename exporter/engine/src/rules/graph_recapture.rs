@@ -1,18 +1,18 @@
-//! CUDA graphs are captured and built again and again, rather than built once and launched.
+//! CUDA graphs are captured and built repeatedly instead of built once and launched often.
 
-use super::{Declaration, Rule, Window};
-use crate::case::Scene;
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Effect, Evidence};
+use crate::context::Context;
 use crate::delta::ThreadDelta;
+use crate::detection::{Detection, SelfInflicted};
 use crate::divide::{Span, at_most, part};
 use crate::effect::{Phases, ratio};
-use crate::finding::{Finding, OwnDoing};
 use gpucause_abi::op::Class;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::Phase;
 
-/// Graphs built a second from which on it counts.
-const RATE: f64 = 1.0;
+/// Least graphs built a second.
+const MIN_RATE: f64 = 1.0;
 
 pub(super) struct GraphRecapture;
 
@@ -24,7 +24,7 @@ fn is_build_time(name: &str) -> bool {
     builds(name) || name.ends_with("StreamEndCapture") || name.contains("GraphExecUpdate")
 }
 
-/// What building took of the time in calls for graphs.
+/// Building's part of the time in graph calls.
 fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     let in_graphs = part(&thread.time, |phase, _| phase == Phase::Graph);
     at_most(in_graphs, span.delta.time_in(Class::Graph, is_build_time))
@@ -35,14 +35,13 @@ impl Rule for GraphRecapture {
         Declaration {
             cause: Cause::GraphRecapture,
             reads: &["gpucause_cuda_call_duration_seconds", "gpucause_dispatcher_seconds_total"],
-            window: Window::Looks,
-            needs: "one graph built a second, over several looks, in time of the share of severity low",
+            needs: "one graph built a second over several ticks, in time of severity low",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index)?;
-        let (delta, settings) = (&subject.short, scene.settings);
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index)?;
+        let (delta, settings) = (&process.short, context.settings);
         let rule = settings.rule(Cause::GraphRecapture);
         let built = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));
         let captured = delta.count(Class::Graph, |name| name.ends_with("StreamBeginCapture"));
@@ -51,16 +50,16 @@ impl Rule for GraphRecapture {
         let thread = delta.victim(|thread| thread.in_phase(Phase::Graph))?;
         let lost_share = ratio(took, thread.wall).min(1.0);
         let rate = built as f64 / delta.wall.as_secs_f64().max(1e-9);
-        // A graph that pays off is launched more often than built.
+        // A graph pays off when it is launched more often than built.
         let wasteful = launched < built.saturating_mul(4);
-        if rate < RATE
+        if rate < MIN_RATE
             || !wasteful
             || lost_share < rule.min_lost_share.unwrap_or(settings.severities.low)
         {
             return None;
         }
-        // Seen once it is a program that starts.
-        let before = subject.long.count(Class::Graph, |name| name.contains("GraphInstantiate"));
+        // Once is a program that starts.
+        let before = process.long.count(Class::Graph, |name| name.contains("GraphInstantiate"));
         if before <= built {
             return None;
         }
@@ -76,19 +75,19 @@ impl Rule for GraphRecapture {
             .with("building_seconds", took.as_secs_f64())
             .with("lost_share", lost_share)
             .with("explained_share", explained);
-        let doing = OwnDoing {
+        let doing = SelfInflicted {
             cause: Cause::GraphRecapture,
             effect: Effect::LaunchGap,
             explained,
             size,
             claim,
-            at_any_time: true,
+            claims_earlier: true,
             lost_share,
             mechanism: "captures and builds graphs",
-            sentence: "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} launches of graphs, which \
-                        took {building_seconds|seconds} and {lost_share|percent} of its time.",
+            sentence: "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} graph launches, which took \
+                        {building_seconds|seconds} ({lost_share|percent} of its time).",
             fix: "Keep shapes and addresses fixed so that one graph fits all steps: pad inputs, mark dynamic dimensions, or keep one graph for each shape.",
         };
-        Some(doing.told(index, (subject, thread), evidence))
+        Some(doing.into_detection(index, (process, thread), evidence))
     }
 }

@@ -1,4 +1,4 @@
-//! A call does not return. Why is told by what the thread does in it.
+//! A call does not return. The cause follows from the state of the thread in it.
 
 use gpucause_abi::op::Class;
 use gpucause_abi::snapshot::TimeAccount;
@@ -6,17 +6,16 @@ use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
 use super::share::MOST;
-use super::{Declaration, Rule, Window};
-use crate::case::{Scene, Subject};
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
+use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::{Span, part};
 use crate::effect::{Phases, ratio};
-use crate::finding::{Finding, Sentence, name_of};
 
 pub(super) struct Hang;
 
-/// What a thread that hangs is in.
 struct Hung {
     tid: Tid,
     op: &'static str,
@@ -24,29 +23,29 @@ struct Hung {
     age: Nanos,
 }
 
-fn oldest(scene: &Scene<'_>, subject: &Subject<'_>) -> Option<Hung> {
-    let hung = subject.now.dispatchers.iter().filter_map(|thread| {
+fn oldest(context: &Context<'_>, process: &Process<'_>) -> Option<Hung> {
+    let hung = process.now.dispatchers.iter().filter_map(|thread| {
         let (op, age) = thread.inflight?;
         let op = op.op()?;
         let limit = match op.class {
-            // Setting up waits as well: for other ranks to join, for kernels to be compiled.
-            Class::Sync | Class::Nccl | Class::Init => scene.settings.hang_in_sync_seconds,
-            _ => scene.settings.hang_seconds,
+            // Set-up waits as well: for other ranks to join, for kernels to compile.
+            Class::Sync | Class::Nccl | Class::Init => context.settings.hang_in_sync_seconds,
+            _ => context.settings.hang_seconds,
         };
         let (tid, phase) = (thread.tid, op.class.phase());
-        // A thread that is suspended does not hang. When in its calls of this phase it was is not known: at worst all in this one.
+        // A suspended thread does not hang. All suspended time of the phase is assumed to be in this call.
         let age = Nanos(age.0.saturating_sub(thread.time.suspended(phase).0));
         (age.as_secs_f64() >= limit).then_some(Hung { tid, op: op.name, phase, age })
     });
     hung.max_by_key(|hung| hung.age)
 }
 
-/// All time in the call.
+/// All time in the phase of the call.
 fn claim(_: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccount {
     part(&thread.time, |phase, _| matches!(phases, Phases::Only(only) if only == phase))
 }
 
-/// The state that a thread spends most of its time in, in a phase.
+/// The most frequent state of the thread in the phase of the call, its time, and the thread's wall time.
 fn state(thread: Option<&ThreadDelta>, hung: &Hung) -> (State, Nanos, Nanos) {
     let time = |state| thread.map_or(Nanos(0), |thread| thread.time.at(hung.phase, state));
     let most = State::all().max_by_key(|&state| time(state)).unwrap_or(State::Running);
@@ -58,19 +57,18 @@ impl Rule for Hang {
         Declaration {
             cause: Cause::Unexplained,
             reads: &["gpucause_inflight_call_age_seconds", "gpucause_dispatcher_seconds_total"],
-            window: Window::Now,
             needs: "a call that has not returned for hang_seconds, or hang_in_sync_seconds when it waits for the GPU or for other ranks",
         }
     }
 
-    fn at_start(&self) -> bool {
+    fn during_warm_up(&self) -> bool {
         true
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index).filter(|subject| subject.now.ended.is_none())?;
-        let hung = oldest(scene, subject)?;
-        let thread = subject.short.threads().iter().find(|thread| thread.tid == hung.tid);
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index).filter(|process| process.now.ended.is_none())?;
+        let hung = oldest(context, process)?;
+        let thread = process.short.threads().iter().find(|thread| thread.tid == hung.tid);
         let (state, time, wall) = state(thread, &hung);
         let phases = Phases::Only(hung.phase);
         let cause = match state {
@@ -82,29 +80,29 @@ impl Rule for Hang {
             _ => Cause::Unexplained,
         };
         let explained = ratio(time, wall);
-        let needed = scene.settings.rule(cause).explained_share;
+        let needed = context.settings.rule(cause).explained_share;
         let cause = if explained >= needed.unwrap_or(MOST) { cause } else { Cause::Unexplained };
         let evidence = Evidence::default()
             .with("age_seconds", hung.age.as_secs_f64())
             .with("state_share", explained);
-        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+        let (comm, victim) = (process.now.comm.to_text(), name_of(process));
         let doing = match state {
             State::Running => "running".to_owned(),
             State::Off(reason) => format!("off the CPU ({})", reason.label()),
         };
-        let sentence = "{comm} is in {op} since {age_seconds|seconds}, and was {doing} for {state_share|percent} of the \
-                        time of late.";
+        let sentence = "{comm} has been in {op} for {age_seconds|seconds}: {doing} for {state_share|percent} of the last \
+                        {window_seconds|seconds}.";
         let names = [("comm", &*comm), ("op", hung.op), ("doing", &*doing)];
-        Some(Finding {
+        Some(Detection {
             cause,
             effect: Effect::Hang,
-            subject: index,
+            process: index,
             tid: Some(hung.tid),
             culprit: None,
             explained: if cause == Cause::Unexplained { 0.0 } else { explained },
             size: Nanos(0),
             taken: thread
-                .map(|own| claim(&subject.span(), own, phases))
+                .map(|own| claim(&process.span(), own, phases))
                 .unwrap_or_default()
                 .into(),
             claim: Some((claim, phases)),
@@ -116,7 +114,7 @@ impl Rule for Hang {
                 seconds: hung.age.as_secs_f64(),
             }],
             sentence: Sentence::new(sentence, names),
-            fix: "Look at the stack of the thread (py-spy dump, gdb -p), at the kernel log for Xid messages, and in a job of several ranks at the other ranks' calls in flight."
+            fix: "Check the stack of the thread (py-spy dump, gdb -p), the kernel log for Xid messages and, in a job of several ranks, the calls in flight of the other ranks."
                 .into(),
             evidence,
         })

@@ -1,5 +1,5 @@
-//! The program waits for the GPU after nearly every launch: it synchronises, or copies a result to the host. The GPU then
-//! idles while the host prepares the next launch.
+//! The program waits for the GPU after nearly every launch, by synchronising or copying a result to the host. The GPU then idles
+//! while the host prepares the next launch.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::op::{Class, CopyKind};
@@ -7,28 +7,28 @@ use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 
 use super::share::{MOST, lost};
-use super::{Declaration, Rule, Window};
-use crate::case::{Scene, Subject};
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Effect, Evidence};
+use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
+use crate::detection::{Detection, SelfInflicted};
 use crate::divide::{Span, part};
 use crate::effect::{Phases, ratio, total};
-use crate::finding::{Finding, OwnDoing};
 
-/// Waits for each launch from which on it is a storm.
-const STORM: f64 = 0.5;
+/// Least waits per launch.
+const MIN_WAITS: f64 = 0.5;
 
 pub(super) struct ImplicitSync;
 
-/// Copies to the host that return when they are done.
-fn blocking_copies(subject: &Subject<'_>) -> u64 {
+/// Blocking copies to the host.
+fn blocking_copies(process: &Process<'_>) -> u64 {
     let blocking = |name: &str| !name.ends_with("Async");
-    let to_host = subject.short.copies().filter(|&(kind, ..)| kind == CopyKind::D2h);
+    let to_host = process.short.copies().filter(|&(kind, ..)| kind == CopyKind::D2h);
     let to_host = to_host.fold(0u64, |all, (_, _, count, _)| all.saturating_add(count));
-    to_host.min(subject.short.count(Class::Memcpy, blocking))
+    to_host.min(process.short.count(Class::Memcpy, blocking))
 }
 
-/// Time in which the GPU has nothing: what the thread does between one wait and the next.
+/// Time between waits, in which the GPU idles.
 fn claim(_: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     part(&thread.time, |phase, state| {
         state == State::Running && matches!(phase, Phase::Host | Phase::Launch | Phase::Other)
@@ -48,31 +48,29 @@ impl Rule for ImplicitSync {
                 "gpucause_memcpy_duration_seconds",
                 "gpucause_dispatcher_seconds_total",
             ],
-            window: Window::Looks,
-            needs: "at least one wait for the GPU for every two launches, and host work between them of the share of \
-                    severity medium",
+            needs: "at least one wait for the GPU for every two launches, and host work between waits of severity medium",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index)?;
-        let (delta, settings) = (&subject.short, scene.settings);
-        let (syncs, copies) = (delta.count(Class::Sync, |_| true), blocking_copies(subject));
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index)?;
+        let (delta, settings) = (&process.short, context.settings);
+        let (syncs, copies) = (delta.count(Class::Sync, |_| true), blocking_copies(process));
         let launches = delta.launches(&settings.launch_ops);
         if !delta.saw_launches() {
             return None;
         }
         let per_launch = syncs.saturating_add(copies) as f64 / launches.max(1) as f64;
-        // The thread that launches may be another than the one that waits: then it is not held up.
+        // A thread that launches is not held up by another thread's waits.
         let thread = delta.victim(waited)?;
-        let idle = claim(&subject.span(), thread, Phases::Feeding).total();
+        let idle = claim(&process.span(), thread, Phases::Feeding).total();
         let lost_share = ratio(idle, thread.wall);
         let rule = settings.rule(Cause::ImplicitSync);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
-        if launches < settings.min_calls || per_launch < STORM || lost_share < least {
+        if launches < settings.min_calls || per_launch < MIN_WAITS || lost_share < least {
             return None;
         }
-        // What else the thread waited for is not for lack of launches in flight; what others took from it is no part of this.
+        // Only where launches and waits for the GPU make up most of the thread's own time.
         let foreign = [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault];
         let own = thread.wall.less(lost(thread, &foreign));
         let explained = ratio(Nanos(idle.0 + waited(thread).0), own).min(1.0);
@@ -87,20 +85,20 @@ impl Rule for ImplicitSync {
             .with("gpu_idle_seconds", idle.as_secs_f64())
             .with("lost_share", lost_share)
             .with("explained_share", explained);
-        let doing = OwnDoing {
+        let doing = SelfInflicted {
             cause: Cause::ImplicitSync,
             effect: Effect::SyncStorm,
             explained,
             size: own,
             claim,
-            at_any_time: false,
+            claims_earlier: false,
             lost_share,
             mechanism: "waits after each launch",
-            sentence: "{comm} waits for the GPU {waits_per_launch|times} for each launch ({syncs|count} synchronisations \
-                        and {blocking_copies_to_host|count} copies to the host for {launches|count} launches): the GPU has \
-                        nothing to do for {lost_share|percent} of the time.",
+            sentence: "{comm} waits for the GPU {waits_per_launch|times} per launch ({syncs|count} synchronisations and \
+                        {blocking_copies_to_host|count} blocking copies to the host for {launches|count} launches). The GPU \
+                        idles for {lost_share|percent} of the time.",
             fix: "Look for .item(), .cpu(), print of tensors and torch.cuda.synchronize in the loop; keep results on the GPU and copy them rarely, from pinned memory, without blocking.",
         };
-        Some(doing.told(index, (subject, thread), evidence))
+        Some(doing.into_detection(index, (process, thread), evidence))
     }
 }

@@ -1,34 +1,33 @@
-//! The victim waited for a lock, or for a thread of its own process that was busy with what it waited for.
+//! The victim waited for a lock, or for a busy thread of its own process.
 
 use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_abi::{Nanos, Tid};
 
 use super::share::best;
-use super::{Declaration, Rule, Window};
-use crate::case::{Scene, waits_in};
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Step};
+use crate::context::{Context, waits_in};
 use crate::delta::{Delta, ThreadDelta};
+use crate::detection::{Detection, Sentence, culprit_of, name_of};
 use crate::divide::Span;
 use crate::effect::{Phases, ratio, total};
-use crate::finding::{Finding, Sentence, culprit_of, name_of};
 
 pub(super) struct LockWait;
 
 const FUTEX: [Reason; 1] = [Reason::Futex];
 
-/// Whether no worker process ended the wait.
 fn is_for_lock(wait: &&Wait) -> bool {
     wait.relation != Relation::Worker
 }
 
-/// Whether whoever ended the wait was busy for most of it. One that slept for most of it, as a front end does between requests,
-/// held no lock: the thread had nothing to do.
+/// Whether whoever ended the wait was busy for most of it. If it slept, as a front end does between requests, it held no lock: the
+/// victim was idle.
 pub(crate) fn was_held(wait: &Wait) -> bool {
     is_for_lock(&wait) && wait.held.0 >= wait.total.less(wait.held).0
 }
 
-/// Share of the futex time in these phases in which a lock was held. Asked for every thread, and so without adding up by name.
+/// Share of the futex time in these phases in which a lock was held.
 fn held_share(delta: &Delta<'_>, phases: Phases, tid: Option<Tid>) -> f64 {
     let (mut held, mut all) = (Nanos(0), Nanos(0));
     for wait in waits_in(delta, tid, phases, &FUTEX) {
@@ -53,7 +52,7 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     }
     let between = |phase| Phases::BetweenLaunches.contain(phase);
     let waited = thread.in_state(futex, between);
-    // One that waits for other threads that feed the GPU loses nothing by it.
+    // Waiting for other GPU-feeding threads loses nothing.
     let own = ratio(waited.less(span.delta.worked_by_others(thread)), waited);
     for &phase in Phase::ALL.iter().filter(|&&phase| between(phase)) {
         let cell = &mut claim.0[phase as usize][futex.index()];
@@ -71,28 +70,27 @@ impl Rule for LockWait {
                 "gpucause_dispatcher_seconds_total",
                 "gpucause_blocked_on_seconds_total",
             ],
-            window: Window::Looks,
-            needs: "futex waits for a lock, or for a thread that was busy for most of them, are part of an effect",
+            needs: "futex waits for a lock, or for a thread that was busy for most of the wait, are part of an effect",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index)?;
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index)?;
         let cause = Cause::LockWait;
         let share = best(
-            scene,
-            subject,
+            context,
+            process,
             cause,
             |effect| {
-                let held = held_share(effect.delta(subject), effect.phases, effect.tid);
+                let held = held_share(effect.delta(process), effect.phases, effect.tid);
                 effect.offcpu(&FUTEX).share(held)
             },
             |effect, thread| {
-                let delta = effect.delta(subject);
+                let delta = effect.delta(process);
                 claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()
             },
         )?;
-        let waits = subject.waits_of(share.tid, share.effect, &FUTEX);
+        let waits = process.waits_of(share.tid, share.effect, &FUTEX);
         let all = total(waits.iter().filter(is_for_lock).map(|wait| wait.total));
         let tasks = waits.iter().filter(is_for_lock).filter(|wait| wait.tgid.is_some());
         let holder = tasks.max_by_key(|wait| wait.held);
@@ -101,20 +99,20 @@ impl Rule for LockWait {
             .with("held_seconds", share.time.as_secs_f64())
             .with("holder_share", holder.map_or(0.0, |wait| ratio(wait.total, all)))
             .with("holder_seconds", holder.map_or(0.0, |wait| wait.total.as_secs_f64()));
-        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+        let (comm, victim) = (process.now.comm.to_text(), name_of(process));
         let name = holder.map_or_else(|| "another thread".to_owned(), |wait| wait.on.to_text());
-        let sentence = "{comm} waited for a lock that {holder} held: that is {explained_share|percent} of the time that is \
-                        missing, and cost {lost_share|percent} of its time[; {holder} ended {holder_seconds|seconds} of \
-                        the waits].";
-        Some(Finding {
+        let sentence = "Waiting for a lock held by {holder} explains {explained_share|percent} of the lost time of {comm} \
+                        ({lost_share|percent} of the last {window_seconds|seconds}); {holder} ended {holder_seconds|seconds} of \
+                        the waits.";
+        Some(Detection {
             cause,
             effect: share.effect.effect,
-            subject: index,
+            process: index,
             tid: Some(share.tid),
             culprit: holder.and_then(culprit_of),
             explained: share.explained,
             size: share.effect.excess,
-            taken: share.taken(subject, claim).into(),
+            taken: share.taken(process, claim).into(),
             claim: Some((claim, share.effect.phases)),
             lost_share: share.lost_share,
             path: vec![

@@ -1,7 +1,5 @@
-//! One rank of a job comes late to the collectives, and the others of this host wait for it.
-//!
-//! Seen on one host only when it runs several ranks. The ranks that wait spend their time in collectives and in waiting for
-//! the GPU; the late one does not, and what it did instead is in its own account.
+//! One rank of a job comes late to the collectives, and the others wait for it. Detected when the host runs several ranks: the
+//! waiting ones are in collectives or wait for the GPU, the late one is not, and its own account shows what it did instead.
 
 use std::collections::HashSet;
 
@@ -11,17 +9,17 @@ use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::Phase;
 
 use super::share::MOST;
-use super::{Declaration, Rule, Window};
-use crate::case::{Scene, Subject};
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
+use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
+use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::{at_most, part};
 use crate::effect::{ratio, total};
-use crate::finding::{Finding, Sentence, name_of};
 
 pub(super) struct NcclLateRank;
 
-/// The time in which a rank waits for others: in collectives, and for the GPU that is in them.
+/// Waits for other ranks: in collectives, and for the GPU that runs them.
 fn in_collectives(thread: &ThreadDelta) -> TimeAccount {
     part(&thread.time, |phase, _| matches!(phase, Phase::Nccl | Phase::Sync))
 }
@@ -30,29 +28,29 @@ fn waiting(thread: &ThreadDelta) -> Nanos {
     total([Phase::Nccl, Phase::Sync].iter().map(|&phase| thread.in_phase(phase)))
 }
 
-/// Share of its time that a rank's thread waits for others, and the thread.
-fn wait_of<'a>(subject: &'a Subject<'_>) -> Option<(f64, &'a ThreadDelta)> {
-    let in_collectives = subject.short.threads().iter().filter(|t| t.in_phase(Phase::Nccl).0 > 0);
+/// The rank's thread and the share of its time that it waits for others.
+fn wait_of<'a>(process: &'a Process<'_>) -> Option<(f64, &'a ThreadDelta)> {
+    let in_collectives = process.short.threads().iter().filter(|t| t.in_phase(Phase::Nccl).0 > 0);
     let thread = in_collectives.max_by_key(|thread| thread.in_phase(Phase::Nccl))?;
     Some((ratio(waiting(thread), thread.wall), thread))
 }
 
-/// By how much the calls of ranks that meet differ at most: the first looks may come in the middle of a step.
-const SAME_CALLS: f64 = 0.9;
+/// Least ratio of the ranks' call counts: the first snapshot may be in the middle of a step.
+const MIN_CALL_RATIO: f64 = 0.9;
 
-/// Calls of NCCL since it is observed.
-fn collectives(subject: &Subject<'_>) -> u64 {
+/// NCCL calls so far.
+fn collectives(process: &Process<'_>) -> u64 {
     let of_nccl = |id: OpId| id.op().is_some_and(|op| op.class.phase() == Phase::Nccl);
-    let calls = subject.now.calls.iter().filter(|call| !call.nested && of_nccl(call.op));
+    let calls = process.now.calls.iter().filter(|call| !call.nested && of_nccl(call.op));
     calls.map(|call| call.durations.count()).fold(0, u64::saturating_add)
 }
 
-/// Whether they may be of one communicator, whose ranks make the same calls. A rank that was given by a launcher, or the host's
-/// part of a larger job, tells no more than a number.
-fn meet(ranks: &[(f64, &Subject<'_>, &ThreadDelta)]) -> bool {
-    let calls = || ranks.iter().map(|(_, subject, _)| collectives(subject));
+/// Whether the ranks may share a communicator, whose ranks make the same calls. Rank numbers alone, from a launcher or of a part of a
+/// larger job, do not prove it.
+fn share_communicator(ranks: &[(f64, &Process<'_>, &ThreadDelta)]) -> bool {
+    let calls = || ranks.iter().map(|(_, process, _)| collectives(process));
     let (least, most) = (calls().min().unwrap_or(0), calls().max().unwrap_or(0));
-    least as f64 >= most as f64 * SAME_CALLS
+    least as f64 >= most as f64 * MIN_CALL_RATIO
 }
 
 impl Rule for NcclLateRank {
@@ -60,39 +58,38 @@ impl Rule for NcclLateRank {
         Declaration {
             cause: Cause::NcclLateRank,
             reads: &["gpucause_dispatcher_seconds_total", "gpucause_process_info"],
-            window: Window::Looks,
-            needs: "all other ranks of the job on this host wait in collectives for longer than this one, by the share of \
-                    severity medium, all make the same number of NCCL calls, and the late rank's own time explains it",
+            needs: "all other ranks of the job on this host wait in collectives for longer than this one, by severity medium, all make the \
+                    same number of NCCL calls, and the late rank's own time explains it",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let victim = scene.subjects.get(index)?;
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let victim = context.processes.get(index)?;
         let (_, world) = victim.now.rank.filter(|&(_, world)| world > 1)?;
-        let settings = scene.settings;
-        let same_job = |subject: &&Subject<'_>| {
-            subject.now.rank.is_some_and(|(_, ranks)| ranks == world) && subject.now.ended.is_none()
+        let settings = context.settings;
+        let same_job = |process: &&Process<'_>| {
+            process.now.rank.is_some_and(|(_, ranks)| ranks == world) && process.now.ended.is_none()
         };
-        // A rank that is there twice tells of two jobs, which wait for each other as little as for anybody.
-        let numbers = || scene.subjects.iter().filter(same_job).filter_map(|s| s.now.rank);
+        // Duplicate rank numbers mean two independent jobs.
+        let numbers = || context.processes.iter().filter(same_job).filter_map(|s| s.now.rank);
         if numbers().collect::<HashSet<_>>().len() != numbers().count() {
             return None;
         }
-        let mut ranks: Vec<_> = scene
-            .subjects
+        let mut ranks: Vec<_> = context
+            .processes
             .iter()
             .filter(same_job)
-            .filter_map(|subject| wait_of(subject).map(|(share, thread)| (share, subject, thread)))
+            .filter_map(|process| wait_of(process).map(|(share, thread)| (share, process, thread)))
             .collect();
-        if !meet(&ranks) {
+        if !share_communicator(&ranks) {
             return None;
         }
         ranks.sort_by(|a, b| a.0.total_cmp(&b.0));
         let [(late_share, late, late_thread), rest @ ..] = ranks.as_slice() else { return None };
-        // The next quickest waits for nobody but the late one.
+        // The second shortest wait is for the late rank only.
         let (next_share, ..) = rest.first()?;
         let (own_share, _, own_thread) =
-            rest.iter().find(|(_, subject, _)| subject.now.id == victim.now.id)?;
+            rest.iter().find(|(_, process, _)| process.now.id == victim.now.id)?;
         let lost_share = own_share - late_share;
         let rule = settings.rule(Cause::NcclLateRank);
         let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
@@ -120,7 +117,7 @@ impl Rule for NcclLateRank {
         let (pid, late_comm) = (late.now.tgid.0, late.now.comm.to_text());
         let culprit = Culprit { pid, comm: late_comm, ..Culprit::default() };
         let sentence = "Rank {late_rank|count}, {late}[ on {host}], comes late to the collectives: rank {rank|count} of {comm} waits \
-                        {waiting_share|percent} of its time in them, the late one {late_rank_waiting_share|percent}.";
+                        {waiting_share|percent} of its time in them, the late rank {late_rank_waiting_share|percent}.";
         let step = |from: String, to: String, mechanism: &str, time: Nanos| Step {
             from,
             to,
@@ -128,10 +125,10 @@ impl Rule for NcclLateRank {
             seconds: time.as_secs_f64(),
         };
         let effect = Effect::LaunchRateDrop;
-        Some(Finding {
+        Some(Detection {
             cause: Cause::NcclLateRank,
             effect,
-            subject: index,
+            process: index,
             tid: Some(own_thread.tid),
             path: vec![
                 step(late_name.clone(), name.clone(), "comes late to collectives", late_busy),
@@ -141,12 +138,12 @@ impl Rule for NcclLateRank {
             explained,
             size: attributed,
             taken: at_most(in_collectives(own_thread), attributed).into(),
-            // Of earlier looks it would take those at all ranks.
+            // Earlier windows would be charged with collectives of all ranks.
             claim: None,
             lost_share,
             sentence: Sentence::new(sentence, [("comm", &*comm), ("late", &*late_name)])
-                .and("host", scene.host),
-            fix: "Look at the late rank's own chains and time account; if it has none, compare its input sizes, its GPU's clocks and its CPUs with those of the others."
+                .and("host", context.host),
+            fix: "Check the late rank's own chains and time account; if it has none, compare its input sizes, GPU clocks and CPUs with those of the other ranks."
                 .into(),
             evidence,
         })

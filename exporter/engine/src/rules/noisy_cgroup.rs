@@ -1,19 +1,19 @@
-//! The CPU limit of the victim's own cgroup stopped it: others in the cgroup, or the limit, are to blame.
+//! The CPU limit of the victim's own cgroup throttled it.
 
 use gpucause_abi::snapshot::TimeAccount;
 
 use super::share::{best, lost, lost_part};
-use super::{Declaration, Rule, Window};
-use crate::case::Scene;
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Step};
+use crate::context::Context;
 use crate::delta::{NO_CPU, ThreadDelta};
+use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::{Span, at_most};
 use crate::effect::{Phases, ratio};
-use crate::finding::{Finding, Sentence, name_of};
 
 pub(super) struct NoisyCgroup;
 
-/// Of the time without a CPU, the limit is to blame for no more than it stopped anybody for.
+/// Time without a CPU, at most the throttled time.
 fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     at_most(lost_part(thread, &NO_CPU), span.throttled)
 }
@@ -26,26 +26,25 @@ impl Rule for NoisyCgroup {
                 "gpucause_dispatcher_seconds_total",
                 "gpucause_cgroup_throttled_seconds_total",
             ],
-            window: Window::Looks,
-            needs: "having no CPU is part of an effect, and the cgroup was throttled meanwhile",
+            needs: "time without a CPU is part of an effect, and the cgroup was throttled in it",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index)?;
-        let throttled = subject.throttled;
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index)?;
+        let throttled = process.throttled;
         if throttled.0 == 0 {
             return None;
         }
         let (cause, offcpu) = (Cause::NoisyCgroup, NO_CPU);
-        let share = best(scene, subject, cause, |e| e.offcpu(&offcpu), |_, t| lost(t, &offcpu))?;
-        let taken = share.taken(subject, claim);
-        let without_cpu = share.taken(subject, |_, thread, _| lost_part(thread, &NO_CPU)).total();
+        let share = best(context, process, cause, |e| e.offcpu(&offcpu), |_, t| lost(t, &offcpu))?;
+        let taken = share.taken(process, claim);
+        let without_cpu = share.taken(process, |_, thread, _| lost_part(thread, &NO_CPU)).total();
         let part = ratio(taken.total(), without_cpu);
         let (explained, lost_share) = (share.explained * part, share.lost_share * part);
-        let rule = scene.settings.rule(cause);
-        if explained < rule.explained_share.unwrap_or(scene.settings.explained_share)
-            || lost_share < rule.min_lost_share.unwrap_or(scene.settings.severities.low)
+        let rule = context.settings.rule(cause);
+        if explained < rule.explained_share.unwrap_or(context.settings.explained_share)
+            || lost_share < rule.min_lost_share.unwrap_or(context.settings.severities.low)
         {
             return None;
         }
@@ -54,13 +53,14 @@ impl Rule for NoisyCgroup {
             .with("explained_share", explained)
             .with("lost_share", lost_share)
             .with("throttled_seconds", throttled.as_secs_f64());
-        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
-        let sentence = "The CPU limit of the cgroup of {comm} stopped it: the cgroup was throttled for \
-                        {throttled_seconds|seconds}, which explains {explained_share|percent} of the time that is missing.";
-        Some(Finding {
+        let (comm, victim) = (process.now.comm.to_text(), name_of(process));
+        let sentence = "The CPU limit of its cgroup explains {explained_share|percent} of the lost time of {comm} \
+                        ({lost_share|percent} of the last {window_seconds|seconds}). The cgroup was throttled for \
+                        {throttled_seconds|seconds}.";
+        Some(Detection {
             cause,
             effect: share.effect.effect,
-            subject: index,
+            process: index,
             tid: Some(share.tid),
             culprit: None,
             explained,
@@ -83,7 +83,7 @@ impl Rule for NoisyCgroup {
                 },
             ],
             sentence: Sentence::new(sentence, [("comm", &*comm)]),
-            fix: "Raise cpu.max of the cgroup (the CPU limit of the container), or take other work out of it.".into(),
+            fix: "Raise cpu.max of the cgroup (the CPU limit of the container), or move other work out of it.".into(),
             evidence,
         })
     }

@@ -1,11 +1,11 @@
-//! The kernel killed the process, or one of its workers, because memory ran out.
+//! The OOM killer killed the process or one of its workers.
 
 use gpucause_abi::Nanos;
 
-use super::{Declaration, Rule, Window};
-use crate::case::{Scene, Subject};
+use super::{Declaration, Rule};
 use crate::chain::{Cause, Effect, Evidence, Step};
-use crate::finding::{Finding, Sentence, name_of};
+use crate::context::{Context, Process};
+use crate::detection::{Detection, Sentence, name_of};
 
 pub(super) struct OomKill;
 
@@ -14,39 +14,38 @@ impl Rule for OomKill {
         Declaration {
             cause: Cause::OomKill,
             reads: &["gpucause_oom_kills_total"],
-            window: Window::Looks,
-            needs: "the kernel chose the process or one of its workers to be killed",
+            needs: "the OOM killer chose the process or one of its workers",
         }
     }
 
-    fn at_start(&self) -> bool {
+    fn during_warm_up(&self) -> bool {
         true
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index)?;
-        let killed = |subject: &Subject<'_>| subject.short.oom_kills();
-        let workers: u64 = scene.workers_of(subject.now.id).map(killed).sum();
-        let own = killed(subject);
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index)?;
+        let killed = |process: &Process<'_>| process.short.oom_kills();
+        let workers: u64 = context.workers_of(process.now.id).map(killed).sum();
+        let own = killed(process);
         if own + workers == 0 {
             return None;
         }
         let evidence = Evidence::default()
             .with("oom_kills", own as f64)
             .with("oom_kills_of_workers", workers as f64);
-        let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+        let (comm, victim) = (process.now.comm.to_text(), name_of(process));
         let (sentence, share) = if own > 0 {
-            ("The kernel killed {comm} because memory ran out.", 1.0)
+            ("The OOM killer of the kernel killed {comm}.", 1.0)
         } else {
             (
-                "The kernel killed {oom_kills_of_workers|count} of the workers of {comm} because memory ran out.",
-                scene.settings.severities.high,
+                "The OOM killer of the kernel killed {oom_kills_of_workers|count} {oom_kills_of_workers|worker/workers} of {comm}.",
+                context.settings.severities.high,
             )
         };
-        Some(Finding {
+        Some(Detection {
             cause: Cause::OomKill,
             effect: Effect::ProcessKilled,
-            subject: index,
+            process: index,
             tid: None,
             culprit: None,
             explained: 1.0,
@@ -61,7 +60,7 @@ impl Rule for OomKill {
                 seconds: 0.0,
             }],
             sentence: Sentence::new(sentence, [("comm", &*comm)]),
-            fix: "Raise the memory limit of the cgroup or use fewer or smaller workers; the kernel log says who used what.".into(),
+            fix: "Raise the memory limit of the cgroup or use fewer or smaller workers; the kernel log shows who used what.".into(),
             evidence,
         })
     }

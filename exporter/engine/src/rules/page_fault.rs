@@ -1,25 +1,25 @@
-//! The victim waited for pages: of files that are not in memory, of swap, or for memory to be reclaimed.
+//! The victim waited for pages: of files, of swap, or for memory to be reclaimed.
 
 use gpucause_abi::state::Reason;
 
 use super::share::{Blocked, OFF_CPU_ACCOUNTS, blocked, lost_part};
-use super::{Declaration, Rule, Window};
-use crate::case::Scene;
+use super::{Declaration, Rule};
 use crate::chain::Cause;
-use crate::finding::Finding;
+use crate::context::Context;
+use crate::detection::Detection;
 
 pub(super) struct PageFault;
 
-const TOLD: Blocked = Blocked {
+const WAIT: Blocked = Blocked {
     cause: Cause::PageFault,
     reason: Reason::PageFault,
     claim: |_, thread, _| lost_part(thread, &[Reason::PageFault]),
     by: "memory",
     mechanism: "page faults",
     state: "blocked in a page fault",
-    sentence: "{comm} waited for pages that were not in memory: that is {explained_share|percent} of the time that \
-                        is missing, and cost {lost_share|percent} of its time.",
-    fix: "Give the job more memory, or lock or read in what the thread touches (mlock, MAP_POPULATE); look for memory pressure in its cgroup.",
+    sentence: "Page faults explain {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of the last \
+               {window_seconds|seconds}).",
+    fix: "Give the job more memory, or prefault and lock the pages that the thread uses (mlock, MAP_POPULATE); check its cgroup for memory pressure.",
 };
 
 impl Rule for PageFault {
@@ -27,12 +27,11 @@ impl Rule for PageFault {
         Declaration {
             cause: Cause::PageFault,
             reads: &OFF_CPU_ACCOUNTS,
-            window: Window::Looks,
             needs: "waits in page faults are part of an effect",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        blocked(scene, index, &TOLD)
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        blocked(context, index, &WAIT)
     }
 }

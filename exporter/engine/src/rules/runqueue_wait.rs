@@ -1,10 +1,10 @@
-//! The victim was woken and waited for a CPU.
+//! The victim was runnable after a wake-up and waited for a CPU.
 
-use super::cpu_preemption::{finding, was_queued, without_cpu};
-use super::{Declaration, Rule, Window};
-use crate::case::Scene;
+use super::cpu_preemption::{detection, was_queued, without_cpu};
+use super::{Declaration, Rule};
 use crate::chain::Cause;
-use crate::finding::Finding;
+use crate::context::Context;
+use crate::detection::Detection;
 
 pub(super) struct RunqueueWait;
 
@@ -17,14 +17,13 @@ impl Rule for RunqueueWait {
                 "gpucause_dispatcher_seconds_total",
                 "gpucause_preempted_by_seconds_total",
             ],
-            window: Window::Looks,
-            needs: "time preempted or queued behind others, most of it queued, is part of an effect",
+            needs: "time preempted or in the run queue, mostly in the run queue, is part of an effect",
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, index: usize) -> Option<Finding> {
-        let subject = scene.subjects.get(index)?;
-        let share = without_cpu(scene, subject, Cause::RunqueueWait)?;
-        was_queued(subject, &share).then(|| finding(Cause::RunqueueWait, scene, index, &share))
+    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
+        let process = context.processes.get(index)?;
+        let share = without_cpu(context, process, Cause::RunqueueWait)?;
+        was_queued(process, &share).then(|| detection(Cause::RunqueueWait, context, index, &share))
     }
 }

@@ -1,71 +1,69 @@
-//! What the rules for off-CPU time have in common: which effect the time explains best, and what the victim lost by it.
+//! Shared by rules for off-CPU time: which effect the time explains best, and what the victim lost.
 
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
-use crate::case::{Scene, Subject};
 use crate::chain::{Cause, Effect, Evidence, Step};
+use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
+use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::{Claim, part};
 use crate::effect::{Measured, Phases, ratio, total};
-use crate::finding::{Finding, Sentence, name_of};
 
-/// Where off-CPU time of a process is told, in calls and in all.
+/// Metrics of a process's off-CPU time, in calls and in total.
 pub(super) const OFF_CPU_ACCOUNTS: [&str; 2] =
     ["gpucause_cuda_call_offcpu_seconds_total", "gpucause_dispatcher_seconds_total"];
 
-/// An effect, and the time that explains a part of it.
+/// Time that explains a part of an effect.
 #[derive(Debug, Clone)]
 pub(super) struct Share<'a> {
     pub(super) effect: &'a Measured,
-    /// The time that is part of it.
     pub(super) time: Nanos,
-    /// Its share of the effect, 0 to 1.
+    /// As a share of the effect, 0 to 1.
     pub(super) explained: f64,
-    /// The thread of the effect, or that the cause took most of.
+    /// The thread of the effect, or the one that lost most.
     pub(super) tid: Tid,
-    /// Its time since the last look.
+    /// Its time since the previous snapshot.
     now: Option<&'a ThreadDelta>,
-    /// Which share of the window of the effect that was: a thread that lived for a moment has not lost much.
+    /// What the thread lost, as a share of the window of the effect, not of the thread's life.
     pub(super) lost_share: f64,
 }
 
-/// The effect that `time_in` explains, if it is enough for the cause to be named. `lost_of` is what the cause takes of a
-/// thread's time.
+/// The effect that `time_in` explains, if that is enough to report the cause. `lost_of` is what the cause takes of a thread's time.
 pub(super) fn best<'a>(
-    scene: &Scene<'_>,
-    subject: &'a Subject<'_>,
+    context: &Context<'_>,
+    process: &'a Process<'_>,
     cause: Cause,
     time_in: impl Fn(&Measured) -> Nanos,
     lost_of: impl Fn(&Measured, &ThreadDelta) -> Nanos,
 ) -> Option<Share<'a>> {
-    let settings = scene.settings;
+    let settings = context.settings;
     let rule = settings.rule(cause);
     let needed = rule.explained_share.unwrap_or(settings.explained_share);
     let least = rule.min_lost_share.unwrap_or(settings.severities.low);
-    let shares = subject.effects.iter().filter_map(|effect| {
+    let shares = process.effects.iter().filter_map(|effect| {
         let time = time_in(effect);
         let explained = effect.explained_by(time);
-        // Asked before what it cost is looked for: most causes explain little of most effects.
+        // Checked first: most causes explain little of most effects.
         let explains = time.0 > 0 && explained >= needed;
         if !explains {
             return None;
         }
-        let (delta, lost_of) = (effect.delta(subject), |thread: &_| lost_of(effect, thread));
+        let (delta, lost_of) = (effect.delta(process), |thread: &_| lost_of(effect, thread));
         let thread = match effect.tid {
             Some(tid) => delta.threads().iter().find(|thread| thread.tid == tid)?,
-            // Of several threads that lose time, the one that loses it in such calls.
+            // Of several threads that lose time, prefer the one that loses it in the phases of the effect.
             None => delta
                 .victim(|thread| lost_of(thread).min(off_cpu(thread, effect.phases)))
                 .or_else(|| delta.victim(lost_of))?,
         };
         let lost_share = ratio(lost_of(thread), delta.wall).min(1.0);
-        let now = subject.short.threads().iter().find(|own| own.tid == thread.tid);
+        let now = process.short.threads().iter().find(|own| own.tid == thread.tid);
         Some(Share { effect, time, explained, tid: thread.tid, now, lost_share })
     });
     let enough = |share: &Share<'_>| share.lost_share >= least;
-    // A tail says more than a gap when most of both is explained: it is what is looked at first.
+    // If most of both a tail and a gap is explained, the tail is reported: users look at it first.
     let is_tail =
         |effect| matches!(effect, Effect::LaunchTail | Effect::CopyTail | Effect::AllocTail);
     shares.filter(enough).max_by_key(|share| match share.explained >= MOST {
@@ -74,28 +72,26 @@ pub(super) fn best<'a>(
     })
 }
 
-/// From this share on most of an effect is explained.
+/// Share that counts as most of an effect.
 pub(super) const MOST: f64 = 0.5;
 
-/// Off-CPU time of a thread in some phases.
 fn off_cpu(thread: &ThreadDelta, phases: Phases) -> Nanos {
     let time = |&reason| thread.in_state(State::Off(reason), |phase| phases.contain(phase));
     total(Reason::ALL.iter().map(time))
 }
 
-/// What a thread lost by being off the CPU for these reasons.
+/// What a thread lost off the CPU for these reasons.
 pub(super) fn lost(thread: &ThreadDelta, reasons: &[Reason]) -> Nanos {
     total(reasons.iter().map(|&reason| thread.time.lost(State::Off(reason))))
 }
 
 impl Share<'_> {
-    /// What the cause took since the last look.
-    pub(super) fn taken(&self, subject: &Subject<'_>, claim: Claim) -> TimeAccount {
-        let taken = |thread| claim(&subject.span(), thread, self.effect.phases);
+    /// What the cause took since the previous snapshot.
+    pub(super) fn taken(&self, process: &Process<'_>, claim: Claim) -> TimeAccount {
+        let taken = |thread| claim(&process.span(), thread, self.effect.phases);
         self.now.map(taken).unwrap_or_default()
     }
 
-    /// The numbers of the effect and of the share.
     pub(super) fn evidence(&self) -> Evidence {
         Evidence::default()
             .with("explained_share", self.explained)
@@ -106,7 +102,7 @@ impl Share<'_> {
     }
 }
 
-/// The part of a thread's time that was lost by being off the CPU for these reasons.
+/// The part of a thread's time that was lost off the CPU for these reasons.
 pub(super) fn lost_part(thread: &ThreadDelta, reasons: &[Reason]) -> TimeAccount {
     part(&thread.time, |phase, state| match state {
         State::Off(reason) => reasons.contains(&reason) && state.is_lost_in(phase),
@@ -114,7 +110,7 @@ pub(super) fn lost_part(thread: &ThreadDelta, reasons: &[Reason]) -> TimeAccount
     })
 }
 
-/// What is told of a thread that was blocked for one reason, by something that is no task.
+/// A thread that was blocked by something other than a task.
 #[derive(Debug)]
 pub(super) struct Blocked {
     pub(super) cause: Cause,
@@ -123,20 +119,21 @@ pub(super) struct Blocked {
     /// What it waited for.
     pub(super) by: &'static str,
     pub(super) mechanism: &'static str,
-    /// What the thread was meanwhile.
+    /// State of the thread.
     pub(super) state: &'static str,
-    /// A template, see [`tell`](mod@crate::tell).
+    /// A template, see [`render`](crate::template::render).
     pub(super) sentence: &'static str,
     pub(super) fix: &'static str,
 }
 
-/// The effect that being blocked for this reason explains, as a finding.
-pub(super) fn blocked(scene: &Scene<'_>, index: usize, told: &Blocked) -> Option<Finding> {
-    let subject = scene.subjects.get(index)?;
-    let reasons = [told.reason];
-    let share = best(scene, subject, told.cause, |e| e.offcpu(&reasons), |_, t| lost(t, &reasons))?;
+/// The effect that being blocked explains, as a detection.
+pub(super) fn blocked(context: &Context<'_>, index: usize, wait: &Blocked) -> Option<Detection> {
+    let process = context.processes.get(index)?;
+    let reasons = [wait.reason];
+    let share =
+        best(context, process, wait.cause, |e| e.offcpu(&reasons), |_, t| lost(t, &reasons))?;
     let evidence = share.evidence();
-    let (comm, victim) = (subject.now.comm.to_text(), name_of(subject));
+    let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let step = |from: String, to: String, mechanism: &str| Step {
         from,
         to,
@@ -144,23 +141,23 @@ pub(super) fn blocked(scene: &Scene<'_>, index: usize, told: &Blocked) -> Option
         seconds: share.time.as_secs_f64(),
     };
     let effect = share.effect.effect;
-    Some(Finding {
-        cause: told.cause,
+    Some(Detection {
+        cause: wait.cause,
         effect,
-        subject: index,
+        process: index,
         tid: Some(share.tid),
         culprit: None,
         explained: share.explained,
         size: share.effect.excess,
-        taken: share.taken(subject, told.claim).into(),
-        claim: Some((told.claim, share.effect.phases)),
+        taken: share.taken(process, wait.claim).into(),
+        claim: Some((wait.claim, share.effect.phases)),
         lost_share: share.lost_share,
         path: vec![
-            step(told.by.into(), victim.clone(), told.mechanism),
-            step(victim, effect.label().into(), told.state),
+            step(wait.by.into(), victim.clone(), wait.mechanism),
+            step(victim, effect.label().into(), wait.state),
         ],
-        sentence: Sentence::new(told.sentence, [("comm", &*comm)]),
-        fix: told.fix.into(),
+        sentence: Sentence::new(wait.sentence, [("comm", &*comm)]),
+        fix: wait.fix.into(),
         evidence,
     })
 }

@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use gpucause_engine::chain::{Cause, Chain, Place};
 
 use crate::host::Host;
-use crate::stories;
+use crate::scenarios;
 
 fn place(unit: &str, cgroup: &str, cpus: &str) -> Place {
-    Place { unit: unit.into(), cgroup: cgroup.into(), cpus: cpus.into(), ..Place::default() }
+    let cpu_limit = "/sys/fs/cgroup/system.slice/cpu.max".into();
+    let [unit, cgroup, cpus] = [unit, cgroup, cpus].map(Into::into);
+    Place { unit, cgroup, cpus, cpu_limit, ..Place::default() }
 }
 
 /// The host has four CPUs; the victim runs on two of them.
@@ -25,14 +27,14 @@ fn placed(mut host: Host) -> Host {
 fn expected(chain: &Chain) -> &'static str {
     match chain.cause {
         Cause::CpuPreemption => {
-            "Run: `taskset -acp 0-1 900`, `systemctl set-property --runtime hog.service AllowedCPUs=0-1`, `renice -n 19 -p 900`."
+            "Run: `taskset -acp 0-1 900`, `systemctl set-property --runtime hog.service AllowedCPUs=0-1`."
         }
         Cause::RunqueueWait => "Run: `taskset -acp 0-1 900`, ",
         Cause::NoisyCgroup => {
-            "Run: `systemctl set-property --runtime train.service CPUQuota=`, `cat /sys/fs/cgroup/system.slice/train.service/cpu.max`."
+            "Run: `systemctl set-property --runtime train.service CPUQuota=`, `cat /sys/fs/cgroup/system.slice/cpu.max`, `echo max > /sys/fs/cgroup/system.slice/cpu.max`."
         }
         Cause::LockWait => "Run: `py-spy dump --native --pid 100`, `gdb -p 100 -batch -ex ",
-        Cause::BlockIo => "Run: `ionice -c 2 -n 0 -p 100`, ",
+        Cause::BlockIo => "Run: `ls -l /proc/100/fd`, ",
         Cause::PageFault => "Run: `grep -E 'VmRSS|VmSwap' /proc/100/status`, ",
         Cause::DataloaderStarvation => "Run: `py-spy dump --pid 20",
         Cause::NcclLateRank => "Run: `gpucause explain --pid 102`, `py-spy dump --pid 102`.",
@@ -45,8 +47,8 @@ fn expected(chain: &Chain) -> &'static str {
 
 #[test]
 fn each_cause_has_a_command_that_can_be_copied() {
-    for story in stories::ALL {
-        let host = placed(story());
+    for scenario in scenarios::ALL {
+        let host = placed(scenario());
         for chain in host.chains() {
             let expected = expected(chain);
             assert!(chain.fix.contains(expected), "{}: {expected} in {}", chain.cause, chain.fix);
@@ -56,7 +58,7 @@ fn each_cause_has_a_command_that_can_be_copied() {
 
 #[test]
 fn a_culprit_in_a_unit_of_hostile_name_gives_a_quoted_command_or_none() {
-    let mut host = stories::preempted();
+    let mut host = scenarios::preempted();
     let fix = |host: &mut Host, unit: &str| {
         let places = HashMap::from([(100, place("", "", "2-3")), (900, place(unit, "", "0-3"))]);
         host.engine.place("0-3", &places);
@@ -70,9 +72,9 @@ fn a_culprit_in_a_unit_of_hostile_name_gives_a_quoted_command_or_none() {
 
 #[test]
 fn where_a_culprit_runs_stays_when_the_chain_is_seen_again() {
-    let mut host = placed(stories::preempted());
+    let mut host = placed(scenarios::preempted());
     host.run(1, |train| {
-        stories::steady(train);
+        scenarios::steady(train);
         train.calls("cudaLaunchKernel", 30, 5 * crate::process::US, &[]);
     });
     let chain = host.only(Cause::CpuPreemption);

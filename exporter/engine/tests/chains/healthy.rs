@@ -1,19 +1,19 @@
-//! Programs that are as they should be, for ten minutes each.
+//! Healthy programs, for ten minutes each.
 
 use gpucause_abi::op::CopyKind;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 
 use crate::host::Host;
-use crate::process::{KERNEL, MIB, MS, US, Whom};
-use crate::stories::{WORKER, steady, trained};
+use crate::process::{KERNEL, MIB, MS, Task, US};
+use crate::scenarios::{WORKER, steady, trained};
 
-/// Looks in ten minutes.
-const LOOKS: u32 = 300;
+/// Windows in ten minutes.
+const WINDOWS: u32 = 300;
 
 #[test]
 fn a_program_that_trains() {
     let mut host = Host::training();
-    host.run(LOOKS, steady);
+    host.run(WINDOWS, steady);
     host.is_silent();
 }
 
@@ -21,7 +21,7 @@ fn a_program_that_trains() {
 fn a_program_that_warms_up() {
     let mut host = Host::training();
     let mut cached = 0;
-    host.run_all(LOOKS, |processes, window| {
+    host.run_all(WINDOWS, |processes, window| {
         let train = &mut processes[0];
         match window {
             // Weights are read in from disk, page by page, and copied.
@@ -31,7 +31,7 @@ fn a_program_that_warms_up() {
                 train.waits(Reason::Io, KERNEL, 600 * MS, 0);
                 train.copies("cudaMemcpy", 4, CopyKind::H2d, 8, 60 * MS);
             }
-            // The first steps load kernels, and the allocator tries what fits; graphs are captured.
+            // The first steps load kernels, probe for free memory and capture graphs.
             3..7 => {
                 steady(train);
                 train.cold_launches(80, 8 * MS).allocates(100, 100 * US, 900 * MIB);
@@ -40,7 +40,7 @@ fn a_program_that_warms_up() {
             }
             _ => {
                 steady(train);
-                // Caches fill for three minutes, then all is there.
+                // Caches fill for three minutes.
                 let more = if window < 97 { 40 } else { 0 };
                 cached += more;
                 train.allocates(more, 20 * US, more * MIB);
@@ -60,15 +60,15 @@ fn pages_read_in_once_at_the_start() {
         train.calls("cudaLaunchKernel", 20, 5 * US, &[(Reason::PageFault, 50 * MS)]);
         train.waits(Reason::PageFault, KERNEL, 900 * MS, 0);
     });
-    host.run(LOOKS, steady);
+    host.run(WINDOWS, steady);
     host.is_silent();
 }
 
 #[test]
 fn a_server_that_idles() {
     let mut host = Host::training();
-    let frontend = Whom("frontend", 100, Relation::Thread);
-    host.run_all(LOOKS, |processes, window| {
+    let frontend = Task("frontend", 100, Relation::Thread);
+    host.run_all(WINDOWS, |processes, window| {
         let server = &mut processes[0];
         // Requests come and go: from none to many.
         let requests = u64::from(window * 7 % 40);
@@ -85,7 +85,7 @@ fn a_server_that_idles() {
 #[test]
 fn a_server_without_requests_after_many() {
     let mut host = trained();
-    host.run(LOOKS, |server| {
+    host.run(WINDOWS, |server| {
         server.on(100).rests(Phase::Host, State::Off(Reason::Futex));
     });
     host.is_silent();
@@ -94,7 +94,7 @@ fn a_server_without_requests_after_many() {
 #[test]
 fn a_program_whose_helper_threads_sleep_and_wake() {
     let mut host = trained();
-    host.run(LOOKS, |train| {
+    host.run(WINDOWS, |train| {
         steady(train);
         train.helpers_switch(50_000);
     });
@@ -104,7 +104,7 @@ fn a_program_whose_helper_threads_sleep_and_wake() {
 #[test]
 fn a_program_that_waits_for_the_gpu_nearly_all_the_time() {
     let mut host = Host::training();
-    host.run(LOOKS, |train| {
+    host.run(WINDOWS, |train| {
         train.on(100).launches(500, 5 * US);
         train.calls("cudaStreamSynchronize", 500, 20 * US, &[(Reason::GpuDriver, 3_700 * US)]);
     });
@@ -115,7 +115,7 @@ fn a_program_that_waits_for_the_gpu_nearly_all_the_time() {
 fn a_trainer_whose_workers_keep_up() {
     let mut host = Host::training();
     host.start_worker(0, 200);
-    host.run_all(LOOKS, |processes, _| {
+    host.run_all(WINDOWS, |processes, _| {
         steady(&mut processes[0]);
         processes[0].waits(Reason::Poll, WORKER, 15 * MS, 0);
         let futex = State::Off(Reason::Futex);

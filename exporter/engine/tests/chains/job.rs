@@ -5,11 +5,11 @@ use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
 use crate::host::{Host, WINDOW, lost, takes};
 use crate::process::{MS, Process, US};
-use crate::stories::{self, TROUBLE, steady, trained};
+use crate::scenarios::{self, FAULT_WINDOWS, steady, trained};
 
 #[test]
 fn every_rank_that_waits_names_the_one_that_is_late() {
-    let host = stories::late_rank();
+    let host = scenarios::late_rank();
     let chains = host.chains();
     let mut victims: Vec<_> = chains.iter().map(|chain| chain.victim.pid).collect();
     victims.sort_unstable();
@@ -20,7 +20,7 @@ fn every_rank_that_waits_names_the_one_that_is_late() {
             chain.culprit,
             Some(Culprit { pid: 102, comm: "train".into(), ..Culprit::default() })
         );
-        takes(chain, u64::from(TROUBLE) * 800 * MS);
+        takes(chain, u64::from(FAULT_WINDOWS) * 800 * MS);
     }
 }
 
@@ -73,12 +73,12 @@ fn two_jobs_of_the_same_size_are_not_one() {
 
 #[test]
 fn gpus_below_their_clock_explain_a_drop_of_a_thread_that_waits_for_them() {
-    let host = stories::slow_clock();
+    let host = scenarios::slow_clock();
     let chain = host.only(Cause::ClockThrottling);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchRateDrop, Severity::Critical));
     assert!((chain.explained - 0.8).abs() < 0.01, "{}", chain.explained);
     // Half as many launches: half the time.
-    takes(chain, u64::from(TROUBLE) * WINDOW / 2);
+    takes(chain, u64::from(FAULT_WINDOWS) * WINDOW / 2);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn one_slow_gpu_of_several_explains_nothing_as_nobody_knows_whose_it_is() {
     let mut host = Host::training();
     host.run(8, steady);
     host.throttled_gpus = vec![("GPU-1", 1.0), ("GPU-2", 0.0)];
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         train.on(100).launches(1_000, 5 * US);
         train.calls("cudaStreamSynchronize", 20, 100 * US, &[(Reason::GpuDriver, 80 * MS)]);
     });
@@ -103,13 +103,13 @@ fn a_slow_clock_without_fewer_launches_is_no_chain() {
 
 #[test]
 fn a_launch_that_does_not_return_hangs() {
-    let host = stories::hung();
+    let host = scenarios::hung();
     let hangs: Vec<_> = host.chains().into_iter().filter(|c| c.effect == Effect::Hang).collect();
     let [chain] = hangs.as_slice() else { panic!("{hangs:#?}") };
     assert_eq!((chain.cause, chain.severity), (Cause::LockWait, Severity::Critical));
     assert!(chain.id.ends_with("-hang"), "{}", chain.id);
     assert_eq!(chain.evidence.get("age_seconds"), Some(16.0));
-    // It is told after ten seconds, and lost since its beginning.
+    // Reported after ten seconds, and charged from its beginning.
     lost(chain, 8 * WINDOW);
 }
 
@@ -135,7 +135,7 @@ fn a_hang_and_a_lock_that_share_a_wait_lose_it_once() {
     for window in 1..=8 {
         host.run(1, |train| {
             train.on(100).off(Phase::Launch, Reason::Futex, waited);
-            train.blame(Phase::Launch, Reason::Futex, stories::HOLDER, waited, waited);
+            train.blame(Phase::Launch, Reason::Futex, scenarios::HOLDER, waited, waited);
             train.in_call(Some(("cudaLaunchKernel", window * 2_000 * MS)));
         });
     }
@@ -172,23 +172,20 @@ fn a_process_that_joins_its_job_waits_for_the_other_ranks_without_alarm() {
 
 #[test]
 fn a_worker_that_is_killed_for_lack_of_memory_is_told_at_once_and_once() {
-    let mut host = stories::short_of_memory();
+    let mut host = scenarios::short_of_memory();
     let (id, sentence) = {
         let chain = host.only(Cause::OomKill);
         assert_eq!((chain.effect, chain.severity), (Effect::ProcessKilled, Severity::High));
         (chain.id.clone(), chain.sentence.clone())
     };
-    assert!(
-        sentence
-            .starts_with("The kernel killed 1 of the workers of train because memory ran out. ")
-    );
+    assert!(sentence.starts_with("The OOM killer of the kernel killed 1 worker of train. "));
     host.run(5, steady);
     let chain = host.only(Cause::OomKill);
     assert!(chain.id == id && chain.first_seen == chain.last_seen, "{chain:?}");
 }
 
 #[test]
-fn a_process_that_is_killed_for_lack_of_memory_while_it_starts_is_told() {
+fn a_process_that_is_killed_for_lack_of_memory_while_it_starts_is_reported() {
     let mut host = Host::training();
     host.run(1, |train| {
         steady(train);

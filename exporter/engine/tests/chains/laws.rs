@@ -1,4 +1,4 @@
-//! What holds whatever the accounts say.
+//! Invariants that hold for any accounts.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use proptest::collection::vec as some;
 use proptest::prelude::*;
 
 use crate::process::comm;
-use crate::sentences::told_numbers_are_evidence;
+use crate::sentences::numbers_are_evidence;
 
-/// Anything, with a liking for what is near nothing, near a window and near the end.
+/// Any number, often near zero, a window or the maximum.
 fn amount() -> impl Strategy<Value = u64> {
     prop_oneof![
         3 => 0..10u64,
@@ -57,7 +57,7 @@ fn inflight() -> impl Strategy<Value = Option<(OpId, Nanos)>> {
     prop::option::weighted(0.2, call.prop_map(|(op, age)| (OpId(op), Nanos(age))))
 }
 
-/// What a worker computes between two looks: often without a pause.
+/// What a worker computes in a window: often without a pause.
 fn worker_time() -> impl Strategy<Value = u64> {
     prop_oneof![3 => Just(2_000_000_000u64), 1 => 0..2_000_000_000u64]
 }
@@ -122,8 +122,8 @@ fn process(id: u32) -> impl Strategy<Value = ProcessSnapshot> {
     })
 }
 
-/// Looks at anything: snapshots that have nothing to do with each other, at any time, forwards as a rule.
-fn looks() -> impl Strategy<Value = Vec<(u64, Vec<ProcessSnapshot>)>> {
+/// Unrelated snapshots at any time, usually forwards.
+fn snapshots() -> impl Strategy<Value = Vec<(u64, Vec<ProcessSnapshot>)>> {
     let step = prop_oneof![4 => Just(2_000_000_000u64), 1 => amount()];
     let processes = (process(0), process(1), process(2), 0..8u8).prop_map(|(a, b, c, which)| {
         let all = [a, b, c].into_iter().enumerate();
@@ -132,7 +132,7 @@ fn looks() -> impl Strategy<Value = Vec<(u64, Vec<ProcessSnapshot>)>> {
     some((step, processes), 2..14)
 }
 
-/// Judges from the first look on, and everything that can be.
+/// Evaluates everything from the first tick on.
 fn eager() -> Settings {
     Settings {
         warm_up_seconds: 1e-9,
@@ -146,7 +146,7 @@ fn eager() -> Settings {
     }
 }
 
-fn look(engine: &mut Engine, at: u64, processes: Vec<ProcessSnapshot>) {
+fn tick(engine: &mut Engine, at: u64, processes: Vec<ProcessSnapshot>) {
     let ids: Vec<_> = processes.iter().map(|process| process.id).collect();
     let snapshot = Snapshot { taken_at: Nanos(at), processes, ..Snapshot::default() };
     let mut moment = Moment::new(Arc::new(snapshot), at as f64 / 1e9);
@@ -167,7 +167,7 @@ fn chains_are_sane(engine: &Engine, wall: f64) {
         assert!((0.0..=wall * 1.000_001).contains(&attributed), "{wall} {chain:?}");
         assert!((0.0..=attributed * 1.000_001).contains(&lost), "{chain:?}");
         assert!(chain.first_seen <= chain.last_seen, "{chain:?}");
-        told_numbers_are_evidence(chain);
+        numbers_are_evidence(chain);
     }
 }
 
@@ -176,21 +176,21 @@ proptest! {
 
     #[test]
     fn nonsense_makes_no_panic_and_no_more_loss_than_there_was_time(
-        looks in looks(),
+        snapshots in snapshots(),
         eagerly in any::<bool>(),
     ) {
         let mut engine = Engine::new(if eagerly { eager() } else { Settings::default() });
         let (mut now, mut first, mut latest) = (1_000_000_000_000u64, None, 0);
         let (mut chains, mut stalls) = (HashMap::<String, (f64, f64)>::new(), HashMap::new());
-        for (step, processes) in looks {
+        for (step, processes) in snapshots {
             // A step above a day goes back.
             let back = step > 86_400_000_000_000;
             now = if back { now.saturating_sub(step >> 40) } else { now.saturating_add(step) };
             let first = *first.get_or_insert(now);
             latest = now.max(latest);
             let present: HashSet<_> = processes.iter().map(|process| process.id).collect();
-            look(&mut engine, now, processes);
-            // A process may have begun half a second before the look that it is not in.
+            tick(&mut engine, now, processes);
+            // A process may have begun half a second before a snapshot that it is not in.
             chains_are_sane(&engine, (latest.max(first) - first) as f64 / 1e9 + 7.0);
             for chain in engine.chains() {
                 let both = (chain.attributed_seconds(), chain.lost_seconds);
@@ -221,7 +221,7 @@ proptest! {
         worker.parent = Some(ProcId(1));
         worker.worker = Some(Box::new(DispatcherSnapshot { tid: Tid(8), wall, time, inflight: None }));
         let (mut now, mut causes) = (5_000_000_000u64, HashMap::new());
-        look(&mut engine, now, vec![process.clone(), worker.clone()]);
+        tick(&mut engine, now, vec![process.clone(), worker.clone()]);
         for (account, waits, (call, stall), inflight, worked) in steps {
             now += 2_000_000_000;
             let thread = &mut process.dispatchers[0];
@@ -239,7 +239,7 @@ proptest! {
             let own = worker.worker.as_mut().unwrap();
             own.time.0[Phase::Host as usize][State::Running.index()].0 += worked;
             own.wall.0 += worked;
-            look(&mut engine, now, vec![process.clone(), worker.clone()]);
+            tick(&mut engine, now, vec![process.clone(), worker.clone()]);
             let wall = (now - 5_000_000_000) as f64 / 1e9;
             chains_are_sane(&engine, wall);
             for stall in engine.stalls().filter(|stall| stall.process == ProcId(1)) {
@@ -261,7 +261,7 @@ proptest! {
 fn an_engine_that_sees_nothing_says_nothing() {
     let mut engine = Engine::new(eager());
     for at in 1..20 {
-        look(&mut engine, at, Vec::new());
+        tick(&mut engine, at, Vec::new());
     }
     assert!(engine.chains().is_empty());
     assert_eq!((engine.counts().len(), engine.stalls().len()), (0, 0));

@@ -1,4 +1,4 @@
-//! What the engine says, and does not say, of simulated processes.
+//! Chains that the engine reports for simulated processes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,9 +17,9 @@ mod job;
 mod laws;
 mod over_time;
 mod programs;
+mod scenarios;
 mod scheduler;
 mod sentences;
 mod several;
-mod stories;
 mod waits;
 mod windows;

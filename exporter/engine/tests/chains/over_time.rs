@@ -1,4 +1,4 @@
-//! One trouble, one chain.
+//! Repeated detections extend one chain.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,8 +9,8 @@ use gpucause_engine::chain::{Cause, Effect, Severity};
 use gpucause_engine::settings::{RuleSettings, Settings};
 
 use crate::host::{Host, WINDOW, lost};
-use crate::process::{KERNEL, MS, Process, US, Whom};
-use crate::stories::{HOG, steady, trained};
+use crate::process::{KERNEL, MS, Process, Task, US};
+use crate::scenarios::{HOG, steady, trained};
 
 fn reads_for(train: &mut Process, ns: u64) {
     steady(train);
@@ -18,7 +18,7 @@ fn reads_for(train: &mut Process, ns: u64) {
 }
 
 #[test]
-fn a_trouble_that_goes_on_extends_its_chain() {
+fn a_cause_that_lasts_extends_its_chain() {
     let mut host = trained();
     host.run(1, |train| reads_for(train, 700 * MS));
     let first = host.only(Cause::BlockIo).clone();
@@ -48,7 +48,7 @@ fn a_trouble_that_returns_soon_is_the_same_and_one_that_returns_late_is_another(
 }
 
 #[test]
-fn a_small_loss_needs_two_looks_in_a_row_and_then_counts_with_what_was_lost_before() {
+fn a_small_loss_needs_two_ticks_in_a_row_and_then_counts_with_what_was_lost_before() {
     let mut host = trained();
     host.run(1, |train| reads_for(train, 100 * MS));
     host.is_silent();
@@ -78,7 +78,7 @@ fn a_chain_that_gets_worse_counts_once_more() {
 #[test]
 fn who_makes_a_chain_worse_is_to_blame_and_not_who_took_a_little_before() {
     let mut host = trained();
-    let before = Whom("cron", 901, Relation::Other);
+    let before = Task("cron", 901, Relation::Other);
     host.run(2, |train| {
         steady(train);
         train.waits(Reason::Preempted, before, 100 * MS, 0);
@@ -114,7 +114,7 @@ fn a_rule_that_is_switched_off_says_nothing_even_of_hangs() {
 }
 
 #[test]
-fn a_process_that_ended_between_looks_keeps_its_chain_and_its_counts() {
+fn a_process_that_ended_between_ticks_keeps_its_chain_and_its_counts() {
     let mut host = trained();
     host.run(1, |train| {
         steady(train);
@@ -136,7 +136,7 @@ fn a_process_that_ended_between_looks_keeps_its_chain_and_its_counts() {
     let chain = host.only(Cause::CpuPreemption);
     assert_eq!(chain.severity, Severity::High);
     lost(chain, 600 * MS);
-    // As long as the process is told of, its counts are.
+    // Its counts are exported as long as the process is.
     host.run_all(5, |_, _| {});
     assert_eq!(host.engine.counts().len(), 2);
     host.processes.clear();
@@ -156,10 +156,13 @@ fn an_image_that_follows_another_in_the_same_process_has_chains_of_its_own() {
 }
 
 #[test]
-fn a_look_at_the_same_or_an_earlier_moment_is_passed_over() {
+fn a_snapshot_that_is_hardly_later_than_the_previous_or_earlier_is_ignored() {
     let mut host = trained();
     host.run(3, |train| reads_for(train, 700 * MS));
     let before = host.only(Cause::BlockIo).clone();
+    let moment = host.moment();
+    host.engine.look(moment);
+    host.now += WINDOW / 100;
     let moment = host.moment();
     host.engine.look(moment);
     host.now -= 10 * WINDOW;
@@ -186,7 +189,7 @@ fn causes_of_one_process_share_the_time_that_there_was() {
     let mut host = trained();
     for window in 1..12 {
         host.run(1, |train| {
-            let holder = Whom("holder", 100, Relation::Thread);
+            let holder = Task("holder", 100, Relation::Thread);
             train.on(100).rests(Phase::Launch, State::Off(Reason::Futex));
             train.blame(Phase::Launch, Reason::Futex, holder, WINDOW, WINDOW);
             train.in_call(Some(("cudaLaunchKernel", window * WINDOW)));
@@ -199,7 +202,7 @@ fn causes_of_one_process_share_the_time_that_there_was() {
 }
 
 #[test]
-fn a_thread_that_lived_for_a_moment_lost_a_moment() {
+fn a_thread_that_lived_briefly_lost_little() {
     let mut host = trained();
     host.run(1, |train| {
         train.on(101).launches(100, 20_000).waits(Reason::Preempted, HOG, 3 * MS, 0);
@@ -229,7 +232,7 @@ fn other_ops_that_count_as_launches_are_no_drop_of_the_rate() {
 }
 
 #[test]
-fn what_was_told_of_a_process_that_is_folded_is_told_of_all_others_and_stays() {
+fn counters_of_a_process_that_is_aggregated_are_added_to_other() {
     let mut host = trained();
     host.run(2, |train| reads_for(train, 700 * MS));
     let before: Vec<_> = host.engine.stalls().map(|stall| (stall.cause, stall.lost)).collect();
@@ -237,7 +240,7 @@ fn what_was_told_of_a_process_that_is_folded_is_told_of_all_others_and_stays() {
     assert!(counted > 0 && !before.is_empty());
     host.engine.fold(&HashSet::from([host.processes[0].now.id]));
     host.forget_counters();
-    // A moment from before may still be looked at.
+    // The process may still be in a later snapshot.
     host.run(1, |train| reads_for(train, 700 * MS));
     host.processes.clear();
     host.run_all(2, |_, _| {});
@@ -250,7 +253,7 @@ fn what_was_told_of_a_process_that_is_folded_is_told_of_all_others_and_stays() {
     }
 }
 
-/// Launches that nobody counted are no drop of their rate, nor do they make waits for the GPU too many.
+/// Unobserved launches are neither a drop of the rate nor do they raise the waits per launch.
 #[test]
 fn launches_that_were_not_observed_were_not_missing() {
     let few = |process: &mut Process| {

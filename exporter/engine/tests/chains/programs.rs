@@ -1,4 +1,4 @@
-//! What programs do to themselves.
+//! Causes within the program itself.
 
 use gpucause_abi::op::CopyKind;
 use gpucause_abi::state::Reason;
@@ -6,29 +6,29 @@ use gpucause_engine::chain::{Cause, Effect, Severity};
 
 use crate::host::{Host, takes};
 use crate::process::{MIB, MS, US};
-use crate::stories::{self, TROUBLE, steady, trained};
+use crate::scenarios::{self, FAULT_WINDOWS, steady, trained};
 
 #[test]
 fn a_wait_after_every_launch_is_a_storm() {
-    let host = stories::syncing();
+    let host = scenarios::syncing();
     let chain = host.only(Cause::ImplicitSync);
     // All but 4,000 waits of 302 us; the time in launches is idle time of the GPU too.
     assert_eq!((chain.effect, chain.severity), (Effect::SyncStorm, Severity::High));
-    takes(chain, u64::from(TROUBLE) * (2_000 * MS - 4_000 * 302 * US));
+    takes(chain, u64::from(FAULT_WINDOWS) * (2_000 * MS - 4_000 * 302 * US));
 }
 
 #[test]
 fn a_blocking_copy_after_most_launches_is_one_too() {
-    let host = stories::copying_results();
+    let host = scenarios::copying_results();
     let chain = host.only(Cause::ImplicitSync);
     assert_eq!(chain.evidence.get("blocking_copies_to_host"), Some(3_000.0));
-    takes(chain, u64::from(TROUBLE) * (2_000 * MS - 3_000 * 400 * US));
+    takes(chain, u64::from(FAULT_WINDOWS) * (2_000 * MS - 3_000 * 400 * US));
 }
 
 #[test]
 fn syncs_of_a_thread_that_does_not_launch_are_no_storm() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         train.on(100).launches(2_000, 5 * US);
         train.on(101).calls("cudaStreamSynchronize", 2_000, 500 * US, &[]);
     });
@@ -47,18 +47,18 @@ fn syncs_between_long_kernels_are_healthy() {
 
 #[test]
 fn taking_and_giving_back_memory_all_the_time_is_churn() {
-    let host = stories::churning();
+    let host = scenarios::churning();
     let chain = host.only(Cause::AllocatorChurn);
     assert_eq!((chain.effect, chain.severity), (Effect::AllocTail, Severity::Medium));
-    takes(chain, u64::from(2 * TROUBLE) * 300 * MS);
+    takes(chain, u64::from(2 * FAULT_WINDOWS) * 300 * MS);
 }
 
 #[test]
 fn giving_cached_memory_back_for_allocations_that_fail_is_churn_too() {
-    let host = stories::refused_memory();
+    let host = scenarios::refused_memory();
     let chain = host.only(Cause::AllocatorChurn);
     assert!(chain.evidence.get("calls_per_second") < Some(20.0), "{:?}", chain.evidence);
-    assert!(chain.sentence.contains("failed for lack of memory"), "{}", chain.sentence);
+    assert!(chain.sentence.contains("allocations failed because"), "{}", chain.sentence);
     assert!(chain.fix.contains("expandable_segments"), "{}", chain.fix);
 }
 
@@ -86,7 +86,7 @@ fn one_cache_flush_is_no_churn() {
 
 #[test]
 fn memory_that_grows_all_the_time_leaks() {
-    let host = stories::leaking();
+    let host = scenarios::leaking();
     let chain = host.only(Cause::MemoryLeak);
     assert_eq!((chain.effect, chain.severity), (Effect::MemoryGrowth, Severity::Medium));
     assert_eq!(chain.lost_seconds, 0.0);
@@ -126,11 +126,11 @@ fn a_cache_that_fills_does_not_leak() {
 }
 
 #[test]
-fn graphs_built_for_every_launch_are_told() {
-    let host = stories::recapturing();
+fn graphs_built_for_every_launch_are_reported() {
+    let host = scenarios::recapturing();
     let chain = host.only(Cause::GraphRecapture);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::Medium));
-    takes(chain, u64::from(TROUBLE) * 20 * 17_100 * US);
+    takes(chain, u64::from(FAULT_WINDOWS) * 20 * 17_100 * US);
 }
 
 #[test]
@@ -145,11 +145,11 @@ fn graphs_that_are_built_once_and_launched_often_are_healthy() {
 }
 
 #[test]
-fn kernels_loaded_long_after_the_start_are_told() {
-    let host = stories::loading_kernels();
+fn kernels_loaded_long_after_the_start_are_reported() {
+    let host = scenarios::loading_kernels();
     let chain = host.only(Cause::ColdStart);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::High));
-    takes(chain, u64::from(TROUBLE) * 600 * MS);
+    takes(chain, u64::from(FAULT_WINDOWS) * 600 * MS);
 }
 
 #[test]
@@ -165,16 +165,16 @@ fn a_single_new_kernel_is_no_pattern() {
 
 #[test]
 fn large_copies_are_slow_because_they_are_large() {
-    let host = stories::copying_blocks();
+    let host = scenarios::copying_blocks();
     let chain = host.only(Cause::LargeCopy);
     assert_eq!((chain.effect, chain.severity), (Effect::CopyTail, Severity::High));
-    takes(chain, u64::from(TROUBLE) * 800 * MS);
+    takes(chain, u64::from(FAULT_WINDOWS) * 800 * MS);
 }
 
 #[test]
 fn many_small_copies_are_not_large() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.copies("cudaMemcpyAsync", 1, CopyKind::H2d, 5_000, 100 * US);
     });
@@ -183,9 +183,9 @@ fn many_small_copies_are_not_large() {
 
 #[test]
 fn a_tail_that_nothing_explains_is_reported_as_that() {
-    let host = stories::slow_for_no_reason();
+    let host = scenarios::slow_for_no_reason();
     let chain = host.only(Cause::Unexplained);
-    // Launches that wait for room in the queue look like this as well: nothing is known to be lost.
+    // Launches that wait for a full queue look the same: no loss is proven.
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::Low));
     assert_eq!((chain.explained, chain.lost_seconds), (0.0, 0.0));
     assert_eq!(chain.evidence.get("off_cpu_share_of_excess"), Some(0.0));

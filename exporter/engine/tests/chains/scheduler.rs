@@ -1,12 +1,12 @@
 //! Who had the CPU.
 
 use gpucause_abi::op::CopyKind;
-use gpucause_abi::state::{Phase, Reason};
+use gpucause_abi::state::{Phase, Reason, Relation};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
 use crate::host::{Host, lost, takes};
-use crate::process::{MS, US};
-use crate::stories::{self, HOG, TROUBLE, steady, trained};
+use crate::process::{MS, Task, US};
+use crate::scenarios::{self, FAULT_WINDOWS, HOG, steady, trained};
 
 const SCHEDULER: [Cause; 3] = [Cause::CpuPreemption, Cause::RunqueueWait, Cause::NoisyCgroup];
 
@@ -16,30 +16,30 @@ fn hog() -> Culprit {
 
 #[test]
 fn a_process_that_takes_the_cpu_inside_launches_is_named() {
-    let host = stories::preempted();
+    let host = scenarios::preempted();
     let chain = host.only(Cause::CpuPreemption);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::High));
     assert_eq!(chain.culprit, Some(hog()));
     assert!(chain.explained > 0.95, "{}", chain.explained);
     assert_eq!((chain.victim.pid, chain.victim.tid, &*chain.victim.comm), (100, 100, "train"));
-    lost(chain, u64::from(TROUBLE) * 600 * MS);
+    lost(chain, u64::from(FAULT_WINDOWS) * 600 * MS);
 }
 
 #[test]
-fn waiting_for_a_cpu_after_waking_is_told_apart_from_preemption() {
-    let host = stories::queued();
+fn waiting_for_a_cpu_after_waking_is_distinguished_from_preemption() {
+    let host = scenarios::queued();
     let chain = host.only(Cause::RunqueueWait);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::High));
     assert_eq!(chain.culprit, Some(hog()));
-    lost(chain, u64::from(TROUBLE) * 600 * MS);
+    lost(chain, u64::from(FAULT_WINDOWS) * 600 * MS);
 }
 
 #[test]
 fn a_cpu_limit_is_not_blamed_on_who_had_the_cpu() {
-    let host = stories::throttled();
+    let host = scenarios::throttled();
     let chain = host.only(Cause::NoisyCgroup);
     assert_eq!((chain.severity, &chain.culprit), (Severity::High, &None));
-    lost(chain, u64::from(TROUBLE) * 600 * MS);
+    lost(chain, u64::from(FAULT_WINDOWS) * 600 * MS);
 }
 
 #[test]
@@ -81,19 +81,61 @@ fn many_small_culprits_are_not_one() {
     host.run(2, |train| {
         steady(train);
         for (name, tgid) in [("a", 1), ("b", 2), ("c", 3)] {
-            let whom = crate::process::Whom(name, tgid, gpucause_abi::state::Relation::Other);
-            train.waits(Reason::Preempted, whom, 200 * MS, 0);
+            let task = Task(name, tgid, Relation::Other);
+            train.waits(Reason::Preempted, task, 200 * MS, 0);
         }
     });
     let chain = host.only(Cause::CpuPreemption);
     assert_eq!(chain.culprit, None);
-    assert!(chain.sentence.contains("had the CPU for 33 % of that"), "{}", chain.sentence);
+    assert!(chain.sentence.contains("top CPU competitor: a, 33 % of it"), "{}", chain.sentence);
+}
+
+#[test]
+fn a_thread_that_waits_for_an_idle_cpu_to_wake_up_has_no_competitors() {
+    let mut host = trained();
+    let nobody = Task("idle", 0, Relation::None);
+    host.run(2, |train| {
+        steady(train);
+        train.waits(Reason::Runqueue, nobody, 500 * MS, 0);
+        train.waits(Reason::Runqueue, HOG, 20 * MS, 0);
+    });
+    let chain = host.only(Cause::RunqueueWait);
+    assert_eq!(chain.culprit, None);
+    assert!(chain.sentence.contains("The CPU was idle for 96 % of it"), "{}", chain.sentence);
+    assert!(chain.fix.contains("cpupower idle-info"), "{}", chain.fix);
+    assert!(!chain.fix.contains("fewer tasks"), "{}", chain.fix);
+}
+
+#[test]
+fn a_preempted_thread_beside_an_idle_cpu_was_not_woken_late() {
+    let mut host = trained();
+    host.run(2, |train| {
+        steady(train);
+        train.waits(Reason::Preempted, Task("idle", 0, Relation::None), 500 * MS, 0);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert!(!chain.sentence.contains("wakeup") && !chain.fix.contains("cpupower"), "{chain:#?}");
+}
+
+#[test]
+fn a_name_that_several_processes_have_is_shown_without_a_pid() {
+    let mut host = trained();
+    for tgid in [7, 7, 8] {
+        host.run(1, |train| {
+            steady(train);
+            let task = Task("rustc", tgid, Relation::Other);
+            train.waits(Reason::Preempted, task, 600 * MS, 0);
+            train.now.waits[0].tgid = Some(gpucause_abi::Tgid(tgid));
+        });
+        let losses = &host.only(Cause::CpuPreemption).losses;
+        assert_eq!(losses[0].pid, (tgid == 7).then_some(7), "{losses:?}");
+    }
 }
 
 #[test]
 fn losing_the_cpu_while_the_gpu_works_is_no_loss() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.off(Phase::Sync, Reason::Preempted, 600 * MS);
         train.blame(Phase::Sync, Reason::Preempted, HOG, 600 * MS, 0);
@@ -109,19 +151,19 @@ fn busy_neighbour(train: &mut crate::process::Process) {
 #[test]
 fn first_launches_beside_a_busy_neighbour_are_not_the_schedulers() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.cold_launches(40, 13 * MS);
         busy_neighbour(train);
     });
     host.does_not_blame(&SCHEDULER);
-    takes(host.only(Cause::ColdStart), u64::from(TROUBLE) * 520 * MS);
+    takes(host.only(Cause::ColdStart), u64::from(FAULT_WINDOWS) * 520 * MS);
 }
 
 #[test]
 fn large_copies_beside_a_busy_neighbour_are_not_the_schedulers() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.copies("cudaMemcpyAsync", 0, CopyKind::H2d, 500, 10 * US);
         train.copies("cudaMemcpyAsync", 4, CopyKind::H2d, 14, 55 * MS);
@@ -136,7 +178,7 @@ fn large_copies_beside_a_busy_neighbour_are_not_the_schedulers() {
 #[test]
 fn long_waits_for_the_gpu_beside_a_busy_neighbour_are_not_the_schedulers() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         train.on(100).launches(2_000, 5 * US);
         let waits = [(Reason::GpuDriver, 300 * MS), (Reason::Preempted, 10 * MS)];
         train.calls("cudaDeviceSynchronize", 5, US, &waits);
@@ -149,7 +191,7 @@ fn long_waits_for_the_gpu_beside_a_busy_neighbour_are_not_the_schedulers() {
 #[test]
 fn a_slow_launch_that_stayed_on_the_cpu_is_not_explained_by_other_calls() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.launches(40, 5 * MS);
         // Off the CPU for as long in all: in other launches that are quick, in syncs, in host code.
@@ -162,9 +204,9 @@ fn a_slow_launch_that_stayed_on_the_cpu_is_not_explained_by_other_calls() {
 }
 
 #[test]
-fn a_slow_launch_that_was_off_the_cpu_for_a_moment_is_not_explained_by_others() {
+fn a_slow_launch_that_was_briefly_off_the_cpu_is_not_explained_by_others() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.calls("cudaLaunchKernel", 30, MS, &[(Reason::Preempted, US)]);
         train.calls("cudaLaunchKernel", 1_800, 2 * US, &[(Reason::Preempted, 16 * US)]);
@@ -180,12 +222,12 @@ fn a_tail_that_costs_next_to_nothing_is_not_severe_however_long_it_is() {
         train.calls("cudaStreamSynchronize", 20, 90 * MS, &[]);
     };
     host.run(8, few);
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         few(train);
         train.calls("cudaLaunchKernel", 3, 10 * US, &[(Reason::Preempted, 5 * MS)]);
     });
     host.is_silent();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         few(train);
         train.calls("cudaLaunchKernel", 3, 10 * US, &[(Reason::Preempted, 20 * MS)]);
     });
@@ -224,7 +266,7 @@ fn one_burst_of_slow_calls_is_not_seen_again_in_the_longer_window() {
 }
 
 #[test]
-fn a_tail_of_a_program_that_launches_rarely_is_seen_over_several_looks() {
+fn a_tail_of_a_program_that_launches_rarely_is_detected_over_several_windows() {
     let mut host = Host::training();
     let few = |train: &mut crate::process::Process| {
         train.on(100).launches(60, 10 * US);
@@ -242,7 +284,7 @@ fn a_tail_of_a_program_that_launches_rarely_is_seen_over_several_looks() {
 #[test]
 fn a_chain_is_of_the_thread_that_suffers() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         // Another thread launches a little, and idles.
         train
@@ -253,7 +295,7 @@ fn a_chain_is_of_the_thread_that_suffers() {
     });
     let chain = host.only(Cause::CpuPreemption);
     assert_eq!(chain.victim.tid, 102);
-    lost(chain, u64::from(TROUBLE) * 700 * MS);
+    lost(chain, u64::from(FAULT_WINDOWS) * 700 * MS);
 }
 
 #[test]
@@ -266,7 +308,7 @@ fn quick_launches_that_rarely_lose_the_cpu_for_long_are_a_tail_all_the_same() {
     });
     let chain = host.only(Cause::CpuPreemption);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::High));
-    assert!(chain.culprit.is_some() && !chain.sentence.contains("slowest"), "{chain:#?}");
+    assert!(chain.culprit.is_some() && !chain.sentence.contains("p99"), "{chain:#?}");
     lost(chain, 1_200 * MS);
 }
 

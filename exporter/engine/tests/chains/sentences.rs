@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use gpucause_engine::chain::{Cause, Chain};
 
-use crate::stories;
+use crate::scenarios;
 
-/// The forms that numbers are told in.
+/// All formats of a number.
 fn forms(value: f64) -> Vec<String> {
     let digits = |v: f64| if v >= 10.0 { format!("{v:.0}") } else { format!("{v:.1}") };
     let units = [1.0, 1e3, 1e6, 1e9].map(|by| digits(value * by));
@@ -36,17 +36,17 @@ fn nameless(chain: &Chain) -> String {
     // A hang names the call: "cuMemcpy2D does not return".
     let calls = chain.path.iter().filter_map(|step| step.mechanism.split(' ').next());
     let calls = calls.filter(|name| name.starts_with("cu") || name.starts_with("nccl"));
-    // Its moments are the chain's own.
-    let told = chain.sentence.replace(&chain.when(), "");
+    let sentence =
+        chain.sentence.replace(&chain.when(), "").replace("p50 ", "").replace("p99 ", "");
     let names =
         culprit.chain(path).chain(calls.map(str::to_owned)).chain([chain.victim.comm.clone()]);
     let mut names: Vec<_> = names.filter(|name| !name.is_empty()).collect();
     // A name may be the beginning of another.
     names.sort_by_key(|name| std::cmp::Reverse(name.len()));
-    names.into_iter().fold(told, |told, n| told.replace(&n, ""))
+    names.into_iter().fold(sentence, |sentence, n| sentence.replace(&n, ""))
 }
 
-pub(crate) fn told_numbers_are_evidence(chain: &Chain) {
+pub(crate) fn numbers_are_evidence(chain: &Chain) {
     let known: HashSet<String> =
         chain.evidence.0.iter().flat_map(|&(_, value)| forms(value)).collect();
     for number in numbers(&nameless(chain)) {
@@ -57,11 +57,11 @@ pub(crate) fn told_numbers_are_evidence(chain: &Chain) {
 #[test]
 fn no_sentence_has_a_number_that_is_not_in_its_evidence() {
     let mut causes = HashSet::new();
-    for story in stories::ALL {
-        let host = story();
+    for scenario in scenarios::ALL {
+        let host = scenario();
         assert!(!host.chains().is_empty());
         for chain in host.chains() {
-            told_numbers_are_evidence(chain);
+            numbers_are_evidence(chain);
             causes.insert(chain.cause);
             assert!(
                 chain.sentence.ends_with('.') && chain.fix.ends_with('.'),

@@ -6,10 +6,10 @@ use gpucause_engine::chain::{Cause, Chain, Effect};
 use gpucause_engine::settings::Settings;
 
 use crate::host::{Host, WINDOW, lost, takes};
-use crate::process::{KERNEL, MS, Process, US, Whom};
-use crate::stories::{HOG, HOLDER, TROUBLE, WORKER, steady, trained};
+use crate::process::{KERNEL, MS, Process, Task, US};
+use crate::scenarios::{FAULT_WINDOWS, HOG, HOLDER, WORKER, steady, trained};
 
-/// The chain of a cause, which is one of so many.
+/// The chain of a cause, one of `all` chains.
 #[track_caller]
 fn of(host: &Host, cause: Cause, all: usize) -> &Chain {
     let chains = host.chains();
@@ -18,7 +18,7 @@ fn of(host: &Host, cause: Cause, all: usize) -> &Chain {
     chains.into_iter().find(|chain| chain.cause == cause).unwrap_or_else(|| panic!("{causes:?}"))
 }
 
-/// That shares in an effect add up to at most 1, and with what is unexplained to 1.
+/// Asserts that the shares in an effect and the unexplained share add up to 1.
 #[track_caller]
 fn shares_add_up(host: &Host, effect: Effect) {
     let chains = host.chains();
@@ -38,12 +38,12 @@ fn locked(train: &mut Process, ns: u64) {
 #[test]
 fn a_lock_beside_a_busy_neighbour_is_named_as_well() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.waits(Reason::Preempted, HOG, 750 * MS, 0);
         locked(train, 250 * MS);
     });
-    let windows = u64::from(TROUBLE);
+    let windows = u64::from(FAULT_WINDOWS);
     let preempted = of(&host, Cause::CpuPreemption, 2);
     lost(preempted, windows * 750 * MS);
     assert_eq!(preempted.culprit.as_ref().unwrap().comm, "hog");
@@ -59,13 +59,13 @@ fn a_lock_beside_a_busy_neighbour_is_named_as_well() {
 #[test]
 fn three_faults_are_three_chains() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.waits(Reason::Preempted, HOG, 400 * MS, 0);
         train.waits(Reason::Io, KERNEL, 300 * MS, 0);
         locked(train, 200 * MS);
     });
-    let windows = u64::from(TROUBLE);
+    let windows = u64::from(FAULT_WINDOWS);
     lost(of(&host, Cause::CpuPreemption, 3), windows * 400 * MS);
     lost(of(&host, Cause::BlockIo, 3), windows * 300 * MS);
     lost(of(&host, Cause::LockWait, 3), windows * 196 * MS);
@@ -75,13 +75,13 @@ fn three_faults_are_three_chains() {
 #[test]
 fn the_wait_for_a_cpu_after_a_lock_was_released_is_no_wait_for_the_lock() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         locked(train, 400 * MS);
         train.waits(Reason::Runqueue, HOG, 200 * MS, 0);
     });
-    lost(of(&host, Cause::LockWait, 2), u64::from(TROUBLE) * 392 * MS);
-    lost(of(&host, Cause::RunqueueWait, 2), u64::from(TROUBLE) * 200 * MS);
+    lost(of(&host, Cause::LockWait, 2), u64::from(FAULT_WINDOWS) * 392 * MS);
+    lost(of(&host, Cause::RunqueueWait, 2), u64::from(FAULT_WINDOWS) * 200 * MS);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_cpu_limit_and_a_lock_are_both_named() {
     let mut host = trained();
     host.throttled_cgroups = vec![(ProcId(1), 0)];
     host.run(1, steady);
-    for _ in 0..TROUBLE {
+    for _ in 0..FAULT_WINDOWS {
         host.throttled_cgroups[0].1 += 620 * MS;
         host.run(1, |train| {
             steady(train);
@@ -97,84 +97,84 @@ fn a_cpu_limit_and_a_lock_are_both_named() {
             locked(train, 300 * MS);
         });
     }
-    lost(of(&host, Cause::NoisyCgroup, 2), u64::from(TROUBLE) * 600 * MS);
-    lost(of(&host, Cause::LockWait, 2), u64::from(TROUBLE) * 294 * MS);
+    lost(of(&host, Cause::NoisyCgroup, 2), u64::from(FAULT_WINDOWS) * 600 * MS);
+    lost(of(&host, Cause::LockWait, 2), u64::from(FAULT_WINDOWS) * 294 * MS);
 }
 
 #[test]
 fn workers_that_do_not_keep_up_and_first_launches_are_both_named() {
     let mut host = trained();
     host.start_worker(0, 200);
-    host.run_all(TROUBLE, |processes, _| {
+    host.run_all(FAULT_WINDOWS, |processes, _| {
         steady(&mut processes[0]);
         processes[0].cold_launches(10, 40 * MS);
         processes[0].waits(Reason::Poll, WORKER, 500 * MS, 0);
         processes[1].works(&[(State::Running, 2_000 * MS)]);
     });
-    takes(of(&host, Cause::ColdStart, 2), u64::from(TROUBLE) * 400 * MS);
-    takes(of(&host, Cause::DataloaderStarvation, 2), u64::from(TROUBLE) * 500 * MS);
+    takes(of(&host, Cause::ColdStart, 2), u64::from(FAULT_WINDOWS) * 400 * MS);
+    takes(of(&host, Cause::DataloaderStarvation, 2), u64::from(FAULT_WINDOWS) * 500 * MS);
 }
 
 #[test]
 fn time_without_a_cpu_in_first_launches_is_not_charged_to_them_as_well() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         train.on(100).launches(2_000, 200 * US);
         train.calls("cudaStreamSynchronize", 20, 100 * US, &[(Reason::GpuDriver, 40 * MS)]);
         train.calls_of("cudaLaunchKernel", true, 5, 60 * MS, &[(Reason::Preempted, 40 * MS)]);
         train.waits(Reason::Preempted, HOG, 200 * MS, 0);
     });
-    takes(of(&host, Cause::ColdStart, 2), u64::from(TROUBLE) * 300 * MS);
-    lost(of(&host, Cause::CpuPreemption, 2), u64::from(TROUBLE) * 400 * MS);
+    takes(of(&host, Cause::ColdStart, 2), u64::from(FAULT_WINDOWS) * 300 * MS);
+    lost(of(&host, Cause::CpuPreemption, 2), u64::from(FAULT_WINDOWS) * 400 * MS);
 }
 
 #[test]
 fn a_front_end_that_parses_a_little_of_each_wait_holds_no_lock_for_an_idle_server() {
     let mut host = trained();
-    let frontend = Whom("frontend", 100, Relation::Thread);
-    host.run(TROUBLE, |train| {
+    let frontend = Task("frontend", 100, Relation::Thread);
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         // 20 requests: 2 ms of each 60 ms.
         train.waits(Reason::Futex, frontend, 1_080 * MS, 40 * MS);
     });
     host.is_silent();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.waits(Reason::Futex, frontend, 600 * MS, 40 * MS);
         train.waits(Reason::Preempted, HOG, 400 * MS, 0);
     });
-    lost(host.only(Cause::CpuPreemption), u64::from(TROUBLE) * 400 * MS);
+    lost(host.only(Cause::CpuPreemption), u64::from(FAULT_WINDOWS) * 400 * MS);
 }
 
 #[test]
 fn a_lock_is_found_beside_waits_for_a_thread_that_idles() {
     let mut host = trained();
-    let frontend = Whom("frontend", 100, Relation::Thread);
-    host.run(TROUBLE, |train| {
+    let frontend = Task("frontend", 100, Relation::Thread);
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.waits(Reason::Futex, frontend, 700 * MS, 20 * MS);
         locked(train, 200 * MS);
     });
-    lost(host.only(Cause::LockWait), u64::from(TROUBLE) * 196 * MS);
+    lost(host.only(Cause::LockWait), u64::from(FAULT_WINDOWS) * 196 * MS);
 }
 
 #[test]
-fn what_no_cause_explains_is_told_with_its_share() {
+fn the_unexplained_share_is_reported() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.waits(Reason::Io, KERNEL, 400 * MS, 0).waits(Reason::Poll, KERNEL, 500 * MS, 0);
     });
     let chain = host.only(Cause::BlockIo);
     assert!((chain.explained - 4.0 / 9.0).abs() < 0.01, "{}", chain.explained);
-    assert!(chain.sentence.contains("No cause explains 56 % of it."), "{}", chain.sentence);
+    assert!(chain.sentence.contains("56 % of the effect is unexplained."), "{}", chain.sentence);
     shares_add_up(&host, Effect::LaunchGap);
 }
 
 #[test]
 fn the_part_of_a_tail_that_no_cause_explains_is_unexplained() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
         train.calls("cudaLaunchKernel", 40, 5 * US, &[(Reason::Preempted, 6 * MS)]);
         train.blame(Phase::Launch, Reason::Preempted, HOG, 240 * MS, 0);
@@ -195,14 +195,14 @@ fn a_low_clock_takes_no_more_than_the_waits_for_the_gpu() {
     host.throttled_gpus = vec![("GPU-1", 0.0)];
     host.run(8, steady);
     host.throttled_gpus = vec![("GPU-1", 0.9)];
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         train.on(100).launches(200, 5 * US);
         train.calls("cudaStreamSynchronize", 20, 100 * US, &[(Reason::GpuDriver, 55 * MS)]);
         locked(train, 600 * MS);
     });
     let clock = of(&host, Cause::ClockThrottling, 2);
-    takes(clock, u64::from(TROUBLE) * 1_102 * MS);
-    lost(of(&host, Cause::LockWait, 2), u64::from(TROUBLE) * 588 * MS);
+    takes(clock, u64::from(FAULT_WINDOWS) * 1_102 * MS);
+    lost(of(&host, Cause::LockWait, 2), u64::from(FAULT_WINDOWS) * 588 * MS);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn what_was_lost_before_a_chain_is_named_is_added_when_it_is_named() {
 }
 
 #[test]
-fn what_a_chain_lost_in_looks_that_did_not_see_it_is_added_when_it_is_seen_again() {
+fn what_a_chain_lost_while_it_was_not_seen_is_added_when_it_is_seen_again() {
     let mut host = trained();
     for ns in [700, 30, 30, 700] {
         host.run(1, |train| {
@@ -254,7 +254,7 @@ fn a_hang_is_charged_from_its_beginning_however_long_ago_that_is() {
     let mut host = Host::with(Settings { hang_seconds: 30.0, ..Settings::default() });
     host.start("train", 100);
     host.run(8, steady);
-    // Nobody is known to hold the lock, so that only the hang tells of it.
+    // The holder is unknown, so that only the hang is reported.
     for window in 1..=20 {
         host.run(1, |train| {
             train.on(100).rests(Phase::Launch, State::Off(Reason::Futex));

@@ -4,39 +4,39 @@ use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
 use crate::host::{lost, takes};
-use crate::process::{KERNEL, MS, US, Whom, comm};
-use crate::stories::{self, HOLDER, TROUBLE, WORKER, steady, trained};
+use crate::process::{KERNEL, MS, Task, US, comm};
+use crate::scenarios::{self, FAULT_WINDOWS, HOLDER, WORKER, steady, trained};
 
 #[test]
 fn the_holder_of_a_lock_is_named() {
-    let host = stories::locked();
+    let host = scenarios::locked();
     let chain = host.only(Cause::LockWait);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::High));
     assert_eq!(
         chain.culprit,
         Some(Culprit { pid: 100, comm: "lock-holder".into(), ..Culprit::default() })
     );
-    lost(chain, u64::from(TROUBLE) * 680 * MS);
+    lost(chain, u64::from(FAULT_WINDOWS) * 680 * MS);
 }
 
 #[test]
 fn only_the_waits_inside_launches_are_lost_to_the_lock_that_launches_wait_for() {
-    let host = stories::locked_in_launches();
+    let host = scenarios::locked_in_launches();
     let chain = host.only(Cause::LockWait);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchTail, Severity::Medium));
     assert_eq!(
         chain.culprit,
         Some(Culprit { pid: 100, comm: "lock-holder".into(), ..Culprit::default() })
     );
-    lost(chain, u64::from(TROUBLE) * 200 * MS);
+    lost(chain, u64::from(FAULT_WINDOWS) * 200 * MS);
 }
 
 #[test]
 fn waiting_for_work_from_a_thread_that_idled_is_no_lock() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         steady(train);
-        train.waits(Reason::Futex, Whom("frontend", 100, Relation::Thread), 900 * MS, 30 * MS);
+        train.waits(Reason::Futex, Task("frontend", 100, Relation::Thread), 900 * MS, 30 * MS);
     });
     host.is_silent();
 }
@@ -49,12 +49,12 @@ fn a_thread_that_waits_for_another_that_launches_loses_nothing() {
         train.on(100).launches(2_000, 5 * US);
         train.waits(
             Reason::Futex,
-            Whom("pt_autograd_0", 100, Relation::Thread),
+            Task("pt_autograd_0", 100, Relation::Thread),
             1_200 * MS,
             1_190 * MS,
         );
         train.on(101).launches(4_000, 5 * US);
-        train.waits(Reason::Futex, Whom("train", 100, Relation::Thread), 790 * MS, 780 * MS);
+        train.waits(Reason::Futex, Task("train", 100, Relation::Thread), 790 * MS, 780 * MS);
     });
     host.is_silent();
 }
@@ -62,7 +62,7 @@ fn a_thread_that_waits_for_another_that_launches_loses_nothing() {
 #[test]
 fn two_threads_that_launch_are_both_held_up_by_a_third() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         for tid in [100, 101] {
             train.on(tid).launches(1_000, 5 * US).rests(Phase::Host, State::Off(Reason::Poll));
             train.off(Phase::Host, Reason::Futex, 1_500 * MS);
@@ -75,7 +75,7 @@ fn two_threads_that_launch_are_both_held_up_by_a_third() {
 
 #[test]
 fn workers_that_read_from_a_slow_disk_starve_their_trainer() {
-    let host = stories::starved();
+    let host = scenarios::starved();
     let chain = host.only(Cause::DataloaderStarvation);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::High));
     let culprit = chain.culprit.as_ref().unwrap();
@@ -85,11 +85,11 @@ fn workers_that_read_from_a_slow_disk_starve_their_trainer() {
         (Some(2.0), "reading from disk")
     );
     assert!(
-        chain.sentence.contains("the 2 workers that it waited for were busy"),
+        chain.sentence.contains("The 2 workers that it waited for were busy"),
         "{}",
         chain.sentence
     );
-    takes(chain, u64::from(TROUBLE) * 900 * MS);
+    takes(chain, u64::from(FAULT_WINDOWS) * 900 * MS);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_busy_child_that_hands_nothing_over_is_no_worker() {
         steady(&mut processes[0]);
         processes[0].waits(
             Reason::Poll,
-            Whom("pt_data_worker", 201, Relation::Worker),
+            Task("pt_data_worker", 201, Relation::Worker),
             900 * MS,
             0,
         );
@@ -125,7 +125,7 @@ fn a_busy_child_that_hands_nothing_over_is_no_worker() {
     assert_eq!(chain.culprit.as_ref().unwrap().pid, 201);
     assert_eq!(chain.evidence.get("workers"), Some(1.0));
     assert!(
-        chain.sentence.contains("the 1 worker that it waited for was busy"),
+        chain.sentence.contains("The 1 worker that it waited for was busy"),
         "{}",
         chain.sentence
     );
@@ -135,7 +135,7 @@ fn a_busy_child_that_hands_nothing_over_is_no_worker() {
 fn what_others_did_to_another_thread_is_not_blamed_for_this_one() {
     let mut host = trained();
     let (backup, shipper) =
-        (Whom("backup", 900, Relation::Other), Whom("fluent-bit", 901, Relation::Other));
+        (Task("backup", 900, Relation::Other), Task("fluent-bit", 901, Relation::Other));
     host.run_all(4, |processes, _| {
         let train = &mut processes[0];
         train.on(101).calls("cudaEventQuery", 100, 10 * US, &[]);
@@ -153,17 +153,17 @@ fn what_others_did_to_another_thread_is_not_blamed_for_this_one() {
 
 #[test]
 fn a_thread_that_pins_memory_passes_the_starvation_on() {
-    let host = stories::starved_through_a_pinning_thread();
+    let host = scenarios::starved_through_a_pinning_thread();
     let chain = host.only(Cause::DataloaderStarvation);
     assert_eq!((chain.severity, &*chain.path[0].from), (Severity::High, "computing"));
-    lost(chain, u64::from(TROUBLE) * 1_000 * MS);
+    lost(chain, u64::from(FAULT_WINDOWS) * 1_000 * MS);
 }
 
 #[test]
 fn workers_that_idle_starve_nobody() {
     let mut host = trained();
     host.start_worker(0, 200);
-    host.run_all(TROUBLE, |processes, _| {
+    host.run_all(FAULT_WINDOWS, |processes, _| {
         steady(&mut processes[0]);
         processes[0].waits(Reason::Poll, WORKER, 900 * MS, 0);
         let futex = State::Off(Reason::Futex);
@@ -176,9 +176,9 @@ fn workers_that_idle_starve_nobody() {
 fn a_busy_child_is_not_blamed_for_an_idle_server() {
     let mut host = trained();
     host.start_worker(0, 200);
-    host.run_all(TROUBLE, |processes, _| {
+    host.run_all(FAULT_WINDOWS, |processes, _| {
         steady(&mut processes[0]);
-        processes[0].waits(Reason::Futex, Whom("frontend", 100, Relation::Thread), 900 * MS, 0);
+        processes[0].waits(Reason::Futex, Task("frontend", 100, Relation::Thread), 900 * MS, 0);
         processes[0].waits(Reason::Poll, KERNEL, 200 * MS, 0);
         processes[1].works(&[(State::Running, 2_000 * MS)]);
     });
@@ -189,7 +189,7 @@ fn a_busy_child_is_not_blamed_for_an_idle_server() {
 fn busy_workers_of_a_trainer_that_waits_for_the_gpu_starve_nobody() {
     let mut host = trained();
     host.start_worker(0, 200);
-    host.run_all(TROUBLE, |processes, _| {
+    host.run_all(FAULT_WINDOWS, |processes, _| {
         steady(&mut processes[0]);
         processes[0].waits(Reason::Poll, WORKER, 10 * MS, 0);
         processes[1].works(&[(State::Running, 2_000 * MS)]);
@@ -198,28 +198,28 @@ fn busy_workers_of_a_trainer_that_waits_for_the_gpu_starve_nobody() {
 }
 
 #[test]
-fn waiting_for_the_disk_is_told() {
-    let host = stories::on_disk();
+fn waiting_for_the_disk_is_reported() {
+    let host = scenarios::on_disk();
     let chain = host.only(Cause::BlockIo);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::High));
-    lost(chain, u64::from(TROUBLE) * 600 * MS);
+    lost(chain, u64::from(FAULT_WINDOWS) * 600 * MS);
 }
 
 #[test]
 fn a_thread_that_launches_nothing_more_because_it_reads_is_still_the_one_that_feeds() {
     let mut host = trained();
-    host.run(TROUBLE, |train| {
+    host.run(FAULT_WINDOWS, |train| {
         train.on(100).waits(Reason::Io, KERNEL, 2_000 * MS, 0);
     });
     let chain = host.only(Cause::BlockIo);
     assert_eq!(chain.severity, Severity::Critical);
-    lost(chain, u64::from(TROUBLE) * 2_000 * MS);
+    lost(chain, u64::from(FAULT_WINDOWS) * 2_000 * MS);
 }
 
 #[test]
-fn waiting_for_pages_is_told() {
-    let host = stories::paging();
+fn waiting_for_pages_is_reported() {
+    let host = scenarios::paging();
     let chain = host.only(Cause::PageFault);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::Medium));
-    lost(chain, u64::from(TROUBLE) * 300 * MS);
+    lost(chain, u64::from(FAULT_WINDOWS) * 300 * MS);
 }

@@ -1,4 +1,4 @@
-//! Each chain says of which time it is, and who took how much of it.
+//! Each chain states its window and splits its loss by culprit.
 
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_engine::Engine;
@@ -6,13 +6,13 @@ use gpucause_engine::chain::{Cause, Effect};
 use gpucause_engine::settings::Settings;
 
 use crate::host::Host;
-use crate::process::{MS, US, Whom};
-use crate::stories::{self, HOG, WORKER, steady};
+use crate::process::{MS, Task, US};
+use crate::scenarios::{self, HOG, WORKER, steady};
 
 #[test]
 fn every_sentence_names_its_window_and_whether_the_chain_is_ongoing() {
-    for story in stories::ALL {
-        for chain in story().chains() {
+    for scenario in scenarios::ALL {
+        for chain in scenario().chains() {
             let window = chain.evidence.get("window_seconds").unwrap();
             let expected = match chain.effect {
                 Effect::MemoryGrowth => 300.0,
@@ -27,29 +27,29 @@ fn every_sentence_names_its_window_and_whether_the_chain_is_ongoing() {
 
 #[test]
 fn a_chain_that_is_not_seen_any_more_has_ended_when_it_was_seen_last() {
-    let mut host = stories::preempted();
+    let mut host = scenarios::preempted();
     let chain = host.only(Cause::CpuPreemption).clone();
     assert_eq!(chain.ongoing, Some(true));
     assert!(chain.sentence.contains("UTC; ongoing since 2023-11-14 22:13:"), "{}", chain.sentence);
     host.run(4, steady);
     let ended = host.only(Cause::CpuPreemption);
     assert_eq!(ended.ongoing, Some(false));
-    assert!(ended.sentence.contains("; ended then, after it began at 2023-11-14 22:13:"));
+    assert!(ended.sentence.contains("; ended then; first seen at 2023-11-14 22:13:"));
     assert_eq!(ended.last_seen, chain.last_seen);
 }
 
 #[test]
-fn chains_end_when_there_is_nothing_to_look_at() {
-    let mut host = stories::preempted();
+fn chains_end_with_the_last_snapshot() {
+    let mut host = scenarios::preempted();
     host.engine.end();
     assert_eq!(host.only(Cause::CpuPreemption).ongoing, Some(false));
 }
 
 #[test]
 fn the_loss_is_split_by_culprit() {
-    let mut host = stories::trained();
-    let other = Whom("cron", 901, Relation::Other);
-    host.run(stories::TROUBLE, |train| {
+    let mut host = scenarios::trained();
+    let other = Task("cron", 901, Relation::Other);
+    host.run(scenarios::FAULT_WINDOWS, |train| {
         steady(train);
         train.calls("cudaLaunchKernel", 30, 5 * US, &[(Reason::Preempted, 4 * MS)]);
         train.blame(Phase::Launch, Reason::Preempted, HOG, 120 * MS, 0);
@@ -57,7 +57,7 @@ fn the_loss_is_split_by_culprit() {
         train.waits(Reason::Runqueue, other, 80 * MS, 0);
     });
     let chain = host.only(Cause::CpuPreemption);
-    let windows = f64::from(stories::TROUBLE);
+    let windows = f64::from(scenarios::FAULT_WINDOWS);
     let [hog, cron] = &chain.losses[..] else { panic!("{:?}", chain.losses) };
     assert_eq!((&*hog.comm, hog.pid, &*cron.comm, cron.pid), ("hog", Some(900), "cron", Some(901)));
     assert!((hog.seconds - windows * 0.52).abs() < 1e-6, "{hog:?}");
@@ -67,19 +67,19 @@ fn the_loss_is_split_by_culprit() {
 
 #[test]
 fn the_loss_to_a_data_loader_is_split_by_worker() {
-    let host = stories::starved_through_a_pinning_thread();
+    let host = scenarios::starved_through_a_pinning_thread();
     let chain = host.only(Cause::DataloaderStarvation);
     let [loss] = &chain.losses[..] else { panic!("{chain:#?}") };
     assert_eq!((&*loss.comm, loss.pid), ("pt_data_worker", Some(200)), "not who passed data on");
     assert!(chain.lost_seconds > 0.0, "{chain:#?}");
     assert!((loss.seconds - chain.lost_seconds).abs() < 1e-6, "{chain:#?}");
 
-    let mut host = stories::trained();
+    let mut host = scenarios::trained();
     host.start_worker(0, 200);
-    host.run_all(stories::TROUBLE, |processes, _| {
+    host.run_all(scenarios::FAULT_WINDOWS, |processes, _| {
         steady(&mut processes[0]);
         processes[0].waits(Reason::Futex, WORKER, 600 * MS, 0);
-        let reader = Whom("reader", 201, Relation::Worker);
+        let reader = Task("reader", 201, Relation::Worker);
         processes[0].waits(Reason::Futex, reader, 300 * MS, 0);
         processes[1].works(&[(State::Running, 2_000 * MS)]);
     });
@@ -92,12 +92,12 @@ fn the_loss_to_a_data_loader_is_split_by_worker() {
 
 #[test]
 fn a_late_rank_is_named_with_its_pid_and_its_host() {
-    let host = stories::late_rank();
+    let host = scenarios::late_rank();
     let chain = host.chains()[0];
     assert!(chain.sentence.starts_with("Rank 2, train (102), comes late"), "{}", chain.sentence);
     let mut host = Host::new();
     host.engine = Engine::new(Settings::default()).on_host("gpu-1");
-    stories::run_late_rank(&mut host);
+    scenarios::run_late_rank(&mut host);
     let chain = host.chains()[0];
     assert!(chain.sentence.starts_with("Rank 2, train (102) on gpu-1, comes late"), "{chain:#?}");
 }

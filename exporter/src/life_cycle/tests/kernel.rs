@@ -1,6 +1,9 @@
 //! Processes and the kernel maps that count them.
 
+use crate::clock::WallClock;
 use crate::kernel_names::NameSource;
+use crate::pipeline::{AccountSource, Details};
+use crate::throttling::Throttled;
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::{CopyKind, OpId, op_of_symbol};
 use gpucause_abi::record::{COMM_LEN, DEVICE_LEN, PHASES, STATES, SelfCounter};
@@ -12,6 +15,8 @@ use gpucause_abi::state::{BlockOperation, Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_probes::host_functions::FunctionName;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::convert::Infallible;
+use std::time::Duration;
 
 const NAMES: [&str; 2] = ["train", "python"];
 /// Numbers that stand for what work is done on: operations, tasks, kernels.
@@ -80,11 +85,12 @@ fn entry<T>(all: &mut Vec<T>, is: impl Fn(&T) -> bool, new: T) -> &mut T {
 
 /// What handles of kernels are called.
 #[derive(Debug, Default)]
-pub(super) struct Modules(HashMap<u64, String>);
+struct Modules(HashMap<u64, String>);
 
-impl NameSource for Modules {
+impl NameSource for Kernel {
     fn handle_name(&mut self, _: ProcId, handle: u64) -> Option<HandleName> {
-        let name = self.0.get(&handle).cloned().unwrap_or_else(|| format!("kernel{}", handle % 30));
+        let name =
+            self.names.0.get(&handle).cloned().unwrap_or_else(|| format!("kernel{}", handle % 30));
         (!handle.is_multiple_of(7)).then(|| HandleName::Text(name.as_bytes().into()))
     }
 
@@ -115,7 +121,46 @@ pub(super) struct Kernel {
     hits: u64,
     live: BTreeMap<u32, Process>,
     images: BTreeMap<ProcId, ProcessSnapshot>,
-    pub(super) names: Modules,
+    names: Modules,
+    /// By how much what live threads are in is caught too short.
+    pub(super) short: u64,
+}
+
+impl AccountSource for Kernel {
+    type Error = Infallible;
+
+    fn snapshot(&mut self) -> Result<Snapshot, Infallible> {
+        let taken_at = self.tick();
+        let processes = self.processes();
+        let counters = vec![(SelfCounter::HitCall, self.hits)];
+        Ok(Snapshot { taken_at, processes, counters, ..Snapshot::default() })
+    }
+
+    fn remove(&mut self, gone: &HashSet<ProcId>) -> Result<(), Infallible> {
+        self.images.retain(|id, _| !gone.contains(id));
+        Ok(())
+    }
+
+    /// A kernel is timed from now on, from zero if it was before.
+    fn time_kernel(&mut self, id: ProcId, handle: u64) -> Result<bool, Infallible> {
+        if let Some(image) = self.images.get_mut(&id) {
+            image.launch_times.retain(|own| own.0 != handle);
+            image.launch_times.push((handle, Histogram::default()));
+        }
+        Ok(true)
+    }
+
+    fn details(&mut self, _: &[ProcessSnapshot]) -> Details {
+        Details::new()
+    }
+
+    fn throttled(&mut self, _: &[ProcessSnapshot]) -> HashMap<ProcId, Throttled> {
+        HashMap::new()
+    }
+
+    fn clock(&mut self, _: Nanos) -> WallClock {
+        WallClock::with_origin(Duration::from_secs(1_000))
+    }
 }
 
 impl Kernel {
@@ -191,31 +236,22 @@ impl Kernel {
         self.names.0.insert(handle, format!("kernel{name}"));
     }
 
-    /// A kernel is timed from now on, anew if it was.
-    pub(super) fn time(&mut self, id: ProcId, handle: u64) {
-        let Some(image) = self.images.get_mut(&id) else { return };
-        image.launch_times.retain(|own| own.0 != handle);
-        image.launch_times.push((handle, Histogram::default()));
+    pub(super) fn now(&self) -> Nanos {
+        Nanos(self.now)
     }
 
-    pub(super) fn remove(&mut self, gone: &HashSet<ProcId>) {
-        self.images.retain(|id, _| !gone.contains(id));
-    }
-
-    /// A copy; what live threads are in was caught so much too short.
-    pub(super) fn snapshot(&mut self, short: u64) -> Snapshot {
-        let taken_at = self.tick();
+    /// All accounts.
+    pub(super) fn processes(&self) -> Vec<ProcessSnapshot> {
         let mut processes: Vec<_> = self.images.values().cloned().collect();
         for process in processes.iter_mut().filter(|process| process.ended.is_none()) {
             for time in process.dispatcher_time.0.iter_mut().flatten() {
-                time.0 = time.0.saturating_sub(short);
+                time.0 = time.0.saturating_sub(self.short);
             }
-            if short % 2 == 1 {
+            if self.short % 2 == 1 {
                 process.host.page_faults = None;
             }
         }
-        let counters = vec![(SelfCounter::HitCall, self.hits)];
-        Snapshot { taken_at, processes, counters, ..Snapshot::default() }
+        processes
     }
 
     pub(super) fn work_at_random(&mut self, pid: u32, seed: u64, times: usize) {

@@ -1,4 +1,4 @@
-//! What is asked of the certificate that a client shows.
+//! Verification of client certificates.
 
 pub(in super::super) mod san;
 
@@ -11,13 +11,13 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-/// Asks for a certificate, and looks at it as closely as the policy says. That the client has the key to it is checked in any case.
+/// Requests a certificate, and verifies it as far as the policy says. That the client has its key is always verified.
 #[derive(Debug)]
 pub(super) struct Clients {
-    /// Checks who issued it, where that matters.
+    /// Verifies the issuer, where the policy says so.
     authorities: Option<Arc<dyn ClientCertVerifier>>,
     mandatory: bool,
-    /// Names of which the certificate must have one.
+    /// The certificate must have one of these names.
     names: Option<Vec<String>>,
     algorithms: WebPkiSupportedAlgorithms,
 }

@@ -33,12 +33,12 @@ pub(super) struct TlsSection {
 }
 
 impl TlsSection {
-    /// Whether it says nothing at all.
+    /// Whether nothing is set.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// With empty texts as good as none, and relative paths counted from the folder of the file.
+    /// With empty texts as unset, and paths relative to the folder of the file.
     pub(super) fn resolved(mut self, folder: &Path) -> Self {
         for text in [
             &mut self.cert,
@@ -68,7 +68,7 @@ impl TlsSection {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct HttpSection {
-    /// Taken for the format's sake: HTTP/1.1 is all that is offered, which every client of HTTP/2 speaks too.
+    /// Accepted for compatibility: only HTTP/1.1 is offered, which every HTTP/2 client speaks too.
     pub(super) http2: Option<bool>,
     pub(super) headers: BTreeMap<String, String>,
 }

@@ -6,7 +6,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 
 use super::Complaints;
 
-/// Those that may be set, with the values that they may have where not any will do.
+/// Those that may be set, with their allowed values where not every value is allowed.
 const ACCEPTED: [(&str, HeaderName, &[&str]); 5] = [
     ("Content-Security-Policy", header::CONTENT_SECURITY_POLICY, &[]),
     ("Strict-Transport-Security", header::STRICT_TRANSPORT_SECURITY, &[]),

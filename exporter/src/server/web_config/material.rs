@@ -9,12 +9,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Complaints;
 
-/// Bytes that a file may have.
+/// Maximum size of a file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A file whole, within bounds.
+/// All of a file, within that size.
 pub(super) fn text(path: &Path) -> io::Result<String> {
-    // Asked first: to open a pipe is to wait for somebody who writes.
+    // Checked first: opening a pipe waits for a writer.
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("not a file"));
     }
@@ -26,7 +26,7 @@ pub(super) fn text(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::other("not text"))
 }
 
-/// PEM that stands in the configuration or in a file, and what it is to be called in complaints.
+/// PEM in the configuration or in a file, and its name in error messages.
 pub(super) struct Source<'a> {
     key: &'static str,
     inline: Option<&'a String>,
@@ -46,7 +46,7 @@ impl<'a> Source<'a> {
         self.inline.is_some() || self.file.is_some()
     }
 
-    /// The key under which it is given, and its text; what is wrong is said without quoting it.
+    /// The key that gives it, and its text; error messages do not quote it.
     fn read(&self, complaints: &mut Complaints) -> Option<(String, String)> {
         let section = format!("tls_server_config.{}", self.key);
         match (self.inline, self.file) {
@@ -127,7 +127,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What is wrong with PEM; the error itself would quote it.
+/// The error in PEM, which the original error would quote.
 fn name(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::MissingSectionEnd { .. } => "a section has no END line",

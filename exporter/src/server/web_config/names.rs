@@ -1,4 +1,4 @@
-//! Go's names of versions, cipher suites, curves and client policies, and what of it this server can do.
+//! Go's names of versions, cipher suites, curves and client policies, and which of them this server supports.
 
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::ring::{cipher_suite, kx_group};
@@ -9,7 +9,7 @@ use super::Complaints;
 pub(super) const VERSIONS: [(&str, &SupportedProtocolVersion); 2] =
     [("TLS12", &rustls::version::TLS12), ("TLS13", &rustls::version::TLS13)];
 
-/// The suites of TLS 1.3, which are not for choosing, there as in Go.
+/// The suites of TLS 1.3, which cannot be configured, as in Go.
 pub(super) const SUITES_13: [(&str, SupportedCipherSuite); 3] = [
     ("TLS_AES_128_GCM_SHA256", cipher_suite::TLS13_AES_128_GCM_SHA256),
     ("TLS_AES_256_GCM_SHA384", cipher_suite::TLS13_AES_256_GCM_SHA384),
@@ -43,7 +43,7 @@ const CURVES: [(&str, &dyn SupportedKxGroup); 3] = [
     ("CurveP384", kx_group::SECP384R1),
 ];
 
-/// What is asked of clients' certificates.
+/// The policy for client certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientAuth {
     None,
@@ -59,11 +59,11 @@ const CLIENT_AUTH: [(&str, ClientAuth); 6] = [
     ("RequireAnyClientCert", ClientAuth::RequireAny),
     ("VerifyClientCertIfGiven", ClientAuth::VerifyIfGiven),
     ("RequireAndVerifyClientCert", ClientAuth::RequireAndVerify),
-    // What exporter-toolkit once called it, and still takes.
+    // Exporter-toolkit's old name, which it still accepts.
     ("RequireClientCert", ClientAuth::RequireAny),
 ];
 
-/// The thing of a name, or `None` after a complaint that gives the names there are. `why_not` explains a known other name.
+/// The value of a name, or `None` after an error that lists the known names. `why_not` explains a name that is not supported.
 fn named<T: Copy>(
     key: &str,
     name: &str,
@@ -86,7 +86,7 @@ pub(super) fn client_auth(name: Option<&str>, complaints: &mut Complaints) -> Op
     named("client_auth_type", name.unwrap_or("NoClientCert"), known, None, complaints)
 }
 
-/// Place of a version in [`VERSIONS`].
+/// Index of a version in [`VERSIONS`].
 pub(super) fn version(key: &str, name: &str, complaints: &mut Complaints) -> Option<usize> {
     let why_not = matches!(name, "TLS10" | "TLS11" | "SSL30")
         .then_some("older versions are broken, and rustls, which does TLS here, has none of them");
@@ -105,7 +105,7 @@ pub(super) fn curves(
     names.iter().enumerate().filter_map(curve).collect()
 }
 
-/// The suites of TLS 1.2 that a list names, in its order; those of 1.3 may be in the list without effect, as in Go.
+/// The suites of TLS 1.2 that a list names, in its order; those of 1.3 have no effect, as in Go.
 pub(super) fn suites(names: &[String], complaints: &mut Complaints) -> Vec<SupportedCipherSuite> {
     let suite = |(index, name): (usize, &String)| {
         if SUITES_13.iter().any(|(known, _)| known == name) {

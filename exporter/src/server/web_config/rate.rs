@@ -1,4 +1,4 @@
-//! How many requests are answered in a time, whoever sends them.
+//! The rate limit of all requests together.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use super::Complaints;
 use super::document::RateSection;
 
-/// A bucket of tokens: each request takes one, and one is added in every interval.
+/// A token bucket: each request takes one token, and one is added in every interval.
 #[derive(Debug)]
 pub(in super::super) struct Rate {
     interval: Duration,
     burst: u32,
-    /// The moment at which the bucket would be, or was, full.
+    /// When the bucket is, or was, full.
     full_at: Mutex<Option<Instant>>,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// The longest interval: more would mean that nothing is to be served.
+/// The longest interval: a longer one would mean that nothing is served.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 pub(super) fn build(section: &RateSection, complaints: &mut Complaints) -> Option<Rate> {

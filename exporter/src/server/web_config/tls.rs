@@ -1,4 +1,4 @@
-//! From `tls_server_config` to what rustls is to do.
+//! The rustls configuration of `tls_server_config`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use super::document::TlsSection;
 use super::material::Source;
 use super::names::{self, ClientAuth, SUITES_13, VERSIONS};
 
-/// How connections are encrypted.
+/// The TLS configuration.
 #[derive(Debug)]
 pub(in super::super) struct Tls {
     pub(in super::super) config: Arc<ServerConfig>,
-    /// Whether a certificate that a client has shown was checked to come from a known authority.
+    /// Whether a client certificate is verified to come from a trusted authority.
     pub(in super::super) proves_identity: bool,
-    /// Whether nobody gets in without such a certificate.
+    /// Whether such a certificate is required.
     pub(super) requires_identity: bool,
-    told: String,
+    description: String,
 }
 
 impl fmt::Display for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.told)
+        f.write_str(&self.description)
     }
 }
 
-/// `None` after a complaint.
+/// `None` after an error.
 pub(super) fn build(section: &TlsSection, complaints: &mut Complaints) -> Option<Tls> {
     let certificates = Source::new("cert", section.cert.as_ref(), section.cert_file.as_ref())
         .certificates(complaints);
@@ -65,7 +65,7 @@ pub(super) fn build(section: &TlsSection, complaints: &mut Complaints) -> Option
                     ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify
                 ),
                 requires_identity: policy == ClientAuth::RequireAndVerify,
-                told: told(least, most, policy),
+                description: describe(least, most, policy),
             })
         }
         Err(error) => {
@@ -82,7 +82,7 @@ pub(super) fn build(section: &TlsSection, complaints: &mut Complaints) -> Option
     }
 }
 
-fn told(least: usize, most: usize, policy: ClientAuth) -> String {
+fn describe(least: usize, most: usize, policy: ClientAuth) -> String {
     let versions = match (least, most) {
         (0, 1) => "TLS 1.2 and 1.3",
         (0, _) => "TLS 1.2",
@@ -98,7 +98,7 @@ fn told(least: usize, most: usize, policy: ClientAuth) -> String {
     format!("{versions}, {clients}")
 }
 
-/// Places in [`VERSIONS`].
+/// Indices in [`VERSIONS`].
 fn versions(section: &TlsSection, complaints: &mut Complaints) -> Option<(usize, usize)> {
     let read = |key, name: &Option<String>, default, complaints: &mut Complaints| {
         names::version(key, name.as_deref().unwrap_or(default), complaints)
@@ -126,32 +126,32 @@ fn provider(section: &TlsSection, complaints: &mut Complaints) -> CryptoProvider
     provider
 }
 
-/// The policy, and who carries it out; `None` after a complaint.
+/// The policy, and its verifier; `None` after an error.
 fn clients(
     section: &TlsSection,
     provider: &Arc<CryptoProvider>,
     complaints: &mut Complaints,
 ) -> Option<(ClientAuth, Option<Clients>)> {
     let policy = names::client_auth(section.client_auth_type.as_deref(), complaints)?;
-    let told = section.client_auth_type.as_deref().unwrap_or("NoClientCert");
+    let name = section.client_auth_type.as_deref().unwrap_or("NoClientCert");
     let authorities =
         Source::new("client_ca", section.client_ca.as_ref(), section.client_ca_file.as_ref());
     let mandatory = matches!(policy, ClientAuth::RequireAny | ClientAuth::RequireAndVerify);
     if section.client_allowed_sans.is_some() && !mandatory {
         let form = "must be RequireAndVerifyClientCert or RequireAnyClientCert where there are client_allowed_sans";
-        complaints.say("tls_server_config.client_auth_type", format!("is {told:?}, and {form}"));
+        complaints.say("tls_server_config.client_auth_type", format!("is {name:?}, and {form}"));
         return None;
     }
     let verifier = match policy {
         ClientAuth::None if authorities.is_given() => {
             let form = "must be RequireAndVerifyClientCert or VerifyClientCertIfGiven where there is a client_ca";
             complaints
-                .say("tls_server_config.client_auth_type", format!("is {told:?}, and {form}"));
+                .say("tls_server_config.client_auth_type", format!("is {name:?}, and {form}"));
             return None;
         }
         ClientAuth::None => return Some((policy, None)),
         ClientAuth::Request | ClientAuth::RequireAny => {
-            // Not used, and yet a file that cannot be read is a mistake to be told.
+            // Not used, but a file that cannot be read is reported.
             if authorities.is_given() {
                 authorities.roots(complaints)?;
             }

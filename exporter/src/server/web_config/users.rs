@@ -1,4 +1,4 @@
-//! Who has a password, and whether a given one is right.
+//! The users and their passwords.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -11,17 +11,17 @@ use ring::rand::SystemRandom;
 
 use super::Complaints;
 
-/// The highest cost that a hash may have: one more doubles the time that a password takes, which is seconds at this.
+/// The highest cost of a hash: each step doubles the time of a verification, which takes seconds at this one.
 const MAX_COST: u32 = 18;
 /// Right passwords that are remembered.
 const REMEMBERED: usize = 64;
 
-/// The users and what their passwords hash to.
+/// The users and the hashes of their passwords.
 pub(in super::super) struct Users {
     hashes: BTreeMap<String, String>,
-    /// Compared with when there is no such user, so that both take the same time.
+    /// Verified against for unknown users, so that they take the same time.
     decoy: String,
-    /// Hides what is remembered: it is of no use without this key, which dies with the process.
+    /// Remembered tags are of no use without this key, which exists in this process only.
     key: Option<hmac::Key>,
     /// Tags of right credentials, the oldest first.
     remembered: Mutex<VecDeque<hmac::Tag>>,
@@ -76,13 +76,13 @@ impl Users {
         self.hashes.len()
     }
 
-    /// Whether these were found right before. Takes next to no time.
-    pub(in super::super) fn remember(&self, user: &str, password: &[u8]) -> bool {
+    /// Whether these were right before. Hashes nothing.
+    pub(in super::super) fn is_remembered(&self, user: &str, password: &[u8]) -> bool {
         let Some(tag) = self.tag(user, password) else { return false };
         self.remembered().iter().any(|known| same(known, &tag))
     }
 
-    /// Whether these are right. Takes as long as bcrypt, whoever the user is.
+    /// Whether these are right. Takes as long as bcrypt, for unknown users too.
     pub(in super::super) fn verify(&self, user: &str, password: &[u8]) -> bool {
         let known = self.hashes.get(user);
         let matches = bcrypt::verify(password, known.unwrap_or(&self.decoy)).unwrap_or(false);
@@ -107,7 +107,7 @@ impl Users {
 
     fn tag(&self, user: &str, password: &[u8]) -> Option<hmac::Tag> {
         let mut context = hmac::Context::with_key(self.key.as_ref()?);
-        // The length keeps apart where the name ends and the password begins.
+        // The length separates the name from the password.
         context.update(&(user.len() as u64).to_le_bytes());
         context.update(user.as_bytes());
         context.update(password);
@@ -115,7 +115,7 @@ impl Users {
     }
 }
 
-/// Tags tell nothing of the password to who lacks the key, so that the time this takes does not either.
+/// Without the key, tags reveal nothing about the password, and so neither does the time of this comparison.
 fn same(a: &hmac::Tag, b: &hmac::Tag) -> bool {
     a.as_ref() == b.as_ref()
 }
@@ -136,13 +136,13 @@ mod tests {
     #[test]
     fn only_the_right_password_of_a_user_is_right_and_remembered() {
         let users = users();
-        assert!(!users.remember("alice", b"secret"));
-        assert!(users.verify("alice", b"secret") && users.remember("alice", b"secret"));
+        assert!(!users.is_remembered("alice", b"secret"));
+        assert!(users.verify("alice", b"secret") && users.is_remembered("alice", b"secret"));
         for (user, password) in
             [("alice", "Secret"), ("bob", "secret"), ("", ""), ("alices", "ecret")]
         {
             assert!(!users.verify(user, password.as_bytes()), "{user}");
-            assert!(!users.remember(user, password.as_bytes()), "{user}");
+            assert!(!users.is_remembered(user, password.as_bytes()), "{user}");
         }
     }
 

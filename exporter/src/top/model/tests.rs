@@ -62,16 +62,16 @@ fn process(id: u32, name: &str) -> ProcessSnapshot {
     }
 }
 
-fn observation(at: u64, processes: Vec<ProcessSnapshot>) -> Observation {
+fn observation(at: u64, processes: Vec<ProcessSnapshot>) -> Arc<Observation> {
     let snapshot = Snapshot { taken_at: Nanos(at), processes, ..Snapshot::default() };
-    Observation::new(snapshot, Nanos(0), WallClock::with_origin(Duration::ZERO))
+    Observation::new(snapshot, Nanos(0), WallClock::with_origin(Duration::ZERO)).into()
 }
 
 /// The rows of the second of two observations.
 fn between(before: Vec<ProcessSnapshot>, seconds: u64, now: Vec<ProcessSnapshot>) -> Vec<Row> {
-    let mut sampler = Sampler::default();
-    assert_eq!(sampler.next(observation(10 * SECOND, before), None), View::default());
-    let view = sampler.next(observation((10 + seconds) * SECOND, now), None);
+    let mut intervals = Intervals::default();
+    assert_eq!(intervals.next(observation(10 * SECOND, before), None), View::default());
+    let view = intervals.next(observation((10 + seconds) * SECOND, now), None);
     assert_eq!(view.elapsed, Some(Nanos(seconds * SECOND)));
     view.rows
 }
@@ -249,24 +249,24 @@ fn a_process_that_appears_counts_from_its_beginning() {
 
 #[test]
 fn a_process_that_ends_is_shown_once_more_and_then_not() {
-    let mut sampler = Sampler::default();
+    let mut intervals = Intervals::default();
     let ended = || ProcessSnapshot { ended: Some(Nanos(11 * SECOND)), ..starved(2) };
-    sampler.next(observation(10 * SECOND, vec![starved(1)]), None);
-    let view = sampler.next(observation(12 * SECOND, vec![ended()]), None);
+    intervals.next(observation(10 * SECOND, vec![starved(1)]), None);
+    let view = intervals.next(observation(12 * SECOND, vec![ended()]), None);
     assert!(view.rows[0].has_ended);
     assert!((view.rows[0].launches_per_second - 500.0).abs() < 1e-9, "500 in its last second");
-    assert!(sampler.next(observation(14 * SECOND, vec![ended()]), None).rows.is_empty());
-    assert!(sampler.next(observation(16 * SECOND, vec![]), None).rows.is_empty());
+    assert!(intervals.next(observation(14 * SECOND, vec![ended()]), None).rows.is_empty());
+    assert!(intervals.next(observation(16 * SECOND, vec![]), None).rows.is_empty());
 }
 
 #[test]
 fn only_processes_that_make_calls_and_are_asked_for_have_rows() {
     let worker = ProcessSnapshot { dispatches: false, ..process(7, "worker") };
-    let mut sampler = Sampler::default();
+    let mut intervals = Intervals::default();
     let all = || vec![healthy(1), starved(1), worker.clone()];
-    sampler.next(observation(SECOND, all()), None);
-    assert_eq!(sampler.next(observation(2 * SECOND, all()), None).rows.len(), 2);
-    let one = sampler.next(observation(3 * SECOND, all()), Some(Tgid(4243)));
+    intervals.next(observation(SECOND, all()), None);
+    assert_eq!(intervals.next(observation(2 * SECOND, all()), None).rows.len(), 2);
+    let one = intervals.next(observation(3 * SECOND, all()), Some(Tgid(4243)));
     assert_eq!(one.rows.iter().map(|row| row.pid.0).collect::<Vec<_>>(), [4243]);
 }
 

@@ -1,6 +1,6 @@
 //! From the messages to the accounts.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpucause_abi::hist::{Histogram, Packer, SLOTS};
@@ -61,9 +61,8 @@ pub(super) fn look(look: message::Look, unix_seconds: f64) -> Result<Moment> {
 fn name_of_map(name: String) -> Result<&'static str> {
     const MOST: usize = 256;
     const LONGEST: usize = 64;
-    static KNOWN: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
     if let Some(&name) = known.get(name.as_str()) {
         return Ok(name);
     }
@@ -72,6 +71,7 @@ fn name_of_map(name: String) -> Result<&'static str> {
     }
     let name: &'static str = String::leak(name);
     known.insert(name);
+    drop(known);
     Ok(name)
 }
 

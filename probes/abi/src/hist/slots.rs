@@ -1,20 +1,20 @@
-//! Counts by slot, packed: a daemon keeps many thousands of histograms, of which each has few slots in use, side by side, with
-//! small counts.
+//! Sparse histogram counts in a compact encoding: a daemon has many thousands of histograms with few slots in use and small
+//! counts.
 
 use std::sync::Arc;
 
-/// Bits of an entry's first byte: how many slots lie between this one and the one before, the lowest bits of the count, and
-/// whether more of the count follows, seven bits a byte, the lowest first.
+/// First byte of an entry: gap to the previous slot, lowest bits of the count, and whether more of the count follows, seven
+/// bits per byte, lowest first.
 const GAP: u8 = 0b11;
 const COUNT: u8 = 0b1_1111;
 const COUNT_SHIFT: u32 = 2;
 const COUNT_BITS: u32 = 5;
 const MORE: u8 = 0x80;
-/// That bit of each of eight bytes, or of four.
+/// The `MORE` bit of each of eight bytes, or of four.
 const MORE_OF_EIGHT: u64 = u64::from_le_bytes([MORE; 8]);
 const MORE_OF_FOUR: u64 = MORE_OF_EIGHT >> 32;
 
-/// `(slot, count)` by ascending slot; no zero counts. Takes one to three bytes for most of them, which copies share.
+/// `(slot, count)` by ascending slot; no zero counts. Most entries take one to three bytes, shared between copies.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Slots {
     packed: Arc<[u8]>,
@@ -22,7 +22,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// The sum of all counts; the largest number when it is more than that.
+    /// Sum of all counts, saturating.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
@@ -34,7 +34,7 @@ impl Slots {
         self.packed.is_empty()
     }
 
-    /// How many entries there can be at most.
+    /// Upper bound of the number of entries.
     #[must_use]
     pub fn most(&self) -> usize {
         self.packed.len()
@@ -46,13 +46,13 @@ impl Slots {
         Iter { packed: &self.packed, next: 0 }
     }
 
-    /// Whether these are copies that share their entries, which are then the same.
+    /// Whether both share the same entries in memory.
     #[must_use]
     pub fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.packed, &other.packed)
     }
 
-    /// The counts of both.
+    /// The sum of both.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
         let mut packer = Packer::with_room(self.packed.len() + other.packed.len());
@@ -60,7 +60,7 @@ impl Slots {
         packer.finish()
     }
 
-    /// Calls `each` with what these have more than `earlier`, entry by entry.
+    /// Calls `each` with every increase over `earlier`.
     #[inline]
     pub fn since(&self, earlier: &Self, mut each: impl FnMut(u16, u64)) {
         const NO_SLOT: u16 = u16::MAX;
@@ -88,7 +88,7 @@ impl std::fmt::Debug for Slots {
     }
 }
 
-/// Packs entries; they must come by ascending slot.
+/// Encodes entries, in ascending slot order.
 #[derive(Debug, Default)]
 pub struct Packer {
     packed: Vec<u8>,
@@ -97,13 +97,13 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// With nothing packed yet, and room for this many bytes.
+    /// Creates an encoder with capacity for this many bytes.
     #[must_use]
     pub fn with_room(bytes: usize) -> Self {
         Self { packed: Vec::with_capacity(bytes), ..Self::default() }
     }
 
-    /// Adds an entry; a count of zero is none.
+    /// Adds an entry; zero counts are skipped.
     #[inline]
     pub fn push(&mut self, slot: u16, count: u64) {
         debug_assert!(slot >= self.next, "slot {slot} after {}", self.next);
@@ -128,7 +128,7 @@ impl Packer {
         }
     }
 
-    /// Adds the counts of both.
+    /// Adds the sum of both.
     pub fn push_both(&mut self, one: &Slots, other: &Slots) {
         let (mut left, mut right) = (one.iter().peekable(), other.iter().peekable());
         loop {
@@ -156,28 +156,28 @@ impl Packer {
         }
     }
 
-    /// What was packed.
+    /// The encoded entries.
     #[must_use]
     pub fn finish(self) -> Slots {
         Slots { packed: self.packed.into(), count: self.count }
     }
 
-    /// The same as a copy of the right size, and begins anew in the room that there is.
+    /// Returns a copy of exact size, and restarts with the same buffer.
     #[must_use]
     pub fn take(&mut self) -> Slots {
         self.take_like(None)
     }
 
-    /// Puts what was packed on a shelf, and begins anew.
-    pub fn put_on(&mut self, shelf: &mut Shelf) -> Place {
-        let start = shelf.0.len();
-        shelf.0.append(&mut self.packed);
-        let place = Place { start, end: shelf.0.len(), count: self.count };
+    /// Moves the entries to an arena, and restarts.
+    pub fn move_to(&mut self, arena: &mut Arena) -> ArenaRange {
+        let start = arena.0.len();
+        arena.0.append(&mut self.packed);
+        let range = ArenaRange { start, end: arena.0.len(), count: self.count };
         (self.count, self.next) = (0, 0);
-        place
+        range
     }
 
-    /// The same as [`take`](Self::take), sharing the entries of `known` where they are the same.
+    /// As [`take`](Self::take), but shares the entries of `known` if equal.
     #[must_use]
     pub fn take_like(&mut self, known: Option<&Slots>) -> Slots {
         let slots = Slots { packed: like(&self.packed, known), count: self.count };
@@ -187,33 +187,33 @@ impl Packer {
     }
 }
 
-/// Room for the entries of many histograms, one after the other: most of them turn out to be known already.
+/// A buffer for the entries of many histograms, most of which turn out to be unchanged.
 #[derive(Debug, Default)]
-pub struct Shelf(Vec<u8>);
+pub struct Arena(Vec<u8>);
 
-/// Where on a [`Shelf`] those of one are, and the sum of their counts.
+/// The entries of one histogram in an [`Arena`], and the sum of their counts.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct ArenaRange {
     start: usize,
     end: usize,
     count: u64,
 }
 
-impl Shelf {
+impl Arena {
     /// The entries.
     #[must_use]
-    pub fn entries(&self, place: Place) -> Iter<'_> {
-        Iter { packed: self.packed(place), next: 0 }
+    pub fn entries(&self, range: ArenaRange) -> Iter<'_> {
+        Iter { packed: self.packed(range), next: 0 }
     }
 
-    /// A copy of them, sharing those of `known` where they are the same.
+    /// A copy of them that shares the entries of `known` if equal.
     #[must_use]
-    pub fn slots_like(&self, place: Place, known: Option<&Slots>) -> Slots {
-        Slots { packed: like(self.packed(place), known), count: place.count }
+    pub fn slots_like(&self, range: ArenaRange, known: Option<&Slots>) -> Slots {
+        Slots { packed: like(self.packed(range), known), count: range.count }
     }
 
-    fn packed(&self, place: Place) -> &[u8] {
-        self.0.get(place.start..place.end).unwrap_or_default()
+    fn packed(&self, range: ArenaRange) -> &[u8] {
+        self.0.get(range.start..range.end).unwrap_or_default()
     }
 }
 
@@ -266,14 +266,14 @@ impl Iterator for Iter<'_> {
         (0, Some(self.packed.len()))
     }
 
-    /// Goes by eight bytes at a time, so that most of what it has to decide is the same from step to step.
+    /// Decodes eight bytes at a time, with few unpredictable branches.
     #[inline]
     fn fold<B, F: FnMut(B, Self::Item) -> B>(self, init: B, mut each: F) -> B {
         let mut all = init;
         let Self { mut packed, mut next } = self;
         while let Some(window) = packed.first_chunk() {
             let window = u64::from_le_bytes(*window);
-            // Unrolled: what is known of the run is known to the compiler.
+            // Unrolled, as the compiler knows the run length.
             if let Some(counts) = run_of_one(window) {
                 all = (next..).zip(counts).fold(all, &mut each);
                 (packed, next) = (&packed[4..], next + 4);
@@ -308,7 +308,7 @@ impl Iterator for Iter<'_> {
     }
 }
 
-/// The counts of four entries of one byte each, where these bytes begin with such and no slots lie between.
+/// The counts of four one-byte entries without gaps, if the window starts with such.
 #[inline]
 fn run_of_one(window: u64) -> Option<[u64; 4]> {
     let counts = window >> 2;
@@ -316,7 +316,7 @@ fn run_of_one(window: u64) -> Option<[u64; 4]> {
     (window & 0x8383_8383 == 0).then(|| [count(0), count(1), count(2), count(3)])
 }
 
-/// The same of four of two bytes each.
+/// The same for four two-byte entries.
 #[inline]
 fn run_of_two(window: u64) -> Option<[u64; 4]> {
     let counts = (window >> 2 & 0x001f_001f_001f_001f) | (window >> 3 & 0x0fe0_0fe0_0fe0_0fe0);
@@ -325,7 +325,7 @@ fn run_of_two(window: u64) -> Option<[u64; 4]> {
         .then(|| [count(0), count(1), count(2), count(3)])
 }
 
-/// The same of two of three bytes each.
+/// The same for two three-byte entries.
 #[inline]
 fn run_of_three(window: u64) -> Option<[u64; 2]> {
     let low = (window >> 2 & 0x1f00_001f) | (window >> 3 & 0x000f_e000_0fe0);
@@ -333,14 +333,14 @@ fn run_of_three(window: u64) -> Option<[u64; 2]> {
     (window & 0x8080_8380_8083 == 0x0080_8000_8080).then_some([counts & 0x00ff_ffff, counts >> 24])
 }
 
-/// The count of the entry that these bytes begin with, and how many of them it takes; `None` of one that takes more.
+/// The first entry's count and length in bytes; `None` if it is longer than the window.
 #[inline]
 fn count(window: u64) -> Option<(u64, usize)> {
     let ends = !window & MORE_OF_FOUR;
     if ends == 0 {
         return long_count(window);
     }
-    // Sevens of bits are moved together, with no branch that depends on how many there are.
+    // Groups of seven bits are merged without branches.
     let before_end = (ends & ends.wrapping_neg()) - 1;
     let ones = window & before_end & !MORE_OF_EIGHT;
     let twos = (ones & 0x007f_007f) | (ones >> 1 & 0x3f80_3f80);
@@ -370,7 +370,7 @@ impl<'a> IntoIterator for &'a Slots {
 }
 
 impl FromIterator<(u16, u64)> for Slots {
-    /// Entries may come in any order; those of one slot add up.
+    /// Accepts any order; entries of one slot add up.
     fn from_iter<I: IntoIterator<Item = (u16, u64)>>(entries: I) -> Self {
         let mut entries: Vec<(u16, u64)> = entries.into_iter().collect();
         entries.sort_by_key(|&(slot, _)| slot);
@@ -453,17 +453,17 @@ mod tests {
             let more = packer.take_like(Some(&slots));
             prop_assert!(!more.is_shared_with(&slots));
             prop_assert_eq!(more.count(), slots.count().saturating_add(1));
-            let mut shelf = Shelf::default();
+            let mut arena = Arena::default();
             packer.push(3, 9);
-            let other = packer.put_on(&mut shelf);
+            let other = packer.move_to(&mut arena);
             entries.iter().for_each(|(&slot, &count)| packer.push(slot, count));
-            let place = packer.put_on(&mut shelf);
-            prop_assert_eq!(shelf.entries(other).collect::<Vec<_>>(), [(3, 9)]);
-            prop_assert_eq!(shelf.entries(place).collect::<BTreeMap<_, _>>(), entries);
-            let again = shelf.slots_like(place, Some(&slots));
+            let range = packer.move_to(&mut arena);
+            prop_assert_eq!(arena.entries(other).collect::<Vec<_>>(), [(3, 9)]);
+            prop_assert_eq!(arena.entries(range).collect::<BTreeMap<_, _>>(), entries);
+            let again = arena.slots_like(range, Some(&slots));
             prop_assert!(again == slots && again.is_shared_with(&slots));
-            prop_assert!(shelf.slots_like(place, None) == slots);
-            prop_assert!(!shelf.slots_like(other, Some(&slots)).is_shared_with(&slots));
+            prop_assert!(arena.slots_like(range, None) == slots);
+            prop_assert!(!arena.slots_like(other, Some(&slots)).is_shared_with(&slots));
         }
 
         #[test]
@@ -471,7 +471,7 @@ mod tests {
             a in entries(), b in entries(),
         ) {
             let pack = |entries: &BTreeMap<u16, u64>| -> Slots {
-                // Sums must not overflow: what was cut off could not come out again.
+                // Sums must not overflow: saturated counts could not be subtracted again.
                 entries.iter().map(|(&slot, &count)| (slot, count >> 1 | 1)).collect()
             };
             let (a, b) = (pack(&a), pack(&b));

@@ -1,9 +1,9 @@
-//! What the arguments of an op tell: which kernel it launches, how many bytes it moves, takes or gives back.
+//! The arguments of an op: which kernel it launches, how many bytes it moves, allocates or frees.
 //!
 //! Arguments are counted from 1, as the C declaration has them; offsets are in bytes into the structure that the first
 //! argument points to. Signatures are those of NVIDIA's public headers; [`Abi`] knows where each argument lies.
 
-use super::place::Abi;
+use super::location::Abi;
 use crate::record::{ArgRole, OpInfo};
 use crate::state::shared_enum;
 
@@ -25,7 +25,7 @@ shared_enum! {
     }
 }
 
-/// Where the kind of a copy is told.
+/// Where a copy's kind comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The op has one kind only.
@@ -38,10 +38,10 @@ pub enum Direction {
     MemoryTypes(u8, u8),
 }
 
-/// What an op's arguments tell.
+/// The arguments that the programs read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Args {
-    /// Nothing of interest.
+    /// None.
     None,
     /// An argument is the kernel function.
     Launch(u8),
@@ -85,7 +85,7 @@ pub enum Args {
     KernelAlias(u8),
 }
 
-/// Copies of one call whose sizes are added up; the rest counts as large as these are on average.
+/// Batched copies whose sizes are added up; the rest counts with their average size.
 pub const MAX_BATCH: usize = 1024;
 
 impl Args {

@@ -1,6 +1,6 @@
 //! Synchronisation, events, graphs, contexts and modules.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpucause_fake_cuda::exports;
@@ -32,23 +32,6 @@ fn number(function: &Function, out: Out<c_int>, value: c_int) -> c_int {
     }
 }
 
-const ERRORS: [(c_int, &CStr); 8] = [
-    (0, c"CUDA_SUCCESS"),
-    (1, c"CUDA_ERROR_INVALID_VALUE"),
-    (2, c"CUDA_ERROR_OUT_OF_MEMORY"),
-    (100, c"CUDA_ERROR_NO_DEVICE"),
-    (500, c"CUDA_ERROR_NOT_FOUND"),
-    (600, c"CUDA_ERROR_NOT_READY"),
-    (700, c"CUDA_ERROR_ILLEGAL_ADDRESS"),
-    (999, c"CUDA_ERROR_UNKNOWN"),
-];
-
-fn error_text(code: c_int, out: Out<*const c_char>) -> c_int {
-    let row = ERRORS.iter().find(|(known, _)| *known == code);
-    out.give(row.map_or(std::ptr::null(), |(_, text)| text.as_ptr()));
-    if row.is_some() { 0 } else { 1 }
-}
-
 exports! {
     [cuStreamSynchronize cuStreamSynchronize_ptsz cuCtxSynchronize cuEventSynchronize
      cuEventRecord cuEventRecord_ptsz cuEventRecordWithFlags cuEventRecordWithFlags_ptsz
@@ -57,7 +40,9 @@ exports! {
      cuGraphUpload cuGraphUpload_ptsz cuStreamBeginCapture cuStreamBeginCapture_v2
      cuStreamBeginCapture_v2_ptsz cuInit cuCtxDestroy cuCtxDestroy_v2 cuDevicePrimaryCtxRelease
      cuDevicePrimaryCtxRelease_v2 cuModuleUnload cuLibraryUnload cuEventDestroy_v2
-     cuStreamDestroy_v2 cuGraphDestroy]
+     cuStreamDestroy_v2 cuGraphDestroy cuLaunchKernel cuLaunchKernel_ptsz cuLaunchCooperativeKernel
+     cuLaunchCooperativeKernel_ptsz cuLaunchKernelEx cuLaunchKernelEx_ptsz cuLaunch cuLaunchGrid
+     cuLaunchGridAsync cuLaunchCooperativeKernelMultiDevice cuLaunchHostFunc cuLaunchHostFunc_ptsz]
         () |function| function.plain();
     [cuGraphInstantiate cuGraphInstantiate_v2 cuGraphInstantiateWithFlags cuGraphInstantiateWithParams
      cuGraphInstantiateWithParams_ptsz cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4
@@ -75,9 +60,4 @@ exports! {
     [cuDeviceGetCount] (out: Out<c_int>) |function| number(function, out, 1);
     [cuDeviceGet] (out: Out<c_int>, ordinal: c_int) |function| number(function, out, ordinal);
     [cuDriverGetVersion] (out: Out<c_int>) |function| number(function, out, 12_090);
-    [cuGetErrorName cuGetErrorString] (code: c_int, out: Out<*const c_char>)
-        |function| match function.plain() {
-            0 => error_text(code, out),
-            scripted => scripted,
-        };
 }

@@ -4,7 +4,6 @@
 
 mod context;
 mod copy;
-mod launch;
 mod memory;
 mod other;
 
@@ -13,13 +12,7 @@ use gpucause_fake_cuda::{Api, Library};
 static LIBRARY: Library = Library {
     name: "libcuda.so.1",
     api: Api::Driver,
-    functions: &[
-        launch::FUNCTIONS,
-        copy::FUNCTIONS,
-        memory::FUNCTIONS,
-        context::FUNCTIONS,
-        other::FUNCTIONS,
-    ],
+    functions: &[copy::FUNCTIONS, memory::FUNCTIONS, context::FUNCTIONS, other::FUNCTIONS],
     nest: None,
 };
 

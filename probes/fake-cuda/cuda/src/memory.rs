@@ -1,11 +1,10 @@
 //! Device memory that is only accounted, and host memory that is real.
 
 use std::ffi::c_int;
-use std::ptr;
 
 use gpucause_fake_cuda::exports;
 use gpucause_fake_cuda::function::{Call, Function};
-use gpucause_fake_cuda::memory::Heap;
+use gpucause_fake_cuda::memory::{Heap, host_memory};
 use gpucause_fake_cuda::types::{In, Out, Ptr};
 
 static HEAP: Heap = Heap::new(0x7f00_0200_0000);
@@ -43,7 +42,7 @@ fn allocate(function: &Function, out: Out<usize>, bytes: usize) -> c_int {
         0 => {}
         code => return code,
     }
-    match HEAP.take(bytes as u64) {
+    match HEAP.allocate(bytes as u64) {
         Some(address) => {
             out.give(address);
             0
@@ -57,18 +56,12 @@ fn allocate_host(function: &Function, out: Out<usize>, bytes: usize) -> c_int {
         0 => {}
         code => return code,
     }
-    let mut memory = ptr::null_mut();
-    // SAFETY: `memory` is valid for writes and the alignment is a power of two.
-    if unsafe { libc::posix_memalign(&raw mut memory, 4096, bytes.max(1)) } != 0 {
-        return OUT_OF_MEMORY;
-    }
-    out.give(memory as usize);
-    0
+    host_memory(bytes, out).map_or(OUT_OF_MEMORY, |()| 0)
 }
 
 fn release(function: &Function, address: usize) -> c_int {
     match function.plain() {
-        0 if address != 0 && HEAP.give_back(address).is_none() => INVALID_VALUE,
+        0 if address != 0 && HEAP.release(address).is_none() => INVALID_VALUE,
         code => code,
     }
 }
@@ -101,17 +94,11 @@ exports! {
     [cuMemFreeHost] (address: *mut libc::c_void)
         |function| match function.plain() {
             0 => {
-                // SAFETY: the caller gives back null or what `cuMemAllocHost` or `cuMemHostAlloc` gave it.
+                // SAFETY: the caller passes null or memory from `cuMemAllocHost` or `cuMemHostAlloc`.
                 unsafe { libc::free(address) };
                 0
             }
             code => code,
         };
     [cuMemHostUnregister cuMemUnmap] () |function| function.plain();
-}
-
-/// Bytes of device memory that the program holds.
-#[unsafe(no_mangle)]
-extern "C" fn gpucause_fake_live_bytes() -> u64 {
-    HEAP.live_bytes()
 }

@@ -119,7 +119,7 @@ fn open() -> Result<*mut c_void, String> {
     Ok(handle)
 }
 
-/// Puts the driver behind the runtime, or takes it away.
+/// Makes the runtime call the driver, or stop doing so.
 pub(crate) fn nest(on: bool) -> Result<(), String> {
     let handle = if on { open()? } else { ptr::null_mut() };
     for entry in ENTRIES {

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use gpucause_fake_cuda::exports;
-use gpucause_fake_cuda::function::{Call, Function};
+use gpucause_fake_cuda::function::Function;
 use gpucause_fake_cuda::types::{Dim3, In, Ptr};
 
 use crate::driver;
@@ -28,7 +28,7 @@ fn launch(
     shape: impl FnOnce() -> (Dim3, Dim3, usize, Ptr),
     arguments: Ptr,
 ) -> c_int {
-    finish(function.run(Call::launch(kernel)), || {
+    finish(function.plain(), || {
         if !driver::LAUNCH.is_there() {
             return 0;
         }

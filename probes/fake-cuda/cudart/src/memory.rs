@@ -5,7 +5,7 @@ use std::ptr;
 
 use gpucause_fake_cuda::exports;
 use gpucause_fake_cuda::function::{Call, Function};
-use gpucause_fake_cuda::memory::Heap;
+use gpucause_fake_cuda::memory::{Heap, host_memory};
 use gpucause_fake_cuda::types::{Extent, In, Out, PitchedPtr, Ptr};
 
 use crate::driver::{self, Entry};
@@ -27,7 +27,7 @@ struct Format {
 /// Takes memory, from the driver if there is one.
 fn take(bytes: usize, from: &Entry, stream: Ptr) -> Result<usize, c_int> {
     if !from.is_there() {
-        return HEAP.take(bytes as u64).ok_or(MEMORY_ALLOCATION);
+        return HEAP.allocate(bytes as u64).ok_or(MEMORY_ALLOCATION);
     }
     let mut address = 0usize;
     match from.call([(&raw mut address) as usize, bytes, stream as usize]) {
@@ -55,20 +55,14 @@ fn allocate(
 fn release(function: &Function, address: usize, to: &Entry, stream: Ptr) -> c_int {
     finish(function.plain(), || match address {
         0 => 0,
-        _ if HEAP.give_back(address).is_none() => INVALID_VALUE,
+        _ if HEAP.release(address).is_none() => INVALID_VALUE,
         _ => to.call([address, stream as usize]),
     })
 }
 
 fn allocate_host(function: &Function, out: Out<usize>, bytes: usize) -> c_int {
     finish(function.run(Call::transfer(bytes)), || {
-        let mut memory = ptr::null_mut();
-        // SAFETY: `memory` is valid for writes and the alignment is a power of two.
-        if unsafe { libc::posix_memalign(&raw mut memory, 4096, bytes.max(1)) } != 0 {
-            return MEMORY_ALLOCATION;
-        }
-        out.give(memory as usize);
-        0
+        host_memory(bytes, out).map_or(MEMORY_ALLOCATION, |()| 0)
     })
 }
 
@@ -131,15 +125,9 @@ exports! {
         |function| release(function, address, &driver::FREE_ASYNC, stream);
     [cudaFreeHost] (address: *mut libc::c_void)
         |function| finish(function.plain(), || {
-            // SAFETY: the caller gives back null or what `cudaMallocHost` or `cudaHostAlloc` gave it.
+            // SAFETY: the caller passes null or memory from `cudaMallocHost` or `cudaHostAlloc`.
             unsafe { libc::free(address) };
             0
         });
     [cudaHostUnregister] (_address: Ptr) |function| finish(function.plain(), || 0);
-}
-
-/// Bytes of device memory that the program holds.
-#[unsafe(no_mangle)]
-extern "C" fn gpucause_fake_live_bytes() -> u64 {
-    HEAP.live_bytes()
 }

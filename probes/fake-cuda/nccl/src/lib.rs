@@ -2,7 +2,7 @@
 //! says. Grammar and control functions: `gpucause_fake_cuda`. `pncclX` is at the address of `ncclX` (`build.rs`).
 #![allow(unsafe_code, reason = "the library speaks C")]
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::c_int;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -54,8 +54,10 @@ fn of_communicator(
     out: Out<c_int>,
     choose: fn(&(usize, c_int, c_int)) -> c_int,
 ) -> c_int {
-    let all = COMMUNICATORS.lock();
-    let found = all.ok().and_then(|all| all.iter().find(|row| row.0 == handle).map(choose));
+    let found = COMMUNICATORS
+        .lock()
+        .ok()
+        .and_then(|all| all.iter().find(|row| row.0 == handle).map(choose));
     match (function.plain(), found) {
         (0, Some(value)) => {
             out.give(value);
@@ -121,7 +123,7 @@ exports! {
         |function| communicator(function, out, rank, size);
     [ncclMemAlloc] (out: Out<usize>, bytes: usize)
         |function| match function.run(Call::transfer(bytes)) {
-            0 => HEAP.take(bytes as u64).map_or(UNHANDLED_CUDA_ERROR, |address| {
+            0 => HEAP.allocate(bytes as u64).map_or(UNHANDLED_CUDA_ERROR, |address| {
                 out.give(address);
                 0
             }),
@@ -129,7 +131,7 @@ exports! {
         };
     [ncclMemFree] (address: usize)
         |function| match function.plain() {
-            0 if HEAP.give_back(address).is_none() => INVALID_ARGUMENT,
+            0 if HEAP.release(address).is_none() => INVALID_ARGUMENT,
             code => code,
         };
     [ncclCommInitAll] (out: Out<usize>, devices: c_int, _list: Ptr)
@@ -140,21 +142,4 @@ exports! {
         |function| of_communicator(function, comm, out, |row| row.2);
     [ncclCommUserRank] (comm: usize, out: Out<c_int>)
         |function| of_communicator(function, comm, out, |row| row.1);
-}
-
-#[unsafe(no_mangle)]
-#[allow(non_snake_case, reason = "the C name")]
-extern "C-unwind" fn ncclGetErrorString(code: c_int) -> *const c_char {
-    const ERRORS: [&CStr; 8] = [
-        c"no error",
-        c"unhandled cuda error",
-        c"unhandled system error",
-        c"internal error",
-        c"invalid argument",
-        c"invalid usage",
-        c"remote process exited or there was a network error",
-        c"NCCL operation in progress",
-    ];
-    let row = usize::try_from(code).ok().and_then(|code| ERRORS.get(code));
-    row.copied().unwrap_or(c"unknown result code").as_ptr()
 }

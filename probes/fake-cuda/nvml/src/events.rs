@@ -1,4 +1,4 @@
-//! Sets of events: a GPU with an `xid` other than 0 tells that error once to each set that asks for it.
+//! Event sets: a GPU with a non-zero `xid` reports that error once to each set that registers for it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ pub(crate) struct EventData {
     compute_instance: u32,
 }
 
-/// Devices of each set whose errors are not told yet; the handle of a set is its place plus one.
+/// Devices of each set with an unreported error; the handle of a set is its index plus one.
 static SETS: Mutex<Vec<Vec<Device>>> = Mutex::new(Vec::new());
 
 fn sets() -> MutexGuard<'static, Vec<Vec<Device>>> {
@@ -29,7 +29,7 @@ fn sets() -> MutexGuard<'static, Vec<Vec<Device>>> {
 
 fn with_set(set: usize, act: impl FnOnce(&mut Vec<Device>) -> u32) -> u32 {
     let mut sets = sets();
-    let found = set.checked_sub(1).and_then(|place| sets.get_mut(place));
+    let found = set.checked_sub(1).and_then(|index| sets.get_mut(index));
     found.map_or(INVALID_ARGUMENT, act)
 }
 

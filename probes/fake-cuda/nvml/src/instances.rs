@@ -9,26 +9,26 @@ use super::{Device, INVALID_ARGUMENT, NOT_FOUND, SUCCESS, about};
 const FIRST_ID: u32 = 7;
 const INSTANCE_SHIFT: u32 = 16;
 
-/// What a handle stands for.
-pub(crate) struct Place {
+/// A decoded device handle.
+pub(crate) struct DeviceHandle {
     pub(crate) gpu: usize,
     pub(crate) instance: Option<usize>,
 }
 
-impl Place {
+impl DeviceHandle {
     pub(crate) fn of(device: Device) -> Option<Self> {
         let gpu = (device & ((1 << INSTANCE_SHIFT) - 1)).checked_sub(1)?;
         Some(Self { gpu, instance: (device >> INSTANCE_SHIFT).checked_sub(1) })
     }
 
-    /// The number of the GPU, and above it that of the instance, each plus one.
+    /// The index of the GPU, and above it that of the instance, each plus one.
     pub(crate) fn handle(&self) -> Device {
         (self.gpu + 1) | self.instance.map_or(0, |instance| (instance + 1) << INSTANCE_SHIFT)
     }
 }
 
 fn instance_of(device: Device) -> Option<usize> {
-    Place::of(device)?.instance
+    DeviceHandle::of(device)?.instance
 }
 
 fn count(gpu: usize) -> usize {
@@ -62,7 +62,7 @@ pub(crate) fn processes(device: Device, gpu: usize) -> Vec<(u32, u64)> {
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: Device, out: Out<u32>) -> u32 {
-    // The most that a GPU can be split into, not what it is.
+    // The maximum of the GPU, not the current number.
     about(device, |_| out.give(7))
 }
 
@@ -76,7 +76,7 @@ extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
     let code = about(device, |gpu| {
         found = (index as usize) < count(gpu);
         if found {
-            out.give(Place { gpu, instance: Some(index as usize) }.handle());
+            out.give(DeviceHandle { gpu, instance: Some(index as usize) }.handle());
         }
     });
     if code == SUCCESS && !found { NOT_FOUND } else { code }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpucause_fake_cuda::types::Out;
 
-use instances::Place;
+use instances::DeviceHandle;
 use values::values;
 
 const SUCCESS: u32 = 0;
@@ -25,7 +25,7 @@ const GPU_IS_LOST: u32 = 15;
 
 static USERS: AtomicUsize = AtomicUsize::new(0);
 
-/// A GPU or an instance of one, as [`Place`] takes it apart; null is none.
+/// A GPU or an instance of one, encoded by [`DeviceHandle`]; null is none.
 type Device = usize;
 
 /// `nvmlUtilization_t`, in percent.
@@ -79,8 +79,8 @@ fn about(device: Device, give: impl FnOnce(usize)) -> u32 {
         return UNINITIALIZED;
     }
     values().wait_while_hanging();
-    match Place::of(device) {
-        Some(Place { gpu, .. }) if gpu < values().gpus() => {
+    match DeviceHandle::of(device) {
+        Some(DeviceHandle { gpu, .. }) if gpu < values().gpus() => {
             if values().number("lost", gpu) != 0 {
                 return GPU_IS_LOST;
             }
@@ -91,10 +91,10 @@ fn about(device: Device, give: impl FnOnce(usize)) -> u32 {
     }
 }
 
-/// The same, unless the GPU does not tell what stands under `key`.
+/// The same, unless the GPU does not support `key`.
 fn about_supported(device: Device, key: &str, give: impl FnOnce(usize)) -> u32 {
-    match Place::of(device) {
-        Some(Place { gpu, .. }) if !values().supports(key, gpu) => NOT_SUPPORTED,
+    match DeviceHandle::of(device) {
+        Some(DeviceHandle { gpu, .. }) if !values().supports(key, gpu) => NOT_SUPPORTED,
         _ => about(device, give),
     }
 }
@@ -177,8 +177,8 @@ extern "C" fn nvmlDeviceGetCount_v2(out: Out<u32>) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, out: Out<Device>) -> u32 {
-    let device = Place { gpu: index as usize, instance: None }.handle();
-    // Of a lost GPU there is a handle all the same, to know it again by.
+    let device = DeviceHandle { gpu: index as usize, instance: None }.handle();
+    // A lost GPU still has a handle.
     match about(device, |_| {}) {
         SUCCESS | GPU_IS_LOST => {
             out.give(device);
@@ -312,17 +312,17 @@ extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
         return code;
     }
     // SAFETY: the C interface asks for a readable count, and it is not null.
-    let room = unsafe { count.read() } as usize;
+    let capacity = unsafe { count.read() } as usize;
     let found = u32::try_from(running.len()).unwrap_or(u32::MAX);
     // SAFETY: the same count is writable.
     unsafe { count.write(found) };
-    if running.len() > room || (out.is_null() && !running.is_empty()) {
+    if running.len() > capacity || (out.is_null() && !running.is_empty()) {
         return INSUFFICIENT_SIZE;
     }
     for (index, (pid, memory)) in running.into_iter().enumerate() {
         let gpu_instance = instances::id(device).unwrap_or(u32::MAX);
         let info = ProcessInfo { pid, memory, gpu_instance, compute_instance: u32::MAX };
-        // SAFETY: the index is below the room that the caller stated.
+        // SAFETY: the index is below the caller's capacity.
         let slot = unsafe { out.add(index) };
         // SAFETY: the slot is in the caller's array.
         unsafe { slot.write(info) };

@@ -3,7 +3,7 @@
 //! `key=value;key=value`, where a value may be a comma-separated list with one entry a GPU (the last counts for the rest):
 //! `gpus=2;util=97,40;mem_used=8000000000`. `processes` lists `pid:bytes` joined by `+` for each GPU; on one that is split
 //! (`mig=1`) they are on its `mig_devices` instances in turn. `unsupported` lists keys joined by `+` that each GPU refuses to
-//! tell, every call on a `lost` GPU fails, and while the file `hang` exists no call returns.
+//! answer, every call on a `lost` GPU fails, and while the file `hang` exists no call returns.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -102,7 +102,7 @@ impl Values {
         !self.entry("unsupported", gpu).split('+').any(|refused| refused == key)
     }
 
-    /// Does not return while the driver is to hang.
+    /// Blocks while the file `hang` exists.
     pub(crate) fn wait_while_hanging(&self) {
         let sign = self.text("hang");
         while !sign.is_empty() && std::path::Path::new(sign).exists() {

@@ -12,16 +12,13 @@ fn message(script: &str) -> String {
 
 #[test]
 fn a_script_is_read_clause_by_clause() {
-    let script = "nest=1; cudaLaunchKernel:spin=5us,first=2ms;\
+    let script = "nest=1; cudaLaunchKernel:spin=5us;\
                   cudaMemcpy:gbps=10,ret=2@100 ;dir=/var/tmp;cudaStreamSynchronize:sleep=200us;";
     assert_eq!(
         parse(script),
         Ok(vec![
             Clause::Nest(true),
-            function(
-                "cudaLaunchKernel",
-                Behaviour { base_ns: 5_000, first_ns: 2_000_000, ..Behaviour::default() }
-            ),
+            function("cudaLaunchKernel", Behaviour { base_ns: 5_000, ..Behaviour::default() }),
             function(
                 "cudaMemcpy",
                 Behaviour { bytes_per_ns: 10.0, ret: 2, ret_every: 100, ..Behaviour::default() }

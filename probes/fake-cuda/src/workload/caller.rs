@@ -42,7 +42,7 @@ fn call(address: usize, s: &Slots) -> c_int {
     function(s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13])
 }
 
-/// Calls an op once, with nothing kept: for frames that may be left without returning.
+/// Calls an op once without accounting: for frames that may be left without returning.
 #[inline(always)]
 pub(crate) fn call_bare(operation: &Operation) -> c_int {
     call(operation.address, &operation.slots)
@@ -176,7 +176,7 @@ impl Caller {
         }
     }
 
-    /// Makes a call of one op of the pattern, by its place there.
+    /// Calls one op of the pattern, by index.
     pub(crate) fn step_of(&mut self, index: usize) -> c_int {
         self.call(index)
     }

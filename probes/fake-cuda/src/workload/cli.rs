@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpucause_fake_cuda::script::{Way, parse_time};
 
-use crate::{fault, process};
+mod fault_options;
+
+pub(crate) use fault_options::FaultOptions;
 
 /// Drives CUDA libraries (stand-ins or NVIDIA's) and prints the truth about it as one line of JSON.
 ///
@@ -44,9 +45,6 @@ pub(crate) struct Common {
     /// After the result, stay alive with all threads until standard input closes.
     #[arg(long, global = true)]
     pub(crate) hold: bool,
-    /// Write the JSON of the `ready` line to this file as well (appears complete, by rename).
-    #[arg(long, global = true, value_name = "PATH")]
-    pub(crate) ready_file: Option<PathBuf>,
     /// End as soon as the process that started this one does.
     #[arg(long, global = true)]
     pub(crate) with_parent: bool,
@@ -131,10 +129,10 @@ pub(crate) enum Scenario {
     Churn(Churn),
     /// Leave calls in odd ways.
     Unwind(Unwind),
-    /// Feed a GPU at a healthy pace, then suffer from one cause of known strength, and tell what it took.
+    /// Feed a GPU at a healthy pace, then with a fault of known strength, and report the loss.
     #[command(name = "scenario")]
     Fault(FaultOptions),
-    /// Take from the host: disk, memory, network, CPU.
+    /// Use host resources: disk, memory, network, CPU.
     Host(Host),
     /// Fork child processes before the first call.
     Workers(Workers),
@@ -314,9 +312,6 @@ pub(crate) struct Spawn {
     /// Calls of each process.
     #[arg(long, default_value_t = 100)]
     pub(crate) calls: u64,
-    /// Starts a minute; 0 for as fast as possible.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) per_minute: u64,
     /// Processes at a time.
     #[arg(long, default_value_t = 8)]
     pub(crate) parallel: usize,
@@ -335,11 +330,8 @@ pub(crate) struct Crowd {
     /// Processes that make their calls at a time.
     #[arg(long, default_value_t = 8)]
     pub(crate) parallel: usize,
-    /// The calls are made again after each pause of this length.
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub(crate) again_every: Option<u64>,
     /// Processes end once they have made their calls.
-    #[arg(long, conflicts_with = "again_every")]
+    #[arg(long)]
     pub(crate) end: bool,
     #[command(flatten)]
     pub(crate) mix: Mix,
@@ -404,70 +396,6 @@ pub(crate) struct Unwind {
     /// The op that is called inside, on another stack.
     #[arg(long, default_value = "cudaStreamQuery")]
     pub(crate) inner: String,
-}
-
-/// Prints a line `{"injected":{..}}` when the fault begins, lines `{"truth":{..}}` with the seconds lost since then, by cause too, and
-/// the last of these as its result.
-#[derive(Debug, Args)]
-pub(crate) struct FaultOptions {
-    /// What goes wrong.
-    #[arg(value_enum)]
-    pub(crate) name: fault::Name,
-    /// What else goes wrong at the same time.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,...")]
-    pub(crate) and: Vec<fault::Name>,
-    /// Share of the loop's time that is to be lost, 0.05 to 0.8.
-    #[arg(long, default_value_t = 0.4, value_parser = strength)]
-    pub(crate) strength: f64,
-    /// How long the loop is healthy before.
-    #[arg(long, default_value_t = 12.0, value_name = "SECONDS")]
-    pub(crate) baseline: f64,
-    /// How long the fault stays.
-    #[arg(long, default_value_t = 10.0)]
-    pub(crate) seconds: f64,
-    /// Between two lines of truth.
-    #[arg(long, value_parser = time, default_value = "1s")]
-    pub(crate) every: u64,
-    /// The feeding thread's CPU [default: the last that it may use]
-    #[arg(long)]
-    pub(crate) cpu: Option<usize>,
-    /// Have the feeding thread run before all others, so that only the fault disturbs it.
-    #[arg(long)]
-    pub(crate) undisturbed: bool,
-    /// Keep another CPU busy with a process that has nothing to do with it.
-    #[arg(long)]
-    pub(crate) beside_noise: bool,
-}
-
-impl FaultOptions {
-    /// Everything that goes wrong.
-    pub(crate) fn names(&self) -> impl Iterator<Item = fault::Name> {
-        [self.name].into_iter().chain(self.and.iter().copied())
-    }
-
-    /// Binds the calling thread, which feeds the GPU, to a CPU.
-    pub(crate) fn settle(&self, cpu: usize) -> Result<()> {
-        process::pin(cpu)?;
-        if self.undisturbed { process::run_first() } else { Ok(()) }
-    }
-
-    /// The feeding thread's CPU.
-    pub(crate) fn cpu(&self) -> Result<usize> {
-        let last = || process::cpus().last().copied().context("this process may use no CPU");
-        self.cpu.map_or_else(last, Ok)
-    }
-
-    /// A CPU that is not the feeding thread's.
-    pub(crate) fn other_cpu(&self) -> Result<usize> {
-        let own = self.cpu()?;
-        let other = process::cpus().into_iter().find(|&cpu| cpu != own);
-        other.context("this scenario needs two CPUs")
-    }
-}
-
-fn strength(text: &str) -> Result<f64, String> {
-    let share = text.parse::<f64>().ok().filter(|share| (0.05..=0.8).contains(share));
-    share.ok_or_else(|| format!("`{text}`: write a share from 0.05 to 0.8"))
 }
 
 #[derive(Debug, Args)]

@@ -57,9 +57,9 @@ pub(crate) enum Name {
     ImplicitSync,
     /// The stream is synchronised after each launch.
     ImplicitSyncStream,
-    /// Device memory is taken and given back in each step.
+    /// Device memory is allocated and freed in each step.
     AllocChurn,
-    /// Device memory is taken and kept.
+    /// Device memory is allocated and never freed.
     Leak,
     /// A graph is captured and instantiated in each step.
     GraphRecapture,
@@ -67,7 +67,7 @@ pub(crate) enum Name {
     NcclStraggler,
     /// Kernels are launched for the first time all the time.
     ColdStart,
-    /// The GPU takes longer for the same work, as one whose clock is held down.
+    /// The GPU takes longer for the same work, as with clock throttling.
     ThrottledGpu,
     /// A launch does not return: it waits for a futex.
     Hang,
@@ -125,7 +125,7 @@ impl Name {
     }
 }
 
-/// Who is to blame for the loss, when that is somebody.
+/// The culprit, if there is one.
 #[derive(Debug, Clone)]
 pub(crate) struct Culprit {
     pub(crate) comm: String,
@@ -193,7 +193,7 @@ fn added_ns(step_ns: u64, strength: f64) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The process that keeps another CPU busy, where one is asked for. It waits to be let go.
+/// The process that keeps another CPU busy, if requested. It starts with [`Neighbours::go`].
 pub(crate) fn noise(options: &FaultOptions) -> Result<Option<Neighbours>> {
     let wanted = options.beside_noise || options.name == Name::HealthyNoise;
     wanted.then(|| Neighbours::start("unrelated-busy", options.other_cpu()?, 1)).transpose()
@@ -208,22 +208,22 @@ fn of(name: Name, common: &Common, options: &FaultOptions) -> Result<Box<dyn Fau
         Name::Incident => Box::new(neighbours::Contention::new("fluent-bit", options)?),
         Name::CpuContention => Box::new(neighbours::Contention::new("noisy-neighb", options)?),
         Name::CpuLimit => Box::new(limit::Limited::new(strength)),
-        Name::Lock => Box::new(lock::Held::new(options, false)),
-        Name::LockInCall => Box::new(lock::Held::new(options, true)),
+        Name::Lock => Box::new(lock::Contended::new(options, false)),
+        Name::LockInCall => Box::new(lock::Contended::new(options, true)),
         Name::Dataloader => Box::new(loader::SlowWorkers::new(all)?),
-        Name::Io => Box::new(storage::Reads::new(steady)),
+        Name::Io => Box::new(storage::Reads(steady)),
         Name::PageFault => Box::new(storage::Faults::new(steady)),
-        Name::MemcpyBottleneck => Box::new(copy::LargeCopies::new(steady)),
+        Name::MemcpyBottleneck => Box::new(copy::LargeCopies(steady)),
         Name::ImplicitSync => Box::new(sync::EachLaunch::copying(strength)),
         Name::ImplicitSyncStream => Box::new(sync::EachLaunch::synchronizing(strength)),
-        Name::AllocChurn => Box::new(allocation::Churn::new(steady)),
+        Name::AllocChurn => Box::new(allocation::Churn(steady)),
         Name::Leak => Box::new(allocation::Leak::default()),
-        Name::GraphRecapture => Box::new(graph::Recapture::new(steady)),
+        Name::GraphRecapture => Box::new(graph::Recapture(steady)),
         Name::NcclStraggler => Box::new(ranks::Straggler::new(common, options, steady)?),
         Name::ColdStart => Box::new(cold::NewKernels::new(steady)),
-        Name::ThrottledGpu => Box::new(throttled::SlowGpu::new(steady)),
-        Name::Hang => Box::new(hang::Stuck::new("lock")),
-        Name::HangIoctl => Box::new(hang::Stuck::new("ioctl")),
+        Name::ThrottledGpu => Box::new(throttled::SlowGpu(steady)),
+        Name::Hang => Box::new(hang::Stuck("lock")),
+        Name::HangIoctl => Box::new(hang::Stuck("ioctl")),
         Name::Healthy | Name::HealthyNoise => Box::new(healthy::Steady),
         Name::HealthyIdle => Box::new(healthy::Server::new()?),
         Name::HealthySync => Box::new(healthy::Bound),

@@ -77,7 +77,7 @@ impl Gpu {
     pub(crate) fn open(common: &Common) -> Result<Self> {
         let libraries = Libraries::open(common)?;
         let operations = CALLS.iter().map(|name| Operation::new(name, &libraries, common));
-        // Operations go by documented name; the exact symbol is told apart by its position.
+        // Operations have the documented name; the index identifies the exact symbol.
         let operations = operations.collect::<Result<_>>()?;
         let kernels = kernels(ALL_KERNELS).into_iter().map(|kernel| kernel.address).collect();
         let cold_kernels = KERNELS as usize;
@@ -175,8 +175,8 @@ impl Gpu {
 
 fn set(slots: &mut Slots, arguments: &[(usize, usize)]) {
     for &(slot, value) in arguments {
-        if let Some(place) = slots.get_mut(slot) {
-            *place = value;
+        if let Some(value_slot) = slots.get_mut(slot) {
+            *value_slot = value;
         }
     }
 }

@@ -61,7 +61,7 @@ impl Handle {
 }
 
 impl Libraries {
-    /// Opens the runtime, unless told not to; first puts the script into the environment, where the stand-ins look for it.
+    /// Sets the script in the environment of the stand-ins, then opens the runtime unless disabled.
     pub(crate) fn open(common: &Common) -> Result<Self> {
         if let Some(script) = &common.script {
             let script = CString::new(script.as_str())?;
@@ -83,6 +83,7 @@ impl Libraries {
         self.runtime_path.to_string_lossy().into_owned()
     }
 
+    #[expect(clippy::significant_drop_tightening, reason = "the slot is part of what is locked")]
     fn handle(&self, symbol: &str) -> Result<Handle> {
         let api = op_of_symbol(symbol).and_then(gpucause_abi::op::OpId::op).map(|op| op.api);
         let (index, file) = match api {
@@ -113,7 +114,7 @@ impl Libraries {
         if self.is_scripted(op)? {
             return Ok(());
         }
-        bail!("`{op}`: its library is not a stand-in, it cannot be told what to do");
+        bail!("`{op}`: its library is not a stand-in, it cannot be scripted");
     }
 
     /// Whether the op's library is a stand-in.
@@ -134,7 +135,7 @@ impl Libraries {
         Ok(())
     }
 
-    /// Scripts an op for all threads; an empty spec also takes away what runs inside its calls.
+    /// Scripts an op for all threads; an empty spec also removes its callback.
     pub(crate) fn set(&self, op: &str, spec: &str) -> Result<()> {
         self.call_set(self.handle(op)?, "gpucause_fake_set", op, spec)
     }

@@ -302,7 +302,7 @@ fn collective(name: &str, common: &Common) -> Option<(Slots, Effect)> {
     Some((arguments, Effect::Communicate(sent)))
 }
 
-/// Communicators of several processes. `ncclUniqueId` goes by value: on the stack, where the stand-in does not look, or on
+/// Communicators of several processes. `ncclUniqueId` goes by value: on the stack, which the stand-in ignores, or on
 /// arm64 as its address.
 fn communicator(name: &str, common: &Common) -> Option<(Slots, Effect)> {
     let (ranks, rank) = (common.ranks, common.rank);

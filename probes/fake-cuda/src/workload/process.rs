@@ -76,7 +76,7 @@ pub(crate) fn end_with_parent() {
 
 /// Runs `child` in a forked process and returns its PID.
 pub(crate) fn fork(child: impl FnOnce() -> Result<()>) -> Result<u32> {
-    // SAFETY: the process has one thread so far, so no lock is held that the child would miss; it ends with `_exit`.
+    // SAFETY: the child takes no lock that another thread could hold at the fork, and ends with `_exit`.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error().into()),
         0 => {
@@ -88,10 +88,14 @@ pub(crate) fn fork(child: impl FnOnce() -> Result<()>) -> Result<u32> {
     }
 }
 
-/// Waits for the end of a forked process.
-pub(crate) fn wait_for(pid: u32) {
-    // SAFETY: no status is asked for.
-    unsafe { libc::waitpid(pid.cast_signed(), std::ptr::null_mut(), 0) };
+/// Waits for the end of a forked process; its status.
+pub(crate) fn wait_for(pid: u32) -> Result<i32> {
+    let mut status = 0;
+    // SAFETY: `status` is valid for writes.
+    if unsafe { libc::waitpid(pid.cast_signed(), &raw mut status, 0) } < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    Ok(status)
 }
 
 /// A busy loop until killed, or until the parent is gone; if asked to, only after a line on standard input.
@@ -111,28 +115,31 @@ pub(crate) fn burn(options: &Burn, wait: bool) -> Result<()> {
 }
 
 /// Busy processes on one CPU; they end when this is dropped.
-pub(crate) struct Burners(Vec<Child>);
+#[derive(Default)]
+pub(crate) struct Burners(pub(crate) Vec<Child>);
 
 impl Burners {
     pub(crate) fn start(count: usize, cpu: usize, name: &str, nice: i32) -> Result<Self> {
-        let mut burners = Self(Vec::new());
-        let (cpu, nice) = (cpu.to_string(), nice.to_string());
+        let mut burners = Self::default();
         for _ in 0..count {
-            let mut child = again(["burn", "--cpu", &cpu, "--name", name, "--nice", &nice])?
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .spawn()?;
-            let output = child.stdout.take();
-            burners.0.push(child);
-            let mut line = String::new();
-            if let Some(output) = output {
-                BufReader::new(output).read_line(&mut line)?;
-            }
-            if line.trim() != "burning" {
-                bail!("the busy process on CPU {cpu} did not start");
-            }
+            let mut command = again(["burn", "--nice", &nice.to_string()])?;
+            burners.add(command.stdin(Stdio::null()), cpu, name)?;
         }
         Ok(burners)
+    }
+
+    /// Starts one by a command of this program, and waits until it runs on its CPU.
+    pub(crate) fn add(&mut self, command: &mut Command, cpu: usize, name: &str) -> Result<()> {
+        command.args(["--cpu", &cpu.to_string(), "--name", name]).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let output = child.stdout.take();
+        self.0.push(child);
+        let mut line = String::new();
+        BufReader::new(output.context("no output")?).read_line(&mut line)?;
+        if line.trim() != "burning" {
+            bail!("{name} on CPU {cpu} did not start");
+        }
+        Ok(())
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {

@@ -25,14 +25,14 @@ use crate::libraries::Libraries;
 use crate::operation::Pattern;
 
 /// The pieces that every scenario starts from.
-pub(crate) struct Stage {
+pub(crate) struct Setup {
     pub(crate) libraries: Libraries,
     pub(crate) pattern: Pattern,
     pub(crate) launchable: Launchable,
 }
 
-impl Stage {
-    pub(crate) fn set(common: &Common, mix: &str) -> Result<Self> {
+impl Setup {
+    pub(crate) fn new(common: &Common, mix: &str) -> Result<Self> {
         let libraries = Libraries::open(common)?;
         let pattern = Pattern::new(mix, &libraries, common)?;
         let launchable = Launchable::new(&pattern, &libraries, common)?;

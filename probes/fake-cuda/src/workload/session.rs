@@ -1,13 +1,12 @@
-//! The conversation with whoever started us: `ready`, `go`, the result, the end; and the threads between them.
+//! The protocol with the starting process: `ready`, `go`, the result, the end; and the threads in between.
 
 use std::cell::Cell;
-use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::thread::{Builder, JoinHandle};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::cli::Common;
@@ -21,11 +20,6 @@ pub(crate) fn ready(common: &Common, tids: &[i32], more: &Value) -> Result<()> {
     }
     println!("ready {ready}");
     io::stdout().flush()?;
-    if let Some(path) = &common.ready_file {
-        let partial = path.with_added_extension("partial");
-        fs::write(&partial, format!("{ready}\n")).with_context(|| partial.display().to_string())?;
-        fs::rename(&partial, path).with_context(|| path.display().to_string())?;
-    }
     if common.wait {
         let mut line = String::new();
         if io::stdin().read_line(&mut line)? == 0 {
@@ -52,27 +46,27 @@ pub(crate) fn until_closed() -> Result<()> {
 }
 
 /// Passed to each thread's work.
-pub(crate) struct Gate {
+pub(crate) struct StartBarrier {
     /// The thread's number, from 0.
     pub(crate) index: usize,
     exists: Sender<Option<i32>>,
-    passed: Cell<bool>,
+    reached: Cell<bool>,
     start: Arc<Barrier>,
 }
 
-impl Gate {
-    /// Tells that the thread is prepared and waits for the start.
-    pub(crate) fn pass(&self) {
-        self.passed.set(true);
-        // A closed channel means that the session failed, and then nobody opens the gate.
+impl StartBarrier {
+    /// Reports that the thread is prepared and waits for the start.
+    pub(crate) fn wait(&self) {
+        self.reached.set(true);
+        // A closed channel means that the session failed, and the barrier never opens.
         let _ = self.exists.send(Some(thread_id()));
         self.start.wait();
     }
 }
 
-impl Drop for Gate {
+impl Drop for StartBarrier {
     fn drop(&mut self) {
-        if !self.passed.get() {
+        if !self.reached.get() {
             let _ = self.exists.send(None);
         }
     }
@@ -86,11 +80,11 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts `count` threads named `launcher-N` and, once each has passed its gate's preparation, says `ready` and starts
+    /// Starts `count` threads named `launcher-N` and, once each has passed its barrier's preparation, says `ready` and starts
     /// the work.
-    pub(crate) fn run<W>(common: &Common, count: usize, more: &Value, work: W) -> Result<Self>
+    pub(crate) fn run<W>(common: &Common, count: usize, work: W) -> Result<Self>
     where
-        W: Fn(&Gate) -> Result<Value> + Send + Sync + 'static,
+        W: Fn(&StartBarrier) -> Result<Value> + Send + Sync + 'static,
     {
         let work = Arc::new(work);
         let start = Arc::new(Barrier::new(count + 1));
@@ -100,11 +94,11 @@ impl Threads {
         let mut running = Vec::new();
         for index in 0..count {
             let (exists, start) = (exists.clone(), Arc::clone(&start));
-            let gate = Gate { index, exists, passed: Cell::new(false), start };
+            let barrier = StartBarrier { index, exists, reached: Cell::new(false), start };
             let (work, done, end) = (Arc::clone(&work), done.clone(), Arc::clone(&end));
             running.push(Builder::new().name(format!("launcher-{index}")).spawn(move || {
-                let _ = done.send(work(&gate));
-                drop(gate);
+                let _ = done.send(work(&barrier));
+                drop(barrier);
                 end.wait();
             })?);
         }
@@ -119,7 +113,7 @@ impl Threads {
                 }
             }
         }
-        ready(common, &tids, more)?;
+        ready(common, &tids, &json!({}))?;
         start.wait();
         Ok(Self { running, results, end })
     }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use anyhow::{Result, bail};
 use gpucause_fake_cuda::clock;
 
-/// A waiter looks this often whether all is over.
-const LOOK_NS: u64 = 100_000_000;
+/// Interval at which waiters check for the end.
+const CHECK_NS: u64 = 100_000_000;
 
 /// What all processes of a program see. Zero bytes are its first state.
 #[repr(C)]
@@ -40,10 +40,10 @@ impl Shared {
         Ok(unsafe { &*at.cast::<Self>() })
     }
 
-    /// Waits until `parties` processes are here; returns at once when all is over.
-    pub(crate) fn meet(&self, parties: u32) {
+    /// Waits until `processes` processes are here; returns at once when all is over.
+    pub(crate) fn meet(&self, processes: u32) {
         let round = self.round.load(Ordering::Acquire);
-        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 >= parties {
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 >= processes {
             self.arrived.store(0, Ordering::Release);
             self.round.fetch_add(1, Ordering::AcqRel);
             wake_all(&self.round);
@@ -57,7 +57,7 @@ impl Shared {
 }
 
 fn wait(word: &AtomicU32, expected: u32) {
-    let timeout = clock::timespec(LOOK_NS);
+    let timeout = clock::timespec(CHECK_NS);
     // SAFETY: the word is mapped for good and the timeout is a valid time.
     unsafe {
         libc::syscall(

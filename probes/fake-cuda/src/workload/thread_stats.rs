@@ -16,38 +16,17 @@ pub(crate) struct ThreadStats {
     cpu_ns: u64,
     run_ns: u64,
     wait_ns: u64,
-    slices: u64,
-    voluntary: u64,
-    involuntary: u64,
-    major_faults: u64,
 }
 
 impl ThreadStats {
     pub(crate) fn now() -> Result<Self> {
-        let task = format!("/proc/self/task/{}", thread_id());
-        let read = |file: &str| {
-            let path = format!("{task}/{file}");
-            fs::read_to_string(&path).with_context(|| path.clone())
-        };
-        let status = read("status")?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
-        };
-        // SAFETY: the structure is plain integers.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: `usage` is valid for writes.
-        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
-        let schedstat = read("schedstat")?;
+        let path = format!("/proc/self/task/{}/schedstat", thread_id());
+        let schedstat = fs::read_to_string(&path).with_context(|| path.clone())?;
         let mut numbers = schedstat.split_whitespace().map(|n| n.parse::<u64>().unwrap_or(0));
         let mut next = || numbers.next().unwrap_or(0);
         Ok(Self {
             run_ns: next(),
             wait_ns: next(),
-            slices: next(),
-            voluntary: field("voluntary_ctxt_switches:"),
-            involuntary: field("nonvoluntary_ctxt_switches:"),
-            major_faults: u64::try_from(usage.ru_majflt).unwrap_or(0),
             at_ns: clock::monotonic_ns(),
             cpu_ns: clock::thread_cpu_ns(),
         })
@@ -66,11 +45,7 @@ impl ThreadStats {
             "schedstat": {
                 "run_ns": self.run_ns - start.run_ns,
                 "wait_ns": self.wait_ns - start.wait_ns,
-                "slices": self.slices - start.slices,
             },
-            "voluntary_switches": self.voluntary - start.voluntary,
-            "involuntary_switches": self.involuntary - start.involuntary,
-            "major_faults": self.major_faults - start.major_faults,
         })
     }
 }

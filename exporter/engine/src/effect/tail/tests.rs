@@ -1,5 +1,5 @@
 use super::*;
-use crate::past::Before;
+use crate::baseline::ProcessBaseline;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{LaunchOps, op_of_symbol};
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, StallSnapshot};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::settings::Severities;
 
-/// The effect of calls of this op of which a few take far longer than the others.
+/// The effect of calls of this op, some of which are far slower than the others.
 fn effect(op: &str, settings: &Settings) -> Option<Effect> {
     let slot = |ns| u16::try_from(slot_of(Nanos(ns))).unwrap();
     let slots = vec![(slot(10_000), 900), (slot(5_000_000), 100)].into();
@@ -21,7 +21,7 @@ fn effect(op: &str, settings: &Settings) -> Option<Effect> {
     let effects = [Effect::LaunchTail, Effect::CopyTail, Effect::AllocTail];
     let found: Vec<_> = effects
         .into_iter()
-        .filter_map(|e| worst(&delta, None, e, settings, &mut Room::default()))
+        .filter_map(|e| worst(&delta, None, e, settings, &mut Buffers::default()))
         .collect();
     assert!(found.len() <= 1, "{found:?}");
     found.first().map(|measured| measured.effect)
@@ -39,7 +39,7 @@ fn the_settings_say_which_ops_have_launch_tails() {
     assert_eq!(effect("cudaLaunchKernel", &settings), None);
 }
 
-/// Ops with tails of every kind, two of which are of one.
+/// Ops with tails of every effect.
 const TAILED: [&str; 7] = [
     "cudaLaunchKernel",
     "cuLaunchKernel",
@@ -77,7 +77,7 @@ fn added() -> impl Strategy<Value = Added> {
     })
 }
 
-/// A process after each of three times that calls were added; some ops are alike, and some calls are first launches.
+/// Three successive snapshots of a process. Some ops have equal durations, some calls are first launches.
 fn process() -> impl Strategy<Value = [ProcessSnapshot; 3]> {
     let times = prop::array::uniform3(added());
     let call = (0..TAILED.len(), prop::bool::weighted(0.1), times, prop::bool::weighted(0.3));
@@ -85,10 +85,10 @@ fn process() -> impl Strategy<Value = [ProcessSnapshot; 3]> {
         let empty = ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'x'; 16]));
         let mut all = [empty.clone(), empty.clone(), empty];
         let mut before: Option<[Added; 3]> = None;
-        for (op, cold, mut times, as_before) in calls {
+        for (op, cold, mut times, same_as_previous) in calls {
             let op = op_of_symbol(TAILED[op]).unwrap();
-            // As long, and yet not off the CPU for the same: it matters which of the two is told.
-            if let Some(before) = before.take().filter(|_| as_before) {
+            // Equal excess, other off-CPU time: it matters which of the two is reported.
+            if let Some(before) = before.take().filter(|_| same_as_previous) {
                 for (own, before) in times.iter_mut().zip(before) {
                     (own.durations, own.stalled) = (before.durations, before.stalled);
                 }
@@ -117,7 +117,7 @@ fn process() -> impl Strategy<Value = [ProcessSnapshot; 3]> {
     })
 }
 
-/// The worst tail as it is defined: of all ops in turn, with all that is to know of each.
+/// The worst tail by definition, without shortcuts.
 fn plain_worst(
     (before, now): (Option<&ProcessSnapshot>, &ProcessSnapshot),
     latest: Option<&ProcessSnapshot>,
@@ -137,7 +137,7 @@ fn plain_worst(
         let durations = since(before, |call| &call.durations);
         let stalled = since(before, |call| &call.stalled);
         let (p50, p99) = (durations.quantile(0.5)?, durations.quantile(0.99)?);
-        let slow_from = Nanos(p50.0 * SLOW);
+        let slow_from = Nanos(p50.0 * SLOW_FACTOR);
         if durations.count() < settings.min_calls {
             return None;
         }
@@ -179,7 +179,7 @@ fn plain_worst(
         let spreads =
             spread >= settings.min_spread && p99.as_secs_f64() >= settings.min_launch_p99_seconds;
         let is_heavy = ratio(excess, wall) >= settings.severities.medium
-            && ratio(total(offcpu.into_iter()), excess) >= OFF_CPU;
+            && ratio(total(offcpu.into_iter()), excess) >= MIN_OFF_CPU;
         if !spreads && (effect != Effect::LaunchTail || !is_heavy) {
             return None;
         }
@@ -205,7 +205,7 @@ fn plain_worst(
 
 proptest! {
     #[test]
-    fn the_worst_tail_is_found_without_a_look_at_all_of_them(
+    fn the_search_for_the_worst_tail_finds_the_same_as_its_definition(
         process in process(),
         began in any::<bool>(),
         min_calls in prop_oneof![Just(1u64), 1u64..10_000],
@@ -218,15 +218,15 @@ proptest! {
         let [first, second, third] = &process;
         let before = began.then_some(first);
         let wall = Nanos(2_000_000_000);
-        let [kept_first, kept_second] = [first, second].map(|process| Before::from(process.clone()));
+        let [kept_first, kept_second] = [first, second].map(|process| ProcessBaseline::from(process.clone()));
         let short = Delta::between(Some(&kept_second), third, wall);
         let long = Delta::between(began.then_some(&kept_first), third, wall);
-        let mut room = Room::default();
+        let mut buffers = Buffers::default();
         for effect in [Effect::LaunchTail, Effect::CopyTail, Effect::AllocTail] {
-            let found = worst(&long, None, effect, &settings, &mut room);
+            let found = worst(&long, None, effect, &settings, &mut buffers);
             let plain = plain_worst((before, third), None, wall, effect, &settings);
             prop_assert_eq!(found, plain);
-            let found = worst(&long, Some(&short), effect, &settings, &mut room);
+            let found = worst(&long, Some(&short), effect, &settings, &mut buffers);
             let plain = plain_worst((before, third), Some(second), wall, effect, &settings);
             prop_assert_eq!(found, plain);
         }

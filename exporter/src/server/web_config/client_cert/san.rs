@@ -1,4 +1,4 @@
-//! The alternative names in a certificate: the few parts of X.509 that lead to them.
+//! The alternative names in a certificate: the few parts of X.509 that are needed to find them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ pub(in super::super::super) enum Name<'a> {
 const SEQUENCE: u8 = 0x30;
 const OBJECT_ID: u8 = 0x06;
 const OCTETS: u8 = 0x04;
-/// The extensions within the part of a certificate that is signed.
+/// The extensions in the signed part of a certificate.
 const EXTENSIONS: u8 = 0xa3;
 /// 2.5.29.17, subjectAltName.
 const ALTERNATIVE_NAMES: [u8; 3] = [0x55, 0x1d, 0x11];
@@ -56,7 +56,7 @@ fn address(octets: &[u8]) -> Option<IpAddr> {
     four.or(sixteen).ok()
 }
 
-/// The content of the one element that the bytes are.
+/// The content of the only element of the bytes.
 fn within(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     match element(bytes)? {
         (found, content, []) if found == tag => Some(content),
@@ -64,7 +64,7 @@ fn within(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     }
 }
 
-/// The elements one after the other: tag and content of each.
+/// The elements in sequence: tag and content of each.
 fn all(mut bytes: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     let mut elements = Vec::new();
     while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! Device memory that is taken and given back all the time, or never given back.
+//! Device memory that is allocated and freed all the time, or never freed.
 
 use anyhow::Result;
 use gpucause_fake_cuda::clock;
@@ -11,22 +11,14 @@ const CHURN_BYTES: usize = 32 << 20;
 const LEAK_BYTES: usize = 8 << 20;
 const LEAK_EVERY_NS: u64 = 100_000_000;
 
-/// Takes and gives back in each step.
-pub(super) struct Churn {
-    each_ns: u64,
-}
-
-impl Churn {
-    pub(super) fn new(each_ns: u64) -> Self {
-        Self { each_ns }
-    }
-}
+/// Allocates and frees in each step.
+pub(super) struct Churn(pub(super) u64);
 
 impl Fault for Churn {
-    /// Taking maps memory; giving back waits for the GPU.
+    /// Allocating maps memory; freeing waits for the GPU.
     fn prepare(&mut self, gpu: &mut Gpu) -> Result<()> {
-        gpu.libraries.set("cudaMalloc", &format!("spin={}ns", self.each_ns / 2))?;
-        gpu.libraries.set("cudaFree", &format!("ioctl={}ns", self.each_ns / 2))
+        gpu.libraries.set("cudaMalloc", &format!("spin={}ns", self.0 / 2))?;
+        gpu.libraries.set("cudaFree", &format!("ioctl={}ns", self.0 / 2))
     }
 
     fn disturb(&mut self, gpu: &mut Gpu, loss: &Loss) -> Result<()> {
@@ -34,7 +26,7 @@ impl Fault for Churn {
     }
 }
 
-/// Takes and keeps.
+/// Allocates and never frees.
 #[derive(Default)]
 pub(super) struct Leak {
     due_ns: u64,

@@ -9,20 +9,12 @@ use crate::loss::Loss;
 const BYTES: u32 = 8 << 20;
 
 /// The fault.
-pub(super) struct LargeCopies {
-    each_ns: u64,
-}
-
-impl LargeCopies {
-    pub(super) fn new(each_ns: u64) -> Self {
-        Self { each_ns }
-    }
-}
+pub(super) struct LargeCopies(pub(super) u64);
 
 impl Fault for LargeCopies {
     fn prepare(&mut self, gpu: &mut Gpu) -> Result<()> {
         #[expect(clippy::cast_precision_loss, reason = "some milliseconds")]
-        let speed = f64::from(BYTES) / self.each_ns as f64;
+        let speed = f64::from(BYTES) / self.0 as f64;
         gpu.libraries.set("cudaMemcpy", &format!("spin=5us,gbps={speed}"))
     }
 

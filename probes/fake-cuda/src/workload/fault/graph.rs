@@ -7,15 +7,7 @@ use crate::gpu::Gpu;
 use crate::loss::Loss;
 
 /// The fault.
-pub(super) struct Recapture {
-    each_ns: u64,
-}
-
-impl Recapture {
-    pub(super) fn new(each_ns: u64) -> Self {
-        Self { each_ns }
-    }
-}
+pub(super) struct Recapture(pub(super) u64);
 
 fn build(gpu: &Gpu) -> Result<usize> {
     let mut graph = 0usize;
@@ -28,7 +20,7 @@ fn build(gpu: &Gpu) -> Result<usize> {
 
 impl Fault for Recapture {
     fn prepare(&mut self, gpu: &mut Gpu) -> Result<()> {
-        let part = self.each_ns / 10;
+        let part = self.0 / 10;
         gpu.libraries.set("cudaStreamBeginCapture", &format!("spin={part}ns"))?;
         gpu.libraries.set("cudaStreamEndCapture", &format!("spin={part}ns"))?;
         gpu.libraries.set("cudaGraphInstantiate", &format!("spin={}ns", 8 * part))?;

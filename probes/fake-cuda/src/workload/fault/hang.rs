@@ -7,20 +7,11 @@ use crate::gpu::Gpu;
 use crate::loss::Loss;
 
 /// The fault.
-pub(super) struct Stuck {
-    /// What the call waits in.
-    way: &'static str,
-}
-
-impl Stuck {
-    pub(super) fn new(way: &'static str) -> Self {
-        Self { way }
-    }
-}
+pub(super) struct Stuck(pub(super) &'static str);
 
 impl Fault for Stuck {
     fn inject(&mut self, gpu: &mut Gpu) -> Result<()> {
-        gpu.libraries.set("cudaLaunchKernel", &format!("{}=86400s", self.way))
+        gpu.libraries.set("cudaLaunchKernel", &format!("{}=86400s", self.0))
     }
 
     fn disturb(&mut self, gpu: &mut Gpu, loss: &Loss) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Programs with which nothing is wrong, and much that may look so.
+//! Healthy programs that resemble faulty ones.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -54,9 +54,11 @@ impl Fault for Server {
 
     fn step(&mut self, gpu: &mut Gpu, _loss: Option<&Loss>) -> Result<()> {
         let (waiting, arrival) = &*self.requests;
-        let guard = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let guard = arrival.wait_while(guard, |waiting| *waiting == 0);
-        *guard.unwrap_or_else(PoisonError::into_inner) -= 1;
+        let arrived = arrival
+            .wait_while(waiting.lock().unwrap_or_else(PoisonError::into_inner), |waiting| {
+                *waiting == 0
+            });
+        *arrived.unwrap_or_else(PoisonError::into_inner) -= 1;
         (0..4).try_for_each(|_| gpu.step(&self.pace()))
     }
 }

@@ -36,9 +36,9 @@ fn hierarchy() -> Result<(PathBuf, bool)> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let of_cpu = mounts.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
-        let (place, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        let (path, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
         let limits = kind == "cgroup" && options.split(',').any(|option| option == "cpu");
-        limits.then(|| PathBuf::from(place))
+        limits.then(|| PathBuf::from(path))
     });
     Ok((of_cpu.context("no control groups with a CPU limit are mounted")?, false))
 }
@@ -56,7 +56,7 @@ impl Group {
         let own = root.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&own).with_context(|| own.display().to_string())?;
         let group = Self { root, own, unified };
-        // Only the limit is to stop it, and nobody who competes with the group.
+        // Only the limit may throttle it, not competition with the group.
         let (file, most) = if unified { ("cpu.weight", "10000") } else { ("cpu.shares", "262144") };
         write(&group.own.join(file), most)?;
         write(&group.own.join("cgroup.procs"), &std::process::id().to_string())?;

@@ -44,8 +44,7 @@ thread_local! {
     static CLOCKS: OnceCell<RunQueue> = const { OnceCell::new() };
 }
 
-/// Takes the mutex for a moment, and counts the time that the thread was blocked until it was had: what it waits for a CPU then is
-/// another's doing.
+/// Locks the mutex briefly, and adds up the time that the thread was blocked, without its wait for a CPU.
 fn pass() -> Result<()> {
     CLOCKS.with(|clocks| {
         if clocks.get().is_none() {
@@ -67,14 +66,14 @@ extern "C-unwind" fn pass_in_call(_: *mut c_void) {
 }
 
 /// The fault.
-pub(super) struct Held {
+pub(super) struct Contended {
     held_ns: u64,
     inside: bool,
     /// The holder's: on the feeding thread's it would preempt it, and have released the mutex by the time the other runs.
     cpu: Option<usize>,
 }
 
-impl Held {
+impl Contended {
     /// The loop gets at most a step into each pause of the holder.
     pub(super) fn new(options: &FaultOptions, inside: bool) -> Self {
         let held_ns = super::added_ns(4_500_000, options.strength);
@@ -82,7 +81,7 @@ impl Held {
     }
 }
 
-impl Fault for Held {
+impl Fault for Contended {
     fn culprit(&self) -> Option<Culprit> {
         Some(Culprit { comm: HOLDER.into(), pids: vec![std::process::id()] })
     }

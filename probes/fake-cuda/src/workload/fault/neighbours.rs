@@ -1,20 +1,21 @@
 //! Other processes that are busy, on the feeding thread's CPU or beside it.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use super::{Culprit, Fault};
 use crate::cli::FaultOptions;
 use crate::gpu::{Gpu, Pace};
 use crate::loss::Kind;
+use crate::process::Burners;
 
-/// Busy processes that wait to be let go. They end when this is dropped, or the process does.
+/// Busy processes that wait for [`Self::go`]. They end when this is dropped, or the process does.
 pub(crate) struct Neighbours {
     name: &'static str,
-    running: Vec<Child>,
+    running: Burners,
 }
 
 impl Neighbours {
@@ -25,30 +26,20 @@ impl Neighbours {
         let link = dir.join(name);
         // The kernel names a process after the file that it executes.
         symlink(std::env::current_exe()?, &link).with_context(|| link.display().to_string())?;
-        let mut neighbours = Self { name, running: Vec::new() };
+        let mut running = Burners::default();
         for _ in 0..count {
-            let mut child = Command::new(&link)
-                .args(["burn", "--wait", "--cpu", &cpu.to_string(), "--name", name])
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()?;
-            let output = child.stdout.take().context("no output")?;
-            neighbours.running.push(child);
-            let mut line = String::new();
-            BufReader::new(output).read_line(&mut line)?;
-            if line.trim() != "burning" {
-                bail!("{name} on CPU {cpu} did not start");
-            }
+            let mut command = Command::new(&link);
+            running.add(command.args(["burn", "--wait"]).stdin(Stdio::piped()), cpu, name)?;
         }
         // Whoever ends this process leaves nothing behind.
         std::fs::remove_file(&link)?;
         std::fs::remove_dir(&dir)?;
-        Ok(neighbours)
+        Ok(Self { name, running })
     }
 
     /// Lets them be busy.
     pub(crate) fn go(&mut self) -> Result<()> {
-        for child in &mut self.running {
+        for child in &mut self.running.0 {
             let input = child.stdin.as_mut().context("no input")?;
             writeln!(input, "go")?;
         }
@@ -56,17 +47,7 @@ impl Neighbours {
     }
 
     pub(super) fn culprit(&self) -> Culprit {
-        let pids = self.running.iter().map(Child::id).collect();
-        Culprit { comm: self.name.to_owned(), pids }
-    }
-}
-
-impl Drop for Neighbours {
-    fn drop(&mut self) {
-        for child in &mut self.running {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        Culprit { comm: self.name.to_owned(), pids: self.running.pids() }
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) struct Straggler {
     common: Common,
     others: Vec<u32>,
     own: Option<Rank>,
-    told_ns: u64,
+    reported_ns: u64,
 }
 
 impl Straggler {
@@ -107,7 +107,7 @@ impl Straggler {
         while shared.prepared.load(Ordering::Acquire) < WORLD - 1 {
             clock::sleep(1_000_000);
         }
-        Ok(Self { shared, common: common.clone(), others, own: None, told_ns: 0 })
+        Ok(Self { shared, common: common.clone(), others, own: None, reported_ns: 0 })
     }
 
     /// What this rank waits for longer than the late one.
@@ -144,8 +144,8 @@ impl Fault for Straggler {
         }
         if let Some(loss) = loss {
             let waited = self.waited_ns();
-            loss.add(waited.saturating_sub(self.told_ns));
-            self.told_ns = self.told_ns.max(waited);
+            loss.add(waited.saturating_sub(self.reported_ns));
+            self.reported_ns = self.reported_ns.max(waited);
         }
         Ok(())
     }
@@ -154,6 +154,8 @@ impl Fault for Straggler {
 impl Drop for Straggler {
     fn drop(&mut self) {
         self.shared.over.store(1, Ordering::Relaxed);
-        self.others.iter().for_each(|&pid| process::wait_for(pid));
+        for &pid in &self.others {
+            let _ = process::wait_for(pid);
+        }
     }
 }

@@ -10,15 +10,7 @@ use crate::gpu::Gpu;
 use crate::loss::Loss;
 
 /// Reads past the page cache.
-pub(super) struct Reads {
-    each_ns: u64,
-}
-
-impl Reads {
-    pub(super) fn new(each_ns: u64) -> Self {
-        Self { each_ns }
-    }
-}
+pub(super) struct Reads(pub(super) u64);
 
 impl Fault for Reads {
     fn prepare(&mut self, _gpu: &mut Gpu) -> Result<()> {
@@ -26,7 +18,7 @@ impl Fault for Reads {
     }
 
     fn disturb(&mut self, _gpu: &mut Gpu, loss: &Loss) -> Result<()> {
-        loss.blocked(|| Ok(block::block(Way::Io, self.each_ns)?))
+        loss.blocked(|| Ok(block::block(Way::Io, self.0)?))
     }
 }
 

@@ -5,7 +5,7 @@ use gpucause_fake_cuda::{block, clock};
 use serde_json::json;
 
 use super::latency::warm_up;
-use super::{Stage, join, result, timed};
+use super::{Setup, join, result, timed};
 use crate::cli::{Block, Common};
 use crate::process::thread_id;
 use crate::quantiles;
@@ -13,13 +13,13 @@ use crate::session::Threads;
 use crate::thread_stats::ThreadStats;
 
 pub(crate) fn run(common: &Common, options: &Block) -> Result<()> {
-    let stage = Stage::set(common, &options.op)?;
+    let setup = Setup::new(common, &options.op)?;
     block::set_dir(options.dir.clone());
     if !options.between_calls {
-        stage.libraries.set_in("dir", &options.op, &options.dir.to_string_lossy())?;
+        setup.libraries.set_in("dir", &options.op, &options.dir.to_string_lossy())?;
     }
     let head = join(
-        result("block", &stage.libraries),
+        result("block", &setup.libraries),
         json!({
             "kind": options.kind.name(),
             "where": if options.between_calls { "between_calls" } else { "inside_call" },
@@ -30,17 +30,17 @@ pub(crate) fn run(common: &Common, options: &Block) -> Result<()> {
     let (op, way, each) = (options.op.clone(), options.kind, options.each);
     let (count, between) = (options.count, options.between_calls);
     let kernels = u64::from(common.kernels);
-    let threads = Threads::run(common, 1, &json!({}), move |gate| {
-        let mut caller = stage.caller();
+    let threads = Threads::run(common, 1, move |barrier| {
+        let mut caller = setup.caller();
         if between {
             block::prepare(way)?;
         } else {
-            stage.libraries.set_thread(&op, &format!("{}=0ns", way.name()))?;
+            setup.libraries.set_thread(&op, &format!("{}=0ns", way.name()))?;
         }
-        gate.pass();
-        let warm_up = warm_up(&mut caller, kernels);
+        barrier.wait();
+        warm_up(&mut caller, kernels);
         if !between {
-            stage.libraries.set_thread(&op, &format!("{}={each}ns", way.name()))?;
+            setup.libraries.set_thread(&op, &format!("{}={each}ns", way.name()))?;
         }
         let mut blocks = Vec::new();
         let mut blocked_cpu = 0;
@@ -63,11 +63,8 @@ pub(crate) fn run(common: &Common, options: &Block) -> Result<()> {
         let wall: u64 = blocks.iter().sum();
         Ok(json!({
             "tid": thread_id(),
-            "warm_up_calls": warm_up,
             "calls": caller.truth()["calls"],
             "blocks": quantiles::of(&blocks),
-            "blocked_wall_ns": wall,
-            "blocked_cpu_ns": blocked_cpu,
             "blocked_offcpu_ns": wall.saturating_sub(blocked_cpu),
             "thread": thread,
         }))

@@ -4,7 +4,7 @@ use anyhow::Result;
 use gpucause_fake_cuda::clock;
 use serde_json::{Value, json};
 
-use super::{Stage, join, result};
+use super::{Setup, join, result};
 use crate::caller::{Caller, sum};
 use crate::cli::{Calls, Common};
 use crate::process::thread_id;
@@ -12,13 +12,13 @@ use crate::session::Threads;
 
 pub(crate) fn run(common: &Common, options: &Calls) -> Result<()> {
     let mix = options.mix.mix.as_deref().unwrap_or(&options.mix.op);
-    let stage = Stage::set(common, mix)?;
-    let head = result("calls", &stage.libraries);
-    let setup = Caller::setup_calls(&stage.launchable);
+    let setup = Setup::new(common, mix)?;
+    let head = result("calls", &setup.libraries);
+    let setup_calls = Caller::setup_calls(&setup.launchable);
     let (calls, free_all) = (options.calls, options.free_all);
-    let threads = Threads::run(common, options.threads, &json!({}), move |gate| {
-        let mut caller = stage.caller();
-        gate.pass();
+    let threads = Threads::run(common, options.threads, move |barrier| {
+        let mut caller = setup.caller();
+        barrier.wait();
         let start = clock::monotonic_ns();
         for _ in 0..calls {
             caller.step();
@@ -29,7 +29,7 @@ pub(crate) fn run(common: &Common, options: &Calls) -> Result<()> {
         let wall = clock::monotonic_ns() - start;
         Ok(json!({
             "tid": thread_id(),
-            "name": format!("launcher-{}", gate.index),
+            "name": format!("launcher-{}", barrier.index),
             "first_call_ns": start,
             "wall_ns": wall,
             "ns_per_call": wall / calls.max(1),
@@ -37,7 +37,7 @@ pub(crate) fn run(common: &Common, options: &Calls) -> Result<()> {
         }))
     })?;
     let of_threads = threads.results()?;
-    let report = join(join(head, totals(&of_threads)), json!({ "setup_calls": setup }));
+    let report = join(join(head, totals(&of_threads)), json!({ "setup_calls": setup_calls }));
     threads.finish(common, &report)
 }
 

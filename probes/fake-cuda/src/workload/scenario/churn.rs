@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use gpucause_fake_cuda::clock;
 use serde_json::{Value, json};
 
-use super::{Stage, join, result};
+use super::{Setup, join, result};
 use crate::caller::sum;
 use crate::cli::{Churn, Common};
 use crate::process::thread_id;
@@ -18,7 +18,7 @@ type Truth = (Value, u64);
 
 pub(crate) fn run(common: &Common, options: &Churn) -> Result<()> {
     let mix = options.mix.mix.as_deref().unwrap_or(&options.mix.op);
-    let stage = Arc::new(Stage::set(common, mix)?);
+    let setup = Arc::new(Setup::new(common, mix)?);
     session::ready(common, &[thread_id()], &json!({}))?;
     let mut running: Vec<JoinHandle<Truth>> = Vec::new();
     let (mut calls, mut wall) = (json!({}), 0);
@@ -32,9 +32,9 @@ pub(crate) fn run(common: &Common, options: &Churn) -> Result<()> {
         if running.len() >= options.parallel.max(1) {
             end(running.remove(0))?;
         }
-        let (stage, count) = (Arc::clone(&stage), options.calls);
+        let (setup, count) = (Arc::clone(&setup), options.calls);
         running.push(Builder::new().name(format!("brief-{number}")).spawn(move || {
-            let mut caller = stage.caller();
+            let mut caller = setup.caller();
             let start = clock::monotonic_ns();
             (0..count).for_each(|_| {
                 caller.step();
@@ -45,5 +45,5 @@ pub(crate) fn run(common: &Common, options: &Churn) -> Result<()> {
     }
     running.into_iter().try_for_each(&mut end)?;
     let truth = json!({ "threads": options.threads, "calls": calls, "wall_ns": wall });
-    session::finish(common, &join(result("churn", &stage.libraries), truth))
+    session::finish(common, &join(result("churn", &setup.libraries), truth))
 }

@@ -5,7 +5,7 @@ use gpucause_fake_cuda::clock;
 use serde_json::json;
 
 use super::latency::warm_up;
-use super::{Stage, join, ns, result, timed};
+use super::{Setup, join, ns, result, timed};
 use crate::cli::{Common, Contend};
 use crate::process::{Burners, pin, run_ns, thread_id};
 use crate::quantiles;
@@ -13,31 +13,23 @@ use crate::session::Threads;
 use crate::thread_stats::ThreadStats;
 
 pub(crate) fn run(common: &Common, options: &Contend) -> Result<()> {
-    let stage = Stage::set(common, &options.op)?;
+    let setup = Setup::new(common, &options.op)?;
     let burners = Burners::start(options.burners, options.cpu, &options.burner_name, 0)?;
-    let head = join(
-        result("contend", &stage.libraries),
-        json!({
-            "op": options.op,
-            "cpu": options.cpu,
-            "burners": burners.pids(),
-            "burner_name": options.burner_name,
-        }),
-    );
+    let head =
+        join(result("contend", &setup.libraries), json!({ "op": options.op, "cpu": options.cpu }));
     let rivals = burners.pids();
     let (op, cpu, spin, length) =
         (options.op.clone(), options.cpu, options.spin, ns(options.seconds));
     let kernels = u64::from(common.kernels);
-    let more = json!({ "burners": burners.pids() });
-    let threads = Threads::run(common, 1, &more, move |gate| {
+    let threads = Threads::run(common, 1, move |barrier| {
         pin(cpu)?;
-        let mut caller = stage.caller();
-        let scripted = stage.libraries.is_scripted(&op)?;
+        let mut caller = setup.caller();
+        let scripted = setup.libraries.is_scripted(&op)?;
         if scripted {
-            stage.libraries.set_thread(&op, &format!("spin={spin}ns"))?;
+            setup.libraries.set_thread(&op, &format!("spin={spin}ns"))?;
         }
-        gate.pass();
-        let warm_up = warm_up(&mut caller, kernels);
+        barrier.wait();
+        warm_up(&mut caller, kernels);
         let mut durations = Vec::with_capacity(1 << 20);
         let (start, burnt) = (ThreadStats::now()?, run_ns(&rivals)?);
         let end = clock::monotonic_ns() + length;
@@ -50,7 +42,6 @@ pub(crate) fn run(common: &Common, options: &Contend) -> Result<()> {
             "tid": thread_id(),
             "scripted": scripted,
             "spin_ns": spin,
-            "warm_up_calls": warm_up,
             "calls": caller.truth()["calls"],
             "burners_run_ns": burnt,
             "thread": thread,

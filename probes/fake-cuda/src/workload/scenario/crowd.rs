@@ -1,7 +1,6 @@
 //! Many processes that have made calls, forked so that they share the mapped libraries: as cheap as processes can be.
 
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _, pipe};
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use gpucause_fake_cuda::clock;
@@ -14,7 +13,7 @@ use crate::operation::Pattern;
 use crate::process::{end_with_parent, fork, thread_id, wait_for};
 use crate::session;
 
-/// What a child tells once it has made its calls, and one that cannot.
+/// Reports of a child: calls done, or failed.
 const DONE: u8 = b'd';
 const FAILED: u8 = b'f';
 
@@ -23,35 +22,35 @@ pub(crate) fn run(common: &Common, options: &Crowd) -> Result<()> {
     // Nothing is called here: children of a process that has made a call would be its workers.
     let libraries = Libraries::open(common)?;
     let pattern = Pattern::new(mix, &libraries, common)?;
-    let (mut told, tell) = pipe()?;
+    let (mut reports, report) = pipe()?;
     session::ready(common, &[thread_id()], &json!({}))?;
     let start = clock::monotonic_ns();
     let mut pids = Vec::new();
     let (mut working, mut ended) = (0, 0);
     for _ in 0..options.processes {
         if working == options.parallel.max(1) {
-            until_told(&mut told)?;
+            until_done(&mut reports)?;
             working -= 1;
         }
         pids.push(fork(|| {
             end_with_parent();
-            let lived = live(common, options, &libraries, &pattern, &tell);
+            let lived = live(common, options, &libraries, &pattern, &report);
             if lived.is_err() {
-                (&tell).write_all(&[FAILED])?;
+                (&report).write_all(&[FAILED])?;
             }
             lived
         })?);
         working += 1;
         while options.end && pids.len() - ended > options.parallel.max(1) {
-            wait_for(pids[ended]);
+            wait_for(pids[ended])?;
             ended += 1;
         }
     }
     for _ in 0..working {
-        until_told(&mut told)?;
+        until_done(&mut reports)?;
     }
     if options.end {
-        pids[ended..].iter().copied().for_each(wait_for);
+        pids[ended..].iter().try_for_each(|&pid| wait_for(pid).map(drop))?;
     }
     let of_each = pattern.operations.iter().map(|op| op.name).collect::<Vec<_>>();
     session::finish(
@@ -69,9 +68,9 @@ pub(crate) fn run(common: &Common, options: &Crowd) -> Result<()> {
 }
 
 /// Waits until one more child has made its calls.
-fn until_told(told: &mut PipeReader) -> Result<()> {
+fn until_done(reports: &mut PipeReader) -> Result<()> {
     let mut word = [FAILED];
-    told.read_exact(&mut word)?;
+    reports.read_exact(&mut word)?;
     ensure!(word == [DONE], "a process of the crowd failed");
     Ok(())
 }
@@ -82,27 +81,18 @@ fn live(
     options: &Crowd,
     libraries: &Libraries,
     pattern: &Pattern,
-    mut tell: &PipeWriter,
+    mut report: &PipeWriter,
 ) -> Result<()> {
     let launchable = Launchable::new(pattern, libraries, common)?;
     let mut caller = Caller::new(pattern, &launchable);
-    let calls = |caller: &mut Caller| {
-        for _ in 0..options.calls {
-            caller.step();
-        }
-    };
-    calls(&mut caller);
-    tell.write_all(&[DONE])?;
+    for _ in 0..options.calls {
+        caller.step();
+    }
+    report.write_all(&[DONE])?;
     if options.end {
         return Ok(());
     }
     loop {
-        match options.again_every {
-            Some(pause) => {
-                std::thread::sleep(Duration::from_nanos(pause));
-                calls(&mut caller);
-            }
-            None => std::thread::park(),
-        }
+        std::thread::park();
     }
 }

@@ -18,7 +18,7 @@ use crate::session;
 use crate::thread_stats::ThreadStats;
 
 const NAME: &str = "demo-trainer";
-/// Time that whoever observes has for finding the libraries, when nobody says go.
+/// Time for the observer to find the libraries, without --wait.
 const FIND_NS: u64 = 500_000_000;
 /// Helper threads that wake up all the time on another CPU, and how often.
 const HELPERS: usize = 4;
@@ -52,53 +52,56 @@ fn truth(losses: &Losses) -> Result<Value> {
 
 /// How far the program is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum Progress {
     Healthy,
     Faulty,
     Over,
 }
 
-/// Tells the loss so far again and again.
-struct Teller(Arc<Mutex<Stage>>);
+/// Prints the loss so far periodically.
+struct TruthReporter(Arc<Mutex<Progress>>);
 
-impl Teller {
-    /// To be made before the feeding thread comes before all others: on its CPU the new thread might never begin.
+impl TruthReporter {
+    /// Start before the feeding thread gets real-time priority: on its CPU the new thread might never run.
+    #[expect(
+        clippy::significant_drop_tightening,
+        reason = "held while printing, so that nothing follows the result"
+    )]
     fn start(losses: Losses, options: &FaultOptions) -> Result<Self> {
-        let stage = Arc::new(Mutex::new(Stage::Healthy));
-        let (seen, every_ns, other) = (Arc::clone(&stage), options.every, options.other_cpu());
+        let progress = Arc::new(Mutex::new(Progress::Healthy));
+        let (seen, every_ns, other) = (Arc::clone(&progress), options.every, options.other_cpu());
         thread::Builder::new().name("truth".into()).spawn(move || {
             let _ = other.and_then(pin);
             loop {
                 clock::sleep(every_ns);
-                // Held while telling, so that nothing follows the result.
-                let stage = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                let told = match *stage {
-                    Stage::Healthy => Ok(()),
-                    Stage::Faulty => {
+                let progress = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let written = match *progress {
+                    Progress::Healthy => Ok(()),
+                    Progress::Faulty => {
                         truth(&losses).and_then(|truth| say(&json!({ "truth": truth })))
                     }
-                    Stage::Over => return,
+                    Progress::Over => return,
                 };
-                if told.is_err() {
+                if written.is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Self(stage))
+        Ok(Self(progress))
     }
 
-    fn set(&self, stage: Stage) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stage;
+    fn set(&self, progress: Progress) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 }
 
-/// A call that hangs never returns to the loop: the result is told beside it, and the process ends with that.
+/// A hanging call never returns to the loop: another thread prints the result and ends the process.
 fn end_beside(losses: Losses, options: &FaultOptions, head: Value) -> Result<()> {
     let after_ns = ns(options.seconds);
     thread::Builder::new().name("end".into()).spawn(move || {
         clock::sleep(after_ns);
-        let told = truth(&losses).and_then(|truth| say(&join(head, truth)));
-        std::process::exit(i32::from(told.is_err()));
+        let written = truth(&losses).and_then(|truth| say(&join(head, truth)));
+        std::process::exit(i32::from(written.is_err()));
     })?;
     Ok(())
 }
@@ -134,7 +137,7 @@ pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
         helpers(other)?;
     }
     let losses = faults.losses();
-    let teller = Teller::start(losses.clone(), options)?;
+    let reporter = TruthReporter::start(losses.clone(), options)?;
     options.settle(options.cpu()?)?;
     until(ns(options.baseline), || faults.step(&mut gpu, false))?;
 
@@ -144,13 +147,13 @@ pub(crate) fn run(common: &Common, options: &FaultOptions) -> Result<()> {
     faults.inject(&mut gpu)?;
     let at = json!({ "at_unix": unix_seconds(), "at_ns": clock::monotonic_ns() });
     say(&json!({ "injected": join(head.clone(), at) }))?;
-    teller.set(Stage::Faulty);
+    reporter.set(Progress::Faulty);
     if matches!(options.name, Name::Hang | Name::HangIoctl) {
         end_beside(losses, options, head.clone())?;
     }
     until(ns(options.seconds), || faults.step(&mut gpu, true))?;
     let thread = ThreadStats::now()?.since(&start);
-    teller.set(Stage::Over);
+    reporter.set(Progress::Over);
     let result = join(join(head, truth(&faults.losses())?), json!({ "thread": thread }));
     session::finish(common, &result)
 }

@@ -10,17 +10,17 @@ use gpucause_fake_cuda::scratch::{self, DirectFile};
 use gpucause_fake_cuda::{block, clock};
 use serde_json::{Value, json};
 
-use super::{Stage, join, result};
+use super::{Setup, join, result};
 use crate::cli::{Common, Host};
 use crate::process::thread_id;
 use crate::session;
 
 pub(crate) fn run(common: &Common, options: &Host) -> Result<()> {
-    let stage = Stage::set(common, "cudaLaunchKernel")?;
+    let setup = Setup::new(common, "cudaLaunchKernel")?;
     block::set_dir(options.dir.clone());
     let mut file = (options.read > 0).then(DirectFile::new).transpose()?;
     let listener = options.accept.map(TcpListener::bind).transpose()?;
-    let mut caller = stage.caller();
+    let mut caller = setup.caller();
     // Once before it counts, so that the code of it has been fetched.
     fetched()?;
     session::ready(common, &[thread_id()], &json!({}))?;
@@ -58,7 +58,7 @@ pub(crate) fn run(common: &Common, options: &Host) -> Result<()> {
         "touched_bytes": options.touch,
         "retransmits": retransmits,
     });
-    let report = join(join(result("host", &stage.libraries), truth), faults());
+    let report = join(join(result("host", &setup.libraries), truth), faults());
     session::finish(common, &report)
 }
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::{Stage, join, result, timed};
+use super::{Setup, join, result, timed};
 use crate::caller::Caller;
 use crate::cli::{Common, Latency};
 use crate::process::thread_id;
@@ -17,19 +17,19 @@ pub(crate) fn run(common: &Common, options: &Latency) -> Result<()> {
         _ => bail!("--repeat: write one number, or as many as --delays has"),
     };
     let plan: Vec<(u64, u64)> = options.delays.iter().copied().zip(repeat).collect();
-    let stage = Stage::set(common, &options.op)?;
-    let head = result("latency", &stage.libraries);
+    let setup = Setup::new(common, &options.op)?;
+    let head = result("latency", &setup.libraries);
     let (op, way, list) = (options.op.clone(), options.way, options.list);
     let kernels = u64::from(common.kernels);
-    let threads = Threads::run(common, 1, &json!({}), move |gate| {
-        let mut caller = stage.caller();
-        stage.libraries.set_thread(&op, &format!("{}=0ns", way.name()))?;
-        gate.pass();
-        let warm_up = warm_up(&mut caller, kernels);
+    let threads = Threads::run(common, 1, move |barrier| {
+        let mut caller = setup.caller();
+        setup.libraries.set_thread(&op, &format!("{}=0ns", way.name()))?;
+        barrier.wait();
+        warm_up(&mut caller, kernels);
         let mut all = Vec::new();
         let mut delays = Vec::new();
         for &(delay, count) in &plan {
-            stage.libraries.set_thread(&op, &format!("{}={delay}ns", way.name()))?;
+            setup.libraries.set_thread(&op, &format!("{}={delay}ns", way.name()))?;
             let durations: Vec<u64> = (0..count).map(|_| timed(&mut caller)).collect();
             delays.push(measured(&durations, list, json!({ "delay_ns": delay })));
             all.extend(durations);
@@ -38,7 +38,6 @@ pub(crate) fn run(common: &Common, options: &Latency) -> Result<()> {
             "op": op,
             "way": way.name(),
             "tid": thread_id(),
-            "warm_up_calls": warm_up,
             "calls": caller.truth()["calls"],
             "delays": delays,
             "all": quantiles::of(&all),
@@ -57,9 +56,8 @@ fn measured(durations: &[u64], list: bool, head: Value) -> Value {
 }
 
 /// Launches each kernel function once, so that none of the calls to come is a first launch.
-pub(super) fn warm_up(caller: &mut Caller, kernels: u64) -> u64 {
+pub(super) fn warm_up(caller: &mut Caller, kernels: u64) {
     for _ in 0..kernels {
         caller.step();
     }
-    kernels
 }

@@ -5,7 +5,7 @@ use gpucause_fake_cuda::clock;
 use serde_json::json;
 
 use super::calls::totals;
-use super::{Stage, join, ns, result};
+use super::{Setup, join, ns, result};
 use crate::cli::{Common, Rate};
 use crate::process::thread_id;
 use crate::session::Threads;
@@ -19,16 +19,13 @@ pub(crate) fn run(common: &Common, options: &Rate) -> Result<()> {
         bail!("--per-second {}: less than one call a second a thread", options.per_second);
     }
     let mix = options.mix.mix.as_deref().unwrap_or(&options.mix.op);
-    let stage = Stage::set(common, mix)?;
-    let head = join(
-        result("rate", &stage.libraries),
-        json!({ "per_second": options.per_second, "seconds": options.seconds }),
-    );
+    let setup = Setup::new(common, mix)?;
+    let head = result("rate", &setup.libraries);
     let length = ns(options.seconds);
     let interval = 1_000_000_000 / share;
-    let threads = Threads::run(common, options.threads, &json!({}), move |gate| {
-        let mut caller = stage.caller();
-        gate.pass();
+    let threads = Threads::run(common, options.threads, move |barrier| {
+        let mut caller = setup.caller();
+        barrier.wait();
         let start = clock::monotonic_ns();
         let mut made = 0;
         loop {
@@ -46,7 +43,7 @@ pub(crate) fn run(common: &Common, options: &Rate) -> Result<()> {
         let wall = clock::monotonic_ns() - start;
         Ok(json!({
             "tid": thread_id(),
-            "name": format!("launcher-{}", gate.index),
+            "name": format!("launcher-{}", barrier.index),
             "wall_ns": wall,
             "truth": caller.truth(),
         }))

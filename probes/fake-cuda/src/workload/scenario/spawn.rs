@@ -30,12 +30,10 @@ pub(crate) fn run(common: &Common, options: &Spawn) -> Result<()> {
     }
     session::ready(common, &[thread_id()], &json!({}))?;
     let start = clock::monotonic_ns();
-    let interval = 60_000_000_000u64.checked_div(options.per_minute).unwrap_or(0);
     let mut running: Vec<Child> = Vec::new();
     let mut truths = Vec::new();
     let mut pids = Vec::new();
-    for number in 0..options.processes {
-        clock::sleep_until(start + number * interval);
+    for _ in 0..options.processes {
         if running.len() >= options.parallel.max(1) {
             truths.push(end(running.remove(0))?);
         }

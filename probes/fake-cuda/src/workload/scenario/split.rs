@@ -7,7 +7,7 @@ use gpucause_fake_cuda::script::Way;
 use gpucause_fake_cuda::{block, clock};
 use serde_json::{Value, json};
 
-use super::{Stage, join, ns, result};
+use super::{Setup, join, ns, result};
 use crate::caller::{Caller, sum};
 use crate::cli::{Common, Split};
 use crate::process::{Burners, pin, run_ns, thread_id};
@@ -24,19 +24,19 @@ const SYNC: usize = 1;
 struct Share {
     name: String,
     way: Way,
-    /// The op inside which it is spent, by its place in [`OPS`].
+    /// The op inside which it is spent, as index of [`OPS`].
     inside: Option<usize>,
     ns: u64,
 }
 
 fn what(name: &str) -> Result<(Way, Option<usize>)> {
-    let places = [("call-", LAUNCH), ("sync-", SYNC)];
-    let place =
-        places.iter().find_map(|(prefix, op)| Some((name.strip_prefix(prefix)?, Some(*op))));
+    let prefixes = [("call-", LAUNCH), ("sync-", SYNC)];
+    let inside =
+        prefixes.iter().find_map(|(prefix, op)| Some((name.strip_prefix(prefix)?, Some(*op))));
     let (way, inside) = match name {
         "host" => return Ok((Way::Spin, None)),
         "launch" => return Ok((Way::Spin, Some(LAUNCH))),
-        _ => place.unwrap_or((name, None)),
+        _ => inside.unwrap_or((name, None)),
     };
     let way = Way::named(way).with_context(|| {
         format!("`{name}`: write host, launch, or a way of `block`, with call- or sync- or neither")
@@ -88,7 +88,7 @@ impl Spent {
 }
 
 fn one_round(
-    stage: &Stage,
+    setup: &Setup,
     (caller, queue): (&mut Caller, &RunQueue),
     shares: &[Share],
     spent: &mut BTreeMap<String, Spent>,
@@ -96,7 +96,7 @@ fn one_round(
     for share in shares {
         if let Some(op) = share.inside {
             let script = format!("{}={}ns", share.way.name(), share.ns);
-            stage.libraries.set_thread(OPS[op], &script)?;
+            setup.libraries.set_thread(OPS[op], &script)?;
         }
         spent.entry(share.name.clone()).or_default().measure(queue, || {
             match share.inside {
@@ -111,11 +111,11 @@ fn one_round(
     Ok(())
 }
 
-fn prepare(stage: &Stage, shares: &[Share]) -> Result<()> {
+fn prepare(setup: &Setup, shares: &[Share]) -> Result<()> {
     for share in shares {
         match share.inside {
             Some(op) => {
-                stage.libraries.set_thread(OPS[op], &format!("{}=0ns", share.way.name()))?;
+                setup.libraries.set_thread(OPS[op], &format!("{}=0ns", share.way.name()))?;
             }
             None => block::prepare(share.way)?,
         }
@@ -125,27 +125,23 @@ fn prepare(stage: &Stage, shares: &[Share]) -> Result<()> {
 
 pub(crate) fn run(common: &Common, options: &Split) -> Result<()> {
     let shares = shares(&options.shares, options.round)?;
-    let stage = Stage::set(common, &OPS.join(","))?;
+    let setup = Setup::new(common, &OPS.join(","))?;
     block::set_dir(options.dir.clone());
-    stage.libraries.set_in("dir", OPS[LAUNCH], &options.dir.to_string_lossy())?;
+    setup.libraries.set_in("dir", OPS[LAUNCH], &options.dir.to_string_lossy())?;
     let (cpu, name) = (options.cpu, &options.burner_name);
     let burners = Burners::start(options.burners, cpu.unwrap_or(0), name, options.burner_nice)?;
-    let more = json!({ "burners": burners.pids() });
     let rivals = burners.pids();
-    let head = join(
-        result("split", &stage.libraries),
-        json!({ "shares": options.shares, "round_ns": options.round, "burners": burners.pids() }),
-    );
+    let head = join(result("split", &setup.libraries), json!({ "shares": options.shares }));
     let (length, kernels) = (ns(options.seconds), u64::from(common.kernels));
-    let threads = Threads::run(common, options.threads, &more, move |gate| {
+    let threads = Threads::run(common, options.threads, move |barrier| {
         if let Some(cpu) = cpu {
             pin(cpu)?;
         }
-        let mut caller = stage.caller();
-        prepare(&stage, &shares)?;
+        let mut caller = setup.caller();
+        prepare(&setup, &shares)?;
         let queue = RunQueue::of_this_thread()?;
-        gate.pass();
-        OPS.iter().try_for_each(|op| stage.libraries.set_thread(op, ""))?;
+        barrier.wait();
+        OPS.iter().try_for_each(|op| setup.libraries.set_thread(op, ""))?;
         let first_call = clock::monotonic_ns();
         (0..kernels).for_each(|_| {
             caller.step_of(LAUNCH);
@@ -154,7 +150,7 @@ pub(crate) fn run(common: &Common, options: &Split) -> Result<()> {
         let (start, burnt) = (ThreadStats::now()?, run_ns(&rivals)?);
         let end = clock::monotonic_ns() + length;
         while clock::monotonic_ns() < end {
-            one_round(&stage, (&mut caller, &queue), &shares, &mut spent)?;
+            one_round(&setup, (&mut caller, &queue), &shares, &mut spent)?;
         }
         let thread = ThreadStats::now()?.since(&start);
         let burnt = run_ns(&rivals)? - burnt;
@@ -167,7 +163,7 @@ pub(crate) fn run(common: &Common, options: &Split) -> Result<()> {
             .collect();
         Ok(json!({
             "tid": thread_id(),
-            "name": format!("launcher-{}", gate.index),
+            "name": format!("launcher-{}", barrier.index),
             "first_call_ns": first_call,
             "spent": spent,
             "burners_run_ns": burnt,

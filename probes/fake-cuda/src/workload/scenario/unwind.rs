@@ -15,11 +15,11 @@ use clap::ValueEnum as _;
 use gpucause_fake_cuda::futex;
 use serde_json::{Value, json};
 
-use super::{Stage, join, result};
+use super::{Setup, join, result};
 use crate::caller::{call_bare, given};
 use crate::cli::{Common, Leave, Unwind};
 use crate::operation::{Effect, Operation, Pool};
-use crate::process::{again, thread_id};
+use crate::process::{again, fork, thread_id, wait_for};
 use crate::session;
 
 /// What is called; a callback and a signal handler have no other way to know.
@@ -55,37 +55,37 @@ impl Count {
 }
 
 pub(crate) fn run(common: &Common, options: &Unwind) -> Result<()> {
-    let stage = Stage::set(common, &options.op)?;
-    stage.libraries.must_be_scripted(&options.op)?;
-    let mut operation = stage.pattern.operations.first().context("no op")?.clone();
+    let setup = Setup::new(common, &options.op)?;
+    setup.libraries.must_be_scripted(&options.op)?;
+    let mut operation = setup.pattern.operations.first().context("no op")?.clone();
     let name = operation.name;
     session::ready(common, &[thread_id()], &json!({}))?;
     if operation.effect == Effect::Free(Pool::Device) {
         // Something to free, which only the first call that is not left can do.
-        operation.slots[0] = given(&mut Operation::new("cudaMalloc", &stage.libraries, common)?);
+        operation.slots[0] = given(&mut Operation::new("cudaMalloc", &setup.libraries, common)?);
     }
     OPERATION.get_or_init(|| operation);
     let mut count = Count::default();
     let mut more = json!({});
     match options.kind {
-        Leave::Longjmp => longjmp(&stage, options, &mut count)?,
-        Leave::Panic => panics(&stage, options, &mut count)?,
-        Leave::ThreadExit => thread_exits(&stage, options, &mut count)?,
-        Leave::Exec => return exec(&stage, common, options),
-        Leave::Kill => kill(&stage, options, &mut count)?,
-        Leave::Fork => fork_beside(&stage, options, &mut count)?,
-        Leave::ForkInside => fork_inside(&stage, options, &mut count)?,
+        Leave::Longjmp => longjmp(&setup, options, &mut count)?,
+        Leave::Panic => panics(&setup, options, &mut count)?,
+        Leave::ThreadExit => thread_exits(&setup, options, &mut count)?,
+        Leave::Exec => return exec(&setup, common, options),
+        Leave::Kill => kill(&setup, options, &mut count)?,
+        Leave::Fork => fork_beside(&setup, options, &mut count)?,
+        Leave::ForkInside => fork_inside(&setup, options, &mut count)?,
         Leave::Signal => {
-            signal(&stage, common, options, &mut count)?;
+            signal(&setup, common, options, &mut count)?;
             more = json!({ "handler_calls": { "cudaStreamQuery": options.count } });
         }
-        Leave::SignalStack => stacks::signal(&stage, common, options, &mut count)?,
-        Leave::HigherStack => stacks::higher(&stage, common, options, &mut count)?,
-        Leave::LowerStack => stacks::lower(&stage, common, options, &mut count)?,
+        Leave::SignalStack => stacks::signal(&setup, common, options, &mut count)?,
+        Leave::HigherStack => stacks::higher(&setup, common, options, &mut count)?,
+        Leave::LowerStack => stacks::lower(&setup, common, options, &mut count)?,
     }
     if options.kind != Leave::Fork {
-        // Takes the callback away, so that the calls to come are ordinary.
-        stage.libraries.set(&options.op, "")?;
+        // Removes the callback, so that later calls are ordinary.
+        setup.libraries.set(&options.op, "")?;
     }
     count.plain(options.calls);
     let truth = json!({
@@ -95,11 +95,11 @@ pub(crate) fn run(common: &Common, options: &Unwind) -> Result<()> {
         "returned": count.returned,
         "children": count.children,
     });
-    session::finish(common, &join(join(result("unwind", &stage.libraries), truth), more))
+    session::finish(common, &join(join(result("unwind", &setup.libraries), truth), more))
 }
 
 #[cfg(target_arch = "x86_64")]
-fn longjmp(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+fn longjmp(setup: &Setup, options: &Unwind, count: &mut Count) -> Result<()> {
     use std::cell::UnsafeCell;
 
     thread_local! {
@@ -114,10 +114,10 @@ fn longjmp(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
         call();
     }
 
-    stage.libraries.on_call(&options.op, leave)?;
+    setup.libraries.on_call(&options.op, leave)?;
     for _ in 0..options.count {
         let saved = SAVED.with(UnsafeCell::get);
-        // SAFETY: the registers' place is this thread's and outlives the call.
+        // SAFETY: the saved registers are this thread's and outlive the call.
         count.returned += u64::from(unsafe { jump::protect(saved, enter) } == 0);
         count.entered += 1;
     }
@@ -125,15 +125,15 @@ fn longjmp(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn longjmp(_: &Stage, _: &Unwind, _: &mut Count) -> Result<()> {
+fn longjmp(_: &Setup, _: &Unwind, _: &mut Count) -> Result<()> {
     bail!("--kind longjmp: written for x86-64 only");
 }
 
-fn panics(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+fn panics(setup: &Setup, options: &Unwind, count: &mut Count) -> Result<()> {
     extern "C-unwind" fn leave(_: *mut c_void) {
         std::panic::resume_unwind(Box::new(()));
     }
-    stage.libraries.on_call(&options.op, leave)?;
+    setup.libraries.on_call(&options.op, leave)?;
     for _ in 0..options.count {
         count.returned += u64::from(std::panic::catch_unwind(call).is_ok());
         count.entered += 1;
@@ -170,12 +170,12 @@ fn start_thread() -> Result<libc::pthread_t> {
     Ok(thread)
 }
 
-fn thread_exits(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+fn thread_exits(setup: &Setup, options: &Unwind, count: &mut Count) -> Result<()> {
     extern "C-unwind" fn leave(_: *mut c_void) {
         // SAFETY: the thread's frames have no destructors.
         unsafe { pthread_exit(ptr::null_mut()) }
     }
-    stage.libraries.on_call(&options.op, leave)?;
+    setup.libraries.on_call(&options.op, leave)?;
     for _ in 0..options.count {
         let thread = start_thread()?;
         // SAFETY: the thread was started and not joined.
@@ -202,8 +202,8 @@ fn wait_until_inside() {
     }
 }
 
-fn exec(stage: &Stage, common: &Common, options: &Unwind) -> Result<()> {
-    stage.libraries.on_call(&options.op, first_stays)?;
+fn exec(setup: &Setup, common: &Common, options: &Unwind) -> Result<()> {
+    setup.libraries.on_call(&options.op, first_stays)?;
     start_thread()?;
     wait_until_inside();
     let before =
@@ -212,7 +212,7 @@ fn exec(stage: &Stage, common: &Common, options: &Unwind) -> Result<()> {
     io::stdout().flush()?;
     let calls = format!("--calls={}", options.calls);
     let mut command = again(["calls", "--op", &options.op, &calls])?;
-    command.arg(format!("--cudart={}", stage.libraries.runtime_path()));
+    command.arg(format!("--cudart={}", setup.libraries.runtime_path()));
     if let Some(libs) = &common.libs {
         command.arg("--libs").arg(libs);
     }
@@ -222,30 +222,15 @@ fn exec(stage: &Stage, common: &Common, options: &Unwind) -> Result<()> {
     Err(command.exec().into())
 }
 
-/// Runs `child` in a forked process and returns its PID.
-fn fork(child: impl FnOnce()) -> Result<i32> {
-    // SAFETY: the child runs only calls of the stand-ins, which need no lock, and ends with `_exit`.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error().into()),
-        0 => {
-            child();
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(0) }
-        }
-        pid => Ok(pid),
-    }
+/// Forks a process that makes so many calls. Calls of the stand-ins need no lock.
+fn fork_calls(calls: u64) -> Result<u32> {
+    fork(|| {
+        (0..calls).for_each(|_| call());
+        Ok(())
+    })
 }
 
-fn wait_for(pid: i32) -> Result<i32> {
-    let mut status = 0;
-    // SAFETY: `status` is valid for writes.
-    if unsafe { libc::waitpid(pid, &raw mut status, 0) } != pid {
-        return Err(io::Error::last_os_error().into());
-    }
-    Ok(status)
-}
-
-fn kill(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+fn kill(setup: &Setup, options: &Unwind, count: &mut Count) -> Result<()> {
     static INSIDE_PIPE: OnceLock<io::PipeWriter> = OnceLock::new();
     extern "C-unwind" fn stay(_: *mut c_void) {
         if let Some(mut pipe) = INSIDE_PIPE.get() {
@@ -258,12 +243,12 @@ fn kill(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
     }
     let (mut inside, end) = io::pipe()?;
     INSIDE_PIPE.get_or_init(|| end);
-    stage.libraries.on_call(&options.op, stay)?;
+    setup.libraries.on_call(&options.op, stay)?;
     for _ in 0..options.count {
-        let pid = fork(call)?;
+        let pid = fork_calls(1)?;
         io::Read::read_exact(&mut inside, &mut [0])?;
         // SAFETY: the child has not been waited for, so the PID is its own.
-        unsafe { libc::kill(pid, libc::SIGKILL) };
+        unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) };
         wait_for(pid)?;
         count.children.push(json!({ "pid": pid, "entered": 1, "returned": 0 }));
     }
@@ -271,25 +256,25 @@ fn kill(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
 }
 
 /// One call stays for good; children are forked beside it.
-fn fork_beside(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
-    stage.libraries.on_call(&options.op, first_stays)?;
+fn fork_beside(setup: &Setup, options: &Unwind, count: &mut Count) -> Result<()> {
+    setup.libraries.on_call(&options.op, first_stays)?;
     start_thread()?;
     wait_until_inside();
     count.entered += 1;
     for _ in 0..options.count {
-        let pid = fork(|| (0..options.calls).for_each(|_| call()))?;
+        let pid = fork_calls(options.calls)?;
         let status = wait_for(pid)?;
         count.children.push(child_truth(pid, status, options.calls, 0));
     }
     Ok(())
 }
 
-fn child_truth(pid: i32, status: i32, calls: u64, inherited: u64) -> Value {
+fn child_truth(pid: u32, status: i32, calls: u64, inherited: u64) -> Value {
     json!({ "pid": pid, "status": status, "entered": calls, "returned": calls + inherited })
 }
 
 /// The call that forks returns in the parent and in the child.
-fn fork_inside(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()> {
+fn fork_inside(setup: &Setup, options: &Unwind, count: &mut Count) -> Result<()> {
     static CHILD: AtomicU64 = AtomicU64::new(0);
     extern "C-unwind" fn split(_: *mut c_void) {
         if IN_CHILD.load(Ordering::Relaxed) {
@@ -301,7 +286,7 @@ fn fork_inside(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()>
             pid => CHILD.store(u64::try_from(pid).unwrap_or(0), Ordering::Relaxed),
         }
     }
-    stage.libraries.on_call(&options.op, split)?;
+    setup.libraries.on_call(&options.op, split)?;
     for _ in 0..options.count {
         call();
         if IN_CHILD.load(Ordering::Relaxed) {
@@ -311,7 +296,7 @@ fn fork_inside(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()>
         }
         count.entered += 1;
         count.returned += 1;
-        let pid = i32::try_from(CHILD.swap(0, Ordering::Relaxed))?;
+        let pid = u32::try_from(CHILD.swap(0, Ordering::Relaxed))?;
         if pid == 0 {
             bail!("fork inside a call failed");
         }
@@ -321,7 +306,7 @@ fn fork_inside(stage: &Stage, options: &Unwind, count: &mut Count) -> Result<()>
     Ok(())
 }
 
-fn signal(stage: &Stage, common: &Common, options: &Unwind, count: &mut Count) -> Result<()> {
+fn signal(setup: &Setup, common: &Common, options: &Unwind, count: &mut Count) -> Result<()> {
     extern "C" fn handle(_: libc::c_int) {
         if let Some(query) = QUERY.get() {
             call_bare(query);
@@ -331,12 +316,12 @@ fn signal(stage: &Stage, common: &Common, options: &Unwind, count: &mut Count) -
         // SAFETY: sends a signal that has a handler to this thread.
         unsafe { libc::raise(libc::SIGUSR1) };
     }
-    let query = Operation::new("cudaStreamQuery", &stage.libraries, common)?;
+    let query = Operation::new("cudaStreamQuery", &setup.libraries, common)?;
     QUERY.get_or_init(|| query);
     let handler = handle as extern "C" fn(libc::c_int) as libc::sighandler_t;
     // SAFETY: the handler calls a function of the stand-in, which needs no lock.
     unsafe { libc::signal(libc::SIGUSR1, handler) };
-    stage.libraries.on_call(&options.op, interrupt)?;
+    setup.libraries.on_call(&options.op, interrupt)?;
     for _ in 0..options.count {
         call();
         count.entered += 1;

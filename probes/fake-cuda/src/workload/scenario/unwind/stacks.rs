@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Result, bail};
 use libc::{getcontext, makecontext, swapcontext, ucontext_t};
 
-use super::{Count, Stage, call};
+use super::{Count, Setup, call};
 use crate::caller::call_bare;
 use crate::cli::{Common, Unwind};
 use crate::operation::Operation;
@@ -62,7 +62,7 @@ fn make_other(start: extern "C" fn()) -> Result<()> {
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
     let stack = unsafe { libc::mmap(std::ptr::null_mut(), STACK, access, flags, -1, 0) };
-    // SAFETY: the place is valid for writes.
+    // SAFETY: the context is valid for writes.
     if stack == libc::MAP_FAILED || unsafe { getcontext(OTHER.at()) } != 0 {
         bail!("no second stack: {}", io::Error::last_os_error());
     }
@@ -75,15 +75,27 @@ fn make_other(start: extern "C" fn()) -> Result<()> {
     Ok(())
 }
 
-fn prepare(stage: &Stage, common: &Common, options: &Unwind) -> Result<()> {
-    let inner = Operation::new(&options.inner, &stage.libraries, common)?;
+fn prepare(setup: &Setup, common: &Common, options: &Unwind) -> Result<()> {
+    let inner = Operation::new(&options.inner, &setup.libraries, common)?;
     INNER.get_or_init(|| inner);
     Ok(())
 }
 
+/// As above, with a second stack that `run` begins on, and calls that change the stack before they return.
+fn prepare_switches(
+    setup: &Setup,
+    common: &Common,
+    options: &Unwind,
+    run: extern "C" fn(),
+) -> Result<()> {
+    prepare(setup, common, options)?;
+    make_other(run)?;
+    setup.libraries.on_call(&options.op, switch_inside)
+}
+
 /// The call is on the lower stack and has not returned when the inner one begins and returns on the higher.
 pub(super) fn higher(
-    stage: &Stage,
+    setup: &Setup,
     common: &Common,
     options: &Unwind,
     count: &mut Count,
@@ -94,9 +106,7 @@ pub(super) fn higher(
             switch();
         }
     }
-    prepare(stage, common, options)?;
-    make_other(run)?;
-    stage.libraries.on_call(&options.op, switch_inside)?;
+    prepare_switches(setup, common, options, run)?;
     for _ in 0..options.count {
         switch();
         call_inner();
@@ -109,7 +119,7 @@ pub(super) fn higher(
 
 /// The call is on the higher stack and returns while the inner one, which began later, is on the lower.
 pub(super) fn lower(
-    stage: &Stage,
+    setup: &Setup,
     common: &Common,
     options: &Unwind,
     count: &mut Count,
@@ -120,15 +130,13 @@ pub(super) fn lower(
             switch();
         }
     }
-    prepare(stage, common, options)?;
-    make_other(run)?;
-    stage.libraries.on_call(&options.op, switch_inside)?;
-    stage.libraries.on_call(&options.inner, switch_inside)?;
+    prepare_switches(setup, common, options, run)?;
+    setup.libraries.on_call(&options.inner, switch_inside)?;
     for _ in 0..options.count {
         call();
         switch();
     }
-    stage.libraries.set(&options.inner, "")?;
+    setup.libraries.set(&options.inner, "")?;
     count.entered += options.count;
     count.returned += options.count;
     Ok(())
@@ -136,7 +144,7 @@ pub(super) fn lower(
 
 /// The inner call is a signal handler's, whose stack lies above that of the call.
 pub(super) fn signal(
-    stage: &Stage,
+    setup: &Setup,
     common: &Common,
     options: &Unwind,
     count: &mut Count,
@@ -152,7 +160,7 @@ pub(super) fn signal(
     fn call_below() {
         call();
     }
-    prepare(stage, common, options)?;
+    prepare(setup, common, options)?;
     // In this frame, and so above those of the calls made from here.
     let mut stack = [MaybeUninit::<u8>::uninit(); STACK];
     let alternative =
@@ -164,19 +172,19 @@ pub(super) fn signal(
     // SAFETY: the handler calls a function of the stand-in, which needs no lock.
     let installed =
         unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
-    // SAFETY: the stack lives until it is taken away below.
+    // SAFETY: the stack lives until it is disabled below.
     let given = unsafe { libc::sigaltstack(&raw const alternative, std::ptr::null_mut()) };
     if installed != 0 || given != 0 {
         bail!("no signal stack: {}", io::Error::last_os_error());
     }
-    stage.libraries.on_call(&options.op, interrupt)?;
+    setup.libraries.on_call(&options.op, interrupt)?;
     for _ in 0..options.count {
         call_below();
     }
     count.entered += options.count;
     count.returned += options.count;
     let none = libc::stack_t { ss_flags: libc::SS_DISABLE, ..alternative };
-    // SAFETY: takes the stack away; nobody is on it.
+    // SAFETY: disables the stack, which is not in use.
     unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) };
     Ok(())
 }

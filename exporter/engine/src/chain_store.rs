@@ -1,0 +1,455 @@
+//! Chains over time: a repeated detection extends its chain instead of starting another.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use gpucause_abi::{Nanos, ProcId};
+
+use crate::chain::{Cause, Chain, Culprit, Effect, Loss, Place, Severity, Victim};
+use crate::commands;
+use crate::context::Context;
+use crate::detection::Detection;
+use crate::losses;
+use crate::settings::Settings;
+
+/// Stands for all processes that are aggregated into `other`. No process has this id: they count from 1.
+pub const FOLDED: ProcId = ProcId(0);
+
+/// Consecutive ticks that a chain may go unseen for and still be ongoing: a window can have too few calls.
+const MAX_UNSEEN: u64 = 2;
+
+/// Detections with the same key belong to the same chain. A hang is separate from what slowed the process before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Key {
+    process: ProcId,
+    cause: Cause,
+    hang: bool,
+}
+
+/// Chain count as exported on metrics: a chain counts once for each severity that it reaches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChainCount {
+    /// The victim.
+    pub process: ProcId,
+    /// The cause.
+    pub cause: Cause,
+    /// The effect.
+    pub effect: Effect,
+    /// The severity.
+    pub severity: Severity,
+    /// How many.
+    pub count: u64,
+    /// Id of the last of them.
+    pub last_id: String,
+}
+
+impl ChainCount {
+    fn of(process: ProcId, chain: &Chain) -> Self {
+        let Chain { cause, effect, severity, .. } = *chain;
+        Self { process, cause, effect, severity, count: 1, last_id: chain.id.clone() }
+    }
+}
+
+/// Dispatcher time that chains attribute to a cause, as exported on metrics. The sum over all causes of a process is at most the
+/// wall time, and the lost part at most what the process's time account lost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stall {
+    /// The victim.
+    pub process: ProcId,
+    /// The cause.
+    pub cause: Cause,
+    /// Time attributed so far, lost or not.
+    pub attributed: Nanos,
+    /// The part of it that was lost.
+    pub lost: Nanos,
+    /// Id of the last chain that added to it.
+    pub last_id: String,
+    /// How much it added.
+    pub last_attributed: Nanos,
+    /// How much of that was lost.
+    pub last_lost: Nanos,
+}
+
+/// A chain and what is needed to extend it.
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    chain: Chain,
+    last_seen: Nanos,
+    last_tick: u64,
+    /// The sentence without its window.
+    sentence: String,
+    /// The fix without commands.
+    advice: String,
+}
+
+/// State of the chain that a detection belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// No chain unless detected again.
+    Pending,
+    /// A new chain, or one that is extended.
+    Active {
+        /// Ticks since the chain was last charged; the maximum for a new chain.
+        unseen: u64,
+    },
+}
+
+/// What a cause took since its chain was last charged, the lost part of it, and who took it.
+#[derive(Debug)]
+pub(crate) struct Cost {
+    pub(crate) attributed: Nanos,
+    pub(crate) lost: Nanos,
+    pub(crate) losses: Vec<Loss>,
+}
+
+/// All chains in memory.
+#[derive(Debug, Default)]
+pub(crate) struct ChainStore {
+    entries: Vec<Entry>,
+    /// Index of the latest chain of each key.
+    latest: HashMap<Key, usize>,
+    /// Detections that were seen once, and at which tick.
+    pending: HashMap<Key, u64>,
+    counts: BTreeMap<(ProcId, Cause, Effect, Severity), ChainCount>,
+    stalls: BTreeMap<(ProcId, Cause), Stall>,
+    /// Processes that are aggregated into `other` and may still be in a later snapshot.
+    aggregated: HashSet<ProcId>,
+    /// CPUs of the host, as a list such as `0-3`.
+    online_cpus: String,
+}
+
+impl ChainStore {
+    /// Chains, the worst first: by severity, then by time attributed.
+    pub(crate) fn chains(&self) -> Vec<&Chain> {
+        let mut chains: Vec<_> = self.entries.iter().map(|entry| &entry.chain).collect();
+        chains.sort_by(|a, b| {
+            let attributed = b.attributed_seconds().total_cmp(&a.attributed_seconds());
+            b.severity.cmp(&a.severity).then(attributed).then_with(|| a.id.cmp(&b.id))
+        });
+        chains
+    }
+
+    pub(crate) fn counts(&self) -> impl ExactSizeIterator<Item = &ChainCount> {
+        self.counts.values()
+    }
+
+    pub(crate) fn stalls(&self) -> impl ExactSizeIterator<Item = &Stall> {
+        self.stalls.values()
+    }
+
+    /// Adds the counts and times of these processes, now and later, to [`FOLDED`].
+    pub(crate) fn aggregate(&mut self, processes: &HashSet<ProcId>) {
+        self.aggregated.extend(processes);
+        let counts = self.counts.extract_if(.., |(process, ..), _| processes.contains(process));
+        for (_, count) in counts.collect::<Vec<_>>() {
+            self.add_count(&count);
+        }
+        let stalls = self.stalls.extract_if(.., |(process, _), _| processes.contains(process));
+        for (_, stall) in stalls.collect::<Vec<_>>() {
+            self.add_stall(&stall);
+        }
+    }
+
+    /// The id that a process is exported under.
+    fn exported_as(&self, process: ProcId) -> ProcId {
+        if self.aggregated.contains(&process) { FOLDED } else { process }
+    }
+
+    fn key(context: &Context<'_>, detection: &Detection) -> Option<Key> {
+        let process = context.processes.get(detection.process)?.now.id;
+        Some(Key { process, cause: detection.cause, hang: detection.effect == Effect::Hang })
+    }
+
+    /// The open chain of a key.
+    fn open(&mut self, key: Key, now: Nanos, settings: &Settings) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(*self.latest.get(&key)?)?;
+        let is_open = now.less(entry.last_seen).as_secs_f64() <= settings.keep_open_seconds;
+        is_open.then_some(entry)
+    }
+
+    /// Whether a detection is part of a chain. A small loss must be detected at two ticks in a row.
+    pub(crate) fn status(
+        &mut self,
+        context: &Context<'_>,
+        detection: &Detection,
+        (tick, now): (u64, Nanos),
+    ) -> Status {
+        let Some(key) = Self::key(context, detection) else { return Status::Pending };
+        if let Some(entry) = self.open(key, now, context.settings) {
+            return Status::Active { unseen: tick.saturating_sub(entry.last_tick + 1) };
+        }
+        let severity = context.settings.severities.of(detection.lost_share);
+        let seen = self.pending.insert(key, tick);
+        if severity < Severity::High && seen.is_none_or(|seen| seen + 1 != tick) {
+            return Status::Pending;
+        }
+        self.pending.remove(&key);
+        Status::Active { unseen: u64::MAX }
+    }
+
+    /// Records an [active](Self::status) detection and its cost.
+    pub(crate) fn record(
+        &mut self,
+        context: &Context<'_>,
+        mut detection: Detection,
+        cost: Cost,
+        (tick, now, unix): (u64, Nanos, f64),
+    ) {
+        let Some(process) = context.processes.get(detection.process) else { return };
+        let Some(key) = Self::key(context, &detection) else { return };
+        let severity = context.settings.severities.of(detection.lost_share);
+        detection.explained = detection.explained.clamp(0.0, 1.0);
+        let evidence = std::mem::take(&mut detection.evidence);
+        detection.evidence = evidence.with(Chain::WINDOW, window_of(context, &detection));
+        let taken = (cost.attributed, cost.lost);
+        let online_cpus = std::mem::take(&mut self.online_cpus);
+        if let Some(entry) = self.open(key, now, context.settings) {
+            let worse = severity > entry.chain.severity;
+            if entry.extend(detection, &cost, severity, (tick, now, unix)) {
+                entry.write_texts(&online_cpus);
+            } else {
+                entry.write_sentence();
+            }
+            let count = worse.then(|| ChainCount::of(key.process, &entry.chain));
+            let last_id = entry.chain.id.clone();
+            self.online_cpus = online_cpus;
+            self.add_cost(key, taken, last_id);
+            if let Some(count) = count {
+                self.add_count(&count);
+            }
+            return;
+        }
+        let victim = Victim {
+            pid: process.now.tgid.0,
+            tid: detection.tid.map_or(process.now.tgid.0, |tid| tid.0),
+            comm: process.now.comm.to_text(),
+            started: Some(process.now.started_boottime.as_secs_f64()).filter(|at| *at > 0.0),
+            place: Place::default(),
+        };
+        let sentence = detection.sentence.render(&detection.evidence);
+        let advice = detection.fix.clone();
+        let mut chain = chain_of(detection, victim, severity, cost, unix);
+        self.make_unique(&mut chain.id);
+        self.add_cost(key, taken, chain.id.clone());
+        self.add_count(&ChainCount::of(key.process, &chain));
+        let mut entry = Entry { key, chain, last_seen: now, last_tick: tick, sentence, advice };
+        entry.write_texts(&online_cpus);
+        self.online_cpus = online_cpus;
+        self.latest.insert(key, self.entries.len());
+        self.entries.push(entry);
+    }
+
+    /// Whether a chain of the process was seen in this snapshot.
+    pub(crate) fn was_seen(&self, process: ProcId, now: Nanos) -> bool {
+        self.entries.iter().any(|entry| entry.key.process == process && entry.last_seen == now)
+    }
+
+    /// Ends chains that were not seen for some ticks; all chains when there are no more ticks (`None`).
+    pub(crate) fn end_unseen(&mut self, tick: Option<u64>) {
+        let Self { entries, online_cpus, .. } = self;
+        for entry in entries.iter_mut().filter(|entry| entry.chain.ongoing == Some(true)) {
+            if tick.is_none_or(|tick| tick > entry.last_tick + MAX_UNSEEN) {
+                entry.chain.ongoing = Some(false);
+                entry.write_texts(online_cpus);
+            }
+        }
+    }
+
+    /// Sets where the processes of ongoing chains run, and the CPUs of the host.
+    pub(crate) fn place(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
+        online_cpus.clone_into(&mut self.online_cpus);
+        for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
+            let Chain { victim, culprit, .. } = &mut entry.chain;
+            if let Some(place) = places.get(&victim.pid) {
+                victim.place.clone_from(place);
+            }
+            if let Some(culprit) = culprit
+                && let Some(place) = places.get(&culprit.pid)
+            {
+                culprit.place.clone_from(place);
+            }
+            entry.write_texts(online_cpus);
+        }
+    }
+
+    /// Removes detections that were not repeated, chains above the limit, and counts of processes that are gone.
+    pub(crate) fn tidy(&mut self, tick: u64, settings: &Settings, lives: impl Fn(ProcId) -> bool) {
+        self.pending.retain(|_, seen| *seen == tick);
+        let excess = self.entries.len().saturating_sub(settings.max_chains);
+        if excess > 0 {
+            self.entries.sort_by_key(|entry| entry.last_seen);
+            self.entries.drain(..excess);
+            let indexes = self.entries.iter().enumerate().map(|(index, entry)| (entry.key, index));
+            self.latest = indexes.collect();
+        }
+        let is_exported = |process| process == FOLDED || lives(process);
+        self.counts.retain(|&(process, ..), _| is_exported(process));
+        self.stalls.retain(|&(process, _), _| is_exported(process));
+        self.aggregated.retain(|&process| lives(process));
+    }
+
+    /// Two images of one process, or a clock that steps back, can give the same id twice.
+    fn make_unique(&self, id: &mut String) {
+        let plain = id.clone();
+        let taken = |id: &str| self.entries.iter().any(|entry| entry.chain.id == id);
+        let mut number = 1u64;
+        while taken(id) {
+            number += 1;
+            *id = format!("{plain}-{number}");
+        }
+    }
+
+    fn add_count(&mut self, added: &ChainCount) {
+        let process = self.exported_as(added.process);
+        let key = (process, added.cause, added.effect, added.severity);
+        match self.counts.get_mut(&key) {
+            Some(count) => {
+                count.count += added.count;
+                count.last_id.clone_from(&added.last_id);
+            }
+            None => {
+                self.counts.insert(key, ChainCount { process, ..added.clone() });
+            }
+        }
+    }
+
+    fn add_cost(&mut self, key: Key, (attributed, lost): (Nanos, Nanos), last_id: String) {
+        self.add_stall(&Stall {
+            process: key.process,
+            cause: key.cause,
+            attributed,
+            lost,
+            last_id,
+            last_attributed: attributed,
+            last_lost: lost,
+        });
+    }
+
+    fn add_stall(&mut self, added: &Stall) {
+        let process = self.exported_as(added.process);
+        match self.stalls.get_mut(&(process, added.cause)) {
+            Some(stall) => {
+                stall.attributed.0 = stall.attributed.0.saturating_add(added.attributed.0);
+                stall.lost.0 = stall.lost.0.saturating_add(added.lost.0);
+                stall.last_id.clone_from(&added.last_id);
+                stall.last_attributed = added.last_attributed;
+                stall.last_lost = added.last_lost;
+            }
+            None => {
+                let stall = Stall { process, ..added.clone() };
+                self.stalls.insert((process, added.cause), stall);
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Extends the chain by another detection. The severity is the worst of all windows, the effect that of the first window with
+    /// this severity, the rest that of the last window with this effect: the culprit of a small loss is not blamed for a later,
+    /// larger one. Returns whether the commands may change.
+    fn extend(
+        &mut self,
+        detection: Detection,
+        cost: &Cost,
+        severity: Severity,
+        (tick, now, unix): (u64, Nanos, f64),
+    ) -> bool {
+        let chain = &mut self.chain;
+        (self.last_tick, self.last_seen) = (tick, now);
+        losses::add(&mut chain.losses, &cost.losses);
+        chain.last_seen = chain.last_seen.max(unix);
+        chain.lost_seconds += cost.lost.as_secs_f64();
+        let attributed = chain.attributed_seconds() + cost.attributed.as_secs_f64();
+        let worse = severity > chain.severity;
+        let mut other = worse;
+        if worse {
+            chain.severity = severity;
+            chain.effect = detection.effect;
+        }
+        if detection.effect == chain.effect {
+            self.sentence = detection.sentence.render(&detection.evidence);
+            chain.explained = detection.explained;
+            chain.evidence = detection.evidence;
+            chain.path = detection.path;
+            other |= self.advice != detection.fix;
+            self.advice = detection.fix;
+            if worse || detection.culprit.is_some() {
+                let pid = |culprit: &Option<Culprit>| culprit.as_ref().map(|own| own.pid);
+                other |= pid(&chain.culprit) != pid(&detection.culprit);
+                let previous = std::mem::replace(&mut chain.culprit, detection.culprit);
+                if let (Some(previous), Some(now)) = (previous, &mut chain.culprit)
+                    && previous.pid == now.pid
+                {
+                    now.place = previous.place;
+                }
+            }
+        }
+        chain.ongoing = Some(true);
+        chain.set_attributed_seconds(attributed);
+        other
+    }
+
+    fn write_texts(&mut self, online_cpus: &str) {
+        self.write_sentence();
+        self.chain.fix = commands::with(&self.advice, &self.chain, online_cpus);
+    }
+
+    fn write_sentence(&mut self) {
+        let (unexplained, when) = (self.chain.unexplained(), self.chain.when());
+        let text = &mut self.chain.sentence;
+        text.clear();
+        for part in [&*self.sentence, &*unexplained, " ", &*when] {
+            text.push_str(part);
+        }
+    }
+}
+
+fn chain_of(
+    detection: Detection,
+    victim: Victim,
+    severity: Severity,
+    cost: Cost,
+    unix: f64,
+) -> Chain {
+    let mut chain = Chain {
+        id: id_of(&detection, &victim, unix),
+        cause: detection.cause,
+        effect: detection.effect,
+        severity,
+        victim,
+        culprit: detection.culprit,
+        explained: detection.explained,
+        lost_seconds: cost.lost.as_secs_f64(),
+        losses: cost.losses,
+        evidence: detection.evidence,
+        path: detection.path,
+        sentence: String::new(),
+        fix: detection.fix,
+        first_seen: unix,
+        last_seen: unix,
+        ongoing: Some(true),
+    };
+    chain.set_attributed_seconds(cost.attributed.as_secs_f64());
+    chain
+}
+
+/// Length of the window that a detection was measured in, in seconds.
+fn window_of(context: &Context<'_>, detection: &Detection) -> f64 {
+    let Some(process) = context.processes.get(detection.process) else { return 0.0 };
+    let measured = process.effects.iter().find(|own| own.effect == detection.effect);
+    match detection.effect {
+        Effect::MemoryGrowth => context.settings.leak_seconds,
+        _ => measured.map_or(&process.short, |own| own.delta(process)).wall.as_secs_f64(),
+    }
+}
+
+fn id_of(detection: &Detection, victim: &Victim, unix: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "seconds since the epoch; values out of range are clamped"
+    )]
+    let deciseconds = (unix * 10.0) as u64;
+    let hang = if detection.effect == Effect::Hang { "-hang" } else { "" };
+    format!("{deciseconds:x}-{}-{}{hang}", victim.pid, detection.cause)
+}

@@ -1,0 +1,124 @@
+//! What a rule detects in one window, before it starts or extends a chain.
+
+use gpucause_abi::Nanos;
+use gpucause_abi::Tid;
+use gpucause_abi::snapshot::{TimeAccount, Wait};
+
+use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
+use crate::context::Process;
+use crate::delta::ThreadDelta;
+use crate::divide::Claim;
+use crate::effect::Phases;
+use crate::template::render;
+
+/// A template (see [`render`]) and the names in it. The numbers are final once the effect is divided.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Sentence {
+    template: &'static str,
+    names: Vec<(&'static str, String)>,
+}
+
+impl Sentence {
+    pub(crate) fn new<const N: usize>(
+        template: &'static str,
+        names: [(&'static str, &str); N],
+    ) -> Self {
+        Self { template, names: names.map(|(key, name)| (key, name.to_owned())).into() }
+    }
+
+    pub(crate) fn and(mut self, key: &'static str, name: Option<&str>) -> Self {
+        self.names.extend(name.map(|name| (key, name.to_owned())));
+        self
+    }
+
+    pub(crate) fn render(&self, evidence: &Evidence) -> String {
+        let names: Vec<_> = self.names.iter().map(|(key, name)| (*key, &**name)).collect();
+        render(self.template, evidence, &names)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Detection {
+    pub(crate) cause: Cause,
+    pub(crate) effect: Effect,
+    /// Index of the victim among the processes.
+    pub(crate) process: usize,
+    /// The victim thread; the leader when `None`.
+    pub(crate) tid: Option<Tid>,
+    pub(crate) culprit: Option<Culprit>,
+    /// Share of the effect, 0 to 1.
+    pub(crate) explained: f64,
+    /// Size of that effect; 0 when it is not divided among causes.
+    pub(crate) size: Nanos,
+    /// Time of the thread in the short window that the cause took, lost or not.
+    pub(crate) taken: Box<TimeAccount>,
+    /// Computes what it took in other windows, if that is possible.
+    pub(crate) claim: Option<(Claim, Phases)>,
+    /// Share of the victim's time that the cause took, 0 to 1.
+    pub(crate) lost_share: f64,
+    pub(crate) evidence: Evidence,
+    pub(crate) path: Vec<Step>,
+    pub(crate) sentence: Sentence,
+    pub(crate) fix: String,
+}
+
+/// A cause within the program itself: a chain of one step without a culprit.
+#[derive(Debug)]
+pub(crate) struct SelfInflicted {
+    pub(crate) cause: Cause,
+    pub(crate) effect: Effect,
+    pub(crate) explained: f64,
+    pub(crate) size: Nanos,
+    pub(crate) claim: Claim,
+    /// Whether `claim` also holds for earlier windows, in which the program may have behaved otherwise.
+    pub(crate) claims_earlier: bool,
+    pub(crate) lost_share: f64,
+    pub(crate) mechanism: &'static str,
+    /// A template, see [`render`].
+    pub(crate) sentence: &'static str,
+    pub(crate) fix: &'static str,
+}
+
+impl SelfInflicted {
+    pub(crate) fn into_detection(
+        self,
+        index: usize,
+        (process, thread): (&Process<'_>, &ThreadDelta),
+        evidence: Evidence,
+    ) -> Detection {
+        let taken = (self.claim)(&process.span(), thread, Phases::Feeding);
+        let comm = process.now.comm.to_text();
+        Detection {
+            cause: self.cause,
+            effect: self.effect,
+            process: index,
+            tid: Some(thread.tid),
+            culprit: None,
+            explained: self.explained,
+            size: self.size,
+            taken: taken.into(),
+            claim: self.claims_earlier.then_some((self.claim, Phases::Feeding)),
+            lost_share: self.lost_share,
+            path: vec![Step {
+                from: name_of(process),
+                to: self.effect.label().into(),
+                mechanism: self.mechanism.into(),
+                seconds: taken.total().as_secs_f64(),
+            }],
+            sentence: Sentence::new(self.sentence, [("comm", &*comm)]),
+            fix: self.fix.into(),
+            evidence,
+        }
+    }
+}
+
+/// The task that a wait was for, if it was one.
+pub(crate) fn culprit_of(wait: &Wait) -> Option<Culprit> {
+    let tgid = wait.tgid?;
+    Some(Culprit { pid: tgid.0, comm: wait.on.to_text(), ..Culprit::default() })
+}
+
+/// The victim's name in a chain's path.
+pub(crate) fn name_of(process: &Process<'_>) -> String {
+    format!("{} ({})", process.now.comm.to_text(), process.now.tgid)
+}

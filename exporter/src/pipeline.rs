@@ -1,0 +1,232 @@
+//! From a snapshot of the accounts to one immutable [`Observation`]: life cycle (retention, cardinality limits, selection), then
+//! names. Owns what that needs from one snapshot to the next. Whoever shows processes, in a page, a table, a chain or a
+//! recording, reads such an observation.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
+use std::sync::Arc;
+
+use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
+use gpucause_abi::{Nanos, ProcId};
+
+use crate::chains::Chains;
+use crate::clock::WallClock;
+use crate::config::Config;
+use crate::kernel_names::{KernelNames, NameSource};
+use crate::life_cycle::LifeCycle;
+use crate::observation::Observation;
+use crate::process_details::ProcessDetails;
+use crate::process_selection::ProcessSelection;
+use crate::retention::Policy;
+use crate::throttling::Throttled;
+use crate::wait_names::WaitNames;
+
+/// A page shows the last observation if its snapshot is younger than that, and else a new one.
+pub(crate) const SHARED_FOR: Nanos = Nanos(100_000_000);
+
+/// What is known of processes beside their accounts.
+pub(crate) type Details = HashMap<ProcId, Arc<ProcessDetails>>;
+
+/// Where snapshots come from: the maps of this kernel, or a recording.
+pub(crate) trait AccountSource: NameSource {
+    /// Why accounts cannot be read or changed.
+    type Error: Display;
+
+    /// A copy of all accounts.
+    fn snapshot(&mut self) -> Result<Snapshot, Self::Error>;
+
+    /// Deletes the accounts of processes that have ended: no later snapshot has them.
+    fn remove(&mut self, gone: &HashSet<ProcId>) -> Result<(), Self::Error>;
+
+    /// Has the launches of a kernel timed from now on; false where that cannot be.
+    fn time_kernel(&mut self, id: ProcId, handle: u64) -> Result<bool, Self::Error>;
+
+    /// What else is known of these processes.
+    fn details(&mut self, processes: &[ProcessSnapshot]) -> Details;
+
+    /// For how long these processes were out of CPU quota.
+    fn throttled(&mut self, processes: &[ProcessSnapshot]) -> HashMap<ProcId, Throttled>;
+
+    /// The clock that converts the time of this snapshot.
+    fn clock(&mut self, taken_at: Nanos) -> WallClock;
+
+    /// Adds what is not about the accounts of processes.
+    fn complete(&mut self, _observation: &mut Observation) {}
+}
+
+/// Makes observations of one source.
+#[derive(Debug)]
+pub(crate) struct Pipeline<S> {
+    pub(crate) source: S,
+    chains: Arc<Chains>,
+    /// When counting began.
+    since: Nanos,
+    life_cycle: LifeCycle,
+    selection: ProcessSelection,
+    details: Details,
+    kernel_names: KernelNames,
+    wait_names: WaitNames,
+    wait_name_limit: usize,
+    /// The last observation, until it is too old for a page or something makes it wrong.
+    latest: Option<Arc<Observation>>,
+}
+
+impl<S: AccountSource> Pipeline<S> {
+    /// With all processes, forever, until it is configured.
+    pub(crate) fn new(source: S, chains: Arc<Chains>, since: Nanos) -> Self {
+        let mut life_cycle = LifeCycle::default();
+        life_cycle.retention.set_policy(Policy::FOREVER);
+        life_cycle.folding.set_limit(usize::MAX);
+        let (selection, details, kernel_names, wait_names) = Default::default();
+        Self {
+            source,
+            chains,
+            since,
+            life_cycle,
+            selection,
+            details,
+            kernel_names,
+            wait_names,
+            wait_name_limit: Config::default().limits.wait_names,
+            latest: None,
+        }
+    }
+
+    /// Applies another configuration from now on.
+    pub(crate) fn configure(&mut self, config: &Config) {
+        self.life_cycle.retention.set_policy(config.retention_policy());
+        self.life_cycle.folding.set_limit(config.limits.live_processes);
+        self.selection.set_filter(&config.processes);
+        self.set_wait_name_limit(config.limits.wait_names);
+        self.forget_latest();
+    }
+
+    /// Exports so many names for each process and metric of waits from now on.
+    pub(crate) const fn set_wait_name_limit(&mut self, limit: usize) {
+        self.wait_name_limit = limit;
+    }
+
+    /// The next observation is a new one, however young the last is.
+    pub(crate) fn forget_latest(&mut self) {
+        self.latest = None;
+    }
+
+    /// Whether an observation is kept for later pages.
+    pub(crate) const fn keeps_latest(&self) -> bool {
+        self.latest.is_some()
+    }
+
+    /// The last observation, if its snapshot is not older than `not_before`, or else a new one.
+    pub(crate) fn observe(&mut self, not_before: Nanos) -> Result<Arc<Observation>, S::Error> {
+        let is_young = |own: &Arc<Observation>| own.snapshot.taken_at >= not_before;
+        // Taken away: the old one and a new one would need twice the memory.
+        if let Some(latest) = self.latest.take().filter(is_young) {
+            self.latest = Some(Arc::clone(&latest));
+            return Ok(latest);
+        }
+        let observation = Arc::new(self.sample()?);
+        self.latest = Some(Arc::clone(&observation));
+        Ok(observation)
+    }
+
+    /// The same, to be shown: its processes are exported from now on.
+    pub(crate) fn export(&mut self, not_before: Nanos) -> Result<Arc<Observation>, S::Error> {
+        let observation = self.observe(not_before)?;
+        self.life_cycle.exported(&observation.snapshot.processes);
+        Ok(observation)
+    }
+
+    /// The same, for a page that is asked for at `now`.
+    pub(crate) fn page(&mut self, now: Nanos) -> Result<Arc<Observation>, S::Error> {
+        self.export(Nanos((now.0 + 1).saturating_sub(SHARED_FOR.0)))
+    }
+
+    /// A new observation.
+    pub(crate) fn sample(&mut self) -> Result<Observation, S::Error> {
+        let mut snapshot = self.source.snapshot()?;
+        let clock = self.source.clock(snapshot.taken_at);
+        self.drop_ended(snapshot.taken_at, &mut snapshot.processes)?;
+        let processes_excluded = self.select(&mut snapshot.processes);
+        let processes_live = snapshot.processes.iter().filter(|own| own.ended.is_none()).count();
+        let folded = self.life_cycle.limit(&mut snapshot.processes);
+        let processes = &snapshot.processes;
+        self.kernel_names.update(processes, &mut self.source);
+        let kernels = self.kernel_names.launches(processes);
+        self.time_kernels(processes);
+        let waits = self.wait_names.update(processes.iter().chain(&folded), self.wait_name_limit);
+        let throttled = self.source.throttled(processes);
+        let mut observation = Observation {
+            details: self.details.clone(),
+            processes_excluded,
+            processes_live: processes_live as u64,
+            processes_folded: self.life_cycle.folded(),
+            folded,
+            kernels,
+            kernel_names_folded: self.kernel_names.folded(),
+            waits,
+            wait_names_folded: self.wait_names.folded(),
+            throttled,
+            findings: self.chains.findings(),
+            ..Observation::new(snapshot, self.since, clock)
+        };
+        self.source.complete(&mut observation);
+        Ok(observation)
+    }
+
+    /// Between observations: names the kernels that processes launched, while those processes live.
+    pub(crate) fn name_launched(&mut self, mut processes: Vec<ProcessSnapshot>) {
+        self.select(&mut processes);
+        self.life_cycle.folding.assign(&processes);
+        self.life_cycle.folding.leave_untold(&mut processes);
+        self.kernel_names.update(&processes, &mut self.source);
+        self.time_kernels(&processes);
+    }
+
+    /// Between observations: deletes the accounts of processes that ended, if there are any to delete.
+    pub(crate) fn reap(&mut self, now: Nanos, ended: &[(ProcId, Nanos)]) -> Result<(), S::Error> {
+        if !self.life_cycle.has_excess(now, ended) {
+            return Ok(());
+        }
+        let mut snapshot = self.source.snapshot()?;
+        // It may hold processes that are part of `other` from now on.
+        self.forget_latest();
+        self.drop_ended(snapshot.taken_at, &mut snapshot.processes)
+    }
+
+    /// The kernel functions that have names, by process and handle.
+    pub(crate) fn kernel_names(&self) -> Vec<(ProcId, u64, Arc<str>)> {
+        self.kernel_names.names()
+    }
+
+    fn drop_ended(
+        &mut self,
+        now: Nanos,
+        processes: &mut Vec<ProcessSnapshot>,
+    ) -> Result<(), S::Error> {
+        let due = self.life_cycle.due(now, processes);
+        self.source.remove(&due.gone)?;
+        let admits = |process: &ProcessSnapshot| self.selection.admits(process, &self.details);
+        let folded = self.life_cycle.remove(&due, processes, admits);
+        if !folded.is_empty() {
+            self.chains.fold(&folded);
+        }
+        Ok(())
+    }
+
+    /// Leaves out the processes that the configuration does not want; returns how many of those live.
+    fn select(&mut self, processes: &mut Vec<ProcessSnapshot>) -> u64 {
+        self.details = self.source.details(processes);
+        self.selection.apply(processes, &self.details)
+    }
+
+    /// Has the launches of the hottest kernels timed.
+    fn time_kernels(&mut self, processes: &[ProcessSnapshot]) {
+        for (id, handle, name) in self.kernel_names.untimed(processes) {
+            match self.source.time_kernel(id, handle) {
+                Ok(true) => self.kernel_names.timed(id, handle, name),
+                Ok(false) => {}
+                Err(error) => tracing::debug!(%error, "launches of a kernel are not timed"),
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! A recording as a source of accounts: one recorded snapshot after the other, through the same pipeline as a live host.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
+use gpucause_abi::{Nanos, ProcId};
+use gpucause_engine::chain::Chain;
+use gpucause_engine::settings::Settings;
+use gpucause_engine::{ChainCount, Moment, Stall};
+use gpucause_investigations::recording::Process;
+use gpucause_probes::host_functions::FunctionName;
+
+use crate::chains::{Chains, Findings};
+use crate::clock::WallClock;
+use crate::config::Config;
+use crate::kernel_names::NameSource;
+use crate::observation::Observation;
+use crate::pipeline::{AccountSource, Details, Pipeline};
+use crate::process_details::ProcessDetails;
+use crate::throttling::Throttled;
+
+/// What was recorded of one time.
+pub(super) struct Recorded<'a> {
+    pub(super) moment: Moment,
+    pub(super) processes: HashMap<ProcId, Process>,
+    /// Names of kernel functions by handle.
+    pub(super) kernels: &'a HashMap<ProcId, HashMap<u64, String>>,
+    /// The chains so far; without them they are looked for, as on the node.
+    pub(super) chains: Option<Vec<Chain>>,
+}
+
+/// Makes observations of what was recorded.
+#[derive(Debug)]
+pub(super) struct RecordedSampler {
+    settings: Settings,
+    wait_name_limit: usize,
+    chains: Arc<Chains>,
+    pipeline: Pipeline<RecordedSource>,
+}
+
+impl RecordedSampler {
+    pub(super) fn new(config: &Config) -> Self {
+        Self::with(config.chains.clone(), config.limits.wait_names)
+    }
+
+    fn with(settings: Settings, wait_name_limit: usize) -> Self {
+        let chains = Arc::new(Chains::new(settings.clone()));
+        // What is recorded is limited already, and whoever replays it wants to see all of it.
+        let mut pipeline = Pipeline::new(RecordedSource::default(), Arc::clone(&chains), Nanos(0));
+        pipeline.set_wait_name_limit(wait_name_limit);
+        Self { settings, wait_name_limit, chains, pipeline }
+    }
+
+    /// Another run of the recorder begins: nothing is known of its processes.
+    pub(super) fn begin(&mut self) {
+        *self = Self::with(self.settings.clone(), self.wait_name_limit);
+    }
+
+    /// As if what was recorded were now.
+    pub(super) fn observe(&mut self, recorded: Recorded<'_>) -> Observation {
+        let Recorded { moment, processes, kernels, chains } = recorded;
+        let source = &mut self.pipeline.source;
+        source.snapshot = Arc::clone(&moment.snapshot);
+        source.details = processes
+            .iter()
+            .map(|(id, own)| (*id, ProcessDetails::of_named(&own.details).into()))
+            .collect();
+        source.kernels.clone_from(kernels);
+        let Ok(mut observation) = self.pipeline.sample();
+        observation.findings = match chains {
+            Some(chains) => recorded_findings(&chains, &processes),
+            None => {
+                let snapshot = Arc::clone(&observation.snapshot);
+                // The engine reports its times by the wall clock, the series theirs by one that stands still.
+                let unix_seconds = clock_at(snapshot.taken_at).unix_seconds(snapshot.taken_at);
+                self.chains.look(Moment { snapshot, unix_seconds, ..moment });
+                self.chains.findings()
+            }
+        };
+        observation
+    }
+}
+
+/// As if this time of the recording were now.
+fn clock_at(taken_at: Nanos) -> WallClock {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    WallClock::with_origin(wall.saturating_sub(Duration::from_nanos(taken_at.0)))
+}
+
+#[derive(Debug, Default)]
+struct RecordedSource {
+    snapshot: Arc<Snapshot>,
+    details: Details,
+    kernels: HashMap<ProcId, HashMap<u64, String>>,
+    /// Processes that later snapshots must not bring back.
+    gone: HashSet<ProcId>,
+    /// The time of the page's series, which must not change while they are the same.
+    clock: Option<WallClock>,
+}
+
+impl AccountSource for RecordedSource {
+    type Error = Infallible;
+
+    fn snapshot(&mut self) -> Result<Snapshot, Infallible> {
+        let mut snapshot = Snapshot::clone(&self.snapshot);
+        snapshot.processes.retain(|process| !self.gone.contains(&process.id));
+        Ok(snapshot)
+    }
+
+    fn remove(&mut self, gone: &HashSet<ProcId>) -> Result<(), Infallible> {
+        self.gone.extend(gone);
+        Ok(())
+    }
+
+    fn time_kernel(&mut self, _id: ProcId, _handle: u64) -> Result<bool, Infallible> {
+        Ok(false)
+    }
+
+    fn details(&mut self, _processes: &[ProcessSnapshot]) -> Details {
+        self.details.clone()
+    }
+
+    fn throttled(&mut self, _processes: &[ProcessSnapshot]) -> HashMap<ProcId, Throttled> {
+        HashMap::new()
+    }
+
+    fn clock(&mut self, taken_at: Nanos) -> WallClock {
+        *self.clock.get_or_insert_with(|| clock_at(taken_at))
+    }
+}
+
+/// Names that were found out when it was recorded.
+impl NameSource for RecordedSource {
+    fn handle_name(&mut self, id: ProcId, handle: u64) -> Option<HandleName> {
+        let name = self.kernels.get(&id)?.get(&handle)?;
+        Some(HandleName::Text(name.as_bytes().into()))
+    }
+
+    fn function_names(
+        &mut self,
+        _process: &ProcessSnapshot,
+        _addresses: &[u64],
+    ) -> BTreeMap<u64, FunctionName> {
+        BTreeMap::new()
+    }
+}
+
+/// Chains that the recording tells, of processes that it tells.
+fn recorded_findings(chains: &[Chain], processes: &HashMap<ProcId, Process>) -> Findings {
+    let mut findings = Findings { chains: chains.to_vec(), ..Findings::default() };
+    for chain in chains {
+        let victim = processes.iter().find(|(_, process)| process.pid == chain.victim.pid);
+        let Some((&process, _)) = victim else { continue };
+        let Chain { cause, effect, severity, .. } = *chain;
+        let same = findings.counts.iter_mut().find(|own| {
+            (own.process, own.cause, own.effect, own.severity) == (process, cause, effect, severity)
+        });
+        match same {
+            Some(own) => own.count += 1,
+            None => findings.counts.push(ChainCount {
+                process,
+                cause,
+                effect,
+                severity,
+                count: 1,
+                last_id: chain.id.clone(),
+            }),
+        }
+        let (attributed, lost) = (nanos(chain.attributed_seconds()), nanos(chain.lost_seconds));
+        let same = |own: &&mut Stall| (own.process, own.cause) == (process, cause);
+        match findings.stalls.iter_mut().find(same) {
+            Some(own) => {
+                own.attributed.0 = own.attributed.0.saturating_add(attributed.0);
+                own.lost.0 = own.lost.0.saturating_add(lost.0);
+            }
+            None => findings.stalls.push(Stall {
+                process,
+                cause,
+                attributed,
+                lost,
+                last_id: chain.id.clone(),
+                last_attributed: attributed,
+                last_lost: lost,
+            }),
+        }
+    }
+    findings
+}
+
+fn nanos(seconds: f64) -> Nanos {
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}

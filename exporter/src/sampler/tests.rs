@@ -1,0 +1,135 @@
+use super::*;
+use crate::chains::Chains;
+use crate::clock::WallClock;
+use crate::config::Config;
+use crate::kernel_names::NameSource;
+use crate::pipeline::Details;
+use crate::throttling::Throttled;
+use gpucause_abi::ProcId;
+use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
+use gpucause_engine::settings::Settings;
+use gpucause_probes::host_functions::FunctionName;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// A host without processes.
+#[derive(Debug, Default)]
+struct Idle {
+    now: Nanos,
+}
+
+impl AccountSource for Idle {
+    type Error = ReadError;
+
+    fn snapshot(&mut self) -> Result<Snapshot, ReadError> {
+        assert!(self.now > Nanos(0), "a bug");
+        Ok(Snapshot { taken_at: self.now, ..Snapshot::default() })
+    }
+
+    fn remove(&mut self, _: &HashSet<ProcId>) -> Result<(), ReadError> {
+        Ok(())
+    }
+
+    fn time_kernel(&mut self, _: ProcId, _: u64) -> Result<bool, ReadError> {
+        Ok(false)
+    }
+
+    fn details(&mut self, _: &[ProcessSnapshot]) -> Details {
+        Details::new()
+    }
+
+    fn throttled(&mut self, _: &[ProcessSnapshot]) -> HashMap<ProcId, Throttled> {
+        HashMap::new()
+    }
+
+    fn clock(&mut self, _: Nanos) -> WallClock {
+        WallClock::with_origin(Duration::ZERO)
+    }
+}
+
+impl NameSource for Idle {
+    fn handle_name(&mut self, _: ProcId, _: u64) -> Option<HandleName> {
+        None
+    }
+
+    fn function_names(&mut self, _: &ProcessSnapshot, _: &[u64]) -> BTreeMap<u64, FunctionName> {
+        BTreeMap::new()
+    }
+}
+
+fn pipeline() -> Pipeline<Idle> {
+    let chains = Arc::new(Chains::new(Settings::default()));
+    Pipeline::new(Idle::default(), chains, Nanos(0))
+}
+
+fn at(milliseconds: u64) -> Nanos {
+    Nanos(milliseconds * MILLISECOND)
+}
+
+impl Pipeline<Idle> {
+    /// When the snapshot was taken that a page shows.
+    fn page_at(&mut self, now: Nanos) -> Nanos {
+        self.source.now = now;
+        self.page(now).unwrap().snapshot.taken_at
+    }
+}
+
+#[test]
+fn pages_within_100_ms_share_a_sample_and_a_later_one_has_its_own() {
+    let mut pipeline = pipeline();
+    assert_eq!(pipeline.page_at(at(1_000)), at(1_000));
+    assert_eq!(pipeline.page_at(at(1_040)), at(1_000));
+    assert_eq!(pipeline.page_at(at(1_099)), at(1_000));
+    assert_eq!(pipeline.page_at(at(1_100)), at(1_100));
+}
+
+#[test]
+fn whoever_compares_observations_has_a_new_one_which_pages_share() {
+    let mut pipeline = pipeline();
+    assert_eq!(pipeline.page_at(at(1_000)), at(1_000));
+    pipeline.source.now = at(1_010);
+    let observation = pipeline.observe(at(1_010)).unwrap();
+    assert_eq!(observation.snapshot.taken_at, at(1_010));
+    assert!(Arc::ptr_eq(&observation, &pipeline.page(at(1_020)).unwrap()));
+}
+
+#[test]
+fn a_page_after_a_reload_does_not_share_a_sample_from_before() {
+    let mut pipeline = pipeline();
+    assert_eq!(pipeline.page_at(at(1_000)), at(1_000));
+    pipeline.configure(&Config::default());
+    assert_eq!(pipeline.page_at(at(1_001)), at(1_001));
+}
+
+#[test]
+fn a_sample_that_panics_is_an_error_and_the_next_one_is_taken() {
+    let sampler = Sampler::start(pipeline()).unwrap();
+    let failed = sampler.page(at(0));
+    assert!(matches!(failed, Err(SampleError::Panicked)), "{failed:?}");
+    let taken = sampler.ask(|pipeline| Ok(pipeline.page_at(at(1_000))));
+    assert_eq!(taken.unwrap(), at(1_000));
+}
+
+#[test]
+fn a_sample_that_no_page_can_share_any_more_takes_no_memory() {
+    let sampler = Sampler::start(pipeline()).unwrap();
+    sampler.tell(|pipeline| pipeline.source.now = at(1_000));
+    let sample = Arc::downgrade(&sampler.page(at(1_000)).unwrap());
+    let begin = Instant::now();
+    while sample.strong_count() > 0 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it is still kept");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn whoever_tells_the_sampler_something_does_not_wait_for_a_sample_under_way() {
+    let sampler = Sampler::start(pipeline()).unwrap();
+    let (end, ended) = channel::<()>();
+    sampler.tell(move |_| _ = ended.recv());
+    sampler.tell(|pipeline| pipeline.source.now = at(1_000));
+    drop(end);
+    assert_eq!(sampler.page(at(1_000)).unwrap().snapshot.taken_at, at(1_000));
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Switch-ins that the kernel did not report, as of threads that follow one whose switches are hidden. */
+#pragma once
+
+#include "switch_in.h"
+
+static __always_inline __u64 run_delay_of(struct task_struct *task)
+{
+	return bpf_core_field_exists(task->sched_info.run_delay) ? task->sched_info.run_delay : 0;
+}
+
+/* Whether the account was open when the interval began; a new dispatcher's opens later. */
+static __always_inline bool is_in_account(const struct thread *thread, __u64 since)
+{
+	return thread->account_since_ns && thread->account_since_ns <= since;
+}
+
+/* As `charge` of sched.bpf.c, which may interrupt this, for a part of the interval that began at `since`. */
+static __noinline void charge_unseen(struct thread *thread, __u32 reason, __u64 since, __u64 ns)
+{
+	if (!ns || reason >= REASONS)
+		return;
+	__sync_fetch_and_add(&thread->offcpu_ns[reason], ns);
+	__sync_fetch_and_add(&thread->offcpu_total_ns, ns);
+	if (is_in_account(thread, since))
+		account_add(thread, thread->phase, STATE_OFF(reason), ns);
+	hist_add(thread->proc_id, HIST_OFFCPU, thread->role, reason, ns);
+}
+
+/* Records a wait for a CPU after a wakeup without a culprit: who had that CPU is unknown. */
+static __noinline void blame_unknown(struct thread *thread, __u32 pid, __u64 since, __u64 ns)
+{
+	struct other_task nobody = {};
+
+	set_nobody(&nobody, NAME_OTHER);
+	blame_add(VICTIM(thread->proc_id, pid), WAIT(REASON_RUNQUEUE, thread->phase), &nobody, ns, 0);
+	if (is_recording())
+		record_offcpu(VICTIM(thread->proc_id, pid), WAIT(REASON_RUNQUEUE, thread->phase), &nobody, since, ns);
+}
+
+/* The thread is on a CPU, left one at `since` and its switch-in was not reported. All charged parts lie within the
+ * interval; the unknown rest is running time. */
+static __noinline void recover_missed_switch_in(struct thread *thread, struct task_struct *task, __u64 now)
+{
+	__u64 since = *(volatile __u64 *)&thread->off_since_ns;
+	__u32 reason = thread->off_reason, pid = task->pid;
+	__u64 woken = reason == REASON_PREEMPTED ? since : blocked_until(since, thread->woken_ns, now);
+	__u64 queued = queued_for(woken, now, thread->run_delay_ns, run_delay_of(task));
+
+	/* Unless the switch that reports it interrupted this. */
+	if (!since || __sync_val_compare_and_swap(&thread->off_since_ns, since, 0) != since)
+		return;
+	count_self(SELF_MISSED_ARRIVAL);
+	thread->on_since_ns = woken + queued;
+	if (reason == REASON_PREEMPTED) {
+		charge_unseen(thread, reason, since, queued);
+		if (thread->role != ROLE_HELPER)
+			settle_preemption(thread, pid, woken + queued, queued);
+	} else {
+		charge_unseen(thread, reason, since, woken - since);
+		if (woken > since && thread->role != ROLE_HELPER)
+			blame_waker(thread, pid, reason, since, woken);
+		if (is_idle(reason))
+			thread->busy_since_ns = woken;
+		charge_unseen(thread, REASON_RUNQUEUE, since, queued);
+		if (queued && thread->role != ROLE_HELPER)
+			blame_unknown(thread, pid, woken, queued);
+	}
+	if (queued)
+		hist_add(thread->proc_id, HIST_RUNQUEUE, thread->role, 0, queued);
+	if (thread->slot)
+		free_slot(thread, pid);
+	if (is_in_account(thread, since))
+		account_add(thread, thread->phase, STATE_RUNNING, -(woken + queued));
+	__sync_fetch_and_add(&thread->intervals, 1);
+}
