@@ -46,7 +46,10 @@ fn complaints(outcome: &Outcome, expected: &[Expected]) -> Vec<String> {
     for chain in before.iter().flat_map(|look| &look.chains) {
         complaints.push(format!("{} before anything was injected", chain.cause));
     }
-    let last = since.last().unwrap();
+    let Some(last) = since.last() else {
+        complaints.push("nothing was evaluated after the injection".into());
+        return complaints;
+    };
     if let Some(worst) = last.chains.first()
         && !expected.iter().any(|own| own.is(worst))
     {

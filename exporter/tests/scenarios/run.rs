@@ -26,13 +26,13 @@ pub(crate) struct Plan {
     /// What else goes wrong at the same time.
     pub(crate) and: &'static [&'static str],
     pub(crate) strength: f64,
-    /// Healthy time before the injection, in seconds: five looks, after which the program counts as warm.
+    /// Healthy time before the injection, in seconds: five evaluations, after which the program counts as warm.
     pub(crate) baseline: f64,
     /// Time from then on, in seconds.
     pub(crate) seconds: f64,
     /// Whether a process that has nothing to do with it keeps the other CPU busy.
     pub(crate) beside_noise: bool,
-    /// Between two looks.
+    /// Between two evaluations. Half of the daemon's, as every round waits for several.
     pub(crate) look_every: Duration,
     pub(crate) settings: Settings,
 }
@@ -43,10 +43,10 @@ impl Plan {
             name,
             and: &[],
             strength: 0.4,
-            baseline: 7.5,
-            seconds: 8.0,
+            baseline: 4.0,
+            seconds: 5.5,
             beside_noise: false,
-            look_every: LOOK_EVERY,
+            look_every: LOOK_EVERY / 2,
             settings: Settings::default(),
         }
     }
