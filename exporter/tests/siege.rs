@@ -39,17 +39,17 @@ const MALFORMED: usize = 10_000 / ROUNDS + 1;
 /// Memory that may stay, in bytes: what the allocator rounds up.
 const LEFT: u64 = 8 << 20;
 
-/// Memory of this process, in bytes.
-fn resident() -> u64 {
+/// Memory that this process allocated and uses, in bytes.
+fn allocated() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
 }
 
 /// For how long a thread was kept from running by others, by its folder below `/proc`.
 fn kept_waiting(task: &Path) -> Duration {
-    let told = std::fs::read_to_string(task.join("schedstat")).unwrap();
-    Duration::from_nanos(told.split(' ').nth(1).unwrap().parse().unwrap())
+    let times = std::fs::read_to_string(task.join("schedstat")).unwrap();
+    Duration::from_nanos(times.split(' ').nth(1).unwrap().parse().unwrap())
 }
 
 /// For how long the server and this thread were: a host that is busy otherwise is none of the clients' doing.
@@ -132,13 +132,13 @@ fn scrapes_are_answered_within_a_second_under_siege_and_memory_comes_back() {
             drop((silent, slow, greedy));
             longest
         });
-        println!("round {round}: the longest scrape took {longest:?}, {} KiB", resident() >> 10);
+        println!("round {round}: the longest scrape took {longest:?}, {} KiB", allocated() >> 10);
         if round == 0 {
-            level = until("calm", || (scrapes(address) < PAGE * 20).then(resident));
+            level = until("calm", || (scrapes(address) < PAGE * 20).then(allocated));
         }
     }
     until("memory to come back", || {
         scrapes(address);
-        (resident() <= level + LEFT).then_some(())
+        (allocated() <= level + LEFT).then_some(())
     });
 }
