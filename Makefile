@@ -1,15 +1,17 @@
 # make build  the exporter, as target/release/gpucause
 # make run    start the exporter on this host, with a stand-in workload that a log shipper disturbs where no CUDA process runs
+# make test-quick  formatting, words, lints, and the tests that need neither root nor a quiet host: two minutes where all else is built
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
 # make scenarios  every cause, injected for real, must be found, twenty times each: takes over an hour
 # make healthy  ten minutes of programs with which nothing is wrong: nothing may be found
 # make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
-# make cases  the worked cases of investigations/cases, recorded anew where nothing else runs: CASES=lock for one; three minutes
+# make cases  the worked cases of investigations/cases, recorded again where nothing else runs: CASES=lock for one; three minutes
 # make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
 # make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
 # make dashboards-picture  the dashboards as pictures of real data, below target/dashboards; fails when a query has no answer
+# make deny   licences, sources and versions of all dependencies, by cargo-deny; make advisories: known faults of them, by its database
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon, a page and an evaluation of causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
 
@@ -23,11 +25,12 @@ CASES ?=
 SCENARIO ?= cpu-contention
 DEMO_STACK_ARGS ?=
 CARGO_DEB_VERSION := 3.8.0
-CARGO_DEB_ROOT := $(abspath $(TARGET_DIR))/tools
-SHIPPED := $(TARGET_DIR)/release/shipped
+CARGO_DENY_VERSION := 0.20.2
+CARGO_TOOLS := $(abspath $(TARGET_DIR))/tools
+DIST := $(TARGET_DIR)/dist
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb stand-ins debug-stand-ins tools alert-tools test-tools
+.PHONY: help run test test-quick test-unit deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny stand-ins debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -39,23 +42,42 @@ stand-ins: tools
 	$(CARGO) build --release $(STAND_INS)
 	$(TARGET_DIR)/release/gpucause-workload lay-out $(TARGET_DIR)/release/stand-ins
 
-deb: build stand-ins cargo-deb
-	rm -rf $(SHIPPED)
-	.ci/stage-package $(TARGET_DIR)/release/gpucause $(SHIPPED)
-	PATH="$(CARGO_DEB_ROOT)/bin:$$PATH" $(CARGO) deb -p gpucause --no-build
+# By a profile of its own, which takes longer to build. cargo-deb looks for target/release there, too.
+deb: tools cargo-deb
+	$(CARGO) build --profile dist -p gpucause
+	$(CARGO) build --profile dist $(STAND_INS)
+	$(DIST)/gpucause-workload lay-out $(DIST)/stand-ins
+	rm -rf $(DIST)/shipped
+	.ci/stage-package $(DIST)/gpucause $(DIST)/shipped
+	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CARGO) deb -p gpucause --profile dist --no-build
 
 # Of a version of its own, in the target folder, so that nothing of the user's is replaced.
 cargo-deb: tools
 	@.ci/install dpkg-shlibdeps:dpkg-dev
-	@"$(CARGO_DEB_ROOT)/bin/cargo-deb" --version 2>/dev/null | grep -qxF "cargo-deb $(CARGO_DEB_VERSION)" || \
+	@"$(CARGO_TOOLS)/bin/cargo-deb" --version 2>/dev/null | grep -qxF "cargo-deb $(CARGO_DEB_VERSION)" || \
 	    $(CARGO) install cargo-deb --version $(CARGO_DEB_VERSION) --locked --no-default-features --features static-lzma \
-	        --root "$(CARGO_DEB_ROOT)" --target-dir "$(CARGO_DEB_ROOT)/build"
+	        --root "$(CARGO_TOOLS)" --target-dir "$(CARGO_TOOLS)/build"
+
+cargo-deny: tools
+	@"$(CARGO_TOOLS)/bin/cargo-deny" --version 2>/dev/null | grep -qxF "cargo-deny $(CARGO_DENY_VERSION)" || \
+	    $(CARGO) install cargo-deny --version $(CARGO_DENY_VERSION) --locked --root "$(CARGO_TOOLS)" --target-dir "$(CARGO_TOOLS)/build"
+
+deny: cargo-deny
+	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CARGO) deny --workspace check bans licenses sources
+
+# Clones the database of https://github.com/rustsec/advisory-db, so it takes a network that reaches it.
+advisories: cargo-deny
+	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CARGO) deny --workspace check advisories
 
 run: build stand-ins
 	$(SUDO) $(TARGET_DIR)/release/gpucause demo $(RUN_ARGS)
 
 test: test-tools
 	.ci/test
+
+test-quick: tools
+	@.ci/install clang-format:clang-format jq:jq python3:python3 pip3:python3-pip
+	.ci/test-quick
 
 # GUESTS="bookworm trixie trixie-backports" for emulated machines with those kernels.
 test-unit: deb
@@ -94,7 +116,7 @@ fuzz: tools
 debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)
 
-# All with the same choice of packages and features, or each would build the dependencies anew.
+# All with the same choice of packages and features, or each would build the dependencies again.
 bench: stand-ins
 	$(SUDO) $(CARGO) bench --workspace --features gpucause-probes/bench --bench cost
 	$(SUDO) $(CARGO) bench --workspace --features gpucause-probes/bench --bench daemon

@@ -143,23 +143,6 @@ fn a_library_that_was_mapped_before_the_start_is_found_by_the_first_scan() {
 }
 
 #[test]
-fn a_library_that_is_mapped_later_is_found_by_its_event() {
-    let _alone = alone();
-    let directory = tempfile::tempdir().unwrap();
-    let path = library(directory.path(), "libcudart.so.12");
-    let discovery = Discovery::with(Some(MmapEvents::open().unwrap()));
-    beside(discovery, |updates| {
-        let (libraries, status) = updates.recv_timeout(DEADLINE).unwrap();
-        assert!(libraries.iter().all(|library| library.path != path));
-        assert!(status.watching);
-        let mapper = Mapper::start(&path);
-        let found = until_found(updates, &path);
-        assert!(found.gap.is_some_and(|gap| gap.0 < DEADLINE.as_nanos() as u64), "{found:?}");
-        drop(mapper);
-    });
-}
-
-#[test]
 fn without_events_a_library_is_found_by_a_later_scan() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
@@ -171,23 +154,45 @@ fn without_events_a_library_is_found_by_a_later_scan() {
     });
 }
 
-#[test]
-fn what_this_process_maps_is_left_alone() {
-    let _alone = alone();
-    let directory = tempfile::tempdir().unwrap();
-    let path = library(directory.path(), "libcuda.so.1");
-    let file = File::open(&path).unwrap();
-    let mut discovery = Discovery::with(Some(MmapEvents::open().unwrap()));
-    let access = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-    let length = NonZero::new(4096).unwrap();
-    // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-    let base = unsafe { mmap(None, length, access, MapFlags::MAP_PRIVATE, &file, 0) }.unwrap();
-    let mut registry = Registry::new(Limits::default());
-    discovery.scan(&mut registry, &mut Fake);
-    discovery.follow(&mut registry, &mut Fake);
-    let mapped = executable_mappings(discovery.own).unwrap();
-    // SAFETY: the mapping was made above and nothing refers to it.
-    unsafe { munmap(base, 4096) }.unwrap();
-    assert!(mapped.iter().any(|mapping| mapping.path == path));
-    assert!(registry.libraries().all(|library| library.path != path));
+/// Events of the whole host take root.
+mod as_root {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_mapped_later_is_found_by_its_event() {
+        let _alone = alone();
+        let directory = tempfile::tempdir().unwrap();
+        let path = library(directory.path(), "libcudart.so.12");
+        let discovery = Discovery::with(Some(MmapEvents::open().unwrap()));
+        beside(discovery, |updates| {
+            let (libraries, status) = updates.recv_timeout(DEADLINE).unwrap();
+            assert!(libraries.iter().all(|library| library.path != path));
+            assert!(status.watching);
+            let mapper = Mapper::start(&path);
+            let found = until_found(updates, &path);
+            assert!(found.gap.is_some_and(|gap| gap.0 < DEADLINE.as_nanos() as u64), "{found:?}");
+            drop(mapper);
+        });
+    }
+
+    #[test]
+    fn what_this_process_maps_is_left_alone() {
+        let _alone = alone();
+        let directory = tempfile::tempdir().unwrap();
+        let path = library(directory.path(), "libcuda.so.1");
+        let file = File::open(&path).unwrap();
+        let mut discovery = Discovery::with(Some(MmapEvents::open().unwrap()));
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+        let length = NonZero::new(4096).unwrap();
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe { mmap(None, length, access, MapFlags::MAP_PRIVATE, &file, 0) }.unwrap();
+        let mut registry = Registry::new(Limits::default());
+        discovery.scan(&mut registry, &mut Fake);
+        discovery.follow(&mut registry, &mut Fake);
+        let mapped = executable_mappings(discovery.own).unwrap();
+        // SAFETY: the mapping was made above and nothing refers to it.
+        unsafe { munmap(base, 4096) }.unwrap();
+        assert!(mapped.iter().any(|mapping| mapping.path == path));
+        assert!(registry.libraries().all(|library| library.path != path));
+    }
 }

@@ -86,32 +86,41 @@ fn a_process_that_ended_has_no_mappings() {
     assert!(matches!(open_mapped(nobody, &mapping), Err(MappedError::Gone { .. })));
 }
 
-#[test]
-fn a_mapping_is_opened_after_deletion_and_after_its_range_changed() {
-    let own = Tgid(std::process::id());
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(&[0x90; 8192]).unwrap();
-    let name = file.path().to_path_buf();
-    let length = NonZero::new(8192).unwrap();
-    let flags = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-    // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-    let base =
-        unsafe { mmap(None, length, flags, MapFlags::MAP_PRIVATE, file.as_file(), 0) }.unwrap();
-    let find = || {
-        executable_mappings(own).unwrap().into_iter().find(|mapping| mapping.path == name).unwrap()
-    };
-    let whole = find();
-    let inode = file.as_file().metadata().unwrap().ino();
-    assert_eq!((whole.inode, whole.deleted), (inode, false));
-    file.close().unwrap();
-    assert!(find().deleted);
-    // SAFETY: one page behind the base is still inside the mapping.
-    let second = unsafe { base.byte_add(4096) };
-    // SAFETY: the second page belongs to the mapping above, which nothing refers to.
-    unsafe { munmap(second, 4096) }.unwrap();
-    let opened = open_mapped(own, &whole).unwrap();
-    assert_eq!(opened.metadata().unwrap().ino(), inode);
-    // SAFETY: the first page is what is left of the mapping, which nothing refers to.
-    unsafe { munmap(base, 4096) }.unwrap();
-    assert!(matches!(open_mapped(own, &whole), Err(MappedError::Gone { .. })));
+/// `/proc/PID/map_files` takes root.
+mod as_root {
+    use super::*;
+
+    #[test]
+    fn a_mapping_is_opened_after_deletion_and_after_its_range_changed() {
+        let own = Tgid(std::process::id());
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&[0x90; 8192]).unwrap();
+        let name = file.path().to_path_buf();
+        let length = NonZero::new(8192).unwrap();
+        let flags = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let base =
+            unsafe { mmap(None, length, flags, MapFlags::MAP_PRIVATE, file.as_file(), 0) }.unwrap();
+        let find = || {
+            executable_mappings(own)
+                .unwrap()
+                .into_iter()
+                .find(|mapping| mapping.path == name)
+                .unwrap()
+        };
+        let whole = find();
+        let inode = file.as_file().metadata().unwrap().ino();
+        assert_eq!((whole.inode, whole.deleted), (inode, false));
+        file.close().unwrap();
+        assert!(find().deleted);
+        // SAFETY: one page behind the base is still inside the mapping.
+        let second = unsafe { base.byte_add(4096) };
+        // SAFETY: the second page belongs to the mapping above, which nothing refers to.
+        unsafe { munmap(second, 4096) }.unwrap();
+        let opened = open_mapped(own, &whole).unwrap();
+        assert_eq!(opened.metadata().unwrap().ino(), inode);
+        // SAFETY: the first page is what is left of the mapping, which nothing refers to.
+        unsafe { munmap(base, 4096) }.unwrap();
+        assert!(matches!(open_mapped(own, &whole), Err(MappedError::Gone { .. })));
+    }
 }
