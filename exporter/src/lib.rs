@@ -1,9 +1,10 @@
-//! gpucause: tells why a GPU is not being fed.
+//! gpucause: finds out why a GPU is not being fed.
 //!
 //! A [`sampler`] copies the kernel's accounts into an [`observation`], [`collector`]s turn it into [`family`] values, an
 //! [`exposition`] encoder writes them, and the [`server`] hands them out.
 
 pub mod budget;
+pub mod cardinality_limit;
 pub mod chains;
 pub mod check;
 pub mod cli;
@@ -21,7 +22,6 @@ pub mod export;
 pub mod exposition;
 pub mod family;
 pub mod flight_recorder;
-pub mod folding;
 pub mod foreign;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

@@ -99,7 +99,7 @@ fn main() -> ExitCode {
             result
         }
         Command::Top(args) => {
-            if !args.show().is_live() {
+            if !args.view_options().is_live() {
                 logging::init(TOOL_LOG);
             }
             let result = top::run(&args);
