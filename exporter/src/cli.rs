@@ -1,7 +1,12 @@
-//! The command line.
+//! The command line, and the commands that only call `gpucause_investigations`.
 
+pub mod explain;
+pub mod export;
 mod flight;
 mod investigate;
+pub mod mcp;
+pub mod merge_traces;
+pub mod query;
 mod recordings;
 mod top;
 
