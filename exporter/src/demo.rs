@@ -1,5 +1,5 @@
-//! `gpucause demo`: the exporter together with the view of `gpucause top`. Where no CUDA process runs, it starts a stand-in workload: its
-//! GPU libraries are simulated; its processes, their competition for a CPU, the probes and every number are real.
+//! `gpucause demo`: the exporter together with the view of `gpucause top`. Where no CUDA process runs, it starts a stand-in
+//! workload: its GPU libraries are simulated; its processes, their competition for a CPU, the probes and every number are real.
 
 pub mod scenario;
 mod stand_in;

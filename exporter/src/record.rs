@@ -47,8 +47,8 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         size_limit: Some(args.size_limit.0),
         overwrite: args.force,
     };
-    // A file that cannot be written is reported before anything is loaded into the kernel. It is created, and an old one removed, once
-    // recording works.
+    // A file that cannot be written is reported before anything is loaded into the kernel. It is created, and an old one removed,
+    // once recording works.
     Writer::check(&args.db, args.force)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
