@@ -1,4 +1,4 @@
-//! The engine in the daemon: looks at the accounts from time to time, and tells what it found.
+//! The engine in the daemon: evaluates the accounts periodically, and logs new chains.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,12 +15,15 @@ use crate::pipeline::Details;
 use crate::process_details::place::Places;
 use crate::server::node_name;
 
-/// Between two looks. A chain needs two in a row that show all of it, so that it is told within three of them, 5 s; each costs
-/// a copy of the accounts.
-pub const LOOK_EVERY: Duration = Duration::from_millis(1500);
+/// Between two evaluations. A chain needs two consecutive ones that show all of it, so that it is reported within three of them,
+/// 5 s; each costs a snapshot of the accounts.
+pub const EVALUATE_EVERY: Duration = Duration::from_millis(1500);
 
 /// An observation as the engine reads it.
-pub(crate) fn moment(observation: &Observation, throttled_gpus: HashMap<String, f64>) -> Moment {
+pub(crate) fn engine_input(
+    observation: &Observation,
+    throttled_gpus: HashMap<String, f64>,
+) -> Moment {
     let mut snapshot = Arc::clone(&observation.snapshot);
     rank_by_launcher(&mut snapshot, &observation.details);
     let unix_seconds = observation.clock.unix_seconds(snapshot.taken_at);
@@ -31,8 +34,8 @@ pub(crate) fn moment(observation: &Observation, throttled_gpus: HashMap<String, 
     moment
 }
 
-/// Who joined its communicator before it was observed has the rank that its launcher gave it. Workers inherit that, and are no
-/// ranks: they take no part in collectives.
+/// A process that joined its communicator before it was observed has the rank that its launcher set. Workers inherit that without
+/// being ranks: they take no part in collectives.
 fn rank_by_launcher(snapshot: &mut Arc<Snapshot>, details: &Details) {
     let rank = |process: &ProcessSnapshot| {
         let unknown = process.rank.is_none() && !process.collectives.is_empty();
@@ -49,7 +52,7 @@ fn rank_by_launcher(snapshot: &mut Arc<Snapshot>, details: &Details) {
     }
 }
 
-/// What was found so far.
+/// The engine's results so far.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
     /// Chains, the worst first.
@@ -60,87 +63,84 @@ pub struct Findings {
     pub stalls: Vec<Stall>,
 }
 
-/// PIDs that are looked up at each look at most.
-const MOST_PLACES: usize = 64;
+/// PIDs that are located at each evaluation at most.
+const MAX_LOCATED: usize = 64;
 
-/// The engine, shared between looks and scrapes.
+/// The engine, shared between evaluations and scrapes.
 #[derive(Debug)]
 pub(crate) struct Chains {
     engine: Mutex<Engine>,
     /// Where processes of this host run; `None` where the accounts are of another.
     places: Option<Places>,
-    /// PIDs of the processes that were evaluated last; `None` before.
+    /// PIDs of the processes of the last evaluation; `None` before the first.
     evaluated: Mutex<Option<Vec<u32>>>,
 }
 
 impl Chains {
     /// Of accounts that need not be of this host.
     pub(crate) fn new(settings: Settings) -> Self {
-        Self {
-            engine: Mutex::new(Engine::new(settings)),
-            places: None,
-            evaluated: Mutex::default(),
-        }
+        let engine = Mutex::new(Engine::new(settings));
+        Self { engine, places: None, evaluated: Mutex::default() }
     }
 
     /// Of this host.
     pub(crate) fn of_this_host(settings: Settings) -> Self {
-        let engine = Engine::new(settings).on_host(&node_name());
-        Self {
-            engine: Mutex::new(engine),
-            places: Some(Places::default()),
-            evaluated: Mutex::default(),
-        }
+        let engine = Mutex::new(Engine::new(settings).on_host(&node_name()));
+        Self { engine, places: Some(Places::default()), evaluated: Mutex::default() }
     }
 
-    /// Goes by other settings from now on; what was found stays.
+    /// Applies other settings from now on; chains stay.
     pub(crate) fn set_settings(&self, settings: Settings) {
         self.engine().set_settings(settings);
     }
 
-    /// Looks at the accounts; tells chains that are new in the log.
-    pub(crate) fn look(&self, moment: Moment) {
+    /// Evaluates the accounts; logs new chains.
+    pub(crate) fn evaluate(&self, moment: Moment) {
         let known = self.ids();
         let pids = moment.snapshot.processes.iter().map(|process| process.tgid.0).collect();
         self.engine().look(moment);
-        *self.evaluated.lock().unwrap_or_else(PoisonError::into_inner) = Some(pids);
-        self.place();
-        // Told when the engine is free again: a log that nobody reads must not hold up scrapes.
+        self.set_evaluated(pids);
+        self.locate();
+        // Without the engine's lock: a log that nobody reads must not hold up scrapes.
         for chain in self.chains().iter().filter(|chain| !known.contains(&chain.id)) {
             log(chain);
         }
     }
 
-    /// There is nothing to look at.
+    /// No process is observed.
     pub(crate) fn end(&self) {
         self.engine().end();
-        *self.evaluated.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+        self.set_evaluated(Vec::new());
+    }
+
+    fn set_evaluated(&self, pids: Vec<u32>) {
+        *self.evaluated.lock().unwrap_or_else(PoisonError::into_inner) = Some(pids);
     }
 
     fn ids(&self) -> HashSet<String> {
         self.engine().chains().iter().map(|chain| chain.id.clone()).collect()
     }
 
-    /// Finds out where those run that ongoing chains name. The engine is free meanwhile.
-    fn place(&self) {
+    /// Finds out where the processes of ongoing chains run, without the engine's lock.
+    fn locate(&self) {
         let Some(places) = &self.places else { return };
-        let mut wanted: HashMap<u32, Option<String>> = HashMap::new();
+        let mut pids: HashMap<u32, Option<String>> = HashMap::new();
         for chain in self.engine().chains().iter().filter(|chain| chain.ongoing == Some(true)) {
-            if wanted.len() >= MOST_PLACES {
+            if pids.len() >= MAX_LOCATED {
                 break;
             }
             if let Some(culprit) = &chain.culprit {
-                wanted.insert(culprit.pid, Some(culprit.comm.clone()));
+                pids.insert(culprit.pid, Some(culprit.comm.clone()));
             }
             // A thread of the victim's own process has a name of its own.
-            wanted.insert(chain.victim.pid, None);
+            pids.insert(chain.victim.pid, None);
         }
-        if wanted.is_empty() {
+        if pids.is_empty() {
             return;
         }
         let place =
             |(pid, comm): (u32, Option<String>)| Some((pid, places.of(pid, comm.as_deref())?));
-        let found = wanted.into_iter().filter_map(place).collect();
+        let found = pids.into_iter().filter_map(place).collect();
         self.engine().place(&places.online_cpus(), &found);
     }
 
@@ -149,7 +149,7 @@ impl Chains {
         self.engine().chains().into_iter().cloned().collect()
     }
 
-    /// PIDs of the processes that were evaluated last.
+    /// PIDs of the processes of the last evaluation.
     pub(crate) fn evaluated(&self) -> Option<Vec<u32>> {
         self.evaluated.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -163,8 +163,8 @@ impl Chains {
         }
     }
 
-    /// Tells of these processes under [`FOLDED`](gpucause_engine::FOLDED) from now on.
-    pub(crate) fn fold(&self, processes: &HashSet<ProcId>) {
+    /// Adds the chains of these processes to those of `other` from now on.
+    pub(crate) fn aggregate(&self, processes: &HashSet<ProcId>) {
         self.engine().fold(processes);
     }
 
@@ -173,7 +173,7 @@ impl Chains {
     }
 }
 
-/// Tells a chain in the log, with whom to act on and how.
+/// Logs a chain with its culprit and fix.
 fn log(chain: &Chain) {
     let culprit = chain.culprit.as_ref();
     tracing::warn!(
@@ -223,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn a_communicator_that_was_seen_tells_the_rank_better_than_the_launcher() {
+    fn the_rank_of_an_observed_communicator_wins_over_the_launchers() {
         let mut rank = process(1);
         (rank.collectives, rank.rank) = (vec![(OpId(0), 8)], Some((1, 2)));
         assert_eq!(ranks(["2", "4"], &[rank]), [Some((1, 2))]);
     }
 
     #[test]
-    fn a_launcher_that_tells_no_rank_or_an_impossible_one_gives_none() {
+    fn a_launcher_that_sets_no_rank_or_an_impossible_one_gives_none() {
         let mut rank = process(1);
         rank.collectives = vec![(OpId(0), 8)];
         for launched_as in [["", ""], ["1", ""], ["", "4"], ["4", "4"]] {

@@ -1,7 +1,12 @@
-//! The command line.
+//! The command line, and the commands that only call `gpucause_investigations`.
 
-mod asking;
+pub mod explain;
+pub mod export;
 mod flight;
+mod investigate;
+pub mod mcp;
+pub mod merge_traces;
+pub mod query;
 mod recordings;
 mod top;
 
@@ -28,33 +33,33 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use asking::EXPLAIN_STATUS;
-pub use asking::{ExplainArgs, McpArgs};
 pub use flight::FlightArgs;
+use investigate::EXPLAIN_STATUS;
+pub use investigate::{ExplainArgs, McpArgs};
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
     Speed,
 };
 pub use top::TopArgs;
 
-/// How a running exporter is told what to do, and how it tells why it ended.
+/// Signals, files and exit status of the exporter.
 const SIGNALS_AND_STATUS: &str = "\
 Signals:
-  SIGTERM, SIGINT  End, and leave no probe behind
-  SIGHUP           Take the configuration file again
-  SIGUSR1          Detach all probes at once; the next one attaches them again
-  SIGUSR2          Write a trace file of what the flight recorder keeps
+  SIGTERM, SIGINT  Detach all probes and exit
+  SIGHUP           Reload the configuration file
+  SIGUSR1          Detach all probes at once; the next SIGUSR1 attaches them again
+  SIGUSR2          Write the flight recorder's events to a trace file
 
 Files:
   /run/gpucause/PORT.token
-      Made at start and removed at the end, in the directory of RUNTIME_DIRECTORY where that is set: what programs of this
-      host show to read causal chains (Authorization: Bearer TOKEN). explain, query, export, check and mcp read it.
+      Created at start and removed at the end, in the directory RUNTIME_DIRECTORY where that is set: the token with which
+      programs of this host read causal chains (Authorization: Bearer TOKEN). explain, query, export, check and mcp read it.
 
 Exit status:
-  0   A signal ended it, or --config.check found nothing wrong
-  1   Something failed while it ran
-  64  The command line is wrong
-  78  The configuration is wrong";
+  0   Ended by a signal, or --config.check found the configuration valid
+  1   Runtime error
+  64  Invalid command line
+  78  Invalid configuration";
 
 /// What the user typed.
 #[derive(Debug, Parser)]
@@ -68,31 +73,31 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Observe CUDA processes on this host and serve what is found to Prometheus
+    /// Observe CUDA processes on this host and serve metrics to Prometheus
     #[command(after_long_help = SIGNALS_AND_STATUS)]
     Exporter(ExporterArgs),
-    /// Tell whether the exporter can run on this host, and what to do where it cannot
+    /// Check whether the exporter can run on this host, and show how to fix what is missing
     Check(CheckArgs),
-    /// Tell why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and what to try
+    /// Explain why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and a fix
     #[command(after_long_help = EXPLAIN_STATUS)]
     Explain(ExplainArgs),
-    /// Record single events of the CUDA processes here, with their accounts, in a file
+    /// Record single events and accounts of the CUDA processes on this host to a trace file
     Record(RecordArgs),
-    /// Put several trace files, of one node or many, into one
+    /// Merge several trace files, of one node or many, into one
     Merge(MergeArgs),
-    /// Run SQL on a trace file, which it cannot change
+    /// Run read-only SQL on a trace file
     Query(QueryArgs),
     /// Write a trace file in a format that other programs read: Perfetto, HdrHistogram or OpenTelemetry
     Export(ExportArgs),
-    /// Serve and show live what is observed; without a CUDA process here, of a stand-in workload under real CPU contention
+    /// Run the exporter and top together; without a CUDA process here, on a stand-in workload under real CPU contention
     Demo(DemoArgs),
-    /// Show live what each CUDA process does to feed its GPU, and who keeps it from that
+    /// Show live what each CUDA process does to feed its GPU, and who delays it
     Top(TopArgs),
-    /// Serve what a recording holds as the node did, so that rules, alerts and dashboards can be tried on it
+    /// Serve a recording as the node served it, so that rules, alerts and dashboards can be tried on it
     Replay(ReplayArgs),
     /// Answer assistants over the Model Context Protocol: why a GPU was not fed, from nodes that run the exporter
     Mcp(McpArgs),
-    /// Print the script that makes a shell complete command lines
+    /// Print a shell completion script
     #[command(hide = true)]
     Completions {
         /// The shell
@@ -125,7 +130,7 @@ pub struct CheckArgs {
 /// Flags of `gpucause demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
-    /// What the stand-in workload suffers from; each chain is printed as it forms [default: incident, where no CUDA process runs]
+    /// The fault of the stand-in workload; each chain is printed as it forms [default: incident, where no CUDA process runs]
     #[arg(value_enum)]
     pub scenario: Option<Scenario>,
     /// List the scenarios and end
@@ -137,13 +142,13 @@ pub struct DemoArgs {
     /// Flags of the log.
     #[command(flatten)]
     pub log: logging::LogArgs,
-    /// Start the stand-in workload although CUDA processes run here
+    /// Start the stand-in workload even if CUDA processes run here
     #[arg(long)]
     pub stand_in: bool,
     /// Folder of the stand-in libraries and gpucause-workload [default: that of this program]
     #[arg(long, value_name = "DIR")]
     pub stand_in_dir: Option<PathBuf>,
-    /// End after this time, such as 30s, rather than on Ctrl-C or when the scenario is told
+    /// End after this time, such as 30s, rather than on Ctrl-C or when the scenario is over
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub duration: Option<Duration>,
 }
@@ -160,7 +165,7 @@ pub struct ExporterArgs {
     /// Flags of the probes.
     #[command(flatten)]
     pub probe: ProbeArgs,
-    /// Flags of what is told of the GPUs themselves.
+    /// Flags of the metrics of the GPUs themselves.
     #[command(flatten)]
     pub gpus: GpuArgs,
     /// Flags of the flight recorder.
@@ -180,7 +185,7 @@ pub struct ExporterArgs {
     pub lifecycle: bool,
 }
 
-/// Flags of what is told of the GPUs themselves.
+/// Flags of the metrics of the GPUs themselves.
 #[derive(Debug, Clone, Args)]
 pub struct GpuArgs {
     /// Add the metrics of the dcgm-exporter at this address, such as http://localhost:9401/metrics
@@ -189,29 +194,29 @@ pub struct GpuArgs {
     /// File of the authorities that dcgm-exporter's certificate may come from, in PEM [default: those that this host trusts]
     #[arg(long = "dcgm.ca-file", value_name = "PATH", requires = "dcgm_url")]
     pub dcgm_ca_file: Option<PathBuf>,
-    /// Fetch them so often; they go when they are three times as old
+    /// Fetch them this often; they are dropped when they are three times as old
     #[arg(long = "dcgm.interval", value_name = "DURATION", default_value = "10s", value_parser = dcgm_interval)]
     pub dcgm_interval: Duration,
-    /// Load no libnvidia-ml: add no metrics of the GPUs themselves, nor which process uses which
+    /// Do not load libnvidia-ml: add no metrics of the GPUs themselves, nor which process uses which
     #[arg(long = "nvml.off")]
     pub nvml_off: bool,
-    /// The library by which the NVIDIA driver is asked
+    /// The library that queries the NVIDIA driver
     #[arg(long = "nvml.library", value_name = "PATH", default_value = LIBRARY, conflicts_with = "nvml_off")]
     pub nvml_library: OsString,
 }
 
 impl GpuArgs {
-    /// The page of dcgm-exporter, when there is to be one.
+    /// The page of dcgm-exporter, if it is configured.
     ///
     /// # Errors
-    /// When it is not known whose certificate to believe.
+    /// When the file of authorities cannot be used.
     pub fn upstream(&self) -> Result<Option<Arc<Upstream>>, TrustError> {
         let Some(url) = self.dcgm_url.clone() else { return Ok(None) };
         let upstream = Upstream::new(url, self.dcgm_ca_file.as_deref(), self.dcgm_interval)?;
         Ok(Some(Arc::new(upstream)))
     }
 
-    /// Where it comes from; the driver is asked from now on.
+    /// The sources of GPU metrics; the driver is queried from now on.
     #[must_use]
     pub fn sources(&self, upstream: Option<Arc<Upstream>>) -> Gpus {
         let nvml = (!self.nvml_off).then(|| Nvml::start(&self.nvml_library));
@@ -229,19 +234,19 @@ fn dcgm_interval(text: &str) -> Result<Duration, String> {
     if (least..=most).contains(&interval) {
         return Ok(interval);
     }
-    Err(format!("{text:?} is out of range; write {least:?} to {most:?}"))
+    Err(format!("invalid interval {text:?}; expected {least:?} to {most:?}"))
 }
 
 /// Flags of the configuration file.
 #[derive(Debug, Clone, Args)]
 pub struct ConfigArgs {
-    /// Configuration file, in YAML; taken again whenever it changes, and on SIGHUP
+    /// Configuration file, in YAML; reloaded when it changes and on SIGHUP
     #[arg(long = "config.file", value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Start with the defaults while the configuration file does not exist
     #[arg(long = "config.optional", requires = "file")]
     pub optional: bool,
-    /// Tell what is wrong with the configuration file, or that it is ok, and exit: 0 when it is, 78 when not
+    /// Check the configuration file and exit: 0 when it is valid, 78 when it is not
     #[arg(long = "config.check", requires = "file")]
     pub check: bool,
 }
@@ -261,7 +266,7 @@ impl ExporterArgs {
 /// Flags of the probes.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct ProbeArgs {
-    /// How to attach to libraries [default: the best that the kernel has]
+    /// How to attach to libraries [default: the best that the kernel supports]
     #[arg(long = "probe.mode", value_name = "MODE", value_enum)]
     pub mode: Option<ProbeMode>,
     /// Time launches within other calls too, such as the driver's part of a launch by the runtime; costs a second probe hit a launch
@@ -291,7 +296,7 @@ impl From<ProbeMode> for AttachMode {
 }
 
 impl ProbeArgs {
-    /// How to load.
+    /// Options of the probes.
     #[must_use]
     pub fn options(self) -> Options {
         let Self { mode, nested_launches } = self;
@@ -308,18 +313,18 @@ pub struct WebArgs {
     /// Path under which metrics are served
     #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics")]
     pub telemetry_path: TelemetryPath,
-    /// File with TLS, client certificates and users, in the format of Prometheus's exporter-toolkit; taken again when it, or a file that it names, changes
+    /// File with TLS, client certificates and users, in the format of Prometheus's exporter-toolkit; reloaded when it, or a file that it names, changes
     #[arg(long = "web.config.file", value_name = "PATH")]
     pub config: Option<PathBuf>,
 }
 
 impl WebArgs {
-    /// A server with its ports, or on sockets that were passed and listen already, when there are any. Its token file is made.
+    /// A server on these addresses, or on the passed sockets if there are any. Creates its token file.
     ///
     /// # Errors
-    /// When the web configuration cannot be used, or a port cannot be had.
+    /// When the web configuration cannot be used, or a port cannot be bound.
     pub fn server(&self, passed: Vec<TcpListener>, limits: Limits) -> anyhow::Result<Server> {
-        // A path that is empty is how exporter-toolkit writes none.
+        // In exporter-toolkit, an empty path means none.
         let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
         let access = file.map(LiveWebConfig::load).transpose()?.unwrap_or_default();
         let server = if passed.is_empty() {
@@ -335,7 +340,7 @@ impl WebArgs {
                 tracing::warn!(
                     %error,
                     "gpucause explain and other programs of this host need a password or a client certificate \
-                     (--web.config.file) to read causal chains; to let them in by a token, make that directory writable for \
+                     (--web.config.file) to read causal chains; for access by token, make that directory writable for \
                      this user only (systemd: RuntimeDirectory=gpucause)"
                 );
                 Ok(server)
@@ -393,11 +398,11 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_of_top_is_long_enough_to_tell_something() {
+    fn an_interval_of_top_is_long_enough() {
         let top = |arguments: &[&'static str]| {
             let words = ["gpucause", "top"].into_iter().chain(arguments.iter().copied());
             Cli::try_parse_from(words).map(|cli| match cli.command {
-                Command::Top(args) => args.show(),
+                Command::Top(args) => args.view_options(),
                 other => panic!("{other:?}"),
             })
         };
@@ -439,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_kept_only_where_there_is_a_folder_for_them() {
+    fn the_flight_recorder_needs_a_folder() {
         let settings = |arguments: &[&str]| exporter(arguments).unwrap().flight.settings();
         assert_eq!(settings(&[]), None);
         let dir = "--flight-recorder.dir=/var/lib/gpucause";

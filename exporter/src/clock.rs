@@ -1,10 +1,10 @@
-//! The daemon's clocks: the monotonic one that kernel accounts use, and what the wall clock says of its moments.
+//! The daemon's clocks: the monotonic one that kernel accounts use, and its conversion to wall time.
 
 use gpucause_abi::Nanos;
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A difference from the last offset that is a step of the wall clock rather than noise of measuring it.
+/// A difference from the last offset that is a step of the wall clock rather than measurement noise.
 const STEP: Duration = Duration::from_secs(1);
 
 /// The monotonic clock.
@@ -25,10 +25,10 @@ fn reading(clock: ClockId) -> Nanos {
     Nanos(u64::try_from(reading.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Converts monotonic moments to Unix time.
+/// Converts monotonic time to Unix time.
 ///
-/// The offset between the clocks is kept until the wall clock is stepped: measured anew for each scrape it would make
-/// the creation time of every series tremble, and a series with a new creation time is a new series to Prometheus.
+/// The offset between the clocks is kept until the wall clock is stepped: measured again for each scrape it would change the creation
+/// time of every series, and a series with a new creation time is a new series to Prometheus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WallClock {
     /// Unix time when the monotonic clock was at zero.
@@ -49,7 +49,7 @@ impl WallClock {
         Self { origin }
     }
 
-    /// To be called at each scrape: the same clock, unless the wall clock was stepped.
+    /// The same clock, unless the wall clock was stepped. To be called at each scrape.
     #[must_use]
     pub fn refreshed(self) -> Self {
         self.unless_stepped(Self::now())
@@ -59,18 +59,18 @@ impl WallClock {
         if self.origin.abs_diff(measured.origin) < STEP { self } else { measured }
     }
 
-    /// A monotonic moment in nanoseconds since the Unix epoch.
+    /// A monotonic time in nanoseconds since the Unix epoch.
     #[must_use]
     pub fn unix_nanos(self, at: Nanos) -> i64 {
-        let moment = self.origin + Duration::from_nanos(at.0);
-        i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
+        let unix = self.origin + Duration::from_nanos(at.0);
+        i64::try_from(unix.as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// A monotonic moment in seconds since the Unix epoch, to the millisecond.
+    /// A monotonic time in seconds since the Unix epoch, to the millisecond.
     #[must_use]
     pub fn unix_seconds(self, at: Nanos) -> f64 {
-        let moment = self.origin + Duration::from_nanos(at.0);
-        moment.as_millis() as f64 / 1e3
+        let unix = self.origin + Duration::from_nanos(at.0);
+        unix.as_millis() as f64 / 1e3
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_keeps_its_wall_time_until_the_wall_clock_is_stepped() {
+    fn the_offset_is_kept_until_the_wall_clock_is_stepped() {
         let clock = WallClock::with_origin(Duration::from_secs(1_000));
         let near = WallClock::with_origin(Duration::from_millis(1_000_400));
         let stepped = WallClock::with_origin(Duration::from_secs(2_000));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_told_to_the_millisecond() {
+    fn unix_seconds_are_exact_to_the_millisecond() {
         let clock = WallClock::with_origin(Duration::from_secs(1_700_000_000));
         assert_eq!(clock.unix_seconds(Nanos(1_234_567_890)).to_string(), "1700000001.234");
     }
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn now_is_now() {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-        let told = WallClock::now().unix_seconds(monotonic_now());
-        assert!((told - wall).abs() < 1.0, "{told} is not {wall}");
+        let now = WallClock::now().unix_seconds(monotonic_now());
+        assert!((now - wall).abs() < 1.0, "{now} is not {wall}");
     }
 }

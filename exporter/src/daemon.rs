@@ -1,4 +1,4 @@
-//! The daemon between the probes and the page: what is kept of processes that ended, and what `/proc` says of them.
+//! The daemon: probes, the sampler that reads their accounts, chains, and everything that a page is made of.
 
 mod host;
 mod probe_states;
@@ -16,7 +16,7 @@ use gpucause_probes::hazard::{Gravity, hazards_of_this_kernel};
 use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::{Options, Probes, StartError, Status};
 
-use crate::chains::{Chains, Findings, moment};
+use crate::chains::{Chains, Findings, engine_input};
 use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, FOREIGN, Selection};
 use crate::config::Config;
@@ -30,28 +30,28 @@ use crate::sampler::{SampleError, Sampler};
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
 use host::Host;
 
-/// How often processes that ended are looked for when nobody scrapes.
+/// Between two calls of [`Daemon::reap`].
 pub const REAP_EVERY: Duration = Duration::from_secs(1);
 
 /// The daemon could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// Its probes could not.
+    /// The probes could not be started.
     #[error(transparent)]
     Probes(#[from] StartError),
     /// The system is out of threads.
-    #[error("the thread that takes samples could not be started: {0}")]
+    #[error("cannot start the sampling thread: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// What the sampler has in common with those who serve. No lock of it is held for longer than a copy takes.
+/// State that the sampler shares with the server. No lock of it is held for longer than a copy takes.
 #[derive(Debug)]
 struct Shared {
     probes: Probes,
     /// The configuration in effect, and how the last reload went.
     config: Mutex<(Arc<Config>, ConfigState)>,
     observing: Observing,
-    /// How the page's readers are let in.
+    /// How clients of the page are authenticated.
     access: OnceLock<Arc<LiveWebConfig>>,
     /// What the flight recorder did, where there is one.
     flights: OnceLock<Arc<FlightRecords>>,
@@ -72,7 +72,7 @@ pub struct Daemon {
     collectors: Collectors,
     chains: Arc<Chains>,
     gpus: Arc<Gpus>,
-    /// Whether there are to be probes.
+    /// Whether probes should be attached.
     enabled: AtomicBool,
 }
 
@@ -104,43 +104,43 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Has the page tell how its readers are let in. The first call counts.
-    pub fn tell_of(&self, access: &Arc<LiveWebConfig>) {
+    /// Exports how reloads of the web configuration went. The first call counts.
+    pub fn export_access(&self, access: &Arc<LiveWebConfig>) {
         self.shared.access.get_or_init(|| Arc::clone(access));
     }
 
-    /// Has the page tell what the flight recorder did. The first call counts.
-    pub fn tell_of_flights(&self, flights: &Arc<FlightRecords>) {
+    /// Exports the files of the flight recorder. The first call counts.
+    pub fn export_flights(&self, flights: &Arc<FlightRecords>) {
         self.shared.flights.get_or_init(|| Arc::clone(flights));
     }
 
-    /// Tells also of the GPUs themselves.
+    /// Exports metrics of the GPUs themselves as well.
     #[must_use]
     pub fn with_gpus(mut self, gpus: Gpus) -> Self {
         self.gpus = Arc::new(gpus);
         let gpus = Arc::clone(&self.gpus);
-        self.sampler.tell(|pipeline| pipeline.source.gpus = gpus);
+        self.sampler.submit(|pipeline| pipeline.source.gpus = gpus);
         self
     }
 
-    /// Where what is told of the GPUs comes from.
+    /// The sources of metrics of the GPUs.
     #[must_use]
     pub fn gpus(&self) -> &Gpus {
         &self.gpus
     }
 
-    /// Goes by another configuration from now on. The next sample is the first that does.
+    /// Applies another configuration from now on. The next sample is the first that uses it.
     pub fn configure(&self, config: Arc<Config>) {
         self.chains.set_settings(config.chains.clone());
         self.shared.probes.set_budget(config.probe.budget.0);
         self.set_enabled(config.probe.enabled, Switch::Configuration);
         if let Err(error) = self.shared.probes.set_launch_ops(&config.launch_ops.0) {
-            tracing::warn!(%error, "the ops that count as launches stay as they were");
+            tracing::warn!(%error, "cannot change the ops that count as launches");
         }
         let taken_at = WallClock::now().unix_seconds(monotonic_now());
         let state = ConfigState { successful: true, taken_at };
         *self.shared.in_effect() = (Arc::clone(&config), state);
-        self.sampler.tell(move |pipeline| pipeline.configure(&config));
+        self.sampler.submit(move |pipeline| pipeline.configure(&config));
     }
 
     fn set_enabled(&self, enabled: bool, switch: Switch) {
@@ -151,18 +151,18 @@ impl Daemon {
         self.shared.probes.set_enabled(enabled);
     }
 
-    /// Takes all probes away at once, or puts them back when there are none, until the configuration is taken again.
+    /// Detaches all probes at once, or attaches them again, until the configuration is reloaded.
     pub fn toggle(&self) {
         let enable = !self.enabled.load(Ordering::Relaxed);
-        let action = if enable { "attaching probes again" } else { "detaching all probes" };
+        let action = if enable { "attaching all probes" } else { "detaching all probes" };
         tracing::warn!(signal = "SIGUSR1", "{action}");
         self.set_enabled(enable, Switch::Signal);
     }
 
-    /// A configuration was not taken: the pages tell.
-    pub fn config_refused(&self) {
+    /// A configuration was rejected: the page reports that.
+    pub fn config_rejected(&self) {
         self.shared.in_effect().1.successful = false;
-        self.sampler.tell(Pipeline::forget_latest);
+        self.sampler.submit(Pipeline::forget_latest);
     }
 
     /// The configuration in effect.
@@ -171,7 +171,7 @@ impl Daemon {
         Arc::clone(&self.shared.in_effect().0)
     }
 
-    /// How the probes do.
+    /// The state of the probes.
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.probes.status()
@@ -191,20 +191,20 @@ impl Daemon {
         self.sampler.observe(monotonic_now())
     }
 
-    /// Looks for causal chains. To be called every [`LOOK_EVERY`](crate::chains::LOOK_EVERY). Costs next to nothing while
-    /// no process is observed. Returns what it looked at; `None` while no process is observed.
+    /// Evaluates causal chains. To be called every [`EVALUATE_EVERY`](crate::chains::EVALUATE_EVERY). Returns the accounts that were
+    /// evaluated; `None` while no process is observed, which costs next to nothing.
     ///
     /// # Errors
     /// When a kernel map cannot be read.
-    pub fn look(&self) -> Result<Option<(Arc<Observation>, Moment)>, SampleError> {
-        // Asked also when nothing is looked at: what it tells is of the time since the last look.
+    pub fn evaluate(&self) -> Result<Option<(Arc<Observation>, Moment)>, SampleError> {
+        // Also when nothing is evaluated: these are shares of the time since the last call.
         let throttled_gpus = self.gpus.throttled();
         let Some(observation) = self.observe_any()? else {
             self.chains.end();
             return Ok(None);
         };
-        let moment = moment(&observation, throttled_gpus);
-        self.chains.look(moment.clone());
+        let moment = engine_input(&observation, throttled_gpus);
+        self.chains.evaluate(moment.clone());
         Ok(Some((observation, moment)))
     }
 
@@ -214,7 +214,7 @@ impl Daemon {
     /// When a kernel map cannot be read.
     pub fn observe_any(&self) -> Result<Option<Arc<Observation>>, SampleError> {
         let now = monotonic_now();
-        self.sampler.ask(move |pipeline| match pipeline.source.shared.probes.observes_any()? {
+        self.sampler.call(move |pipeline| match pipeline.source.shared.probes.observes_any()? {
             true => pipeline.observe(now).map(Some),
             false => Ok(None),
         })
@@ -225,10 +225,10 @@ impl Daemon {
     /// # Errors
     /// When the sampler has failed.
     pub fn kernel_names(&self) -> Result<Vec<(ProcId, u64, Arc<str>)>, SampleError> {
-        self.sampler.ask(|pipeline| Ok(pipeline.kernel_names()))
+        self.sampler.call(|pipeline| Ok(pipeline.kernel_names()))
     }
 
-    /// What records single events, which [`Options::recorder`] must have asked for.
+    /// The recorder of single events, which [`Options::recorder`] must have enabled.
     ///
     /// # Errors
     /// When this kernel cannot, or something failed.
@@ -236,20 +236,20 @@ impl Daemon {
         self.shared.probes.recorder()
     }
 
-    /// The chains that were found so far.
+    /// The engine's results so far.
     #[must_use]
     pub fn findings(&self) -> Findings {
         self.chains.findings()
     }
 
-    /// What must not wait until somebody scrapes: kernels are named while their process lives, and the maps are kept from
-    /// filling up with processes that ended. Costs next to nothing while nothing is launched and nothing to be dropped.
+    /// Names kernels while their processes live, and removes ended processes before the maps are full. To be called every
+    /// [`REAP_EVERY`], scraped or not. Costs next to nothing while there is nothing to name or remove.
     ///
     /// # Errors
     /// When a kernel map cannot be read.
     pub fn reap(&self) -> Result<(), SampleError> {
         self.shared.observing.update(&self.status());
-        self.sampler.ask(|pipeline| {
+        self.sampler.call(|pipeline| {
             let launches = pipeline.source.shared.probes.launches()?;
             pipeline.name_launched(launches);
             let ended = pipeline.source.shared.probes.ended()?;
@@ -292,7 +292,7 @@ impl Source for Daemon {
             return Readiness::Disabled;
         }
         if !status.is_ready() {
-            return Readiness::NotReady("the libraries in use are being looked for".into());
+            return Readiness::NotReady("searching for the CUDA libraries in use".into());
         }
         if is_all_broken(&status) {
             return Readiness::NotReady("every probe is broken; the log says why".into());

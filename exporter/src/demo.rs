@@ -1,5 +1,5 @@
-//! `gpucause demo`: the exporter and the view of `gpucause top` of what it observes. Where no CUDA process runs, a stand-in workload plays
-//! one: its GPU libraries are simulated; its processes, their fight for a CPU, the probes and every number are real.
+//! `gpucause demo`: the exporter together with the view of `gpucause top`. Where no CUDA process runs, it starts a stand-in
+//! workload: its GPU libraries are simulated; its processes, their competition for a CPU, the probes and every number are real.
 
 pub mod scenario;
 mod stand_in;
@@ -7,7 +7,7 @@ mod story;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use gpucause_probes::Options;
@@ -15,22 +15,22 @@ use gpucause_probes::registry::Verdict;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::chains::LOOK_EVERY;
+use crate::chains::EVALUATE_EVERY;
 use crate::cli::DemoArgs;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::logging;
 use crate::serve;
 use crate::server::Limits;
-use crate::top::{self, Show};
+use crate::top::{self, ViewOptions};
 use gpucause_engine::chain::Chain;
 use scenario::Scenario;
 use stand_in::StandIn;
 use story::Story;
 
-/// Length of the intervals that are shown.
+/// Length of the view's intervals.
 const REFRESH: Duration = Duration::from_secs(2);
-/// How long the libraries in use may take to be found.
+/// Time limit of the search for the libraries in use.
 const FIND_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Runs until a signal, the key that quits, or the end of `--duration`. Sets the log up unless it would be written over the view.
@@ -42,10 +42,10 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
         write!(io::stdout(), "{}", scenario::list())?;
         return Ok(());
     }
-    // Whoever asks for a scenario wants to read its story.
+    // A scenario's story is plain text.
     let plain = args.scenario.is_some();
-    let mut show = Show { interval: REFRESH, plain, ..Show::default() };
-    if !show.is_live() || !io::stderr().is_terminal() {
+    let mut view = ViewOptions { interval: REFRESH, plain, ..ViewOptions::default() };
+    if !view.is_live() || !io::stderr().is_terminal() {
         logging::init(args.log);
     }
     let server = args.web.server(Vec::new(), Limits::default())?;
@@ -63,42 +63,41 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let heading = match &stand_in {
         Some(stand_in) => stand_in.explain(),
         None => format!(
-            "Observing the CUDA processes of this host; libraries with probes: {real}. Lines appear as calls are made;\n\
+            "Observing the CUDA processes of this host; libraries with probes: {real}. Processes appear with their first call;\n\
              --stand-in adds a workload under contention."
         ),
     };
     let heading = format!("{heading}\nMetrics: {}   (Ctrl-C ends)\n", url.unwrap_or_default());
-    if show.is_live() {
-        show.heading = heading.lines().chain([""]).map(String::from).collect();
+    if view.is_live() {
+        view.heading = heading.lines().chain([""]).map(String::from).collect();
     } else {
         writeln!(io::stdout(), "{heading}")?;
     }
-    let live = show.is_live();
+    let live = view.is_live();
     let (stop, stopped) = channel::<()>();
     let printer = {
         let daemon = Arc::clone(&daemon);
         std::thread::spawn(move || {
-            // Standard output may be gone while the exporter is still wanted; a view that is quit ends all.
-            match top::show(&daemon, &show, &stopped) {
-                Ok(()) if show.is_live() => end_process(),
+            // Quitting the view ends the demo; without standard output the exporter goes on.
+            match top::show(&daemon, &view, &stopped) {
+                Ok(()) if live => end_process(),
                 Ok(()) => {}
                 Err(error) => tracing::error!("{error:#}"),
             }
         })
     };
     let (stop_story, story_stopped) = channel::<()>();
-    let storyteller = stand_in.clone().filter(|_| !live).map(|stand_in| {
+    let renderer = stand_in.clone().filter(|_| !live).map(|stand_in| {
         let daemon = Arc::clone(&daemon);
-        std::thread::spawn(move || tell_until(&daemon, &stand_in, &story_stopped))
+        std::thread::spawn(move || print_story(&daemon, &stand_in, &story_stopped))
     });
     if let Some(after) = args.duration.or_else(|| args.scenario.map(Scenario::length)) {
         end_after(after);
     }
     let served = serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), None, None);
-    end(stop);
-    end(stop_story);
-    if printer.join().is_err() || storyteller.is_some_and(|teller| teller.join().is_err()) {
-        tracing::error!("the table failed");
+    drop((stop, stop_story));
+    if printer.join().is_err() || renderer.is_some_and(|renderer| renderer.join().is_err()) {
+        tracing::error!("the view failed");
     }
     if let Some(stand_in) = &stand_in {
         let text = story::comparison(&stand_in.account(), &chains(&daemon, stand_in));
@@ -108,19 +107,18 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     served
 }
 
-/// Shows a scenario without serving it: the chains that were found, and the workload's own account beside them. All that was
-/// started for it has ended by then.
+/// Runs a scenario without serving metrics. Returns the chains, and a comparison with the workload's own account.
 ///
 /// # Errors
 /// When the programs cannot be loaded, or the stand-in workload is not there.
-pub fn shown(scenario: Scenario, time: Duration) -> anyhow::Result<(Vec<Chain>, String)> {
+pub fn run_scenario(scenario: Scenario, time: Duration) -> anyhow::Result<(Vec<Chain>, String)> {
     let daemon = Daemon::start(Options::default(), Arc::new(Config::without_budget()))?;
     until_found(&daemon);
     let stand_in = StandIn::start(None, scenario, scenario.baseline(Some(time)))?;
     let begin = Instant::now();
     while begin.elapsed() < time {
-        std::thread::sleep(LOOK_EVERY.min(time.saturating_sub(begin.elapsed())));
-        daemon.look()?;
+        std::thread::sleep(EVALUATE_EVERY.min(time.saturating_sub(begin.elapsed())));
+        daemon.evaluate()?;
     }
     let chains = chains(&daemon, &stand_in);
     let comparison = story::comparison(&stand_in.account(), &chains);
@@ -134,18 +132,13 @@ fn chains(daemon: &Daemon, stand_in: &StandIn) -> Vec<Chain> {
     chains
 }
 
-fn tell_until(daemon: &Daemon, stand_in: &StandIn, stopped: &Receiver<()>) {
+fn print_story(daemon: &Daemon, stand_in: &StandIn, stopped: &Receiver<()>) {
     const PAUSE: Duration = Duration::from_millis(100);
     let mut story = Story::default();
     while stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
         let text = story.next(&stand_in.account(), &chains(daemon, stand_in));
         let _ = io::stdout().write_all(text.as_bytes());
     }
-}
-
-fn end(stop: Sender<()>) {
-    // Dropping the sender is the signal.
-    drop(stop);
 }
 
 fn until_found(daemon: &Daemon) {

@@ -1,5 +1,5 @@
-//! The flight recorder: single events stay in the kernel's ring, where the newest write over the oldest, and nobody reads them
-//! until a causal chain of high severity appears, or SIGUSR2 comes. Then those of the last seconds become a trace file.
+//! The flight recorder: single events stay in the kernel's ring, where the newest overwrite the oldest. When a causal chain of high
+//! severity appears, or on SIGUSR2, those of the last seconds are written to a trace file.
 
 mod folder;
 
@@ -18,32 +18,32 @@ use gpucause_probes::recorder::{Dump, Recorder, RecorderError, RecorderSettings}
 use tokio::signal::unix::Signal;
 use tokio::time::MissedTickBehavior;
 
-use crate::chains::{LOOK_EVERY, moment};
+use crate::chains::{EVALUATE_EVERY, engine_input};
 use crate::clock::{WallClock, monotonic_now};
 use crate::daemon::Daemon;
 use crate::observation::Observation;
-use crate::record::chronicle::{Chronicle, Written};
+use crate::record::trace_recorder::{TraceRecorder, Written};
 use crate::server::{Source as _, node_name};
 use crate::version;
 use folder::Folder;
 
-/// A chain that is less severe than this makes no file.
-const LEAST_SEVERITY: Severity = Severity::High;
-/// A file can be no larger: as much as the ring holds, and the accounts of a busy host.
-const MOST_BYTES: u64 = 64 << 20;
+/// A less severe chain makes no file.
+const MIN_SEVERITY: Severity = Severity::High;
+/// Size limit of a file: the content of the ring and the accounts of a busy host.
+const MAX_BYTES: u64 = 64 << 20;
 
-/// How it is to record.
+/// Settings of the flight recorder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlightSettings {
-    /// Where the files go.
+    /// The folder of the files.
     pub dir: PathBuf,
-    /// How far a file goes back, and between two files of the same cause.
+    /// How far a file goes back; also the least time between two files of the same cause.
     pub time: Duration,
     /// Files that are kept.
     pub max_files: usize,
 }
 
-/// Files so far, by what became of them.
+/// Files so far, by outcome.
 #[derive(Debug, Default)]
 pub struct FlightRecords {
     written: AtomicU64,
@@ -52,9 +52,9 @@ pub struct FlightRecords {
 }
 
 impl FlightRecords {
-    /// How many there were of each outcome.
+    /// Files so far by the label of their outcome.
     #[must_use]
-    pub fn told(&self) -> [(&'static str, u64); 3] {
+    pub fn counts(&self) -> [(&'static str, u64); 3] {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("written", count(&self.written)),
@@ -64,40 +64,40 @@ impl FlightRecords {
     }
 }
 
-/// What is remembered from file to file.
+/// State that is kept from file to file.
 #[derive(Debug, Default)]
-struct Memory {
-    /// Chains that were attended to, by their ids.
-    attended: HashSet<String>,
+struct History {
+    /// Ids of chains that were handled.
+    handled: HashSet<String>,
     /// When the last file of a cause was begun.
     begun: HashMap<Cause, Instant>,
     stackless: u64,
 }
 
-/// What files are made of, taken at once, however long they take to be written.
-struct Scene {
+/// The content of files, read at one time.
+struct Capture {
     now: Nanos,
     clock: WallClock,
     dump: Dump,
     observation: Option<Arc<Observation>>,
 }
 
-/// Writes a file when there is something to write about.
+/// Writes a file about each new severe chain, and on request.
 #[derive(Debug)]
 pub struct FlightRecorder {
     time: Duration,
     folder: Folder,
     node: String,
     recorder: Recorder,
-    /// When it began to record.
+    /// When recording began.
     since: Nanos,
     daemon: Arc<Daemon>,
     records: Arc<FlightRecords>,
-    memory: Mutex<Memory>,
+    history: Mutex<History>,
 }
 
 impl FlightRecorder {
-    /// Whether files can be made in a folder.
+    /// Checks whether files can be created in a folder.
     ///
     /// # Errors
     /// When they cannot.
@@ -105,20 +105,20 @@ impl FlightRecorder {
         Folder::check(dir).with_context(|| format!("--flight-recorder.dir {}", dir.display()))
     }
 
-    /// Has events kept from now on.
+    /// Records events from now on.
     ///
     /// # Errors
-    /// When this kernel has no means for it.
+    /// When this kernel cannot.
     pub fn start(settings: FlightSettings, daemon: &Arc<Daemon>) -> Result<Self, RecorderError> {
         let recorder = daemon.recorder()?;
         recorder.set(&RecorderSettings::default())?;
         let since = monotonic_now();
         let FlightSettings { dir, time, max_files } = settings;
         let folder = Folder::new(dir, max_files);
-        // One that ended while it wrote leaves a part.
+        // Left by a daemon that ended while it wrote.
         folder.remove_partial();
         let records = Arc::default();
-        daemon.tell_of_flights(&records);
+        daemon.export_flights(&records);
         Ok(Self {
             time,
             folder,
@@ -127,81 +127,81 @@ impl FlightRecorder {
             since,
             daemon: Arc::clone(daemon),
             records,
-            memory: Mutex::default(),
+            history: Mutex::default(),
         })
     }
 
-    /// Writes whenever there is something to write about, on a thread of its own; never ends by itself.
-    pub async fn follow(self, mut asked: Signal) {
+    /// Writes files about new chains, and one for each `requests` signal; never returns.
+    pub async fn follow(self, mut requests: Signal) {
         let own = Arc::new(self);
-        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        let mut ticks = tokio::time::interval(EVALUATE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let is_asked = tokio::select! {
+            let is_requested = tokio::select! {
                 _ = ticks.tick() => false,
-                Some(()) = asked.recv() => true,
+                Some(()) = requests.recv() => true,
             };
             let recorder = Arc::clone(&own);
-            let attending = tokio::task::spawn_blocking(move || {
-                if is_asked { recorder.record(&[None]) } else { recorder.attend() }
+            let written = tokio::task::spawn_blocking(move || {
+                if is_requested { recorder.record(&[None]) } else { recorder.record_new_chains() }
             });
-            if let Err(error) = attending.await {
+            if let Err(error) = written.await {
                 tracing::error!(%error, "the flight recorder failed");
             }
         }
     }
 
-    /// Makes a file about each chain that is new.
-    fn attend(&self) {
+    /// Writes a file about each new chain.
+    fn record_new_chains(&self) {
         let chains = self.daemon.chains();
-        let mut memory = self.memory();
-        memory.attended.retain(|id| chains.iter().any(|chain| chain.id == *id));
+        let mut history = self.history();
+        history.handled.retain(|id| chains.iter().any(|chain| chain.id == *id));
         let mut fresh = Vec::new();
-        for chain in chains.iter().filter(|chain| chain.severity >= LEAST_SEVERITY) {
-            if !memory.attended.insert(chain.id.clone()) {
+        for chain in chains.iter().filter(|chain| chain.severity >= MIN_SEVERITY) {
+            if !history.handled.insert(chain.id.clone()) {
                 continue;
             }
-            let recent = memory.begun.get(&chain.cause).is_some_and(|at| at.elapsed() < self.time);
+            let recent = history.begun.get(&chain.cause).is_some_and(|at| at.elapsed() < self.time);
             if recent {
                 self.records.suppressed.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            memory.begun.insert(chain.cause, Instant::now());
+            history.begun.insert(chain.cause, Instant::now());
             fresh.push(Some(chain));
         }
-        drop(memory);
+        drop(history);
         self.record(&fresh);
-        self.make_room_for_stacks();
+        self.forget_stacks_when_full();
     }
 
-    /// To be held for no longer than it takes to look something up.
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Not to be locked while a file is written.
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel forgets no stack by itself. Looked for only once there was no room for one.
-    fn make_room_for_stacks(&self) {
-        let made = self.recorder.stackless().and_then(|stackless| {
-            let before = std::mem::replace(&mut self.memory().stackless, stackless);
+    /// The kernel keeps all stacks: they are removed once its map was full.
+    fn forget_stacks_when_full(&self) {
+        let forgotten = self.recorder.stackless().and_then(|stackless| {
+            let before = std::mem::replace(&mut self.history().stackless, stackless);
             if stackless > before {
                 self.recorder.forget_stacks()?;
             }
             Ok(())
         });
-        if let Err(error) = made {
-            tracing::debug!(%error, "slow calls may be without stacks");
+        if let Err(error) = forgotten {
+            tracing::debug!(%error, "slow calls may have no stacks");
         }
     }
 
-    /// Makes a file about each chain, or about none in particular.
+    /// Writes a file about each chain; `None` is a file without one.
     fn record(&self, chains: &[Option<&Chain>]) {
         if chains.is_empty() {
             return;
         }
-        let scene = self.scene();
+        let capture = self.capture();
         for chain in chains {
-            let written = match &scene {
-                Ok(scene) => self.write(scene, *chain),
+            let written = match &capture {
+                Ok(capture) => self.write(capture, *chain),
                 Err(error) => Err(anyhow::anyhow!("{error:#}")),
             };
             match written {
@@ -212,71 +212,71 @@ impl FlightRecorder {
                 }
                 Err(error) => {
                     self.records.failed.fetch_add(1, Ordering::Relaxed);
-                    tracing::error!("a flight record was not written: {error:#}");
+                    tracing::error!("cannot write a flight record: {error:#}");
                 }
             }
         }
     }
 
-    fn scene(&self) -> anyhow::Result<Scene> {
+    fn capture(&self) -> anyhow::Result<Capture> {
         let now = monotonic_now();
         let dump = self.recorder.last(self.time)?;
         let observation = self.daemon.observe_any().context("the accounts cannot be read")?;
-        Ok(Scene { now, clock: WallClock::now(), dump, observation })
+        Ok(Capture { now, clock: WallClock::now(), dump, observation })
     }
 
-    fn write(&self, scene: &Scene, chain: Option<&Chain>) -> anyhow::Result<PathBuf> {
-        let occasion = chain.map_or("SIGUSR2", |chain| &*chain.id);
-        let unix_seconds = scene.clock.unix_seconds(scene.now);
-        let place = self.folder.place(&self.node, unix_seconds, occasion);
-        let written = self.fill(&place.partial, scene, occasion);
+    fn write(&self, capture: &Capture, chain: Option<&Chain>) -> anyhow::Result<PathBuf> {
+        let reason = chain.map_or("SIGUSR2", |chain| &*chain.id);
+        let unix_seconds = capture.clock.unix_seconds(capture.now);
+        let destination = self.folder.destination(&self.node, unix_seconds, reason);
+        let written = self.fill(&destination.partial, capture, reason);
         if written.is_err() {
             self.folder.remove_partial();
         }
         written?;
-        self.folder.keep(&place)?;
-        Ok(place.path)
+        self.folder.publish(&destination)?;
+        Ok(destination.path)
     }
 
-    /// What a file says of itself: it does not go further back than it is complete.
-    fn heading(&self, scene: &Scene, occasion: &str) -> Start {
-        let Scene { now, clock, dump, .. } = scene;
-        let asked = u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX);
+    /// The start of a file, which does not go further back than its events are complete.
+    fn start_of(&self, capture: &Capture, reason: &str) -> Start {
+        let Capture { now, clock, dump, .. } = capture;
+        let length = u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX);
         let complete = dump.complete_since.unwrap_or_default().max(self.since);
-        let since = Nanos(now.0.saturating_sub(asked)).max(complete);
+        let since = Nanos(now.0.saturating_sub(length)).max(complete);
         let settings = RecorderSettings::default();
-        let told = [
-            ("flight_record_of", occasion.to_owned()),
+        let details = [
+            ("flight_record_of", reason.to_owned()),
             ("calls_from_ns", settings.calls_from.0.to_string()),
             ("off_cpu_from_ns", settings.off_cpu_from.0.to_string()),
         ];
         let clock_error = clock_error().map(|error| (CLOCK_ERROR, error.0.to_string()));
-        let told = told.into_iter().chain(clock_error);
+        let details = details.into_iter().chain(clock_error);
         Start {
             node: self.node.clone(),
             recorder: format!("gpucause {}", version::VERSION),
             started_ns: clock.unix_nanos(since),
-            details: told.map(|(name, value)| (name.to_owned(), value)).collect(),
-            size_limit: Some(MOST_BYTES),
+            details: details.map(|(name, value)| (name.to_owned(), value)).collect(),
+            size_limit: Some(MAX_BYTES),
             overwrite: true,
         }
     }
 
-    fn fill(&self, path: &Path, scene: &Scene, occasion: &str) -> anyhow::Result<()> {
-        let writer = Writer::create(path, &self.heading(scene, occasion))?;
-        let mut chronicle = Chronicle::new(writer, scene.clock);
-        chronicle.writer.set_lost_events(scene.dump.missed);
-        // First, since it says what the processes are called.
-        if let Some(observation) = &scene.observation {
-            let moment = moment(observation, HashMap::new());
-            chronicle.look(&self.recorder, &self.daemon, (observation, moment))?;
+    fn fill(&self, path: &Path, capture: &Capture, reason: &str) -> anyhow::Result<()> {
+        let writer = Writer::create(path, &self.start_of(capture, reason))?;
+        let mut trace = TraceRecorder::new(writer, capture.clock);
+        trace.writer.set_lost_events(capture.dump.missed);
+        // First, since it has the names of the processes.
+        if let Some(observation) = &capture.observation {
+            let moment = engine_input(observation, HashMap::new());
+            trace.add_snapshot(&self.recorder, &self.daemon, (observation, moment))?;
         }
-        chronicle.events(&self.recorder, &scene.dump.events)?;
-        let Written { nameless, .. } = chronicle.finish()?;
-        if nameless > 0 {
+        trace.add_events(&self.recorder, &capture.dump.events)?;
+        let Written { unsymbolized, .. } = trace.finish()?;
+        if unsymbolized > 0 {
             tracing::warn!(
-                stacks = nameless,
-                "stacks of a flight record are without the names of functions"
+                stacks = unsymbolized,
+                "stacks of a flight record have no function names"
             );
         }
         Ok(())

@@ -1,8 +1,7 @@
-//! Launches by the names of kernels. Few names of a process are told apart, and no counter steps back.
+//! Launches by the names of kernels. Few names of a process are tracked individually, and no counter decreases.
 //!
-//! Launches are shared out as they are seen: what came since the last look goes to the name that a handle has now, if that
-//! is among those told apart, and else to the others. So each launch is in one series and stays there, although handles
-//! are given out again and the names that are told apart change.
+//! Launches since the last update are added to the name that a handle has now, if that is tracked, and else to `other`. So each
+//! launch stays in one series, although handles are reused and the tracked names change.
 
 pub(crate) mod readable;
 
@@ -15,34 +14,37 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Names told apart for each process, and functions of it whose launches are timed.
+/// Names that are tracked for each process, and functions of it whose launches are timed.
 const LIMIT: usize = 10;
-/// Handles of a process, the most launched, whose names are asked for.
+/// Handles of a process, the most launched, whose names are resolved.
 const NAMED: usize = 64;
-/// Names of a process that are ranked by their launches: a program that makes kernels as it runs has names without end.
+/// Names of a process that are ranked by their launches: a program that compiles kernels as it runs has no end of names.
 const RANKED: usize = 1024;
 /// Launches after which a kernel is worth timing.
 const HOT: u64 = 100;
-/// Handles that may stand for one another in a row.
+/// Aliases that are followed from a handle to its name.
 const MAX_HOPS: usize = 4;
-/// The label of launches of all kernels that are not told apart.
+/// The label of launches of all kernels that are not tracked individually.
 pub const OTHER: &str = "other";
 /// The label of launches of kernels without a name.
 pub const UNKNOWN: &str = "unknown";
-/// What no kernel is called.
+/// Names that no kernel may have.
 const RESERVED: [&str; 2] = [OTHER, UNKNOWN];
 
 /// Where names come from.
 pub trait NameSource {
-    /// What the process was told when it asked for this handle.
+    /// What the process named when it asked for this handle.
     fn handle_name(&mut self, id: ProcId, handle: u64) -> Option<HandleName>;
 
-    /// The names of functions of the process. Those about which nothing can be found out now are left out.
+    /// The names of functions of the process, without those that cannot be resolved now.
     fn function_names(
         &mut self,
         process: &ProcessSnapshot,
         addresses: &[u64],
-    ) -> BTreeMap<u64, FunctionName>;
+    ) -> BTreeMap<u64, FunctionName> {
+        let _ = (process, addresses);
+        BTreeMap::new()
+    }
 }
 
 /// The launches of one process.
@@ -56,7 +58,7 @@ pub struct KernelLaunches {
     pub unknown: u64,
     /// Of all other kernels.
     pub other: u64,
-    /// Of all kernels, those among them whose name is not told apart any more.
+    /// Of all kernels, those among them whose name is no longer tracked.
     pub total: u64,
     /// How long warm launches took since they have been timed.
     pub times: Vec<(Arc<str>, Histogram)>,
@@ -68,15 +70,15 @@ impl KernelLaunches {
         for (name, launches) in &more.by_name {
             let former = self.former.extract_if(.., |(own, _)| own == name);
             let before = former.map(|(_, launches)| launches).sum::<u64>();
-            add_launches(&mut self.by_name, name, before + launches);
+            add(&mut self.by_name, name, &(before + launches), |a, b| *a += b);
         }
         for (name, launches) in &more.former {
             let is_exported = self.by_name.iter().any(|(own, _)| own == name);
             let names = if is_exported { &mut self.by_name } else { &mut self.former };
-            add_launches(names, name, *launches);
+            add(names, name, launches, |a, b| *a += b);
         }
         for (name, times) in &more.times {
-            add_times(&mut self.times, name, times);
+            add(&mut self.times, name, times, Histogram::merge);
         }
         self.unknown += more.unknown;
         self.other += more.other;
@@ -84,85 +86,79 @@ impl KernelLaunches {
     }
 }
 
-fn add_launches(all: &mut Vec<(Arc<str>, u64)>, name: &Arc<str>, launches: u64) {
+fn add<T: Clone>(all: &mut Vec<(Arc<str>, T)>, name: &Arc<str>, more: &T, merge: fn(&mut T, &T)) {
     match all.iter_mut().find(|(own, _)| own == name) {
-        Some((_, total)) => *total += launches,
-        None => all.push((Arc::clone(name), launches)),
-    }
-}
-
-fn add_times(all: &mut Vec<(Arc<str>, Histogram)>, name: &Arc<str>, times: &Histogram) {
-    match all.iter_mut().find(|(own, _)| own == name) {
-        Some((_, total)) => total.merge(times),
-        None => all.push((Arc::clone(name), times.clone())),
+        Some((_, total)) => merge(total, more),
+        None => all.push((Arc::clone(name), more.clone())),
     }
 }
 
 /// What is known of a handle.
 #[derive(Debug, Clone)]
 struct Known {
-    /// As it was told; kept to see whether it changes.
-    told: Option<HandleName>,
+    /// As the process named it; kept to see whether it changes.
+    handle_name: Option<HandleName>,
     /// `None` for a kernel without a name.
     name: Option<Arc<str>>,
-    /// Whether nothing could be found out, so that it is asked for again.
-    unanswered: bool,
+    /// Whether it could not be resolved, so that this is tried again.
+    unresolved: bool,
 }
 
-/// What was told so far of one process.
+/// The kernels of one process.
 #[derive(Debug, Default)]
-struct Told {
-    /// Launches by handle when last looked at.
+struct ProcessKernels {
+    /// Launches by handle at the last update.
     seen: HashMap<u64, u64>,
     other_seen: u64,
     handles: HashMap<u64, Known>,
     /// Launches of names, for the ranking: at most [`RANKED`] of them.
     named: HashMap<Arc<str>, u64>,
     top: HashSet<Arc<str>>,
-    /// Launches of names while they were exported. They stay few: each that is exported later has twice the launches of the one
+    /// Launches of names while they were tracked. They stay few: each that is tracked later has twice the launches of the one
     /// before.
-    told: HashMap<Arc<str>, u64>,
+    exported: HashMap<Arc<str>, u64>,
     unknown: u64,
     other: u64,
     total: u64,
-    folded: u64,
-    /// Handles whose launches are timed, with the name that they had when it began.
+    /// Times that a name's launches were added to `other`.
+    aggregated: u64,
+    /// Handles whose launches are timed, with the names that they had when timing began.
     timed: HashMap<u64, Arc<str>>,
-    /// The times of those handles as last told.
-    times_told: HashMap<u64, Histogram>,
-    /// What was told of names under handles that are other kernels' by now. Once there are [`LIMIT`] of them, no further name is
-    /// timed: a name that was is exported for as long as the process.
+    /// The times of those handles at the last update.
+    last_times: HashMap<u64, Histogram>,
+    /// Times of names whose handles are reused by other kernels. Once there are [`LIMIT`] of them, no further name is timed: a timed
+    /// name is exported for as long as the process.
     retired: BTreeMap<Arc<str>, Histogram>,
 }
 
-/// What was told so far of every process.
+/// The kernels of every process.
 #[derive(Debug, Default)]
 pub struct KernelNames {
-    told: HashMap<ProcId, Told>,
-    /// Of processes that are not observed any more.
-    folded: u64,
+    processes: HashMap<ProcId, ProcessKernels>,
+    /// Additions to `other` of processes that are no longer observed.
+    aggregated: u64,
 }
 
 impl KernelNames {
-    /// Takes the launches of `processes` in; what was told of others is forgotten.
+    /// Adds the launches of `processes`; other processes are forgotten.
     pub fn update(&mut self, processes: &[ProcessSnapshot], names: &mut dyn NameSource) {
-        let mut before = std::mem::take(&mut self.told);
+        let mut before = std::mem::take(&mut self.processes);
         for process in processes {
-            let mut told = before.remove(&process.id).unwrap_or_default();
-            told.update(process, names);
-            self.told.insert(process.id, told);
+            let mut kernels = before.remove(&process.id).unwrap_or_default();
+            kernels.update(process, names);
+            self.processes.insert(process.id, kernels);
         }
-        self.folded += before.into_values().map(|gone| gone.folded).sum::<u64>();
+        self.aggregated += before.into_values().map(|gone| gone.aggregated).sum::<u64>();
     }
 
-    /// The launches of these processes, as last taken in, with the times that they bring. To be asked before functions are
-    /// timed anew: the times are those of the kernels that the handles had.
+    /// The launches of these processes at the last update, with the times in `processes`. To be called before further functions
+    /// are timed: the times are those of the kernels that the handles had.
     #[must_use]
     pub fn launches(&mut self, processes: &[ProcessSnapshot]) -> HashMap<ProcId, KernelLaunches> {
         let mut launches = HashMap::with_capacity(processes.len());
         for process in processes {
-            if let Some(told) = self.told.get_mut(&process.id) {
-                launches.insert(process.id, told.launches(process));
+            if let Some(kernels) = self.processes.get_mut(&process.id) {
+                launches.insert(process.id, kernels.launches(process));
             }
         }
         launches
@@ -171,13 +167,13 @@ impl KernelNames {
     /// The handles that have names.
     #[must_use]
     pub fn names(&self) -> Vec<(ProcId, u64, Arc<str>)> {
-        let of = |(&id, told): (&ProcId, &Told)| {
-            let named = told.handles.iter();
+        let of = |(&id, kernels): (&ProcId, &ProcessKernels)| {
+            let named = kernels.handles.iter();
             let named =
                 named.filter_map(|(&handle, known)| Some((id, handle, known.name.clone()?)));
             named.collect::<Vec<_>>()
         };
-        self.told.iter().flat_map(of).collect()
+        self.processes.iter().flat_map(of).collect()
     }
 
     /// Functions that should be timed and are not: the most launched of each process, with their names.
@@ -185,21 +181,23 @@ impl KernelNames {
     pub fn untimed(&self, processes: &[ProcessSnapshot]) -> Vec<(ProcId, u64, Arc<str>)> {
         let mut chosen = Vec::new();
         for process in processes.iter().filter(|process| process.ended.is_none()) {
-            let Some(told) = self.told.get(&process.id) else { continue };
-            let room = LIMIT.saturating_sub(told.timed.len());
+            let Some(kernels) = self.processes.get(&process.id) else { continue };
+            let free = LIMIT.saturating_sub(kernels.timed.len());
             let mut hot: Vec<_> = process
                 .kernels
                 .iter()
-                .filter(|(handle, launches)| *launches >= HOT && !told.timed.contains_key(handle))
+                .filter(|(handle, launches)| {
+                    *launches >= HOT && !kernels.timed.contains_key(handle)
+                })
                 .filter_map(|&(handle, launches)| {
-                    let name = told.handles.get(&handle)?.name.clone()?;
-                    let has_room = told.retired.len() < LIMIT || told.retired.contains_key(&name);
-                    has_room.then_some(())?;
-                    Some((Reverse(launches), handle, name))
+                    let name = kernels.handles.get(&handle)?.name.clone()?;
+                    let retired = &kernels.retired;
+                    let is_free = retired.len() < LIMIT || retired.contains_key(&name);
+                    is_free.then_some((Reverse(launches), handle, name))
                 })
                 .collect();
             hot.sort_unstable();
-            let hottest = hot.into_iter().take(room);
+            let hottest = hot.into_iter().take(free);
             chosen.extend(hottest.map(|(_, handle, name)| (process.id, handle, name)));
         }
         chosen
@@ -207,19 +205,19 @@ impl KernelNames {
 
     /// A function is timed from now on.
     pub fn timed(&mut self, id: ProcId, handle: u64, name: Arc<str>) {
-        if let Some(told) = self.told.get_mut(&id) {
-            told.timed.insert(handle, name);
+        if let Some(kernels) = self.processes.get_mut(&id) {
+            kernels.timed.insert(handle, name);
         }
     }
 
     /// Times that a name's launches were added to `other`.
     #[must_use]
-    pub fn folded(&self) -> u64 {
-        self.folded + self.told.values().map(|told| told.folded).sum::<u64>()
+    pub fn aggregated(&self) -> u64 {
+        self.aggregated + self.processes.values().map(|own| own.aggregated).sum::<u64>()
     }
 }
 
-impl Told {
+impl ProcessKernels {
     fn update(&mut self, process: &ProcessSnapshot, source: &mut dyn NameSource) {
         let mut fresh: Vec<(u64, u64)> = Vec::new();
         for &(handle, launches) in &process.kernels {
@@ -236,7 +234,7 @@ impl Told {
             self.other += other;
             return;
         }
-        self.ask(process, &fresh, source);
+        self.resolve(process, &fresh, source);
         let mut fresh_by_name: HashMap<Arc<str>, u64> = HashMap::new();
         for (handle, launches) in fresh {
             self.total += launches;
@@ -253,18 +251,18 @@ impl Told {
         self.rank();
         for (name, launches) in fresh_by_name {
             if self.top.contains(&name) {
-                *self.told.entry(name).or_default() += launches;
+                *self.exported.entry(name).or_default() += launches;
             } else {
-                self.folded += 1;
+                self.aggregated += 1;
                 other += launches;
             }
         }
         self.other += other;
     }
 
-    /// Finds out the names of the most launched handles, as far as they are not known. Handles that were given out by name
-    /// are asked about again: they may be another kernel's by now.
-    fn ask(
+    /// Resolves the names of the most launched handles. Handles that the process asked for by name are resolved again: they may be
+    /// reused.
+    fn resolve(
         &mut self,
         process: &ProcessSnapshot,
         fresh: &[(u64, u64)],
@@ -278,17 +276,17 @@ impl Told {
         let most: HashSet<u64> = ranked.into_iter().map(|(_, handle)| handle).collect();
         let mut functions: Vec<(u64, u64, Option<HandleName>)> = Vec::new();
         for &(handle, _) in fresh.iter().filter(|(handle, _)| most.contains(handle)) {
-            let told = source.handle_name(process.id, handle);
-            let is_known = |known: &Known| !known.unanswered && known.told == told;
+            let handle_name = source.handle_name(process.id, handle);
+            let is_known = |known: &Known| !known.unresolved && known.handle_name == handle_name;
             if self.handles.get(&handle).is_some_and(is_known) {
                 continue;
             }
-            match follow(process.id, handle, told.clone(), source) {
+            match follow(process.id, handle, handle_name.clone(), source) {
                 Ok(text) => {
                     let name = readable(&text);
-                    self.know(handle, Known { told, name, unanswered: false });
+                    self.set_name(handle, Known { handle_name, name, unresolved: false });
                 }
-                Err(address) => functions.push((handle, address, told)),
+                Err(address) => functions.push((handle, address, handle_name)),
             }
         }
         if functions.is_empty() {
@@ -296,26 +294,26 @@ impl Told {
         }
         let addresses: Vec<u64> = functions.iter().map(|&(_, address, _)| address).collect();
         let names = source.function_names(process, &addresses);
-        for (handle, address, told) in functions {
+        for (handle, address, handle_name) in functions {
             let symbol = names.get(&address);
             let name = symbol.and_then(|symbol| symbol.as_deref().and_then(readable));
-            let unanswered = symbol.is_none();
-            self.know(handle, Known { told, name, unanswered });
+            let unresolved = symbol.is_none();
+            self.set_name(handle, Known { handle_name, name, unresolved });
         }
     }
 
-    /// A handle that is another kernel's by now is no longer timed as that of the old one, which keeps what was told of it.
-    fn know(&mut self, handle: u64, known: Known) {
+    /// A handle that is reused by another kernel is no longer timed for the old one, whose times are kept.
+    fn set_name(&mut self, handle: u64, known: Known) {
         if self.timed.get(&handle).is_some_and(|name| Some(name) != known.name.as_ref())
             && let Some(name) = self.timed.remove(&handle)
-            && let Some(times) = self.times_told.remove(&handle)
+            && let Some(times) = self.last_times.remove(&handle)
         {
             self.retired.entry(name).or_default().merge(&times);
         }
         self.handles.insert(handle, known);
     }
 
-    /// Forgets the names with the fewest launches when there are too many. None of them is among the most launched.
+    /// Forgets the names with the fewest launches when there are too many. No tracked name is among them.
     fn forget_rare(&mut self) {
         if self.named.len() <= RANKED {
             return;
@@ -325,13 +323,13 @@ impl Told {
         self.named.retain(|name, launches| *launches > least || self.top.contains(name));
     }
 
-    /// Chooses the names that are told apart. One that is already is given up only for one with more than twice its launches,
-    /// so that series do not come and go.
+    /// Chooses the tracked names. A tracked one is replaced only by one with more than twice its launches, so that series do not
+    /// come and go.
     fn rank(&mut self) {
         let rank = |(name, &launches): (&Arc<str>, &u64)| {
-            let is_told = self.top.contains(name);
-            let weight = if is_told { launches.saturating_mul(2) } else { launches };
-            (Reverse((weight, is_told)), Arc::clone(name))
+            let is_tracked = self.top.contains(name);
+            let weight = if is_tracked { launches.saturating_mul(2) } else { launches };
+            (Reverse((weight, is_tracked)), Arc::clone(name))
         };
         let mut ranked: Vec<_> = self.named.iter().map(rank).collect();
         if ranked.len() > LIMIT {
@@ -341,16 +339,16 @@ impl Told {
     }
 
     fn launches(&mut self, process: &ProcessSnapshot) -> KernelLaunches {
-        let told = self.told.iter().map(|(name, &launches)| (Arc::clone(name), launches));
+        let names = self.exported.iter().map(|(name, &launches)| (Arc::clone(name), launches));
         let (mut by_name, former): (Vec<_>, Vec<_>) =
-            told.partition(|(name, _)| self.top.contains(name));
+            names.partition(|(name, _)| self.top.contains(name));
         by_name.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         let mut times: Vec<_> =
             self.retired.iter().map(|(name, times)| (Arc::clone(name), times.clone())).collect();
         for (handle, durations) in &process.launch_times {
             if let Some(name) = self.timed.get(handle) {
-                add_times(&mut times, name, durations);
-                self.times_told.insert(*handle, durations.clone());
+                add(&mut times, name, durations, Histogram::merge);
+                self.last_times.insert(*handle, durations.clone());
             }
         }
         times.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -369,16 +367,16 @@ impl Told {
 fn follow(
     id: ProcId,
     handle: u64,
-    told: Option<HandleName>,
+    name: Option<HandleName>,
     source: &mut dyn NameSource,
 ) -> Result<Box<[u8]>, u64> {
-    let (mut handle, mut told) = (handle, told);
+    let (mut handle, mut name) = (handle, name);
     for _ in 0..MAX_HOPS {
-        match told {
+        match name {
             Some(HandleName::Text(text)) => return Ok(text),
             Some(HandleName::SameAs(next)) => {
                 handle = next;
-                told = source.handle_name(id, next);
+                name = source.handle_name(id, next);
             }
             None => break,
         }

@@ -1,9 +1,10 @@
-//! gpucause: tells why a GPU is not being fed.
+//! gpucause: finds out why a GPU is not being fed.
 //!
 //! A [`sampler`] copies the kernel's accounts into an [`observation`], [`collector`]s turn it into [`family`] values, an
 //! [`exposition`] encoder writes them, and the [`server`] hands them out.
 
 pub mod budget;
+pub mod cardinality_limit;
 pub mod chains;
 pub mod check;
 pub mod cli;
@@ -16,12 +17,9 @@ pub mod dcgm;
 pub mod demo;
 pub mod duration;
 pub mod error_name;
-pub mod explain;
-pub mod export;
 pub mod exposition;
 pub mod family;
 pub mod flight_recorder;
-pub mod folding;
 pub mod foreign;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -30,9 +28,7 @@ pub mod kernel_names;
 mod life_cycle;
 pub mod logging;
 pub mod manual;
-pub mod mcp;
 pub mod merge;
-pub mod merge_traces;
 pub mod metric;
 pub mod nodes;
 pub mod nvml;
@@ -42,7 +38,6 @@ mod pipeline;
 pub mod privileges;
 pub mod process_details;
 pub mod process_selection;
-pub mod query;
 pub mod record;
 pub mod replay;
 pub mod retention;

@@ -1,5 +1,5 @@
-//! What becomes of accounts between the kernel maps and the page: processes that ended are kept for a time, those beyond the
-//! limits are added up, and no counter steps back.
+//! The life cycle of accounts between the kernel maps and the page: ended processes are kept for their retention, those beyond
+//! the limits are aggregated, and no counter decreases.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,136 +7,135 @@ use gpucause_abi::record::FAULTS;
 use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 
-use crate::folding::Folding;
+use crate::cardinality_limit::CardinalityLimit;
 use crate::retention::Retention;
 
-/// What is remembered from one copy of the kernel maps to the next.
+/// State that is kept from one snapshot of the kernel maps to the next.
 #[derive(Debug, Default)]
 pub(crate) struct LifeCycle {
     pub(crate) retention: Retention,
-    pub(crate) folding: Folding,
-    /// Processes that were on a page, and whether that was after their end, so that all of them was exported.
-    told: HashMap<ProcId, bool>,
-    /// Time accounts and page faults as last exported, which the next must not fall behind.
-    told_times: HashMap<ProcId, TimeAccount>,
-    told_faults: HashMap<ProcId, [u64; FAULTS]>,
-    /// Processes that no page had because a younger one has their PID and name.
+    pub(crate) cardinality: CardinalityLimit,
+    /// Exported processes, and whether that was after their end, so that their final values were exported.
+    exported: HashMap<ProcId, bool>,
+    /// Time accounts and page faults of the last snapshot: the next must not be below them.
+    last_times: HashMap<ProcId, TimeAccount>,
+    last_faults: HashMap<ProcId, [u64; FAULTS]>,
+    /// Processes that were never exported because a younger one has their PID and name.
     hidden: u64,
 }
 
 /// Processes whose accounts are to be deleted from the kernel maps.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
-    /// All of them.
-    pub(crate) gone: HashSet<ProcId>,
-    /// Those that go before their time is over without having been on a page.
-    unseen: HashSet<ProcId>,
-    /// Those that a younger process hides.
+    pub(crate) all: HashSet<ProcId>,
+    /// Those that are removed before their retention is over without having been exported.
+    unexported: HashSet<ProcId>,
+    /// Those whose PID and name a younger process has.
     hidden: HashSet<ProcId>,
 }
 
 impl LifeCycle {
     /// Processes that were aggregated into `other` so far.
-    pub(crate) fn folded(&self) -> u64 {
-        self.retention.folded() + self.folding.count() + self.hidden
+    pub(crate) fn aggregated(&self) -> u64 {
+        self.retention.removed_early() + self.cardinality.aggregated_total() + self.hidden
     }
 
-    /// Whether any of the processes that ended then is to be removed.
+    /// Whether any of these processes, each with the time of its end, is to be removed.
     pub(crate) fn has_excess(&self, now: Nanos, ended: &[(ProcId, Nanos)]) -> bool {
-        ended.iter().any(|&(id, _)| self.folding.is_untold(id))
+        ended.iter().any(|&(id, _)| self.cardinality.is_aggregated(id))
             || self.retention.has_excess(now, ended)
     }
 
-    /// Brings a copy of the accounts up to what was exported before, and chooses the processes that go.
+    /// Raises a snapshot's values to those of the last one, and chooses the processes to remove.
     pub(crate) fn due(&mut self, now: Nanos, processes: &mut [ProcessSnapshot]) -> Due {
-        keep_up(&mut self.told_times, processes);
-        keep_faults_up(&mut self.told_faults, processes);
+        raise_times(&mut self.last_times, processes);
+        raise_faults(&mut self.last_faults, processes);
         let ends = ends(processes);
-        // Those that are not told apart have nothing more to tell once they have ended.
-        let is_untold = |id| self.folding.is_untold(id);
-        let is_over = |id| is_untold(id) && ends.get(&id).is_some_and(Option::is_some);
-        let hidden = hidden(processes.iter().filter(|process| !is_untold(process.id)));
-        let goes = |process: &&ProcessSnapshot| {
-            is_passing(process) || is_over(process.id) || hidden.contains(&process.id)
+        // An aggregated process has nothing more to export once it has ended.
+        let is_aggregated = |id| self.cardinality.is_aggregated(id);
+        let has_ended = |id| is_aggregated(id) && ends.get(&id).is_some_and(Option::is_some);
+        let hidden = hidden(processes.iter().filter(|process| !is_aggregated(process.id)));
+        let is_due = |process: &&ProcessSnapshot| {
+            is_passing(process) || has_ended(process.id) || hidden.contains(&process.id)
         };
-        let mut gone: HashSet<ProcId> =
-            processes.iter().filter(goes).map(|process| process.id).collect();
-        // Those on a page before their end have more to tell on the next one: they neither go early nor are folded.
-        let partly_told = |id: &ProcId| self.told.get(id).is_some_and(|whole| !whole);
+        let mut all: HashSet<ProcId> =
+            processes.iter().filter(is_due).map(|process| process.id).collect();
+        // A process that was exported before its end has final values to export: it is not removed early.
+        let is_unfinished = |id: &ProcId| self.exported.get(id).is_some_and(|is_final| !is_final);
         let candidates = ends.iter().filter(|(id, end)| {
-            !gone.contains(id)
-                && !is_untold(**id)
-                && (self.retention.is_over(now, **end) || !partly_told(id))
+            !all.contains(id)
+                && !is_aggregated(**id)
+                && (self.retention.is_over(now, **end) || !is_unfinished(id))
         });
         let candidates: Vec<_> = candidates.map(|(&id, &end)| (id, end)).collect();
-        let swept = self.retention.sweep(now, candidates);
-        gone.extend(&swept);
+        let collected = self.retention.garbage_collect(now, candidates);
+        all.extend(&collected);
         let is_early = |id: &ProcId| {
             let end = ends.get(id).copied().flatten();
-            !self.retention.is_over(now, end) && !self.told.contains_key(id)
+            !self.retention.is_over(now, end) && !self.exported.contains_key(id)
         };
-        let unseen = swept.iter().chain(&hidden).copied().filter(is_early).collect();
-        Due { gone, unseen, hidden }
+        let unexported = collected.iter().chain(&hidden).copied().filter(is_early).collect();
+        Due { all, unexported, hidden }
     }
 
-    /// Takes out the processes whose accounts were deleted. Returns those that are part of `other` from now on: of the ones
-    /// that are exported at all, those that no page had, and those that were part of it while they lived.
+    /// Removes the processes whose accounts were deleted. Returns those that are part of `other` from now on: of the ones that
+    /// `admits` selects, those that were never exported, and those that were aggregated while they lived.
     pub(crate) fn remove(
         &mut self,
         due: &Due,
         processes: &mut Vec<ProcessSnapshot>,
         mut admits: impl FnMut(&ProcessSnapshot) -> bool,
     ) -> HashSet<ProcId> {
-        let mut folded = HashSet::new();
-        for process in processes.extract_if(.., |process| due.gone.contains(&process.id)) {
-            self.told.remove(&process.id);
-            let counts = due.unseen.contains(&process.id) || self.folding.is_untold(process.id);
+        let mut aggregated = HashSet::new();
+        for process in processes.extract_if(.., |process| due.all.contains(&process.id)) {
+            self.exported.remove(&process.id);
+            let counts =
+                due.unexported.contains(&process.id) || self.cardinality.is_aggregated(process.id);
             if counts && admits(&process) {
                 self.hidden += u64::from(due.hidden.contains(&process.id));
-                folded.insert(process.id);
-                self.folding.keep(process);
+                aggregated.insert(process.id);
+                self.cardinality.add_removed(process);
             }
         }
-        folded
+        aggregated
     }
 
-    /// Leaves the processes that are tracked individually; returns the sum of all others.
+    /// Leaves the processes that are tracked individually; returns the sum of all others, if there are any.
     pub(crate) fn limit(
         &mut self,
         processes: &mut Vec<ProcessSnapshot>,
     ) -> Option<ProcessSnapshot> {
-        self.folding.assign(processes);
-        self.folding.split(processes)
+        self.cardinality.assign(processes);
+        self.cardinality.take_overflow(processes)
     }
 
-    /// A page shows these.
-    pub(crate) fn exported(&mut self, processes: &[ProcessSnapshot]) {
-        self.told = processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
+    /// These are exported.
+    pub(crate) fn set_exported(&mut self, processes: &[ProcessSnapshot]) {
+        self.exported = processes.iter().map(|p| (p.id, p.ended.is_some())).collect();
     }
 }
 
-/// The time of a live thread is completed at each look, and a stretch caught while it changed may be told a moment short the
-/// next time. Counters must not step back, so the larger is told.
-fn keep_up(told: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnapshot]) {
-    let mut telling = HashMap::with_capacity(processes.len());
+/// A live thread's current time slice is completed by each snapshot, and one that is read while it changes may be reported short by
+/// the next. Counters must not decrease, so the larger value is kept.
+fn raise_times(last: &mut HashMap<ProcId, TimeAccount>, processes: &mut [ProcessSnapshot]) {
+    let mut current = HashMap::with_capacity(processes.len());
     for process in processes.iter_mut().filter(|process| process.dispatches) {
-        if let Some(before) = told.get(&process.id) {
+        if let Some(before) = last.get(&process.id) {
             let cells = process.dispatcher_time.0.iter_mut().flatten();
             for (time, before) in cells.zip(before.0.iter().flatten()) {
                 *time = (*time).max(*before);
             }
         }
-        telling.insert(process.id, process.dispatcher_time);
+        current.insert(process.id, process.dispatcher_time);
     }
-    *told = telling;
+    *last = current;
 }
 
-/// A thread that ends while the others report is in the sum of its process a moment late, and a process that ends then has no
-/// sum.
-fn keep_faults_up(told: &mut HashMap<ProcId, [u64; FAULTS]>, processes: &mut [ProcessSnapshot]) {
-    let mut telling = HashMap::with_capacity(processes.len());
+/// A thread that ends during the reading is added to its process's sum late, and a process that ends then has no sum.
+fn raise_faults(last: &mut HashMap<ProcId, [u64; FAULTS]>, processes: &mut [ProcessSnapshot]) {
+    let mut current = HashMap::with_capacity(processes.len());
     for process in processes {
-        let before = told.get(&process.id).copied();
+        let before = last.get(&process.id).copied();
         let faults = match (process.host.page_faults, before) {
             (Some(mut faults), Some(before)) => {
                 for (count, before) in faults.iter_mut().zip(before) {
@@ -148,17 +147,17 @@ fn keep_faults_up(told: &mut HashMap<ProcId, [u64; FAULTS]>, processes: &mut [Pr
             (None, None) => continue,
         };
         process.host.page_faults = Some(faults);
-        telling.insert(process.id, faults);
+        current.insert(process.id, faults);
     }
-    *told = telling;
+    *last = current;
 }
 
-/// A forked child that ran another program without having made a call: that image was never part of the job.
+/// A forked child that executed another program without a call: that image was never part of the job.
 fn is_passing(process: &ProcessSnapshot) -> bool {
     process.execed && !process.dispatches && process.parent.is_some()
 }
 
-/// Ended processes whose PID and name a younger process has: that one is exported, and they never are again.
+/// Ended processes whose PID and name a younger process has: only the younger one is exported.
 fn hidden<'a>(processes: impl Iterator<Item = &'a ProcessSnapshot>) -> HashSet<ProcId> {
     let mut by_label: HashMap<_, Vec<&ProcessSnapshot>> = HashMap::new();
     for process in processes {
@@ -173,8 +172,8 @@ fn hidden<'a>(processes: impl Iterator<Item = &'a ProcessSnapshot>) -> HashSet<P
     older.map(|process| process.id).collect()
 }
 
-/// When each process ended, for its retention. The images that a process had before it executed another program are
-/// added to the last one, and so are kept as long.
+/// When each process ended, for its retention. The images of a process before an exec are merged into the last one, and so are
+/// kept as long.
 fn ends(processes: &[ProcessSnapshot]) -> HashMap<ProcId, Option<Nanos>> {
     let mut last: HashMap<_, (Nanos, Option<Nanos>)> = HashMap::new();
     let key = |process: &ProcessSnapshot| (process.tgid, process.started_boottime);

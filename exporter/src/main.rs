@@ -3,21 +3,19 @@
 use anyhow::Context as _;
 use clap::Parser as _;
 use gpucause::check::Report;
+use gpucause::cli::mcp::McpError;
 use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
+use gpucause::cli::{explain, export, mcp, merge_traces, query};
 use gpucause::config::reload::ConfigSource;
 use gpucause::config::{self, ConfigError};
 use gpucause::daemon::Daemon;
 use gpucause::flight_recorder::FlightRecorder;
 use gpucause::logging::{Format, Level, LogArgs};
-use gpucause::mcp::McpError;
 use gpucause::nodes::NodesError;
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits, WebConfigError};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{
-    demo, explain, export, logging, manual, mcp, merge_traces, privileges, query, record, replay,
-    top,
-};
+use gpucause::{demo, logging, manual, privileges, record, replay, top};
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::keep_little;
@@ -99,7 +97,7 @@ fn main() -> ExitCode {
             result
         }
         Command::Top(args) => {
-            if !args.show().is_live() {
+            if !args.view_options().is_live() {
                 logging::init(TOOL_LOG);
             }
             let result = top::run(&args);

@@ -1,134 +1,116 @@
 //! Adding one process's accounts to another's.
 
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::snapshot::{CallSnapshot, HostUse, LaunchSampling, ProcessSnapshot, Wait};
+use gpucause_abi::snapshot::{HostUse, LaunchSampling, ProcessSnapshot, Wait};
 
 /// Adds the accounts of `image` to those of `sum`; identity, beginning and end of `sum` stay.
-pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
+pub fn merge_accounts(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
     sum.dispatches |= image.dispatches;
     sum.abandoned_calls += image.abandoned_calls;
-    for call in &image.calls {
-        match sum.calls.iter_mut().find(|own| own.kind() == call.kind()) {
-            Some(CallSnapshot { durations, stalled, .. }) => {
-                durations.merge(&call.durations);
-                stalled.merge(&call.stalled);
+    merge_by(
+        &mut sum.calls,
+        &image.calls,
+        |a, b| a.kind() == b.kind(),
+        |total, call| {
+            total.durations.merge(&call.durations);
+            total.stalled.merge(&call.stalled);
+        },
+    );
+    merge_by(
+        &mut sum.stalls,
+        &image.stalls,
+        |a, b| a.kind() == b.kind(),
+        |total, stall| {
+            total.calls += stall.calls;
+            for (total, time) in total.offcpu.iter_mut().zip(stall.offcpu) {
+                total.0 += time.0;
             }
-            None => sum.calls.push(call.clone()),
-        }
-    }
-    for stall in &image.stalls {
-        match sum.stalls.iter_mut().find(|own| own.kind() == stall.kind()) {
-            Some(own) => {
-                own.calls += stall.calls;
-                for (total, time) in own.offcpu.iter_mut().zip(stall.offcpu) {
-                    total.0 += time.0;
-                }
-            }
-            None => sum.stalls.push(stall.clone()),
-        }
-    }
-    absorb_launches(&mut sum.launches, &image.launches);
-    for &(op, code, count) in &image.errors {
-        match sum.errors.iter_mut().find(|own| (own.0, own.1) == (op, code)) {
-            Some(own) => own.2 += count,
-            None => sum.errors.push((op, code, count)),
-        }
-    }
-    for &(function, launches) in &image.kernels {
-        match sum.kernels.iter_mut().find(|own| own.0 == function) {
-            Some(own) => own.1 += launches,
-            None => sum.kernels.push((function, launches)),
-        }
-    }
+        },
+    );
+    merge_launches(&mut sum.launches, &image.launches);
+    merge_by(&mut sum.errors, &image.errors, |a, b| (a.0, a.1) == (b.0, b.1), |a, b| a.2 += b.2);
+    merge_by(&mut sum.kernels, &image.kernels, |a, b| a.0 == b.0, |a, b| a.1 += b.1);
     sum.other_launches += image.other_launches;
     sum.dispatcher_time.merge(&image.dispatcher_time);
-    for (total, bytes) in sum.copied.iter_mut().zip(image.copied) {
-        *total += bytes;
-    }
-    for (kind, class, durations) in &image.copies {
-        match sum.copies.iter_mut().find(|own| (own.0, own.1) == (*kind, *class)) {
-            Some((_, _, total)) => total.merge(durations),
-            None => sum.copies.push((*kind, *class, durations.clone())),
-        }
-    }
+    add_counts(&mut sum.copied, &image.copied);
+    merge_timed(&mut sum.copies, &image.copies);
     sum.memory.allocated += image.memory.allocated;
     sum.memory.freed += image.memory.freed;
-    for &(op, bytes) in &image.collectives {
-        match sum.collectives.iter_mut().find(|own| own.0 == op) {
-            Some(own) => own.1 += bytes,
-            None => sum.collectives.push((op, bytes)),
-        }
-    }
+    merge_by(&mut sum.collectives, &image.collectives, |a, b| a.0 == b.0, |a, b| a.1 += b.1);
     sum.launch_gap.merge(&image.launch_gap);
-    absorb_waits(sum, image);
-    for (role, reason, durations) in &image.offcpu {
-        let own = sum.offcpu.iter_mut().find(|own| (own.0, own.1) == (*role, *reason));
-        match own {
-            Some((_, _, total)) => total.merge(durations),
-            None => sum.offcpu.push((*role, *reason, durations.clone())),
-        }
+    let key = |wait: &Wait| (wait.tid, wait.reason, wait.phase, wait.on);
+    merge_by(
+        &mut sum.waits,
+        &image.waits,
+        |a, b| key(a) == key(b),
+        |total, wait| {
+            total.total.0 += wait.total.0;
+            total.held.0 += wait.held.0;
+        },
+    );
+    merge_timed(&mut sum.offcpu, &image.offcpu);
+    merge_by(&mut sum.runqueue, &image.runqueue, |a, b| a.0 == b.0, |a, b| a.1.merge(&b.1));
+    for (totals, counts) in sum.switches.iter_mut().zip(&image.switches) {
+        add_counts(totals, counts);
     }
-    for (role, durations) in &image.runqueue {
-        match sum.runqueue.iter_mut().find(|own| own.0 == *role) {
-            Some((_, total)) => Histogram::merge(total, durations),
-            None => sum.runqueue.push((*role, durations.clone())),
-        }
-    }
-    for (totals, counts) in sum.switches.iter_mut().zip(image.switches) {
-        for (total, count) in totals.iter_mut().zip(counts) {
-            *total += count;
-        }
-    }
-    absorb_host(&mut sum.host, &image.host);
+    merge_host(&mut sum.host, &image.host);
 }
 
-fn absorb_launches(launches: &mut LaunchSampling, own: &LaunchSampling) {
-    launches.untimed += own.untimed;
-    launches.estimated += own.estimated;
-    launches.unobserved.0 += own.unobserved.0;
-    if launches.step.timed_share() > own.step.timed_share() {
-        launches.step = own.step;
+/// Adds each of `more` to the entry of `all` that is the same, or appends it.
+fn merge_by<T: Clone>(
+    all: &mut Vec<T>,
+    more: &[T],
+    is_same: impl Fn(&T, &T) -> bool,
+    add: impl Fn(&mut T, &T),
+) {
+    for one in more {
+        match all.iter_mut().find(|own| is_same(own, one)) {
+            Some(own) => add(own, one),
+            None => all.push(one.clone()),
+        }
     }
 }
 
-fn absorb_host(sum: &mut HostUse, image: &HostUse) {
-    for io in &image.block_io {
-        let own = sum
-            .block_io
-            .iter_mut()
-            .find(|own| (own.device, own.operation) == (io.device, io.operation));
-        match own {
-            Some(own) => {
-                own.time.0 += io.time.0;
-                own.bytes += io.bytes;
-                own.requests += io.requests;
-            }
-            None => sum.block_io.push(*io),
-        }
+fn merge_timed<A: Copy + PartialEq, B: Copy + PartialEq>(
+    all: &mut Vec<(A, B, Histogram)>,
+    more: &[(A, B, Histogram)],
+) {
+    merge_by(all, more, |a, b| (a.0, a.1) == (b.0, b.1), |a, b| a.2.merge(&b.2));
+}
+
+fn add_counts(totals: &mut [u64], counts: &[u64]) {
+    for (total, count) in totals.iter_mut().zip(counts) {
+        *total += count;
     }
+}
+
+fn merge_launches(sum: &mut LaunchSampling, own: &LaunchSampling) {
+    sum.untimed += own.untimed;
+    sum.estimated += own.estimated;
+    sum.unobserved.0 += own.unobserved.0;
+    if sum.step.timed_share() > own.step.timed_share() {
+        sum.step = own.step;
+    }
+}
+
+fn merge_host(sum: &mut HostUse, image: &HostUse) {
+    merge_by(
+        &mut sum.block_io,
+        &image.block_io,
+        |a, b| (a.device, a.operation) == (b.device, b.operation),
+        |total, io| {
+            total.time.0 += io.time.0;
+            total.bytes += io.bytes;
+            total.requests += io.requests;
+        },
+    );
     if let Some(faults) = image.page_faults {
-        let own = sum.page_faults.get_or_insert_default();
-        for (total, count) in own.iter_mut().zip(faults) {
-            *total += count;
-        }
+        add_counts(sum.page_faults.get_or_insert_default(), &faults);
     }
     sum.page_alloc_bytes += image.page_alloc_bytes;
     sum.direct_reclaim.0 += image.direct_reclaim.0;
     sum.tcp_retransmits += image.tcp_retransmits;
     sum.oom_kills += image.oom_kills;
-}
-
-fn absorb_waits(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
-    for wait in &image.waits {
-        let key = |wait: &Wait| (wait.tid, wait.reason, wait.phase, wait.on);
-        match sum.waits.iter_mut().find(|own| key(own) == key(wait)) {
-            Some(own) => {
-                own.total.0 += wait.total.0;
-                own.held.0 += wait.held.0;
-            }
-            None => sum.waits.push(*wait),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -159,11 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn what_images_asked_of_the_host_adds_up() {
+    fn host_use_of_images_adds_up() {
         let mut sum = image(1, 2);
-        absorb(&mut sum, &image(1, 3));
+        merge_accounts(&mut sum, &image(1, 3));
         assert_eq!(sum, image(1, 5));
-        absorb(&mut sum, &image(2, 1));
+        merge_accounts(&mut sum, &image(2, 1));
         let amounts: Vec<u64> = sum.host.block_io.iter().map(|io| io.bytes).collect();
         assert_eq!((amounts, sum.host.oom_kills), (vec![5, 1], 6));
     }

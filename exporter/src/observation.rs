@@ -1,5 +1,4 @@
-//! All that is known of a host at one time: what pages, chains, tables and recordings are made of. It does not change once it is
-//! made.
+//! All that is known of a host at one time: the input of pages, chains, tables and recordings. Immutable.
 
 use crate::chains::Findings;
 use crate::clock::WallClock;
@@ -20,56 +19,56 @@ use std::sync::Arc;
 pub struct Observation {
     /// Whether processes are observed, and since when.
     pub state: ObservationState,
-    /// The copy of the kernel maps, without the processes whose retention is over.
+    /// The snapshot of the kernel maps, without the processes whose retention is over.
     pub snapshot: Arc<Snapshot>,
     /// What `/proc` says of the processes.
     pub details: HashMap<ProcId, Arc<ProcessDetails>>,
-    /// What became of each probe.
+    /// The state of each probe.
     pub probes: Vec<ProbeState>,
     /// How long each library was mapped before its probes were attached.
     pub attach_gaps: Vec<AttachGap>,
     /// What a hit of a call probe costs, where that was measured.
     pub hit_cost: Option<Nanos>,
-    /// The same of a call that the program leaves at entry.
+    /// What a call costs that the program leaves at entry, where that was measured.
     pub entry_cost: Option<Nanos>,
-    /// Share of the time for which launches are watched.
+    /// Share of the time in which launches are probed.
     pub duty_ratio: f64,
     /// Notices of newly mapped files that were lost.
     pub mmap_events_lost: u64,
-    /// Processes that live, those that are not told apart among them.
+    /// Live processes, aggregated ones among them.
     pub processes_live: u64,
-    /// Processes that are told of under `other`: exited ones dropped early by [`Retention`](crate::retention::Retention), and live
-    /// ones without a place.
-    pub processes_folded: u64,
+    /// Processes aggregated into `other`: ended ones removed early by [`Retention`](crate::retention::Retention), and live ones
+    /// beyond the [`CardinalityLimit`](crate::cardinality_limit::CardinalityLimit).
+    pub processes_aggregated: u64,
     /// Live processes that the configuration leaves out; they are not in the snapshot.
     pub processes_excluded: u64,
     /// How the last reload of the configuration went.
     pub config: ConfigState,
-    /// The accounts of those folded, added up.
-    pub folded: Option<ProcessSnapshot>,
+    /// The sum of the aggregated processes.
+    pub overflow: Option<ProcessSnapshot>,
     /// Whom the threads of each process waited for, by name.
     pub waits: HashMap<ProcId, Waits>,
-    /// Times that a name was folded, in preemption and in blocked waits.
-    pub wait_names_folded: (u64, u64),
-    /// What was found so far.
+    /// Times that a name was added to `other`, in preemption and in blocked waits.
+    pub wait_names_aggregated: (u64, u64),
+    /// Chains so far.
     pub findings: Findings,
     /// For how long the processes were out of CPU quota, where that is known.
     pub throttled: HashMap<ProcId, Throttled>,
     /// Launches of each process, by kernel.
     pub kernels: HashMap<ProcId, KernelLaunches>,
-    /// Times that a kernel's launches were added to others.
-    pub kernel_names_folded: u64,
-    /// How changes of the web configuration were taken, if there is one.
+    /// Times that a kernel's launches were added to `other`.
+    pub kernel_names_aggregated: u64,
+    /// How reloads of the web configuration went, if there is one.
     pub web_config: Option<ReloadState>,
     /// Files of the flight recorder by outcome, where there is one.
     pub flights: Option<[(&'static str, u64); 3]>,
-    /// UUIDs of the GPUs that each process uses, or did while it lived; joined by commas.
+    /// UUIDs of the GPUs that each process uses, or used while it lived; joined by commas.
     pub gpu_uuids: HashMap<ProcId, Arc<str>>,
     /// What is known of the GPUs themselves.
     pub gpus: View,
     /// When the programs were loaded, on the monotonic clock: the beginning of the daemon-wide counters.
     pub since: Nanos,
-    /// Tells monotonic moments as wall time.
+    /// Converts monotonic times to wall time.
     pub clock: WallClock,
 }
 
@@ -90,16 +89,16 @@ impl Observation {
             duty_ratio: 1.0,
             mmap_events_lost: 0,
             processes_live,
-            processes_folded: 0,
+            processes_aggregated: 0,
             processes_excluded: 0,
             config: ConfigState::default(),
-            folded: None,
+            overflow: None,
             waits: HashMap::new(),
-            wait_names_folded: (0, 0),
+            wait_names_aggregated: (0, 0),
             findings: Findings::default(),
             throttled: HashMap::new(),
             kernels: HashMap::new(),
-            kernel_names_folded: 0,
+            kernel_names_aggregated: 0,
             web_config: None,
             flights: None,
             gpu_uuids: HashMap::new(),
@@ -110,7 +109,7 @@ impl Observation {
     }
 }
 
-/// What became of a probe.
+/// The state of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProbeState {
     /// Name of the probe.
@@ -121,7 +120,7 @@ pub struct ProbeState {
     pub verdict: &'static str,
 }
 
-/// How long a library was in use before its probes were.
+/// How long a library was in use before its probes were attached.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttachGap {
     /// Path of the library.
@@ -133,9 +132,9 @@ pub struct AttachGap {
 /// How the last reload of the configuration went.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConfigState {
-    /// Whether what was found was taken.
+    /// Whether the new configuration is active.
     pub successful: bool,
-    /// When a configuration was last taken, in seconds since the Unix epoch.
+    /// When a configuration was last loaded, in seconds since the Unix epoch.
     pub taken_at: f64,
 }
 

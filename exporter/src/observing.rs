@@ -1,4 +1,4 @@
-//! The observation state of this daemon: what the probes report, evaluated in one place, and since when it is so.
+//! The observation state of this daemon, evaluated from the state of the probes, and since when it holds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,22 +10,22 @@ use gpucause_probes::verdict::Verdict;
 use crate::clock::{WallClock, monotonic_now};
 
 /// Missing probes that a reason names; the rest is counted.
-const MOST_NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 /// Why nothing is observed while SIGUSR1 keeps the probes detached.
 const BY_SIGNAL: &str = "SIGUSR1 detached all probes; a second SIGUSR1 or SIGHUP attaches them";
 const BY_CONFIGURATION: &str = "probe.enabled is false in the configuration";
-const STARTING: &str = "the CUDA libraries in use are being searched for";
+const STARTING: &str = "searching for the CUDA libraries in use";
 const ALL_BROKEN: &str = "every probe is broken; the log says why";
 const OVER_BUDGET: &str = "probes on launches of a process would cost more than the budget; gpucause_launch_sampling_ratio says which";
 
-/// What had the probes detached.
+/// Who had the probes detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Switch {
     Configuration,
     Signal,
 }
 
-/// Keeps the observation state and those before it.
+/// The observation state and earlier ones.
 #[derive(Debug)]
 pub(crate) struct Observing(Mutex<Log>);
 
@@ -37,14 +37,14 @@ struct Log {
 }
 
 impl Observing {
-    /// Of a daemon whose probes were just loaded.
+    /// For a daemon whose probes were just loaded.
     pub(crate) fn new() -> Self {
         let clock = WallClock::now();
         let state = Period::disabled(clock.unix_seconds(monotonic_now()), STARTING).into();
         Self(Mutex::new(Log { clock, switch: Switch::Configuration, state }))
     }
 
-    /// This has the probes detached.
+    /// Sets who has the probes detached.
     pub(crate) fn set_switch(&self, switch: Switch) {
         self.log().switch = switch;
     }
@@ -69,7 +69,7 @@ impl Observing {
     }
 }
 
-/// What the probes report, as a period that begins now.
+/// The state of the probes as a period that begins now.
 fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
     if !status.enabled {
         let reason = match switch {
@@ -99,7 +99,7 @@ fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
             false => Period::attached(since),
         };
     }
-    let more = missing.len().saturating_sub(MOST_NAMED);
+    let more = missing.len().saturating_sub(MAX_NAMED);
     let mut reason = format!("probes are missing: {}", missing[..missing.len() - more].join(", "));
     if more > 0 {
         reason.push_str(&format!(" and {more} more"));
@@ -115,7 +115,7 @@ pub(crate) fn is_all_broken(status: &Status) -> bool {
         && status.libraries.iter().all(|library| refused(&library.verdict))
 }
 
-/// Probes that should be there and are not.
+/// Probes that should be attached and are not.
 fn missing(status: &Status) -> Vec<String> {
     let programs = status.programs.iter().filter_map(|program| match &program.verdict {
         Verdict::Broken(_) => Some(format!("{} ({})", program.program, program.verdict.label())),

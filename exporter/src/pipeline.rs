@@ -1,6 +1,6 @@
 //! From a snapshot of the accounts to one immutable [`Observation`]: life cycle (retention, cardinality limits, selection), then
-//! names. Owns what that needs from one snapshot to the next. Whoever shows processes, in a page, a table, a chain or a
-//! recording, reads such an observation.
+//! names. Owns the state that this needs from one snapshot to the next. Pages, tables, chains and recordings are made of such
+//! observations.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -21,7 +21,7 @@ use crate::retention::Policy;
 use crate::throttling::Throttled;
 use crate::wait_names::WaitNames;
 
-/// A page shows the last observation if its snapshot is younger than that, and else a new one.
+/// A page shows the last observation if its snapshot is younger than this, and else a new one.
 pub(crate) const SHARED_FOR: Nanos = Nanos(100_000_000);
 
 /// What is known of processes beside their accounts.
@@ -32,20 +32,27 @@ pub(crate) trait AccountSource: NameSource {
     /// Why accounts cannot be read or changed.
     type Error: Display;
 
-    /// A copy of all accounts.
+    /// A snapshot of all accounts.
     fn snapshot(&mut self) -> Result<Snapshot, Self::Error>;
 
-    /// Deletes the accounts of processes that have ended: no later snapshot has them.
+    /// Deletes the accounts of ended processes: no later snapshot has them.
     fn remove(&mut self, gone: &HashSet<ProcId>) -> Result<(), Self::Error>;
 
-    /// Has the launches of a kernel timed from now on; false where that cannot be.
-    fn time_kernel(&mut self, id: ProcId, handle: u64) -> Result<bool, Self::Error>;
+    /// Times the launches of a kernel from now on; false where that is not possible.
+    fn time_kernel(&mut self, id: ProcId, handle: u64) -> Result<bool, Self::Error> {
+        let _ = (id, handle);
+        Ok(false)
+    }
 
     /// What else is known of these processes.
-    fn details(&mut self, processes: &[ProcessSnapshot]) -> Details;
+    fn details(&mut self, _processes: &[ProcessSnapshot]) -> Details {
+        Details::new()
+    }
 
     /// For how long these processes were out of CPU quota.
-    fn throttled(&mut self, processes: &[ProcessSnapshot]) -> HashMap<ProcId, Throttled>;
+    fn throttled(&mut self, _processes: &[ProcessSnapshot]) -> HashMap<ProcId, Throttled> {
+        HashMap::new()
+    }
 
     /// The clock that converts the time of this snapshot.
     fn clock(&mut self, taken_at: Nanos) -> WallClock;
@@ -72,11 +79,11 @@ pub(crate) struct Pipeline<S> {
 }
 
 impl<S: AccountSource> Pipeline<S> {
-    /// With all processes, forever, until it is configured.
+    /// Tracks all processes individually and forever, until it is configured.
     pub(crate) fn new(source: S, chains: Arc<Chains>, since: Nanos) -> Self {
         let mut life_cycle = LifeCycle::default();
         life_cycle.retention.set_policy(Policy::FOREVER);
-        life_cycle.folding.set_limit(usize::MAX);
+        life_cycle.cardinality.set_limit(usize::MAX);
         let (selection, details, kernel_names, wait_names) = Default::default();
         Self {
             source,
@@ -95,7 +102,7 @@ impl<S: AccountSource> Pipeline<S> {
     /// Applies another configuration from now on.
     pub(crate) fn configure(&mut self, config: &Config) {
         self.life_cycle.retention.set_policy(config.retention_policy());
-        self.life_cycle.folding.set_limit(config.limits.live_processes);
+        self.life_cycle.cardinality.set_limit(config.limits.live_processes);
         self.selection.set_filter(&config.processes);
         self.set_wait_name_limit(config.limits.wait_names);
         self.forget_latest();
@@ -129,14 +136,14 @@ impl<S: AccountSource> Pipeline<S> {
         Ok(observation)
     }
 
-    /// The same, to be shown: its processes are exported from now on.
+    /// The same; its processes count as exported.
     pub(crate) fn export(&mut self, not_before: Nanos) -> Result<Arc<Observation>, S::Error> {
         let observation = self.observe(not_before)?;
-        self.life_cycle.exported(&observation.snapshot.processes);
+        self.life_cycle.set_exported(&observation.snapshot.processes);
         Ok(observation)
     }
 
-    /// The same, for a page that is asked for at `now`.
+    /// The observation for a page that is requested at `now`.
     pub(crate) fn page(&mut self, now: Nanos) -> Result<Arc<Observation>, S::Error> {
         self.export(Nanos((now.0 + 1).saturating_sub(SHARED_FOR.0)))
     }
@@ -145,26 +152,26 @@ impl<S: AccountSource> Pipeline<S> {
     pub(crate) fn sample(&mut self) -> Result<Observation, S::Error> {
         let mut snapshot = self.source.snapshot()?;
         let clock = self.source.clock(snapshot.taken_at);
-        self.drop_ended(snapshot.taken_at, &mut snapshot.processes)?;
+        self.remove_ended(snapshot.taken_at, &mut snapshot.processes)?;
         let processes_excluded = self.select(&mut snapshot.processes);
         let processes_live = snapshot.processes.iter().filter(|own| own.ended.is_none()).count();
-        let folded = self.life_cycle.limit(&mut snapshot.processes);
+        let overflow = self.life_cycle.limit(&mut snapshot.processes);
         let processes = &snapshot.processes;
         self.kernel_names.update(processes, &mut self.source);
         let kernels = self.kernel_names.launches(processes);
         self.time_kernels(processes);
-        let waits = self.wait_names.update(processes.iter().chain(&folded), self.wait_name_limit);
+        let waits = self.wait_names.update(processes.iter().chain(&overflow), self.wait_name_limit);
         let throttled = self.source.throttled(processes);
         let mut observation = Observation {
             details: self.details.clone(),
             processes_excluded,
             processes_live: processes_live as u64,
-            processes_folded: self.life_cycle.folded(),
-            folded,
+            processes_aggregated: self.life_cycle.aggregated(),
+            overflow,
             kernels,
-            kernel_names_folded: self.kernel_names.folded(),
+            kernel_names_aggregated: self.kernel_names.aggregated(),
             waits,
-            wait_names_folded: self.wait_names.folded(),
+            wait_names_aggregated: self.wait_names.aggregated(),
             throttled,
             findings: self.chains.findings(),
             ..Observation::new(snapshot, self.since, clock)
@@ -176,21 +183,21 @@ impl<S: AccountSource> Pipeline<S> {
     /// Between observations: names the kernels that processes launched, while those processes live.
     pub(crate) fn name_launched(&mut self, mut processes: Vec<ProcessSnapshot>) {
         self.select(&mut processes);
-        self.life_cycle.folding.assign(&processes);
-        self.life_cycle.folding.leave_untold(&mut processes);
+        self.life_cycle.cardinality.assign(&processes);
+        self.life_cycle.cardinality.retain_tracked(&mut processes);
         self.kernel_names.update(&processes, &mut self.source);
         self.time_kernels(&processes);
     }
 
-    /// Between observations: deletes the accounts of processes that ended, if there are any to delete.
+    /// Between observations: deletes the accounts of ended processes whose retention is over, if there are any.
     pub(crate) fn reap(&mut self, now: Nanos, ended: &[(ProcId, Nanos)]) -> Result<(), S::Error> {
         if !self.life_cycle.has_excess(now, ended) {
             return Ok(());
         }
         let mut snapshot = self.source.snapshot()?;
-        // It may hold processes that are part of `other` from now on.
+        // It may show processes that are part of `other` from now on.
         self.forget_latest();
-        self.drop_ended(snapshot.taken_at, &mut snapshot.processes)
+        self.remove_ended(snapshot.taken_at, &mut snapshot.processes)
     }
 
     /// The kernel functions that have names, by process and handle.
@@ -198,28 +205,28 @@ impl<S: AccountSource> Pipeline<S> {
         self.kernel_names.names()
     }
 
-    fn drop_ended(
+    fn remove_ended(
         &mut self,
         now: Nanos,
         processes: &mut Vec<ProcessSnapshot>,
     ) -> Result<(), S::Error> {
         let due = self.life_cycle.due(now, processes);
-        self.source.remove(&due.gone)?;
+        self.source.remove(&due.all)?;
         let admits = |process: &ProcessSnapshot| self.selection.admits(process, &self.details);
-        let folded = self.life_cycle.remove(&due, processes, admits);
-        if !folded.is_empty() {
-            self.chains.fold(&folded);
+        let aggregated = self.life_cycle.remove(&due, processes, admits);
+        if !aggregated.is_empty() {
+            self.chains.aggregate(&aggregated);
         }
         Ok(())
     }
 
-    /// Leaves out the processes that the configuration does not want; returns how many of those live.
+    /// Leaves out the processes that the configuration excludes; returns how many of those are live.
     fn select(&mut self, processes: &mut Vec<ProcessSnapshot>) -> u64 {
         self.details = self.source.details(processes);
         self.selection.apply(processes, &self.details)
     }
 
-    /// Has the launches of the hottest kernels timed.
+    /// Times the launches of the hottest kernels.
     fn time_kernels(&mut self, processes: &[ProcessSnapshot]) {
         for (id, handle, name) in self.kernel_names.untimed(processes) {
             match self.source.time_kernel(id, handle) {

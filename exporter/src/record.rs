@@ -1,11 +1,11 @@
-//! `gpucause record`: single events and the accounts of this host's CUDA processes, in a file.
+//! `gpucause record`: writes single events and the accounts of this host's CUDA processes to a trace file.
 
-pub(crate) mod chronicle;
 mod events;
 mod frames;
 mod python;
 mod session;
 mod symbols;
+pub(crate) mod trace_recorder;
 
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::RingSize;
 use tokio::time::MissedTickBehavior;
 
-use crate::chains::LOOK_EVERY;
+use crate::chains::EVALUATE_EVERY;
 use crate::cli::RecordArgs;
 use crate::clock::WallClock;
 use crate::config::Config;
@@ -27,10 +27,10 @@ use crate::server::{node_name, shutdown_signal};
 use crate::version;
 use session::Session;
 
-/// Between two looks at the ring. It holds some seconds of what is recorded.
+/// Between two reads of the ring, which holds some seconds of events.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 
-/// Between two times that the kernel's room for stacks is cleared of old ones.
+/// Between two removals of old stacks from the kernel's maps.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
 /// Records until a signal, or the end of `--duration`.
@@ -47,8 +47,8 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         size_limit: Some(args.size_limit.0),
         overwrite: args.force,
     };
-    // First: a file that cannot be had must be told before anything is loaded into the kernel. It is made, and an old one goes,
-    // only when there is something to record.
+    // A file that cannot be written is reported before anything is loaded into the kernel. It is created, and an old one removed,
+    // once recording works.
     Writer::check(&args.db, args.force)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -65,28 +65,28 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let writer = Writer::create(&args.db, &start)?;
     let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock);
     let followed = runtime.block_on(follow(&mut session, stop, args.duration));
-    // What is there is made whole, whatever went wrong.
-    let told = session.finish();
+    // The file is completed whatever went wrong.
+    let summary = session.finish();
     followed?;
-    writeln!(io::stderr(), "{}", told?).context("cannot tell how it went")
+    writeln!(io::stderr(), "{}", summary?).context("cannot print the summary")
 }
 
-/// What is told of the session beside its times.
+/// Details of the session for the file.
 fn details(args: &RecordArgs) -> Vec<(String, String)> {
     let kernel = nix::sys::utsname::uname();
     let release =
         kernel.map_or_else(|_| String::new(), |own| own.release().to_string_lossy().into());
     let settings = args.settings();
-    let told = [
+    let details = [
         ("kernel", release),
         ("calls_from_ns", settings.calls_from.0.to_string()),
         ("off_cpu_from_ns", settings.off_cpu_from.0.to_string()),
         ("sample_rest", settings.sample_rest.to_string()),
         ("pids", args.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
     ];
-    // Left out where nothing keeps the clock.
+    // Without a time daemon the error is unknown.
     let clock = clock_error().map(|error| (CLOCK_ERROR, error.0.to_string()));
-    told.into_iter().chain(clock).map(|(name, value)| (name.to_owned(), value)).collect()
+    details.into_iter().chain(clock).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 async fn follow(
@@ -98,18 +98,18 @@ async fn follow(
     let end = duration.and_then(|duration| Instant::now().checked_add(duration));
     let mut ticks = tokio::time::interval(DRAIN_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut look, mut reap, mut forget) = (Instant::now(), Instant::now(), Instant::now());
+    let (mut evaluate, mut reap, mut forget) = (Instant::now(), Instant::now(), Instant::now());
     loop {
         tokio::select! {
             () = &mut stop => return Ok(()),
             _ = ticks.tick() => {}
         }
         let now = Instant::now();
-        // First: of processes that ended much is forgotten after a look, and stacks are numbered anew.
+        // First: an evaluation forgets ended processes, and forgetting stacks reuses their numbers.
         session.drain()?;
-        if now >= look {
-            session.look()?;
-            look = (look + LOOK_EVERY).max(now);
+        if now >= evaluate {
+            session.evaluate()?;
+            evaluate = (evaluate + EVALUATE_EVERY).max(now);
         }
         if now >= forget {
             session.forget_stacks();

@@ -1,9 +1,8 @@
-//! `gpucause replay`: serves what a recording holds as the node did, so that rules, alerts and dashboards can be tried on any
-//! incident.
+//! `gpucause replay`: serves a recording as the node served it, so that rules, alerts and dashboards can be tried on any incident.
 
 mod player;
 mod recorded;
-mod stage;
+mod source;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use crate::cli::ReplayArgs;
 use crate::server::{Limits, shutdown_signal};
 use player::{Player, Stop};
 use recorded::RecordedSampler;
-use stage::Stage;
+use source::ReplaySource;
 
 /// Threads for scrapes.
 const BLOCKING_THREADS: usize = 8;
@@ -32,17 +31,17 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     for address in server.addresses() {
         tracing::info!(%address, "listening");
     }
-    let stage = Arc::new(Stage::default());
+    let source = Arc::new(ReplaySource::default());
     let (stop, stopped) = Stop::channel();
     let player =
-        Player { recording, node, speed: args.speed.0, stage: Arc::clone(&stage), stopped };
+        Player { recording, node, speed: args.speed.0, source: Arc::clone(&source), stopped };
     let sampler = RecordedSampler::new(&config);
     let (ended, over) = tokio::sync::oneshot::channel();
     let exit = args.exit;
     let playing = std::thread::Builder::new().name("replay".into()).spawn(move || {
         let played = player.play(sampler);
         if exit || played.is_err() {
-            // Nobody waits any more when a signal came first.
+            // The receiver is gone when a signal came first.
             let _ = ended.send(());
         }
         played
@@ -58,18 +57,18 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         let until = async {
             tokio::select! {
                 () = signal => {}
-                // It goes without a word when the last page is to stay.
+                // An error means that the last page is served until a signal.
                 Ok(()) = over => {}
             }
         };
-        server.serve(stage, args.web.telemetry_path.clone(), until).await.context("cannot serve")
+        server.serve(source, args.web.telemetry_path.clone(), until).await.context("cannot serve")
     });
     drop(stop);
     let played = playing.join().unwrap_or_else(|_| bail!("the replay failed"));
     served.and(played)
 }
 
-/// The node of this name; the only one when none is asked for.
+/// The node of this name; the only one when no name is given.
 fn node(recording: &dyn Recording, name: Option<&str>, path: &Path) -> anyhow::Result<NodeIndex> {
     let names: Vec<&str> = recording.nodes().iter().map(|node| &*node.name).collect();
     let found = match (name, &*names) {
@@ -79,6 +78,6 @@ fn node(recording: &dyn Recording, name: Option<&str>, path: &Path) -> anyhow::R
     };
     match found.and_then(|index| u16::try_from(index).ok()) {
         Some(index) => Ok(NodeIndex(index)),
-        None => bail!("{} holds the nodes {names:?}: choose one with --node", path.display()),
+        None => bail!("{} has the nodes {names:?}; choose one with --node", path.display()),
     }
 }

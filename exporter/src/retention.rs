@@ -1,10 +1,10 @@
-//! How long the accounts of processes that are gone stay: bookkeeping only, the maps are not touched here.
+//! How long the accounts of ended processes are kept. Bookkeeping only: the maps are not touched here.
 
 use gpucause_abi::{Nanos, ProcId};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// What to keep.
+/// Which ended processes are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// How long a process stays after its end.
@@ -24,50 +24,50 @@ impl Default for Policy {
     }
 }
 
-/// Decides which processes go, and counts those that had to go early.
+/// Chooses the processes to remove, and counts those that are removed early.
 #[derive(Debug, Default)]
 pub struct Retention {
     policy: Policy,
-    folded: u64,
-    /// Counted in `folded` and not gone from the maps yet, so as to count each once.
-    going: HashSet<ProcId>,
+    removed_early: u64,
+    /// Counted in `removed_early` and still in the maps, so that each is counted once.
+    counted: HashSet<ProcId>,
 }
 
 impl Retention {
-    /// With nothing dropped yet.
+    /// With nothing removed yet.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self { policy, ..Self::default() }
     }
 
-    /// Keeps by another policy from now on.
+    /// Applies another policy from now on.
     pub const fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// Processes dropped before their time was over because too many had ended.
+    /// Processes removed before their retention was over because too many had ended.
     #[must_use]
-    pub const fn folded(&self) -> u64 {
-        self.folded
+    pub const fn removed_early(&self) -> u64 {
+        self.removed_early
     }
 
-    /// Whether a process that ended then has been kept for as long as it should.
+    /// Whether the retention of a process that ended then is over.
     #[must_use]
     pub fn is_over(&self, now: Nanos, ended: Option<Nanos>) -> bool {
         let keep_ns = u64::try_from(self.policy.keep_for.as_nanos()).unwrap_or(u64::MAX);
         ended.is_some_and(|ended| now.0.saturating_sub(ended.0) >= keep_ns)
     }
 
-    /// Whether a sweep over processes that ended then would drop any.
+    /// Whether [`Self::garbage_collect`] would remove any of these, each with the time of its end.
     #[must_use]
     pub fn has_excess(&self, now: Nanos, ended: &[(ProcId, Nanos)]) -> bool {
         ended.len() > self.policy.max_ended
             || ended.iter().any(|&(_, ended)| self.is_over(now, Some(ended)))
     }
 
-    /// Of all processes with the time of their end, those to drop at `now` (both on the monotonic clock): the ones whose
-    /// time is over, and of the others the oldest beyond the bound. A process that lives is never dropped.
-    pub fn sweep(
+    /// Of all processes with the time of their end, those to remove at `now` (both on the monotonic clock): the ones whose
+    /// retention is over, and the oldest of the others beyond the limit. A live process is never removed.
+    pub fn garbage_collect(
         &mut self,
         now: Nanos,
         processes: impl IntoIterator<Item = (ProcId, Option<Nanos>)>,
@@ -84,9 +84,9 @@ impl Retention {
         kept.sort_unstable();
         let excess = kept.len().saturating_sub(self.policy.max_ended);
         let early: HashSet<_> = kept[..excess].iter().map(|&(_, id)| id).collect();
-        self.folded += early.difference(&self.going).count() as u64;
+        self.removed_early += early.difference(&self.counted).count() as u64;
         drop.extend(kept[..excess].iter().map(|&(_, id)| id));
-        self.going = early;
+        self.counted = early;
         drop
     }
 }
@@ -106,43 +106,52 @@ mod tests {
     }
 
     #[test]
-    fn a_process_goes_when_its_time_is_over() {
+    fn a_process_is_removed_when_its_retention_is_over() {
         let mut retention = retention(100);
         let processes = [(ProcId(1), None), ended(2, 5), ended(3, 6)];
-        assert_eq!(retention.sweep(Nanos(14 * SECOND), processes), []);
-        assert_eq!(retention.sweep(Nanos(15 * SECOND), processes), [ProcId(2)]);
-        assert_eq!(retention.sweep(Nanos(99 * SECOND), processes), [ProcId(2), ProcId(3)]);
-        assert_eq!(retention.folded(), 0);
+        assert_eq!(retention.garbage_collect(Nanos(14 * SECOND), processes), []);
+        assert_eq!(retention.garbage_collect(Nanos(15 * SECOND), processes), [ProcId(2)]);
+        assert_eq!(
+            retention.garbage_collect(Nanos(99 * SECOND), processes),
+            [ProcId(2), ProcId(3)]
+        );
+        assert_eq!(retention.removed_early(), 0);
     }
 
     #[test]
-    fn the_oldest_go_first_when_too_many_have_ended() {
+    fn the_oldest_are_removed_first_when_too_many_have_ended() {
         let mut retention = retention(2);
         let processes = [ended(1, 9), ended(2, 7), ended(3, 8), ended(4, 6), (ProcId(5), None)];
-        assert_eq!(retention.sweep(Nanos(10 * SECOND), processes), [ProcId(4), ProcId(2)]);
-        assert_eq!(retention.folded(), 2);
+        assert_eq!(
+            retention.garbage_collect(Nanos(10 * SECOND), processes),
+            [ProcId(4), ProcId(2)]
+        );
+        assert_eq!(retention.removed_early(), 2);
     }
 
     #[test]
-    fn a_process_that_has_not_gone_yet_is_counted_once() {
+    fn a_process_that_is_still_in_the_maps_is_counted_once() {
         let mut retention = retention(1);
         let now = Nanos(10 * SECOND);
-        retention.sweep(now, [ended(1, 1), ended(2, 2)]);
-        retention.sweep(now, [ended(1, 1), ended(2, 2)]);
-        assert_eq!(retention.folded(), 1);
-        retention.sweep(now, [ended(2, 2), ended(3, 3)]);
-        assert_eq!(retention.folded(), 2);
+        retention.garbage_collect(now, [ended(1, 1), ended(2, 2)]);
+        retention.garbage_collect(now, [ended(1, 1), ended(2, 2)]);
+        assert_eq!(retention.removed_early(), 1);
+        retention.garbage_collect(now, [ended(2, 2), ended(3, 3)]);
+        assert_eq!(retention.removed_early(), 2);
     }
 
     #[test]
     fn an_end_after_the_snapshot_was_taken_is_not_over() {
-        assert_eq!(retention(5).sweep(Nanos(0), [ended(1, 5)]), []);
+        assert_eq!(retention(5).garbage_collect(Nanos(0), [ended(1, 5)]), []);
     }
 
     #[test]
-    fn no_retention_drops_everything_that_has_ended() {
+    fn no_retention_removes_everything_that_has_ended() {
         let mut retention = Retention::new(Policy { keep_for: Duration::ZERO, max_ended: 5 });
-        assert_eq!(retention.sweep(Nanos(SECOND), [ended(1, 1), (ProcId(2), None)]), [ProcId(1)]);
-        assert_eq!(retention.folded(), 0);
+        assert_eq!(
+            retention.garbage_collect(Nanos(SECOND), [ended(1, 1), (ProcId(2), None)]),
+            [ProcId(1)]
+        );
+        assert_eq!(retention.removed_early(), 0);
     }
 }

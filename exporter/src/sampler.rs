@@ -1,5 +1,5 @@
-//! The one thread that reads accounts: it owns the `Pipeline`, does one task after the other, and hands out what it made.
-//! Whoever wants an observation waits for it without holding a lock.
+//! The one thread that reads accounts. It owns the `Pipeline` and runs one task after the other. Whoever asks for an observation
+//! waits without holding a lock.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,14 +20,14 @@ pub enum SampleError {
     /// A kernel map cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It has a bug, which the log shows.
+    /// A bug, which the log shows.
     #[error("taking a sample panicked")]
     Panicked,
 }
 
 type Task<S> = Box<dyn FnOnce(&mut Pipeline<S>) + Send>;
 
-/// Hands tasks to the thread. Dropping it waits for those that are left, and for the end of the thread.
+/// Submits tasks to the thread. Dropping it waits for the remaining tasks and for the end of the thread.
 #[derive(Debug)]
 pub(crate) struct Sampler<S> {
     /// `None` once the thread is to end.
@@ -38,41 +38,41 @@ pub(crate) struct Sampler<S> {
 impl<S: AccountSource<Error = ReadError> + Send + 'static> Sampler<S> {
     /// Starts the thread.
     pub(crate) fn start(mut pipeline: Pipeline<S>) -> io::Result<Self> {
-        let (tasks, given) = channel();
-        let work = move || follow(&mut pipeline, &given);
+        let (tasks, submitted) = channel();
+        let work = move || run(&mut pipeline, &submitted);
         let thread = std::thread::Builder::new().name("gpucause-sample".into()).spawn(work)?;
         Ok(Self { tasks: Some(tasks), thread: Some(thread) })
     }
 
-    /// An observation to be shown that is not older than `now`.
+    /// An observation that is not older than `now`; its processes count as exported.
     pub(crate) fn observe(&self, now: Nanos) -> Result<Arc<Observation>, SampleError> {
-        self.ask(move |pipeline| pipeline.export(now))
+        self.call(move |pipeline| pipeline.export(now))
     }
 
-    /// The observation of a page that is asked for at `now`.
+    /// The observation for a page that is requested at `now`.
     pub(crate) fn page(&self, now: Nanos) -> Result<Arc<Observation>, SampleError> {
-        self.ask(move |pipeline| pipeline.page(now))
+        self.call(move |pipeline| pipeline.page(now))
     }
 
-    /// Has the thread do something, after all that it was given before. Waits for nothing.
-    pub(crate) fn tell(&self, task: impl FnOnce(&mut Pipeline<S>) + Send + 'static) {
+    /// Submits a task; does not wait for it.
+    pub(crate) fn submit(&self, task: impl FnOnce(&mut Pipeline<S>) + Send + 'static) {
         if let Some(tasks) = &self.tasks {
             // The thread ends with this sender, not before.
             let _ = tasks.send(Box::new(task));
         }
     }
 
-    /// The same; waits for the answer.
-    pub(crate) fn ask<T: Send + 'static>(
+    /// Runs a task and waits for its result.
+    pub(crate) fn call<T: Send + 'static>(
         &self,
         task: impl FnOnce(&mut Pipeline<S>) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, SampleError> {
-        let (answers, answer) = channel();
-        self.tell(move |pipeline| {
-            // Nobody waits any more when whoever asked is gone.
-            let _ = answers.send(task(pipeline));
+        let (results, result) = channel();
+        self.submit(move |pipeline| {
+            // The caller waits for it.
+            let _ = results.send(task(pipeline));
         });
-        Ok(answer.recv().map_err(|_| SampleError::Panicked)??)
+        Ok(result.recv().map_err(|_| SampleError::Panicked)??)
     }
 }
 
@@ -87,11 +87,11 @@ impl<S> Drop for Sampler<S> {
     }
 }
 
-/// Does tasks until nobody can give any.
-fn follow<S: AccountSource>(pipeline: &mut Pipeline<S>, tasks: &Receiver<Task<S>>) {
+/// Runs tasks until the sender is dropped.
+fn run<S: AccountSource>(pipeline: &mut Pipeline<S>, tasks: &Receiver<Task<S>>) {
     let shared_for = Duration::from_nanos(SHARED_FOR.0);
     loop {
-        // No page wants it after that, and it may be large.
+        // No page shares it after that, and it may be large.
         let task = match pipeline.keeps_latest().then(|| tasks.recv_timeout(shared_for)) {
             Some(Ok(task)) => task,
             Some(Err(RecvTimeoutError::Timeout)) => {
@@ -104,7 +104,7 @@ fn follow<S: AccountSource>(pipeline: &mut Pipeline<S>, tasks: &Receiver<Task<S>
                 Err(_) => return,
             },
         };
-        // One that panics must not take those after it down.
+        // A panic must not prevent later tasks.
         if catch_unwind(AssertUnwindSafe(|| task(pipeline))).is_err() {
             tracing::error!("taking a sample panicked");
         }

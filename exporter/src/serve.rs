@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::chains::LOOK_EVERY;
+use crate::chains::EVALUATE_EVERY;
 use crate::config::reload::{ConfigSource, Reloader};
 use crate::daemon::{Daemon, REAP_EVERY};
 use crate::flight_recorder::FlightRecorder;
@@ -55,7 +55,7 @@ pub fn until_signal(
         for address in server.addresses() {
             tracing::info!(%address, version = version::VERSION, "listening");
         }
-        daemon.tell_of(server.access());
+        daemon.export_access(server.access());
         let manager = ServiceManager::default();
         let progress = Progress::default();
         let reloading = match reloads {
@@ -146,12 +146,12 @@ async fn reap(daemon: Arc<Daemon>, progress: Progress) {
 }
 
 async fn look(daemon: Arc<Daemon>, progress: Progress) {
-    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    let mut ticks = tokio::time::interval(EVALUATE_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let looker = Arc::clone(&daemon);
-        match tokio::task::spawn_blocking(move || looker.look()).await {
+        match tokio::task::spawn_blocking(move || looker.evaluate()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error @ SampleError::Panicked)) => {
                 tracing::error!(%error, "looking for causal chains failed");

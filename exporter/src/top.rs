@@ -1,5 +1,5 @@
-//! `gpucause top`: what the processes of this host do to feed their GPUs, live. On a terminal a view with keys, elsewhere a
-//! table an interval. Loads probes of its own, so that it works with and without an exporter on the host.
+//! `gpucause top`: what the processes of this host do to feed their GPUs, live. On a terminal an interactive view, elsewhere a table
+//! per interval. Loads probes of its own, so that it works with and without an exporter on the host.
 
 mod batch;
 mod column;
@@ -28,12 +28,12 @@ use crate::server::shutdown_signal;
 use batch::Printer;
 use host::Host;
 use model::{Intervals, View};
-use screen::Look;
+use screen::Appearance;
 
-/// How long the libraries in use may take to be found.
+/// Time limit of the search for the libraries in use.
 const FIND_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Where views come from.
+/// The source of views.
 #[derive(Debug, Clone, Copy)]
 struct Source<'a> {
     daemon: &'a Daemon,
@@ -43,7 +43,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// What happened since the last time.
+    /// What happened since the last call.
     fn next(&self, intervals: &mut Intervals) -> Result<View, SampleError> {
         let mut view = intervals.next(self.daemon.observe()?, self.only);
         view.name_owners(|pid, comm| self.places.of(pid.0, Some(comm))?.owner());
@@ -56,23 +56,23 @@ impl Source<'_> {
     }
 }
 
-/// How a view is shown.
+/// Options of a view.
 #[derive(Debug, Clone, Default)]
-pub struct Show {
+pub struct ViewOptions {
     /// Length of an interval.
     pub interval: Duration,
     /// Intervals until the end; `None` for no end.
     pub count: Option<u32>,
     /// The only process that is shown.
     pub only: Option<Tgid>,
-    /// Tables of plain text although standard output is a terminal.
+    /// Plain text even on a terminal.
     pub plain: bool,
     /// Lines above the view on a terminal.
     pub heading: Vec<String>,
 }
 
-impl Show {
-    /// Whether it will be a view with keys rather than plain text.
+impl ViewOptions {
+    /// Whether the view is interactive rather than plain text.
     #[must_use]
     pub fn is_live(&self) -> bool {
         !self.plain && io::stdout().is_terminal()
@@ -87,31 +87,30 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let stopped = stopped_by_signal()?;
     let config = Arc::new(Config::without_budget());
     let daemon = Daemon::start(args.probe.options(), config).with_context(advice)?;
-    show(&daemon, &args.show(), &stopped)
+    show(&daemon, &args.view_options(), &stopped)
 }
 
-/// Shows what the daemon observes until the user ends it, the intervals are over, or nobody holds the other end of `stopped`.
+/// Shows what the daemon observes until the user ends it, the intervals are over, or the sender of `stopped` is dropped.
 ///
 /// # Errors
 /// When the terminal, or standard output, fails.
-pub fn show(daemon: &Daemon, show: &Show, stopped: &Receiver<()>) -> anyhow::Result<()> {
+pub fn show(daemon: &Daemon, options: &ViewOptions, stopped: &Receiver<()>) -> anyhow::Result<()> {
     let places = Places::default();
-    let source = Source { daemon, only: show.only, places: &places };
-    if show.is_live() {
+    let source = Source { daemon, only: options.only, places: &places };
+    if options.is_live() {
         // See https://no-color.org: any value but an empty one.
         let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let look = Look { colour, heading: show.heading.clone() };
-        let plan = live::Plan { interval: show.interval, count: show.count, look };
-        return live::run(&source, &plan, stopped).context("the terminal failed");
+        let appearance = Appearance { colour, heading: options.heading.clone() };
+        return live::run(&source, options, &appearance, stopped).context("the terminal failed");
     }
-    match print(&source, show, stopped) {
-        // Whoever read the tables has had enough.
+    match print(&source, options, stopped) {
+        // The reader of the tables has ended, such as head.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.context("cannot write to standard output"),
     }
 }
 
-fn print(source: &Source<'_>, show: &Show, stopped: &Receiver<()>) -> io::Result<()> {
+fn print(source: &Source<'_>, options: &ViewOptions, stopped: &Receiver<()>) -> io::Result<()> {
     let begin = Instant::now();
     while !source.host().ready && begin.elapsed() < FIND_DEADLINE {
         if stopped.recv_timeout(Duration::from_millis(5)) == Err(RecvTimeoutError::Disconnected) {
@@ -119,7 +118,7 @@ fn print(source: &Source<'_>, show: &Show, stopped: &Receiver<()>) -> io::Result
         }
     }
     let (mut intervals, mut printer) = (Intervals::default(), Printer::default());
-    let mut left = show.count;
+    let mut left = options.count;
     loop {
         match source.next(&mut intervals) {
             Ok(mut view) => {
@@ -131,9 +130,10 @@ fn print(source: &Source<'_>, show: &Show, stopped: &Receiver<()>) -> io::Result
                     left = left.map(|left| left.saturating_sub(1));
                 }
             }
-            Err(error) => tracing::warn!(%error, "an interval is missing"),
+            Err(error) => tracing::warn!(%error, "cannot read an interval"),
         }
-        if left == Some(0) || stopped.recv_timeout(show.interval) != Err(RecvTimeoutError::Timeout)
+        if left == Some(0)
+            || stopped.recv_timeout(options.interval) != Err(RecvTimeoutError::Timeout)
         {
             return Ok(());
         }
@@ -143,13 +143,13 @@ fn print(source: &Source<'_>, show: &Show, stopped: &Receiver<()>) -> io::Result
 /// What to do when the programs cannot be loaded.
 fn advice() -> &'static str {
     if Uid::effective().is_root() {
-        "cannot observe this host; `gpucause check` tells what is missing"
+        "cannot observe this host; run `gpucause check` to see what is missing"
     } else {
-        "only root can observe this host: `sudo gpucause top`"
+        "only root can observe this host; run `sudo gpucause top`"
     }
 }
 
-/// A channel whose other end goes when SIGTERM or SIGINT comes. From here on they do not end the process by themselves.
+/// A channel whose sender is dropped on SIGTERM or SIGINT, which no longer end the process by themselves.
 fn stopped_by_signal() -> anyhow::Result<Receiver<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -158,12 +158,12 @@ fn stopped_by_signal() -> anyhow::Result<Receiver<()>> {
     let inside = runtime.enter();
     let signal = shutdown_signal().context("cannot catch signals")?;
     drop(inside);
-    let (held, stopped) = channel();
+    let (sender, stopped) = channel();
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             runtime.block_on(signal);
-            drop(held);
+            drop(sender);
         })
         .context("cannot start a thread")?;
     Ok(stopped)

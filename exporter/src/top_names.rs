@@ -1,7 +1,7 @@
-//! Keeps the names that carry the most time apart, and adds the rest up under `other`.
+//! Tracks the names with the most time individually, and aggregates the rest into `other`.
 //!
-//! Which names those are changes, and a counter must never step back: a name that is set apart later starts with all its time,
-//! while what `other` was given stays there. Rates are right at any moment; sums since the start may count such time twice.
+//! Which names those are changes, and a counter must never decrease: a name that is tracked later starts with all its time, while
+//! the time that was added to `other` stays there. Rates are always right; sums since the start may count such time twice.
 
 use gpucause_abi::Nanos;
 use std::collections::HashMap;
@@ -10,40 +10,39 @@ use std::hash::Hash;
 /// Names of one process and metric.
 #[derive(Debug)]
 pub struct TopNames<K> {
-    /// Time of each name when last seen.
-    before: HashMap<K, Nanos>,
+    /// Time of each name at the last update.
+    last: HashMap<K, Nanos>,
     other: Nanos,
     /// Times that a name was added to `other`.
-    folded: u64,
+    aggregated: u64,
 }
 
 impl<K> Default for TopNames<K> {
     fn default() -> Self {
-        Self { before: HashMap::new(), other: Nanos(0), folded: 0 }
+        Self { last: HashMap::new(), other: Nanos(0), aggregated: 0 }
     }
 }
 
 impl<K: Clone + Eq + Hash + Ord> TopNames<K> {
-    /// The names set apart, most time first, and the time of all others, at most `limit` names; `totals` are the cumulative
-    /// times of all.
+    /// The tracked names, at most `limit`, most time first, and the time of all others; `totals` are the cumulative times of all.
     pub fn update(&mut self, totals: &HashMap<K, Nanos>, limit: usize) -> (Vec<(K, Nanos)>, Nanos) {
         let mut ranked: Vec<_> = totals.iter().map(|(name, &time)| (name.clone(), time)).collect();
         ranked.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         let top: Vec<(K, Nanos)> = ranked.iter().take(limit).cloned().collect();
         for (name, time) in ranked.iter().skip(limit) {
-            let before = self.before.get(name).copied().unwrap_or_default();
-            let added = time.0.saturating_sub(before.0);
+            let last = self.last.get(name).copied().unwrap_or_default();
+            let added = time.0.saturating_sub(last.0);
             self.other.0 += added;
-            self.folded += u64::from(added > 0);
+            self.aggregated += u64::from(added > 0);
         }
-        self.before.clone_from(totals);
+        self.last.clone_from(totals);
         (top, self.other)
     }
 
-    /// Times that a name was added to the others.
+    /// Times that a name was added to `other`.
     #[must_use]
-    pub const fn folded(&self) -> u64 {
-        self.folded
+    pub const fn aggregated(&self) -> u64 {
+        self.aggregated
     }
 }
 
@@ -57,12 +56,12 @@ mod tests {
     }
 
     #[test]
-    fn the_names_with_the_most_time_are_told_apart() {
+    fn the_names_with_the_most_time_are_tracked_individually() {
         let mut names = TopNames::default();
         let (top, other) = names.update(&totals(&[("a", 5), ("b", 9), ("c", 1), ("d", 2)]), 2);
         assert_eq!(top, [("b", Nanos(9)), ("a", Nanos(5))]);
         assert_eq!(other, Nanos(3));
-        assert_eq!(names.folded(), 2);
+        assert_eq!(names.aggregated(), 2);
     }
 
     #[test]
@@ -78,7 +77,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_others_never_step_back(steps in prop::collection::vec((0usize..8, 1u64..1000), 1..60)) {
+        fn the_others_never_decrease(steps in prop::collection::vec((0usize..8, 1u64..1000), 1..60)) {
             let mut names = TopNames::default();
             let mut times: HashMap<usize, Nanos> = HashMap::new();
             let mut last = Nanos(0);

@@ -1,4 +1,4 @@
-//! Names whom threads waited for, so that few are told apart and their counters never step back.
+//! Names of the tasks that threads waited for: few are tracked individually, and no counter decreases.
 
 use crate::top_names::TopNames;
 use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
@@ -19,9 +19,9 @@ pub struct Waits {
     pub blocked_on: Vec<((Reason, Arc<str>), Nanos)>,
 }
 
-/// What was told so far of one process.
+/// The names of one process.
 #[derive(Debug, Default)]
-struct Told {
+struct ProcessNames {
     preempted_by: TopNames<Arc<str>>,
     blocked_on: HashMap<Reason, TopNames<Arc<str>>>,
 }
@@ -29,17 +29,17 @@ struct Told {
 /// All images of a process that go by one name: they are one series.
 type Process = (Tgid, Nanos, String);
 
-/// What was told so far of every process.
+/// The names of every process.
 #[derive(Debug, Default)]
 pub struct WaitNames {
-    told: HashMap<Process, Told>,
-    /// Of processes that are not observed any more.
-    folded: (u64, u64),
+    processes: HashMap<Process, ProcessNames>,
+    /// Names that processes which are no longer observed had in `other`.
+    aggregated: (u64, u64),
 }
 
 impl WaitNames {
-    /// The waits of `processes` over all their images, by the latest of those; `limit` names are exported for each process and
-    /// metric. What was told of other processes is forgotten.
+    /// The waits of `processes` over all their images, by the latest image; `limit` names are exported for each process and
+    /// metric. Other processes are forgotten.
     pub fn update<'a>(
         &mut self,
         processes: impl IntoIterator<Item = &'a ProcessSnapshot>,
@@ -50,37 +50,35 @@ impl WaitNames {
             let process = (image.tgid, image.started_boottime, image.comm.to_text());
             images.entry(process).or_default().push(image);
         }
-        let mut before = std::mem::take(&mut self.told);
+        let mut before = std::mem::take(&mut self.processes);
         let mut waits = HashMap::with_capacity(images.len());
         for (process, images) in images {
             let Some(latest) = images.iter().max_by_key(|image| (image.first_seen, image.id))
             else {
                 continue;
             };
-            let mut told = before.remove(&process).unwrap_or_default();
+            let mut names = before.remove(&process).unwrap_or_default();
             let all = images.iter().flat_map(|image| &image.waits);
-            waits.insert(latest.id, told.update(all, limit));
-            self.told.insert(process, told);
+            waits.insert(latest.id, names.update(all, limit));
+            self.processes.insert(process, names);
         }
         for gone in before.into_values() {
-            let (preempted, blocked) = gone.folded();
-            self.folded.0 += preempted;
-            self.folded.1 += blocked;
+            let (preempted, blocked) = gone.aggregated();
+            self.aggregated.0 += preempted;
+            self.aggregated.1 += blocked;
         }
         waits
     }
 
     /// Times that a name was added to `other`, in preemption and in blocked waits.
     #[must_use]
-    pub fn folded(&self) -> (u64, u64) {
-        self.told
-            .values()
-            .map(Told::folded)
-            .fold(self.folded, |sum, told| (sum.0 + told.0, sum.1 + told.1))
+    pub fn aggregated(&self) -> (u64, u64) {
+        let counts = self.processes.values().map(ProcessNames::aggregated);
+        counts.fold(self.aggregated, |sum, own| (sum.0 + own.0, sum.1 + own.1))
     }
 }
 
-impl Told {
+impl ProcessNames {
     fn update<'a>(&mut self, waits: impl Iterator<Item = &'a Wait>, limit: usize) -> Waits {
         let mut preempted: HashMap<Arc<str>, Nanos> = HashMap::new();
         let mut blocked: HashMap<Reason, HashMap<Arc<str>, Nanos>> = HashMap::new();
@@ -102,22 +100,22 @@ impl Told {
         Waits { preempted_by, blocked_on }
     }
 
-    fn folded(&self) -> (u64, u64) {
-        let blocked = self.blocked_on.values().map(TopNames::folded).sum();
-        (self.preempted_by.folded(), blocked)
+    fn aggregated(&self) -> (u64, u64) {
+        let blocked = self.blocked_on.values().map(TopNames::aggregated).sum();
+        (self.preempted_by.aggregated(), blocked)
     }
 }
 
-/// The names with the most time, and the others. A task that is itself called `other` is one of those, however long it was
-/// waited for: it must not leave them when names with more time come.
+/// The names with the most time, and the others. A task that is itself called `other` is always one of the others: were it
+/// tracked, `other` would decrease when it is not any more.
 fn exported(
-    told: &mut TopNames<Arc<str>>,
+    tracked: &mut TopNames<Arc<str>>,
     mut totals: HashMap<Arc<str>, Nanos>,
     limit: usize,
 ) -> Vec<(Arc<str>, Nanos)> {
-    let called_so = totals.remove(OTHER).unwrap_or_default();
-    let (mut names, others) = told.update(&totals, limit);
-    let others = Nanos(others.0 + called_so.0);
+    let named_other = totals.remove(OTHER).unwrap_or_default();
+    let (mut names, others) = tracked.update(&totals, limit);
+    let others = Nanos(others.0 + named_other.0);
     if others > Nanos(0) {
         names.push((OTHER.into(), others));
     }
@@ -161,30 +159,30 @@ mod tests {
 
     #[test]
     fn preemption_and_run_queue_time_of_one_culprit_add_up() {
-        let waits = vec![
+        let given = vec![
             wait(Reason::Preempted, "burner", 5),
             wait(Reason::Runqueue, "burner", 2),
             wait(Reason::Futex, "holder", 9),
         ];
-        let told =
-            WaitNames::default().update(&[process(waits)], LIMIT).remove(&ProcId(1)).unwrap();
-        assert_eq!(told.preempted_by, [("burner".into(), Nanos(7))]);
-        assert_eq!(told.blocked_on, [((Reason::Futex, "holder".into()), Nanos(9))]);
+        let waits =
+            WaitNames::default().update(&[process(given)], LIMIT).remove(&ProcId(1)).unwrap();
+        assert_eq!(waits.preempted_by, [("burner".into(), Nanos(7))]);
+        assert_eq!(waits.blocked_on, [((Reason::Futex, "holder".into()), Nanos(9))]);
     }
 
     #[test]
-    fn names_beyond_the_limit_are_told_as_other_and_counted() {
+    fn names_beyond_the_limit_are_aggregated_into_other_and_counted() {
         let many = (1..=15).map(|n| wait(Reason::Preempted, &format!("t{n}"), n)).collect();
         let mut names = WaitNames::default();
-        let told = names.update(&[process(many)], LIMIT).remove(&ProcId(1)).unwrap();
-        assert_eq!(told.preempted_by.len(), LIMIT + 1);
-        assert_eq!(told.preempted_by.last(), Some(&("other".into(), Nanos(1 + 2 + 3 + 4 + 5))));
-        assert_eq!(names.folded(), (5, 0));
+        let waits = names.update(&[process(many)], LIMIT).remove(&ProcId(1)).unwrap();
+        assert_eq!(waits.preempted_by.len(), LIMIT + 1);
+        assert_eq!(waits.preempted_by.last(), Some(&("other".into(), Nanos(1 + 2 + 3 + 4 + 5))));
+        assert_eq!(names.aggregated(), (5, 0));
         names.update(&[], LIMIT);
         assert_eq!(
-            names.folded(),
+            names.aggregated(),
             (5, 0),
-            "what was folded stays counted when the process is gone"
+            "aggregated names stay counted when the process is gone"
         );
     }
 }

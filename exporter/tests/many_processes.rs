@@ -7,10 +7,10 @@ mod crowd;
 #[path = "fixture/ops.rs"]
 mod ops;
 
+use gpucause::cardinality_limit::CardinalityLimit;
 use gpucause::collector::Collectors;
 use gpucause::config::Config;
 use gpucause::family::{Family, Value};
-use gpucause::folding::Folding;
 use gpucause::metric::{CUDA_CALL_DURATION, Metric, PROCESSES_FOLDED, PROCESSES_OBSERVED};
 use gpucause_abi::snapshot::ProcessSnapshot;
 use std::collections::BTreeMap;
@@ -20,14 +20,14 @@ const MANY: u32 = 10_000;
 const OPS: &[&str] = crowd::OPS.split_at(2).0;
 
 /// The families of a page, made as the daemon does.
-fn page(folding: &mut Folding, mut processes: Vec<ProcessSnapshot>) -> Vec<Family> {
+fn page(cardinality: &mut CardinalityLimit, mut processes: Vec<ProcessSnapshot>) -> Vec<Family> {
     let live = processes.len() as u64;
-    folding.assign(&processes);
-    let folded = folding.split(&mut processes);
+    cardinality.assign(&processes);
+    let overflow = cardinality.take_overflow(&mut processes);
     let mut observation = crowd::observation(processes);
     observation.processes_live = live;
-    observation.processes_folded = folding.count();
-    observation.folded = folded;
+    observation.processes_aggregated = cardinality.aggregated_total();
+    observation.overflow = overflow;
     Collectors::default().gather(&observation)
 }
 
@@ -61,9 +61,9 @@ fn of_ten_thousand_processes_only_so_many_have_series_and_no_call_is_lost() {
     let processes = crowd::processes(MANY, OPS);
     let made = processes.iter().flat_map(|process| &process.calls);
     let made: u64 = made.map(|call| call.durations.count()).sum();
-    let mut folding = Folding::default();
-    folding.set_limit(limit);
-    let first = page(&mut folding, processes);
+    let mut cardinality = CardinalityLimit::default();
+    cardinality.set_limit(limit);
+    let first = page(&mut cardinality, processes);
     assert_eq!(number(&first, &PROCESSES_OBSERVED), Value::Integer(MANY.into()));
     assert_eq!(number(&first, &PROCESSES_FOLDED), Value::Integer(beyond));
     let of = calls(&first);
@@ -76,9 +76,9 @@ fn of_ten_thousand_processes_only_so_many_have_series_and_no_call_is_lost() {
 fn the_page_of_ten_thousand_processes_has_as_many_series_as_that_of_one_more_than_the_limit() {
     let limit = u32::try_from(Config::default().limits.live_processes).unwrap();
     let of = |count| {
-        let mut folding = Folding::default();
-        folding.set_limit(limit as usize);
-        samples(&page(&mut folding, crowd::processes(count, OPS)))
+        let mut cardinality = CardinalityLimit::default();
+        cardinality.set_limit(limit as usize);
+        samples(&page(&mut cardinality, crowd::processes(count, OPS)))
     };
     assert_eq!(of(MANY), of(limit + 1));
 }

@@ -179,7 +179,7 @@ fn what_cannot_be_replayed_is_refused_with_the_reason() {
         (&["--db", "/nonexistent.db"][..], 1, "/nonexistent.db"),
         (&["--db", text.to_str().unwrap()], 1, "is no trace"),
         (&["--db", file, "--node", "gpu-2"], 1, "gpu-1"),
-        (&["--db", file, "--speed", "0"], 64, "write a number from 0.01 to 1000"),
+        (&["--db", file, "--speed", "0"], 64, "expected a number from 0.01 to 1000"),
     ] {
         let output = gpucause(&["replay", "--web.listen-address=127.0.0.1:0"])
             .args(arguments)

@@ -21,11 +21,11 @@ mod ops;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use gpucause::cardinality_limit::CardinalityLimit;
 use gpucause::collector::Collectors;
 use gpucause::exposition::Format;
 use gpucause::exposition::gzip::Gzip;
 use gpucause::family::Exported;
-use gpucause::folding::Folding;
 use gpucause::observation::Observation;
 use measure::{Memory, cpu_time, memory, quantile};
 use std::io::{self, Write};
@@ -138,17 +138,18 @@ fn page(observation: &Observation, rounds: usize) {
 
 fn many() {
     let mut processes = crowd::processes(MANY, &crowd::OPS);
-    let mut folding = Folding::default();
-    folding.set_limit(TOLD_APART);
+    let mut cardinality = CardinalityLimit::default();
+    cardinality.set_limit(TOLD_APART);
     let (mut assigning, mut splitting) = (Times::default(), Times::default());
-    assigning.of(|| folding.assign(&processes));
-    let folded = splitting.of(|| folding.split(&mut processes));
+    assigning.of(|| cardinality.assign(&processes));
+    let overflow = splitting.of(|| cardinality.take_overflow(&mut processes));
     println!("{MANY} processes, {TOLD_APART} of them told apart");
     assigning.report("who is told apart", 0);
     splitting.report("sum of the others", 0);
     let mut observation = crowd::observation(processes);
-    (observation.processes_live, observation.processes_folded) = (MANY.into(), folding.count());
-    observation.folded = folded;
+    (observation.processes_live, observation.processes_aggregated) =
+        (MANY.into(), cardinality.aggregated_total());
+    observation.overflow = overflow;
     page(&observation, 5);
 }
 

@@ -7,22 +7,22 @@ use clap::Args;
 
 use crate::flight_recorder::FlightSettings;
 
-/// What is kept of single events in case that something goes wrong.
+/// Flags of the flight recorder.
 #[derive(Debug, Clone, Args)]
 pub struct FlightArgs {
-    /// Have the kernel keep the newest single events, and write a trace file of them to this folder whenever a chain of high severity appears, and on SIGUSR2
+    /// Keep the newest single events in the kernel, and write them to a trace file in this folder when a chain of high severity appears and on SIGUSR2
     #[arg(long = "flight-recorder.dir", value_name = "DIR")]
     pub flight_dir: Option<PathBuf>,
-    /// How many seconds such a file goes back, and lie between two about the same cause
+    /// Seconds that a file goes back; also the least time between two files about the same cause
     #[arg(long = "flight-recorder.seconds", value_name = "SECONDS", default_value = "30", requires = "flight_dir", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub flight_seconds: u32,
-    /// How many such files stay; the oldest go
+    /// Files to keep; the oldest are deleted
     #[arg(long = "flight-recorder.max-files", value_name = "FILES", default_value = "20", requires = "flight_dir", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub flight_max_files: u32,
 }
 
 impl FlightArgs {
-    /// How it is to record, when it is.
+    /// The flight recorder's settings, if there is to be one.
     #[must_use]
     pub fn settings(&self) -> Option<FlightSettings> {
         let dir = self.flight_dir.clone()?;

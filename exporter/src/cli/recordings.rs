@@ -33,19 +33,19 @@ pub struct RecordArgs {
     /// Name of this node in the file [default: that of the host]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Record each call that takes at least so long, with its stack, such as 50us or 2ms; 0 for all
+    /// Record each call that takes at least this long, with its stack, such as 50us or 2ms; 0 for all
     #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = short_duration)]
     pub calls_from: Duration,
-    /// Record each wait off the CPU that takes at least so long
+    /// Record each wait off the CPU that takes at least this long
     #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = short_duration)]
     pub off_cpu_from: Duration,
-    /// Record one in so many of the shorter calls, drawn at random; 0 for none
+    /// Record one in this many of the shorter calls, at random; 0 for none
     #[arg(long, value_name = "CALLS", default_value = "0")]
     pub sample: u32,
-    /// Record the waits of threads, too, that make no traced calls
+    /// Also record the waits of threads that make no traced calls
     #[arg(long)]
     pub helper_threads: bool,
-    /// Let the oldest events go when the file would be larger, such as 512MB or 4GB
+    /// Delete the oldest events when the file would be larger, such as 512MB or 4GB
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     pub size_limit: Bytes,
     /// Flags of the probes.
@@ -57,7 +57,7 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// What the kernel is to record.
+    /// The recorder's settings.
     #[must_use]
     pub fn settings(&self) -> RecorderSettings {
         let nanos = |time: Duration| Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -72,12 +72,12 @@ impl RecordArgs {
     }
 }
 
-/// A size as Prometheus writes them: powers of 1024.
+/// A size in the notation of Prometheus, whose units are powers of 1024.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
-/// The least that a file can be kept to.
-const LEAST_BYTES: u64 = 1 << 20;
+/// The smallest size limit of a file.
+const MIN_BYTES: u64 = 1 << 20;
 
 impl FromStr for Bytes {
     type Err = String;
@@ -89,8 +89,8 @@ impl FromStr for Bytes {
             number.checked_mul(1 << shift)
         });
         match bytes {
-            Some(bytes) if bytes >= LEAST_BYTES => Ok(Self(bytes)),
-            _ => Err(format!("{text:?} is no size; write 1MB or more, such as 512MB or 4GB")),
+            Some(bytes) if bytes >= MIN_BYTES => Ok(Self(bytes)),
+            _ => Err(format!("invalid size {text:?}; expected 1MB or more, such as 512MB or 4GB")),
         }
     }
 }
@@ -101,13 +101,13 @@ pub struct ReplayArgs {
     /// The recording
     #[arg(long, value_name = "FILE")]
     pub db: PathBuf,
-    /// Name of the node that is replayed; needed where the recording holds several
+    /// Name of the node to replay; required if the recording has several
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Seconds of the recording that pass in a second, such as 10 or 0.5; rates are so many times as high
+    /// Seconds of the recording that pass in a second, such as 10 or 0.5; rates are multiplied by this
     #[arg(long, value_name = "FACTOR", default_value = "1")]
     pub speed: Speed,
-    /// End when the recording is over, instead of serving the last page until a signal comes
+    /// Exit when the recording is over, instead of serving the last page until a signal
     #[arg(long)]
     pub exit: bool,
     /// Flags of the HTTP server.
@@ -134,7 +134,7 @@ impl ReplayArgs {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed(pub f64);
 
-/// The least and the most.
+/// The least and the highest speed.
 const SPEEDS: (f64, f64) = (0.01, 1000.0);
 
 impl FromStr for Speed {
@@ -144,7 +144,7 @@ impl FromStr for Speed {
         let (least, most) = SPEEDS;
         match text.parse() {
             Ok(speed) if (least..=most).contains(&speed) => Ok(Self(speed)),
-            _ => Err(format!("{text:?} is no speed; write a number from {least} to {most}")),
+            _ => Err(format!("invalid speed {text:?}; expected a number from {least} to {most}")),
         }
     }
 }
@@ -163,7 +163,7 @@ pub struct MergeArgs {
     pub files: Vec<PathBuf>,
 }
 
-/// Flags that say which nodes are asked and how, which a file is not.
+/// Flags of nodes, which conflict with a file.
 const OF_NODES: [&str; 6] =
     ["nodes", "nodes_file", "password_file", "ca_file", "client_cert", "client_key"];
 
@@ -173,7 +173,7 @@ pub struct QueryArgs {
     /// The trace file, of gpucause or Ingero
     #[arg(long, value_name = "FILE", required_unless_present_any = ["nodes", "nodes_file"], conflicts_with_all = OF_NODES)]
     pub db: Option<PathBuf>,
-    /// Flags that name nodes instead, whose chains and metrics are then the tables, and say how they are asked.
+    /// Flags of nodes, whose chains and metrics are queried instead of a file.
     #[command(flatten)]
     pub nodes: NodeArgs,
     /// The statement, such as 'SELECT count(*) FROM events'; - reads it from standard input
@@ -182,10 +182,10 @@ pub struct QueryArgs {
     /// How the rows are printed
     #[arg(long, value_enum, default_value = "table")]
     pub format: QueryFormat,
-    /// Print so many rows at most
+    /// Print at most this many rows
     #[arg(long, value_name = "ROWS", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,
-    /// End after this time at the latest, such as 30s
+    /// Time limit, such as 30s
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub timeout: Duration,
 }
@@ -207,7 +207,7 @@ pub struct ExportArgs {
     /// The trace file
     #[arg(long, value_name = "FILE", required_unless_present_any = ["nodes", "nodes_file"], conflicts_with_all = OF_NODES)]
     pub db: Option<PathBuf>,
-    /// Flags that name nodes instead, whose chains are then exported, and say how they are asked.
+    /// Flags of nodes, whose chains are exported instead of a file.
     #[command(flatten)]
     pub nodes: NodeArgs,
     /// What to write
@@ -219,19 +219,19 @@ pub struct ExportArgs {
     /// Overwrite the file when it exists, and write to a terminal
     #[arg(long)]
     pub force: bool,
-    /// Leave out what ended before this moment, such as 2026-01-31T07:03:12Z or seconds since the Unix epoch
-    #[arg(long, value_name = "MOMENT", value_parser = export::moment)]
+    /// Leave out what ended before this time, such as 2026-01-31T07:03:12Z or seconds since the Unix epoch
+    #[arg(long, value_name = "TIME", value_parser = export::moment)]
     pub from: Option<i64>,
-    /// Leave out what began at or after this moment
-    #[arg(long, value_name = "MOMENT", value_parser = export::moment)]
+    /// Leave out what began at or after this time
+    #[arg(long, value_name = "TIME", value_parser = export::moment)]
     pub until: Option<i64>,
-    /// Only what was recorded in this time before the end, such as 30s or 5m
+    /// Only this much time before the end, such as 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "from")]
     pub since: Option<Duration>,
     /// Only this process, on every node that has it
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// Only events that take at least so long, such as 50us or 2ms
+    /// Only events that take at least this long, such as 50us or 2ms
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = short_duration)]
     pub at_least: Duration,
 }
@@ -261,7 +261,7 @@ impl From<ExportFormat> for export::Format {
 }
 
 impl ExportArgs {
-    /// What is to be written of the file.
+    /// The part of the file that is exported.
     #[must_use]
     pub fn selection(&self) -> export::Selection {
         export::Selection {
@@ -283,5 +283,5 @@ fn short_duration(text: &str) -> Result<Duration, String> {
     if let Some(nanos) = number("ns") {
         return Ok(Duration::from_nanos(nanos));
     }
-    duration::parse(text).map_err(|message| format!("{message}, or one of us or ns, such as 50us"))
+    duration::parse(text).map_err(|message| format!("{message}, or us or ns, such as 50us"))
 }

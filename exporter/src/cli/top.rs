@@ -7,24 +7,24 @@ use gpucause_abi::Tgid;
 
 use super::ProbeArgs;
 use crate::duration;
-use crate::top::Show;
+use crate::top::ViewOptions;
 
-/// The shortest interval of `top`: shorter ones would tell little, and cost much.
-const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+/// The shortest interval of `top`: shorter ones have few calls and cost much.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Flags of `gpucause top`.
 #[derive(Debug, Clone, Args)]
 pub struct TopArgs {
-    /// Length of the interval that is shown, such as 500ms or 2s
+    /// Length of an interval, such as 500ms or 2s
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
     pub interval: Duration,
     /// Print one interval as plain text and end
     #[arg(long, conflicts_with = "count")]
     pub once: bool,
-    /// Print a table an interval as plain text; the default where standard output is no terminal
+    /// Print a table per interval as plain text; the default where standard output is no terminal
     #[arg(short, long)]
     pub batch: bool,
-    /// End after so many intervals
+    /// End after this many intervals
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub count: Option<u32>,
     /// Show this process only
@@ -36,10 +36,10 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
-    /// How the view is shown.
+    /// Options of the view.
     #[must_use]
-    pub fn show(&self) -> Show {
-        Show {
+    pub fn view_options(&self) -> ViewOptions {
+        ViewOptions {
             interval: self.interval,
             count: if self.once { Some(1) } else { self.count },
             only: self.pid.map(Tgid),
@@ -51,8 +51,8 @@ impl TopArgs {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = duration::parse(text)?;
-    if interval < LEAST_INTERVAL {
-        return Err(format!("{text:?} is too short; write {LEAST_INTERVAL:?} or more"));
+    if interval < MIN_INTERVAL {
+        return Err(format!("invalid interval {text:?}; expected {MIN_INTERVAL:?} or more"));
     }
     Ok(interval)
 }

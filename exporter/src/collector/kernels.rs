@@ -38,7 +38,7 @@ impl Collector for Kernels {
             }
         }
         let since = Some(input.observation.clock.unix_seconds(input.observation.since));
-        let folded = Value::Integer(input.observation.kernel_names_folded);
+        let folded = Value::Integer(input.observation.kernel_names_aggregated);
         Ok(made([launches, durations, Family::single(&KERNEL_NAMES_FOLDED, folded, since)]))
     }
 }

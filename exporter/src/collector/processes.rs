@@ -48,7 +48,7 @@ impl Collector for Processes {
             Family::single(&PROCESSES_OBSERVED, Value::Integer(observation.processes_live), None),
             Family::single(
                 &PROCESSES_FOLDED,
-                Value::Integer(observation.processes_folded),
+                Value::Integer(observation.processes_aggregated),
                 Some(observation.clock.unix_seconds(observation.since)),
             ),
             Family::single(

@@ -4,7 +4,7 @@
 //! process add up, so that its counters never step back. Of different processes only the youngest is exported: the others
 //! are gone, and a series must not jump between them.
 
-use crate::merge::absorb;
+use crate::merge::merge_accounts;
 use crate::observation::Observation;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
@@ -50,7 +50,7 @@ pub(super) fn group(observation: &Observation) -> Vec<Series<'_>> {
             created: Some(observation.clock.unix_seconds(first_seen)),
         })
     });
-    let folded = observation.folded.as_ref().map(|process| Series {
+    let folded = observation.overflow.as_ref().map(|process| Series {
         pid: OTHER.into(),
         comm: OTHER.into(),
         images: vec![FOLDED],
@@ -68,7 +68,7 @@ fn merged<'a>(images: &[&'a ProcessSnapshot]) -> Option<Cow<'a, ProcessSnapshot>
     }
     let mut sum = latest.clone();
     for image in earlier {
-        absorb(&mut sum, image);
+        merge_accounts(&mut sum, image);
     }
     Some(Cow::Owned(sum))
 }

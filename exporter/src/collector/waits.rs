@@ -28,7 +28,7 @@ impl Collector for Waits {
         }
         let mut folded = Family::new(&WAIT_NAMES_FOLDED);
         let since = Some(input.observation.clock.unix_seconds(input.observation.since));
-        let counts = input.observation.wait_names_folded;
+        let counts = input.observation.wait_names_aggregated;
         for (metric, count) in [(&PREEMPTED_BY, counts.0), (&BLOCKED_ON, counts.1)] {
             folded.push_created([metric.name.into()], Value::Integer(count), since);
         }

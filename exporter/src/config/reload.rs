@@ -199,7 +199,7 @@ impl Reloader {
         // One line, however much is wrong.
         let error = error.to_string().replace('\n', "; ");
         tracing::error!(error, "the configuration was not reloaded; the running one stays");
-        self.daemon.config_refused();
+        self.daemon.config_rejected();
     }
 
     /// Reads on another thread: a network file system may take its time.

@@ -19,7 +19,7 @@ use crate::pipeline::{AccountSource, Details};
 use crate::process_details::{DetailsCache, is_running};
 use crate::throttling::{Throttled, Throttling};
 
-/// What is remembered of this host from sample to sample.
+/// State that is kept from sample to sample.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) shared: Arc<Shared>,
@@ -84,14 +84,14 @@ impl AccountSource for Host {
         observation.mmap_events_lost = status.discovery.lost_events;
         observation.config = self.shared.in_effect().1;
         observation.web_config = self.shared.access.get().and_then(|access| access.reload_state());
-        observation.flights = self.shared.flights.get().map(|flights| flights.told());
+        observation.flights = self.shared.flights.get().map(|flights| flights.counts());
     }
 }
 
 impl NameSource for Host {
     fn handle_name(&mut self, id: ProcId, handle: u64) -> Option<HandleName> {
         self.shared.probes.handle_name(id, handle).unwrap_or_else(|error| {
-            tracing::debug!(%error, "a kernel stays without name");
+            tracing::debug!(%error, "cannot name a kernel");
             None
         })
     }
@@ -105,15 +105,15 @@ impl NameSource for Host {
             return BTreeMap::new();
         }
         let names = self.functions.names(process.tgid, addresses).unwrap_or_else(|error| {
-            tracing::debug!(pid = process.tgid.0, %error, "kernels stay without name");
+            tracing::debug!(pid = process.tgid.0, %error, "cannot name kernels");
             BTreeMap::new()
         });
-        // Asked last: had the PID been reused before or during the reads, it would show here.
+        // Last: a PID that was reused before or during the reads shows here.
         if is_running(process.tgid, process.started_boottime) { names } else { BTreeMap::new() }
     }
 }
 
-/// The driver forgets a process with its end, and we do not: its series must keep their labels.
+/// The driver forgets a process with its end, but its series must keep their labels.
 fn keep_gpus(
     known: &mut HashMap<ProcId, Arc<str>>,
     gpus_by_pid: &GpusByPid,

@@ -1,4 +1,4 @@
-//! What became of each probe, as the page tells it.
+//! The state of each probe, as exported.
 
 use gpucause_probes::Status;
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
@@ -35,7 +35,7 @@ pub(super) fn probe_states(status: &Status) -> Vec<ProbeState> {
     host.chain(libraries).chain(none).collect()
 }
 
-/// The library by which the driver is asked is told of as the probes are.
+/// The driver's library is exported like a probe.
 pub(super) fn nvml_state(state: &nvml::State) -> ProbeState {
     ProbeState {
         probe: "nvml".into(),
@@ -44,7 +44,7 @@ pub(super) fn nvml_state(state: &nvml::State) -> ProbeState {
     }
 }
 
-/// Whoever names a file chooses what stands here: only so much of it.
+/// Bounded, since whoever names the file chooses it.
 fn library_label(library: &LibraryStatus) -> String {
     library.path.to_string_lossy().chars().take(MAX_LABEL_CHARS).collect()
 }

@@ -1,4 +1,4 @@
-//! What must not wait for a sample.
+//! Operations that must not wait for a sample.
 
 use super::*;
 use std::sync::mpsc::channel;
@@ -14,13 +14,13 @@ mod as_root {
         config.probe.enabled = false;
         let daemon = Arc::new(Daemon::start(Options::default(), config.into()).unwrap());
         let (sampled, sampling) = channel::<()>();
-        daemon.sampler.tell(move |_| _ = sampling.recv());
+        daemon.sampler.submit(move |_| _ = sampling.recv());
         let (done, answered) = channel();
         let other = Arc::clone(&daemon);
         thread::spawn(move || {
             let (_, _, _) = (other.ready(), other.observation(), other.chains());
             other.configure(other.config());
-            other.config_refused();
+            other.config_rejected();
             // Nobody waits any more once the test has failed.
             let _ = done.send(other.config().probe.enabled);
         });

@@ -1,11 +1,11 @@
-//! What can be shown. The stand-in workload makes it happen.
+//! The scenarios of the stand-in workload.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-/// A cause, injected for real.
+/// A real fault that the stand-in workload injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
     /// A log shipper takes the feeding thread's CPU: the p99 of launches rises
@@ -24,19 +24,19 @@ pub enum Scenario {
     MemcpyBottleneck,
     /// A result is copied to the host after each launch, as `.item()` does
     ImplicitSync,
-    /// Device memory is taken and given back in each step
+    /// Device memory is allocated and freed in each step
     AllocChurn,
-    /// Device memory is taken and kept
+    /// Device memory is allocated and never freed
     Leak,
     /// A CUDA graph is captured and built in each step
     GraphRecapture,
-    /// One of two ranks comes late to the collectives
+    /// One of two ranks is late to the collectives
     NcclStraggler,
-    /// New kernels are launched, and loaded for that, all the time
+    /// New kernels are loaded and launched all the time
     ColdStart,
     /// A launch does not return
     Hang,
-    /// Nothing is wrong, and nothing is found
+    /// Nothing is wrong, and no chain is found
     Healthy,
 }
 
@@ -46,29 +46,29 @@ impl Scenario {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// What it shows, in words.
+    /// Its description.
     pub(crate) fn what(self) -> String {
         let value = self.to_possible_value();
         value.and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
     }
 
-    /// Healthy time before the fault, when the demo takes this long in all. The program must be seen to have warmed up.
+    /// Healthy time before the fault, in a demo of this length. The program must be known to have warmed up.
     pub(super) fn baseline(self, whole: Option<Duration>) -> Duration {
         const USUAL: Duration = Duration::from_secs(12);
         whole.map_or(USUAL, |whole| USUAL.min(whole / 3))
     }
 
-    /// How long it is shown when the user does not say.
+    /// The length without --duration.
     pub(super) fn length(self) -> Duration {
         Duration::from_secs(match self {
-            // Growth is judged over a minute.
+            // Growth is evaluated over a minute.
             Self::Leak => 100,
             _ => 45,
         })
     }
 }
 
-/// A line for each.
+/// A line for each scenario.
 pub(super) fn list() -> String {
     let mut text = String::new();
     for scenario in Scenario::value_variants() {

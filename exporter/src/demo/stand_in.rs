@@ -1,4 +1,4 @@
-//! The stand-in workload: a process that feeds a GPU that is not there, what goes wrong with it, and its own account of that.
+//! The stand-in workload: a process that feeds a simulated GPU, the fault that is injected into it, and its own account of the loss.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -18,17 +18,17 @@ use super::scenario::Scenario;
 const INSTALLED: &str = "/usr/lib/gpucause/stand-ins";
 const WORKLOAD: &str = "gpucause-workload";
 const TRAINER: &str = "demo-trainer";
-/// Longer than anybody watches.
+/// Longer than any demo.
 const SECONDS: &str = "86400";
 
-/// Who takes the time, by the workload's own account.
+/// The culprit by the workload's own account.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct TrueCulprit {
     pub(super) comm: String,
     pub(super) pids: Vec<u32>,
 }
 
-/// The fault, as told when it begins.
+/// The fault, as reported when it begins.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Injected {
     /// The cause by its name on metrics; empty when nothing is wrong.
@@ -38,7 +38,7 @@ pub(super) struct Injected {
     pub(super) at_unix: f64,
 }
 
-/// Time lost since then, by the workload's own clocks.
+/// Time lost since the fault began, by the workload's own clocks.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Truth {
     /// In seconds since the Unix epoch.
@@ -46,7 +46,7 @@ pub(super) struct Truth {
     pub(super) lost_seconds: f64,
 }
 
-/// What the workload said so far.
+/// What the workload reported so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Account {
     pub(super) injected: Option<Injected>,
@@ -61,7 +61,7 @@ enum Line {
 }
 
 impl Account {
-    fn take(&mut self, line: &str) {
+    fn add(&mut self, line: &str) {
         match serde_json::from_str(line) {
             Ok(Line::Injected(injected)) => self.injected = Some(injected),
             Ok(Line::Truth(truth)) => self.truths.push(truth),
@@ -70,7 +70,7 @@ impl Account {
         }
     }
 
-    /// What was lost until a moment in seconds since the Unix epoch.
+    /// Seconds lost until a time in seconds since the Unix epoch.
     pub(super) fn lost_until(&self, unix: f64) -> Option<f64> {
         let nearest = self
             .truths
@@ -89,7 +89,7 @@ pub(super) struct StandIn {
 }
 
 impl StandIn {
-    /// Starts it from `dir`, or from where builds and packages put it.
+    /// Starts the workload of `dir`, or else that of the build or package.
     pub(super) fn start(
         dir: Option<&Path>,
         scenario: Scenario,
@@ -128,19 +128,19 @@ impl StandIn {
         format!(
             "Scenario {}: {}.\n\
              {TRAINER} (PID {}) stands in for a CUDA program. Simulated: the GPU and the CUDA libraries. Real: the processes,\n\
-             the threads, what they fight for, the probes, every number.",
+             the threads, the resources they compete for, the probes, every number.",
             self.scenario.name(),
             self.scenario.what(),
             self.workload.id()
         )
     }
 
-    /// What it said so far.
+    /// What it reported so far.
     pub(super) fn account(&self) -> Account {
         self.account.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a process is one of it.
+    /// Whether a process belongs to it.
     pub(super) fn owns(&self, pid: u32) -> bool {
         let process = |pid: u32| i32::try_from(pid).ok().map(Pid::from_raw);
         process(pid).and_then(|pid| getpgid(Some(pid)).ok()) == process(self.workload.id())
@@ -150,7 +150,7 @@ impl StandIn {
 fn listen(output: ChildStdout, account: Arc<Mutex<Account>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
-            account.lock().unwrap_or_else(PoisonError::into_inner).take(&line);
+            account.lock().unwrap_or_else(PoisonError::into_inner).add(&line);
         }
     });
 }
@@ -165,7 +165,7 @@ impl Drop for StandIn {
 }
 
 fn default_dir() -> anyhow::Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot tell where this program is")?;
+    let own = std::env::current_exe().context("cannot find the path of this program")?;
     let beside = own.with_file_name("stand-ins");
     Ok(if beside.exists() { beside } else { INSTALLED.into() })
 }
@@ -183,7 +183,7 @@ mod tests {
             r#"{"truth":{"at_ns":1,"at_unix":6.0,"lost_seconds":0.5}}"#,
             r#"{"truth":{"at_ns":2,"at_unix":7.0,"lost_seconds":0.9}}"#,
         ] {
-            account.take(line);
+            account.add(line);
         }
         assert_eq!(account.injected.as_ref().map(|own| &*own.cause), Some("lock_wait"));
         assert_eq!(account.lost_until(6.1), Some(0.5));

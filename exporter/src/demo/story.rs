@@ -1,4 +1,4 @@
-//! The chains of the stand-in as they form, in plain lines, and at the end a comparison with its own account.
+//! The chains of the stand-in as text, as they form, and at the end a comparison with its own account.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -7,17 +7,16 @@ use gpucause_engine::chain::{Chain, Severity};
 
 use super::stand_in::{Account, Injected};
 
-/// What has been told so far.
+/// What has been printed so far.
 #[derive(Debug, Default)]
 pub(super) struct Story {
     begun: bool,
-    /// Severity and culprit's name of each, as told last.
+    /// Severity and culprit's name of each chain, as last printed.
     chains: HashMap<String, (Severity, Option<String>)>,
 }
 
 impl Story {
-    /// What is new since the last call: that the fault began, chains that formed, chains that got worse or another culprit.
-    /// Writing to a String cannot fail.
+    /// What is new since the last call: the beginning of the fault, new chains, and chains whose severity or culprit changed.
     pub(super) fn next(&mut self, account: &Account, chains: &[Chain]) -> String {
         let mut text = String::new();
         if let Some(injected) = account.injected.as_ref().filter(|_| !self.begun) {
@@ -44,7 +43,7 @@ impl Story {
 
 fn beginning(injected: &Injected) -> String {
     if injected.cause.is_empty() {
-        return "\nFrom here on nothing goes wrong either: no chain is to be found.\n".into();
+        return "\nNo fault is injected: no chain is expected.\n".into();
     }
     format!("\nThe fault begins: {}{}.\n", injected.cause, by(injected))
 }
@@ -84,10 +83,10 @@ fn block(chain: &Chain) -> String {
     text
 }
 
-/// What gpucause found beside what the workload says of itself. `chains` are the workload's, the worst first.
+/// Compares the chains that were found, the worst first, with the workload's own account.
 pub(super) fn comparison(account: &Account, chains: &[Chain]) -> String {
     let Some(injected) = &account.injected else {
-        return "\nThe demo ended before the fault began: give it a longer --duration.\n".into();
+        return "\nThe demo ended before the fault began; use a longer --duration.\n".into();
     };
     let mut text = String::from("\nThe workload's own account, by its clocks and the kernel's:\n");
     if injected.cause.is_empty() {
@@ -115,7 +114,7 @@ pub(super) fn comparison(account: &Account, chains: &[Chain]) -> String {
     text
 }
 
-/// What the chain took; where others than the culprit took part of it, how much each.
+/// The time that the chain took, and the parts of the culprit and of others where there are others.
 fn amount(chain: &Chain) -> String {
     let all = chain.attributed_seconds();
     let culprit = chain.culprit.as_ref();
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_told_when_it_forms_and_when_it_gets_worse() {
+    fn a_chain_is_printed_when_it_forms_and_when_it_gets_worse() {
         let mut story = Story::default();
         let first = story.next(&account(), &[chain(Severity::Medium)]);
         for part in [

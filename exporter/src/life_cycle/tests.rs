@@ -1,11 +1,11 @@
-//! The law of counters: while a series has the same time of creation, it never steps back, whatever processes, probes and limits
-//! do. Random histories go the way from the kernel maps to the families of the page.
+//! While the creation time of a counter's series is the same, its value never decreases, whatever processes, probes and limits do.
+//! Random histories run through the pipeline, from the kernel maps to the families of the page.
 
 mod kernel;
 mod law;
 
 use super::*;
-use crate::chains::{Chains, moment};
+use crate::chains::{Chains, engine_input};
 use crate::collector::Collectors;
 use crate::config::Limits;
 use crate::duration::Span;
@@ -100,10 +100,10 @@ impl Node {
         let Ok(()) = self.pipeline.reap(now, &ended);
     }
 
-    fn look(&mut self) {
+    fn evaluate(&mut self) {
         let now = self.kernel().now();
         let Ok(observation) = self.pipeline.observe(Nanos(now.0 + 1));
-        self.chains.look(moment(&observation, HashMap::new()));
+        self.chains.evaluate(engine_input(&observation, HashMap::new()));
     }
 
     fn take(&mut self, step: &Step) -> Option<Vec<Family>> {
@@ -117,7 +117,7 @@ impl Node {
             Step::Module { handle, name } => self.kernel().load(handle, name),
             Step::Limits { live, waits } => self.limit(live, waits),
             Step::Reap => self.reap(),
-            Step::Look => self.look(),
+            Step::Evaluate => self.evaluate(),
             Step::Page { short } => return Some(self.page(short)),
             Step::SharedPage => return Some(self.page_not_before(Nanos(0))),
         }
@@ -125,9 +125,9 @@ impl Node {
     }
 }
 
-/// The engine finds too little in nonsense to lose any time by it: so each process loses some for every abandoned call.
+/// The engine finds no cause in random accounts: so each process loses some time for every abandoned call.
 fn stalls(observation: &Observation) -> Vec<Stall> {
-    let all = observation.snapshot.processes.iter().chain(&observation.folded);
+    let all = observation.snapshot.processes.iter().chain(&observation.overflow);
     let stall = |process: &ProcessSnapshot| Stall {
         process: process.id,
         cause: Cause::BlockIo,
@@ -174,12 +174,12 @@ enum Step {
         waits: usize,
     },
     Reap,
-    Look,
-    /// What is still going on is reported short by so much.
+    Evaluate,
+    /// Current time slices are reported short by so much.
     Page {
         short: u64,
     },
-    /// Of the last observation, whatever it was made for.
+    /// A page of the last observation.
     SharedPage,
 }
 
@@ -195,14 +195,14 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..KEYS as u64, 0..30usize).prop_map(|(handle, name)| Step::Module { handle, name }),
         1 => (0..4usize, 0..3usize).prop_map(|(live, waits)| Step::Limits { live, waits }),
         2 => Just(Step::Reap),
-        3 => Just(Step::Look),
+        3 => Just(Step::Evaluate),
         6 => (0..SECOND).prop_map(|short| Step::Page { short }),
         2 => Just(Step::SharedPage),
     ]
 }
 
 #[test]
-fn no_counter_of_a_page_steps_back_while_its_time_of_creation_is_the_same() {
+fn no_counter_of_a_page_decreases_while_its_creation_time_is_the_same() {
     let seen = RefCell::new(BTreeSet::new());
     let config = Config { cases: 100, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
@@ -244,11 +244,11 @@ fn calls_of_processes_that_a_younger_one_of_their_pid_and_name_hides_are_those_o
         let page = node.page(0);
         let expected = [("1 train b".to_owned(), 5), ("other other other".to_owned(), 4 * 5)];
         assert_eq!(times(&page, &PREEMPTED_BY), expected);
-        assert_eq!(folded(&page), 4);
+        assert_eq!(aggregated(&page), 4);
     }
 }
 
-fn folded(page: &[Family]) -> u64 {
+fn aggregated(page: &[Family]) -> u64 {
     let family = page.iter().find(|family| *family.metric == PROCESSES_FOLDED).unwrap();
     match family.samples[0].value {
         Value::Integer(count) => count,
@@ -291,8 +291,8 @@ fn waits_of_a_process_go_on_over_an_exec_of_itself_and_a_restart_of_the_probes()
     let mut wait = |node: &mut Node| {
         node.kernel().work(1, Work::Preempted, 1, 5);
         expected += 5;
-        let told = times(&node.page(0), &PREEMPTED_BY);
-        assert_eq!(told, [("1 train b".to_owned(), expected)]);
+        let waits = times(&node.page(0), &PREEMPTED_BY);
+        assert_eq!(waits, [("1 train b".to_owned(), expected)]);
     };
     node.kernel().begin(1, 0, false);
     wait(&mut node);
@@ -304,18 +304,18 @@ fn waits_of_a_process_go_on_over_an_exec_of_itself_and_a_restart_of_the_probes()
 }
 
 #[test]
-fn page_faults_never_step_back_nor_vanish_while_a_process_is_told_of() {
-    let mut told = HashMap::new();
-    let mut look = |id: u32, faults: Option<[u64; FAULTS]>| {
+fn page_faults_never_decrease_nor_vanish_while_a_process_is_exported() {
+    let mut last = HashMap::new();
+    let mut sample = |id: u32, faults: Option<[u64; FAULTS]>| {
         let mut process = ProcessSnapshot::new(ProcId(id), gpucause_abi::Tgid(1), comm("train"));
         process.host.page_faults = faults;
         let mut processes = [process];
-        keep_faults_up(&mut told, &mut processes);
+        raise_faults(&mut last, &mut processes);
         let [process] = processes;
         process.host.page_faults
     };
-    assert_eq!(look(1, Some([10, 1])), Some([10, 1]));
-    assert_eq!(look(1, Some([8, 2])), Some([10, 2]));
-    assert_eq!(look(1, None), Some([10, 2]));
-    assert_eq!(look(2, None), None);
+    assert_eq!(sample(1, Some([10, 1])), Some([10, 1]));
+    assert_eq!(sample(1, Some([8, 2])), Some([10, 2]));
+    assert_eq!(sample(1, None), Some([10, 2]));
+    assert_eq!(sample(2, None), None);
 }

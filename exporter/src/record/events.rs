@@ -1,4 +1,4 @@
-//! From the ring's events to the file's: numbers become names.
+//! From the ring's events to the file's: numbers are replaced by names.
 
 use std::collections::HashMap;
 
@@ -31,17 +31,17 @@ impl Names {
         true
     }
 
-    /// Whether it launches a kernel function that has no name yet, nor was looked for.
+    /// Whether it launches a kernel function whose name was not requested yet.
     pub(super) fn lacks_kernel_of(&self, event: &RawEvent) -> bool {
         let Detail::Call(RawCall { kernel: Some(handle), .. }) = event.detail else { return false };
         !self.kernels.contains_key(&(event.process, handle)) && !self.handles.contains_key(&handle)
     }
 
-    /// Makes the names that an event needs.
-    pub(super) fn meet(&mut self, event: &RawEvent) {
+    /// Adds the names that an event needs.
+    pub(super) fn register(&mut self, event: &RawEvent) {
         match event.detail {
-            Detail::OffCpu(RawOffCpu { by: Some(party), .. }) => {
-                self.comms.entry(party.comm).or_insert_with(|| party.comm.to_text().into());
+            Detail::OffCpu(RawOffCpu { by: Some(task), .. }) => {
+                self.comms.entry(task.comm).or_insert_with(|| task.comm.to_text().into());
             }
             Detail::Block { device, .. } => {
                 self.devices.entry(device).or_insert_with(|| device.to_text().into());
@@ -55,7 +55,7 @@ impl Names {
         }
     }
 
-    /// The event, of a process of the file; `None` for a call of an op that this version does not know.
+    /// The event of a process of the file; `None` for a call of an op that this version does not know.
     pub(super) fn event(
         &self,
         event: &RawEvent,
@@ -67,9 +67,9 @@ impl Names {
             Detail::Call(call) => NewKind::Call(self.call(event.process, &call)?),
             Detail::OffCpu(wait) => NewKind::OffCpu(NewOffCpu {
                 reason: Some(wait.reason),
-                by: wait.by.and_then(|party| {
-                    let comm = self.comms.get(&party.comm)?;
-                    Some(NewParty { pid: party.tgid.map(|tgid| tgid.0), comm })
+                by: wait.by.and_then(|task| {
+                    let comm = self.comms.get(&task.comm)?;
+                    Some(NewParty { pid: task.tgid.map(|tgid| tgid.0), comm })
                 }),
             }),
             Detail::Block { device, operation, bytes } => NewKind::BlockIo {

@@ -1,4 +1,4 @@
-//! Which file of a process an address is from, and where in it.
+//! The file of a process that an address is in, and where in it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,10 +14,10 @@ use crate::kernel_names::readable::one_line;
 
 /// Characters of a path that are kept.
 const MAX_PATH: usize = 256;
-/// How often a process is looked at again: each look reads all that it has mapped, and there may be code in no file.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Looks that may follow at once, for a process that loads its libraries.
-const LOOKS_AT_ONCE: u32 = 8;
+/// Between two reads of a process's mappings: each reads all of them, and there may be code in no file.
+const READ_EVERY: Duration = Duration::from_secs(1);
+/// Reads that may follow at once, for a process that loads its libraries.
+const MAX_BURST: u32 = 8;
 
 /// A file with code, open as long as a process has it mapped, whatever becomes of its name.
 #[derive(Debug)]
@@ -27,53 +27,54 @@ pub(super) struct Module {
     addresses: Option<LinkAddresses>,
 }
 
-/// A part of a process, with its file once that was asked for.
+/// A mapping of a process, with its file once that was needed.
 #[derive(Debug)]
-struct Part {
+struct Region {
     mapping: Mapping,
     module: Option<Option<Arc<Module>>>,
 }
 
-/// The code of a process, ordered by address, as it was when it was looked at.
+/// The code of a process at the last read, ordered by address.
 #[derive(Debug)]
 struct Process {
-    parts: Vec<Part>,
-    /// When the looks so far have had their time.
-    looked_until: Instant,
+    regions: Vec<Region>,
+    /// Token bucket: the time that the reads so far have used up.
+    used_until: Instant,
 }
 
-/// A stack as its addresses tell it, and the files in which each of its frames is.
+/// A stack without function names, and the file of each of its frames.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) stack: Stack,
     pub(super) modules: Vec<Option<Arc<Module>>>,
 }
 
-/// The code that processes have mapped, as seen when a stack was last in code that was not known.
+/// The code that processes have mapped, read again when a stack has an unknown address.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     mapped: HashMap<ProcId, Process>,
     modules: HashMap<FileVersion, Weak<Module>>,
 }
 
-fn found(parts: &[Part], address: u64) -> Option<usize> {
-    parts.iter().position(|own| (own.mapping.start..own.mapping.end).contains(&address))
+fn found(regions: &[Region], address: u64) -> Option<usize> {
+    regions.iter().position(|own| (own.mapping.start..own.mapping.end).contains(&address))
 }
 
 impl Process {
-    /// Whether it is time for another look, which is taken then.
+    /// Whether another read may be done, which is then counted.
     fn is_due(&mut self, now: Instant) -> bool {
-        let from = self.looked_until.max(now);
-        let is_due = from < now + LOOK_EVERY * LOOKS_AT_ONCE;
+        let from = self.used_until.max(now);
+        let is_due = from < now + READ_EVERY * MAX_BURST;
         if is_due {
-            self.looked_until = from + LOOK_EVERY;
+            self.used_until = from + READ_EVERY;
         }
         is_due
     }
 }
 
 impl Frames {
-    /// Looks at a process again, unless it was often of late: it may have loaded libraries. One that ended keeps what it had.
+    /// Reads the mappings of a process again, unless that was done too often: it may have loaded libraries. An ended process keeps
+    /// its mappings.
     fn refresh(&mut self, id: ProcId, tgid: Tgid) {
         let now = Instant::now();
         if self.mapped.get_mut(&id).is_some_and(|known| !known.is_due(now)) {
@@ -83,50 +84,54 @@ impl Frames {
             Ok(mappings) if !mappings.is_empty() => mappings,
             Ok(_) => return,
             Err(error) => {
-                tracing::debug!(%tgid, %error, "stacks stay without files");
+                tracing::debug!(%tgid, %error, "stacks have no files");
                 return;
             }
         };
         let known = self.mapped.entry(id);
         let known =
-            known.or_insert_with(|| Process { parts: Vec::new(), looked_until: now + LOOK_EVERY });
-        let before = std::mem::take(&mut known.parts).into_iter();
-        let mut before: HashMap<u64, Part> = before.map(|own| (own.mapping.start, own)).collect();
-        let part = |mapping: Mapping| {
+            known.or_insert_with(|| Process { regions: Vec::new(), used_until: now + READ_EVERY });
+        let before = std::mem::take(&mut known.regions).into_iter();
+        let mut before: HashMap<u64, Region> = before.map(|own| (own.mapping.start, own)).collect();
+        let region = |mapping: Mapping| {
             let same = before.remove(&mapping.start).filter(|own| own.mapping == mapping);
-            same.unwrap_or(Part { mapping, module: None })
+            same.unwrap_or(Region { mapping, module: None })
         };
-        known.parts = mappings.into_iter().map(part).collect();
+        known.regions = mappings.into_iter().map(region).collect();
     }
 
-    /// Nothing more is asked of these.
+    /// Removes ended processes.
     pub(super) fn forget(&mut self, ended: impl Fn(ProcId) -> bool) {
         self.mapped.retain(|id, _| !ended(*id));
         self.modules.retain(|_, module| module.strong_count() > 0);
     }
 
-    /// The code of a process, as mapped now where that is not known.
+    /// The code of a process, which is read if it is not known.
     pub(super) fn mappings(&mut self, id: ProcId, tgid: Tgid) -> impl Iterator<Item = &Mapping> {
         if !self.mapped.contains_key(&id) {
             self.refresh(id, tgid);
         }
-        self.mapped.get(&id).into_iter().flat_map(|known| &known.parts).map(|part| &part.mapping)
+        self.mapped
+            .get(&id)
+            .into_iter()
+            .flat_map(|known| &known.regions)
+            .map(|region| &region.mapping)
     }
 
     /// The stack of these addresses, the innermost first.
     pub(super) fn stack(&mut self, id: ProcId, tgid: Tgid, addresses: &[u64]) -> Found {
-        let known = self.mapped.get(&id).map(|own| own.parts.as_slice()).unwrap_or_default();
+        let known = self.mapped.get(&id).map(|own| own.regions.as_slice()).unwrap_or_default();
         if addresses.iter().any(|&address| found(known, address).is_none()) {
             self.refresh(id, tgid);
         }
         let Self { mapped, modules } = self;
-        let parts = mapped.get_mut(&id).map(|own| own.parts.as_mut_slice()).unwrap_or_default();
+        let regions = mapped.get_mut(&id).map(|own| own.regions.as_mut_slice()).unwrap_or_default();
         let mut answer = Found { stack: Stack::default(), modules: Vec::new() };
         for &address in addresses {
-            let part = found(parts, address).and_then(|at| parts.get_mut(at));
+            let region = found(regions, address).and_then(|at| regions.get_mut(at));
             let mut frame = StackFrame { address, ..StackFrame::default() };
             let mut module = None;
-            if let Some(Part { mapping, module: known }) = part {
+            if let Some(Region { mapping, module: known }) = region {
                 module.clone_from(known.get_or_insert_with(|| open(modules, tgid, mapping)));
                 let offset = (address - mapping.start).saturating_add(mapping.offset);
                 let addresses = module.as_ref().and_then(|own| own.addresses.as_ref());
@@ -136,7 +141,7 @@ impl Frames {
             answer.stack.frames.push(frame);
             answer.modules.push(module);
         }
-        // Threads begin in a file. What ends elsewhere has followed a register that was no frame pointer there.
+        // Threads start in a file: frames beyond the last one in a file come from a register that was no frame pointer.
         let in_file = |frame: &StackFrame| frame.module.is_some();
         if let Some(last) = answer.stack.frames.iter().rposition(in_file) {
             answer.stack.frames.truncate(last + 1);
@@ -159,13 +164,13 @@ fn open(
         }
         let file = located.open()?;
         let addresses = LinkAddresses::of(&file)
-            .inspect_err(|error| tracing::debug!(path = ?mapping.path, %error, "stacks stay without addresses"))
+            .inspect_err(|error| tracing::debug!(path = ?mapping.path, %error, "stacks have no file addresses"))
             .ok();
         let module = Arc::new(Module { version, file, addresses });
         modules.insert(version, Arc::downgrade(&module));
         Ok(module)
     });
-    opened.inspect_err(|error| tracing::debug!(%error, "stacks stay without functions")).ok()
+    opened.inspect_err(|error| tracing::debug!(%error, "stacks have no functions")).ok()
 }
 
 #[cfg(test)]
@@ -175,30 +180,30 @@ mod tests {
     fn somewhere() {}
 
     #[test]
-    fn a_process_with_code_in_no_file_is_looked_at_once_a_second() {
+    fn a_process_with_code_in_no_file_is_read_once_a_second() {
         let now = Instant::now();
-        let mut process = Process { parts: Vec::new(), looked_until: now };
-        let looks = |process: &mut Process, at| (0..100).filter(|_| process.is_due(at)).count();
-        assert_eq!(looks(&mut process, now), 8, "a process that loads its libraries");
+        let mut process = Process { regions: Vec::new(), used_until: now };
+        let reads = |process: &mut Process, at| (0..100).filter(|_| process.is_due(at)).count();
+        assert_eq!(reads(&mut process, now), 8, "a process that loads its libraries");
         for second in 1..5 {
-            assert_eq!(looks(&mut process, now + LOOK_EVERY * second), 1, "{second}");
+            assert_eq!(reads(&mut process, now + READ_EVERY * second), 1, "{second}");
         }
-        assert_eq!(looks(&mut process, now + LOOK_EVERY * 100), 8);
+        assert_eq!(reads(&mut process, now + READ_EVERY * 100), 8);
     }
 
     #[test]
-    fn a_second_look_keeps_the_files_that_are_open() {
+    fn a_second_read_keeps_the_files_that_are_open() {
         let (id, own) = (ProcId(1), Tgid(std::process::id()));
         let mut frames = Frames::default();
         let found = frames.stack(id, own, &[somewhere as *const () as u64]);
         assert!(found.modules[0].is_some());
         let open = |frames: &Frames| {
-            frames.mapped[&id].parts.iter().filter(|part| part.module.is_some()).count()
+            frames.mapped[&id].regions.iter().filter(|region| region.module.is_some()).count()
         };
         assert_eq!(open(&frames), 1);
-        let looked_until = frames.mapped[&id].looked_until;
+        let used_until = frames.mapped[&id].used_until;
         frames.stack(id, own, &[0x10]);
-        assert!(frames.mapped[&id].looked_until > looked_until, "it was looked at again");
+        assert!(frames.mapped[&id].used_until > used_until, "it was read again");
         assert_eq!(open(&frames), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Frames of Python under slow calls: which processes have any, and what they are called.
+//! Python frames of slow calls: which processes have any, and their names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use gpucause_probes::recorder::{Recorder, RecorderError};
 use super::frames::Frames;
 use crate::kernel_names::readable::one_line;
 
-/// Between two looks at a process whose interpreter has not started.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Looks at a process whose threads are not as they should be.
-const MAX_LOOKS: u32 = 5;
+/// Between two tries to read a process whose interpreter has not started.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Tries to read a process whose threads have an unexpected layout.
+const MAX_TRIES: u32 = 5;
 /// Bytes of code objects of all processes that are remembered.
 const MAX_CODE: usize = 64 << 20;
 /// Characters of a name that are kept, and of a path.
@@ -26,99 +26,99 @@ const MAX_PATH: usize = 256;
 /// What is known of a process.
 #[derive(Debug)]
 enum Known {
-    /// Frames of it are kept.
-    Read(Box<Python>),
-    /// It is worth another look then. So often were its threads not as they should be.
-    Later { then: Instant, unfit: u32 },
-    /// It has none that can be read.
-    Not,
+    /// The kernel keeps its frames.
+    Readable(Box<Python>),
+    /// It is tried again `then`; `unfit` tries failed on the layout of its threads.
+    Retry { then: Instant, unfit: u32 },
+    /// It has no Python frames that can be read.
+    Unreadable,
 }
 
-/// The processes that were looked at.
+/// The processes with calls.
 #[derive(Debug, Default)]
-pub(super) struct Pythons {
+pub(super) struct PythonProcesses {
     processes: HashMap<ProcId, Known>,
-    /// Processes without frames of Python although they run it, by the reason.
-    refused: BTreeMap<String, u64>,
+    /// Python processes whose frames cannot be read, by reason.
+    unreadable: BTreeMap<String, u64>,
 }
 
-impl Pythons {
-    /// Has frames of Python kept of a process that has any.
-    pub(super) fn meet(
+impl PythonProcesses {
+    /// Has the kernel keep the Python frames of a process, if it runs Python.
+    pub(super) fn find(
         &mut self,
         recorder: &Recorder,
         frames: &mut Frames,
         (id, tgid): (ProcId, Tgid),
     ) {
         let unfit = match self.processes.get(&id) {
-            Some(Known::Read(_) | Known::Not) => return,
-            Some(Known::Later { then, .. }) if Instant::now() < *then => return,
-            Some(Known::Later { unfit, .. }) => *unfit,
+            Some(Known::Readable(_) | Known::Unreadable) => return,
+            Some(Known::Retry { then, .. }) if Instant::now() < *then => return,
+            Some(Known::Retry { unfit, .. }) => *unfit,
             None => 0,
         };
         let found = Python::find(tgid, frames.mappings(id, tgid));
-        let known = self.judge(tgid, unfit, found, |layout| recorder.keep_python(id, layout));
+        let known = self.classify(tgid, unfit, found, |layout| recorder.keep_python(id, layout));
         self.processes.insert(id, known);
     }
 
-    /// What is known of a process in which this was found. Nothing that fails here ends the recording.
-    fn judge(
+    /// Classifies a process by what was found in it. No failure ends the recording.
+    fn classify(
         &mut self,
         tgid: Tgid,
         unfit: u32,
         found: Result<Python, PythonError>,
         keep: impl FnOnce(PythonLayout) -> Result<(), RecorderError>,
     ) -> Known {
-        let later = |unfit| Known::Later { then: Instant::now() + AGAIN_AFTER, unfit };
+        let retry = |unfit| Known::Retry { then: Instant::now() + RETRY_AFTER, unfit };
         match found {
             Ok(python) => {
                 if let Err(error) = keep(python.layout()) {
-                    self.refuse(&error);
-                    return Known::Not;
+                    self.map_failed(&error);
+                    return Known::Unreadable;
                 }
-                tracing::info!(%tgid, version = python.version(), "stacks have frames of Python");
-                Known::Read(Box::new(python))
+                tracing::info!(%tgid, version = python.version(), "stacks have Python frames");
+                Known::Readable(Box::new(python))
             }
-            Err(PythonError::None) => Known::Not,
-            Err(error) if error.is_gone() => Known::Not,
-            Err(PythonError::NotReady) => later(unfit),
-            Err(PythonError::Unfit(_)) if unfit + 1 < MAX_LOOKS => later(unfit + 1),
+            Err(PythonError::None) => Known::Unreadable,
+            Err(error) if error.is_gone() => Known::Unreadable,
+            Err(PythonError::NotReady) => retry(unfit),
+            Err(PythonError::Unfit(_)) if unfit + 1 < MAX_TRIES => retry(unfit + 1),
             Err(error) => {
-                tracing::warn!(%tgid, %error, "stacks are without frames of Python");
-                *self.refused.entry(error.to_string()).or_default() += 1;
-                Known::Not
+                tracing::warn!(%tgid, %error, "stacks have no Python frames");
+                *self.unreadable.entry(error.to_string()).or_default() += 1;
+                Known::Unreadable
             }
         }
     }
 
     /// Counts a process for which the kernel's maps failed, and warns of the first.
-    fn refuse(&mut self, error: &RecorderError) {
-        let count = self.refused.entry(error.to_string()).or_default();
+    fn map_failed(&mut self, error: &RecorderError) {
+        let count = self.unreadable.entry(error.to_string()).or_default();
         *count += 1;
         if *count == 1 {
-            tracing::warn!(%error, "stacks of some processes are without frames of Python");
+            tracing::warn!(%error, "stacks of some processes have no Python frames");
         }
     }
 
-    /// What was kept of an event's thread, once.
+    /// Takes the frames that the kernel kept of an event's thread.
     pub(super) fn take(&mut self, recorder: &Recorder, event: &RawEvent) -> Vec<RawPythonFrame> {
         let id = event.process;
-        let (Some(Known::Read(_)), Some(tid)) = (self.processes.get(&id), event.tid) else {
+        let (Some(Known::Readable(_)), Some(tid)) = (self.processes.get(&id), event.tid) else {
             return Vec::new();
         };
         recorder.take_python_stack(event.start, tid).unwrap_or_else(|error| {
-            self.refuse(&error);
-            self.processes.insert(id, Known::Not);
+            self.map_failed(&error);
+            self.processes.insert(id, Known::Unreadable);
             if let Err(error) = recorder.forget_python(id) {
-                tracing::debug!(%error, "frames of Python are kept that nobody takes");
+                tracing::debug!(%error, "cannot stop keeping Python frames");
             }
             Vec::new()
         })
     }
 
-    /// These frames by their names.
+    /// The names of these frames.
     pub(super) fn frames(&mut self, id: ProcId, raw: &[RawPythonFrame]) -> Vec<StackFrame> {
-        let Some(Known::Read(python)) = self.processes.get_mut(&id) else { return Vec::new() };
+        let Some(Known::Readable(python)) = self.processes.get_mut(&id) else { return Vec::new() };
         let frame = |PythonFrame { code, function, file, line }| StackFrame {
             address: code,
             function: Some(one_line(&function, MAX_NAME)),
@@ -135,10 +135,10 @@ impl Pythons {
         frames
     }
 
-    /// Forgets code objects when those of all processes are too much.
+    /// Forgets code objects when those of all processes take more than `most` bytes.
     fn bound_code(&mut self, most: usize) {
         let bytes = |known: &Known| match known {
-            Known::Read(python) => python.code_bytes(),
+            Known::Readable(python) => python.code_bytes(),
             _ => 0,
         };
         if self.processes.values().map(bytes).sum::<usize>() > most {
@@ -146,31 +146,31 @@ impl Pythons {
         }
     }
 
-    /// Code objects may be others by now.
+    /// Forgets code objects, whose addresses may be reused.
     pub(super) fn forget_code(&mut self) {
         for known in self.processes.values_mut() {
-            if let Known::Read(python) = known {
+            if let Known::Readable(python) = known {
                 python.forget();
             }
         }
     }
 
-    /// Nothing more is asked of these.
+    /// Removes ended processes.
     pub(super) fn forget(&mut self, recorder: &Recorder, ended: impl Fn(ProcId) -> bool) {
         self.processes.retain(|id, known| {
             if !ended(*id) {
                 return true;
             }
-            if let (Known::Read(_), Err(error)) = (known, recorder.forget_python(*id)) {
-                tracing::warn!(%error, "a process that has ended takes room");
+            if let (Known::Readable(_), Err(error)) = (known, recorder.forget_python(*id)) {
+                tracing::warn!(%error, "cannot remove an ended process");
             }
             false
         });
     }
 
-    /// Why processes are without frames of Python, and how many.
-    pub(super) fn refused(&self) -> Vec<(String, u64)> {
-        self.refused.iter().map(|(reason, count)| (reason.clone(), *count)).collect()
+    /// Reasons why Python frames cannot be read, with the number of processes.
+    pub(super) fn unreadable(&self) -> Vec<(String, u64)> {
+        self.unreadable.iter().map(|(reason, count)| (reason.clone(), *count)).collect()
     }
 }
 
@@ -204,47 +204,47 @@ mod tests {
     }
 
     #[test]
-    fn a_process_for_which_the_kernel_has_no_room_is_counted_and_not_asked_for_again() {
-        let mut pythons = Pythons::default();
+    fn a_process_for_which_the_kernels_map_is_full_is_counted_and_not_tried_again() {
+        let mut pythons = PythonProcesses::default();
         for _ in 0..2 {
             let (child, python) = waiting();
             let full = |_| Err(RecorderError::Broken("pythons: full".to_owned()));
-            assert!(matches!(pythons.judge(ANY, 0, Ok(python), full), Known::Not));
+            assert!(matches!(pythons.classify(ANY, 0, Ok(python), full), Known::Unreadable));
             end(child);
         }
         let reason = "events cannot be recorded: pythons: full".to_owned();
-        assert_eq!(pythons.refused(), [(reason, 2)]);
+        assert_eq!(pythons.unreadable(), [(reason, 2)]);
     }
 
     #[test]
-    fn threads_that_do_not_fit_are_looked_at_some_times_before_the_process_is_refused() {
-        let mut pythons = Pythons::default();
+    fn threads_of_another_layout_are_tried_some_times_before_the_process_is_unreadable() {
+        let mut pythons = PythonProcesses::default();
         let mut unfit = 0;
-        let mut looks = 0;
+        let mut tries = 0;
         loop {
-            looks += 1;
+            tries += 1;
             let found = Err(PythonError::Unfit("CPython 3.12"));
-            match pythons.judge(ANY, unfit, found, |_| Ok(())) {
-                Known::Later { unfit: now, .. } => unfit = now,
-                Known::Not => break,
-                known @ Known::Read(_) => panic!("{known:?}"),
+            match pythons.classify(ANY, unfit, found, |_| Ok(())) {
+                Known::Retry { unfit: now, .. } => unfit = now,
+                Known::Unreadable => break,
+                known @ Known::Readable(_) => panic!("{known:?}"),
             }
-            assert_eq!(pythons.refused(), [], "not yet");
+            assert_eq!(pythons.unreadable(), [], "not yet");
         }
-        assert_eq!(looks, MAX_LOOKS);
+        assert_eq!(tries, MAX_TRIES);
         let reason = "the way in which CPython 3.12 was built is not supported".to_owned();
-        assert_eq!(pythons.refused(), [(reason, 1)]);
-        let waits = pythons.judge(ANY, 3, Err(PythonError::NotReady), |_| Ok(()));
-        assert!(matches!(waits, Known::Later { unfit: 3, .. }), "{waits:?}");
+        assert_eq!(pythons.unreadable(), [(reason, 1)]);
+        let waits = pythons.classify(ANY, 3, Err(PythonError::NotReady), |_| Ok(()));
+        assert!(matches!(waits, Known::Retry { unfit: 3, .. }), "{waits:?}");
     }
 
     #[test]
     fn code_is_forgotten_when_that_of_all_processes_is_too_much() {
         let (child, python) = waiting();
-        let mut pythons = Pythons::default();
-        pythons.processes.insert(ProcId(1), Known::Read(Box::new(python)));
-        let bytes = |pythons: &Pythons| match &pythons.processes[&ProcId(1)] {
-            Known::Read(python) => python.code_bytes(),
+        let mut pythons = PythonProcesses::default();
+        pythons.processes.insert(ProcId(1), Known::Readable(Box::new(python)));
+        let bytes = |pythons: &PythonProcesses| match &pythons.processes[&ProcId(1)] {
+            Known::Readable(python) => python.code_bytes(),
             known => panic!("{known:?}"),
         };
         pythons.frames(ProcId(1), &[RawPythonFrame { code: 8, instruction: 0 }]);

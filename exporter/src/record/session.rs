@@ -1,65 +1,64 @@
-//! What goes into the file, and when.
+//! A recording from its start to its summary.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use gpucause_investigations::trace::{Finished, Writer};
 use gpucause_probes::recorder::Recorder;
 
-use super::chronicle::{Chronicle, Written};
+use super::trace_recorder::{TraceRecorder, Written};
 use crate::clock::WallClock;
 use crate::daemon::Daemon;
 
 /// A recording under way.
 #[derive(Debug)]
 pub(super) struct Session {
-    chronicle: Chronicle,
+    trace: TraceRecorder,
     recorder: Recorder,
     daemon: Arc<Daemon>,
     lost: u64,
-    looks: u64,
+    snapshots: u64,
 }
 
-/// How it went.
+/// The summary of a recording.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Summary {
     finished: Finished,
     lost: u64,
-    /// Calls whose stack found no room.
+    /// Calls without a stack, as the kernel's map was full.
     stackless: u64,
-    /// Calls whose frames of Python found no room.
+    /// Calls without Python frames, as the kernel's map was full.
     pythonless: u64,
-    /// Stacks without the names of functions.
-    nameless: u64,
-    /// Processes without frames of Python, by the reason.
-    refused: Vec<(String, u64)>,
-    looks: u64,
+    /// Stacks without function names.
+    unsymbolized: u64,
+    /// Processes without Python frames, by reason.
+    unreadable: Vec<(String, u64)>,
+    snapshots: u64,
 }
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { finished, lost, stackless, pythonless, nameless, refused, looks } = self;
+        let Self { finished, lost, stackless, pythonless, unsymbolized, unreadable, snapshots } =
+            self;
         let Finished { path, events, pruned_events } = finished;
-        let path: &PathBuf = path;
-        write!(f, "{}: {events} events and {looks} looks at the accounts", path.display())?;
+        write!(f, "{}: {events} events and {snapshots} snapshots", path.display())?;
         if *lost > 0 {
-            write!(f, "; {lost} events were lost, raise --calls-from or --off-cpu-from")?;
+            write!(f, "; {lost} events were lost: raise --calls-from or --off-cpu-from")?;
         }
         if *stackless > 0 {
-            write!(f, "; {stackless} calls are without their stack")?;
+            write!(f, "; {stackless} calls have no stack")?;
         }
         if *pythonless > 0 {
-            write!(f, "; {pythonless} calls are without their frames of Python")?;
+            write!(f, "; {pythonless} calls have no Python frames")?;
         }
-        for (reason, processes) in refused {
-            write!(f, "; {processes} processes are without frames of Python: {reason}")?;
+        for (reason, processes) in unreadable {
+            write!(f, "; {processes} processes have no Python frames: {reason}")?;
         }
-        if *nameless > 0 {
-            write!(f, "; {nameless} stacks are without the names of functions")?;
+        if *unsymbolized > 0 {
+            write!(f, "; {unsymbolized} stacks have no function names")?;
         }
         if *pruned_events > 0 {
-            write!(f, "; {pruned_events} older ones went for want of room, raise --size-limit")?;
+            write!(f, "; {pruned_events} older events were deleted: raise --size-limit")?;
         }
         write!(f, "; next: gpucause explain --db {}", path.display())
     }
@@ -72,62 +71,62 @@ impl Session {
         daemon: Arc<Daemon>,
         clock: WallClock,
     ) -> Self {
-        let chronicle = Chronicle::with_python(writer, clock);
-        Self { chronicle, recorder, daemon, lost: 0, looks: 0 }
+        let trace = TraceRecorder::with_python(writer, clock);
+        Self { trace, recorder, daemon, lost: 0, snapshots: 0 }
     }
 
-    /// Takes the accounts down, as the engine sees them, and what it found.
-    pub(super) fn look(&mut self) -> anyhow::Result<()> {
-        let looked = self.daemon.look().context("the accounts cannot be read")?;
-        let Some((observation, moment)) = looked else { return Ok(()) };
-        self.chronicle.look(&self.recorder, &self.daemon, (&observation, moment))?;
-        self.looks += 1;
+    /// Evaluates the accounts, and adds them and the chains to the file.
+    pub(super) fn evaluate(&mut self) -> anyhow::Result<()> {
+        let evaluated = self.daemon.evaluate().context("the accounts cannot be read")?;
+        let Some((observation, moment)) = evaluated else { return Ok(()) };
+        self.trace.add_snapshot(&self.recorder, &self.daemon, (&observation, moment))?;
+        self.snapshots += 1;
         Ok(())
     }
 
     /// Names kernels while their processes live.
     pub(super) fn reap(&self) {
         if let Err(error) = self.daemon.reap() {
-            tracing::warn!(%error, "kernels stay without names");
+            tracing::warn!(%error, "cannot name kernels");
         }
     }
 
-    /// Takes down what the ring has got since the last time.
+    /// Adds the ring's events since the last call.
     pub(super) fn drain(&mut self) -> anyhow::Result<()> {
         let mut events = Vec::new();
         let drained = self.recorder.drain(|event| events.push(*event))?;
         self.lost += drained.lost + drained.unknown;
-        self.chronicle.writer.set_lost_events(self.lost);
-        // Cold launches are told of before anybody has asked what is launched.
-        if self.chronicle.lacks_kernels_of(&events) {
+        self.trace.writer.set_lost_events(self.lost);
+        // Events of cold launches come before the kernel's name was requested.
+        if self.trace.lacks_kernels_of(&events) {
             self.reap();
-            self.chronicle.name_kernels(&self.daemon)?;
+            self.trace.name_kernels(&self.daemon)?;
         }
-        self.chronicle.events(&self.recorder, &events)?;
-        self.chronicle.writer.commit_if_due()?;
+        self.trace.add_events(&self.recorder, &events)?;
+        self.trace.writer.commit_if_due()?;
         Ok(())
     }
 
-    /// Makes room for new stacks in the kernel.
+    /// Removes old stacks from the kernel's maps.
     pub(super) fn forget_stacks(&mut self) {
         let forgotten = self.recorder.forget_stacks();
         if let Err(error) = forgotten.and_then(|()| self.recorder.forget_python_stacks()) {
-            tracing::warn!(%error, "slow calls may be without stacks");
+            tracing::warn!(%error, "slow calls may have no stacks");
         }
-        self.chronicle.forget_stacks();
+        self.trace.forget_stacks();
     }
 
-    /// Takes down the rest and makes the file whole.
-    pub(super) fn finish(mut self) -> anyhow::Result<Told> {
+    /// Adds the remaining events and completes the file.
+    pub(super) fn finish(mut self) -> anyhow::Result<Summary> {
         self.recorder.stop()?;
         self.drain()?;
-        // One that is still being written is not waited for.
+        // Events that are still being written are not waited for.
         self.lost += self.recorder.unfinished() as u64;
-        self.chronicle.writer.set_lost_events(self.lost);
-        self.look()?;
+        self.trace.writer.set_lost_events(self.lost);
+        self.evaluate()?;
         let (stackless, pythonless) = (self.recorder.stackless()?, self.recorder.pythonless()?);
-        let Self { chronicle, lost, looks, .. } = self;
-        let Written { finished, nameless, refused } = chronicle.finish()?;
-        Ok(Told { finished, lost, stackless, pythonless, nameless, refused, looks })
+        let Self { trace, lost, snapshots, .. } = self;
+        let Written { finished, unsymbolized, unreadable } = trace.finish()?;
+        Ok(Summary { finished, lost, stackless, pythonless, unsymbolized, unreadable, snapshots })
     }
 }

@@ -1,9 +1,9 @@
-//! Names of the functions on stacks, and their lines, found on a thread of its own: reading the symbols of a large library takes
-//! seconds, and the ring is not to fill meanwhile.
+//! Function names and lines of stacks, found on a separate thread: reading the symbols of a large library takes seconds, in which
+//! the ring must not fill.
 //!
-//! What is read belongs to whoever runs on the host: it is read from a copy of bounded size, names are demangled here within
-//! bounds, and a symboliser that panics loses one file. Lines are read of root's files alone: a small file may say of its units
-//! and functions that they have millions of ranges, and the symboliser keeps them all.
+//! Any user of the host may have written the files: they are read from a copy of bounded size, names are demangled here within
+//! bounds, and a symboliser that panics loses one file. Lines are read from root's files only: a small file may claim millions of
+//! ranges for its functions, and the symboliser keeps them all.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -35,57 +35,57 @@ const MAX_PATH: usize = 256;
 /// A stack with what was found of its frames.
 type Answer = (StackId, Stack);
 
-/// Finds names on its own thread, which ends when this does.
+/// Finds names on its own thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Symbols {
     requests: Option<SyncSender<(StackId, Found)>>,
     answers: Receiver<Answer>,
     waiting: usize,
-    /// Stacks that were not taken, or not answered.
-    nameless: u64,
+    /// Stacks whose request was dropped or not answered.
+    unsymbolized: u64,
 }
 
 impl Symbols {
     /// Starts the thread; without one, stacks are without names.
     pub(super) fn start() -> Self {
-        let (requests, asked) = sync_channel::<(StackId, Found)>(MAX_WAITING);
-        let (tell, answers) = channel();
+        let (requests, received) = sync_channel::<(StackId, Found)>(MAX_WAITING);
+        let (send, answers) = channel();
         let work = move || {
             let mut files = Files::default();
-            for (id, Found { mut stack, modules }) in asked {
+            for (id, Found { mut stack, modules }) in received {
                 files.name(&mut stack, &modules);
-                if tell.send((id, stack)).is_err() {
+                if send.send((id, stack)).is_err() {
                     return;
                 }
             }
         };
         let started = std::thread::Builder::new().name("symbols".to_owned()).spawn(work);
         let requests = started
-            .inspect_err(|error| tracing::warn!(%error, "stacks stay without functions"))
+            .inspect_err(|error| tracing::warn!(%error, "stacks have no functions"))
             .is_ok()
             .then_some(requests);
-        Self { requests, answers, waiting: 0, nameless: 0 }
+        Self { requests, answers, waiting: 0, unsymbolized: 0 }
     }
 
-    /// Asks for the names of a stack.
-    pub(super) fn ask(&mut self, id: StackId, found: Found) {
+    /// Requests the names of a stack.
+    pub(super) fn request(&mut self, id: StackId, found: Found) {
         match &self.requests {
             Some(requests) if requests.try_send((id, found)).is_ok() => self.waiting += 1,
-            _ => self.nameless += 1,
+            _ => self.unsymbolized += 1,
         }
     }
 
-    /// What was found since the last time.
+    /// Answers since the last call.
     pub(super) fn answers(&mut self) -> Vec<Answer> {
         let answers: Vec<_> = self.answers.try_iter().collect();
         self.waiting -= answers.len().min(self.waiting);
         answers
     }
 
-    /// What is found within this time; no more is asked for.
-    pub(super) fn last_answers(&mut self, patience: Duration) -> Vec<Answer> {
+    /// Answers until all requests are answered or `timeout` is over. Ends the thread.
+    pub(super) fn last_answers(&mut self, timeout: Duration) -> Vec<Answer> {
         self.requests = None;
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         let mut answers = Vec::new();
         while let Ok(answer) =
             self.answers.recv_timeout(until.saturating_duration_since(Instant::now()))
@@ -93,26 +93,26 @@ impl Symbols {
             answers.push(answer);
         }
         self.waiting -= answers.len().min(self.waiting);
-        self.nameless += std::mem::take(&mut self.waiting) as u64;
+        self.unsymbolized += std::mem::take(&mut self.waiting) as u64;
         answers
     }
 
-    /// Stacks without names, as there were too many or it took too long.
-    pub(super) fn nameless(&self) -> u64 {
-        self.nameless
+    /// Stacks without names, as there were too many or finding them took too long.
+    pub(super) fn unsymbolized(&self) -> u64 {
+        self.unsymbolized
     }
 }
 
-/// What was found of an address.
+/// The source location of an address.
 #[derive(Debug, Clone, Default)]
-struct Place {
+struct Location {
     function: Option<String>,
     file: Option<String>,
     line: Option<u32>,
 }
 
-/// Whether nobody but root says what is in a file.
-fn is_root_s(file: &Metadata) -> bool {
+/// Whether only root can write a file.
+fn is_roots(file: &Metadata) -> bool {
     file.uid() == 0 && file.mode() & 0o022 == 0
 }
 
@@ -128,8 +128,8 @@ impl Symbolised {
     fn read(file: &File) -> Option<Self> {
         let metadata = file.metadata().map_err(ElfError::from);
         metadata
-            .and_then(|metadata| symbol_tables(file, is_root_s(&metadata)))
-            .inspect_err(|error| tracing::debug!(%error, "a file is without functions"))
+            .and_then(|metadata| symbol_tables(file, is_roots(&metadata)))
+            .inspect_err(|error| tracing::debug!(%error, "cannot read the symbols of a file"))
             .ok()
             .map(Self::of)
     }
@@ -146,13 +146,13 @@ impl Symbolised {
         Self { symboliser, tables: file, has_lines, bytes }
     }
 
-    /// The symbol's name is preferred: that in line tables may lack what the function is in.
-    fn find(&self, address: u64) -> Option<Place> {
+    /// The symbol's name is preferred: that in line tables may lack the namespace.
+    fn find(&self, address: u64) -> Option<Location> {
         let symbol = self.look_up(address, false);
         let line = if self.has_lines { self.look_up(address, true) } else { None };
         let named = symbol.as_ref().or(line.as_ref())?;
         let code = line.as_ref().and_then(|line| line.code_info.as_ref());
-        Some(Place {
+        Some(Location {
             function: function(&named.name),
             file: code.map(|code| one_line(&code.to_path().to_string_lossy(), MAX_PATH)),
             line: code.and_then(|code| code.line),
@@ -165,17 +165,17 @@ impl Symbolised {
         let (source, input) = (Source::Elf(source), Input::VirtOffset(address));
         let found = self.symboliser.symbolize_single(&source, input);
         found
-            .inspect_err(|error| tracing::debug!(%error, "an address is without function"))
+            .inspect_err(|error| tracing::debug!(%error, "cannot find the function of an address"))
             .ok()?
             .into_sym()
     }
 }
 
-/// The symbols of all files, by what they were when they were read, and what was asked of them.
+/// The symbols of all files by version, and the locations found so far.
 #[derive(Default)]
 struct Files {
     files: HashMap<FileVersion, Option<Symbolised>>,
-    known: HashMap<(FileVersion, u64), Place>,
+    known: HashMap<(FileVersion, u64), Location>,
     bytes: u64,
 }
 
@@ -183,13 +183,13 @@ impl Files {
     fn name(&mut self, stack: &mut Stack, modules: &[Option<Arc<Module>>]) {
         for (frame, module) in stack.frames.iter_mut().zip(modules) {
             let (Some(module), Some(address)) = (module, frame.module_address) else { continue };
-            // It is where the call returns to, which may be another line, and even the next function.
+            // The call returns to this address, which may be another line or even the next function.
             let place = self.place(module, address.saturating_sub(1));
             (frame.function, frame.file, frame.line) = (place.function, place.file, place.line);
         }
     }
 
-    fn place(&mut self, module: &Module, address: u64) -> Place {
+    fn place(&mut self, module: &Module, address: u64) -> Location {
         let key = (module.version, address);
         if let Some(known) = self.known.get(&key) {
             return known.clone();
@@ -205,7 +205,7 @@ impl Files {
             self.bytes += read.as_ref().map_or(0, |read| read.bytes);
             read
         });
-        // Nothing is read any more of a file that was too much for the symboliser.
+        // A file that made the symboliser panic is not read again.
         let place = catch_unwind(AssertUnwindSafe(|| file.as_ref()?.find(address)));
         let place = place.unwrap_or_else(|_| {
             *file = None;
@@ -240,21 +240,21 @@ mod tests {
         let begin = somewhere as *const () as u64;
         let mut frames = Frames::default();
         let mut symbols = Symbols::start();
-        symbols.ask(StackId(7), own(&mut frames, &[begin + 1, 0x10, begin, 0x20]));
+        symbols.request(StackId(7), own(&mut frames, &[begin + 1, 0x10, begin, 0x20]));
         let answers = symbols.last_answers(Duration::from_secs(60));
         let [(StackId(7), Stack { frames })] = &answers[..] else { panic!("{answers:?}") };
         let [inside, nowhere, before] = &frames[..] else { panic!("{frames:?}") };
         assert!(inside.function.as_deref().unwrap().contains("somewhere"), "{inside:?}");
-        // Lines are told where the tests belong to root.
+        // Lines are found where the tests' program belongs to root.
         let own_file = std::fs::metadata("/proc/self/exe").unwrap();
-        assert_eq!(inside.line.is_some(), is_root_s(&own_file), "{inside:?}");
+        assert_eq!(inside.line.is_some(), is_roots(&own_file), "{inside:?}");
         let whole = symbol_tables(&File::open("/proc/self/exe").unwrap(), true).unwrap();
         let place = Symbolised::of(whole).find(inside.module_address.unwrap()).unwrap();
         assert!(place.file.unwrap().ends_with("record/symbols.rs") && place.line.is_some());
         let function = before.function.as_deref().unwrap_or_default();
         assert!(!function.contains("somewhere"), "what returns to its beginning is before it");
         assert_eq!((&nowhere.module, &nowhere.function), (&None, &None));
-        assert_eq!(symbols.nameless(), 0);
+        assert_eq!(symbols.unsymbolized(), 0);
     }
 
     #[test]
@@ -262,20 +262,20 @@ mod tests {
         let own = tempfile::NamedTempFile::new().unwrap();
         let with_mode = |mode| {
             std::fs::set_permissions(&own, Permissions::from_mode(mode)).unwrap();
-            is_root_s(&own.as_file().metadata().unwrap())
+            is_roots(&own.as_file().metadata().unwrap())
         };
         assert_eq!([0o666, 0o664, 0o646].map(with_mode), [false; 3]);
         assert_eq!(with_mode(0o755), nix::unistd::geteuid().is_root());
-        assert!(is_root_s(&std::fs::metadata("/proc/version").unwrap()));
+        assert!(is_roots(&std::fs::metadata("/proc/version").unwrap()));
     }
 
     #[test]
-    fn stacks_for_which_there_is_no_time_are_counted() {
+    fn stacks_without_an_answer_in_time_are_counted() {
         let mut symbols = Symbols::start();
         symbols.requests = None;
-        symbols.ask(StackId(1), own(&mut Frames::default(), &[1]));
+        symbols.request(StackId(1), own(&mut Frames::default(), &[1]));
         assert_eq!(symbols.last_answers(Duration::ZERO).len(), 0);
-        assert_eq!(symbols.nameless(), 1);
+        assert_eq!(symbols.unsymbolized(), 1);
     }
 
     #[test]

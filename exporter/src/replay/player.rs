@@ -1,4 +1,4 @@
-//! When each recorded snapshot is shown.
+//! Serves each recorded snapshot at its time.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -14,11 +14,11 @@ use gpucause_investigations::recording::{
 };
 
 use super::recorded::{Recorded, RecordedSampler};
-use super::stage::Stage;
-use crate::chains::LOOK_EVERY;
+use super::source::ReplaySource;
+use crate::chains::EVALUATE_EVERY;
 
 /// Ends a replay when it is dropped.
-pub(super) struct Stop(#[expect(dead_code, reason = "it is its end that counts")] Sender<()>);
+pub(super) struct Stop(#[expect(dead_code, reason = "dropping it is the signal")] Sender<()>);
 
 impl Stop {
     pub(super) fn channel() -> (Self, Receiver<()>) {
@@ -33,11 +33,11 @@ pub(super) struct Player {
     pub(super) node: NodeIndex,
     /// How many seconds of the recording pass in a second.
     pub(super) speed: f64,
-    pub(super) stage: Arc<Stage>,
+    pub(super) source: Arc<ReplaySource>,
     pub(super) stopped: Receiver<()>,
 }
 
-/// What was shown first, and when.
+/// The first snapshot, and when it was served.
 #[derive(Debug, Clone, Copy)]
 struct Begin {
     recorded_seconds: f64,
@@ -45,25 +45,25 @@ struct Begin {
 }
 
 impl Player {
-    /// Shows one observation after the other until the recording is over, or it is to stop.
+    /// Serves one observation after the other until the recording is over or stopped.
     pub(super) fn play(self, mut sampler: RecordedSampler) -> anyhow::Result<()> {
         let recorded = self.recording.chains()?;
         let own = recorded.into_iter().filter(|chain| chain.node == self.node);
         let chains: Vec<_> = own.map(|chain| chain.chain).collect();
         let names = self.kernel_names()?;
-        let (mut begin, mut looks, mut stopped) = (None, 0_u64, false);
+        let (mut begin, mut has_snapshots, mut stopped) = (None, false, false);
         let mut session = None;
         self.recording.looks(&mut |look| {
             if look.node != self.node {
                 return ControlFlow::Continue(());
             }
-            // Numbers of processes are those of one session.
+            // Process numbers are valid within one session.
             if session.replace(look.session) != Some(look.session) {
                 self.begin(&mut sampler);
-                // Nobody wants to wait for the next run of the recorder.
+                // The pause between two runs of the recorder is skipped.
                 begin = None;
             }
-            looks += 1;
+            has_snapshots = true;
             let flow = self.wait(&mut begin, look.moment.unix_seconds);
             stopped = flow.is_break();
             if !stopped {
@@ -75,11 +75,11 @@ impl Player {
                     .collect();
                 let moment = look.moment;
                 let recorded = Recorded { moment, processes, kernels, chains: None };
-                self.stage.set_current(Some(sampler.observe(recorded)));
+                self.source.set_current(Some(sampler.observe(recorded)));
             }
             flow
         })?;
-        if looks == 0 && !stopped {
+        if !has_snapshots && !stopped {
             self.play_events(&mut sampler, &mut begin, &chains)?;
         }
         if matches!(self.stopped.try_recv(), Err(TryRecvError::Empty)) {
@@ -88,8 +88,8 @@ impl Player {
         Ok(())
     }
 
-    /// Accounts that are made from events are not complete enough to find causes in: those that the recording tells are shown
-    /// from when they were first seen.
+    /// Accounts that are rebuilt from events are not complete enough to find causes: the recorded chains are served from the time
+    /// when they were first seen.
     fn play_events(
         &self,
         sampler: &mut RecordedSampler,
@@ -101,29 +101,29 @@ impl Player {
             indices.map(|(index, _)| (ProcId(index), ProcessIndex(index))).collect();
         let processes = self.processes(&known);
         self.begin(sampler);
-        rebuild(&*self.recording, self.node, LOOK_EVERY, &mut |look| {
-            let unix_seconds = look.unix_ns as f64 / 1e9;
+        rebuild(&*self.recording, self.node, EVALUATE_EVERY, &mut |snapshot| {
+            let unix_seconds = snapshot.unix_ns as f64 / 1e9;
             let flow = self.wait(begin, unix_seconds);
             if flow.is_continue() {
-                let moment = Moment::new(Arc::new(look.snapshot), unix_seconds);
+                let moment = Moment::new(Arc::new(snapshot.snapshot), unix_seconds);
                 let seen = chains.iter().filter(|chain| chain.first_seen <= unix_seconds);
                 let chains = Some(seen.cloned().collect());
                 let kernels = &HashMap::new();
                 let processes = processes.clone();
                 let recorded = Recorded { moment, processes, kernels, chains };
-                self.stage.set_current(Some(sampler.observe(recorded)));
+                self.source.set_current(Some(sampler.observe(recorded)));
             }
             flow
         })
     }
 
-    /// Another run of the recorder begins, and nothing is shown until its first snapshot.
+    /// Another run of the recorder begins: nothing is served until its first snapshot.
     fn begin(&self, sampler: &mut RecordedSampler) {
         sampler.begin();
-        self.stage.set_current(None);
+        self.source.set_current(None);
     }
 
-    /// Waits until it is the turn of what was seen at this moment.
+    /// Waits until it is time to serve what was recorded at this time, in seconds since the Unix epoch.
     fn wait(&self, begin: &mut Option<Begin>, recorded_seconds: f64) -> ControlFlow<()> {
         let begin = *begin.get_or_insert_with(|| Begin { recorded_seconds, at: Instant::now() });
         let after = (recorded_seconds - begin.recorded_seconds).max(0.0) / self.speed;

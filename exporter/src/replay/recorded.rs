@@ -1,6 +1,6 @@
 //! A recording as a source of accounts: one recorded snapshot after the other, through the same pipeline as a live host.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,6 @@ use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, Moment, Stall};
 use gpucause_investigations::recording::Process;
-use gpucause_probes::host_functions::FunctionName;
 
 use crate::chains::{Chains, Findings};
 use crate::clock::WallClock;
@@ -20,19 +19,18 @@ use crate::kernel_names::NameSource;
 use crate::observation::Observation;
 use crate::pipeline::{AccountSource, Details, Pipeline};
 use crate::process_details::ProcessDetails;
-use crate::throttling::Throttled;
 
-/// What was recorded of one time.
+/// A recorded snapshot.
 pub(super) struct Recorded<'a> {
     pub(super) moment: Moment,
     pub(super) processes: HashMap<ProcId, Process>,
     /// Names of kernel functions by handle.
     pub(super) kernels: &'a HashMap<ProcId, HashMap<u64, String>>,
-    /// The chains so far; without them they are looked for, as on the node.
+    /// The chains so far; without them the engine evaluates the snapshot, as on the node.
     pub(super) chains: Option<Vec<Chain>>,
 }
 
-/// Makes observations of what was recorded.
+/// Makes observations of recorded snapshots.
 #[derive(Debug)]
 pub(super) struct RecordedSampler {
     settings: Settings,
@@ -48,18 +46,18 @@ impl RecordedSampler {
 
     fn with(settings: Settings, wait_name_limit: usize) -> Self {
         let chains = Arc::new(Chains::new(settings.clone()));
-        // What is recorded is limited already, and whoever replays it wants to see all of it.
+        // Without limits: the recorder has applied them already.
         let mut pipeline = Pipeline::new(RecordedSource::default(), Arc::clone(&chains), Nanos(0));
         pipeline.set_wait_name_limit(wait_name_limit);
         Self { settings, wait_name_limit, chains, pipeline }
     }
 
-    /// Another run of the recorder begins: nothing is known of its processes.
+    /// Forgets all processes: another run of the recorder begins.
     pub(super) fn begin(&mut self) {
         *self = Self::with(self.settings.clone(), self.wait_name_limit);
     }
 
-    /// As if what was recorded were now.
+    /// As if the snapshot were taken now.
     pub(super) fn observe(&mut self, recorded: Recorded<'_>) -> Observation {
         let Recorded { moment, processes, kernels, chains } = recorded;
         let source = &mut self.pipeline.source;
@@ -74,9 +72,9 @@ impl RecordedSampler {
             Some(chains) => recorded_findings(&chains, &processes),
             None => {
                 let snapshot = Arc::clone(&observation.snapshot);
-                // The engine reports its times by the wall clock, the series theirs by one that stands still.
+                // The engine reports times by the wall clock; the series' clock stands still.
                 let unix_seconds = clock_at(snapshot.taken_at).unix_seconds(snapshot.taken_at);
-                self.chains.look(Moment { snapshot, unix_seconds, ..moment });
+                self.chains.evaluate(Moment { snapshot, unix_seconds, ..moment });
                 self.chains.findings()
             }
         };
@@ -84,7 +82,7 @@ impl RecordedSampler {
     }
 }
 
-/// As if this time of the recording were now.
+/// The clock by which this time of the recording is now.
 fn clock_at(taken_at: Nanos) -> WallClock {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     WallClock::with_origin(wall.saturating_sub(Duration::from_nanos(taken_at.0)))
@@ -95,9 +93,9 @@ struct RecordedSource {
     snapshot: Arc<Snapshot>,
     details: Details,
     kernels: HashMap<ProcId, HashMap<u64, String>>,
-    /// Processes that later snapshots must not bring back.
+    /// Removed processes that later snapshots still have.
     gone: HashSet<ProcId>,
-    /// The time of the page's series, which must not change while they are the same.
+    /// The clock of creation times, which must not change within a run.
     clock: Option<WallClock>,
 }
 
@@ -115,16 +113,8 @@ impl AccountSource for RecordedSource {
         Ok(())
     }
 
-    fn time_kernel(&mut self, _id: ProcId, _handle: u64) -> Result<bool, Infallible> {
-        Ok(false)
-    }
-
     fn details(&mut self, _processes: &[ProcessSnapshot]) -> Details {
         self.details.clone()
-    }
-
-    fn throttled(&mut self, _processes: &[ProcessSnapshot]) -> HashMap<ProcId, Throttled> {
-        HashMap::new()
     }
 
     fn clock(&mut self, taken_at: Nanos) -> WallClock {
@@ -132,23 +122,15 @@ impl AccountSource for RecordedSource {
     }
 }
 
-/// Names that were found out when it was recorded.
+/// Names that were recorded.
 impl NameSource for RecordedSource {
     fn handle_name(&mut self, id: ProcId, handle: u64) -> Option<HandleName> {
         let name = self.kernels.get(&id)?.get(&handle)?;
         Some(HandleName::Text(name.as_bytes().into()))
     }
-
-    fn function_names(
-        &mut self,
-        _process: &ProcessSnapshot,
-        _addresses: &[u64],
-    ) -> BTreeMap<u64, FunctionName> {
-        BTreeMap::new()
-    }
 }
 
-/// Chains that the recording tells, of processes that it tells.
+/// Findings of the recorded chains whose victims are recorded.
 fn recorded_findings(chains: &[Chain], processes: &HashMap<ProcId, Process>) -> Findings {
     let mut findings = Findings { chains: chains.to_vec(), ..Findings::default() };
     for chain in chains {

@@ -3,13 +3,10 @@ use crate::chains::Chains;
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::kernel_names::NameSource;
-use crate::pipeline::Details;
-use crate::throttling::Throttled;
 use gpucause_abi::ProcId;
-use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
+use gpucause_abi::snapshot::{HandleName, Snapshot};
 use gpucause_engine::settings::Settings;
-use gpucause_probes::host_functions::FunctionName;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 const MILLISECOND: u64 = 1_000_000;
@@ -32,18 +29,6 @@ impl AccountSource for Idle {
         Ok(())
     }
 
-    fn time_kernel(&mut self, _: ProcId, _: u64) -> Result<bool, ReadError> {
-        Ok(false)
-    }
-
-    fn details(&mut self, _: &[ProcessSnapshot]) -> Details {
-        Details::new()
-    }
-
-    fn throttled(&mut self, _: &[ProcessSnapshot]) -> HashMap<ProcId, Throttled> {
-        HashMap::new()
-    }
-
     fn clock(&mut self, _: Nanos) -> WallClock {
         WallClock::with_origin(Duration::ZERO)
     }
@@ -52,10 +37,6 @@ impl AccountSource for Idle {
 impl NameSource for Idle {
     fn handle_name(&mut self, _: ProcId, _: u64) -> Option<HandleName> {
         None
-    }
-
-    fn function_names(&mut self, _: &ProcessSnapshot, _: &[u64]) -> BTreeMap<u64, FunctionName> {
-        BTreeMap::new()
     }
 }
 
@@ -108,14 +89,14 @@ fn a_sample_that_panics_is_an_error_and_the_next_one_is_taken() {
     let sampler = Sampler::start(pipeline()).unwrap();
     let failed = sampler.page(at(0));
     assert!(matches!(failed, Err(SampleError::Panicked)), "{failed:?}");
-    let taken = sampler.ask(|pipeline| Ok(pipeline.page_at(at(1_000))));
+    let taken = sampler.call(|pipeline| Ok(pipeline.page_at(at(1_000))));
     assert_eq!(taken.unwrap(), at(1_000));
 }
 
 #[test]
 fn a_sample_that_no_page_can_share_any_more_takes_no_memory() {
     let sampler = Sampler::start(pipeline()).unwrap();
-    sampler.tell(|pipeline| pipeline.source.now = at(1_000));
+    sampler.submit(|pipeline| pipeline.source.now = at(1_000));
     let sample = Arc::downgrade(&sampler.page(at(1_000)).unwrap());
     let begin = Instant::now();
     while sample.strong_count() > 0 {
@@ -125,11 +106,11 @@ fn a_sample_that_no_page_can_share_any_more_takes_no_memory() {
 }
 
 #[test]
-fn whoever_tells_the_sampler_something_does_not_wait_for_a_sample_under_way() {
+fn submitting_a_task_does_not_wait_for_a_sample_under_way() {
     let sampler = Sampler::start(pipeline()).unwrap();
     let (end, ended) = channel::<()>();
-    sampler.tell(move |_| _ = ended.recv());
-    sampler.tell(|pipeline| pipeline.source.now = at(1_000));
+    sampler.submit(move |_| _ = ended.recv());
+    sampler.submit(|pipeline| pipeline.source.now = at(1_000));
     drop(end);
     assert_eq!(sampler.page(at(1_000)).unwrap().snapshot.taken_at, at(1_000));
 }

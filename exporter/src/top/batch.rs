@@ -1,45 +1,45 @@
-//! The table as plain text, an interval after the other, for where no terminal is.
+//! The table as plain text, one per interval, where standard output is no terminal.
 
 use super::column::Column;
 use super::host::Host;
 use super::model::{Part, View};
 use super::quantity::fit;
 
-/// Columns are named again after this many tables.
+/// Tables between two headings.
 const HEADING_EVERY: u32 = 10;
 /// Cells of a line.
 const WIDTH: usize = 192;
 
-/// Writes tables that may follow one another.
+/// Formats consecutive tables.
 #[derive(Debug, Default)]
 pub(super) struct Printer {
     tables: u32,
-    told: String,
-    observes: String,
+    last_advice: String,
+    last_state: String,
 }
 
 impl Printer {
-    /// The lines for an interval. The observation state stands above the columns, and again when it has changed. What is said
-    /// while there are no processes is said once.
+    /// The lines for an interval. The observation state is above the columns, and printed again when it changes. Advice for an empty
+    /// table is printed once.
     pub(super) fn table(&mut self, view: &View, host: &Host) -> String {
-        let observes = format!("observation: {}\n", host.observes());
-        let changed = self.observes != observes;
-        self.observes.clone_from(&observes);
-        let rest = self.rest(view, host);
+        let state = format!("observation: {}\n", host.observation_state());
+        let changed = self.last_state != state;
+        self.last_state.clone_from(&state);
+        let rows = self.rows(view, host);
         let has_columns = !view.rows.is_empty() && (self.tables - 1).is_multiple_of(HEADING_EVERY);
-        if changed || has_columns { observes + &rest } else { rest }
+        if changed || has_columns { state + &rows } else { rows }
     }
 
-    fn rest(&mut self, view: &View, host: &Host) -> String {
+    fn rows(&mut self, view: &View, host: &Host) -> String {
         if view.rows.is_empty() {
             let advice = host.advice() + "\n";
-            if self.told == advice {
+            if self.last_advice == advice {
                 return String::new();
             }
-            self.told.clone_from(&advice);
+            self.last_advice.clone_from(&advice);
             return advice;
         }
-        self.told.clear();
+        self.last_advice.clear();
         let columns = Column::that_fit(WIDTH);
         let mut text = String::new();
         if self.tables.is_multiple_of(HEADING_EVERY) {
@@ -80,7 +80,7 @@ mod tests {
     use gpucause_abi::Nanos;
     use gpucause_engine::observation::Period;
 
-    fn observing() -> Host {
+    fn attached() -> Host {
         let observation = Some(Period::attached(1_700_049_600.0));
         Host { ready: true, observation, ..Host::default() }
     }
@@ -102,18 +102,18 @@ h host code, l launching, c other calls, . waiting for the GPU, b blocked otherw
     #[test]
     fn a_table_names_its_columns_and_letters_and_the_next_one_does_not() {
         let mut printer = Printer::default();
-        let first = printer.table(&view(), &observing());
+        let first = printer.table(&view(), &attached());
         assert_eq!(first, EXPECTED);
-        let next = printer.table(&view(), &observing());
+        let next = printer.table(&view(), &attached());
         assert_eq!(next.lines().count(), 2);
         assert!(EXPECTED.ends_with(&next));
         assert!(first.lines().all(|line| line.len() <= WIDTH && !line.ends_with(' ')));
     }
 
     #[test]
-    fn what_to_do_without_a_process_is_said_once() {
+    fn advice_for_an_empty_table_is_printed_once() {
         let (mut printer, empty) = (Printer::default(), View::default());
-        let host = observing();
+        let host = attached();
         assert!(printer.table(&empty, &host).contains("No CUDA process"));
         assert_eq!(printer.table(&empty, &host), "");
         printer.table(&view(), &host);
@@ -121,13 +121,13 @@ h host code, l launching, c other calls, . waiting for the GPU, b blocked otherw
     }
 
     #[test]
-    fn a_change_of_the_observation_state_stands_above_the_next_rows() {
+    fn a_change_of_the_observation_state_is_printed_above_the_next_rows() {
         let mut printer = Printer::default();
-        printer.table(&view(), &observing());
+        printer.table(&view(), &attached());
         let observation = Some(Period::disabled(1_700_049_660.0, "SIGUSR1"));
-        let next = printer.table(&view(), &Host { observation, ..observing() });
-        let told =
+        let next = printer.table(&view(), &Host { observation, ..attached() });
+        let state =
             "observation: disabled since 2023-11-15 12:01:00 UTC: nothing is observed (SIGUSR1)\n";
-        assert!(next.starts_with(told) && next.lines().count() == 3, "{next}");
+        assert!(next.starts_with(state) && next.lines().count() == 3, "{next}");
     }
 }

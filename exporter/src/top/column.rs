@@ -1,6 +1,6 @@
 //! The columns of the table: the same on a screen and in plain text.
 
-use super::model::Row;
+use super::model::{Part, Row};
 use super::quantity::{bytes, duration, percent, rate, ratio};
 
 /// A column.
@@ -32,13 +32,13 @@ const ALL: [Column; 11] = [
     Column::Memory,
     Column::InFlight,
 ];
-/// Those that a narrow terminal does without, the first first.
+/// Columns that are left out on a narrow terminal, in this order.
 const DISPENSABLE: [Column; 3] = [Column::InFlight, Column::Memory, Column::Culprit];
-const LEAST_BAR: usize = 16;
-const LARGEST_BAR: usize = 60;
-/// Columns that take what the others leave, one after the other, and how wide each becomes: a culprit has its PID and unit.
+const MIN_BAR: usize = 16;
+const MAX_BAR: usize = 60;
+/// Columns that take the remaining width, in this order, and their largest widths. A culprit has its PID and unit.
 const GROWING: [(Column, usize); 3] =
-    [(Column::Bar, 26), (Column::Culprit, 52), (Column::Bar, LARGEST_BAR)];
+    [(Column::Bar, 26), (Column::Culprit, 52), (Column::Bar, MAX_BAR)];
 
 impl Column {
     pub(super) const fn title(self) -> &'static str {
@@ -57,14 +57,14 @@ impl Column {
         }
     }
 
-    const fn least_width(self) -> usize {
+    const fn min_width(self) -> usize {
         match self {
             Self::Pid => 7,
             Self::Comm => 15,
             Self::Rate | Self::P50 | Self::P99 => 8,
             Self::Spread => 6,
             Self::Lost => 4,
-            Self::Bar => LEAST_BAR,
+            Self::Bar => MIN_BAR,
             Self::Memory => 10,
             Self::Culprit => 32,
             Self::InFlight => 30,
@@ -75,7 +75,7 @@ impl Column {
         !matches!(self, Self::Comm | Self::Bar | Self::Culprit | Self::InFlight)
     }
 
-    /// What stands there; a bar as letters, `cells` wide.
+    /// The content of a cell; a bar as letters, `cells` wide.
     pub(super) fn text(self, row: &Row, cells: usize) -> String {
         match self {
             Self::Pid => row.pid.to_string(),
@@ -85,19 +85,17 @@ impl Column {
             Self::P99 => duration(row.p99),
             Self::Spread => ratio(row.spread()),
             Self::Lost => percent(row.shares.lost()),
-            Self::Bar => {
-                row.shares.cells(cells).into_iter().map(super::model::Part::letter).collect()
-            }
+            Self::Bar => row.shares.cells(cells).into_iter().map(Part::letter).collect(),
             Self::Memory => bytes(row.live_bytes),
             Self::Culprit => culprit(row),
             Self::InFlight => in_flight(row),
         }
     }
 
-    /// The columns that fit into so many cells, and how wide each is, with one cell between them.
+    /// The columns that fit into so many cells with one between them, and their widths.
     pub(super) fn that_fit(cells: usize) -> Vec<(Self, usize)> {
         let mut columns: Vec<(Self, usize)> =
-            ALL.into_iter().map(|column| (column, column.least_width())).collect();
+            ALL.into_iter().map(|column| (column, column.min_width())).collect();
         let taken = |columns: &[(Self, usize)]| {
             columns.iter().map(|(_, width)| width + 1).sum::<usize>().saturating_sub(1)
         };
@@ -123,7 +121,7 @@ impl Column {
     }
 }
 
-/// Who is most to blame, and for how much.
+/// The worst culprit and its share.
 pub(super) fn culprit(row: &Row) -> String {
     match &row.culprit {
         Some((wait, share)) => format!("{} {}", percent(Some(*share)), wait.text()),
@@ -131,7 +129,7 @@ pub(super) fn culprit(row: &Row) -> String {
     }
 }
 
-/// The oldest call in flight, or that the process has gone.
+/// The oldest call in flight, or that the process has exited.
 pub(super) fn in_flight(row: &Row) -> String {
     match row.in_flight {
         _ if row.has_ended => "exited".into(),
@@ -149,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn columns_fill_the_terminal_and_narrow_ones_do_without_some() {
+    fn columns_fill_the_terminal_and_narrow_ones_lack_some() {
         let has = |cells, column| Column::that_fit(cells).iter().any(|&(c, _)| c == column);
         assert_eq!(width(&Column::that_fit(80)), 80);
         assert_eq!(width(&Column::that_fit(150)), 150);
-        assert!(width(&Column::that_fit(400)) < 400, "a bar has a largest length");
+        assert!(width(&Column::that_fit(400)) < 400, "a bar has a maximal length");
         assert!(has(160, Column::InFlight) && has(160, Column::Memory));
         assert!(!has(80, Column::Culprit) && has(80, Column::Bar));
         assert_eq!(width(&Column::that_fit(70)), 70, "the bar shrinks before others go");

@@ -1,4 +1,4 @@
-//! What is known of the host while no process has a row, and what to do about it.
+//! The state of the host's probes, and advice for an empty table.
 
 use std::path::Path;
 
@@ -8,21 +8,21 @@ use gpucause_investigations::observation::sentence;
 use gpucause_probes::Status;
 use gpucause_probes::registry::Verdict;
 
-/// What the probes found.
+/// The state of the host's probes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Host {
-    /// Whether processes are observed; `None` before that is asked.
+    /// Whether processes are observed; `None` before the first observation.
     pub(super) observation: Option<Period>,
-    /// The libraries that were in use at start are attached to.
+    /// The libraries that were in use at start have probes.
     pub(super) ready: bool,
     /// Libraries with probes.
     pub(super) attached: usize,
     /// CUDA libraries that could not be attached to.
     pub(super) refused: usize,
-    /// The only process that is asked for.
+    /// The only process that is shown.
     pub(super) only: Option<Tgid>,
     /// There is no such process on this host.
-    pub(super) gone: bool,
+    pub(super) missing: bool,
 }
 
 impl Host {
@@ -36,42 +36,44 @@ impl Host {
             attached: count(|verdict| *verdict == Verdict::Attached),
             refused: count(|verdict| matches!(verdict, Verdict::Broken(_) | Verdict::Refused(_))),
             only,
-            gone: only.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()),
+            missing: only.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()),
         }
     }
 
-    /// Whether processes are observed, in words.
-    pub(super) fn observes(&self) -> String {
+    /// Whether processes are observed, as text.
+    pub(super) fn observation_state(&self) -> String {
         self.observation.as_ref().map_or_else(|| "not known yet".into(), sentence)
     }
 
-    /// Why nothing is shown, and what to do.
+    /// Why the table is empty, and what to do.
     pub(super) fn advice(&self) -> String {
         if !self.ready {
-            return "Looking for the CUDA libraries in use ...".into();
+            return "Searching for the CUDA libraries in use ...".into();
         }
         if self.observation.as_ref().is_some_and(|own| own.state == State::Disabled) {
-            return "Nothing is observed: no process can be shown.".into();
+            return "Probes are disabled; no process can be shown.".into();
         }
-        if let Some(pid) = self.only.filter(|_| self.gone) {
-            return format!("There is no process {pid} on this host, or it has ended.");
+        if let Some(pid) = self.only.filter(|_| self.missing) {
+            return format!("Process {pid} does not exist or has exited.");
         }
         if let Some(pid) = self.only {
             return format!(
-                "Process {pid} has made no CUDA call since it is watched: it is idle, in a call that began before, or not the right one. \
-                 Without --pid all processes are shown."
+                "Process {pid} has made no CUDA call since top started: it is idle, in a call that began before, or the wrong process. \
+                 Omit --pid to see all processes."
             );
         }
         match (self.attached, self.refused) {
-            (0, 0) => "No CUDA process found yet. Start one: it is found as it loads libcudart or libcuda. \
-                       To see what this shows without one: gpucause demo"
-                .into(),
+            (0, 0) => {
+                "No CUDA process found yet. A process is found when it loads libcudart or libcuda. \
+                       To see top without one, run: gpucause demo"
+                    .into()
+            }
             (0, refused) => format!(
-                "CUDA libraries found: {refused}, and none could be attached to: gpucause check says why."
+                "CUDA libraries found: {refused}; probes could be attached to none. Run `gpucause check` to see why."
             ),
-            (attached, _) => format!(
-                "CUDA libraries with probes: {attached}. No process has made a call yet; the first one shows here."
-            ),
+            (attached, _) => {
+                format!("CUDA libraries with probes: {attached}. No process has made a call yet.")
+            }
         }
     }
 }
@@ -88,21 +90,24 @@ mod tests {
             attached,
             refused,
             only,
-            gone: false,
+            missing: false,
         };
         for (host, word) in [
-            (host(false, 0, 0, None), "Looking for"),
+            (host(false, 0, 0, None), "Searching for"),
             (host(true, 0, 0, None), "gpucause demo"),
             (host(true, 0, 2, None), "gpucause check"),
             (host(true, 3, 1, None), "probes: 3"),
             (host(true, 3, 1, Some(Tgid(42))), "Process 42"),
-            (Host { gone: true, ..host(true, 3, 1, Some(Tgid(42))) }, "no process 42"),
+            (
+                Host { missing: true, ..host(true, 3, 1, Some(Tgid(42))) },
+                "Process 42 does not exist",
+            ),
             (
                 Host {
                     observation: Some(Period::disabled(0.0, "SIGUSR1")),
                     ..host(true, 0, 0, None)
                 },
-                "Nothing is observed",
+                "Probes are disabled",
             ),
         ] {
             assert!(host.advice().contains(word), "{host:?}: {}", host.advice());

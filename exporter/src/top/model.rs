@@ -1,4 +1,4 @@
-//! What `top` shows: rows of what each process did between two observations. Knows of no terminal.
+//! The rows of `top`: what each process did between two observations.
 
 mod part;
 mod waits;
@@ -16,10 +16,10 @@ use crate::observation::Observation;
 pub(super) use part::{Part, Shares};
 pub(super) use waits::Wait;
 
-/// Compares each observation with the one before.
+/// Compares each observation with the previous one.
 #[derive(Debug, Default)]
 pub(super) struct Intervals {
-    before: Option<Arc<Observation>>,
+    previous: Option<Arc<Observation>>,
 }
 
 /// What happened in one interval.
@@ -31,22 +31,22 @@ pub(super) struct View {
     pub(super) rows: Vec<Row>,
 }
 
-/// Waits of a list that are shown.
-pub(super) const MOST_WAITS: usize = 5;
+/// Waits of a list that are shown at most.
+pub(super) const MAX_WAITS: usize = 5;
 /// Processes whose owners are looked up at most.
-const MOST_OWNERS: usize = 64;
+const MAX_OWNERS: usize = 64;
 
 impl View {
-    /// Adds the owners of those whom processes waited for: pod, container or unit by PID and name.
+    /// Adds the owners (pod, container or unit) of the tasks that processes waited for, by PID and name.
     pub(super) fn name_owners(&mut self, owner: impl Fn(Tgid, &str) -> Option<String>) {
         let mut known = HashMap::new();
         for row in &mut self.rows {
             let culprit = row.culprit.as_mut().map(|(wait, _)| wait);
-            let preempted_by = row.preempted_by.iter_mut().take(MOST_WAITS);
-            let shown = preempted_by.chain(row.blocked_on.iter_mut().take(MOST_WAITS));
+            let preempted_by = row.preempted_by.iter_mut().take(MAX_WAITS);
+            let shown = preempted_by.chain(row.blocked_on.iter_mut().take(MAX_WAITS));
             for wait in culprit.into_iter().chain(shown) {
                 let Some(pid) = wait.pid else { continue };
-                if known.len() < MOST_OWNERS || known.contains_key(&pid) {
+                if known.len() < MAX_OWNERS || known.contains_key(&pid) {
                     let owner = known.entry(pid).or_insert_with(|| owner(pid, &wait.name));
                     wait.owner = owner.as_deref().map(printable);
                 }
@@ -64,12 +64,12 @@ pub(super) struct Row {
     /// It ended in this interval.
     pub(super) has_ended: bool,
     pub(super) launches_per_second: f64,
-    /// Of warm launches, as everything about launches but their rate.
+    /// Of warm launches.
     pub(super) p50: Option<Nanos>,
     pub(super) p99: Option<Nanos>,
     /// Where the time of the threads that make calls went.
     pub(super) shares: Shares,
-    /// Who is to blame for most of the time lost, and the share of the threads' time.
+    /// The culprit of most of the lost time, and its share of the threads' time.
     pub(super) culprit: Option<(Wait, f64)>,
     pub(super) live_bytes: u64,
     /// The oldest call that has not returned, and its age.
@@ -108,22 +108,22 @@ pub(super) struct OpRow {
 }
 
 impl Intervals {
-    /// What happened since the observation before; `only` leaves all other processes out.
+    /// What happened since the previous observation; `only` leaves all other processes out.
     pub(super) fn next(&mut self, observation: Arc<Observation>, only: Option<Tgid>) -> View {
         let now = observation.snapshot.taken_at;
         let mut view = View::default();
-        if let Some(before) = &self.before {
+        if let Some(before) = &self.previous {
             let then = before.snapshot.taken_at;
             let before: HashMap<_, _> =
                 before.snapshot.processes.iter().map(|own| (own.id, own)).collect();
             view.elapsed = Some(Nanos(now.0.saturating_sub(then.0)));
             let processes = observation.snapshot.processes.iter();
-            let wanted = processes.filter(|process| {
+            let shown = processes.filter(|process| {
                 process.dispatches
                     && only.is_none_or(|pid| process.tgid == pid)
                     && process.ended.is_none_or(|ended| ended > then)
             });
-            view.rows.extend(wanted.map(|process| {
+            view.rows.extend(shown.map(|process| {
                 let begin = process.first_seen.max(then);
                 let span = Nanos(process.ended.unwrap_or(now).0.saturating_sub(begin.0));
                 let mut row = row(process, before.get(&process.id).copied(), span);
@@ -133,13 +133,13 @@ impl Intervals {
             collapse_ended(&mut view.rows);
             view.rows.sort_by_key(|row| (row.pid, row.id));
         }
-        self.before = Some(observation);
+        self.previous = Some(observation);
         view
     }
 }
 
-/// Makes one row of the processes that ended in the interval, where there are several: nobody can act on them. It has the pid
-/// and the details of the one that lost most.
+/// Collapses the processes that ended in the interval into one row, since nobody can act on them. It has the PID and the details of
+/// the one that lost most.
 fn collapse_ended(rows: &mut Vec<Row>) {
     let (mut ended, live): (Vec<_>, Vec<_>) = rows.drain(..).partition(|row| row.has_ended);
     *rows = live;
@@ -258,14 +258,14 @@ fn ops(calls: &Calls, now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -
     }
     let row = |(id, [warm, cold]): (OpId, [Histogram; 2])| {
         let op = id.op()?;
-        let judged = if warm.count() > 0 { &warm } else { &cold };
+        let shown = if warm.count() > 0 { &warm } else { &cold };
         Some(OpRow {
             name: op.name,
             api: op.api,
             calls: warm.count() + cold.count(),
             time: Nanos(warm.sum.0.saturating_add(cold.sum.0)),
-            p50: judged.quantile(0.5),
-            p99: judged.quantile(0.99),
+            p50: shown.quantile(0.5),
+            p99: shown.quantile(0.99),
             stalled: stalled(now, id)
                 .saturating_sub(before.map_or(0, |before| stalled(before, id))),
         })
@@ -291,8 +291,7 @@ fn facts(observation: &Observation, process: &ProcessSnapshot) -> Vec<(&'static 
     known.map(|(name, fact)| (name, printable(&fact))).collect()
 }
 
-/// Without what would make a terminal draw something else: controls, and marks that are invisible or turn the direction of
-/// writing.
+/// The text without characters that mislead on a terminal: controls, invisible marks, and changes of the writing direction.
 fn printable(text: &str) -> String {
     let misleads = |c: char| {
         c.is_control()

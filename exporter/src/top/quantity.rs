@@ -35,7 +35,7 @@ pub(super) fn ratio(ratio: Option<f64>) -> String {
     }
 }
 
-/// Of one, such as 0.25; `-` when there is nothing to be a share of.
+/// A share, such as 0.25; `-` when it is not known.
 pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".into(), |share| format!("{:.0}%", share * 100.0))
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_told_in_the_unit_that_fits() {
+    fn durations_have_the_unit_that_fits() {
         assert_eq!(duration(None), "-");
         assert_eq!(duration(Some(Nanos(999))), "999 ns");
         assert_eq!(duration(Some(Nanos(1_500))), "1.5 us");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_told_in_the_unit_that_fits() {
+    fn sizes_have_the_unit_that_fits() {
         let sizes = [0, 1023, 1536, 200 << 20, 80 << 30, u64::MAX].map(bytes);
         assert_eq!(sizes, ["0 B", "1023 B", "1.5 KiB", "200 MiB", "80.0 GiB", "16.0 EiB"]);
     }

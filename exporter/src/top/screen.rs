@@ -16,33 +16,33 @@ use super::model::{Part, Row, View};
 use super::quantity::{bytes, duration, fit, width};
 use super::state::State;
 
-/// What does not change while it is shown.
+/// What does not change while the view is shown.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Look {
-    /// Without, letters tell the parts of a bar apart, and reversed video the selected row.
+pub(super) struct Appearance {
+    /// Without colour, letters distinguish the parts of a bar, and reversed video the selected row.
     pub(super) colour: bool,
     /// Lines above the table.
     pub(super) heading: Vec<String>,
 }
 
-/// All that is drawn.
+/// The input of a drawing.
 #[derive(Debug)]
-pub(super) struct Scene<'a> {
+pub(super) struct DrawContext<'a> {
     pub(super) view: &'a View,
     pub(super) state: &'a State,
     pub(super) host: &'a Host,
-    pub(super) look: &'a Look,
-    /// What went wrong in the last interval.
-    pub(super) trouble: Option<&'a str>,
+    pub(super) appearance: &'a Appearance,
+    /// Why the last interval is missing.
+    pub(super) error: Option<&'a str>,
 }
 
-/// Fewer lines of details are not worth showing.
-const LEAST_DETAIL: u16 = 6;
+/// Lines of details that are shown at least.
+const MIN_DETAIL: u16 = 6;
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
-impl Look {
+impl Appearance {
     /// The style of a cell of a bar.
     fn cell(&self, part: Part) -> Style {
         if !self.colour {
@@ -64,18 +64,18 @@ impl Look {
 }
 
 /// Draws everything; what does not fit is left out from the bottom of each part.
-pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
-    if scene.state.help {
+pub(super) fn draw(frame: &mut Frame<'_>, context: &DrawContext<'_>) {
+    if context.state.help {
         help::draw(frame, frame.area());
         return;
     }
-    let foot_lines = foot(scene, frame.area().width);
+    let foot_lines = foot(context, frame.area().width);
     let foot_height = u16::try_from(foot_lines.len()).unwrap_or(u16::MAX);
-    let heading = Paragraph::new(scene.look.heading.join("\n")).wrap(Wrap { trim: false });
-    let heading_height = height_of(&scene.look.heading, frame.area().width);
-    let rows = u16::try_from(scene.view.rows.len()).unwrap_or(u16::MAX);
-    let detail = if scene.state.detail && !scene.view.rows.is_empty() {
-        Constraint::Min(LEAST_DETAIL)
+    let heading = Paragraph::new(context.appearance.heading.join("\n")).wrap(Wrap { trim: false });
+    let heading_height = height_of(&context.appearance.heading, frame.area().width);
+    let rows = u16::try_from(context.view.rows.len()).unwrap_or(u16::MAX);
+    let detail = if context.state.detail && !context.view.rows.is_empty() {
+        Constraint::Min(MIN_DETAIL)
     } else {
         Constraint::Length(0)
     };
@@ -92,53 +92,53 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
     ];
     let [above, title, table, detail, foot_area] = Layout::vertical(parts).areas(frame.area());
     frame.render_widget(heading, above);
-    let observes = Line::raw(format!("observation: {}", scene.host.observes()));
-    frame.render_widget(Paragraph::new(vec![title_line(scene), observes]), title);
-    draw_table(frame, table, scene);
-    if let Some(row) = selected(scene)
+    let state = Line::raw(format!("observation: {}", context.host.observation_state()));
+    frame.render_widget(Paragraph::new(vec![title_line(context), state]), title);
+    draw_table(frame, table, context);
+    if let Some(row) = selected(context)
         && detail.height > 0
     {
-        detail::draw(frame, detail, row, scene.view.elapsed.unwrap_or_default());
+        detail::draw(frame, detail, row, context.view.elapsed.unwrap_or_default());
     }
     frame.render_widget(Paragraph::new(foot_lines), foot_area);
 }
 
-/// Lines that these take at this width; words that are not broken may take one more.
+/// Lines that these take at this width; unbroken words may take one more.
 fn height_of(lines: &[String], cells: u16) -> u16 {
     let cells = usize::from(cells.max(1));
     let height = lines.iter().map(|line| width(line).div_ceil(cells).max(1)).sum::<usize>();
     u16::try_from(height).unwrap_or(u16::MAX)
 }
 
-fn selected<'a>(scene: &Scene<'a>) -> Option<&'a Row> {
-    scene.view.rows.get(scene.state.position(&scene.view.rows))
+fn selected<'a>(context: &DrawContext<'a>) -> Option<&'a Row> {
+    context.view.rows.get(context.state.position(&context.view.rows))
 }
 
-fn title_line(scene: &Scene<'_>) -> Line<'static> {
+fn title_line(context: &DrawContext<'_>) -> Line<'static> {
     let mut line = Line::from(Span::styled("gpucause top", BOLD));
-    let processes = match scene.view.rows.len() {
+    let processes = match context.view.rows.len() {
         1 => "1 process".to_owned(),
         many => format!("{many} processes"),
     };
-    let over = match scene.view.elapsed {
+    let over = match context.view.elapsed {
         Some(elapsed) => format!("last {}", duration(Some(elapsed))),
         None => "measuring the first interval ...".into(),
     };
-    line.push_span(format!("  {processes}, {over}, sorted by {}", scene.state.sort.label()));
-    if scene.state.paused {
+    line.push_span(format!("  {processes}, {over}, sorted by {}", context.state.sort.label()));
+    if context.state.paused {
         line.push_span(Span::styled("  PAUSED", BOLD));
     }
-    if let Some(trouble) = scene.trouble {
-        line.push_span(format!("  {trouble}"));
+    if let Some(error) = context.error {
+        line.push_span(format!("  {error}"));
     }
     line
 }
 
-fn draw_table(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>) {
-    let rows = &scene.view.rows;
+fn draw_table(frame: &mut Frame<'_>, area: Rect, context: &DrawContext<'_>) {
+    let rows = &context.view.rows;
     if rows.is_empty() {
-        let text = if scene.view.elapsed.is_some() || !scene.host.ready {
-            scene.host.advice()
+        let text = if context.view.elapsed.is_some() || !context.host.ready {
+            context.host.advice()
         } else {
             String::new()
         };
@@ -148,13 +148,13 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>) {
     let columns = Column::that_fit(usize::from(area.width));
     let mut lines = vec![line_of(&columns, BOLD, |column, _| vec![column.title().into()])];
     let height = usize::from(area.height).saturating_sub(1).max(1);
-    let at = scene.state.position(rows);
+    let at = context.state.position(rows);
     // The selected row is always among those that fit.
     let first = (at + 1).saturating_sub(height);
     for (index, row) in rows.iter().enumerate().skip(first).take(height) {
         let style = if index == at { SELECTED } else { Style::new() };
         lines.push(line_of(&columns, style, |column, cells| match column {
-            Column::Bar => bar(row, cells, scene.look),
+            Column::Bar => bar(row, cells, context.appearance),
             column => vec![Span::raw(column.text(row, cells))],
         }));
     }
@@ -189,20 +189,20 @@ fn line_of(
     line
 }
 
-fn bar(row: &Row, cells: usize, look: &Look) -> Vec<Span<'static>> {
+fn bar(row: &Row, cells: usize, appearance: &Appearance) -> Vec<Span<'static>> {
     let parts = row.shares.cells(cells);
     let runs = parts.chunk_by(|a, b| a == b);
     let spans = runs.filter_map(|run| {
         let part = *run.first()?;
-        Some(Span::styled(part.letter().to_string().repeat(run.len()), look.cell(part)))
+        Some(Span::styled(part.letter().to_string().repeat(run.len()), appearance.cell(part)))
     });
-    // Two at least: a single one would be taken for text, and be cut off rather than shown.
+    // Two more: `line_of` fits a single span as text.
     spans.chain([Span::raw(""), Span::raw("")]).collect()
 }
 
-/// The selected process in words, for what a narrow table leaves out; what the letters mean; the keys.
-fn foot(scene: &Scene<'_>, cells: u16) -> Vec<Line<'static>> {
-    let chosen = selected(scene).map_or_else(String::new, |row| {
+/// The columns of the selected process that a narrow table lacks, the legend, and the keys.
+fn foot(context: &DrawContext<'_>, cells: u16) -> Vec<Line<'static>> {
+    let chosen = selected(context).map_or_else(String::new, |row| {
         format!(
             "{} {}: culprit {}; GPU memory {}; oldest call {}",
             row.pid,
@@ -213,7 +213,7 @@ fn foot(scene: &Scene<'_>, cells: u16) -> Vec<Line<'static>> {
         )
     });
     let mut lines = vec![Line::raw(chosen)];
-    let (healthy, lost) = (legend(scene.look, false), legend(scene.look, true));
+    let (healthy, lost) = (legend(context.appearance, false), legend(context.appearance, true));
     if healthy.width() + lost.width() <= usize::from(cells) {
         lines.push(Line::from([healthy.spans, lost.spans].concat()));
     } else {
@@ -223,11 +223,11 @@ fn foot(scene: &Scene<'_>, cells: u16) -> Vec<Line<'static>> {
     lines
 }
 
-/// What the letters of a bar mean: of time that is lost, or of the other.
-fn legend(look: &Look, lost: bool) -> Line<'static> {
+/// The letters of a bar: those of lost time, or the others.
+fn legend(appearance: &Appearance, lost: bool) -> Line<'static> {
     let mut line = Line::from(Span::styled(if lost { "lost: " } else { "" }, BOLD));
     for part in Part::ALL.into_iter().filter(|part| part.is_lost() == lost) {
-        line.push_span(Span::styled(part.letter().to_string(), look.cell(part)));
+        line.push_span(Span::styled(part.letter().to_string(), appearance.cell(part)));
         line.push_span(format!(" {}  ", part.label()));
     }
     line

@@ -1,4 +1,4 @@
-//! What the user has chosen to see, and how keys change that.
+//! The user's choices, and how keys change them.
 
 use std::cmp::Ordering;
 
@@ -6,9 +6,9 @@ use gpucause_abi::ProcId;
 
 use super::model::Row;
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Action {
     Quit,
     Up,
     Down,
@@ -18,11 +18,11 @@ pub(super) enum Wish {
     Pause,
     Help,
     Detail,
-    /// Leave what was opened last.
+    /// Close what was opened last.
     Back,
 }
 
-/// By what rows are sorted, the largest first.
+/// The column by which rows are sorted, the largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Sort {
     #[default]
@@ -61,8 +61,8 @@ impl Sort {
     fn order(self, a: &Row, b: &Row) -> Ordering {
         let numbers = |number: fn(&Row) -> f64| number(b).total_cmp(&number(a));
         let order = match self {
-            // By time and not by share: a process that made one call and ended lost little, however large a part of its
-            // own time. What a viewer cannot tell apart must not make rows change places.
+            // By time and not by share: a process that made one call and ended lost little, however large a part of its own time.
+            // Rounded, so that invisible differences do not reorder rows.
             Self::Lost => numbers(|row| (row.shares.lost_time().as_secs_f64() * 100.0).round()),
             Self::Rate => numbers(|row| row.launches_per_second),
             Self::P99 => b.p99.cmp(&a.p99),
@@ -85,40 +85,40 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Puts the rows into the chosen order.
+    /// Sorts the rows by the chosen column.
     pub(super) fn arrange(&self, rows: &mut [Row]) {
         rows.sort_by(|a, b| self.sort.order(a, b));
     }
 
-    /// The position of the selected process, or the first one when it has gone.
+    /// The position of the selected process, or the first one when it has exited.
     pub(super) fn position(&self, rows: &[Row]) -> usize {
         rows.iter().position(|row| Some(row.id) == self.selected).unwrap_or(0)
     }
 
-    /// Follows a wish; false when it is to end.
-    pub(super) fn follow(&mut self, wish: Wish, rows: &mut [Row]) -> bool {
+    /// Applies an action; false to quit.
+    pub(super) fn apply(&mut self, action: Action, rows: &mut [Row]) -> bool {
         let at = self.position(rows);
         let last = rows.len().saturating_sub(1);
-        match wish {
-            Wish::Quit => return false,
-            Wish::Up => self.select(rows, at.saturating_sub(1)),
-            Wish::Down => self.select(rows, (at + 1).min(last)),
-            Wish::First => self.select(rows, 0),
-            Wish::Last => self.select(rows, last),
-            Wish::Sort => {
+        match action {
+            Action::Quit => return false,
+            Action::Up => self.select(rows, at.saturating_sub(1)),
+            Action::Down => self.select(rows, (at + 1).min(last)),
+            Action::First => self.select(rows, 0),
+            Action::Last => self.select(rows, last),
+            Action::Sort => {
                 // The selected process stays selected wherever it goes.
                 self.select(rows, at);
                 self.sort = self.sort.next();
                 self.arrange(rows);
             }
-            Wish::Pause => self.paused = !self.paused,
-            Wish::Help => self.help = !self.help,
-            Wish::Detail => {
+            Action::Pause => self.paused = !self.paused,
+            Action::Help => self.help = !self.help,
+            Action::Detail => {
                 self.select(rows, at);
                 self.detail = !self.detail;
             }
-            Wish::Back if self.help => self.help = false,
-            Wish::Back => self.detail = false,
+            Action::Back if self.help => self.help = false,
+            Action::Back => self.detail = false,
         }
         true
     }
@@ -145,7 +145,7 @@ mod tests {
         let mut labels = Vec::new();
         for _ in 0..6 {
             labels.push(state.sort.label());
-            assert!(state.follow(Wish::Sort, &mut rows));
+            assert!(state.apply(Action::Sort, &mut rows));
         }
         assert_eq!(labels, ["lost", "launches", "p99", "spread", "memory", "pid"]);
         assert_eq!(state.sort, Sort::Lost);
@@ -155,30 +155,32 @@ mod tests {
     fn the_selection_stays_on_its_process_and_within_the_table() {
         let (mut rows, mut state) = (rows(), State::default());
         state.arrange(&mut rows);
-        for (wish, at) in [(Wish::Up, 0), (Wish::Down, 1), (Wish::Down, 1), (Wish::First, 0)] {
-            state.follow(wish, &mut rows);
-            assert_eq!(state.position(&rows), at, "{wish:?}");
+        for (action, at) in
+            [(Action::Up, 0), (Action::Down, 1), (Action::Down, 1), (Action::First, 0)]
+        {
+            state.apply(action, &mut rows);
+            assert_eq!(state.position(&rows), at, "{action:?}");
         }
-        state.follow(Wish::Sort, &mut rows);
+        state.apply(Action::Sort, &mut rows);
         assert_eq!(pids(&rows), [4242, 4243]);
         assert_eq!(state.position(&rows), 1);
         rows.truncate(1);
         assert_eq!(state.position(&rows), 0, "the process has gone");
         rows.clear();
-        for wish in [Wish::Down, Wish::Up, Wish::Last, Wish::Sort, Wish::Detail] {
-            assert!(state.follow(wish, &mut rows));
+        for action in [Action::Down, Action::Up, Action::Last, Action::Sort, Action::Detail] {
+            assert!(state.apply(action, &mut rows));
         }
     }
 
     #[test]
     fn back_closes_the_help_before_the_details() {
         let (mut rows, mut state) = (rows(), State::default());
-        state.follow(Wish::Detail, &mut rows);
-        state.follow(Wish::Help, &mut rows);
-        state.follow(Wish::Back, &mut rows);
+        state.apply(Action::Detail, &mut rows);
+        state.apply(Action::Help, &mut rows);
+        state.apply(Action::Back, &mut rows);
         assert!(!state.help && state.detail);
-        state.follow(Wish::Back, &mut rows);
+        state.apply(Action::Back, &mut rows);
         assert!(!state.detail);
-        assert!(!state.follow(Wish::Quit, &mut rows));
+        assert!(!state.apply(Action::Quit, &mut rows));
     }
 }

@@ -98,7 +98,7 @@ fn a_file_that_cannot_be_written_is_counted_and_the_exporter_goes_on() {
         let failed = exporter.samples().count(RECORDS, &[("outcome", "failed")]);
         (failed == 1).then_some(())
     });
-    assert!(exporter.log().contains("a flight record was not written"), "{}", exporter.log());
+    assert!(exporter.log().contains("cannot write a flight record"), "{}", exporter.log());
 }
 
 #[test]

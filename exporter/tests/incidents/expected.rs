@@ -1,20 +1,20 @@
-//! Which alert is right for which fault.
+//! The right alert for each fault.
 
 use crate::webhook::Alert;
 
-/// A fault and what must be told of it.
+/// A fault and its alert.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) scenario: &'static str,
-    /// Whether the feeding thread comes before all others. Neighbours cannot disturb one that does.
+    /// Whether the feeding thread has priority over all others, so that neighbours cannot disturb it.
     pub(crate) undisturbed: bool,
     pub(crate) alert: &'static str,
     pub(crate) receiver: &'static str,
     /// Beside those of the process.
     pub(crate) labels: &'static [(&'static str, &'static str)],
-    /// What the description must say, beside who the victim is.
-    pub(crate) told: &'static [&'static str],
-    /// What is true as well, and must be inhibited.
+    /// Parts of the description beside the victim.
+    pub(crate) description: &'static [&'static str],
+    /// An alert that must be inhibited.
     pub(crate) inhibited: Option<&'static str>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) const LOCK: Expected = Expected {
     alert: "GpucauseLockHolder",
     receiver: "gpu-hosts",
     labels: &[],
-    told: &["waiting for locks", "stats-flusher"],
+    description: &["waiting for locks", "stats-flusher"],
     inhibited: None,
 };
 
@@ -34,7 +34,7 @@ pub(crate) const DATALOADER: Expected = Expected {
     alert: "GpucauseDataloaderStarvation",
     receiver: "gpu-hosts",
     labels: &[],
-    told: &["waited for data that busy workers had not ready"],
+    description: &["waited for data that busy workers had not ready"],
     inhibited: None,
 };
 
@@ -44,12 +44,12 @@ pub(crate) const CPU_CONTENTION: Expected = Expected {
     alert: "GpucauseDispatcherStarved",
     receiver: "gpu-hosts",
     labels: &[("cause", "cpu_preemption")],
-    told: &["to cpu_preemption", "noisy-neighb"],
+    description: &["to cpu_preemption", "noisy-neighb"],
     inhibited: Some("GpucauseLaunchP99SpreadHigh"),
 };
 
 impl Expected {
-    /// Whether an alert is the one that a process with this fault must raise.
+    /// Whether an alert is the one of a process with this fault.
     pub(crate) fn is(&self, alert: &Alert, pid: u32) -> bool {
         let labels = self.labels.iter().chain(&[("severity", "warning"), ("comm", "demo-trainer")]);
         alert.name() == self.alert
@@ -58,11 +58,11 @@ impl Expected {
             && labels.into_iter().all(|&(key, value)| alert.label(key) == value)
     }
 
-    /// What is wrong with the words and links of the right alert.
+    /// What is wrong with the annotations of the right alert.
     pub(crate) fn complaints(&self, alert: &Alert, pid: u32) -> Vec<String> {
         let description = alert.annotation("description");
         let victim = format!("demo-trainer (PID {pid} on ");
-        let parts = self.told.iter().copied().chain([&*victim]);
+        let parts = self.description.iter().copied().chain([&*victim]);
         let mut complaints: Vec<String> = parts
             .filter(|part| !description.contains(part))
             .map(|part| format!("`{part}` is not in `{description}`"))

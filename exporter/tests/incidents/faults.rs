@@ -1,4 +1,4 @@
-//! Each fault notifies of its alert, and of no other.
+//! Each fault raises its alert and no other.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,17 +14,16 @@ use crate::trainer::Trainer;
 
 /// From the injection to the notification.
 const NOTIFY_DEADLINE: Duration = Duration::from_mins(2);
-/// From the end of a fault until the last minute shows less of it than alerts do.
+/// From the end of a fault until its rate over the last minute is below the alert's threshold.
 const CLEAR_DEADLINE: Duration = Duration::from_secs(75);
-/// From then to the notification: a minute in which an alert goes on, so that it does not flap, and one between two
-/// notifications of a group.
+/// From then to the notification: a minute for which an alert keeps firing, and one between two notifications of a group.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(150);
-/// Healthy time before a fault: more than the exporter takes to know that the program has warmed up.
+/// Healthy time before a fault, after which the exporter knows that the program has warmed up.
 const BASELINE_SECONDS: u32 = 15;
 /// Longer than any fault is watched.
 const FAULT_SECONDS: u32 = 600;
 
-/// A fault whose alert was received, still there.
+/// An ongoing fault whose alert was received.
 struct Notified {
     expected: Expected,
     trainer: Trainer,
@@ -36,15 +35,14 @@ fn unix_now() -> f64 {
     std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64()
 }
 
-/// Has a trainer, and those that fight with it, come before all others on this host: what these do for minutes would be told
-/// too, and rightly so.
+/// Gives a trainer and its culprits priority over all others on this host, whose disturbances would rightly be reported, too.
 fn favour(trainer: &Trainer) {
     let group = trainer.pid().to_string();
     let output = Command::new("renice").args(["-n", "-20", "-g", &group]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Starts a program that a fault will strike.
+/// Starts a program in which a fault will be injected.
 fn start(stack: &Stack, expected: &Expected) -> Trainer {
     let mut arguments = vec![
         expected.scenario.to_owned(),
@@ -88,19 +86,19 @@ fn notified(stack: &Stack, expected: Expected, mut trainer: Trainer) -> Notified
     Notified { expected, trainer, pid, injected }
 }
 
-/// Those who disturb a program, by what it said.
+/// The culprits that the program reported.
 fn culprits(injected: &Value) -> Vec<Pid> {
     let pids = injected["culprit"]["pids"].as_array().unwrap().iter();
     pids.map(|pid| Pid::from_raw(pid.as_i64().unwrap().try_into().unwrap())).collect()
 }
 
-/// Ends the fault and leaves the program alone, until the last minute shows next to nothing of it.
+/// Ends the fault and waits until the last minute has hardly any of it.
 fn relieve(stack: &Stack, fault: &Notified) {
     for pid in culprits(&fault.injected) {
         kill(pid, Signal::SIGKILL).unwrap();
     }
     let pid = fault.pid;
-    // Not by a rule, which is up to half a minute behind.
+    // Not by a recording rule, which is up to half a minute late.
     let lost = format!("sum(rate(gpucause_stall_seconds_total{{pid=\"{pid}\"}}[1m])) < 0.1");
     within(CLEAR_DEADLINE, "the program loses no time", || stack.prometheus.value(&lost));
 }
@@ -113,7 +111,7 @@ fn each_fault_reaches_its_receiver_as_the_right_alert_and_as_no_other() {
     let ended_at = unix_now();
     let mut all = vec![(contended.expected, contended.pid)];
     drop(contended.trainer);
-    // These two need no CPU that the other has.
+    // These two do not compete for a CPU.
     let started = [LOCK, DATALOADER].map(|expected| (expected, start(&stack, &expected)));
     let faults = started.map(|(expected, trainer)| notified(&stack, expected, trainer));
     all.extend(faults.iter().map(|fault| (fault.expected, fault.pid)));
@@ -125,6 +123,6 @@ fn each_fault_reaches_its_receiver_as_the_right_alert_and_as_no_other() {
     println!("{}: resolved {after:.1} s after the last minute was free of it", first.scenario);
     let mut received = stack.webhook.received();
     received.retain(|alert| !all.iter().any(|(expected, pid)| expected.is(alert, *pid)));
-    assert!(received.is_empty(), "nothing tells of these: {received:#?}");
+    assert!(received.is_empty(), "unexpected alerts: {received:#?}");
     stack.assert_that_all_is_evaluated();
 }

@@ -1,17 +1,17 @@
-//! Where nothing is wrong no alert fires.
+//! Healthy workloads fire no alert.
 
 use std::time::{Duration, Instant};
 
 use crate::poll::until;
 use crate::stack::Stack;
 
-/// In turn: each feeding thread wants the same CPU.
+/// They run one after the other: each feeding thread uses the same CPU.
 const SCENARIOS: [&str; 4] = ["healthy", "healthy-idle", "healthy-sync", "healthy-noise"];
 
-/// Time of each, in seconds.
+/// Length of each, in seconds.
 fn seconds() -> u64 {
-    let asked = std::env::var("GPUCAUSE_HEALTHY_SECONDS").ok();
-    asked.map_or(20, |all| all.parse::<u64>().expect("a number of seconds") / 4)
+    let total = std::env::var("GPUCAUSE_HEALTHY_SECONDS").ok();
+    total.map_or(20, |all| all.parse::<u64>().expect("a number of seconds") / 4)
 }
 
 /// Alerts in a state at any time of the run, each with its labels.
@@ -37,7 +37,7 @@ fn healthy_programs_fire_no_alert() {
         let pid = trainer.pid();
         let end = Instant::now() + Duration::from_secs(seconds + 30);
         assert!(!trainer.listen_until(end), "{scenario} does not end");
-        // Of a program that nobody saw, silence tells nothing.
+        // Without observed launches, silence proves nothing.
         let launches =
             format!("max_over_time(process:gpucause_launches:rate1m{{pid=\"{pid}\"}}[1h])");
         let launches = until("launches", || stack.prometheus.value(&launches));

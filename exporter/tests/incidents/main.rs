@@ -1,9 +1,9 @@
 //! From a fault to the pager: real faults are injected into a stand-in workload, and a real Prometheus with the shipped rules
-//! and alerts, and a real Alertmanager with the shipped routes, must notify of the right alert, soon, and of no other. And of
-//! none where nothing is wrong.
+//! and alerts, and a real Alertmanager with the shipped routes, must notify of the right alert, soon, and of no other.
+//! Healthy workloads must raise none.
 //!
-//! Needs root, the built stand-ins, two CPUs, Prometheus and Alertmanager, and nobody else's tests at the same time.
-//! `GPUCAUSE_HEALTHY_SECONDS` sets how long the healthy programs run (`make healthy-alerts`).
+//! Needs root, the built stand-ins, two CPUs, Prometheus and Alertmanager, and no other tests at the same time.
+//! `GPUCAUSE_HEALTHY_SECONDS` is the total length of the healthy workloads (`make healthy-alerts`).
 
 #![allow(
     clippy::unwrap_used,

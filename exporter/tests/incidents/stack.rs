@@ -16,10 +16,10 @@ use crate::server_process::ServerProcess;
 use crate::trainer::{Trainer, libraries};
 use crate::webhook::Webhook;
 
-/// Of scrapes and evaluations.
+/// Interval of scrapes and evaluations.
 const INTERVAL: &str = "5s";
 
-/// All that stands between a fault and its notification. Dropped in this order: who asks before who is asked.
+/// The path from a fault to its notification. Dropped in this order: clients before servers.
 pub(crate) struct Stack {
     pub(crate) prometheus: Prometheus,
     alertmanager: ServerProcess,
@@ -34,7 +34,7 @@ fn shipped(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
 }
 
-/// A shipped file with other text in place of some, each of which must be there so many times.
+/// A shipped file with replacements; each old text must occur the given number of times.
 fn adapted(path: &str, changes: &[(&str, &str, usize)]) -> String {
     let text = fs::read_to_string(shipped(path)).unwrap();
     changes.iter().fold(text, |text, (old, new, times)| {
@@ -43,7 +43,7 @@ fn adapted(path: &str, changes: &[(&str, &str, usize)]) -> String {
     })
 }
 
-/// The routes as they are, and each receiver ours.
+/// The shipped routes, with the webhook as each receiver.
 fn routes(webhook: &Webhook) -> String {
     let path = "alerts/alertmanager.yml";
     let text = fs::read_to_string(shipped(path)).unwrap();
@@ -66,10 +66,10 @@ fn prometheus_config(exporter: &Exporter, alertmanager: &ServerProcess) -> Strin
 }
 
 impl Stack {
-    /// Starts everything, once nobody else tests on this host.
+    /// Starts everything, once no other test runs on this host.
     pub(crate) fn start() -> Self {
         let alone = alone();
-        // The host may have CUDA processes of others.
+        // The host may have CUDA processes of other tests.
         let config = NamedTempFile::with_suffix(".yaml").unwrap();
         let workload =
             Path::new(env!("CARGO_BIN_EXE_gpucause")).with_file_name("gpucause-workload");
@@ -107,7 +107,7 @@ impl Stack {
         trainer
     }
 
-    /// Names of alerts of a process that Alertmanager has and tells nobody, because another says more.
+    /// Names of a process's alerts that Alertmanager inhibits.
     pub(crate) fn inhibited(&self, pid: u32) -> Vec<String> {
         let (status, alerts) = self.alertmanager.get("/api/v2/alerts?inhibited=true&active=false");
         assert_eq!(status, 200, "{alerts:?}");
@@ -120,7 +120,7 @@ impl Stack {
         of_pid.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Rules and alerts are loaded, and none fails; neither does a scrape.
+    /// All rules, alerts and scrapes succeed.
     pub(crate) fn assert_that_all_is_evaluated(&self) {
         let rules = self.prometheus.api("/api/v1/rules");
         let groups = rules["groups"].as_array().unwrap();
@@ -141,7 +141,7 @@ impl Stack {
     }
 }
 
-/// Listens to what a trainer says until it has told that its fault began.
+/// Waits until a trainer reports that its fault began.
 pub(crate) fn until_injected(trainer: &mut Trainer) -> Value {
     until("the injection", || {
         trainer.listen_until(Instant::now() + Duration::from_millis(100));

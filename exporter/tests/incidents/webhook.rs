@@ -1,4 +1,4 @@
-//! What Alertmanager notifies, in place of a pager.
+//! A receiver of Alertmanager's notifications, in place of a pager.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -31,7 +31,7 @@ impl Alert {
     }
 }
 
-/// Receives on a port of its own, until the program ends.
+/// Receives notifications until the program ends.
 pub(crate) struct Webhook {
     pub(crate) address: SocketAddr,
     received: Arc<Mutex<Vec<Alert>>>,
@@ -45,7 +45,7 @@ impl Webhook {
         let keeping = Arc::clone(&received);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                // Whoever breaks off sends it again.
+                // Alertmanager repeats an interrupted notification.
                 let alerts = receive(stream).unwrap_or_default();
                 keeping.lock().unwrap().extend(alerts);
             }
@@ -53,12 +53,12 @@ impl Webhook {
         Self { address, received }
     }
 
-    /// All so far, in the order of their coming. What is told again with others of its group is there again.
+    /// All so far, in order of arrival. Alerts that are repeated with their group are repeated here.
     pub(crate) fn received(&self) -> Vec<Alert> {
         self.received.lock().unwrap().clone()
     }
 
-    /// The first that is so.
+    /// The first that matches.
     pub(crate) fn first(&self, is_it: impl Fn(&Alert) -> bool) -> Option<Alert> {
         self.received.lock().unwrap().iter().find(|alert| is_it(alert)).cloned()
     }

@@ -1,4 +1,4 @@
-//! What is injected is what is found.
+//! Each injected fault is found with its culprit and loss.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use gpucause_engine::chain::{Cause, Chain, Effect};
 use gpucause_engine::settings::Settings;
 
-use crate::run::{Look, Outcome, Plan, rounds, run, tries};
+use crate::run::{Evaluation, Outcome, Plan, rounds, run, tries};
 
-/// What the scenario must show.
+/// The chain that a scenario must have.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     cause: Cause,
-    /// Whether the loss in seconds is told and must be right.
+    /// Whether the chain's loss is compared with the measured one.
     loses: bool,
-    /// Whether what was lost before the chain came is told as well.
+    /// Whether the chain includes the loss before its first evaluation.
     since_injection: bool,
     /// From the injection to the chain, in seconds.
     within: f64,
@@ -28,10 +28,10 @@ impl Expected {
     }
 }
 
-/// The part by which the loss told may differ from the loss measured.
+/// The share by which the chain's loss may differ from the measured one.
 const TOLERANCE: f64 = 0.1;
 
-/// What is wrong with a run, if anything: each of these causes must be found, and none before.
+/// What is wrong with a run: each of these causes must be found, and none before the injection.
 fn complaints(outcome: &Outcome, expected: &[Expected]) -> Vec<String> {
     let mut complaints = Vec::new();
     let Some(injected) = &outcome.trainer.injected else {
@@ -42,8 +42,8 @@ fn complaints(outcome: &Outcome, expected: &[Expected]) -> Vec<String> {
     }
     let injected_ns = injected["at_ns"].as_u64().unwrap();
     let (before, since): (Vec<_>, Vec<_>) =
-        outcome.looks.iter().partition(|look| look.at_ns < injected_ns);
-    for chain in before.iter().flat_map(|look| &look.chains) {
+        outcome.evaluations.iter().partition(|own| own.at_ns < injected_ns);
+    for chain in before.iter().flat_map(|own| &own.chains) {
         complaints.push(format!("{} before anything was injected", chain.cause));
     }
     let Some(last) = since.last() else {
@@ -69,8 +69,8 @@ fn complaints(outcome: &Outcome, expected: &[Expected]) -> Vec<String> {
 }
 
 impl Expected {
-    /// Whether a chain tells of it. Whether a thread that shares its CPU is preempted or waits after it was woken is the
-    /// scheduler's choice.
+    /// Whether a chain has this cause. The scheduler chooses whether a thread that shares its CPU is preempted or waits in the run
+    /// queue.
     fn is(&self, chain: &Chain) -> bool {
         let of_cpu = |cause| matches!(cause, Cause::CpuPreemption | Cause::RunqueueWait);
         chain.cause == self.cause || (of_cpu(self.cause) && of_cpu(chain.cause))
@@ -81,13 +81,12 @@ impl Expected {
 fn complaints_of(
     outcome: &Outcome,
     expected: Expected,
-    since: &[&Look],
+    since: &[&Evaluation],
     injected_ns: u64,
 ) -> Vec<String> {
     let mut complaints = Vec::new();
     let is_it = |chain: &&Chain| expected.is(chain);
-    let Some(first) = since.iter().find(|look| look.chains.iter().any(|chain| is_it(&chain)))
-    else {
+    let Some(first) = since.iter().find(|own| own.chains.iter().any(|chain| is_it(&chain))) else {
         return vec![format!("no chain of {}", expected.cause)];
     };
     let delay = (first.at_ns - injected_ns) as f64 / 1e9;
@@ -108,46 +107,52 @@ fn complaints_of(
         }
     }
     if expected.loses {
-        // A look may come late on a busy host, when the program has told its last loss.
+        // An evaluation may be late on a busy host, after the program reported its last loss.
         let cause = expected.cause.label();
-        let told = |look: &&&Look| outcome.trainer.lost_seconds_at(cause, look.at_ns).is_some();
-        let until = since.iter().rfind(told).map_or(first.at_ns, |look| look.at_ns);
+        let is_measured =
+            |own: &&&Evaluation| outcome.trainer.lost_seconds_at(cause, own.at_ns).is_some();
+        let until = since.iter().rfind(is_measured).map_or(first.at_ns, |own| own.at_ns);
         let from = if expected.since_injection { None } else { Some(first.at_ns) };
         complaints.extend(loss_complaint(outcome, expected, (from, until)));
     }
     complaints
 }
 
-/// From one look, or the injection, to another: what chains of the cause gained, and what the program lost.
+/// Compares the time that chains of the cause gained with the time that the program lost, from one evaluation, or the injection, to
+/// another.
 fn loss_complaint(
     outcome: &Outcome,
     expected: Expected,
     (from, until): (Option<u64>, u64),
 ) -> Option<String> {
     let cause = expected.cause.label();
-    let told_at = |ns: u64| {
-        let look = outcome.looks.iter().find(|look| look.at_ns == ns)?;
-        let own = look.chains.iter().filter(|chain| expected.is(chain));
+    let attributed_at = |ns: u64| {
+        let evaluation = outcome.evaluations.iter().find(|own| own.at_ns == ns)?;
+        let own = evaluation.chains.iter().filter(|chain| expected.is(chain));
         Some(own.map(Chain::attributed_seconds).sum::<f64>())
     };
     let gain = |at: &dyn Fn(u64) -> Option<f64>| {
         let before = from.map_or(Some(0.0), at);
         Some(at(until)? - before?)
     };
-    let told = gain(&told_at);
+    let attributed = gain(&attributed_at);
     let truth = gain(&|ns| outcome.trainer.lost_seconds_at(cause, ns));
-    let (Some(told), Some(truth)) = (told, truth) else {
+    let (Some(attributed), Some(truth)) = (attributed, truth) else {
         return Some(format!(
-            "no loss to compare: {told:?} by the chain, {truth:?} by the program"
+            "no loss to compare: {attributed:?} by the chain, {truth:?} by the program"
         ));
     };
-    let error = told / truth - 1.0;
-    println!("    {cause}: told {told:.3} s, measured {truth:.3} s, {:+.1} %", 100.0 * error);
-    (error.abs() > TOLERANCE)
-        .then(|| format!("{cause}: {told:.3} s lost by the chain, {truth:.3} s by the program"))
+    let error = attributed / truth - 1.0;
+    println!(
+        "    {cause}: attributed {attributed:.3} s, measured {truth:.3} s, {:+.1} %",
+        100.0 * error
+    );
+    (error.abs() > TOLERANCE).then(|| {
+        format!("{cause}: {attributed:.3} s lost by the chain, {truth:.3} s by the program")
+    })
 }
 
-/// Every second run has the host's other CPU to itself; a single run has not.
+/// Every second run has the host's other CPU to itself, but not a single run.
 fn check(plan: &Plan, expected: Expected) {
     check_all(plan, &[expected]);
 }
@@ -170,7 +175,7 @@ fn check_all(plan: &Plan, expected: &[Expected]) {
         }
         if !complaints.is_empty() {
             failed += 1;
-            println!("{}", outcome.told());
+            println!("{}", outcome.report());
         }
         for complaint in complaints {
             *wrong.entry(complaint).or_default() += 1;
@@ -243,12 +248,12 @@ fn allocations_in_each_step_are_found() {
     check(&Plan::of("alloc-churn"), Expected::cause(Cause::AllocatorChurn));
 }
 
-/// Judged over a shorter time than by default: a leak takes long to tell from a cache.
+/// Evaluated over a shorter time than by default: it takes long to distinguish a leak from a cache.
 #[test]
 fn memory_that_only_grows_is_found() {
     let settings = Settings { leak_seconds: 4.0, ..Settings::default() };
-    let look_every = Duration::from_millis(400);
-    let plan = Plan { seconds: 6.5, look_every, settings, ..Plan::of("leak") };
+    let evaluate_every = Duration::from_millis(400);
+    let plan = Plan { seconds: 6.5, evaluate_every, settings, ..Plan::of("leak") };
     check(&plan, Expected { loses: false, within: 6.0, ..Expected::cause(Cause::MemoryLeak) });
 }
 
@@ -258,7 +263,7 @@ fn graphs_that_are_built_for_one_launch_are_found() {
 }
 
 #[test]
-fn the_rank_that_comes_late_is_named() {
+fn the_late_rank_is_named() {
     let expected = Expected { since_injection: false, ..Expected::cause(Cause::NcclLateRank) };
     check(&Plan::of("nccl-straggler"), expected);
 }
@@ -284,9 +289,9 @@ fn a_launch_that_hangs_in_the_driver_is_found() {
     hangs("hang-ioctl", Cause::Unexplained);
 }
 
-/// What a fault took in the evaluation in which it began is told as well.
+/// The loss of the evaluation in which the fault began is included.
 #[test]
-fn the_loss_of_a_short_fault_is_told_whole() {
+fn the_whole_loss_of_a_short_fault_is_attributed() {
     for (name, cause) in [("lock", Cause::LockWait), ("cpu-contention", Cause::CpuPreemption)] {
         check(&Plan { seconds: 4.0, ..Plan::of(name) }, Expected::cause(cause));
     }

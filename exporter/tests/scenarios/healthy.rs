@@ -1,33 +1,38 @@
-//! Where nothing is wrong nothing is found.
+//! Healthy workloads have no chain.
 
 use crate::run::{Outcome, Plan, rounds, run, tries};
 
-/// Time of each of the four healthy scenarios, in seconds.
+/// Length of each of the four healthy scenarios, in seconds.
 fn seconds() -> f64 {
-    let asked = std::env::var("GPUCAUSE_HEALTHY_SECONDS").ok();
-    asked.map_or(13.0, |all| all.parse::<f64>().expect("a number of seconds") / 4.0)
+    let total = std::env::var("GPUCAUSE_HEALTHY_SECONDS").ok();
+    total.map_or(13.0, |all| all.parse::<f64>().expect("a number of seconds") / 4.0)
 }
 
 fn check(name: &'static str) {
     for round in 1..=rounds() {
         let plan = Plan { baseline: 0.0, seconds: seconds(), ..Plan::of(name) };
-        let is_silent = |outcome: &Outcome| outcome.looks.iter().all(|look| look.chains.is_empty());
+        let is_silent =
+            |outcome: &Outcome| outcome.evaluations.iter().all(|own| own.chains.is_empty());
         let mut outcome = run(&plan);
         for _ in 1..tries() {
             if !is_silent(&outcome) {
-                println!("{name} once more after {}", outcome.told());
+                println!("{name} once more after {}", outcome.report());
                 outcome = run(&plan);
             }
         }
-        let looks = outcome.looks.len();
-        let found = outcome.looks.iter().flat_map(|look| &look.chains).next();
+        let evaluations = outcome.evaluations.len();
+        let found = outcome.evaluations.iter().flat_map(|own| &own.chains).next();
         println!(
-            "{name} {round}/{}: {looks} looks, {:?}",
+            "{name} {round}/{}: {evaluations} evaluations, {:?}",
             rounds(),
             found.map(|chain| chain.cause)
         );
-        assert!(looks >= 8, "{name}: {looks} looks are too few to tell: {}", outcome.told());
-        assert!(found.is_none(), "{name}: {}", outcome.told());
+        assert!(
+            evaluations >= 8,
+            "{name}: {evaluations} evaluations are too few: {}",
+            outcome.report()
+        );
+        assert!(found.is_none(), "{name}: {}", outcome.report());
     }
 }
 

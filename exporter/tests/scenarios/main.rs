@@ -1,8 +1,8 @@
-//! Every cause, injected for real into a stand-in workload, must be found: as the first chain, soon, with its culprit, and
-//! with the loss that the workload itself measured. And nothing must be found where nothing is wrong.
+//! Every cause, injected for real into a stand-in workload, must be found: as the first chain, soon, with its culprit, and with the
+//! loss that the workload measured. Healthy workloads must have no chain.
 //!
-//! Needs root, the built stand-ins, two CPUs, and nobody else's tests at the same time. `GPUCAUSE_SCENARIO_ROUNDS` runs each
-//! scenario so many times (`make scenarios`), `GPUCAUSE_HEALTHY_SECONDS` the healthy ones for so long (`make healthy`).
+//! Needs root, the built stand-ins, two CPUs, and no other tests at the same time. `GPUCAUSE_SCENARIO_ROUNDS` is the number of runs of
+//! each scenario (`make scenarios`), `GPUCAUSE_HEALTHY_SECONDS` the total length of the healthy ones (`make healthy`).
 
 #![allow(
     clippy::unwrap_used,

@@ -1,10 +1,10 @@
-//! One scenario from start to end: the trainer, the probes, the engine, and what it found at each look.
+//! One scenario from start to end: the trainer, the probes, the engine, and its chains after each evaluation.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gpucause::chains::LOOK_EVERY;
+use gpucause::chains::EVALUATE_EVERY;
 use gpucause::throttling::Throttling;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_engine::chain::Chain;
@@ -16,24 +16,24 @@ use gpucause_probes::{Options, Probes};
 use crate::alone::alone;
 use crate::trainer::{Trainer, libraries};
 
-/// How long the libraries may take to be found.
+/// Time limit of the search for the libraries.
 const FIND_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A scenario and how it is looked at.
+/// A scenario and how it is evaluated.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
-    /// What else goes wrong at the same time.
+    /// Further faults at the same time.
     pub(crate) and: &'static [&'static str],
     pub(crate) strength: f64,
     /// Healthy time before the injection, in seconds: five evaluations, after which the program counts as warm.
     pub(crate) baseline: f64,
     /// Time from then on, in seconds.
     pub(crate) seconds: f64,
-    /// Whether a process that has nothing to do with it keeps the other CPU busy.
+    /// Whether an unrelated process keeps the other CPU busy.
     pub(crate) beside_noise: bool,
-    /// Between two evaluations. Half of the daemon's, as every round waits for several.
-    pub(crate) look_every: Duration,
+    /// Between two evaluations: half of the daemon's interval, as every round waits for several.
+    pub(crate) evaluate_every: Duration,
     pub(crate) settings: Settings,
 }
 
@@ -46,25 +46,25 @@ impl Plan {
             baseline: 4.0,
             seconds: 5.5,
             beside_noise: false,
-            look_every: LOOK_EVERY / 2,
+            evaluate_every: EVALUATE_EVERY / 2,
             settings: Settings::default(),
         }
     }
 }
 
-/// The chains of the trainer and its ranks after a look, the worst first.
+/// The chains of the trainer and its ranks after an evaluation, the worst first.
 #[derive(Debug, Clone)]
-pub(crate) struct Look {
+pub(crate) struct Evaluation {
     /// On the monotonic clock, in nanoseconds.
     pub(crate) at_ns: u64,
     pub(crate) chains: Vec<Chain>,
 }
 
-/// All that a run showed.
+/// The results of a run.
 pub(crate) struct Outcome {
     pub(crate) trainer: Trainer,
-    pub(crate) looks: Vec<Look>,
-    /// The processes of the trainer, as the last look saw them.
+    pub(crate) evaluations: Vec<Evaluation>,
+    /// The processes of the trainer in the last snapshot.
     pub(crate) processes: Vec<ProcessSnapshot>,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     if !plan.and.is_empty() {
         arguments.push(format!("--and={}", plan.and.join(",")));
     }
-    // A thread that others must not disturb cannot be disturbed by neighbours either, and no limit stops it.
+    // Neighbours and CPU limits cannot disturb an undisturbed thread.
     let by_scheduler = |name: &&str| matches!(*name, "incident" | "cpu-contention" | "cpu-limit");
     if ![plan.name].iter().chain(plan.and).any(by_scheduler) {
         arguments.push("--undisturbed".into());
@@ -109,12 +109,12 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     }
     let mut engine = Engine::new(plan.settings.clone());
     let mut throttling = Throttling::at("/proc");
-    let mut outcome = Outcome { trainer, looks: Vec::new(), processes: Vec::new() };
+    let mut outcome = Outcome { trainer, evaluations: Vec::new(), processes: Vec::new() };
     trainer = outcome.trainer;
     trainer.go();
     let mut next = Instant::now();
     loop {
-        next += plan.look_every;
+        next += plan.evaluate_every;
         if !trainer.listen_until(next) {
             break;
         }
@@ -125,14 +125,14 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         let throttled = throttling.refresh(&snapshot.processes).into_iter();
         moment.throttled_cgroups = throttled.map(|(id, throttled)| (id, throttled.time)).collect();
         engine.look(moment);
-        // The host may have other CUDA processes, of others who test.
+        // The host may have CUDA processes of other tests.
         let leader = nix::unistd::Pid::from_raw(trainer.pid().cast_signed());
         let own = |pid: u32| {
             let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
             nix::unistd::getpgid(Some(pid)).is_ok_and(|group| group == leader)
         };
         let chains = engine.chains().into_iter().filter(|chain| own(chain.victim.pid));
-        outcome.looks.push(Look { at_ns, chains: chains.cloned().collect() });
+        outcome.evaluations.push(Evaluation { at_ns, chains: chains.cloned().collect() });
         let processes = snapshot.processes.iter().filter(|process| own(process.tgid.0));
         outcome.processes = processes.cloned().collect();
     }
@@ -140,26 +140,25 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     outcome
 }
 
-/// How often a single run may be tried: a host that does other work at that moment takes from the program too, which is told, and
-/// rightly so. Of many runs none is tried again.
+/// Tries of a single run: other work of the host may disturb the program, which is rightly reported. Of many runs none is repeated.
 pub(crate) fn tries() -> u32 {
     if rounds() == 1 { 2 } else { 1 }
 }
 
-/// How often each scenario runs.
+/// Runs of each scenario.
 pub(crate) fn rounds() -> u32 {
-    let asked = std::env::var("GPUCAUSE_SCENARIO_ROUNDS").ok();
-    asked.map_or(1, |rounds| rounds.parse().expect("a number of rounds"))
+    let rounds = std::env::var("GPUCAUSE_SCENARIO_ROUNDS").ok();
+    rounds.map_or(1, |rounds| rounds.parse().expect("a number of rounds"))
 }
 
 impl Outcome {
-    /// What the run showed, for whoever must find out why it is not what was expected.
-    pub(crate) fn told(&self) -> String {
+    /// A report of the run, to find out why it failed.
+    pub(crate) fn report(&self) -> String {
         let mut text = format!("injected: {:?}\n", self.trainer.injected);
         let _ = writeln!(text, "the trainer has ended: {:?}", self.trainer.ended);
-        for look in &self.looks {
-            let _ = writeln!(text, "look at {:.3} s:", look.at_ns as f64 / 1e9);
-            for chain in &look.chains {
+        for evaluation in &self.evaluations {
+            let _ = writeln!(text, "evaluation at {:.3} s:", evaluation.at_ns as f64 / 1e9);
+            for chain in &evaluation.chains {
                 let _ = writeln!(
                     text,
                     "  {} {} {} {:?} explained {:.2} took {:.3} s, lost {:.3} s: {}",

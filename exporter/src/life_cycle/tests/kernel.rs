@@ -2,8 +2,7 @@
 
 use crate::clock::WallClock;
 use crate::kernel_names::NameSource;
-use crate::pipeline::{AccountSource, Details};
-use crate::throttling::Throttled;
+use crate::pipeline::AccountSource;
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::{CopyKind, OpId, op_of_symbol};
 use gpucause_abi::record::{COMM_LEN, DEVICE_LEN, PHASES, STATES, SelfCounter};
@@ -122,7 +121,7 @@ pub(super) struct Kernel {
     live: BTreeMap<u32, Process>,
     images: BTreeMap<ProcId, ProcessSnapshot>,
     names: Modules,
-    /// By how much what live threads are in is caught too short.
+    /// By how much current time slices of live threads are reported too short.
     pub(super) short: u64,
 }
 
@@ -150,14 +149,6 @@ impl AccountSource for Kernel {
         Ok(true)
     }
 
-    fn details(&mut self, _: &[ProcessSnapshot]) -> Details {
-        Details::new()
-    }
-
-    fn throttled(&mut self, _: &[ProcessSnapshot]) -> HashMap<ProcId, Throttled> {
-        HashMap::new()
-    }
-
     fn clock(&mut self, _: Nanos) -> WallClock {
         WallClock::with_origin(Duration::from_secs(1_000))
     }
@@ -168,7 +159,7 @@ impl Kernel {
         self.now += time.0;
     }
 
-    /// A later moment than any before.
+    /// A later time than any before.
     fn tick(&mut self) -> Nanos {
         self.now += 1_000_000;
         Nanos(self.now)

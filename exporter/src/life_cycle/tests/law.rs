@@ -1,4 +1,4 @@
-//! Holds one page after the other to the law.
+//! Checks that no counter decreases from page to page.
 
 use crate::family::{Family, Sample, Value};
 use crate::metric::{CALLS_ABANDONED, Kind};
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 /// A series: its family and labels.
 type Series = (&'static str, Vec<String>);
 
-/// What pages said so far.
+/// The series of earlier pages.
 #[derive(Debug, Default)]
 pub(super) struct Law {
     last: HashMap<Series, (Option<f64>, BTreeMap<u16, u64>)>,
@@ -16,7 +16,7 @@ pub(super) struct Law {
 /// Beyond the slots of a histogram.
 const SUM: u16 = u16::MAX;
 
-/// Everything of a value that only grows.
+/// The parts of a value that only grow.
 fn parts(value: &Value) -> BTreeMap<u16, u64> {
     match value {
         Value::Integer(count) => [(SUM, *count)].into(),
@@ -35,7 +35,7 @@ fn texts(sample: &Sample) -> Vec<String> {
 impl Law {
     /// Compares a page with those before it; returns the families that counted anything.
     pub(super) fn hold(&mut self, page: &[Family]) -> Result<Vec<&'static str>, String> {
-        // For counters without a time of creation that of the process's others counts.
+        // Counters without a creation time have that of their process's other counters.
         let all = page.iter().find(|family| *family.metric == CALLS_ABANDONED);
         let begins: HashMap<_, _> = all
             .iter()
@@ -63,7 +63,7 @@ impl Law {
                     }
                     let short = |(part, last): (&u16, &u64)| now.get(part).unwrap_or(&0) < last;
                     if created == *before && last.iter().any(short) {
-                        return Err(format!("{series:?} steps back from {last:?} to {now:?}"));
+                        return Err(format!("{series:?} decreases from {last:?} to {now:?}"));
                     }
                 }
                 self.last.insert(series, (created, now));

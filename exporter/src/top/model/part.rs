@@ -4,7 +4,7 @@ use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 
-/// What a stretch of a thread's time was good for.
+/// The kind of a thread's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// On a CPU in its own code.
@@ -15,13 +15,13 @@ pub(crate) enum Part {
     Calls,
     /// In a call that waits for the GPU: the GPU works.
     Gpu,
-    /// Could have run.
+    /// Runnable, but without a CPU.
     Preempted,
     Futex,
     Io,
     PageFault,
-    /// Blocked on anything else, such as a worker's pipe or a client's next request: starved or idle, nobody can tell;
-    /// or suspended.
+    /// Blocked on anything else, such as a worker's pipe or a client's next request: either starved or
+    /// idle; or suspended.
     Blocked,
 }
 
@@ -40,7 +40,7 @@ impl Part {
         Self::PageFault,
     ];
 
-    /// What it looks like where there are no colours: capital where time is lost.
+    /// Its letter, a capital where time is lost.
     pub(crate) const fn letter(self) -> char {
         match self {
             Self::Host => 'h',
@@ -151,8 +151,7 @@ impl Shares {
         (total > 0).then(|| self.lost_time().0 as f64 / total as f64)
     }
 
-    /// So many cells, divided as the time is: each part gets what it fills, and the cells that are left go to those that fill
-    /// most of one. Empty when there was no time.
+    /// So many cells, divided as the time is (largest remainder method). Empty when there was no time.
     pub(crate) fn cells(&self, cells: usize) -> Vec<Part> {
         let total = u128::from(self.total().0);
         if total == 0 {

@@ -151,7 +151,7 @@ pub(in super::super) fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn a_row_tells_only_what_happened_between_the_observations() {
+fn a_row_shows_only_what_happened_between_the_observations() {
     let rows = rows();
     let [healthy, starved] = &rows[..] else { panic!("{rows:?}") };
     assert!((healthy.launches_per_second - 1000.0).abs() < 1e-9, "no cold launch was made");
@@ -179,7 +179,7 @@ fn a_culprit_is_blamed_for_lost_time_only() {
         (wait.text().as_str(), share),
         ("CPU: cpu-burner (28576, fluent-bit.service)", 0.495)
     );
-    assert_eq!(rows[0].blocked_on[0].name, "kernel", "which is no culprit, but is told");
+    assert_eq!(rows[0].blocked_on[0].name, "kernel", "which is no culprit, but is shown");
     let kworker = rows[1].preempted_by.iter().find(|wait| wait.name == "kworker").unwrap();
     assert_eq!(kworker.time, Nanos(10_000_000));
 }
@@ -204,7 +204,7 @@ fn threads_of_the_own_process_have_no_pid_and_owners_are_looked_up_once() {
 }
 
 #[test]
-fn whoever_blocks_it_otherwise_is_told_where_nobody_costs_it_time() {
+fn another_blocker_is_the_culprit_where_no_time_is_lost() {
     let idle = |futex| ProcessSnapshot {
         dispatcher_time: account(&[
             (Phase::Host, State::Off(Reason::Net), 900),
@@ -232,7 +232,7 @@ fn an_interval_without_length_or_without_calls_has_rows_of_nothing() {
 }
 
 #[test]
-fn counters_that_step_back_count_as_nothing() {
+fn counters_that_decrease_count_as_nothing() {
     let rows = between(vec![starved(3)], 1, vec![starved(1)]);
     assert!(rows[0].launches_per_second.abs() < f64::EPSILON);
     assert_eq!(rows[0].shares.total(), Nanos(0));
@@ -260,7 +260,7 @@ fn a_process_that_ends_is_shown_once_more_and_then_not() {
 }
 
 #[test]
-fn only_processes_that_make_calls_and_are_asked_for_have_rows() {
+fn only_processes_that_make_calls_and_are_selected_have_rows() {
     let worker = ProcessSnapshot { dispatches: false, ..process(7, "worker") };
     let mut intervals = Intervals::default();
     let all = || vec![healthy(1), starved(1), worker.clone()];
@@ -296,7 +296,7 @@ fn launches_are_counted_in_the_layer_that_makes_them() {
 }
 
 #[test]
-fn launches_of_graphs_count_and_are_judged_where_there_are_no_others() {
+fn launches_of_graphs_count_and_have_quantiles_where_there_are_no_others() {
     let graphs = calls("cudaGraphLaunch", false, &[(50_000, 10)]);
     let process = ProcessSnapshot { calls: vec![graphs], ..process(1, "x") };
     let rows = between(vec![], 10, vec![process.clone()]);
@@ -324,7 +324,7 @@ fn time_is_lost_without_a_cpu_or_behind_locks_disks_and_pages_outside_of_sync_an
 }
 
 #[test]
-fn a_bar_has_as_many_cells_as_asked_for_and_is_divided_as_the_time_is() {
+fn a_bar_has_the_given_number_of_cells_and_is_divided_as_the_time_is() {
     let rows = rows();
     let letters = |row: &Row, cells| {
         row.shares.cells(cells).into_iter().map(Part::letter).collect::<String>()

@@ -1,4 +1,4 @@
-//! Whom the threads of a process waited for, and who of them is most to blame.
+//! The tasks that threads of a process waited for, and the worst culprit among them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use gpucause_abi::{Nanos, Tgid};
 use super::{Part, Shares, printable};
 use crate::wait_names::task_name;
 
-/// Time waited for somebody.
+/// Time waited for a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wait {
     /// For a CPU always [`Reason::Preempted`].
@@ -24,7 +24,7 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// Who it was, with the process and its owner.
+    /// The task with its process and owner.
     pub(crate) fn whom(&self) -> String {
         match (self.pid, &self.owner) {
             (Some(pid), Some(owner)) => format!("{} ({pid}, {owner})", self.name),
@@ -33,7 +33,7 @@ impl Wait {
         }
     }
 
-    /// In few words.
+    /// The reason and the task.
     pub(crate) fn text(&self) -> String {
         let whom = self.whom();
         match self.reason {
@@ -89,8 +89,9 @@ pub(super) fn between(
     waits.into_iter().partition(|wait| wait.reason == Reason::Preempted)
 }
 
-/// Who explains most of the lost time, or where next to none is lost of the time blocked otherwise, and the share of all time.
-/// A wait counts as far as time was lost for its reason: one for the GPU itself, or of a worker process, does no harm.
+/// The wait that explains most of the lost time (or, where hardly any is lost, of the time that was blocked otherwise), and its share
+/// of all time. A wait counts up to the time that was lost for its reason: one for the GPU itself, or of a worker process, does no
+/// harm.
 pub(super) fn worst(
     shares: &Shares,
     preempted_by: &[Wait],

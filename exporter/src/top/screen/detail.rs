@@ -6,7 +6,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
-use super::super::model::{MOST_WAITS, Row, Wait};
+use super::super::model::{MAX_WAITS, Row, Wait};
 use super::super::quantity::{duration, fit, percent};
 use super::{BOLD, share};
 
@@ -75,5 +75,5 @@ fn listed(waits: &[Wait], elapsed: Nanos, text: impl Fn(&Wait) -> String) -> Vec
     if waits.is_empty() {
         return vec![Line::raw("  nobody")];
     }
-    waits.iter().take(MOST_WAITS).map(line).collect()
+    waits.iter().take(MAX_WAITS).map(line).collect()
 }

@@ -1,4 +1,4 @@
-//! What the columns and keys mean.
+//! The help: columns and keys.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -9,19 +9,19 @@ gpucause top: what the processes of this host did to feed their GPUs in the last
 
 LAUNCH/S  kernel and graph launches a second
 P50, P99  of warm launches; the first launch of a kernel loads it, and counts as cold
-SPREAD    P99 / P50: near 1 when launches are steady, large when some are held up
+SPREAD    P99 / P50: near 1 when launches are steady, large when some are delayed
 LOST      share of the launching threads' time in which they could not feed the GPU
 WHERE TIME WENT
           all time of the launching threads. h, l, c: on a CPU. Dots: in a call that waits
           for the GPU, which is healthy. b: blocked on a pipe, a socket, a timer or the
           driver, so starved or idle. Capitals: lost. P could have run but had no CPU;
           F futex, I disk, M page fault, outside of calls that wait for the GPU
-CULPRIT   who took the CPU, or ended the wait, for the largest part of the time lost;
-          kernel: a timer or a device; idle: nobody had the CPU
-GPU MEMORY  taken and not given back since the process was first seen
+CULPRIT   who took the CPU, or ended the wait, for the largest part of the lost time;
+          kernel: a timer or a device; idle: the CPU was idle
+GPU MEMORY  allocated and not freed since the process was first seen
 
 up, down, Home, End   select a process          s   sort by the next column
-Enter                 its calls and waits       p   hold the picture still
+Enter                 its calls and waits       p   pause
 q, Ctrl-C             quit                      ?   this help
 
 Any of ? Esc closes this.";

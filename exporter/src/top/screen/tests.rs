@@ -1,7 +1,7 @@
-//! Screens as text, against golden files; `GPUCAUSE_BLESS=1` writes those anew.
+//! Screens as text, against golden files; `GPUCAUSE_BLESS=1` rewrites them.
 
 use super::super::model::tests::rows;
-use super::super::state::Wish;
+use super::super::state::Action;
 use super::*;
 use gpucause_engine::observation::Period;
 use ratatui::Terminal;
@@ -16,7 +16,7 @@ const READY: Host = Host {
     attached: 0,
     refused: 0,
     only: None,
-    gone: false,
+    missing: false,
 };
 
 fn view() -> View {
@@ -30,9 +30,9 @@ fn view() -> View {
     view
 }
 
-fn drawn((width, height): (u16, u16), scene: &Scene<'_>) -> Buffer {
+fn drawn((width, height): (u16, u16), context: &DrawContext<'_>) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(frame, scene)).unwrap();
+    terminal.draw(|frame| draw(frame, context)).unwrap();
     terminal.backend().buffer().clone()
 }
 
@@ -45,15 +45,21 @@ fn text(buffer: &Buffer) -> String {
 }
 
 /// The screen of this view after these keys.
-fn screen(size: (u16, u16), mut view: View, wishes: &[Wish]) -> String {
+fn screen(size: (u16, u16), mut view: View, actions: &[Action]) -> String {
     let mut state = State::default();
-    for &wish in wishes {
-        assert!(state.follow(wish, &mut view.rows));
+    for &action in actions {
+        assert!(state.apply(action, &mut view.rows));
     }
-    let look = Look::default();
+    let appearance = Appearance::default();
     text(&drawn(
         size,
-        &Scene { view: &view, state: &state, host: &READY, look: &look, trouble: None },
+        &DrawContext {
+            view: &view,
+            state: &state,
+            host: &READY,
+            appearance: &appearance,
+            error: None,
+        },
     ))
 }
 
@@ -72,21 +78,21 @@ fn a_wide_terminal_has_every_column() {
 }
 
 #[test]
-fn eighty_columns_are_enough_for_the_bar_and_the_line_below_tells_the_rest() {
-    let screen = screen((80, 10), view(), &[Wish::Down, Wish::Pause]);
+fn eighty_columns_are_enough_for_the_bar_and_the_line_below_has_the_rest() {
+    let screen = screen((80, 10), view(), &[Action::Down, Action::Pause]);
     assert!(screen.contains("4242 healthy: culprit 2% futex: pt_autograd_0"), "{screen}");
     assert_golden("narrow.txt", &screen);
 }
 
 #[test]
-fn details_tell_calls_culprits_and_gaps_of_the_selected_process() {
-    assert_golden("detail.txt", &screen((130, 24), view(), &[Wish::Down, Wish::Detail]));
-    assert_golden("detail_narrow.txt", &screen((80, 30), view(), &[Wish::Detail]));
+fn details_show_calls_culprits_and_gaps_of_the_selected_process() {
+    assert_golden("detail.txt", &screen((130, 24), view(), &[Action::Down, Action::Detail]));
+    assert_golden("detail_narrow.txt", &screen((80, 30), view(), &[Action::Detail]));
 }
 
 #[test]
 fn the_help_takes_the_screen() {
-    let screen = screen((100, 28), view(), &[Wish::Help]);
+    let screen = screen((100, 28), view(), &[Action::Help]);
     assert!(screen.starts_with("gpucause top:") && screen.contains("Esc closes"), "{screen}");
     assert!(!screen.contains("4242"));
 }
@@ -94,7 +100,7 @@ fn the_help_takes_the_screen() {
 #[test]
 fn an_empty_screen_says_what_to_do() {
     let empty = View { elapsed: ELAPSED, rows: Vec::new() };
-    assert_golden("empty.txt", &screen((80, 9), empty.clone(), &[Wish::Detail]));
+    assert_golden("empty.txt", &screen((80, 9), empty.clone(), &[Action::Detail]));
     let measuring = screen((80, 8), View::default(), &[]);
     assert!(measuring.contains("measuring") && !measuring.contains("No CUDA"), "{measuring}");
 }
@@ -112,8 +118,8 @@ fn any_size_can_be_drawn() {
         view
     };
     for size in [(0, 0), (1, 1), (3, 40), (500, 2), (60, 5), (80, 24), (250, 90)] {
-        for wishes in [&[][..], &[Wish::Last, Wish::Detail], &[Wish::Help]] {
-            let drawn = screen(size, hostile(), wishes);
+        for actions in [&[][..], &[Action::Last, Action::Detail], &[Action::Help]] {
+            let drawn = screen(size, hostile(), actions);
             assert_eq!(
                 drawn.lines().count(),
                 usize::from(size.1.min(size.0.saturating_mul(size.1)))
@@ -130,18 +136,21 @@ fn the_selected_row_is_in_sight_however_many_there_are() {
         (row.id.0, row.pid.0) = (100 + n, 5000 + n);
         many.rows.push(row);
     }
-    let screen = screen((80, 12), many, &[Wish::Last]);
+    let screen = screen((80, 12), many, &[Action::Last]);
     assert!(screen.contains("5059 starved"), "{screen}");
 }
 
 #[test]
 fn colours_come_on_top_of_the_letters() {
     let (view, state, host) = (view(), State::default(), READY);
-    let scene = |colour| {
-        let look = &Look { colour, heading: Vec::new() };
-        drawn((160, 10), &Scene { view: &view, state: &state, host: &host, look, trouble: None })
+    let screen = |colour| {
+        let appearance = &Appearance { colour, heading: Vec::new() };
+        drawn(
+            (160, 10),
+            &DrawContext { view: &view, state: &state, host: &host, appearance, error: None },
+        )
     };
-    let (coloured, plain) = (scene(true), scene(false));
+    let (coloured, plain) = (screen(true), screen(false));
     assert_eq!(text(&coloured), text(&plain));
     let has = |buffer: &Buffer, colour| buffer.content.iter().any(|cell| cell.bg == colour);
     assert!(has(&coloured, Color::Red) && has(&coloured, Color::Green));
@@ -149,23 +158,31 @@ fn colours_come_on_top_of_the_letters() {
 }
 
 #[test]
-fn the_observation_state_stands_above_the_table() {
-    let (view, state, look) = (view(), State::default(), Look::default());
+fn the_observation_state_is_above_the_table() {
+    let (view, state, appearance) = (view(), State::default(), Appearance::default());
     let observation = Some(Period::disabled(1_700_049_600.0, "SIGUSR1"));
     let host = Host { observation, ..READY };
-    let scene = Scene { view: &view, state: &state, host: &host, look: &look, trouble: None };
-    let screen = text(&drawn((120, 12), &scene));
-    let told = "\nobservation: disabled since 2023-11-15 12:00:00 UTC: nothing is observed (SIGUSR1)\n    PID";
-    assert!(screen.contains(told), "{screen}");
+    let context = DrawContext {
+        view: &view,
+        state: &state,
+        host: &host,
+        appearance: &appearance,
+        error: None,
+    };
+    let screen = text(&drawn((120, 12), &context));
+    let state_line = "\nobservation: disabled since 2023-11-15 12:00:00 UTC: nothing is observed (SIGUSR1)\n    PID";
+    assert!(screen.contains(state_line), "{screen}");
 }
 
 #[test]
-fn a_heading_and_trouble_have_their_lines() {
+fn a_heading_and_an_error_have_their_lines() {
     let (view, state) = (view(), State::default());
-    let look = Look { colour: false, heading: vec!["Metrics: http://localhost:9400".into()] };
-    let trouble = Some("nothing new: cannot read the map `procs`");
-    let scene = Scene { view: &view, state: &state, host: &READY, look: &look, trouble };
-    let screen = text(&drawn((160, 12), &scene));
+    let appearance =
+        Appearance { colour: false, heading: vec!["Metrics: http://localhost:9400".into()] };
+    let error = Some("cannot update: cannot read the map `procs`");
+    let context =
+        DrawContext { view: &view, state: &state, host: &READY, appearance: &appearance, error };
+    let screen = text(&drawn((160, 12), &context));
     assert!(screen.starts_with("Metrics: http://localhost:9400\n"), "{screen}");
-    assert!(screen.contains("nothing new"));
+    assert!(screen.contains("cannot update"));
 }

@@ -1,5 +1,5 @@
-//! Processes that are not told apart: those that find no place among the told ones while they live, and those that had to go
-//! early. Their accounts are added up, so that no counter of the whole steps back when a process ends up here.
+//! Bounds the number of processes that are tracked individually. The accounts of all others are added up in one overflow
+//! process, `other`, so that the host's totals never decrease.
 
 use std::collections::HashSet;
 
@@ -8,86 +8,87 @@ use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::FOLDED;
 
 use crate::error_name::{LAST_CODE, RUBBISH};
-use crate::merge::absorb;
+use crate::merge::merge_accounts;
 
-/// Whom processes that are not told apart waited for.
+/// Whom aggregated processes waited for.
 const OTHER: Comm = Comm(*b"other\0\0\0\0\0\0\0\0\0\0\0");
 
-/// Who is told apart, and the sum of the others.
+/// The processes that are tracked individually, and the sum of the others.
 #[derive(Debug, Default)]
-pub struct Folding {
-    /// How many live processes are told apart.
+pub struct CardinalityLimit {
+    /// Live processes that are tracked individually at most.
     limit: usize,
-    apart: HashSet<ProcId>,
-    /// Those without a place. One that has none gets none, since what it did so far could not be taken out of the sum again.
-    untold: HashSet<ProcId>,
-    /// Those without a place so far.
-    count: u64,
-    gone: Option<ProcessSnapshot>,
+    tracked: HashSet<ProcId>,
+    /// Processes aggregated into `other`. Sticky: their past values cannot be subtracted from the sum.
+    aggregated: HashSet<ProcId>,
+    /// Processes that were ever in `aggregated`.
+    aggregated_total: u64,
+    /// The sum of aggregated processes that were removed.
+    removed: Option<ProcessSnapshot>,
 }
 
-impl Folding {
-    /// Tells so many live processes apart from now on; those that are stay so.
+impl CardinalityLimit {
+    /// Tracks so many live processes from now on; those that are tracked stay so.
     pub const fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// Processes that lived and found no place, so far.
+    /// Live processes that exceeded the limit so far.
     #[must_use]
-    pub const fn count(&self) -> u64 {
-        self.count
+    pub const fn aggregated_total(&self) -> u64 {
+        self.aggregated_total
     }
 
-    /// Whether a process has found no place.
+    /// Whether a process is part of `other`.
     #[must_use]
-    pub fn is_untold(&self, id: ProcId) -> bool {
-        self.untold.contains(&id)
+    pub fn is_aggregated(&self, id: ProcId) -> bool {
+        self.aggregated.contains(&id)
     }
 
-    /// Gives the places to those that come first, and forgets who is not among `processes` any more. How many ended ones are told
-    /// apart is not decided here.
+    /// Tracks the processes with the lowest ids up to the limit, and forgets those that are not in `processes`. Ended processes do
+    /// not count: their number is limited by their retention.
     pub fn assign(&mut self, processes: &[ProcessSnapshot]) {
         let known: HashSet<ProcId> = processes.iter().map(|process| process.id).collect();
-        self.apart.retain(|id| known.contains(id));
-        self.untold.retain(|id| known.contains(id));
+        self.tracked.retain(|id| known.contains(id));
+        self.aggregated.retain(|id| known.contains(id));
         let (live, ended): (Vec<_>, Vec<_>) =
             processes.iter().partition(|process| process.ended.is_none());
-        let is_new = |id: &ProcId| !self.untold.contains(id) && !self.apart.contains(id);
+        let is_new = |id: &ProcId| !self.aggregated.contains(id) && !self.tracked.contains(id);
         let mut new: Vec<ProcId> = live.iter().map(|process| process.id).filter(is_new).collect();
         let new_ended: Vec<ProcId> =
             ended.iter().map(|process| process.id).filter(is_new).collect();
         new.sort_unstable();
-        let taken = live.iter().filter(|process| self.apart.contains(&process.id)).count();
-        let placed = self.limit.saturating_sub(taken).min(new.len());
-        let beyond = new.split_off(placed);
-        self.count += beyond.len() as u64;
-        self.apart.extend(new.into_iter().chain(new_ended));
-        self.untold.extend(beyond);
+        let used = live.iter().filter(|process| self.tracked.contains(&process.id)).count();
+        let free = self.limit.saturating_sub(used).min(new.len());
+        let beyond = new.split_off(free);
+        self.aggregated_total += beyond.len() as u64;
+        self.tracked.extend(new.into_iter().chain(new_ended));
+        self.aggregated.extend(beyond);
     }
 
-    /// Leaves those out that are not told apart.
-    pub fn leave_untold(&self, processes: &mut Vec<ProcessSnapshot>) {
-        processes.retain(|process| !self.untold.contains(&process.id));
+    /// Leaves the aggregated processes out.
+    pub fn retain_tracked(&self, processes: &mut Vec<ProcessSnapshot>) {
+        processes.retain(|process| !self.aggregated.contains(&process.id));
     }
 
-    /// The same, and returns the sum of them and of those that are gone.
+    /// Leaves the aggregated processes out; returns the sum of all that ever were.
     #[must_use]
-    pub fn split(&self, processes: &mut Vec<ProcessSnapshot>) -> Option<ProcessSnapshot> {
-        let mut sum = self.gone.clone();
-        for process in processes.extract_if(.., |process| self.untold.contains(&process.id)) {
+    pub fn take_overflow(&self, processes: &mut Vec<ProcessSnapshot>) -> Option<ProcessSnapshot> {
+        let mut sum = self.removed.clone();
+        for process in processes.extract_if(.., |process| self.aggregated.contains(&process.id)) {
             add(&mut sum, process);
         }
         sum
     }
 
-    /// Adds the accounts of a process that is gone.
-    pub fn keep(&mut self, process: ProcessSnapshot) {
-        self.untold.remove(&process.id);
-        add(&mut self.gone, process);
+    /// Adds a process that is removed to the overflow.
+    pub fn add_removed(&mut self, process: ProcessSnapshot) {
+        self.aggregated.remove(&process.id);
+        add(&mut self.removed, process);
     }
 }
 
-/// What processes choose themselves, such as addresses of kernels and names, is not told apart: the sum has a bound.
+/// Values that processes choose, such as kernel handles and task names, are collapsed: the sum has a bounded size.
 fn add(sum: &mut Option<ProcessSnapshot>, mut process: ProcessSnapshot) {
     process.other_launches = process.kernel_launches();
     process.kernels = Vec::new();
@@ -99,9 +100,9 @@ fn add(sum: &mut Option<ProcessSnapshot>, mut process: ProcessSnapshot) {
     }
     let new = || ProcessSnapshot::new(FOLDED, Tgid(0), Comm([0; size_of::<Comm>()]));
     let sum = sum.get_or_insert_with(new);
-    absorb(sum, &process);
+    merge_accounts(sum, &process);
     if process.ended.is_none() {
-        // The oldest call in flight is told of.
+        // The oldest call in flight is exported.
         sum.dispatchers.append(&mut process.dispatchers);
     }
 }
@@ -131,10 +132,10 @@ mod tests {
         }
     }
 
-    fn folding(limit: usize) -> Folding {
-        let mut folding = Folding::default();
-        folding.set_limit(limit);
-        folding
+    fn limit(limit: usize) -> CardinalityLimit {
+        let mut cardinality = CardinalityLimit::default();
+        cardinality.set_limit(limit);
+        cardinality
     }
 
     fn ids(processes: &[ProcessSnapshot]) -> Vec<u32> {
@@ -142,23 +143,23 @@ mod tests {
     }
 
     #[test]
-    fn places_go_to_those_that_come_first_and_one_without_gets_none_later() {
-        let mut folding = folding(2);
+    fn the_first_processes_are_tracked_and_an_aggregated_one_stays_aggregated() {
+        let mut cardinality = limit(2);
         let mut processes: Vec<_> = (1..=4).map(|id| process(id, 1, true)).collect();
-        folding.assign(&processes);
-        folding.leave_untold(&mut processes);
-        assert_eq!((ids(&processes), folding.count()), (vec![1, 2], 2));
+        cardinality.assign(&processes);
+        cardinality.retain_tracked(&mut processes);
+        assert_eq!((ids(&processes), cardinality.aggregated_total()), (vec![1, 2], 2));
         let mut processes = vec![process(2, 1, true), process(3, 1, true), process(5, 1, true)];
-        folding.assign(&processes);
-        folding.leave_untold(&mut processes);
-        assert_eq!((ids(&processes), folding.count()), (vec![2, 5], 2));
+        cardinality.assign(&processes);
+        cardinality.retain_tracked(&mut processes);
+        assert_eq!((ids(&processes), cardinality.aggregated_total()), (vec![2, 5], 2));
     }
 
     #[test]
-    fn what_processes_choose_themselves_takes_no_room_in_the_sum() {
-        let mut folding = folding(0);
-        (1..=50).for_each(|id| folding.keep(process(id, 2, false)));
-        let sum = folding.split(&mut Vec::new()).unwrap();
+    fn values_that_processes_choose_do_not_grow_the_sum() {
+        let mut cardinality = limit(0);
+        (1..=50).for_each(|id| cardinality.add_removed(process(id, 2, false)));
+        let sum = cardinality.take_overflow(&mut Vec::new()).unwrap();
         assert_eq!((sum.kernels.len(), sum.kernel_launches()), (0, 100));
         assert_eq!(sum.errors, [(OpId(0), RUBBISH, 100)]);
         assert_eq!(sum.calls.len(), 1);
@@ -182,12 +183,12 @@ mod tests {
     }
 
     proptest! {
-        /// As the daemon does it: those without a place go as soon as they have ended, those with one are kept.
+        /// As in the daemon: aggregated processes are removed when they have ended, tracked ones are kept.
         #[test]
         fn no_call_is_lost_and_no_series_steps_back_however_many_processes_come(
             steps in prop::collection::vec(step(), 1..60), limit in 0..4usize,
         ) {
-            let mut folding = folding(limit);
+            let mut cardinality = self::limit(limit);
             let mut processes: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
             let (mut made, mut others, mut last_id) = (0u64, 0u64, 0u32);
             for step in steps {
@@ -211,21 +212,21 @@ mod tests {
                         let snapshot = |(&id, &(calls, lives)): (&u32, &(u64, bool))| process(id, calls, lives);
                         let mut page: Vec<_> = processes.iter().map(snapshot).collect();
                         let gone = page.extract_if(.., |process| {
-                            process.ended.is_some() && folding.is_untold(process.id)
+                            process.ended.is_some() && cardinality.is_aggregated(process.id)
                         });
                         for process in gone.collect::<Vec<_>>() {
                             processes.remove(&process.id.0);
-                            folding.keep(process);
+                            cardinality.add_removed(process);
                         }
-                        folding.assign(&page);
-                        let sum = folding.split(&mut page);
+                        cardinality.assign(&page);
+                        let sum = cardinality.take_overflow(&mut page);
                         let live = page.iter().filter(|process| process.ended.is_none()).count();
                         prop_assert!(live <= limit);
                         let other = sum.map_or(0, |sum| sum.calls[0].durations.count());
                         prop_assert!(other >= others);
                         others = other;
-                        let apart: u64 = page.iter().map(|process| process.calls[0].durations.count()).sum();
-                        prop_assert_eq!(apart + other, made);
+                        let tracked: u64 = page.iter().map(|process| process.calls[0].durations.count()).sum();
+                        prop_assert_eq!(tracked + other, made);
                     }
                 }
             }

@@ -101,7 +101,7 @@ mod tests {
         let help = cli.find_subcommand_mut("explain").unwrap().render_long_help().to_string();
         for (outcome, text) in [
             (Outcome::Found, "There is a causal chain"),
-            (Outcome::NothingFound, "All of the time was observed, and there is no causal chain"),
+            (Outcome::NothingFound, "There is no causal chain, and all of the time was observed"),
             (Outcome::NotObserved, "Not observed:"),
         ] {
             let line = format!("\n  {}   {text}", exit_status(outcome));

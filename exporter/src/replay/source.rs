@@ -1,4 +1,4 @@
-//! What is shown at one time of a replay, and asked for by scrapes.
+//! The current observation of a replay, served to scrapes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,16 +13,16 @@ use crate::family::Sink;
 use crate::observation::Observation;
 use crate::server::{Readiness, ScrapeError, Source};
 
-/// Stands where the daemon stands on a node.
+/// Serves the replay in place of the daemon.
 #[derive(Debug, Default)]
-pub(super) struct Stage {
+pub(super) struct ReplaySource {
     collectors: Collectors,
-    /// Nothing before the first observation.
+    /// `None` before the first observation.
     current: Mutex<Option<Arc<Observation>>>,
 }
 
-impl Stage {
-    /// From now on this is what there is.
+impl ReplaySource {
+    /// Serves this observation from now on.
     pub(super) fn set_current(&self, observation: Option<Observation>) {
         *self.lock() = observation.map(Arc::new);
     }
@@ -36,7 +36,7 @@ impl Stage {
     }
 }
 
-impl Source for Stage {
+impl Source for ReplaySource {
     fn collectors(&self) -> Vec<&'static str> {
         self.collectors.names()
     }
@@ -51,7 +51,7 @@ impl Source for Stage {
         self.current().map(|own| own.findings.chains.clone()).unwrap_or_default()
     }
 
-    /// A recorder keeps its probes attached: what a recording shows was observed.
+    /// A recorder keeps its probes attached: every recorded time was observed.
     fn observation(&self) -> ObservationState {
         let state = self.current().map(|observation| observation.state.clone());
         state.unwrap_or_else(|| {

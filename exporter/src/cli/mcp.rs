@@ -179,7 +179,7 @@ impl Host for ThisHost {
         let shown = || {
             ensure!(self.allow_demo, "demonstrations are off");
             let scenario = Scenario::from_str(scenario, false).map_err(anyhow::Error::msg)?;
-            demo::shown(scenario, time)
+            demo::run_scenario(scenario, time)
         };
         let (chains, comparison) = shown().map_err(|error| format!("{error:#}"))?;
         Ok(DemoStory { chains, comparison })

@@ -10,7 +10,7 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// A file, and further ones whose names end in `.2`, `.3` and so on.
 #[derive(Debug)]
-pub(in crate::export) struct Requests {
+pub(in crate::cli::export) struct Requests {
     current: Box<Destination>,
     path: PathBuf,
     db: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! A trace file of the daemon's processes: whoever a look or an event speaks of gets a row, once.
+//! Records snapshots and events of the daemon's processes to a trace file. A process gets a row with the first that names it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use gpucause_probes::recorder::Recorder;
 
 use super::events::Names;
 use super::frames::Frames;
-use super::python::Pythons;
+use super::python::PythonProcesses;
 use super::symbols::Symbols;
 use crate::clock::WallClock;
 use crate::daemon::Daemon;
 use crate::observation::Observation;
 use crate::process_details::ProcessDetails;
 
-/// How long names of functions are waited for at the end.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long function names are waited for at the end.
+const SYMBOL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Stacks that are remembered until the kernel's are forgotten.
 const MAX_STACKS: usize = 65_536;
@@ -31,65 +31,65 @@ const MAX_STACKS: usize = 65_536;
 #[derive(Debug)]
 struct Known {
     row: ProcessRef,
-    /// As last told.
+    /// As last written.
     details: Option<Arc<ProcessDetails>>,
 }
 
 /// A file that is being written.
 #[derive(Debug)]
-pub(crate) struct Chronicle {
+pub(crate) struct TraceRecorder {
     pub(crate) writer: Writer,
     clock: WallClock,
     processes: HashMap<ProcId, Known>,
     names: Names,
     frames: Frames,
-    /// Where frames of Python are kept in the kernel while the file is being written.
-    pythons: Option<Pythons>,
-    /// What the file calls the kernel's stacks, with the frames of Python above them.
+    /// Where the kernel keeps Python frames while the file is being written.
+    pythons: Option<PythonProcesses>,
+    /// Rows of the kernel's stacks with the Python frames above them.
     stacks: HashMap<(u32, Vec<RawPythonFrame>), Option<StackId>>,
     symbols: Symbols,
-    /// Stacks whose names were asked for.
-    named: HashSet<StackId>,
+    /// Stacks whose names were requested.
+    requested: HashSet<StackId>,
 }
 
 /// A file that was written.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) finished: Finished,
-    /// Stacks without the names of functions.
-    pub(crate) nameless: u64,
-    /// Processes without frames of Python, by the reason.
-    pub(crate) refused: Vec<(String, u64)>,
+    /// Stacks without function names.
+    pub(crate) unsymbolized: u64,
+    /// Processes without Python frames, by reason.
+    pub(crate) unreadable: Vec<(String, u64)>,
 }
 
-impl Chronicle {
-    /// Of what the kernel kept until now.
+impl TraceRecorder {
+    /// For events that the kernel already has.
     pub(crate) fn new(writer: Writer, clock: WallClock) -> Self {
-        let (processes, names, frames, stacks, named) = Default::default();
+        let (processes, names, frames, stacks, requested) = Default::default();
         let symbols = Symbols::start();
-        Self { writer, clock, processes, names, frames, pythons: None, stacks, symbols, named }
+        Self { writer, clock, processes, names, frames, pythons: None, stacks, symbols, requested }
     }
 
-    /// Of what the kernel keeps from now on, frames of Python included.
+    /// For events from now on, with Python frames.
     pub(crate) fn with_python(writer: Writer, clock: WallClock) -> Self {
-        Self { pythons: Some(Pythons::default()), ..Self::new(writer, clock) }
+        Self { pythons: Some(PythonProcesses::default()), ..Self::new(writer, clock) }
     }
 
-    /// Takes the accounts down, as the engine sees them, and what it found.
-    pub(crate) fn look(
+    /// Adds a snapshot as the engine evaluated it, and the chains so far.
+    pub(crate) fn add_snapshot(
         &mut self,
         recorder: &Recorder,
         daemon: &Daemon,
         (observation, mut moment): (&Observation, Moment),
     ) -> anyhow::Result<()> {
-        // Events are told by this clock, too.
+        // The clock of the events.
         moment.unix_seconds = self.clock.unix_seconds(moment.snapshot.taken_at);
         self.describe(recorder, observation)?;
         self.name_kernels(daemon)?;
         Ok(self.writer.add_look(&moment, &daemon.findings().chains)?)
     }
 
-    /// Whoever is new, and whoever more is known of.
+    /// Writes new processes, and details that are new.
     fn describe(
         &mut self,
         recorder: &Recorder,
@@ -99,10 +99,10 @@ impl Chronicle {
         for process in &snapshot.processes {
             self.process(process.id, process.tgid, &process.comm.to_text())?;
             let Some(known) = self.processes.get_mut(&process.id) else { continue };
-            let Some(told) = details.get(&process.id) else { continue };
-            if known.details.as_ref() != Some(told) {
-                self.writer.describe_process(known.row, &told.named())?;
-                known.details = Some(Arc::clone(told));
+            let Some(new) = details.get(&process.id) else { continue };
+            if known.details.as_ref() != Some(new) {
+                self.writer.describe_process(known.row, &new.named())?;
+                known.details = Some(Arc::clone(new));
             }
         }
         let ended: HashSet<ProcId> = snapshot
@@ -118,7 +118,7 @@ impl Chronicle {
         Ok(())
     }
 
-    /// Takes down what kernels are called, as far as that is known by now.
+    /// Writes the names of kernels that are new.
     pub(crate) fn name_kernels(&mut self, daemon: &Daemon) -> anyhow::Result<()> {
         for (id, handle, name) in daemon.kernel_names()? {
             let Some(known) = self.processes.get(&id) else { continue };
@@ -129,20 +129,20 @@ impl Chronicle {
         Ok(())
     }
 
-    /// Whether one of them launches a kernel that has no name yet, nor was looked for.
+    /// Whether one of the events launches a kernel whose name was not requested yet.
     pub(crate) fn lacks_kernels_of(&self, events: &[RawEvent]) -> bool {
         events.iter().any(|event| self.names.lacks_kernel_of(event))
     }
 
-    /// Takes events down, with what they speak of.
-    pub(crate) fn events(
+    /// Adds events, with the processes, names and stacks that they need.
+    pub(crate) fn add_events(
         &mut self,
         recorder: &Recorder,
         events: &[RawEvent],
     ) -> anyhow::Result<()> {
         let mut stacks = Vec::with_capacity(events.len());
         for event in events {
-            stacks.push(self.meet(recorder, event)?);
+            stacks.push(self.register(recorder, event)?);
         }
         let Self { writer, processes, names, clock, .. } = self;
         let rows = events.iter().zip(stacks).filter_map(|(event, stack)| {
@@ -156,8 +156,12 @@ impl Chronicle {
         Ok(())
     }
 
-    /// Writes what an event speaks of, when it is new. Returns its stack.
-    fn meet(&mut self, recorder: &Recorder, event: &RawEvent) -> anyhow::Result<Option<StackId>> {
+    /// Writes the process and stack of an event, when they are new. Returns the stack.
+    fn register(
+        &mut self,
+        recorder: &Recorder,
+        event: &RawEvent,
+    ) -> anyhow::Result<Option<StackId>> {
         let image = match &event.detail {
             Detail::Seen(image) | Detail::Forked(image) => Some(image),
             _ => None,
@@ -166,11 +170,11 @@ impl Chronicle {
             let comm = image.map(|Image { comm, .. }| comm.to_text()).unwrap_or_default();
             self.process(event.process, event.tgid, &comm)?;
         }
-        self.names.meet(event);
+        self.names.register(event);
         match event.detail {
-            // The calls to come are to have their frames of Python.
+            // From now on, its calls have Python frames.
             Detail::Seen(_) => {
-                self.meet_python(recorder, event);
+                self.find_python(recorder, event);
                 Ok(None)
             }
             Detail::Call(call) => self.stack(recorder, event, &call),
@@ -178,9 +182,9 @@ impl Chronicle {
         }
     }
 
-    fn meet_python(&mut self, recorder: &Recorder, event: &RawEvent) {
+    fn find_python(&mut self, recorder: &Recorder, event: &RawEvent) {
         if let Some(pythons) = &mut self.pythons {
-            pythons.meet(recorder, &mut self.frames, (event.process, event.tgid));
+            pythons.find(recorder, &mut self.frames, (event.process, event.tgid));
         }
     }
 
@@ -193,7 +197,7 @@ impl Chronicle {
         let Some(id) = call.stack else { return Ok(None) };
         let mut python = Vec::new();
         if call.outermost {
-            self.meet_python(recorder, event);
+            self.find_python(recorder, event);
             if let Some(pythons) = &mut self.pythons {
                 python = pythons.take(recorder, event);
             }
@@ -210,8 +214,8 @@ impl Chronicle {
                 found.stack.frames.extend(pythons.frames(event.process, &key.1));
             }
             let row = self.writer.stack(&found.stack)?;
-            if self.named.insert(row) {
-                self.symbols.ask(row, found);
+            if self.requested.insert(row) {
+                self.symbols.request(row, found);
             }
             stack = Some(row);
         }
@@ -228,7 +232,7 @@ impl Chronicle {
         Ok(())
     }
 
-    /// The kernel's numbers of stacks are given out again, and so are the addresses of code objects.
+    /// To be called when the kernel's stack numbers are reused. Addresses of code objects may be, too.
     pub(crate) fn forget_stacks(&mut self) {
         self.stacks.clear();
         if let Some(pythons) = &mut self.pythons {
@@ -236,13 +240,13 @@ impl Chronicle {
         }
     }
 
-    /// Waits for the names of functions for a time, and makes the file whole.
+    /// Waits for function names until a timeout, and completes the file.
     pub(crate) fn finish(mut self) -> Result<Written, WriteError> {
-        for (id, stack) in self.symbols.last_answers(PATIENCE) {
+        for (id, stack) in self.symbols.last_answers(SYMBOL_TIMEOUT) {
             self.writer.name_stack(id, &stack)?;
         }
-        let nameless = self.symbols.nameless();
-        let refused = self.pythons.as_ref().map(Pythons::refused).unwrap_or_default();
-        Ok(Written { finished: self.writer.finish()?, nameless, refused })
+        let unsymbolized = self.symbols.unsymbolized();
+        let unreadable = self.pythons.as_ref().map(PythonProcesses::unreadable).unwrap_or_default();
+        Ok(Written { finished: self.writer.finish()?, unsymbolized, unreadable })
     }
 }
