@@ -17,9 +17,9 @@ use std::io;
 
 use crate::recording::{EventId, NodeChain, Process, ProcessIndex, Recording, RecordingError};
 use selection::Selected;
-use stream::Placed;
+use stream::Aligned;
 
-pub use selection::{MomentError, Selection, moment};
+pub use selection::{Selection, TimestampError, timestamp};
 
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl fmt::Display for Known<'_> {
 /// Takes what was chosen, in the order of starts on each node.
 trait Output {
     /// The next event.
-    fn event(&mut self, placed: &Placed<'_>) -> io::Result<()>;
+    fn event(&mut self, aligned: &Aligned<'_>) -> io::Result<()>;
 
     /// There are no more.
     fn finish(&mut self) -> io::Result<()>;

@@ -35,7 +35,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-pub use source::{DemoStory, Finding, Findings, Host, Scenario, Source, SqlAnswer, SqlRunner};
+pub use source::{
+    CheckLine, CheckReport, DemoReport, Host, Scenario, Source, SqlAnswer, SqlRunner,
+};
 pub use sql_of_file::SqlOfFile;
 
 use catalogue::Name;

@@ -49,7 +49,7 @@ fn record(folder: &Path, node: &str, second: i64) -> PathBuf {
     process.abandoned_calls = second.unsigned_abs();
     let taken_at = Nanos(second.unsigned_abs() + 1);
     let snapshot = Snapshot { taken_at, processes: vec![process], ..Snapshot::default() };
-    writer.add_look(&Moment::new(Arc::new(snapshot), 1.7e9 + second as f64), &[]).unwrap();
+    writer.add_snapshot(&Moment::new(Arc::new(snapshot), 1.7e9 + second as f64), &[]).unwrap();
     writer.finish().unwrap();
     path
 }
@@ -103,19 +103,19 @@ fn events_of_several_nodes_and_sessions_keep_who_they_are_of() {
         assert_eq!(stack.frames[0].function.as_deref(), Some("step"));
     }
     assert_eq!(trace.kernel_names().unwrap().len(), 3);
-    let mut looks = 0;
+    let mut count = 0;
     trace
-        .looks(&mut |look| {
-            let process = &look.moment.snapshot.processes[0];
-            let known = &trace.processes()[look.processes[&process.id].0 as usize];
+        .snapshots(&mut |recorded| {
+            let process = &recorded.moment.snapshot.processes[0];
+            let known = &trace.processes()[recorded.processes[&process.id].0 as usize];
             assert_eq!(known.comm, process.comm.to_text());
-            let node = &trace.nodes()[look.node.0 as usize].name;
+            let node = &trace.nodes()[recorded.node.0 as usize].name;
             assert_eq!(known.comm, format!("{node}-{}", process.abandoned_calls));
-            looks += 1;
+            count += 1;
             ControlFlow::Continue(())
         })
         .unwrap();
-    assert_eq!(looks, 3);
+    assert_eq!(count, 3);
 }
 
 #[test]

@@ -17,11 +17,11 @@ use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use gpucause_engine::Moment;
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
 use gpucause_investigations::recording::{
-    Call, Completeness, Event, EventId, Filter, Kind, Look, NodeIndex, OffCpu, Party, ProcessIndex,
-    Recording, RecordingError, Stack, StackFrame, StackId, open,
+    Call, Completeness, Event, EventId, Filter, Kind, NodeIndex, OffCpu, ProcessIndex,
+    RecordedSnapshot, Recording, RecordingError, Stack, StackFrame, StackId, Task, open,
 };
 use gpucause_investigations::trace::{
-    NewCall, NewEvent, NewKind, NewOffCpu, NewParty, ProcessRef, Start, Trace, WriteError, Writer,
+    NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef, Start, Trace, WriteError, Writer,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -151,13 +151,13 @@ fn events(recording: &dyn Recording, filter: &Filter) -> Vec<Event> {
     all
 }
 
-fn looks(recording: &dyn Recording) -> Vec<Look> {
+fn snapshots(recording: &dyn Recording) -> Vec<RecordedSnapshot> {
     let mut all = Vec::new();
-    let take = &mut |look| {
-        all.push(look);
+    let take = &mut |recorded| {
+        all.push(recorded);
         ControlFlow::Continue(())
     };
-    recording.looks(take).unwrap();
+    recording.snapshots(take).unwrap();
     all
 }
 
@@ -182,14 +182,14 @@ fn kinds() -> [NewKind<'static>; 12] {
         copy: Some("h2d"),
         kernel: None,
     };
-    let by = NewParty { pid: Some(7), comm: "fluent-bit" };
+    let by = NewTask { pid: Some(7), comm: "fluent-bit" };
     [
         NewKind::Call(full),
         NewKind::OffCpu(NewOffCpu { reason: Some(Reason::Preempted), by: Some(by) }),
         NewKind::OffCpu(NewOffCpu { reason: None, by: None }),
         NewKind::OffCpu(NewOffCpu {
             reason: Some(Reason::Sleep),
-            by: Some(NewParty { pid: None, comm: "kernel" }),
+            by: Some(NewTask { pid: None, comm: "kernel" }),
         }),
         NewKind::BlockIo { operation: BlockOperation::Write, bytes: 512, device: Some("nvme0n1") },
         NewKind::BlockIo { operation: BlockOperation::Other, bytes: 0, device: None },
@@ -215,7 +215,7 @@ fn kinds_read() -> [Kind; 12] {
         copy: Some("h2d"),
         kernel: None,
     };
-    let party = |pid, comm: &str| Some(Party { pid, comm: comm.into() });
+    let party = |pid, comm: &str| Some(Task { pid, comm: comm.into() });
     let off = |reason, by| Kind::OffCpu(OffCpu { reason, by });
     let block = |operation, bytes, device| Kind::BlockIo { operation, bytes, device };
     [
@@ -336,7 +336,7 @@ fn a_filter_leaves_out_what_it_says() {
 }
 
 #[test]
-fn looks_come_back_as_they_were_seen_and_their_totals_are_those_of_the_last() {
+fn snapshots_are_read_as_they_were_written_and_their_totals_are_those_of_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let mut writer = Writer::create(&path, &start()).unwrap();
@@ -344,10 +344,10 @@ fn looks_come_back_as_they_were_seen_and_their_totals_are_those_of_the_last() {
     let mut second = moment(2, vec![process(5, 42)]);
     second.throttled_gpus.insert("GPU-1".into(), 0.25);
     second.throttled_cgroups.insert(ProcId(5), Nanos(11));
-    writer.add_look(&first, &[chain("a", Severity::Low, 1.0)]).unwrap();
+    writer.add_snapshot(&first, &[chain("a", Severity::Low, 1.0)]).unwrap();
     writer.set_lost_events(17);
     let chains = [chain("b", Severity::High, 0.5), chain("a", Severity::Low, 2.0)];
-    writer.add_look(&second, &chains).unwrap();
+    writer.add_snapshot(&second, &chains).unwrap();
     let row = writer.process(ProcId(5), Tgid(42), "python3").unwrap();
     writer.name_kernel(row, u64::MAX, "gemm").unwrap();
     writer.describe_process(row, &[("container_id".into(), "c0ffee".into())]).unwrap();
@@ -364,7 +364,7 @@ fn looks_come_back_as_they_were_seen_and_their_totals_are_those_of_the_last() {
     let kernel = &trace.kernel_names().unwrap()[0];
     assert_eq!((kernel.handle, kernel.name.as_str()), (u64::MAX, "gemm"));
 
-    let read = looks(&trace);
+    let read = snapshots(&trace);
     for (read, written) in read.iter().zip([&first, &second]) {
         assert_eq!(read.moment.snapshot, written.snapshot);
         assert_eq!(read.moment.unix_seconds.to_bits(), written.unix_seconds.to_bits());

@@ -20,7 +20,7 @@ use gpucause_investigations::recording::{
     Filter, RecordingError, Stack, StackFrame, StackId, open,
 };
 use gpucause_investigations::trace::{
-    NewCall, NewEvent, NewKind, NewOffCpu, NewParty, ProcessRef, Start, Writer,
+    NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef, Start, Writer,
 };
 use proptest::prelude::*;
 
@@ -44,7 +44,7 @@ fn event(process: ProcessRef, number: u64, stack: StackId) -> NewEvent<'static> 
         copy: None,
         kernel: Some(KERNELS[(number % 4) as usize]),
     };
-    let by = NewParty { pid: Some(4_000_000 + (number % 300) as u32), comm: "fluent-bit" };
+    let by = NewTask { pid: Some(4_000_000 + (number % 300) as u32), comm: "fluent-bit" };
     let kind = match number % 10 {
         0 => NewKind::BlockIo {
             operation: BlockOperation::Read,
@@ -153,7 +153,7 @@ fn small_file(path: &Path) {
     writer.name_thread(process, 4_000_001, "engine").unwrap();
     writer.name_kernel(process, 1, "gemm").unwrap();
     writer.describe_process(process, &[("container_id".into(), "c0ffee".into())]).unwrap();
-    writer.add_look(&moment(1), &[chain()]).unwrap();
+    writer.add_snapshot(&moment(1), &[chain()]).unwrap();
     writer.finish().unwrap();
 }
 
@@ -171,7 +171,7 @@ fn read_all(path: &Path) -> Result<u64, RecordingError> {
     recording.waits()?;
     recording.kernel_names()?;
     stacks.iter().try_for_each(|&stack| recording.stack(stack).map(|_| ()))?;
-    recording.looks(&mut |_| ControlFlow::Continue(()))?;
+    recording.snapshots(&mut |_| ControlFlow::Continue(()))?;
     recording.event_count()
 }
 
@@ -197,11 +197,11 @@ fn sixteen_seconds_of_a_process_stay_far_under_200_kib() {
     let path = folder.path().join("a.db");
     let mut writer = Writer::create(&path, &start()).unwrap();
     for number in 1..=11 {
-        writer.add_look(&moment(number), &[chain()]).unwrap();
+        writer.add_snapshot(&moment(number), &[chain()]).unwrap();
     }
     writer.finish().unwrap();
     let bytes = std::fs::metadata(&path).unwrap().len();
-    println!("{bytes} bytes for 11 looks");
+    println!("{bytes} bytes for 11 snapshots");
     assert!(bytes <= 150 << 10, "{bytes} bytes");
 }
 
@@ -295,7 +295,7 @@ fn a_file_that_is_being_written_can_be_read() {
     let other = writer.process(ProcId(2), Tgid(7), "later").unwrap();
     let id = writer.stack(&stack()).unwrap();
     writer.add_events((0..5).map(|number| event(other, number, id))).unwrap();
-    writer.add_look(&moment(1), &[]).unwrap();
+    writer.add_snapshot(&moment(1), &[]).unwrap();
     writer.commit().unwrap();
     assert_eq!(opened_early.event_count().unwrap(), 100, "it is as it was when it was opened");
     opened_early.events(&Filter::default(), &mut |_| ControlFlow::Continue(())).unwrap();

@@ -220,10 +220,10 @@ pub struct ExportArgs {
     #[arg(long)]
     pub force: bool,
     /// Leave out what ended before this moment, such as 2026-01-31T07:03:12Z or seconds since the Unix epoch
-    #[arg(long, value_name = "MOMENT", value_parser = export::moment)]
+    #[arg(long, value_name = "MOMENT", value_parser = export::timestamp)]
     pub from: Option<i64>,
     /// Leave out what began at or after this moment
-    #[arg(long, value_name = "MOMENT", value_parser = export::moment)]
+    #[arg(long, value_name = "MOMENT", value_parser = export::timestamp)]
     pub until: Option<i64>,
     /// Only what was recorded in this time before the end, such as 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "from")]

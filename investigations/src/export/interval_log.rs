@@ -7,7 +7,7 @@ use std::io;
 use std::rc::Rc;
 
 use super::selection::Selected;
-use super::stream::{Clocks, Placed};
+use super::stream::{Aligned, Clocks};
 use super::{ExportError, Output};
 use crate::recording::{Completeness, Kind, ProcessIndex, Recording};
 use gpucause_engine::utc::utc;
@@ -121,15 +121,15 @@ impl<'a> IntervalLog<'a> {
 }
 
 impl Output for IntervalLog<'_> {
-    fn event(&mut self, placed: &Placed<'_>) -> io::Result<()> {
+    fn event(&mut self, aligned: &Aligned<'_>) -> io::Result<()> {
         // Later events of every node begin later than this, by whichever clock.
         let settled =
-            u64::try_from(placed.event.start_ns.saturating_sub(self.clocks.furthest_ahead()));
+            u64::try_from(aligned.event.start_ns.saturating_sub(self.clocks.furthest_ahead()));
         self.write_before(settled.unwrap_or(0) / INTERVAL_NS)?;
-        if let Kind::Call(call) = &placed.event.kind {
-            let tag = self.tag(placed.event.process, &call.op, call.cold == Some(true));
-            let histogram = self.intervals.entry((placed.start / INTERVAL_NS, tag)).or_default();
-            histogram.record(placed.event.duration_ns);
+        if let Kind::Call(call) = &aligned.event.kind {
+            let tag = self.tag(aligned.event.process, &call.op, call.cold == Some(true));
+            let histogram = self.intervals.entry((aligned.start / INTERVAL_NS, tag)).or_default();
+            histogram.record(aligned.event.duration_ns);
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use prost::Message as _;
 use super::Output;
 use super::detail::{self, Detail, Details};
 use super::selection::nanos;
-use super::stream::{Clocks, Placed};
+use super::stream::{Aligned, Clocks};
 use crate::recording::{Event, Kind, NodeChain, NodeIndex, ProcessIndex, Recording};
 use gpucause_engine::chain::{Chain, Severity};
 use identity::{Identity, SpanId, TraceId};
@@ -83,8 +83,8 @@ impl<'a> Otlp<'a> {
     }
 
     /// The trace that an event is part of, and what it is within.
-    fn place(&mut self, placed: &Placed<'_>, own: Identity) -> (TraceId, Option<SpanId>) {
-        let Placed { event, start, end, .. } = *placed;
+    fn place(&mut self, aligned: &Aligned<'_>, own: Identity) -> (TraceId, Option<SpanId>) {
+        let Aligned { event, start, end, .. } = *aligned;
         let open = self.open.entry((event.process, event.tid)).or_default();
         open.retain(|call| call.end > start);
         let around = open.iter().rev().find(|call| call.end >= end);
@@ -150,8 +150,8 @@ impl<'a> Otlp<'a> {
     fn chain(&mut self, found: &NodeChain) -> io::Result<()> {
         let NodeChain { node, chain } = found;
         let index = usize::from(node.0);
-        let start = self.clocks.place(index, nanos(chain.first_seen));
-        let end = self.clocks.place(index, nanos(chain.last_seen)).max(start);
+        let start = self.clocks.align(index, nanos(chain.first_seen));
+        let end = self.clocks.align(index, nanos(chain.last_seen)).max(start);
         let name = self.recording.nodes().get(index).map_or("", |node| node.name.as_str());
         let id = Identity::of_chain(name, &chain.id, start);
         let attributes = detail::of_chain(chain)
@@ -177,12 +177,12 @@ impl<'a> Otlp<'a> {
 }
 
 impl Output for Otlp<'_> {
-    fn event(&mut self, placed: &Placed<'_>) -> io::Result<()> {
-        let Placed { event, node, start, end } = *placed;
+    fn event(&mut self, aligned: &Aligned<'_>) -> io::Result<()> {
+        let Aligned { event, node, start, end } = *aligned;
         let id_node = self.recording.nodes().get(usize::from(event.id.node.0));
         let id_node = id_node.map_or("", |node| node.name.as_str());
         let id = Identity::of_event(id_node, event.id.sequence, start);
-        let (trace, parent) = self.place(placed, id);
+        let (trace, parent) = self.place(aligned, id);
         let status = match &event.kind {
             Kind::Call(call) if detail::failed(call) => {
                 let message = format!("{} returned {}", call.op, call.code);

@@ -12,7 +12,7 @@ use std::io;
 
 use super::detail::{self, Detail, Details};
 use super::selection::{Selected, nanos};
-use super::stream::{Clocks, Placed};
+use super::stream::{Aligned, Clocks};
 use super::{ExportError, Output};
 use crate::recording::{Kind, NodeChain, ProcessIndex, Recording, StackId};
 use memory::Memory;
@@ -91,7 +91,7 @@ impl<'a> Perfetto<'a> {
         let sessions = recording.sessions();
         let start = sessions
             .iter()
-            .map(|session| clocks.place(usize::from(session.node.0), session.started_ns))
+            .map(|session| clocks.align(usize::from(session.node.0), session.started_ns))
             .min();
         let mut nodes: Vec<Timeline<'a>> =
             recording.nodes().iter().map(|_| Timeline::default()).collect();
@@ -198,8 +198,8 @@ impl<'a> Perfetto<'a> {
 }
 
 impl Output for Perfetto<'_> {
-    fn event(&mut self, placed: &Placed<'_>) -> io::Result<()> {
-        let Placed { event, node, start, end } = *placed;
+    fn event(&mut self, aligned: &Aligned<'_>) -> io::Result<()> {
+        let Aligned { event, node, start, end } = *aligned;
         self.advance(node, start)?;
         let mut details = detail::of_event(&event.kind);
         details.push(("event".into(), detail::event_id(event, self.recording).into()));
@@ -244,8 +244,8 @@ fn spans_of_sessions<'a>(
 ) -> impl Iterator<Item = (usize, Span<'a>)> {
     recording.sessions().iter().map(|session| {
         let node = usize::from(session.node.0);
-        let start = clocks.place(node, session.started_ns);
-        let ended = session.ended_ns.map(|ended| clocks.place(node, ended));
+        let start = clocks.align(node, session.started_ns);
+        let ended = session.ended_ns.map(|ended| clocks.align(node, ended));
         let mut details: Details<'a> = vec![("killed".into(), Detail::Flag(ended.is_none()))];
         if let Some(lost) = session.lost_events {
             details.push(("lost_events".into(), lost.into()));
@@ -275,7 +275,7 @@ fn span_of_chain<'a>(
 ) -> (usize, Span<'a>) {
     let NodeChain { node, chain } = found;
     let index = usize::from(node.0);
-    let start = clocks.place(index, nanos(chain.first_seen));
+    let start = clocks.align(index, nanos(chain.first_seen));
     let mut details = detail::of_chain(chain);
     for (number, step) in (1..).zip(&chain.path) {
         let told =
@@ -284,7 +284,7 @@ fn span_of_chain<'a>(
     }
     let span = Span {
         start,
-        end: clocks.place(index, nanos(chain.last_seen)).max(start),
+        end: clocks.align(index, nanos(chain.last_seen)).max(start),
         on: super::victim(found, recording).map_or(SpanTrack::Node, SpanTrack::Chains),
         name: detail::chain_name(chain).into(),
         category: "causal_chain",

@@ -8,9 +8,9 @@
 //!   prove, where it is half of it and there are a hundred calls.
 //! - Between calls the thread's own waits are told, and who ended them. A thread of which the file has no waits is not judged.
 
+mod detection;
 mod gaps;
 mod slow;
-mod told;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -50,7 +50,7 @@ type Calls = BTreeMap<(ProcessIndex, i64, i64), Vec<Call>>;
 type Outermost = BTreeMap<(ProcessIndex, u32), Vec<(i64, i64)>>;
 
 /// Everything that chains are derived from.
-struct Scene<'a> {
+struct RuleContext<'a> {
     file: &'a Ingero,
     threads: Threads,
     first: FirstLaunches,
@@ -117,18 +117,18 @@ fn seconds(ns: u64) -> f64 {
 
 impl Ingero {
     pub(super) fn derive_chains(&self) -> Result<Vec<NodeChain>, RecordingError> {
-        let mut scene = Scene {
+        let mut context = RuleContext {
             file: self,
             threads: Threads::read(&self.file, &self.lists)?,
             first: self.first_launches()?,
             calls: Calls::new(),
             outermost: Outermost::new(),
         };
-        scene.read_calls()?;
+        context.read_calls()?;
         let unstored = self.unstored()?;
-        let mut chains = scene.slow_calls(&unstored);
-        chains.extend(scene.host_gaps());
-        chains.extend(scene.waits_without_calls());
+        let mut chains = context.slow_calls(&unstored);
+        chains.extend(context.host_gaps());
+        chains.extend(context.waits_without_calls());
         let told =
             |chain: &NodeChain| (chain.chain.severity, chain.chain.cause != Cause::Unexplained);
         chains.sort_by(|a, b| {
@@ -139,7 +139,7 @@ impl Ingero {
     }
 }
 
-impl Scene<'_> {
+impl RuleContext<'_> {
     fn read_calls(&mut self) -> Result<(), RecordingError> {
         let Self { file, calls, outermost: outer, .. } = self;
         let mut over: HashMap<Key, i64> = HashMap::new();

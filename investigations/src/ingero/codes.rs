@@ -94,9 +94,9 @@ fn function(name: Arc<str>) -> Option<Function> {
 }
 
 /// Whether an event is told when it is over, and not when it begins: the task is back on the CPU, the request is complete.
-pub(super) fn told_at_end(source: i64, op: i64) -> bool {
+pub(super) fn reported_at_end(source: i64, op: i64) -> bool {
     (source == HOST && op == SCHED_SWITCH) || source == BLOCK_IO
 }
 
 /// The same, as SQL.
-pub(super) const TOLD_AT_END: &str = "((source = 3 AND op = 1) OR source = 5)";
+pub(super) const REPORTED_AT_END: &str = "((source = 3 AND op = 1) OR source = 5)";

@@ -14,8 +14,8 @@ use super::lists::Key;
 use super::rows::{self, Threads};
 use super::schema::{Flaw, integer, text};
 use crate::recording::{
-    Call, Event, EventId, Filter, Kind, NodeIndex, OffCpu, Party, RecordingError, Stack,
-    StackFrame, StackId,
+    Call, Event, EventId, Filter, Kind, NodeIndex, OffCpu, RecordingError, Stack, StackFrame,
+    StackId, Task,
 };
 use crate::symbol;
 
@@ -25,7 +25,7 @@ pub(super) type FirstLaunches = HashMap<(Key, i64, i64, i64), i64>;
 const SECTOR: u64 = 512;
 
 /// What is needed to tell a row, and what was told before it.
-struct Teller<'a> {
+struct EventDecoder<'a> {
     file: &'a Ingero,
     threads: Threads,
     first: FirstLaunches,
@@ -59,7 +59,7 @@ impl Ingero {
         filter: &Filter,
         each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<(), RecordingError> {
-        let mut teller = Teller {
+        let mut decoder = EventDecoder {
             file: self,
             threads: Threads::read(&self.file, &self.lists)?,
             first: self.first_launches()?,
@@ -78,8 +78,8 @@ impl Ingero {
             if done {
                 return Err(Flaw::Enough);
             }
-            if let Some(event) = teller.tell(row)? {
-                done = wanted(filter, &event) && each(&event).is_break();
+            if let Some(event) = decoder.tell(row)? {
+                done = filter.has(&event) && each(&event).is_break();
             }
             Ok(())
         })
@@ -104,14 +104,7 @@ impl Ingero {
     }
 }
 
-fn wanted(filter: &Filter, event: &Event) -> bool {
-    filter.from_ns.is_none_or(|from| event.end_ns() >= from)
-        && filter.until_ns.is_none_or(|until| event.start_ns < until)
-        && filter.process.is_none_or(|process| event.process == process)
-        && event.duration_ns >= filter.at_least_ns
-}
-
-impl Teller<'_> {
+impl EventDecoder<'_> {
     /// The event of a row; none of a process that is not known.
     fn tell(&mut self, row: &Row<'_>) -> Result<Option<Event>, Flaw> {
         let event = rows::event(row, &self.file.lists)?;
@@ -198,12 +191,12 @@ impl Teller<'_> {
         OffCpu { reason, by: by.and_then(|task| self.party(event.node, task)) }
     }
 
-    fn party(&mut self, node: NodeIndex, task: u32) -> Option<Party> {
+    fn party(&mut self, node: NodeIndex, task: u32) -> Option<Task> {
         let lists = &self.file.lists;
         let name = lists.task_name(node, task)?;
         let comm = self.parties.entry((node, task)).or_insert_with(|| Arc::from(name));
         let process = lists.process_of_thread(node, task).and_then(|process| lists.get(process));
-        Some(Party {
+        Some(Task {
             pid: Some(process.map_or(task, |process| process.pid)),
             comm: Arc::clone(comm),
         })

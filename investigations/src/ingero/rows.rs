@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gpucause_abi::state::Reason;
 use rusqlite::Row;
 
-use super::codes::{self, TOLD_AT_END};
+use super::codes::{self, REPORTED_AT_END};
 use super::lists::{Key, Lists};
 use super::schema::{File, Flaw, integer, natural, text};
 use crate::recording::{NodeIndex, RecordingError};
@@ -28,7 +28,7 @@ pub(super) struct Event {
 impl Event {
     /// When it began.
     pub(super) fn start(&self) -> i64 {
-        if codes::told_at_end(self.source, self.op) {
+        if codes::reported_at_end(self.source, self.op) {
             self.timestamp.saturating_sub_unsigned(self.duration)
         } else {
             self.timestamp
@@ -54,7 +54,9 @@ pub(super) fn columns(file: &File) -> String {
 
 /// By starts; where some are equal, the longest first: it holds the others.
 pub(super) fn in_order() -> String {
-    format!("CASE WHEN {TOLD_AT_END} THEN timestamp - duration ELSE timestamp END, duration DESC")
+    format!(
+        "CASE WHEN {REPORTED_AT_END} THEN timestamp - duration ELSE timestamp END, duration DESC"
+    )
 }
 
 pub(super) fn event(row: &Row<'_>, lists: &Lists) -> Result<Event, Flaw> {

@@ -3,16 +3,16 @@
 use serde_json::{Map, Value, json};
 
 use super::ToolError;
-use crate::explain::steers;
+use crate::explain::is_control;
 
 /// Characters of an error.
 pub(super) const MAX_ERROR: usize = 600;
 /// Bytes of an answer, and of one with details.
 const MAX_BYTES: [usize; 2] = [8 << 10, 32 << 10];
 
-/// Text that a program chose, or that holds such text: on one line, of bounded length, with nothing that steers.
+/// Text that a program chose, or that holds such text: on one line, of bounded length, with nothing that is_control.
 pub(super) fn text(text: &str, most: usize) -> String {
-    let mut characters = text.chars().map(|c| if steers(c) { '?' } else { c });
+    let mut characters = text.chars().map(|c| if is_control(c) { '?' } else { c });
     let mut out: String = characters.by_ref().take(most).collect();
     if characters.next().is_some() {
         out.push_str("...");

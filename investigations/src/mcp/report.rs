@@ -21,7 +21,7 @@ pub(super) async fn check(host: &Arc<dyn Host>) -> Result<Value, ToolError> {
     let host = Arc::clone(host);
     let checked = tokio::task::spawn_blocking(move || host.check());
     let findings = checked.await.map_err(ToolError::new)?;
-    let line = |own: &super::Finding| {
+    let line = |own: &super::CheckLine| {
         json!({
             "state": own.state,
             "subject": answer::name(&own.subject),

@@ -16,7 +16,7 @@ use gpucause_engine::chain::Chain;
 
 /// One line of `gpucause check`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct CheckLine {
     /// `ok`, `missing` or `unsupported`.
     pub state: &'static str,
     /// What is told of.
@@ -27,13 +27,13 @@ pub struct Finding {
 
 /// What `gpucause check` finds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Findings {
+pub struct CheckReport {
     /// Name of the host.
     pub host: String,
     /// Whether the exporter can run there.
     pub can_run: bool,
     /// In the order in which the exporter would stumble.
-    pub lines: Vec<Finding>,
+    pub lines: Vec<CheckLine>,
 }
 
 /// What a demonstration can show.
@@ -47,7 +47,7 @@ pub struct Scenario {
 
 /// What a demonstration showed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct DemoStory {
+pub struct DemoReport {
     /// The chains that were found, the worst first.
     pub chains: Vec<Chain>,
     /// The workload's own account beside them, in words.
@@ -57,7 +57,7 @@ pub struct DemoStory {
 /// What is done on the host where the server runs.
 pub trait Host: Debug + Send + Sync {
     /// Whether the exporter can run here. Takes seconds.
-    fn check(&self) -> Findings;
+    fn check(&self) -> CheckReport;
 
     /// What can be demonstrated; `None` where that is not allowed.
     fn scenarios(&self) -> Option<Vec<Scenario>>;
@@ -66,7 +66,7 @@ pub trait Host: Debug + Send + Sync {
     ///
     /// # Errors
     /// When it cannot be started; the text says why.
-    fn demo(&self, scenario: &str, time: Duration) -> Result<DemoStory, String>;
+    fn demo(&self, scenario: &str, time: Duration) -> Result<DemoReport, String>;
 }
 
 /// Rows that a question in SQL gave.

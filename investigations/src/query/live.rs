@@ -62,7 +62,7 @@ pub async fn tables(
         if let Err(error) = tables.add(answer, page) {
             refused.push(NodeFailure {
                 url: answer.url.clone(),
-                error: AskError::NoRoom { url: answer.url.clone(), reason: error.to_string() },
+                error: AskError::OutOfMemory { url: answer.url.clone(), reason: error.to_string() },
             });
         }
     })

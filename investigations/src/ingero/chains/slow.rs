@@ -3,8 +3,8 @@
 use gpucause_abi::op::Class;
 use gpucause_engine::chain::{Cause, Effect, Evidence};
 
-use super::told::{Blamed, Finding};
-use super::{Call, Scene, Waits, seconds, share};
+use super::detection::{Blamed, Detection};
+use super::{Call, RuleContext, Waits, seconds, share};
 use crate::ingero::statistics::{AllUnstored, nearest_rank};
 use crate::recording::{NodeChain, ProcessIndex};
 
@@ -60,7 +60,7 @@ fn pace(call: &Call) -> u64 {
     call.duration() / mib
 }
 
-impl Scene<'_> {
+impl RuleContext<'_> {
     /// Chains of what slow calls are slow by.
     pub(super) fn slow_calls(&self, unstored: &AllUnstored) -> Vec<NodeChain> {
         let mut chains: Vec<NodeChain> = Vec::new();
@@ -154,7 +154,7 @@ impl Scene<'_> {
         Some(slow)
     }
 
-    /// Numbers that every finding on an operation has.
+    /// Numbers that every detection on an operation has.
     fn numbers(slow: &Slow<'_>, seen: u64) -> Evidence {
         let count = |calls: usize| calls as f64;
         let evidence = Evidence::default()
@@ -194,7 +194,7 @@ impl Scene<'_> {
                 .with("off_cpu_in_them_seconds", seconds(off))
                 .with("off_cpu_share_of_them", share(off, taken));
         }
-        self.chain(Finding {
+        self.chain(Detection {
             cause: Cause::ColdStart,
             effect: Effect::LaunchTail,
             process: slow.process,
@@ -233,7 +233,7 @@ impl Scene<'_> {
                 .with("off_cpu_in_them_seconds", seconds(off))
                 .with("off_cpu_share_of_them", share(off, taken));
         }
-        self.chain(Finding {
+        self.chain(Detection {
             cause: Cause::LargeCopy,
             effect: Effect::CopyTail,
             process: slow.process,
@@ -270,7 +270,7 @@ impl Scene<'_> {
             .with("off_cpu_share_of_excess", share(off, excess));
         let effect =
             if slow.class == Class::Launch { Effect::LaunchTail } else { Effect::CopyTail };
-        let finding = Finding {
+        let detection = Detection {
             cause: Cause::Unexplained,
             effect,
             process: slow.process,
@@ -289,30 +289,30 @@ impl Scene<'_> {
         };
         if slow.not_captured == slow.others.len() as u64 {
             let evidence = Evidence(
-                finding
+                detection
                     .evidence
                     .0
                     .into_iter()
                     .filter(|(name, _)| name != "off_cpu_share_of_excess")
                     .collect(),
             );
-            return self.chain(Finding {
+            return self.chain(Detection {
                 evidence,
                 sentence: "{judged_calls|count} of {calls_stored|count} stored calls of {op} by {comm} were slow, \
                            {excess_seconds|seconds} beyond what is usual. The file has no waits of their threads: whether they \
                            were off the CPU is not known.",
                 fix: "Record the threads that launch, too (gpucause record): without their waits nobody can be blamed.".into(),
-                ..finding
+                ..detection
             });
         }
         match slow.waits.cause(excess) {
-            Some((cause, reasons)) => self.explained(slow, finding, cause, slow.waits.of(reasons).min(excess)),
-            None => self.chain(Finding {
+            Some((cause, reasons)) => self.explained(slow, detection, cause, slow.waits.of(reasons).min(excess)),
+            None => self.chain(Detection {
                 sentence: "{judged_calls|count} of {calls_stored|count} stored calls of {op} by {comm} were slow, \
                            {excess_seconds|seconds} beyond what is usual, and nothing in the file explains it: the thread was \
                            off the CPU for {off_cpu_share_of_excess|percent} of the excess, for reasons that explain less than \
                            half of it or are not recorded.",
-                ..finding
+                ..detection
             }),
         }
     }
@@ -320,7 +320,7 @@ impl Scene<'_> {
     fn explained(
         &self,
         slow: &Slow<'_>,
-        finding: Finding<'_>,
+        detection: Detection<'_>,
         cause: Cause,
         time: u64,
     ) -> Option<NodeChain> {
@@ -333,8 +333,8 @@ impl Scene<'_> {
             "{comm} had no CPU in {op}: that is {explained_share|percent} of the {excess_seconds|seconds} that its \
              {judged_calls|count} slow calls took beyond what is usual; no one task had it meanwhile.",
         ];
-        let (waits, of) = (&slow.waits, finding.lost_ns);
-        self.blame(finding, &Blamed { cause, time, of, waits, sentences })
+        let (waits, of) = (&slow.waits, detection.lost_ns);
+        self.blame(detection, &Blamed { cause, time, of, waits, sentences })
     }
 }
 
