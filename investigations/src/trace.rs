@@ -23,6 +23,7 @@ pub use store::ProcessRef;
 pub use write_error::WriteError;
 pub use writer::{CLOCK_ERROR, Finished, Start, Writer};
 
+pub(crate) use frames::fnv1a;
 pub(crate) use lists::PRUNED;
 pub(crate) use reader::recognise;
 pub(crate) use store::{NodeRef, SessionRef, Store};

@@ -1,4 +1,4 @@
-//! A trace for ui.perfetto.dev: a track for each node, process and thread, with slices, instants and counters.
+//! Traces for ui.perfetto.dev: a track per node, process and thread, with slices, instants and counters.
 
 mod memory;
 mod packets;
@@ -20,14 +20,13 @@ use packets::Packets;
 use proto::{COUNTER, INSTANT, SLICE_BEGIN, SLICE_END, TrackEvent};
 use tracks::{Row, Tracks};
 
-/// Stacks whose text is kept.
+/// Most stacks in the cache.
 const MAX_STACKS: usize = 4096;
 
-/// The end of what has none: of the run of a recorder that was killed.
+/// The end of a session whose recorder was killed.
 const OPEN_END: u64 = u64::MAX;
 
-/// What ends a slice, or what becomes known when it ends. The earliest is the greatest, and of those that end together the one
-/// that began last, which is in the others.
+/// The end of a slice. The earliest is the greatest; of those with the same end the one that began last, which is the innermost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Ending {
     at: Reverse<u64>,
@@ -39,11 +38,11 @@ struct Ending {
 enum End {
     /// The slice on this track.
     Slice(u64),
-    /// A process has so many bytes of device memory more.
+    /// The device memory of a process changes by so many bytes.
     Memory { track: u64, process: ProcessIndex, change: i64 },
 }
 
-/// A slice that is no event: a chain, or a recorder's run.
+/// A slice of a chain or session.
 struct Span<'a> {
     start: u64,
     end: u64,
@@ -58,10 +57,10 @@ enum SpanTrack {
     Chains(ProcessIndex),
 }
 
-/// What is to come on a node.
+/// The pending slices and ends of a node.
 #[derive(Default)]
 struct Timeline<'a> {
-    /// The next is the last.
+    /// In reverse order.
     spans: Vec<Span<'a>>,
     endings: BinaryHeap<Ending>,
 }
@@ -74,9 +73,9 @@ pub(super) struct Perfetto<'a> {
     nodes: Vec<Timeline<'a>>,
     memory: Memory,
     stacks: HashMap<StackId, String>,
-    /// Slices that were begun.
+    /// Number of slices begun.
     slices: u64,
-    /// The end of all that is known.
+    /// The latest end so far.
     latest: u64,
 }
 
@@ -117,7 +116,7 @@ impl<'a> Perfetto<'a> {
         })
     }
 
-    /// Writes everything of a node that is before `now`, or at it and comes before what begins then.
+    /// Writes the pending items of a node up to `now`.
     fn advance(&mut self, node: usize, now: u64) -> io::Result<()> {
         while let Some(timeline) = self.nodes.get_mut(node) {
             let due = timeline.spans.last().map(|span| span.start).filter(|&start| start <= now);
@@ -187,7 +186,7 @@ impl<'a> Perfetto<'a> {
         if let Some(known) = self.stacks.get(&id) {
             return Some(known.clone());
         }
-        // An event without its stack is worth more than no event: what is damaged is told by who reads the events.
+        // A damaged stack does not suppress its event.
         let text = detail::of_stack(&self.recording.stack(id).ok().flatten()?);
         if self.stacks.len() >= MAX_STACKS {
             self.stacks.clear();
@@ -278,9 +277,9 @@ fn span_of_chain<'a>(
     let start = clocks.align(index, nanos(chain.first_seen));
     let mut details = detail::of_chain(chain);
     for (number, step) in (1..).zip(&chain.path) {
-        let told =
+        let text =
             format!("{} -> {}: {}, {:.6} s", step.from, step.to, step.mechanism, step.seconds);
-        details.push((format!("path.{number}").into(), told.into()));
+        details.push((format!("path.{number}").into(), text.into()));
     }
     let span = Span {
         start,

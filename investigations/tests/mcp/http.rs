@@ -133,7 +133,7 @@ fn wrong_names_pages_and_tokens_are_refused_and_so_is_what_is_no_message() {
         let local = "Host: localhost\r\n".to_owned() + &token;
         let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
         let huge = call(1, "run_sql", &json!({"sql": "x".repeat(1 << 20)}));
-        for (headers, body, told) in [
+        for (headers, body, status) in [
             (&*local, list, "HTTP/1.1 200"),
             (&format!("Host: gpu-1:9402\r\n{token}"), list, "HTTP/1.1 200"),
             (&format!("Host: evil.example\r\n{token}"), list, "HTTP/1.1 403"),
@@ -147,14 +147,14 @@ fn wrong_names_pages_and_tokens_are_refused_and_so_is_what_is_no_message() {
             (&local, &huge, "HTTP/1.1 413"),
         ] {
             let answer = asked(port, headers, body).await;
-            assert!(answer.starts_with(told), "{headers}: {told} expected, got {answer}");
-            assert!(told == "HTTP/1.1 200" || !answer.contains("get_causal_chains"), "{answer}");
+            assert!(answer.starts_with(status), "{headers}: {status} expected, got {answer}");
+            assert!(status == "HTTP/1.1 200" || !answer.contains("get_causal_chains"), "{answer}");
         }
     });
 }
 
 #[test]
-fn whoever_shows_no_token_keeps_nobody_with_it_out_and_is_told_once() {
+fn clients_without_a_token_keep_none_with_it_out_and_are_refused_once() {
     run(async {
         let port = listening(of_memory(false));
         let mut idlers = Vec::new();
