@@ -66,19 +66,19 @@ fn what_was_over_before_is_left_out() {
 }
 
 #[test]
-fn losses_of_two_jobs_that_had_one_pid_after_the_other_are_told_apart() {
+fn losses_of_two_jobs_that_had_one_pid_after_the_other_are_kept_apart() {
     let mut later = chain(Cause::BlockIo, 42, 3.0, (NOON + 90.0, NOON + 95.0));
     later.victim.comm = "python3".into();
     let chains = vec![chain(Cause::CpuPreemption, 42, 8.0, (NOON, NOON + 60.0)), later];
     let losses =
         Incident::of("node1".into(), chains, observed(Period::attached(NOON - 3600.0))).processes;
-    let told: Vec<_> =
+    let reported: Vec<_> =
         losses.iter().map(|loss| (loss.pid, &*loss.comm, loss.lost_seconds)).collect();
-    assert_eq!(told, [(42, "trainer", 8.0), (42, "python3", 3.0)]);
+    assert_eq!(reported, [(42, "trainer", 8.0), (42, "python3", 3.0)]);
 }
 
 #[test]
-fn losses_of_two_processes_of_one_name_and_pid_are_told_apart_by_their_start() {
+fn losses_of_two_processes_of_one_name_and_pid_are_kept_apart_by_their_start() {
     let mut chains = vec![
         chain(Cause::CpuPreemption, 42, 8.0, (NOON, NOON + 60.0)),
         chain(Cause::BlockIo, 42, 3.0, (NOON + 90.0, NOON + 95.0)),
@@ -89,8 +89,8 @@ fn losses_of_two_processes_of_one_name_and_pid_are_told_apart_by_their_start() {
     }
     let losses =
         Incident::of("node1".into(), chains, observed(Period::attached(NOON - 3600.0))).processes;
-    let told: Vec<_> = losses.iter().map(|loss| (loss.started, loss.chains)).collect();
-    assert_eq!(told, [(Some(100.5), 1), (Some(200.5), 2)]);
+    let reported: Vec<_> = losses.iter().map(|loss| (loss.started, loss.chains)).collect();
+    assert_eq!(reported, [(Some(100.5), 1), (Some(200.5), 2)]);
 }
 
 #[test]

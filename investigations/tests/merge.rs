@@ -81,10 +81,10 @@ fn events_of_several_nodes_and_sessions_keep_who_they_are_of() {
     let folder = tempfile::tempdir().unwrap();
     let files = [("a", 0), ("b", 1), ("a", 2)].map(|(node, at)| record(folder.path(), node, at));
     let output = folder.path().join("merged.db");
-    let told = merged(&files.each_ref().map(PathBuf::as_path), &output).unwrap();
-    assert_eq!(told.events, 30);
+    let reported = merged(&files.each_ref().map(PathBuf::as_path), &output).unwrap();
+    assert_eq!(reported.events, 30);
     let unknown = Warning::UnknownSkew { node: "b".into(), reference: "a".into() };
-    assert_eq!(told.warnings, [unknown]);
+    assert_eq!(reported.warnings, [unknown]);
 
     let trace = open(&output).unwrap();
     let nodes: Vec<_> = trace.nodes().iter().map(|node| node.name.as_str()).collect();
@@ -123,10 +123,10 @@ fn the_same_session_is_taken_once_and_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let (one, other) = (record(folder.path(), "a", 0), record(folder.path(), "b", 0));
     let output = folder.path().join("merged.db");
-    let told = merged(&[&one, &other, &one], &output).unwrap();
-    assert_eq!(told.events, 20);
+    let reported = merged(&[&one, &other, &one], &output).unwrap();
+    assert_eq!(reported.events, 20);
     let duplicate = Warning::Duplicate { path: one.clone(), node: "a".into() };
-    assert_eq!(told.warnings[0], duplicate);
+    assert_eq!(reported.warnings[0], duplicate);
     assert_eq!(open(&output).unwrap().processes().len(), 2);
 
     let later = record(folder.path(), "a", 5);

@@ -146,8 +146,8 @@ fn chain() -> Chain {
 }
 
 fn small_file(path: &Path) {
-    let told = Start { details: vec![("kernel".into(), "6.18".into())], ..start() };
-    let mut writer = Writer::create(path, &told).unwrap();
+    let reported = Start { details: vec![("kernel".into(), "6.18".into())], ..start() };
+    let mut writer = Writer::create(path, &reported).unwrap();
     write_events(&mut writer, 0..50);
     let process = writer.process(ProcId(1), Tgid(4_000_001), "python3").unwrap();
     writer.name_thread(process, 4_000_001, "engine").unwrap();
@@ -210,8 +210,8 @@ fn beyond_the_limit_the_oldest_events_go_and_the_session_says_how_many() {
     const LIMIT: u64 = 1 << 20;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
-    let told = Start { size_limit: Some(LIMIT), ..start() };
-    let mut writer = Writer::create(&path, &told).unwrap();
+    let reported = Start { size_limit: Some(LIMIT), ..start() };
+    let mut writer = Writer::create(&path, &reported).unwrap();
     for batch in 0..100 {
         write_events(&mut writer, batch * 500..(batch + 1) * 500);
         writer.commit().unwrap();
@@ -261,22 +261,22 @@ fn a_killed_recorder_leaves_everything_up_to_the_last_second() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut told: Vec<(Instant, u64)> = Vec::new();
+        let mut reported: Vec<(Instant, u64)> = Vec::new();
         let noise = std::time::SystemTime::now().elapsed().map_or(0, |it| it.subsec_nanos());
         let life = Duration::from_millis(1200 + u64::from(noise.wrapping_mul(7919) % 1500));
         let killed = loop {
             let line = lines.next().unwrap().unwrap();
             if let Some(count) = line.strip_prefix("wrote ") {
-                told.push((Instant::now(), count.parse().unwrap()));
+                reported.push((Instant::now(), count.parse().unwrap()));
             }
-            if told.first().is_some_and(|first| first.0.elapsed() > life) {
+            if reported.first().is_some_and(|first| first.0.elapsed() > life) {
                 break Instant::now();
             }
         };
         child.kill().unwrap();
         child.wait().unwrap();
         let a_second_before =
-            told.iter().rev().find(|told| killed - told.0 >= Duration::from_secs(1)).unwrap().1;
+            reported.iter().rev().find(|reported| killed - reported.0 >= Duration::from_secs(1)).unwrap().1;
         let kept = read_all(&path).unwrap();
         assert!(kept >= a_second_before, "{kept} of {a_second_before}");
         assert_eq!(open(&path).unwrap().sessions()[0].ended_ns, None);

@@ -25,7 +25,7 @@ fn a_pid_chooses_the_processes_of_every_node_that_have_it() {
 }
 
 #[test]
-fn a_pid_that_was_not_recorded_is_told_with_those_that_were() {
+fn an_unknown_pid_is_an_error_that_lists_the_recorded_ones() {
     let selection = Selection { pid: Some(5), ..Selection::default() };
     let (written, out) = MadeUp::new().exported(Format::Hlog, &selection);
     let said = written.unwrap_err().to_string();

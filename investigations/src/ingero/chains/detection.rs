@@ -1,4 +1,4 @@
-//! A detection as a chain, in the words of the engine.
+//! Turns detections into chains.
 
 use gpucause_abi::state::Reason;
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Step, Victim};
@@ -8,7 +8,6 @@ use gpucause_engine::tell;
 use super::{RuleContext, Waits, seconds, share};
 use crate::recording::{NodeChain, ProcessIndex};
 
-/// What was found.
 pub(super) struct Detection<'a> {
     pub(super) cause: Cause,
     pub(super) effect: Effect,
@@ -18,10 +17,10 @@ pub(super) struct Detection<'a> {
     /// Share of the effect, 0 to 1.
     pub(super) explained: f64,
     pub(super) lost_ns: u64,
-    /// What it was lost of.
+    /// The evaluated time span.
     pub(super) span_ns: u64,
     pub(super) evidence: Evidence,
-    /// Who or what acts, and by what; the victim's own doing without.
+    /// Actor and mechanism; `None` where the victim itself is the cause.
     pub(super) from: Option<(String, &'static str)>,
     /// What the victim did meanwhile.
     pub(super) mechanism: &'static str,
@@ -95,7 +94,6 @@ impl RuleContext<'_> {
         Some(NodeChain { node: process.node, chain })
     }
 
-    /// A task as one to blame.
     pub(super) fn culprit(&self, process: ProcessIndex, task: u32) -> Option<Culprit> {
         let lists = &self.file.lists;
         let node = lists.get(process)?.node;
@@ -141,7 +139,7 @@ impl RuleContext<'_> {
         })
     }
 
-    /// The task that had the CPU for at least half of the time without one.
+    /// The task that had the CPU for at least half of the time that the victim waited for one.
     fn preemptor(&self, process: ProcessIndex, waits: &Waits) -> Option<(Culprit, u64)> {
         let reasons = [Reason::Preempted, Reason::Runqueue];
         let (task, time) = waits.worst(&reasons)?;
@@ -152,7 +150,7 @@ impl RuleContext<'_> {
     }
 }
 
-/// A detection with a cause, and what is told of it.
+/// A detection with a cause, and its evidence.
 pub(super) struct Blamed<'a> {
     pub(super) cause: Cause,
     /// The time that it explains, and that of which it is a part.
@@ -163,7 +161,7 @@ pub(super) struct Blamed<'a> {
     pub(super) sentences: [&'static str; 3],
 }
 
-/// Who acts when there is no CPU, or no disk.
+/// Actor and mechanism of a cause.
 pub(super) fn actor(cause: Cause, culprit: Option<&Culprit>) -> (String, &'static str) {
     match (cause, culprit) {
         (Cause::BlockIo, _) => ("block device".into(), "reads and writes"),
@@ -174,7 +172,7 @@ pub(super) fn actor(cause: Cause, culprit: Option<&Culprit>) -> (String, &'stati
     }
 }
 
-/// What to try against it.
+/// What to try.
 pub(super) fn fix(cause: Cause, culprit: Option<&Culprit>, comm: &str) -> String {
     match (cause, culprit) {
         (Cause::BlockIo, _) => "Keep what the feeding thread reads in memory or on a faster disk, or read it in another thread beforehand.".into(),

@@ -1,4 +1,4 @@
-//! What a thread does between its calls, and what a process without calls waits for.
+//! Rules for gaps between the calls of a thread, and for waits of a process without calls.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::ingero::lists::Key;
 use crate::ingero::rows::{Thread, covered};
 use crate::recording::{NodeChain, ProcessIndex};
 
-/// Calls that a thread must have made for its gaps to be looked at.
+/// Fewest calls of a thread for its gaps to be evaluated.
 const MIN_CALLS: usize = 10;
-/// Share of its time that they must be to be told.
+/// Least share of the thread's time for gaps to be reported.
 const MIN_SHARE: f64 = 0.25;
-/// Share of their time that workers must have been busy.
+/// Least share of their time that workers must have been busy to be the cause.
 const BUSY: f64 = 0.8;
 
 /// The time between the calls of a thread.
@@ -31,7 +31,7 @@ struct Gaps<'a> {
     waits: Waits,
 }
 
-/// What the workers of a process did while its thread waited.
+/// The time of a process's workers while its thread waited.
 struct Workers {
     count: usize,
     busy_share: f64,
@@ -53,7 +53,7 @@ impl Workers {
 }
 
 impl RuleContext<'_> {
-    /// Chains of what lies between the calls of the thread of each process that makes most of them.
+    /// Chains of the gaps of each process's thread with the most calls.
     pub(super) fn host_gaps(&self) -> Vec<NodeChain> {
         let mut processes: Vec<ProcessIndex> = self.outermost.keys().map(|key| key.0).collect();
         processes.dedup();
@@ -143,7 +143,7 @@ impl RuleContext<'_> {
         self.waited(gaps, detection)
     }
 
-    /// Of a thread that was off the CPU for most of the time between its calls.
+    /// For a thread that was off the CPU for most of the time between its calls.
     fn waited(&self, gaps: &Gaps<'_>, detection: Detection<'_>) -> Option<NodeChain> {
         if let Some((cause, reasons)) = gaps.waits.cause(gaps.waits.all) {
             return self.kept(gaps, detection, cause, gaps.waits.of(reasons));
@@ -234,7 +234,7 @@ impl RuleContext<'_> {
         })
     }
 
-    /// The processes that the victim started and, where it is recorded who woke it, that did so; of which the file has rows.
+    /// Descendants of the victim with rows in the file; only those that woke it, where wakers are recorded.
     fn workers(&self, gaps: &Gaps<'_>) -> Option<Workers> {
         let process = self.file.lists.get(gaps.process)?;
         let (node, pid) = (process.node, process.pid);
@@ -278,7 +278,7 @@ impl RuleContext<'_> {
         (all.count > 0).then_some(all)
     }
 
-    /// Of a worker, while the thread of the gaps waited: that time, and in it what it waited for a disk, for a CPU, and idled.
+    /// Of a worker while the victim waited: that time, and the worker's time waiting for a disk, waiting for a CPU, and idle.
     fn while_waiting(&self, gaps: &Gaps<'_>, worker: &Thread) -> [u64; 4] {
         let [mut time, mut io, mut without_cpu, mut idle] = [0u64; 4];
         let Some(victim) = gaps.thread else { return [0; 4] };
@@ -305,7 +305,7 @@ impl RuleContext<'_> {
         [time, io.min(time), without_cpu.min(time), idle]
     }
 
-    /// Of processes of which the file has no calls: what they waited for, where that is a disk.
+    /// Disk waits of processes without calls in the file.
     pub(super) fn waits_without_calls(&self) -> Vec<NodeChain> {
         let mut chains = Vec::new();
         let mut keys: Vec<&Key> = self.threads.iter().map(|(key, _)| key).collect();
@@ -347,7 +347,7 @@ impl RuleContext<'_> {
             tid,
             culprit: None,
             explained,
-            // Nothing shows that it feeds a GPU: it has no such time to lose.
+            // Without calls it is not known to feed a GPU, so no feeding time is lost.
             lost_ns: 0,
             span_ns: span,
             evidence,
