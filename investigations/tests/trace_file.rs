@@ -275,8 +275,12 @@ fn a_killed_recorder_leaves_everything_up_to_the_last_second() {
         };
         child.kill().unwrap();
         child.wait().unwrap();
-        let a_second_before =
-            reported.iter().rev().find(|reported| killed - reported.0 >= Duration::from_secs(1)).unwrap().1;
+        let a_second_before = reported
+            .iter()
+            .rev()
+            .find(|reported| killed - reported.0 >= Duration::from_secs(1))
+            .unwrap()
+            .1;
         let kept = read_all(&path).unwrap();
         assert!(kept >= a_second_before, "{kept} of {a_second_before}");
         assert_eq!(open(&path).unwrap().sessions()[0].ended_ns, None);

@@ -57,7 +57,11 @@ fn values_of_wrong_types_and_sizes_are_damage_or_survived() {
         let db = small(Schema::V08);
         db.sql().execute_batch(&format!("UPDATE events SET {set}")).unwrap();
         let reported = read_all(&db.path());
-        assert_eq!(matches!(reported, Err(RecordingError::Damaged { .. })), damaged, "{set}: {reported:?}");
+        assert_eq!(
+            matches!(reported, Err(RecordingError::Damaged { .. })),
+            damaged,
+            "{set}: {reported:?}"
+        );
     }
 }
 

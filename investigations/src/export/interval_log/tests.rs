@@ -59,7 +59,8 @@ fn first_launches_are_apart() {
         made_up.add((0, 100), at, 1, Kind::Call(Call { cold, ..launch }));
     }
     let said = decoded(&made_up);
-    let counts: Vec<_> = said.iter().map(|reported| (&reported["tag"], &reported["count"])).collect();
+    let counts: Vec<_> =
+        said.iter().map(|reported| (&reported["tag"], &reported["count"])).collect();
     let launches = "gpu-1/trainer[100]/cudaLaunchKernel";
     let cold = json!(format!("{launches}/cold"));
     assert_eq!(counts, [(&json!(launches), &json!(2)), (&cold, &json!(1))]);
@@ -68,7 +69,8 @@ fn first_launches_are_apart() {
 #[test]
 fn clocks_that_differ_do_not_put_intervals_out_of_order() {
     let said = decoded(&MadeUp::two_nodes());
-    let begins: Vec<f64> = said.iter().map(|reported| reported["begin_ms"].as_f64().unwrap()).collect();
+    let begins: Vec<f64> =
+        said.iter().map(|reported| reported["begin_ms"].as_f64().unwrap()).collect();
     assert!(begins.is_sorted(), "{begins:?}");
     let begin = (BEGIN / 1_000_000) as f64;
     assert_eq!((begins[0], begins[4], said.len()), (begin, begin + 1000.0, 8));
