@@ -123,7 +123,7 @@ fn kernel_name(data: &[u8]) {
 fn node(data: &[u8]) {
     let Ok(told) = serde_json::from_slice::<Chains>(data) else { return };
     let observed =
-        told.observed(f64::MAX, 0.0, &gpucause_investigations::explain::Wanted::default());
+        told.observed(f64::MAX, 0.0, &gpucause_investigations::explain::ChainFilter::default());
     let incident = Incident::of(told.node, told.chains, observed);
     let report = render(&incident, true);
     assert!(!report.contains(|c: char| c.is_control() && c != '\n'), "{report:?}");

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer};
+use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer, check};
 use gpucause_probes::Options;
 use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::RingSize;
@@ -49,7 +49,7 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     };
     // A file that cannot be written is reported before anything is loaded into the kernel. It is created, and an old one removed,
     // once recording works.
-    Writer::check(&args.db, args.force)?;
+    check(&args.db, args.force)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -98,7 +98,7 @@ fn a_node_that_cannot_be_asked_is_told_with_what_to_look_at() {
 #[test]
 fn what_something_else_answers_does_not_steer_the_terminal() {
     for (answer, told) in [
-        ("SSH-2.0-\u{1b}[2J\r\n", "did not answer as it should"),
+        ("SSH-2.0-\u{1b}[2J\r\n", "did not answer correctly"),
         ("HTTP/1.1 500 x\r\nConnection: close\r\n\r\n\u{1b}[2Jbad\u{9b}2J", "answered 500"),
         ("HTTP/1.1 200 x\r\nConnection: close\r\n\r\n<html>\u{1b}", "is not gpucause"),
     ] {

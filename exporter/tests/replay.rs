@@ -74,7 +74,7 @@ fn record(path: &Path, looks: &[Moment]) {
     writer.describe_process(process, &[("container_id".into(), "c0ffee".into())]).unwrap();
     writer.name_kernel(process, HANDLE, "my_kernel(float*)").unwrap();
     for look in looks {
-        writer.add_look(look, &[]).unwrap();
+        writer.add_snapshot(look, &[]).unwrap();
     }
     writer.finish().unwrap();
 }
@@ -177,7 +177,7 @@ fn what_cannot_be_replayed_is_refused_with_the_reason() {
     let file = path.to_str().unwrap();
     for (arguments, code, reason) in [
         (&["--db", "/nonexistent.db"][..], 1, "/nonexistent.db"),
-        (&["--db", text.to_str().unwrap()], 1, "is no trace"),
+        (&["--db", text.to_str().unwrap()], 1, "is not a trace"),
         (&["--db", file, "--node", "gpu-2"], 1, "gpu-1"),
         (&["--db", file, "--speed", "0"], 64, "expected a number from 0.01 to 1000"),
     ] {

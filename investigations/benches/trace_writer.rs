@@ -8,7 +8,7 @@ use gpucause_abi::op::Api;
 use gpucause_abi::state::Reason;
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_investigations::trace::{
-    NewCall, NewEvent, NewKind, NewOffCpu, NewParty, Start, Writer,
+    NewCall, NewEvent, NewKind, NewOffCpu, NewTask, Start, Writer,
 };
 
 const EVENTS: u64 = 1_000_000;
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (began, before) = (Instant::now(), ticks()?);
     for batch in 0..EVENTS / BATCH {
         let events = (batch * BATCH..(batch + 1) * BATCH).map(|number| {
-            let by = NewParty { pid: Some(4_000_000 + (number % 300) as u32), comm: "fluent-bit" };
+            let by = NewTask { pid: Some(4_000_000 + (number % 300) as u32), comm: "fluent-bit" };
             let wait = NewOffCpu { reason: Some(Reason::Preempted), by: Some(by) };
             let call = NewCall {
                 api: Api::Runtime,

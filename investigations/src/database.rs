@@ -1,4 +1,4 @@
-//! Opens a trace file so that nothing of it, nor of its folder, is changed by reading it.
+//! Opens a trace file such that reading it changes neither the file nor its folder.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,19 +9,19 @@ use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, Error, OpenFlags, ffi};
 
-/// The longest value or row that is read from a file, in bytes.
+/// Largest value or row, in bytes.
 const LONGEST_ROW: i32 = 64 << 20;
-/// How long a program that is writing is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long to wait for a program that writes.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Opens the file for reading. What its schema says is not trusted to call anything.
+/// Opens the file for reading. Its schema is untrusted.
 ///
-/// A file that nobody writes is opened as one that does not change: SQLite would else make files beside one in WAL mode.
+/// A file that nobody writes is opened as immutable: SQLite would otherwise create files beside one in WAL mode.
 ///
 /// # Errors
-/// When there is no such file, or it may not be read.
+/// When the file is missing or not readable.
 pub(crate) fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
-    // SQLite says only that it cannot.
+    // SQLite's error does not say why.
     std::fs::File::open(path).map_err(|error| {
         let failure = ffi::Error::new(ffi::SQLITE_CANTOPEN);
         Error::SqliteFailure(failure, Some(error.to_string()))
@@ -30,7 +30,7 @@ pub(crate) fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(uri(path), flags)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST_ROW)?;
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
@@ -43,7 +43,7 @@ pub(crate) fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 fn uri(path: &Path) -> String {
-    // A relative path would lose its first part to the name of a host.
+    // In a URI, the first part of a relative path would be the host.
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let mut uri = String::from("file:");
     for &byte in whole.as_os_str().as_bytes() {

@@ -1,10 +1,10 @@
-//! The incident report: what is the root cause, what came of it when, and what to try.
+//! The incident report: root cause, timeline, and what to do.
 
+mod chain_filter;
 mod fleet;
 mod recorded;
 mod tables;
 mod text;
-mod wanted;
 
 use gpucause_engine::chain::{Cause, Chain, Severity, Victim};
 use serde::Serialize;
@@ -12,87 +12,87 @@ use serde::Serialize;
 use crate::node::Chains;
 use crate::observation::{Observed, Outcome};
 
+pub use chain_filter::ChainFilter;
+pub(crate) use chain_filter::is_reportable;
 pub use fleet::{FailureReport, FleetNode, FleetReport};
 pub use recorded::{
     CallLine, NodeReport, Report, SessionLine, StackLine, ThreadLine, TraceFile, WaitLine,
 };
 pub use tables::render_report;
 pub use text::render;
-pub(crate) use text::{line, steers};
-pub use wanted::Wanted;
-pub(crate) use wanted::says_something;
+pub(crate) use text::{is_control, line};
 
 /// What happened on a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Incident {
     /// Name of the host.
     pub node: String,
-    /// Whether there are causal chains, none, or none in what was observed.
+    /// Whether causal chains were found, or could have been.
     pub outcome: Outcome,
-    /// What was observed of the time that is asked about.
+    /// Which part of the time window was observed.
     pub observation: Observed,
-    /// Chains that are not shown, since they were not asked for.
+    /// Number of chains that the filter excludes.
     pub left_out: usize,
-    /// The process that is asked about, where the node does not observe it.
+    /// The process in the filter, where the node does not observe it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unobserved_pid: Option<u32>,
-    /// The worst chain whose cause is known; the worst of all when none is.
+    /// The worst chain with a known cause; the worst of all where no cause is known.
     pub root_cause: Option<Chain>,
-    /// The others, the worst first.
+    /// The other chains, the worst first.
     pub others: Vec<Chain>,
-    /// What happened when, in seconds since the Unix epoch.
+    /// Begin and end of the chains, in the order of time.
     pub timeline: Vec<Event>,
-    /// Processes that are victims of chains, the one that they took most time of first.
+    /// Victims, by the time attributed to their chains, the longest first.
     pub processes: Vec<ProcessLoss>,
 }
 
 /// One line of the timeline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Event {
-    /// When.
+    /// Seconds since the Unix epoch.
     pub at: f64,
     /// The chain.
     pub chain_id: String,
-    /// What.
+    /// Description.
     pub what: String,
 }
 
-/// What chains took of one process's time.
+/// Time that one process lost to chains.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProcessLoss {
     /// The process.
     pub pid: u32,
     /// Its name.
     pub comm: String,
-    /// When it started, in seconds on the boot-time clock, where that is known.
+    /// Start in seconds on the boot-time clock, where known.
     pub started: Option<f64>,
-    /// Chains that it is the victim of.
+    /// Number of chains whose victim it is.
     pub chains: usize,
-    /// Time of its dispatcher threads that chains attribute to causes, in seconds.
+    /// Time of its dispatcher threads attributed to causes, in seconds.
     pub attributed_seconds: f64,
-    /// The part of it that is GPU-feeding time lost.
+    /// The part of it that is lost GPU-feeding time, in seconds.
     pub lost_seconds: f64,
-    /// The worst of them.
+    /// The worst of its chains.
     pub severity: Severity,
-    /// The cause that cost most, and what it cost in seconds.
+    /// The cause with the most attributed time, and that time in seconds.
     pub worst: (Cause, f64),
 }
 
 impl Incident {
-    /// Of the chains that were seen since the window began. `chains` has the worst first.
+    /// Of the chains seen since the window began. `chains` has the worst first.
     #[must_use]
     pub fn of_window(node: String, chains: Vec<Chain>, observation: Observed) -> Self {
-        Self::of_wanted(node, chains, observation, &Wanted::default())
+        Self::filtered(node, chains, observation, &ChainFilter::default())
     }
 
-    /// What a node answered, as far as it is asked for. `here` is as in [`Chains::observed`].
+    /// Of a live node. `here` is as in [`Chains::observed`].
     #[must_use]
-    pub fn of_answer(answer: Chains, seconds: f64, here: f64, wanted: &Wanted) -> Self {
-        let observation = answer.observed(seconds, here, wanted);
+    pub fn of_answer(answer: Chains, seconds: f64, here: f64, filter: &ChainFilter) -> Self {
+        let observation = answer.observed(seconds, here, filter);
         let observed = answer.processes;
-        let incident = Self::of_wanted(answer.node, answer.chains, observation, wanted);
+        let incident = Self::filtered(answer.node, answer.chains, observation, filter);
         let is_unknown = |pid: &u32| observed.is_some_and(|observed| !observed.contains(pid));
-        match wanted.pid.filter(is_unknown) {
+        match filter.pid.filter(is_unknown) {
             Some(pid) if incident.root_cause.is_none() => {
                 Self { outcome: Outcome::NotObserved, unobserved_pid: Some(pid), ..incident }
             }
@@ -100,29 +100,29 @@ impl Incident {
         }
     }
 
-    /// Of those of them that are asked for.
+    /// Of the chains seen in the window that the filter selects.
     #[must_use]
-    pub fn of_wanted(
+    pub fn filtered(
         node: String,
         mut chains: Vec<Chain>,
         observation: Observed,
-        wanted: &Wanted,
+        filter: &ChainFilter,
     ) -> Self {
         let (since, until) = observation.window;
-        // Clocks of a node and of this host may differ: what a node tells now is not after its window.
-        let until = wanted.until.map_or(f64::INFINITY, |_| until);
+        // A window that ends now has no end here: the node's clock may be ahead of this host's.
+        let until = filter.until.map_or(f64::INFINITY, |_| until);
         chains.retain(|chain| chain.last_seen >= since && chain.first_seen <= until);
-        let (seen, left_out) = wanted.of(chains);
-        Self { left_out, ..Self::of(node, seen, observation) }
+        let (chains, left_out) = filter.of(chains);
+        Self { left_out, ..Self::of(node, chains, observation) }
     }
 
-    /// Of all these chains, of which the worst is the first.
+    /// Of all these chains, the worst first.
     #[must_use]
     pub fn of(node: String, mut others: Vec<Chain>, observation: Observed) -> Self {
         let timeline = timeline(&others);
         let processes = processes(&others);
         let known = others.iter().position(|chain| chain.cause != Cause::Unexplained);
-        let root = known.or(if others.is_empty() { None } else { Some(0) });
+        let root = known.or((!others.is_empty()).then_some(0));
         let root_cause = root.map(|at| others.remove(at));
         let outcome = observation.outcome(root_cause.is_some());
         Self {
@@ -159,30 +159,30 @@ fn processes(chains: &[Chain]) -> Vec<ProcessLoss> {
     for chain in chains {
         let attributed = chain.attributed_seconds();
         let Victim { pid, comm, started, .. } = &chain.victim;
-        // A PID may be used again, by another job and by another program of the same name.
-        let same = |loss: &&mut ProcessLoss| {
-            (loss.pid, &loss.comm, loss.started) == (*pid, comm, *started)
-        };
-        match losses.iter_mut().find(same) {
-            Some(loss) => {
-                loss.chains += 1;
-                loss.attributed_seconds += attributed;
-                loss.lost_seconds += chain.lost_seconds;
-                loss.severity = loss.severity.max(chain.severity);
-                if attributed > loss.worst.1 {
-                    loss.worst = (chain.cause, attributed);
-                }
-            }
-            None => losses.push(ProcessLoss {
-                pid: chain.victim.pid,
-                comm: chain.victim.comm.clone(),
-                started: chain.victim.started,
-                chains: 1,
-                attributed_seconds: attributed,
-                lost_seconds: chain.lost_seconds,
+        // PIDs are reused, also by programs of the same name.
+        let same =
+            |loss: &ProcessLoss| (loss.pid, &loss.comm, loss.started) == (*pid, comm, *started);
+        let known = losses.iter().position(same);
+        let at = known.unwrap_or_else(|| {
+            losses.push(ProcessLoss {
+                pid: *pid,
+                comm: comm.clone(),
+                started: *started,
+                chains: 0,
+                attributed_seconds: 0.0,
+                lost_seconds: 0.0,
                 severity: chain.severity,
                 worst: (chain.cause, attributed),
-            }),
+            });
+            losses.len() - 1
+        });
+        let loss = &mut losses[at];
+        loss.chains += 1;
+        loss.attributed_seconds += attributed;
+        loss.lost_seconds += chain.lost_seconds;
+        loss.severity = loss.severity.max(chain.severity);
+        if attributed > loss.worst.1 {
+            loss.worst = (chain.cause, attributed);
         }
     }
     losses.sort_by(|a, b| b.attributed_seconds.total_cmp(&a.attributed_seconds));

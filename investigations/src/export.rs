@@ -1,6 +1,6 @@
-//! Writes what was recorded in formats that other programs read.
+//! Exports recordings in other formats.
 //!
-//! Events pass through one by one, so that a file of millions takes no more memory than a small one.
+//! Events are streamed, so that a file of millions takes no more memory than a small one.
 
 mod detail;
 mod interval_log;
@@ -12,38 +12,37 @@ mod stream;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::fmt;
 use std::io;
 
 use crate::recording::{EventId, NodeChain, Process, ProcessIndex, Recording, RecordingError};
 use selection::Selected;
-use stream::Placed;
+use stream::Aligned;
 
-pub use selection::{MomentError, Selection, moment};
+pub use selection::{Selection, TimestampError, timestamp};
 
-/// What is written.
+/// Export formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A protobuf trace that ui.perfetto.dev opens.
     Perfetto,
-    /// An interval log of HdrHistogram, version 1.3: durations of calls in nanoseconds, a histogram a second.
+    /// An interval log of HdrHistogram, version 1.3: durations of calls in nanoseconds, a histogram per second.
     Hlog,
     /// Lines of OTLP/JSON, an `ExportTraceServiceRequest` each, as the OpenTelemetry collector's `otlpjsonfile` reads them.
     OtlpJson,
-    /// One `ExportTraceServiceRequest` in protobuf, as OTLP/HTTP takes it.
+    /// One `ExportTraceServiceRequest` in protobuf, as for OTLP/HTTP.
     OtlpProtobuf,
 }
 
-/// How much was written.
+/// Number of items written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Events that were chosen.
+    /// Selected events.
     pub events: u64,
-    /// Causal chains that were chosen; an interval log has none.
+    /// Selected causal chains; an interval log has none.
     pub chains: u64,
 }
 
-/// Why nothing, or not all, was written.
+/// Why the export is missing or incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The file cannot be read.
@@ -53,48 +52,44 @@ pub enum ExportError {
     #[error("cannot write: {0}")]
     Write(#[from] io::Error),
     /// There is no process of this PID.
-    #[error("the recording has no process with PID {pid}; it has {}", Known(.known))]
+    #[error("the recording has no process with PID {pid}; it has {}", listed(.known))]
     NoSuchProcess {
         /// The PID.
         pid: u32,
-        /// Those that it has.
+        /// The PIDs in the recording.
         known: Vec<u32>,
     },
-    /// The file contradicts itself.
-    #[error("event {} of node {} is of a process or node that the recording does not name; it is damaged", .0.sequence, .0.node.0)]
+    /// The file is inconsistent.
+    #[error("event {} of node {} is of an unknown process or node; the recording is damaged", .0.sequence, .0.node.0)]
     UnknownProcess(EventId),
 }
 
-/// PIDs that a message lists at most.
+/// PIDs listed in a message.
 const KNOWN_PIDS: usize = 20;
 
-struct Known<'a>(&'a [u32]);
-
-impl fmt::Display for Known<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some((first, rest)) = self.0.split_first() else { return f.write_str("none") };
-        write!(f, "{first}")?;
-        for pid in rest.iter().take(KNOWN_PIDS - 1) {
-            write!(f, ", {pid}")?;
-        }
-        if self.0.len() > KNOWN_PIDS { f.write_str(" and others") } else { Ok(()) }
+fn listed(pids: &[u32]) -> String {
+    let first: Vec<_> = pids.iter().take(KNOWN_PIDS).map(ToString::to_string).collect();
+    match pids.len() {
+        0 => "none".into(),
+        1..=KNOWN_PIDS => first.join(", "),
+        _ => first.join(", ") + " and others",
     }
 }
 
-/// Takes what was chosen, in the order of starts on each node.
+/// Receives the selected events in the order of their starts on each node.
 trait Output {
     /// The next event.
-    fn event(&mut self, placed: &Placed<'_>) -> io::Result<()>;
+    fn event(&mut self, aligned: &Aligned<'_>) -> io::Result<()>;
 
-    /// There are no more.
+    /// There are no more events.
     fn finish(&mut self) -> io::Result<()>;
 }
 
-/// Writes what `selection` chooses of `recording` to `sink`. `progress` is told how many events were looked at, now and then.
+/// Writes the selected part of a recording to `sink`. `progress` is called with the number of events read.
 ///
 /// # Errors
-/// When the recording cannot be read or the output cannot be written. What was read before damage has been written, as a
-/// whole file of its format.
+/// When the recording cannot be read or the output cannot be written. Events before damage have been written, as a complete file
+/// of the format.
 pub fn export(
     recording: &dyn Recording,
     format: Format,
@@ -136,7 +131,7 @@ fn output<'a>(
     })
 }
 
-/// The process that a chain's victim is, where the recording names it.
+/// The process of a chain's victim, where the recording has it.
 fn victim(found: &NodeChain, recording: &dyn Recording) -> Option<ProcessIndex> {
     let NodeChain { node, chain } = found;
     let is_it = |process: &Process| process.node == *node && process.pid == chain.victim.pid;

@@ -1,4 +1,4 @@
-//! Several nodes asked at once: which answered, which did not and why, and how far their clocks are from this host's.
+//! Queries several nodes at once: their answers, failures, and clock skew to this host.
 
 mod live;
 
@@ -15,14 +15,14 @@ use crate::node::{AskError, Chains, chains_over, connect, metrics, now_over, wit
 
 pub use live::LiveChains;
 
-/// What asking may take.
+/// Limits of a query.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Nodes that are asked at a time.
+    /// Nodes queried at a time.
     pub parallel: usize,
-    /// Time for one node, from the first attempt to connect on.
+    /// Time for one node, with connecting.
     pub deadline: Duration,
-    /// Times that a node's clock is read. The median is taken.
+    /// Readings of a node's clock, of which the median counts.
     pub samples: usize,
 }
 
@@ -32,30 +32,30 @@ impl Default for Limits {
     }
 }
 
-/// Clocks that differ by more are worth a warning, when it is certain that they do.
+/// Clock skew in seconds that gets a warning when it is certain.
 const NOTEWORTHY: f64 = 0.1;
-/// Time that further readings of a clock may take.
+/// Time for further readings of a clock.
 const READING: Duration = Duration::from_secs(2);
 
-/// How far a node's clock is ahead of this host's.
+/// The lead of a node's clock over this host's.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ClockOffset {
-    /// By so many seconds; negative when it is behind.
+    /// Lead in seconds; negative when it is behind.
     pub ahead_seconds: f64,
-    /// The truth is no further from that: half the round trip of the reading.
+    /// Largest error of the lead: half the round trip of the reading.
     pub uncertainty_seconds: f64,
 }
 
 impl ClockOffset {
-    /// By one reading: what the node's clock said at some time between two moments of this host's, all in seconds since the
-    /// Unix epoch.
+    /// From one reading of the node's clock, between sending the request and receiving the answer by this host's clock. All in
+    /// seconds since the Unix epoch.
     #[must_use]
     pub fn of_reading(sent: f64, node: f64, received: f64) -> Self {
         let middle = f64::midpoint(sent, received);
         Self { ahead_seconds: node - middle, uncertainty_seconds: (received - sent).max(0.0) / 2.0 }
     }
 
-    /// The median reading; of an even number the lower middle one, so that it is one that was made.
+    /// The median reading; the lower of the two middle ones for an even number.
     #[must_use]
     pub fn median(mut readings: Vec<Self>) -> Option<Self> {
         readings.sort_by(|a, b| a.ahead_seconds.total_cmp(&b.ahead_seconds));
@@ -77,30 +77,30 @@ pub struct NodeAnswer {
     pub url: Address,
     /// Its chains.
     pub chains: Chains,
-    /// Its clock, when it tells the time.
+    /// Its clock skew, where its version reports the time.
     pub clock: Option<ClockOffset>,
 }
 
-/// A node that did not.
+/// A node that did not answer.
 #[derive(Debug)]
 pub struct NodeFailure {
     /// Its address.
     pub url: Address,
-    /// Why not.
+    /// The error.
     pub error: AskError,
 }
 
-/// What became of a question to several nodes. Both lists are in the order in which the nodes were named.
+/// The result of a query to several nodes. Both lists are in the order of the nodes.
 #[derive(Debug, Default)]
 pub struct FleetAnswer {
-    /// Those that answered.
+    /// Nodes that answered.
     pub answers: Vec<NodeAnswer>,
-    /// Those that did not.
+    /// Nodes that did not.
     pub failures: Vec<NodeFailure>,
 }
 
 impl FleetAnswer {
-    /// A line for each clock that is worth a warning.
+    /// A line for each noteworthy clock skew.
     #[must_use]
     pub fn clock_warnings(&self) -> Vec<String> {
         let warning = |answer: &NodeAnswer| {
@@ -117,37 +117,36 @@ impl FleetAnswer {
     }
 }
 
-/// Asks every node for its chains, several at a time, each with a deadline of its own. A node that fails takes no other with it.
+/// Fetches the chains of every node, several at a time, each with its own deadline. Failures do not affect other nodes.
 pub async fn chains(nodes: &[Client], limits: Limits) -> FleetAnswer {
-    all(nodes, limits, |node| alone(node, limits), |_, ()| {}).await
+    all(nodes, limits, |node| chains_only(node, limits), |_, ()| {}).await
 }
 
-/// Asks every node for its page of metrics too, and shows each to `take` as it comes, so that never more of them are kept than
-/// nodes are asked at a time.
+/// Fetches the metrics of every node too, and passes them to `take` on arrival: no more of them are in memory than nodes are
+/// queried at a time.
 pub async fn pages(
     nodes: &[Client],
     limits: Limits,
     take: &mut (dyn FnMut(&NodeAnswer, &str) + Send),
 ) -> FleetAnswer {
-    let shown = |answer: &NodeAnswer, page: String| take(answer, &page);
-    all(nodes, limits, |node| with_page(node, limits), shown).await
+    let take_page = |answer: &NodeAnswer, page: String| take(answer, &page);
+    all(nodes, limits, |node| with_page(node, limits), take_page).await
 }
 
-/// Chains, and the clock where the node tells the time.
-type Told = (Chains, Option<ClockOffset>);
+type ChainsAndClock = (Chains, Option<ClockOffset>);
 
-async fn alone(node: Client, limits: Limits) -> Result<(Told, ()), AskError> {
+async fn chains_only(node: Client, limits: Limits) -> Result<(ChainsAndClock, ()), AskError> {
     Ok((ask(&node, limits).await?, ()))
 }
 
-async fn with_page(node: Client, limits: Limits) -> Result<(Told, String), AskError> {
+async fn with_page(node: Client, limits: Limits) -> Result<(ChainsAndClock, String), AskError> {
     let begin = Instant::now();
-    let told = ask(&node, limits).await?;
+    let answer = ask(&node, limits).await?;
     let left = limits.deadline.saturating_sub(begin.elapsed());
-    Ok((told, within(left, &node, metrics(&node)).await?))
+    Ok((answer, within(left, &node, metrics(&node)).await?))
 }
 
-/// Asks every node, and shows `take` what it told beside its chains.
+/// Queries every node, and passes to `take` what `ask` fetched besides chains.
 async fn all<T, Asked>(
     nodes: &[Client],
     limits: Limits,
@@ -156,30 +155,30 @@ async fn all<T, Asked>(
 ) -> FleetAnswer
 where
     T: Send + 'static,
-    Asked: Future<Output = Result<(Told, T), AskError>> + Send + 'static,
+    Asked: Future<Output = Result<(ChainsAndClock, T), AskError>> + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(limits.parallel.max(1)));
+    let permits = Arc::new(Semaphore::new(limits.parallel.max(1)));
     let mut tasks = JoinSet::new();
     for (index, node) in nodes.iter().cloned().enumerate() {
-        let places = Arc::clone(&places);
+        let permits = Arc::clone(&permits);
         let (url, asked) = (node.address().clone(), ask(node));
         tasks.spawn(async move {
-            // Never closed, so it is always had.
-            let _place = places.acquire_owned().await;
+            // The semaphore is never closed.
+            let _permit = permits.acquire_owned().await;
             (index, url, asked.await)
         });
     }
     let mut results = Vec::with_capacity(nodes.len());
     while let Some(done) = tasks.join_next().await {
-        // A task ends by itself or by a panic, which is none of a node's.
-        let (index, url, told) =
+        // Tasks are not cancelled, so an error is a panic, and a bug here.
+        let (index, url, result) =
             done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        let told = told.map(|((chains, clock), more)| {
+        let result = result.map(|((chains, clock), more)| {
             let answer = NodeAnswer { url: url.clone(), chains, clock };
             take(&answer, more);
             answer
         });
-        results.push((index, told.map_err(|error| NodeFailure { url, error })));
+        results.push((index, result.map_err(|error| NodeFailure { url, error })));
     }
     results.sort_by_key(|(index, _)| *index);
     let mut all = FleetAnswer::default();
@@ -192,7 +191,7 @@ where
     all
 }
 
-async fn ask(node: &Client, limits: Limits) -> Result<Told, AskError> {
+async fn ask(node: &Client, limits: Limits) -> Result<ChainsAndClock, AskError> {
     let begin = Instant::now();
     let url = node.address();
     let first = async {
@@ -206,12 +205,12 @@ async fn ask(node: &Client, limits: Limits) -> Result<Told, AskError> {
     let Some(reading) = reading else { return Ok((chains, None)) };
     let mut readings = vec![reading];
     let left = limits.deadline.saturating_sub(begin.elapsed()).min(READING);
-    // What was read until then is enough.
+    // After the timeout, the readings so far are enough.
     let _ = timeout(left, read(&mut conversation, url, limits.samples, &mut readings)).await;
     Ok((chains, ClockOffset::median(readings)))
 }
 
-/// Reads the clock until there are so many readings, or it cannot be read.
+/// Reads the clock until there are `samples` readings, or one fails.
 async fn read(
     node: &mut Conversation<'_>,
     url: &Address,

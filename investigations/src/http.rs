@@ -1,5 +1,5 @@
-//! One question over HTTP and its answer, with or without TLS: what `explain` asks nodes by, and the exporter dcgm-exporter.
-//! The size of an answer has a bound; the caller bounds the time.
+//! An HTTP client, with or without TLS, for gpucause's nodes and dcgm-exporter. Answers have a size limit; the caller sets a
+//! timeout.
 
 mod address;
 mod listeners;
@@ -36,11 +36,11 @@ pub use trust::{Identity, TrustError, connector};
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {
-    /// Nobody listens, or it cannot be reached.
+    /// The server cannot be reached.
     #[error("cannot connect ({0})")]
     Unreachable(#[source] io::Error),
-    /// The other side is not who it should be, or speaks no TLS.
-    #[error("no connection by TLS ({0})")]
+    /// TLS failed, such as for an untrusted certificate.
+    #[error("TLS failed ({0})")]
     Tls(#[source] io::Error),
     /// The connection broke.
     #[error("the connection broke: {0}")]
@@ -48,7 +48,7 @@ pub enum GetError {
     /// The request could not be made.
     #[error("the request could not be made: {0}")]
     Request(#[from] hyper::http::Error),
-    /// The answer has more bytes than are taken.
+    /// The answer exceeds the size limit in bytes.
     #[error("the answer is larger than {} MiB", .0 >> 20)]
     Huge(usize),
 }
@@ -58,17 +58,17 @@ pub enum GetError {
 pub struct Answer {
     /// The status.
     pub status: StatusCode,
-    /// All of its body.
+    /// The whole body.
     pub body: Vec<u8>,
 }
 
-/// How one server is asked.
+/// A client of one server.
 #[derive(Clone)]
 pub struct Client {
     address: Address,
     tls: Option<TlsConnector>,
     login: Option<HeaderValue>,
-    /// Read with each question: a server that was started again has another token.
+    /// Read with each request: the token changes when the server restarts.
     token_files: Vec<PathBuf>,
 }
 
@@ -79,8 +79,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Of the server at this address; over TLS it must have a certificate from one of the authorities in `ca_file`, or from
-    /// one that this host trusts.
+    /// A client of this server. With TLS, its certificate must be from an authority in `ca_file`, else from one that this host
+    /// trusts.
     ///
     /// # Errors
     /// When the authorities cannot be read.
@@ -89,10 +89,10 @@ impl Client {
         Ok(Self { address, tls, login: None, token_files: Vec::new() })
     }
 
-    /// Of the server at this address, as [`new`](Self::new), by what was made ready for several.
+    /// As [`new`](Self::new), with a connector shared by several clients.
     ///
     /// # Errors
-    /// When the address wants TLS, and `tls` could not be had.
+    /// When the address requires TLS and `tls` is an error.
     pub fn over(
         address: Address,
         tls: &Result<TlsConnector, Arc<TrustError>>,
@@ -101,10 +101,10 @@ impl Client {
         Ok(Self { address, tls, login: None, token_files: Vec::new() })
     }
 
-    /// Logs in with each question.
+    /// Sends this login with each request.
     ///
     /// # Errors
-    /// Never with a name and password that are text.
+    /// When the login does not fit into a header.
     pub fn with_login(mut self, login: &Login) -> Result<Self, hyper::http::Error> {
         let coded = STANDARD.encode(format!("{}:{}", login.user, login.password));
         let mut value = HeaderValue::try_from(format!("Basic {coded}"))?;
@@ -113,44 +113,41 @@ impl Client {
         Ok(self)
     }
 
-    /// Shows the token of the first of these files that can be read, where nobody logs in, to a server of the file's owner or of root.
+    /// Without a login, sends the token of the first readable file, if the server belongs to the file's owner or to root.
     #[must_use]
     pub fn with_token_files(self, token_files: Vec<PathBuf>) -> Self {
         Self { token_files, ..self }
     }
 
-    /// What is shown, if anything.
     fn authorization(&self) -> Option<HeaderValue> {
         let port = self.address.target().1;
-        let token = || {
-            self.token_files.iter().find_map(|path| {
-                let owner = std::fs::metadata(path).ok()?.uid();
-                Token::read(path)
-                    .ok()
-                    .filter(|_| listeners::belong_to(owner, port).unwrap_or(false))
-            })
+        let token = |path: &PathBuf| {
+            let owner = std::fs::metadata(path).ok()?.uid();
+            let token = Token::read(path).ok()?;
+            listeners::belong_to(owner, port).unwrap_or(false).then_some(token)
         };
-        self.login.clone().or_else(|| token()?.header().ok())
+        let header = || self.token_files.iter().find_map(token)?.header().ok();
+        self.login.clone().or_else(header)
     }
 
-    /// Who is asked.
+    /// The server's address.
     #[must_use]
     pub const fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Asks for a path, and takes at most `limit` bytes of an answer.
+    /// Fetches a path. The answer may have at most `limit` bytes.
     ///
     /// # Errors
-    /// When there is no whole answer.
+    /// When there is no complete answer.
     pub async fn get(&self, path: &str, accept: &str, limit: usize) -> Result<Answer, GetError> {
         self.connect().await?.get(path, accept, limit).await
     }
 
-    /// Connects, to ask several times.
+    /// Opens a connection for several requests.
     ///
     /// # Errors
-    /// When the server cannot be reached, or is not believed.
+    /// When the server cannot be reached, or TLS fails.
     pub async fn connect(&self) -> Result<Conversation<'_>, GetError> {
         let stream =
             TcpStream::connect(self.address.target()).await.map_err(GetError::Unreachable)?;
@@ -162,12 +159,12 @@ impl Client {
     }
 }
 
-/// A connection, for questions one after the other. It is worked on while a question waits for its answer, and not in a task of
-/// its own: so it ends with the question, also when that is given up.
+/// A connection for consecutive requests. It is driven by the request, not by a task of its own, and so ends when a request is
+/// cancelled.
 pub struct Conversation<'a> {
     client: &'a Client,
     sender: http1::SendRequest<Empty<Bytes>>,
-    /// Until it is over.
+    /// `None` when closed.
     connection: Option<Connection>,
 }
 
@@ -188,10 +185,10 @@ impl<'a> Conversation<'a> {
         Ok(Self { client, sender, connection: Some(Box::pin(connection)) })
     }
 
-    /// Asks for a path, and takes at most `limit` bytes of an answer.
+    /// As [`Client::get`].
     ///
     /// # Errors
-    /// When there is no whole answer.
+    /// When there is no complete answer.
     pub async fn get(
         &mut self,
         path: &str,
@@ -215,7 +212,7 @@ impl<'a> Conversation<'a> {
         tokio::pin!(asked);
         tokio::select! {
             answer = &mut asked => answer,
-            // What went wrong is told by the question, as is what had come before the end.
+            // The request itself returns the error, or the answer received before the close.
             _ = connection => {
                 self.connection = None;
                 asked.await

@@ -1,11 +1,11 @@
-//! Reads the trace databases of Ingero, schemas 0.8 to 0.10, whose numbers are not what they seem:
+//! Reads the trace databases of Ingero, schemas 0.8 to 0.10. Pitfalls of the format:
 //!
-//! - The timestamp of a call is when it began; that of a wait off the CPU, or of a request to a disk, when it was over.
-//! - Rows of the scheduler have the TID where others have the PID.
-//! - Calls of the driver are stored beside the runtime's that made them.
-//! - What is stored is a sample: `event_aggregates` counts the rest.
+//! - The timestamp of a call is its start; that of an off-CPU wait or disk request is its end.
+//! - Scheduler rows have the TID in the column `pid`.
+//! - Driver calls are stored in addition to the runtime calls that made them.
+//! - Events are a sample; `event_aggregates` counts all of them.
 //!
-//! The file's own verdicts are not taken over; see `ingero/chains.rs`.
+//! Chains in the file are ignored; see `ingero/chains.rs`.
 
 mod chains;
 mod codes;
@@ -42,7 +42,7 @@ impl Ingero {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// When it cannot be opened, is none of Ingero's, or is damaged.
+    /// When it cannot be opened, is not Ingero's, or is damaged.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
         let file = File::open(path)?;
         let mut names = HashMap::new();
@@ -57,7 +57,7 @@ impl Ingero {
         Ok(Self { file, codes: Codes::new(names), lists, aggregates })
     }
 
-    /// The node that an aggregate is of, where that is certain: the table does not tell it.
+    /// The node of an aggregate, which the table does not store, where it is certain.
     fn node_of_aggregate(&self, aggregate: &Aggregate) -> Option<NodeIndex> {
         if self.lists.node_count() == 1 {
             return Some(NodeIndex(0));
@@ -114,7 +114,7 @@ impl Recording for Ingero {
         filter: &Filter,
         each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<(), RecordingError> {
-        self.show_events(filter, each)
+        self.read_events(filter, each)
     }
 
     fn event_count(&self) -> Result<u64, RecordingError> {

@@ -1,4 +1,4 @@
-//! The hour after the alert: what a node found, told so that somebody can act on it.
+//! Tools for the investigation after an alert: reports, queries, exports and traces.
 
 pub mod accounts;
 pub mod explain;

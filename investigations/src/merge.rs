@@ -1,9 +1,8 @@
-//! Several recordings become one file.
+//! Merges recordings into one file.
 //!
-//! A node that is in several of them is one node. Ids of events stay where they can: those of a node's second recording go on
-//! after those of its first. Clocks are not touched. How far apart two are is told where it was measured; where each was kept
-//! by a time service, it is bounded by what the services say; else it is unknown, since a node's own clocks tell nothing of
-//! another's.
+//! Nodes of the same name become one; event ids of its later recordings continue after those of the earlier. Timestamps are not
+//! changed. The warnings report clock skew: as measured, else bounded by the errors that the nodes' time services reported,
+//! else unknown.
 
 mod copy;
 
@@ -11,83 +10,82 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use crate::recording::{NodeIndex, Recording, RecordingError, is_same_file};
-use crate::trace::{Finished, Store, WriteError};
+use crate::trace::{Finished, Store, WriteError, output_file};
 use copy::{Copying, Known};
 
 /// A recording to be merged.
 #[derive(Debug)]
 pub struct Input {
-    /// Where it is, as it is told in errors.
+    /// Its path, for errors.
     pub path: PathBuf,
-    /// What is in it.
+    /// Its content.
     pub recording: Box<dyn Recording>,
 }
 
 /// Why recordings cannot be merged.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
-    /// One cannot be read.
+    /// An input cannot be read.
     #[error(transparent)]
     Read(#[from] RecordingError),
     /// The result cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Two hold the same and more than that.
+    /// An input holds sessions of earlier inputs and others of the same node.
     #[error(
-        "{path} holds a session of {node} that an earlier file holds too, and others that it does not: merge the files \
-         that it was made of instead"
+        "{path} holds a session of {node} that an earlier file also holds, and further sessions; merge the original files \
+         instead"
     )]
     Overlap {
-        /// The later one.
+        /// The later input.
         path: PathBuf,
-        /// The node whose session it is.
+        /// The node of the session.
         node: String,
     },
-    /// It would be read and overwritten at once.
-    #[error("{0} is one of the files to be merged; name another for the result")]
+    /// The output is one of the inputs.
+    #[error("{0} is one of the files to be merged; choose another output file")]
     Source(PathBuf),
-    /// There is nothing to merge.
-    #[error("there is nothing to merge: name at least one file")]
+    /// There are no inputs.
+    #[error("nothing to merge: name at least one file")]
     Nothing,
 }
 
-/// How far it is.
+/// Progress of a merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Index of the input that is being read.
+    /// Index of the current input.
     pub input: usize,
-    /// Events of it that are done.
+    /// Events of it that were copied.
     pub events: u64,
-    /// Events of it in all.
+    /// Events in it.
     pub of: u64,
 }
 
-/// What came of it.
+/// A merged file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merged {
     /// The file.
     pub path: PathBuf,
     /// Events in it.
     pub events: u64,
-    /// What whoever reads the result should know.
+    /// What its readers should know.
     pub warnings: Vec<Warning>,
 }
 
-/// Something that is not as it could be.
+/// A limitation of a merged file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
-    /// It was in an earlier file already.
-    #[error("{path}: what it holds of {node} is in an earlier file already, and was left out")]
+    /// An input repeats an earlier one.
+    #[error("{path}: its sessions of {node} are in an earlier file already; skipped")]
     Duplicate {
         /// The later file.
         path: PathBuf,
         /// The node.
         node: String,
     },
-    /// Nothing tells how far apart two nodes' clocks are.
+    /// The skew between two clocks is unknown.
     #[error(
-        "nobody measured how far the clock of {node} is from that of {reference}: times of the two may be compared only \
-         as far as their clocks are known to agree"
+        "the clock skew between {node} and {reference} was not measured; compare their times with caution"
     )]
     UnknownSkew {
         /// The node.
@@ -95,41 +93,40 @@ pub enum Warning {
         /// The first node.
         reference: String,
     },
-    /// Nobody compared two clocks, but each was kept by a time service.
+    /// The skew was not measured, but both nodes' time services reported their error.
     #[error(
-        "nobody compared the clocks of {node} and {reference}; their time services kept each so close to the true time that \
-         they were no further apart than {within_ns} ns when the recordings began"
+        "the clock skew between {node} and {reference} was not measured; their time services bound it to {within_ns} ns at \
+         the start of the recordings"
     )]
     BoundedSkew {
         /// The node.
         node: String,
         /// The first node.
         reference: String,
-        /// The most that they were apart.
+        /// Largest possible skew, in nanoseconds.
         within_ns: u64,
     },
-    /// The clocks are apart.
+    /// The clocks differ.
     #[error(
-        "the clock of {node} is {ahead_ns} ns ahead of that of {reference}; times are as each node told them"
+        "the clock of {node} is {ahead_ns} ns ahead of {reference}'s; timestamps are not corrected"
     )]
     Skew {
         /// The node.
         node: String,
         /// The first node.
         reference: String,
-        /// By so much; negative when it is behind.
+        /// Lead in nanoseconds; negative when it is behind.
         ahead_ns: i64,
     },
 }
 
-/// A clock that is less apart is as good as in step, in nanoseconds: what NTP reaches.
+/// Skew in nanoseconds that gets no warning: the accuracy of NTP.
 const IN_STEP_NS: u64 = 10_000_000;
 
-/// Writes all inputs to a new file, and shows `progress` how far it is now and then. A file that could not be completed is
-/// taken away again, and one that is to be overwritten goes only when the new one is complete.
+/// Writes all inputs to a new file. An incomplete output is removed, and an existing one is replaced only by a complete one.
 ///
 /// # Errors
-/// When one cannot be read, they overlap, or the result cannot be written.
+/// When an input cannot be read, inputs overlap, or the output cannot be written.
 pub fn merge(
     inputs: &[Input],
     output: &Path,
@@ -142,19 +139,19 @@ pub fn merge(
     if inputs.iter().any(|input| is_same_file(&input.path, output)) {
         return Err(MergeError::Source(output.to_owned()));
     }
-    Store::check(output, overwrite)?;
-    let unfinished = Store::beside(output);
+    output_file::check(output, overwrite)?;
+    let unfinished = output_file::unfinished(output);
     let store = Store::create(&unfinished, false)?;
     let merged = write(inputs, store, progress).and_then(|merged| {
         if overwrite {
-            Store::remove(output)?;
+            output_file::remove(output)?;
         }
-        Store::rename(&unfinished, output)?;
+        output_file::rename(&unfinished, output)?;
         Ok(Merged { path: output.to_owned(), ..merged })
     });
     if merged.is_err() {
-        // The error is what there is to tell.
-        let _ = Store::remove(&unfinished);
+        // The first error is the one to report.
+        let _ = output_file::remove(&unfinished);
     }
     merged
 }
@@ -171,7 +168,7 @@ fn write(
         let left_out = duplicates(input, &mut seen)?;
         warnings.extend(left_out.iter().map(|&node| Warning::Duplicate {
             path: input.path.clone(),
-            node: name(&*input.recording, node),
+            node: input.recording.node_name(node).to_owned(),
         }));
         let mut step = |events, of| progress(Progress { input: index, events, of });
         copying.copy(&*input.recording, &left_out, &mut step)?;
@@ -186,8 +183,7 @@ fn skews(nodes: &[Known]) -> Vec<Warning> {
     others.iter().filter_map(|node| skew(first, node)).collect()
 }
 
-/// What was measured counts. Else the errors of both clocks bound it, where each is known: what one node tells of its own does
-/// not say which of the two is ahead.
+/// The measured skew, else the bound by the errors of both clocks, where both are known.
 fn skew(first: &Known, other: &Known) -> Option<Warning> {
     let (node, reference) = (other.name.clone(), first.name.clone());
     if let Some(ahead_ns) = other.ahead_ns {
@@ -204,10 +200,10 @@ fn skew(first: &Known, other: &Known) -> Option<Warning> {
     }
 }
 
-/// A session as it is told apart from others: node, start, recorder.
+/// Node, start, recorder.
 type SessionKey = (String, i64, String);
 
-/// Nodes of which an earlier input holds all that this one does.
+/// Nodes whose sessions are all in earlier inputs.
 fn duplicates(
     input: &Input,
     seen: &mut HashSet<SessionKey>,
@@ -216,7 +212,7 @@ fn duplicates(
     let (mut known, mut new) = (HashSet::new(), HashSet::new());
     let mut added = Vec::new();
     for session in recording.sessions() {
-        let node = name(recording, session.node);
+        let node = recording.node_name(session.node).to_owned();
         let key = (node, session.started_ns, session.recorder.clone());
         if seen.contains(&key) {
             known.insert(session.node);
@@ -226,14 +222,9 @@ fn duplicates(
         }
     }
     if let Some(&node) = known.intersection(&new).next() {
-        let node = name(recording, node);
+        let node = recording.node_name(node).to_owned();
         return Err(MergeError::Overlap { path: input.path.clone(), node });
     }
     seen.extend(added);
     Ok(known)
-}
-
-fn name(recording: &dyn Recording, node: NodeIndex) -> String {
-    let node = recording.nodes().get(usize::from(node.0));
-    node.map(|node| node.name.clone()).unwrap_or_default()
 }

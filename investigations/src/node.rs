@@ -1,4 +1,4 @@
-//! Asking a node that runs the exporter.
+//! Client of a node that runs the exporter.
 
 use std::fmt;
 use std::future::Future;
@@ -11,34 +11,33 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::explain::Wanted;
+use crate::explain::ChainFilter;
 use crate::http::{Address, Client, Conversation, GetError};
 use crate::observation::Observed;
 
-/// Time for the whole of a question.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of an answer. A thousand chains, the most that are kept, have less than a tenth of it.
+/// Time for a request, with connecting.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer in bytes: over ten times that of the 1,000 chains that a node keeps at most.
 const MAX_ANSWER: usize = 32 << 20;
-/// Characters of a refusal that are told.
+/// Characters shown of a node's error message.
 const MAX_REASON: usize = 600;
-/// Where chains are.
 const CHAINS: &str = "/api/v1/chains";
 const JSON: &str = "application/json";
-/// Where metrics are, unless the exporter was told otherwise.
+/// The exporter's default path.
 const METRICS: &str = "/metrics";
 const TEXT: &str = "text/plain;version=0.0.4";
 
-/// Port of a node whose address has none.
+/// Default port.
 const PORT: u16 = 9400;
 
 /// Address of a node, such as `http://localhost:9400` or `https://me@gpu-1:9400`. Shown without a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeUrl(Address);
 
-/// Why text is no [`NodeUrl`].
+/// Text that is not a [`NodeUrl`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this is no address of a node; write http://HOST:PORT, such as http://localhost:9400, or https://USER@HOST:PORT"
+    "invalid node address; expected http://HOST:PORT, such as http://localhost:9400, or https://USER@HOST:PORT"
 )]
 pub struct UrlError;
 
@@ -66,79 +65,75 @@ impl fmt::Display for NodeUrl {
     }
 }
 
-/// Why a node did not answer. Each tells its cause itself, once: none has a source that a printer of chains would tell again.
+/// Why a node did not answer. The messages contain their cause, which is therefore no `source`: it would be printed twice.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody listens, or it cannot be reached.
-    #[error(
-        "{url} cannot be reached ({cause}); does gpucause exporter run there, and on that port?"
-    )]
+    /// The node cannot be reached.
+    #[error("{url} cannot be reached ({cause}); does gpucause exporter run there, on that port?")]
     Unreachable {
         /// The node.
         url: Address,
-        /// What the kernel says.
+        /// The operating system's error.
         cause: std::io::Error,
     },
-    /// It speaks no TLS, or nobody who is trusted says that it is the node.
-    #[error(
-        "{url} was not believed to be the node, or speaks no TLS ({cause}); a certificate of an authority of your own is trusted with --ca-file"
-    )]
+    /// TLS failed, such as for an untrusted certificate.
+    #[error("TLS with {url} failed ({cause}); trust your own authority with --ca-file")]
     Tls {
         /// The node.
         url: Address,
-        /// What is wrong.
+        /// The error of TLS.
         cause: std::io::Error,
     },
-    /// It did not answer in time.
+    /// The request timed out.
     #[error("{url} did not answer within {within:?}")]
     Silent {
         /// The node.
         url: Address,
-        /// How long it was waited for.
+        /// The timeout.
         within: Duration,
     },
-    /// The connection broke, or the answer is too long.
-    #[error("{url} did not answer as it should: {cause}")]
+    /// The connection broke, or the answer is too large.
+    #[error("{url} did not answer correctly: {cause}")]
     Broken {
         /// The node.
         url: Address,
-        /// What went wrong.
+        /// The error.
         cause: GetError,
     },
-    /// It told more than there was memory for.
-    #[error("{url} told more than there is room for ({reason}); ask fewer nodes at once")]
-    NoRoom {
+    /// The answer does not fit into memory.
+    #[error("the answer of {url} does not fit into memory ({reason}); query fewer nodes at once")]
+    OutOfMemory {
         /// The node.
         url: Address,
-        /// What had no room.
+        /// The error.
         reason: String,
     },
-    /// It does not know who asks.
+    /// The login is missing or wrong.
     #[error(
-        "{0} tells only who logs in; write https://USER@HOST:PORT, with the right password in GPUCAUSE_PASSWORD or in the file of --password-file"
+        "{0} requires a login: use https://USER@HOST:PORT, with the password in GPUCAUSE_PASSWORD or --password-file"
     )]
     Unauthorized(Address),
-    /// It refused.
+    /// The node answered with an error status.
     #[error("{url} answered {status}: {reason}")]
     Refused {
         /// The node.
         url: Address,
         /// The status code.
         status: u16,
-        /// What it said.
+        /// The node's error message.
         reason: String,
     },
-    /// It is something else.
-    #[error("{url} is not gpucause, or not of a version that this one understands: {cause}")]
+    /// The answer is not gpucause's.
+    #[error("{url} is not gpucause, or an incompatible version: {cause}")]
     NotUnderstood {
         /// The node.
         url: Address,
-        /// What was not understood.
+        /// The error.
         cause: serde_json::Error,
     },
 }
 
-/// What a node answers.
+/// The envelope of a node's answers.
 #[derive(Debug, Deserialize)]
 struct Answer<T> {
     #[serde(default = "Option::default")]
@@ -146,7 +141,7 @@ struct Answer<T> {
     error: Option<String>,
 }
 
-/// What of the chains tells the time.
+/// The clock in the answer with chains.
 #[derive(Debug, Deserialize)]
 struct Clock {
     now: Option<f64>,
@@ -157,16 +152,16 @@ struct Clock {
 pub struct Chains {
     /// Name of the host.
     pub node: String,
-    /// The node's clock when it answered, in seconds since the Unix epoch: that of the chains, which ours may not be.
+    /// The node's clock when it answered, in seconds since the Unix epoch. The chains' times are by this clock.
     #[serde(default)]
     pub now: Option<f64>,
-    /// Since when the node looks for chains, in seconds since the Unix epoch by its clock.
+    /// Start of the evaluation, in seconds since the Unix epoch.
     #[serde(default)]
     pub watched_since: Option<f64>,
-    /// Whether the node observes its processes; `None` where its version is too old to report it.
+    /// The node's observation state; `None` for a version too old to report it.
     #[serde(default)]
     pub observation: Option<ObservationState>,
-    /// PIDs of the processes that are observed; `None` where the node's version is too old to report them.
+    /// PIDs of the observed processes; `None` for a version too old to report them.
     #[serde(default)]
     pub processes: Option<Vec<u32>>,
     /// The worst first.
@@ -174,54 +169,53 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// What the node observed in the time before it answered; `here` is this host's clock, for nodes that do not tell theirs.
-    /// Moments that are asked for stand before the seconds.
+    /// What the node observed in the last `seconds`, or in the filter's time range. `here` is this host's clock in seconds since
+    /// the Unix epoch, for nodes too old to report theirs.
     #[must_use]
-    pub fn observed(&self, seconds: f64, here: f64, wanted: &Wanted) -> Observed {
+    pub fn observed(&self, seconds: f64, here: f64, filter: &ChainFilter) -> Observed {
         let now = self.now.unwrap_or(here);
-        let until = wanted.until.unwrap_or(now).min(now);
-        let from = wanted.from.unwrap_or(until - seconds).min(until);
+        let until = filter.until.unwrap_or(now).min(now);
+        let from = filter.from.unwrap_or(until - seconds).min(until);
         Observed::of_node(self.observation.clone(), from, until)
     }
 }
 
-/// Asks a node for its chains.
+/// Fetches a node's chains.
 ///
 /// # Errors
-/// When there is no answer, or not one that is understood.
+/// When there is no valid answer.
 pub async fn chains(node: &Client) -> Result<Chains, AskError> {
-    let asked = async { chains_over(&mut connect(node).await?, node.address()).await };
-    within(PATIENCE, node, asked).await
+    let fetch = async { chains_over(&mut connect(node).await?, node.address()).await };
+    within(TIMEOUT, node, fetch).await
 }
 
-/// Asks a node for its metrics, in Prometheus's text format.
+/// Fetches a node's metrics in Prometheus's text format.
 ///
 /// # Errors
 /// When there is no answer.
 pub async fn metrics(node: &Client) -> Result<String, AskError> {
-    let asked = async {
+    let fetch = async {
         let body = body_of(&mut connect(node).await?, node.address(), METRICS, TEXT).await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     };
-    within(PATIENCE, node, asked).await
+    within(TIMEOUT, node, fetch).await
 }
 
-/// What `asked` gives, unless it takes longer.
+/// Runs a request with a timeout.
 pub(crate) async fn within<T>(
-    patience: Duration,
+    limit: Duration,
     node: &Client,
-    asked: impl Future<Output = Result<T, AskError>>,
+    request: impl Future<Output = Result<T, AskError>>,
 ) -> Result<T, AskError> {
-    let silent = |_| AskError::Silent { url: node.address().clone(), within: patience };
-    timeout(patience, asked).await.map_err(silent)?
+    let silent = |_| AskError::Silent { url: node.address().clone(), within: limit };
+    timeout(limit, request).await.map_err(silent)?
 }
 
-/// Connects to a node.
 pub(crate) async fn connect(node: &Client) -> Result<Conversation<'_>, AskError> {
     node.connect().await.map_err(|error| failed(node.address(), error))
 }
 
-/// Asks for chains on a connection.
+/// Fetches chains on an open connection.
 pub(crate) async fn chains_over(
     node: &mut Conversation<'_>,
     url: &Address,
@@ -232,7 +226,7 @@ pub(crate) async fn chains_over(
     answer.data.ok_or_else(|| not_understood(serde::de::Error::custom("the answer has no data")))
 }
 
-/// Asks what the node's clock says, in seconds since the Unix epoch.
+/// Reads the node's clock, in seconds since the Unix epoch.
 pub(crate) async fn now_over(node: &mut Conversation<'_>, url: &Address) -> Option<f64> {
     let body = body_of(node, url, CHAINS, JSON).await.ok()?;
     serde_json::from_slice::<Answer<Clock>>(&body).ok()?.data?.now
@@ -258,14 +252,14 @@ async fn body_of(
     if answer.status.is_success() {
         return Ok(answer.body);
     }
-    let told = serde_json::from_slice::<Answer<Clock>>(&answer.body).ok();
-    let told = told.and_then(|answer| answer.error);
-    // With a reason, it says itself what it wants to be shown.
-    if answer.status == StatusCode::UNAUTHORIZED && told.is_none() {
+    let message = serde_json::from_slice::<Answer<Clock>>(&answer.body).ok();
+    let message = message.and_then(|answer| answer.error);
+    // A message of the node says which credentials it expects.
+    if answer.status == StatusCode::UNAUTHORIZED && message.is_none() {
         return Err(AskError::Unauthorized(url.clone()));
     }
-    let told = told.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim().to_owned());
-    let reason = told.chars().take(MAX_REASON).collect();
+    let message = message.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim().into());
+    let reason = message.chars().take(MAX_REASON).collect();
     Err(AskError::Refused { url: url.clone(), status: answer.status.as_u16(), reason })
 }
 
@@ -275,7 +269,7 @@ mod tests {
 
     #[test]
     fn an_address_has_a_host_and_may_have_a_port() {
-        for (text, told) in [
+        for (text, shown) in [
             ("http://node:9400", "http://node:9400"),
             ("http://node:9400/", "http://node:9400"),
             ("node:9401", "http://node:9401"),
@@ -283,7 +277,7 @@ mod tests {
             ("http://[::1]:9400", "http://[::1]:9400"),
             ("https://me:secret@node", "https://node:9400"),
         ] {
-            assert_eq!(text.parse::<NodeUrl>().map(|url| url.to_string()), Ok(told.into()));
+            assert_eq!(text.parse::<NodeUrl>().map(|url| url.to_string()), Ok(shown.into()));
         }
         for text in ["", "http://", "ftp://node", "http://node/metrics", "a b", "http://node?x"] {
             let error = text.parse::<NodeUrl>().unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! How much of the time that is asked about was observed: of a live node as it reports itself, of a trace file as it shows.
+//! Which part of a time window was observed: as a live node reports, or as a trace file shows.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::observation::{ObservationState, Period, State};
 use serde::Serialize;
 
-use crate::recording::{Completeness, NodeIndex, Recording, RecordingError};
+use crate::recording::{Completeness, NodeIndex, RecordedSnapshot, Recording, RecordingError};
 use gpucause_engine::utc::utc;
 
 /// Whether causes were found, or could have been.
@@ -23,20 +23,20 @@ pub enum Outcome {
     Found,
 }
 
-/// What was observed of a window of time. Times are in seconds since the Unix epoch.
+/// The observed part of a time window. Times are in seconds since the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Observed {
-    /// The state now, or at the end of a trace file; `None` where the node does not report it.
+    /// The state now, or at the end of a trace file; `None` for a node too old to report it.
     #[serde(flatten)]
     pub current: Option<Period>,
-    /// The window: from and until.
+    /// Begin and end of the window.
     pub window: (f64, f64),
     /// The parts of the window that were not observed in full, in the order of time.
     pub not_fully_observed: Vec<Period>,
 }
 
 impl Observed {
-    /// Of a node that reports this state; none when its version is too old to.
+    /// Of a live node; `state` is `None` for one too old to report it.
     #[must_use]
     pub fn of_node(state: Option<ObservationState>, from: f64, until: f64) -> Self {
         let parts = state.as_ref().map(|state| state.over(from, until)).unwrap_or_default();
@@ -49,7 +49,7 @@ impl Observed {
         }
     }
 
-    /// Of a node of a trace file, whose last event ends then: what its recorder's runs observed.
+    /// Of a node of a trace file: what its recorder's runs observed. `last_event` is the end of its last event.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -77,7 +77,7 @@ impl Observed {
         Ok(Self { current: Some(all), window, not_fully_observed: short })
     }
 
-    /// What this says when there is a causal chain, or none.
+    /// The outcome, by whether there is a causal chain.
     #[must_use]
     pub fn outcome(&self, found: bool) -> Outcome {
         match found {
@@ -90,33 +90,33 @@ impl Observed {
         }
     }
 
-    /// Whether no part of the window was observed, or it is not known that any was.
+    /// Whether no part of the window is known to have been observed.
     #[must_use]
     pub fn is_blind(&self) -> bool {
         let blind: f64 = (self.not_fully_observed.iter())
             .filter(|part| part.state == State::Disabled)
             .map(|part| part.until.unwrap_or(self.window.1) - part.since)
             .sum();
-        // A moment on either side of a sum of floating-point numbers.
+        // The tolerance covers rounding of the sum.
         self.current.is_none() || blind >= self.window.1 - self.window.0 - 1e-3
     }
 
-    /// The lines that stand before any finding, one for the state and one for each part that was not observed in full.
+    /// The first lines of a report: the state, and each part that was not observed in full.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let state = match &self.current {
             Some(current) => sentence(current),
-            None => "not reported: this node runs an older version, and whether it observed is not known".into(),
+            None => "not reported: this node runs an older version; whether it observed is unknown"
+                .into(),
         };
         let mut lines = vec![format!("OBSERVATION  {state}")];
         for part in &self.not_fully_observed {
             let what =
                 if part.state == State::Disabled { "NOT OBSERVED" } else { "PARTLY OBSERVED" };
-            let until = part.until.unwrap_or(self.window.1);
+            let until = utc(part.until.unwrap_or(self.window.1), true);
             lines.push(format!(
-                "{what}  {} - {} UTC: {}",
+                "{what}  {} - {until} UTC: {}",
                 utc(part.since, true),
-                utc(until, true),
                 detail(part)
             ));
         }
@@ -142,7 +142,7 @@ fn detail(period: &Period) -> String {
     if period.reason.is_empty() { what } else { format!("{what} ({})", period.reason) }
 }
 
-/// Rounded down, so that nearly all does not read as all.
+/// Rounded down: 99.99 % is not 100 %.
 fn percent(share: f64) -> f64 {
     (share * 1000.0).floor() / 10.0
 }
@@ -155,16 +155,16 @@ struct Snapshots {
     elapsed: f64,
 }
 
-/// Time between two snapshots, and how much of it the launches of every process were observed in, in seconds.
-fn timed(before: &Snapshot, after: &Snapshot) -> (f64, f64) {
-    let seconds = |after: Nanos, before: Nanos| after.0.saturating_sub(before.0) as f64 / 1e9;
-    let elapsed = seconds(after.taken_at, before.taken_at);
+/// Seconds between two snapshots, and those of them in which the launches of every process were observed.
+fn timed(previous: &Snapshot, snapshot: &Snapshot) -> (f64, f64) {
+    let seconds = |now: Nanos, then: Nanos| now.0.saturating_sub(then.0) as f64 / 1e9;
+    let elapsed = seconds(snapshot.taken_at, previous.taken_at);
     let unobserved = |process: &ProcessSnapshot| {
-        let earlier = before.processes.iter().find(|earlier| earlier.id == process.id);
+        let earlier = previous.processes.iter().find(|earlier| earlier.id == process.id);
         let earlier = earlier.map_or(Nanos(0), |earlier| earlier.launches.unobserved);
         seconds(process.launches.unobserved, earlier)
     };
-    (elapsed, elapsed - after.processes.iter().map(unobserved).fold(0.0, f64::max))
+    (elapsed, elapsed - snapshot.processes.iter().map(unobserved).fold(0.0, f64::max))
 }
 
 /// A period for each run of a recorder on this node.
@@ -175,16 +175,16 @@ fn runs(
 ) -> Result<Vec<Period>, RecordingError> {
     let sessions = recording.sessions();
     let mut snapshots: Vec<Option<Snapshots>> = vec![None; sessions.len()];
-    let mut before: Option<(usize, Arc<Snapshot>)> = None;
-    recording.looks(&mut |look| {
-        let Some(own) = snapshots.get_mut(look.session) else { return ControlFlow::Continue(()) };
+    let mut previous: Option<(usize, Arc<Snapshot>)> = None;
+    recording.snapshots(&mut |RecordedSnapshot { session, moment, .. }| {
+        let Some(own) = snapshots.get_mut(session) else { return ControlFlow::Continue(()) };
         let own = own.get_or_insert_default();
-        own.last = look.moment.unix_seconds;
-        if let Some((_, before)) = before.as_ref().filter(|(session, _)| *session == look.session) {
-            let (elapsed, timed) = timed(before, &look.moment.snapshot);
+        own.last = moment.unix_seconds;
+        if let Some((_, previous)) = previous.as_ref().filter(|(known, _)| *known == session) {
+            let (elapsed, timed) = timed(previous, &moment.snapshot);
             (own.elapsed, own.timed) = (own.elapsed + elapsed, own.timed + timed);
         }
-        before = Some((look.session, look.moment.snapshot));
+        previous = Some((session, moment.snapshot));
         ControlFlow::Continue(())
     })?;
     let stored = stored_share(recording)?;
@@ -195,7 +195,7 @@ fn runs(
         let last =
             ended.or(snapshots.map(|snapshots| snapshots.last)).or(last_event).unwrap_or(since);
         let (share, reason) = match snapshots {
-            // The chains are those of the engine, which reads accounts: that events are a sample takes nothing from them.
+            // The engine's chains come from the accounts, which are complete even where events are a sample.
             Some(snapshots) if snapshots.elapsed > 0.0 => {
                 let reason = "the probes cost more than their budget".to_owned();
                 (Some(snapshots.timed / snapshots.elapsed), reason)
@@ -220,7 +220,7 @@ fn runs(
     Ok(periods)
 }
 
-/// Share of the calls that were counted that the file holds.
+/// Share of the counted calls that the file stores.
 fn stored_share(recording: &dyn Recording) -> Result<f64, RecordingError> {
     let (mut counted, mut stored) = (0.0, 0.0);
     for call in recording.calls()? {
@@ -237,7 +237,6 @@ fn stored_share(recording: &dyn Recording) -> Result<f64, RecordingError> {
 mod tests {
     use super::*;
     use crate::export::testing::MadeUp;
-    use crate::recording::Look;
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::Comm;
     use gpucause_abi::{ProcId, Tgid};
@@ -290,7 +289,7 @@ mod tests {
     /// Snapshots a second apart, by the time for which launches were not observed until each.
     fn recorded(unwatched_ms: &[u64]) -> Observed {
         let mut recording = MadeUp::new();
-        let look = |(second, ms): (u64, &u64)| {
+        let snapshot = |(second, ms): (u64, &u64)| {
             let taken_at = Nanos(second * 1_000_000_000);
             let comm = Comm([0; COMM_LEN]);
             let mut process = ProcessSnapshot::new(ProcId(1), Tgid(1), comm);
@@ -298,9 +297,9 @@ mod tests {
             let processes = vec![process];
             let snapshot = Snapshot { taken_at, processes, ..Snapshot::default() };
             let moment = Moment::new(Arc::new(snapshot), 1.7e9 + second as f64);
-            Look { node: NodeIndex(0), session: 0, processes: Arc::default(), moment }
+            RecordedSnapshot { node: NodeIndex(0), session: 0, processes: Arc::default(), moment }
         };
-        recording.looks = (0..).zip(unwatched_ms).map(look).collect();
+        recording.snapshots = (0..).zip(unwatched_ms).map(snapshot).collect();
         Observed::of_recording(&recording, NodeIndex(0), None).unwrap()
     }
 

@@ -1,8 +1,8 @@
-//! A node's page of metrics, read: enough of Prometheus's text format for what gpucause itself writes.
+//! Parses a node's metrics: the part of Prometheus's text format that gpucause writes.
 
 use std::collections::HashMap;
 
-/// One line of a page.
+/// One sample.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) name: String,
@@ -20,7 +20,7 @@ impl Sample {
     }
 }
 
-/// The samples whose name begins so; lines that are none are left out.
+/// The samples whose line begins with `prefix`. Malformed lines are skipped.
 pub(crate) fn samples<'a>(page: &'a str, prefix: &'a str) -> impl Iterator<Item = Sample> + 'a {
     page.lines().filter(move |line| line.starts_with(prefix)).filter_map(sample)
 }
@@ -47,7 +47,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// Text up to the closing quote, and what follows that.
+/// The unescaped text up to the closing quote, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.char_indices();
@@ -64,16 +64,16 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// A histogram: count and sum, and upper edges in seconds with how many were at most that.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Histogram {
     pub(crate) count: f64,
     pub(crate) sum: f64,
+    /// Upper edges in seconds with cumulative counts.
     buckets: Vec<(f64, f64)>,
 }
 
 impl Histogram {
-    /// The upper edge of the bucket in which the nearest rank is; `None` where that has none, or nothing was counted.
+    /// The upper edge of the bucket of the nearest rank; `None` for the last bucket and an empty histogram.
     pub(crate) fn quantile(&self, share: f64) -> Option<f64> {
         let rank = (self.count * share).ceil().max(1.0);
         let (edge, _) = self.buckets.iter().find(|(_, below)| *below >= rank)?;
@@ -87,11 +87,11 @@ pub(crate) fn histograms<const N: usize>(
     name: &str,
     labels: [&str; N],
 ) -> Vec<([String; N], Histogram)> {
-    let mut places: HashMap<[String; N], usize> = HashMap::new();
+    let mut indexes: HashMap<[String; N], usize> = HashMap::new();
     let mut all: Vec<([String; N], Histogram)> = Vec::new();
     for sample in samples(page, name) {
         let key = labels.map(|label| sample.label(label).to_owned());
-        let at = *places.entry(key.clone()).or_insert_with(|| {
+        let at = *indexes.entry(key.clone()).or_insert_with(|| {
             all.push((key, Histogram::default()));
             all.len() - 1
         });
@@ -100,7 +100,6 @@ pub(crate) fn histograms<const N: usize>(
             "_count" => histogram.count = sample.value,
             "_sum" => histogram.sum = sample.value,
             "_bucket" => {
-                // "+Inf" is read as what it says.
                 let edge = sample.label("le").parse().unwrap_or(f64::INFINITY);
                 histogram.buckets.push((edge, sample.value));
             }

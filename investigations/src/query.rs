@@ -1,7 +1,7 @@
-//! Runs SQL on a trace file so that it can neither change anything nor take more than its share.
+//! Runs read-only SQL on a trace file within limits.
 //!
-//! The file is opened for reading, and so is every statement: what it may do is a list, and what is not on it is refused. What
-//! it may take - time, rows, memory, the length of a value - has a limit each, and the error says which one was met.
+//! The file is opened read-only, and an authorizer allows listed operations only. Time, rows, memory and the length of values
+//! are limited; the error says which limit was exceeded.
 
 mod guard;
 mod live;
@@ -22,12 +22,12 @@ use crate::database::open_read_only;
 pub use live::{Tables, tables};
 pub use render::{csv, table};
 
-/// What a query may take.
+/// Limits of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// From its start to the last row.
     pub time: Duration,
-    /// Rows that are returned; there may be more.
+    /// Rows returned; there may be more.
     pub rows: usize,
 }
 
@@ -37,119 +37,125 @@ impl Default for Limits {
     }
 }
 
-/// The longest statement, in bytes.
+/// Longest statement, in bytes.
 const LONGEST_SQL: usize = 16 << 10;
-/// The longest value or row, in bytes. Searching a text in another takes the product of their lengths, and cannot be interrupted.
+/// Longest value or row, in bytes. Text search takes the product of two lengths and cannot be interrupted.
 const LONGEST_VALUE: usize = 64 << 10;
-/// All that is returned, in bytes.
+/// Largest answer, in bytes.
 const MOST_BYTES: usize = 32 << 20;
-/// What SQLite may take for a query, in bytes: sorting and temporary tables are kept in memory.
+/// SQLite's memory, in bytes. Sorting and temporary tables are in memory.
 const MEMORY: usize = 256 << 20;
-/// Steps of SQLite's machine between two looks at the clock.
+/// Instructions of SQLite's virtual machine between two checks of the clock.
 const STEPS: i32 = 1000;
 
 /// One value of a row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// Nothing.
+    /// NULL.
     Null,
-    /// A whole number.
+    /// An integer.
     Integer(i64),
-    /// Any other number; in JSON one that is infinite is null.
+    /// A floating-point number; infinity is null in JSON.
     Real(f64),
-    /// Text, in which what is not UTF-8 is replaced.
+    /// Text; invalid UTF-8 is replaced.
     Text(String),
-    /// Bytes, as hexadecimal digits.
+    /// A blob, as hexadecimal digits.
     Bytes(String),
 }
 
-/// What a query returns.
+/// The result of a query.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Answer {
     /// Names of the columns.
     pub columns: Vec<String>,
     /// The rows, each with as many values.
     pub rows: Vec<Vec<Value>>,
-    /// Whether there are more than the limit let through.
+    /// Whether there are more rows than the limit.
     pub more_rows: bool,
 }
 
 /// Why a query has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// The file is not there, or not for us.
+    /// The file is missing or not readable.
     #[error("cannot open {path}: {source}")]
     Open {
         /// The file.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// It does something else than read.
+    /// The statement does not only read.
     #[error("refused: {0}; write one statement that only reads, such as SELECT ... FROM events")]
     Refused(String),
-    /// It is wrong.
-    #[error("the SQL is wrong: {0}")]
+    /// The statement is invalid.
+    #[error("invalid SQL: {0}")]
     Wrong(String),
-    /// It took too long.
+    /// The statement exceeded its time.
     #[error(
-        "stopped after {0:?}, the time limit; look at less, such as WHERE timestamp BETWEEN ... AND ..., or give it longer with --timeout"
+        "stopped after {0:?}, the time limit; query less, such as WHERE timestamp BETWEEN ... AND ..., or raise it with --timeout"
     )]
     TooLong(Duration),
-    /// It takes too much.
-    #[error("{0} of {1} bytes; look at less, such as with a WHERE clause or substr()")]
+    /// The statement exceeded a limit in bytes.
+    #[error("{0} of {1} bytes; query less, such as with a WHERE clause or substr()")]
     TooLarge(&'static str, usize),
     /// The file is damaged.
     #[error("{path} cannot be read: {reason}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         reason: String,
     },
 }
 
-/// Asks a trace file. Any SQLite database is read; which tables a trace has its README tells.
+/// Queries a trace file. Works on any SQLite database; `trace-file.md` describes the tables of traces.
 ///
 /// # Errors
-/// When the file cannot be read, the statement is none that only reads, or it met a limit other than that of rows.
+/// When the file cannot be read, the statement does not only read, or a limit other than that of rows is exceeded.
 pub fn query(path: &Path, sql: &str, limits: &Limits) -> Result<Answer, QueryError> {
     check(sql)?;
     let not_open = |source| QueryError::Open { path: path.to_path_buf(), source };
     let mut connection =
         open_read_only(path).map_err(|source| match source.sqlite_error_code() {
-            Some(ErrorCode::OutOfMemory) => told(path, Stop::Sqlite(source)),
+            Some(ErrorCode::OutOfMemory) => query_error(path, Stop::Sqlite(source)),
             _ => not_open(source),
         })?;
-    let late = Arc::new(AtomicBool::new(false));
-    confine(&mut connection, limits, &late).map_err(not_open)?;
-    answer(&connection, sql, limits).map_err(|error| {
-        if late.load(Ordering::Relaxed) {
-            return QueryError::TooLong(limits.time);
-        }
-        told(path, error)
-    })
+    run(&mut connection, path, sql, limits)
 }
 
-/// Refuses what does not even look like a statement that reads.
+/// Refuses statements that are too long, or do not begin like one that reads.
 fn check(sql: &str) -> Result<(), QueryError> {
     if sql.len() > LONGEST_SQL {
-        return Err(QueryError::TooLarge(
-            "a statement may have no more than the limit",
-            LONGEST_SQL,
-        ));
+        return Err(QueryError::TooLarge("the statement is longer than the limit", LONGEST_SQL));
     }
     guard::begins_to_read(sql).map_err(QueryError::Refused)
 }
 
-/// Sets every limit, and who watches over it.
+/// Runs a statement within the limits. Errors name `path`.
+fn run(
+    connection: &mut Connection,
+    path: &Path,
+    sql: &str,
+    limits: &Limits,
+) -> Result<Answer, QueryError> {
+    let late = Arc::new(AtomicBool::new(false));
+    let failed = |stop| match late.load(Ordering::Relaxed) {
+        true => QueryError::TooLong(limits.time),
+        false => query_error(path, stop),
+    };
+    confine(connection, limits, &late).map_err(|source| failed(source.into()))?;
+    answer(connection, sql, limits).map_err(failed)
+}
+
+/// Sets the limits and the authorizer.
 fn confine(
     connection: &mut Connection,
     limits: &Limits,
     late: &Arc<AtomicBool>,
 ) -> rusqlite::Result<()> {
-    // Of the whole process; it can be lowered only.
+    // Applies to the whole process, and can only be lowered.
     connection.execute_batch(&format!(
         "PRAGMA temp_store = MEMORY; PRAGMA hard_heap_limit = {MEMORY};"
     ))?;
@@ -241,7 +247,7 @@ fn value(value: ValueRef<'_>) -> Value {
     }
 }
 
-fn told(path: &Path, stop: Stop) -> QueryError {
+fn query_error(path: &Path, stop: Stop) -> QueryError {
     let error = match stop {
         Stop::Writes => return QueryError::Refused("the statement writes".into()),
         Stop::Returned => {

@@ -1,7 +1,7 @@
-//! What a recording tells, whichever program wrote it: gpucause's own trace files, and those of Ingero.
+//! Recordings, independent of the file format: gpucause's own trace files and Ingero's.
 //!
-//! Everything that is asked of a file is asked through [`Recording`], so that `explain`, `export`, `replay` and MCP know no
-//! schema. Times are nanoseconds since the Unix epoch by the clock of the node that recorded them, durations nanoseconds.
+//! `explain`, `export`, `replay` and MCP read files through [`Recording`] only and know no schema. Times are nanoseconds since
+//! the Unix epoch by the clock of the node that recorded them, durations nanoseconds.
 
 mod event;
 mod open;
@@ -16,7 +16,7 @@ use gpucause_abi::ProcId;
 use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
 
-pub use event::{Call, Event, EventId, Kind, OffCpu, Party, Stack, StackFrame, StackId};
+pub use event::{Call, Event, EventId, Kind, OffCpu, Stack, StackFrame, StackId, Task};
 pub(crate) use open::{error, read_only};
 pub use open::{is_same_file, open};
 pub use statistics::{CallStatistics, Completeness, Durations, WaitStatistics};
@@ -32,45 +32,45 @@ pub struct ProcessIndex(pub u32);
 /// A host that was recorded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Its name; that given with `--node`, else the host's.
+    /// The name given with `--node`, else the host's.
     pub name: String,
-    /// By how many nanoseconds its clock is ahead of that of the first node, where that was measured.
+    /// Lead of its clock over the first node's in nanoseconds, where that was measured.
     pub clock_ahead_ns: Option<i64>,
 }
 
-/// One time that a recorder ran.
+/// One run of a recorder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
-    /// On this node.
+    /// The recorded node.
     pub node: NodeIndex,
-    /// From then on.
+    /// Start in nanoseconds since the Unix epoch.
     pub started_ns: i64,
-    /// Until then; `None` when it was killed.
+    /// End in nanoseconds since the Unix epoch; `None` when the recorder was killed.
     pub ended_ns: Option<i64>,
-    /// What recorded, such as `gpucause 0.1.0`.
+    /// Program and version, such as `gpucause 0.1.0`.
     pub recorder: String,
-    /// What is known of the host and of how it was recorded: names and values, in the order in which they are told.
+    /// Names and values about the host and the recording, in the order in which they are shown.
     pub details: Vec<(String, String)>,
-    /// Events that were lost for want of room, where the recorder counts them.
+    /// Events dropped because a buffer was full, where the recorder counts them.
     pub lost_events: Option<u64>,
 }
 
 /// A process of a node: one life of one image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Process {
-    /// On this node.
+    /// Its node.
     pub node: NodeIndex,
     /// Its PID on the host.
     pub pid: u32,
-    /// Its name; a name that the process gave itself is data, whatever it says.
+    /// Its name. The process chose it: untrusted.
     pub comm: String,
-    /// The rank in its communicator, when it told one.
+    /// The rank in its communicator, where known.
     pub rank: Option<u32>,
-    /// What else is known of it, such as `container_id`: names and values.
+    /// Further names and values, such as `container_id`.
     pub details: Vec<(String, String)>,
 }
 
-/// A chain, and the node that it was found on.
+/// A chain and the node on which it was found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeChain {
     /// The node.
@@ -79,67 +79,95 @@ pub struct NodeChain {
     pub chain: Chain,
 }
 
-/// What a live daemon saw when it looked at the accounts.
+/// The accounts as the daemon read them for one evaluation.
 #[derive(Debug, Clone)]
-pub struct Look {
-    /// Where.
+pub struct RecordedSnapshot {
+    /// The recorded node.
     pub node: NodeIndex,
     /// Index into [`Recording::sessions`].
     pub session: usize,
-    /// Which of [`Recording::processes`] those of the accounts are. The numbers are those of this session.
+    /// [`Recording::processes`] by the accounts' ids, which are unique within the session.
     pub processes: Arc<HashMap<ProcId, ProcessIndex>>,
-    /// What the engine is given.
+    /// The engine's input.
     pub moment: Moment,
 }
 
-/// What a process calls a kernel function.
+/// The readable name of a kernel function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelName {
     /// The process.
     pub process: ProcessIndex,
-    /// The handle by which it launches the function, as the accounts tell it.
+    /// The handle by which the process launches the function and the accounts count it.
     pub handle: u64,
     /// The readable name.
     pub name: String,
 }
 
-/// Which events.
+/// Selects events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Those that end at or after this moment.
+    /// Earliest end, in nanoseconds since the Unix epoch.
     pub from_ns: Option<i64>,
-    /// Those that begin before this moment.
+    /// Start before this time, in nanoseconds since the Unix epoch.
     pub until_ns: Option<i64>,
-    /// Those of this process.
+    /// Events of this process only.
     pub process: Option<ProcessIndex>,
-    /// Those that last at least so long.
+    /// Shortest duration, in nanoseconds.
     pub at_least_ns: u64,
+}
+
+impl Filter {
+    pub(crate) fn has(&self, event: &Event) -> bool {
+        self.from_ns.is_none_or(|from| event.end_ns() >= from)
+            && self.until_ns.is_none_or(|until| event.start_ns < until)
+            && self.process.is_none_or(|process| event.process == process)
+            && event.duration_ns >= self.at_least_ns
+    }
+}
+
+/// Sorts chains by severity, then by attributed time. Stable.
+pub(crate) fn sort_worst_first(chains: &mut [NodeChain]) {
+    chains.sort_by(|NodeChain { chain: a, .. }, NodeChain { chain: b, .. }| {
+        let attributed = b.attributed_seconds().total_cmp(&a.attributed_seconds());
+        b.severity.cmp(&a.severity).then(attributed)
+    });
+}
+
+/// For callbacks that can fail where the reader only knows [`ControlFlow`]: keeps the error and stops reading.
+pub(crate) fn or_break<E>(result: Result<(), E>, failure: &mut Option<E>) -> ControlFlow<()> {
+    match result {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            *failure = Some(error);
+            ControlFlow::Break(())
+        }
+    }
 }
 
 /// Why a recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// The file is not there, or not for us.
+    /// The file is missing or not readable.
     #[error("cannot open {path}: {source}")]
     Open {
         /// The file.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// It is a database of something else, or no database.
+    /// The file is another database, or none.
     #[error(
-        "{path} is no trace: {reason}; gpucause reads what `gpucause record` writes, and Ingero's trace databases"
+        "{path} is not a trace: {reason}; supported are files of `gpucause record` and Ingero's trace databases"
     )]
     NotATrace {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// The missing property.
         reason: String,
     },
-    /// Its last part is in a file beside it, which SQLite can only read where it may write.
+    /// The last part is still in the WAL file beside it, which SQLite reads only from a writable folder.
     #[error(
-        "{path} was not finished, and cannot be read where it is: copy it and {path}-wal to a folder in which you may write"
+        "{path} was not finished and its folder is not writable: copy it and {path}-wal to a folder that is"
     )]
     LeftOpen {
         /// The file.
@@ -147,55 +175,64 @@ pub enum RecordingError {
     },
     /// A newer gpucause wrote it.
     #[error(
-        "{path} has schema version {found}, and this gpucause reads up to {known}; read it with a newer gpucause"
+        "{path} has schema version {found}, this gpucause reads up to {known}; use a newer gpucause"
     )]
     TooNew {
         /// The file.
         path: PathBuf,
         /// Its version.
         found: i64,
-        /// The newest known here.
+        /// The newest version known here.
         known: i64,
     },
-    /// A query has what memory there is for SQLite, which is one for the whole program.
-    #[error(
-        "{path} cannot be read now: queries that run beside this take all memory that SQLite may have; ask again, or with less at once"
-    )]
+    /// A query uses all memory of SQLite's heap limit, which applies to the whole process.
+    #[error("{path} cannot be read now: SQLite is out of memory because of other queries; retry")]
     Busy {
         /// The file.
         path: PathBuf,
     },
-    /// Something in it is not as it must be.
+    /// The file contradicts its schema.
     #[error("{path} is damaged: {reason}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What, and where.
+        /// What is wrong and where.
         reason: String,
     },
 }
 
-/// What was recorded on one node or more.
+/// What was recorded on one or more nodes.
 ///
-/// Lists are read when the file is opened and are small; events are read as they are asked for and may be millions.
+/// Lists are read when the file is opened and are small. Events are read on demand and may be millions.
 pub trait Recording: std::fmt::Debug + Send {
-    /// What the file is, such as `gpucause trace, schema 1`.
+    /// Format and version, such as `gpucause trace, schema 1`.
     fn format(&self) -> String;
 
     /// The nodes; at least one.
     fn nodes(&self) -> &[Node];
 
-    /// The recorders' runs, in the order in which they began.
+    /// The recorders' runs, in the order of their starts.
     fn sessions(&self) -> &[Session];
 
     /// The processes.
     fn processes(&self) -> &[Process];
 
-    /// The name of a thread, where it was recorded.
-    fn thread_name(&self, process: ProcessIndex, tid: u32) -> Option<&str>;
+    /// A process, where the index is valid.
+    fn process_at(&self, process: ProcessIndex) -> Option<&Process> {
+        self.processes().get(usize::try_from(process.0).ok()?)
+    }
 
-    /// Every causal chain, the worst first: as the recorder's engine found them where it measured overlap, else derived anew
-    /// from the events.
+    /// The name of a node; empty where the index is invalid.
+    fn node_name(&self, node: NodeIndex) -> &str {
+        self.nodes().get(usize::from(node.0)).map_or("", |node| &node.name)
+    }
+
+    /// The name of a thread, where it was recorded.
+    fn thread_name(&self, _process: ProcessIndex, _tid: u32) -> Option<&str> {
+        None
+    }
+
+    /// Every causal chain, the worst first: those of the recorder's engine, or derived from the events of Ingero's files.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -205,43 +242,55 @@ pub trait Recording: std::fmt::Debug + Send {
     ///
     /// # Errors
     /// When the file is damaged.
-    fn calls(&self) -> Result<Vec<CallStatistics>, RecordingError>;
+    fn calls(&self) -> Result<Vec<CallStatistics>, RecordingError> {
+        Ok(Vec::new())
+    }
 
-    /// Off-CPU time, by process, thread where it is known, and reason.
+    /// Off-CPU time, by process, thread where known, and reason.
     ///
     /// # Errors
     /// When the file is damaged.
-    fn waits(&self) -> Result<Vec<WaitStatistics>, RecordingError>;
+    fn waits(&self) -> Result<Vec<WaitStatistics>, RecordingError> {
+        Ok(Vec::new())
+    }
 
-    /// Shows `each` the events in the order of their starts, until it breaks.
+    /// Passes the events to `each` in the order of their starts, until it breaks.
     ///
     /// # Errors
-    /// When the file is damaged. Events before the damage have been shown.
+    /// When the file is damaged. Events before the damage have been passed.
     fn events(
         &self,
-        filter: &Filter,
-        each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
-    ) -> Result<(), RecordingError>;
+        _filter: &Filter,
+        _each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
+    ) -> Result<(), RecordingError> {
+        Ok(())
+    }
 
-    /// How many events the file holds.
+    /// Number of events in the file.
     ///
     /// # Errors
     /// When the file is damaged.
-    fn event_count(&self) -> Result<u64, RecordingError>;
+    fn event_count(&self) -> Result<u64, RecordingError> {
+        Ok(0)
+    }
 
     /// A stack.
     ///
     /// # Errors
     /// When the file is damaged.
-    fn stack(&self, id: StackId) -> Result<Option<Stack>, RecordingError>;
+    fn stack(&self, _id: StackId) -> Result<Option<Stack>, RecordingError> {
+        Ok(None)
+    }
 
-    /// Shows `each` what was seen at each look at the accounts, session by session in the order of time, until it breaks.
-    /// Only gpucause's own files hold accounts.
+    /// Passes the recorded snapshots to `each`, session by session in the order of time, until it breaks. Only gpucause's own
+    /// files hold snapshots.
     ///
     /// # Errors
-    /// When the file is damaged. Looks before the damage have been shown.
-    fn looks(&self, each: &mut dyn FnMut(Look) -> ControlFlow<()>) -> Result<(), RecordingError> {
-        let _ = each;
+    /// When the file is damaged. Snapshots before the damage have been passed.
+    fn snapshots(
+        &self,
+        _each: &mut dyn FnMut(RecordedSnapshot) -> ControlFlow<()>,
+    ) -> Result<(), RecordingError> {
         Ok(())
     }
 

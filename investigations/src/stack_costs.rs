@@ -1,4 +1,4 @@
-//! What calls cost under each stack.
+//! Time spent in calls, by call stack.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,15 +13,14 @@ pub(crate) struct Cost {
     pub(crate) max_ns: u64,
 }
 
-/// Under which stack, by which process, which function.
+/// Stack, process and function.
 pub(crate) type Origin = (StackId, ProcessIndex, Arc<str>);
 
-/// Of all stacks.
 #[derive(Debug, Default)]
 pub(crate) struct StackCosts(HashMap<Origin, Cost>);
 
 impl StackCosts {
-    /// Takes a call in; what has no stack is left alone.
+    /// Adds a call that has a stack.
     pub(crate) fn add(&mut self, event: &Event) {
         let (Kind::Call(Call { op, .. }), Some(stack)) = (&event.kind, event.stack) else { return };
         let cost = self.0.entry((stack, event.process, Arc::clone(op))).or_default();
@@ -30,13 +29,10 @@ impl StackCosts {
         cost.max_ns = cost.max_ns.max(event.duration_ns);
     }
 
-    /// Those that cost most time first.
+    /// By total time, the longest first.
     pub(crate) fn ranked(self) -> Vec<(Origin, Cost)> {
         let mut costs: Vec<_> = self.0.into_iter().collect();
-        costs.sort_by(|((stack, process, op), cost), ((other, others, others_op), others_cost)| {
-            let by_cost = others_cost.sum_ns.cmp(&cost.sum_ns);
-            by_cost.then_with(|| (stack, process, op).cmp(&(other, others, others_op)))
-        });
+        costs.sort_by(|a, b| b.1.sum_ns.cmp(&a.1.sum_ns).then_with(|| a.0.cmp(&b.0)));
         costs
     }
 }

@@ -1,27 +1,27 @@
-//! Names of functions as people write them: demangled, without parameters, bounded.
+//! Readable names of functions: demangled, without parameters, of bounded length.
 
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, DemangleWrite, Symbol};
 
-/// Characters of a name.
+/// Longest name, in characters.
 pub const MAX_CHARS: usize = 128;
-/// Longest mangled name that is demangled, in bytes. It bounds the time that a name made to be slow takes.
+/// Longest mangled name that is demangled, in bytes. Bounds the time for hostile names.
 const MAX_MANGLED: usize = 2048;
-/// Conversion operators that a mangled name may seem to have: the demangler tries two readings of each. Kernels have none, but
-/// types in their template arguments may.
+/// Most apparent conversion operators in a mangled name: the demangler tries two readings of each. Template arguments of
+/// kernels may have some.
 const MAX_CONVERSIONS: usize = 4;
 
-/// Collects what fits.
+/// A buffer of bounded length.
 struct Bounded {
     text: String,
-    room: usize,
+    remaining: usize,
 }
 
 impl DemangleWrite for Bounded {
     fn write_string(&mut self, part: &str) -> fmt::Result {
         for character in part.chars() {
-            self.room = self.room.checked_sub(1).ok_or(fmt::Error)?;
+            self.remaining = self.remaining.checked_sub(1).ok_or(fmt::Error)?;
             self.text.push(character);
         }
         Ok(())
@@ -36,28 +36,28 @@ pub fn function(symbol: &str) -> Option<String> {
     (!name.trim().is_empty()).then_some(name)
 }
 
-/// What is foreign, as a line of so many characters.
+/// Untrusted text as one line of at most `most` characters.
 #[must_use]
 pub fn one_line(text: &str, most: usize) -> String {
     text.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// A C++ name without parameters, cut after so many characters; `None` where the symbol is no such name.
+/// A C++ name without parameters, truncated to `most` characters; `None` for other symbols.
 #[must_use]
 pub fn demangled(symbol: &[u8], most: usize) -> Option<String> {
     if symbol.len() > MAX_MANGLED || !symbol.starts_with(b"_Z") {
         return None;
     }
-    // Before a digit it is the end of a name such as that of a namespace `cv`, or harmless.
+    // Before a digit, `cv` ends a name, such as that of a namespace, or is harmless.
     let conversions = symbol.windows(3).filter(|w| w.starts_with(b"cv") && !w[2].is_ascii_digit());
     if conversions.count() > MAX_CONVERSIONS {
         return None;
     }
     let parsed = Symbol::new(symbol).ok()?;
-    let mut name = Bounded { text: String::new(), room: most };
+    let mut name = Bounded { text: String::new(), remaining: most };
     let options = DemangleOptions::new().no_params().no_return_type();
     match parsed.structured_demangle(&mut name, &options) {
-        Err(_) if name.room > 0 => None,
+        Err(_) if name.remaining > 0 => None,
         _ => Some(name.text),
     }
 }

@@ -8,6 +8,7 @@ mod event_row;
 mod frames;
 mod lists;
 mod look_codec;
+pub(crate) mod output_file;
 mod reader;
 mod schema;
 mod store;
@@ -15,12 +16,14 @@ mod totals;
 mod write_error;
 mod writer;
 
-pub use event_row::{NewCall, NewEvent, NewKind, NewOffCpu, NewParty};
+pub use event_row::{NewCall, NewEvent, NewKind, NewOffCpu, NewTask};
+pub use output_file::check;
 pub use reader::Trace;
 pub use store::ProcessRef;
 pub use write_error::WriteError;
 pub use writer::{CLOCK_ERROR, Finished, Start, Writer};
 
+pub(crate) use frames::fnv1a;
 pub(crate) use lists::PRUNED;
 pub(crate) use reader::recognise;
 pub(crate) use store::{NodeRef, SessionRef, Store};

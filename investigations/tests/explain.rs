@@ -4,7 +4,7 @@ use gpucause_engine::chain::{
     Cause, Chain, Culprit, Effect, Evidence, Loss, Severity, Step, Victim,
 };
 use gpucause_engine::observation::{ObservationState, Period};
-use gpucause_investigations::explain::{Incident, Wanted, render};
+use gpucause_investigations::explain::{ChainFilter, Incident, render};
 use gpucause_investigations::node::Chains;
 use gpucause_investigations::observation::{Observed, Outcome};
 
@@ -66,19 +66,19 @@ fn what_was_over_before_is_left_out() {
 }
 
 #[test]
-fn losses_of_two_jobs_that_had_one_pid_after_the_other_are_told_apart() {
+fn losses_of_two_jobs_that_had_one_pid_after_the_other_are_kept_apart() {
     let mut later = chain(Cause::BlockIo, 42, 3.0, (NOON + 90.0, NOON + 95.0));
     later.victim.comm = "python3".into();
     let chains = vec![chain(Cause::CpuPreemption, 42, 8.0, (NOON, NOON + 60.0)), later];
     let losses =
         Incident::of("node1".into(), chains, observed(Period::attached(NOON - 3600.0))).processes;
-    let told: Vec<_> =
+    let reported: Vec<_> =
         losses.iter().map(|loss| (loss.pid, &*loss.comm, loss.lost_seconds)).collect();
-    assert_eq!(told, [(42, "trainer", 8.0), (42, "python3", 3.0)]);
+    assert_eq!(reported, [(42, "trainer", 8.0), (42, "python3", 3.0)]);
 }
 
 #[test]
-fn losses_of_two_processes_of_one_name_and_pid_are_told_apart_by_their_start() {
+fn losses_of_two_processes_of_one_name_and_pid_are_kept_apart_by_their_start() {
     let mut chains = vec![
         chain(Cause::CpuPreemption, 42, 8.0, (NOON, NOON + 60.0)),
         chain(Cause::BlockIo, 42, 3.0, (NOON + 90.0, NOON + 95.0)),
@@ -89,8 +89,8 @@ fn losses_of_two_processes_of_one_name_and_pid_are_told_apart_by_their_start() {
     }
     let losses =
         Incident::of("node1".into(), chains, observed(Period::attached(NOON - 3600.0))).processes;
-    let told: Vec<_> = losses.iter().map(|loss| (loss.started, loss.chains)).collect();
-    assert_eq!(told, [(Some(100.5), 1), (Some(200.5), 2)]);
+    let reported: Vec<_> = losses.iter().map(|loss| (loss.started, loss.chains)).collect();
+    assert_eq!(reported, [(Some(100.5), 1), (Some(200.5), 2)]);
 }
 
 #[test]
@@ -100,24 +100,24 @@ fn only_chains_that_are_asked_for_are_shown_and_the_others_are_counted() {
         (low.severity, low.culprit) = (Severity::Low, None);
         vec![chain(Cause::CpuPreemption, 42, 8.0, (NOON - 60.0, NOON - 30.0)), low]
     };
-    let shown = |wanted: Wanted| {
+    let shown = |filter: ChainFilter| {
         let state = observed(Period::attached(NOON - 3600.0));
-        let incident = Incident::of_wanted("node1".into(), chains(), state, &wanted);
+        let incident = Incident::filtered("node1".into(), chains(), state, &filter);
         let pids: Vec<_> = incident.processes.iter().map(|loss| loss.pid).collect();
         (pids, incident.left_out)
     };
-    let all = Wanted::default();
+    let all = ChainFilter::default();
     assert_eq!(shown(all), (vec![42, 43], 0));
-    assert_eq!(shown(Wanted { pid: Some(43), ..all }), (vec![43], 1));
-    assert_eq!(shown(Wanted { pid: Some(9), ..all }), (vec![42], 1), "the culprit");
-    assert_eq!(shown(Wanted { severity: Some(Severity::Medium), ..all }), (vec![42], 1));
-    assert_eq!(shown(Wanted { from: Some(NOON - 70.0), ..all }), (vec![42], 1));
-    assert_eq!(shown(Wanted { until: Some(NOON - 70.0), ..all }), (vec![43], 1));
+    assert_eq!(shown(ChainFilter { pid: Some(43), ..all }), (vec![43], 1));
+    assert_eq!(shown(ChainFilter { pid: Some(9), ..all }), (vec![42], 1), "the culprit");
+    assert_eq!(shown(ChainFilter { severity: Some(Severity::Medium), ..all }), (vec![42], 1));
+    assert_eq!(shown(ChainFilter { from: Some(NOON - 70.0), ..all }), (vec![42], 1));
+    assert_eq!(shown(ChainFilter { until: Some(NOON - 70.0), ..all }), (vec![43], 1));
     let state = observed(Period::attached(NOON - 3600.0));
-    let wanted = Wanted { pid: Some(1), ..all };
-    let text = render(&Incident::of_wanted("node1".into(), chains(), state, &wanted), false);
-    assert!(text.contains("NOT SHOWN  causal chains that were not asked for: 2\n"), "{text}");
-    assert!(text.ends_with("node1: no causal chain of those that were asked for.\n"), "{text}");
+    let filter = ChainFilter { pid: Some(1), ..all };
+    let text = render(&Incident::filtered("node1".into(), chains(), state, &filter), false);
+    assert!(text.contains("NOT SHOWN  causal chains excluded by the filter: 2\n"), "{text}");
+    assert!(text.ends_with("node1: no causal chain matches the filter.\n"), "{text}");
 }
 
 #[test]
@@ -205,8 +205,8 @@ fn a_process_that_the_node_does_not_observe_is_not_called_healthy() {
         chains: Vec::new(),
     };
     let of = |processes, pid| {
-        let wanted = Wanted { pid, ..Wanted::default() };
-        let incident = Incident::of_answer(answer(processes), 300.0, NOON, &wanted);
+        let filter = ChainFilter { pid, ..ChainFilter::default() };
+        let incident = Incident::of_answer(answer(processes), 300.0, NOON, &filter);
         (incident.outcome, render(&incident, true))
     };
     let (outcome, report) = of(Some(vec![41, 43]), Some(42));
@@ -228,7 +228,7 @@ fn a_node_that_observed_nothing_or_only_a_part_says_so_and_not_that_nothing_was_
         report,
         "OBSERVATION  disabled since 2023-11-15 11:45:00 UTC: nothing is observed (SIGUSR1)\n\
          NOT OBSERVED  2023-11-15 11:55:00 - 2023-11-15 12:00:00 UTC: nothing is observed (SIGUSR1)\n\
-         node1: NOT OBSERVED in this time. Whether anything starved a GPU is not known.\n"
+         node1: NOT OBSERVED in this time. Whether a GPU was starved is unknown.\n"
     );
     let (outcome, report) = report_of_nothing(Period::attached(NOON - 60.0));
     assert_eq!(outcome, Outcome::NotObserved);

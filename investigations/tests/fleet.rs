@@ -40,7 +40,7 @@ fn plain(port: u16) -> Client {
 }
 
 #[tokio::test]
-async fn every_node_is_told_of_whatever_becomes_of_the_others() {
+async fn every_node_is_reported_whatever_becomes_of_the_others() {
     let own = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (cert, key) = (folder.path().join("own.crt"), folder.path().join("own.key"));
@@ -63,19 +63,19 @@ async fn every_node_is_told_of_whatever_becomes_of_the_others() {
     let nodes = [plain(slow), plain(refusing), plain(ahead), known, over_tls(None), plain(1)];
     let limits = Limits { deadline: Duration::from_secs(5), ..Limits::default() };
     let begin = Instant::now();
-    let told = chains(&nodes, limits).await;
+    let reported = chains(&nodes, limits).await;
     assert!(begin.elapsed() < Duration::from_secs(30), "one slow node holds up the others");
 
-    let names: Vec<_> = told.answers.iter().map(|own| own.chains.node.as_str()).collect();
+    let names: Vec<_> = reported.answers.iter().map(|own| own.chains.node.as_str()).collect();
     assert_eq!(names, ["ahead", "encrypted"]);
-    let clocks: Vec<_> = told.answers.iter().map(|own| own.clock.unwrap()).collect();
+    let clocks: Vec<_> = reported.answers.iter().map(|own| own.clock.unwrap()).collect();
     let off = |at: usize, truth: f64| {
         (clocks[at].ahead_seconds - truth).abs() <= clocks[at].uncertainty_seconds + 1e-3
     };
     assert!(off(0, 5.0) && off(1, 0.0), "{clocks:?}");
     assert!(clocks[0].is_noteworthy(), "{clocks:?}");
-    assert_eq!(told.clock_warnings().len(), 1, "{:?}", told.clock_warnings());
-    let failures: Vec<_> = told.failures.iter().map(|own| own.error.to_string()).collect();
+    assert_eq!(reported.clock_warnings().len(), 1, "{:?}", reported.clock_warnings());
+    let failures: Vec<_> = reported.failures.iter().map(|own| own.error.to_string()).collect();
     for (failure, part) in failures.iter().zip([
         "did not answer within 5s",
         "not for you",

@@ -49,7 +49,7 @@ fn record(folder: &Path, node: &str, second: i64) -> PathBuf {
     process.abandoned_calls = second.unsigned_abs();
     let taken_at = Nanos(second.unsigned_abs() + 1);
     let snapshot = Snapshot { taken_at, processes: vec![process], ..Snapshot::default() };
-    writer.add_look(&Moment::new(Arc::new(snapshot), 1.7e9 + second as f64), &[]).unwrap();
+    writer.add_snapshot(&Moment::new(Arc::new(snapshot), 1.7e9 + second as f64), &[]).unwrap();
     writer.finish().unwrap();
     path
 }
@@ -81,10 +81,10 @@ fn events_of_several_nodes_and_sessions_keep_who_they_are_of() {
     let folder = tempfile::tempdir().unwrap();
     let files = [("a", 0), ("b", 1), ("a", 2)].map(|(node, at)| record(folder.path(), node, at));
     let output = folder.path().join("merged.db");
-    let told = merged(&files.each_ref().map(PathBuf::as_path), &output).unwrap();
-    assert_eq!(told.events, 30);
+    let reported = merged(&files.each_ref().map(PathBuf::as_path), &output).unwrap();
+    assert_eq!(reported.events, 30);
     let unknown = Warning::UnknownSkew { node: "b".into(), reference: "a".into() };
-    assert_eq!(told.warnings, [unknown]);
+    assert_eq!(reported.warnings, [unknown]);
 
     let trace = open(&output).unwrap();
     let nodes: Vec<_> = trace.nodes().iter().map(|node| node.name.as_str()).collect();
@@ -103,19 +103,19 @@ fn events_of_several_nodes_and_sessions_keep_who_they_are_of() {
         assert_eq!(stack.frames[0].function.as_deref(), Some("step"));
     }
     assert_eq!(trace.kernel_names().unwrap().len(), 3);
-    let mut looks = 0;
+    let mut count = 0;
     trace
-        .looks(&mut |look| {
-            let process = &look.moment.snapshot.processes[0];
-            let known = &trace.processes()[look.processes[&process.id].0 as usize];
+        .snapshots(&mut |recorded| {
+            let process = &recorded.moment.snapshot.processes[0];
+            let known = &trace.processes()[recorded.processes[&process.id].0 as usize];
             assert_eq!(known.comm, process.comm.to_text());
-            let node = &trace.nodes()[look.node.0 as usize].name;
+            let node = &trace.nodes()[recorded.node.0 as usize].name;
             assert_eq!(known.comm, format!("{node}-{}", process.abandoned_calls));
-            looks += 1;
+            count += 1;
             ControlFlow::Continue(())
         })
         .unwrap();
-    assert_eq!(looks, 3);
+    assert_eq!(count, 3);
 }
 
 #[test]
@@ -123,10 +123,10 @@ fn the_same_session_is_taken_once_and_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let (one, other) = (record(folder.path(), "a", 0), record(folder.path(), "b", 0));
     let output = folder.path().join("merged.db");
-    let told = merged(&[&one, &other, &one], &output).unwrap();
-    assert_eq!(told.events, 20);
+    let reported = merged(&[&one, &other, &one], &output).unwrap();
+    assert_eq!(reported.events, 20);
     let duplicate = Warning::Duplicate { path: one.clone(), node: "a".into() };
-    assert_eq!(told.warnings[0], duplicate);
+    assert_eq!(reported.warnings[0], duplicate);
     assert_eq!(open(&output).unwrap().processes().len(), 2);
 
     let later = record(folder.path(), "a", 5);

@@ -222,9 +222,9 @@ fn a_hundred_hostile_statements_get_an_error_and_change_nothing() {
         for sql in statements {
             let limits = Limits { time: Duration::from_millis(300), rows: 1000 };
             let start = Instant::now();
-            let told = query(&path, &sql, &limits);
+            let answer = query(&path, &sql, &limits);
             let start_of = sql.chars().take(80).collect::<String>();
-            assert!(told.is_err(), "{start_of:?} was answered");
+            assert!(answer.is_err(), "{start_of:?} was answered");
             let taken = start.elapsed();
             assert!(taken < Duration::from_secs(10), "{start_of:?} took {taken:?}");
             let now: Vec<_> = contents(folder.path()).into_keys().collect();
@@ -271,7 +271,7 @@ fn what_reads_is_answered() {
 }
 
 #[test]
-fn rows_beyond_the_limit_are_told_and_not_given() {
+fn rows_beyond_the_limit_are_reported_but_not_returned() {
     let (_folder, path) = trace("DELETE");
     let answer = ask(&path, "SELECT id FROM events").unwrap();
     assert_eq!((answer.rows.len(), answer.more_rows), (1000, true));
@@ -282,13 +282,13 @@ fn rows_beyond_the_limit_are_told_and_not_given() {
 #[test]
 fn errors_say_what_to_do() {
     let (folder, path) = trace("DELETE");
-    let told = |sql: &str| ask(&path, sql).unwrap_err().to_string();
+    let error = |sql: &str| ask(&path, sql).unwrap_err().to_string();
     let endless =
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
-    assert!(told(endless).contains("--timeout"), "{}", told(endless));
-    assert!(told("DELETE FROM events").contains("only reads"));
-    assert!(told("SELECT zeroblob(1000000000)").contains("look at less"));
-    assert!(told("SELECT x FROM events").contains("no such column"));
+    assert!(error(endless).contains("--timeout"), "{}", error(endless));
+    assert!(error("DELETE FROM events").contains("only reads"));
+    assert!(error("SELECT zeroblob(1000000000)").contains("query less"));
+    assert!(error("SELECT x FROM events").contains("no such column"));
     let missing = ask(&folder.path().join("none.db"), "SELECT 1").unwrap_err();
     assert!(missing.to_string().contains("none.db"), "{missing}");
     let text = folder.path().join("text");

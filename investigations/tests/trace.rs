@@ -17,11 +17,11 @@ use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use gpucause_engine::Moment;
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
 use gpucause_investigations::recording::{
-    Call, Completeness, Event, EventId, Filter, Kind, Look, NodeIndex, OffCpu, Party, ProcessIndex,
-    Recording, RecordingError, Stack, StackFrame, StackId, open,
+    Call, Completeness, Event, EventId, Filter, Kind, NodeIndex, OffCpu, ProcessIndex,
+    RecordedSnapshot, Recording, RecordingError, Stack, StackFrame, StackId, Task, open,
 };
 use gpucause_investigations::trace::{
-    NewCall, NewEvent, NewKind, NewOffCpu, NewParty, ProcessRef, Start, Trace, WriteError, Writer,
+    NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef, Start, Trace, WriteError, Writer,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -151,13 +151,13 @@ fn events(recording: &dyn Recording, filter: &Filter) -> Vec<Event> {
     all
 }
 
-fn looks(recording: &dyn Recording) -> Vec<Look> {
+fn snapshots(recording: &dyn Recording) -> Vec<RecordedSnapshot> {
     let mut all = Vec::new();
-    let take = &mut |look| {
-        all.push(look);
+    let take = &mut |recorded| {
+        all.push(recorded);
         ControlFlow::Continue(())
     };
-    recording.looks(take).unwrap();
+    recording.snapshots(take).unwrap();
     all
 }
 
@@ -182,14 +182,14 @@ fn kinds() -> [NewKind<'static>; 12] {
         copy: Some("h2d"),
         kernel: None,
     };
-    let by = NewParty { pid: Some(7), comm: "fluent-bit" };
+    let by = NewTask { pid: Some(7), comm: "fluent-bit" };
     [
         NewKind::Call(full),
         NewKind::OffCpu(NewOffCpu { reason: Some(Reason::Preempted), by: Some(by) }),
         NewKind::OffCpu(NewOffCpu { reason: None, by: None }),
         NewKind::OffCpu(NewOffCpu {
             reason: Some(Reason::Sleep),
-            by: Some(NewParty { pid: None, comm: "kernel" }),
+            by: Some(NewTask { pid: None, comm: "kernel" }),
         }),
         NewKind::BlockIo { operation: BlockOperation::Write, bytes: 512, device: Some("nvme0n1") },
         NewKind::BlockIo { operation: BlockOperation::Other, bytes: 0, device: None },
@@ -215,7 +215,7 @@ fn kinds_read() -> [Kind; 12] {
         copy: Some("h2d"),
         kernel: None,
     };
-    let party = |pid, comm: &str| Some(Party { pid, comm: comm.into() });
+    let party = |pid, comm: &str| Some(Task { pid, comm: comm.into() });
     let off = |reason, by| Kind::OffCpu(OffCpu { reason, by });
     let block = |operation, bytes, device| Kind::BlockIo { operation, bytes, device };
     [
@@ -262,14 +262,14 @@ fn every_kind_of_event_is_read_as_it_was_written_in_the_order_of_starts() {
     assert_eq!(stacks.0, stacks.1, "a stack is written once");
     let kinds = kinds();
     // Told in the order in which they end, which is not that in which they start.
-    let told = kinds.iter().zip(0i64..).map(|(&kind, at)| NewEvent {
+    let reported = kinds.iter().zip(0i64..).map(|(&kind, at)| NewEvent {
         kind,
         start_ns: START - at,
         duration_ns: 2 * at.unsigned_abs(),
         stack: (at == 0).then_some(stacks.0),
         ..plain_call(process, 0)
     });
-    writer.add_events(told).unwrap();
+    writer.add_events(reported).unwrap();
     let finished = writer.finish().unwrap();
     assert_eq!((finished.events, finished.pruned_events), (12, 0));
     assert_eq!(names_in(folder.path()), ["a.db"], "one file, with none beside it");
@@ -300,11 +300,11 @@ fn a_stack_that_is_named_later_is_still_one() {
     let path = folder.path().join("a.db");
     let mut writer = Writer::create(&path, &start()).unwrap();
     let frame = StackFrame { address: 7, module_address: Some(3), ..StackFrame::default() };
-    let told = Stack { frames: vec![frame.clone()] };
+    let reported = Stack { frames: vec![frame.clone()] };
     let named = Stack { frames: vec![StackFrame { function: Some("step".into()), ..frame }] };
-    let id = writer.stack(&told).unwrap();
+    let id = writer.stack(&reported).unwrap();
     writer.name_stack(id, &named).unwrap();
-    assert_eq!(writer.stack(&told).unwrap(), id);
+    assert_eq!(writer.stack(&reported).unwrap(), id);
     writer.finish().unwrap();
     assert_eq!(open(&path).unwrap().stack(id).unwrap(), Some(named));
 }
@@ -316,11 +316,11 @@ fn a_filter_leaves_out_what_it_says() {
     let mut writer = Writer::create(&path, &start()).unwrap();
     let one = writer.process(ProcId(1), Tgid(42), "one").unwrap();
     let other = writer.process(ProcId(2), Tgid(43), "other").unwrap();
-    let told = (0..10).map(|at| NewEvent {
+    let reported = (0..10).map(|at| NewEvent {
         duration_ns: u64::try_from(at).unwrap(),
         ..plain_call(if at % 2 == 0 { one } else { other }, at * 100)
     });
-    writer.add_events(told).unwrap();
+    writer.add_events(reported).unwrap();
     writer.finish().unwrap();
     let trace = Trace::open(&path).unwrap();
     let sequences = |filter: &Filter| {
@@ -336,7 +336,7 @@ fn a_filter_leaves_out_what_it_says() {
 }
 
 #[test]
-fn looks_come_back_as_they_were_seen_and_their_totals_are_those_of_the_last() {
+fn snapshots_are_read_as_they_were_written_and_their_totals_are_those_of_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let mut writer = Writer::create(&path, &start()).unwrap();
@@ -344,10 +344,10 @@ fn looks_come_back_as_they_were_seen_and_their_totals_are_those_of_the_last() {
     let mut second = moment(2, vec![process(5, 42)]);
     second.throttled_gpus.insert("GPU-1".into(), 0.25);
     second.throttled_cgroups.insert(ProcId(5), Nanos(11));
-    writer.add_look(&first, &[chain("a", Severity::Low, 1.0)]).unwrap();
+    writer.add_snapshot(&first, &[chain("a", Severity::Low, 1.0)]).unwrap();
     writer.set_lost_events(17);
     let chains = [chain("b", Severity::High, 0.5), chain("a", Severity::Low, 2.0)];
-    writer.add_look(&second, &chains).unwrap();
+    writer.add_snapshot(&second, &chains).unwrap();
     let row = writer.process(ProcId(5), Tgid(42), "python3").unwrap();
     writer.name_kernel(row, u64::MAX, "gemm").unwrap();
     writer.describe_process(row, &[("container_id".into(), "c0ffee".into())]).unwrap();
@@ -358,13 +358,13 @@ fn looks_come_back_as_they_were_seen_and_their_totals_are_those_of_the_last() {
     assert_eq!((session.lost_events, session.started_ns), (Some(17), START));
     assert_eq!(session.details, start().details);
     assert!(session.ended_ns.is_some());
-    let told = &trace.processes()[0];
-    assert_eq!((told.pid, told.comm.as_str(), told.rank), (42, "python3", Some(3)));
-    assert_eq!(told.details, [("container_id".to_owned(), "c0ffee".to_owned())]);
+    let reported = &trace.processes()[0];
+    assert_eq!((reported.pid, reported.comm.as_str(), reported.rank), (42, "python3", Some(3)));
+    assert_eq!(reported.details, [("container_id".to_owned(), "c0ffee".to_owned())]);
     let kernel = &trace.kernel_names().unwrap()[0];
     assert_eq!((kernel.handle, kernel.name.as_str()), (u64::MAX, "gemm"));
 
-    let read = looks(&trace);
+    let read = snapshots(&trace);
     for (read, written) in read.iter().zip([&first, &second]) {
         assert_eq!(read.moment.snapshot, written.snapshot);
         assert_eq!(read.moment.unix_seconds.to_bits(), written.unix_seconds.to_bits());
@@ -399,13 +399,13 @@ fn a_file_that_is_there_is_overwritten_only_when_that_is_said() {
     let refused = Writer::create(&path, &start()).unwrap_err();
     assert!(matches!(refused, WriteError::Exists { .. }), "{refused}");
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-    let told = Start { overwrite: true, ..start() };
-    Writer::create(&path, &told).unwrap().finish().unwrap();
+    let reported = Start { overwrite: true, ..start() };
+    Writer::create(&path, &reported).unwrap().finish().unwrap();
     assert_eq!(Trace::open(&path).unwrap().event_count().unwrap(), 0);
 }
 
 #[test]
-fn a_file_of_something_else_is_told_from_one_of_a_newer_gpucause() {
+fn a_file_of_something_else_is_distinguished_from_one_of_a_newer_gpucause() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let refusal = || open(&path).unwrap_err();

@@ -20,7 +20,7 @@ use gpucause_investigations::recording::{
     Filter, RecordingError, Stack, StackFrame, StackId, open,
 };
 use gpucause_investigations::trace::{
-    NewCall, NewEvent, NewKind, NewOffCpu, NewParty, ProcessRef, Start, Writer,
+    NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef, Start, Writer,
 };
 use proptest::prelude::*;
 
@@ -44,7 +44,7 @@ fn event(process: ProcessRef, number: u64, stack: StackId) -> NewEvent<'static> 
         copy: None,
         kernel: Some(KERNELS[(number % 4) as usize]),
     };
-    let by = NewParty { pid: Some(4_000_000 + (number % 300) as u32), comm: "fluent-bit" };
+    let by = NewTask { pid: Some(4_000_000 + (number % 300) as u32), comm: "fluent-bit" };
     let kind = match number % 10 {
         0 => NewKind::BlockIo {
             operation: BlockOperation::Read,
@@ -146,14 +146,14 @@ fn chain() -> Chain {
 }
 
 fn small_file(path: &Path) {
-    let told = Start { details: vec![("kernel".into(), "6.18".into())], ..start() };
-    let mut writer = Writer::create(path, &told).unwrap();
+    let reported = Start { details: vec![("kernel".into(), "6.18".into())], ..start() };
+    let mut writer = Writer::create(path, &reported).unwrap();
     write_events(&mut writer, 0..50);
     let process = writer.process(ProcId(1), Tgid(4_000_001), "python3").unwrap();
     writer.name_thread(process, 4_000_001, "engine").unwrap();
     writer.name_kernel(process, 1, "gemm").unwrap();
     writer.describe_process(process, &[("container_id".into(), "c0ffee".into())]).unwrap();
-    writer.add_look(&moment(1), &[chain()]).unwrap();
+    writer.add_snapshot(&moment(1), &[chain()]).unwrap();
     writer.finish().unwrap();
 }
 
@@ -171,7 +171,7 @@ fn read_all(path: &Path) -> Result<u64, RecordingError> {
     recording.waits()?;
     recording.kernel_names()?;
     stacks.iter().try_for_each(|&stack| recording.stack(stack).map(|_| ()))?;
-    recording.looks(&mut |_| ControlFlow::Continue(()))?;
+    recording.snapshots(&mut |_| ControlFlow::Continue(()))?;
     recording.event_count()
 }
 
@@ -197,11 +197,11 @@ fn sixteen_seconds_of_a_process_stay_far_under_200_kib() {
     let path = folder.path().join("a.db");
     let mut writer = Writer::create(&path, &start()).unwrap();
     for number in 1..=11 {
-        writer.add_look(&moment(number), &[chain()]).unwrap();
+        writer.add_snapshot(&moment(number), &[chain()]).unwrap();
     }
     writer.finish().unwrap();
     let bytes = std::fs::metadata(&path).unwrap().len();
-    println!("{bytes} bytes for 11 looks");
+    println!("{bytes} bytes for 11 snapshots");
     assert!(bytes <= 150 << 10, "{bytes} bytes");
 }
 
@@ -210,8 +210,8 @@ fn beyond_the_limit_the_oldest_events_go_and_the_session_says_how_many() {
     const LIMIT: u64 = 1 << 20;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
-    let told = Start { size_limit: Some(LIMIT), ..start() };
-    let mut writer = Writer::create(&path, &told).unwrap();
+    let reported = Start { size_limit: Some(LIMIT), ..start() };
+    let mut writer = Writer::create(&path, &reported).unwrap();
     for batch in 0..100 {
         write_events(&mut writer, batch * 500..(batch + 1) * 500);
         writer.commit().unwrap();
@@ -261,22 +261,26 @@ fn a_killed_recorder_leaves_everything_up_to_the_last_second() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut told: Vec<(Instant, u64)> = Vec::new();
+        let mut reported: Vec<(Instant, u64)> = Vec::new();
         let noise = std::time::SystemTime::now().elapsed().map_or(0, |it| it.subsec_nanos());
         let life = Duration::from_millis(1200 + u64::from(noise.wrapping_mul(7919) % 1500));
         let killed = loop {
             let line = lines.next().unwrap().unwrap();
             if let Some(count) = line.strip_prefix("wrote ") {
-                told.push((Instant::now(), count.parse().unwrap()));
+                reported.push((Instant::now(), count.parse().unwrap()));
             }
-            if told.first().is_some_and(|first| first.0.elapsed() > life) {
+            if reported.first().is_some_and(|first| first.0.elapsed() > life) {
                 break Instant::now();
             }
         };
         child.kill().unwrap();
         child.wait().unwrap();
-        let a_second_before =
-            told.iter().rev().find(|told| killed - told.0 >= Duration::from_secs(1)).unwrap().1;
+        let a_second_before = reported
+            .iter()
+            .rev()
+            .find(|reported| killed - reported.0 >= Duration::from_secs(1))
+            .unwrap()
+            .1;
         let kept = read_all(&path).unwrap();
         assert!(kept >= a_second_before, "{kept} of {a_second_before}");
         assert_eq!(open(&path).unwrap().sessions()[0].ended_ns, None);
@@ -295,7 +299,7 @@ fn a_file_that_is_being_written_can_be_read() {
     let other = writer.process(ProcId(2), Tgid(7), "later").unwrap();
     let id = writer.stack(&stack()).unwrap();
     writer.add_events((0..5).map(|number| event(other, number, id))).unwrap();
-    writer.add_look(&moment(1), &[]).unwrap();
+    writer.add_snapshot(&moment(1), &[]).unwrap();
     writer.commit().unwrap();
     assert_eq!(opened_early.event_count().unwrap(), 100, "it is as it was when it was opened");
     opened_early.events(&Filter::default(), &mut |_| ControlFlow::Continue(())).unwrap();

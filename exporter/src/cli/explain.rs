@@ -46,7 +46,7 @@ pub const fn exit_status(outcome: Outcome) -> u8 {
 
 fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let recording = recording::open(path)?;
-    let report = Report::of_wanted(path, recording.as_ref(), &args.wanted())?;
+    let report = Report::filtered(path, recording.as_ref(), &args.wanted())?;
     print(if args.json {
         serde_json::to_string_pretty(&report).context("the report is not JSON")?
     } else {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use gpucause_engine::chain::Severity;
-use gpucause_investigations::explain::Wanted;
-use gpucause_investigations::export::moment;
+use gpucause_investigations::explain::ChainFilter;
+use gpucause_investigations::export::timestamp;
 use gpucause_investigations::node::NodeUrl;
 
 use crate::nodes::NodeArgs;
@@ -46,10 +46,10 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "SEVERITY", value_parser = severity)]
     pub severity: Option<Severity>,
     /// Only what was seen from this time on, such as 2026-07-01T12:00:00Z, by the clock of the node
-    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with = "since")]
+    #[arg(long, value_name = "TIME", value_parser = timestamp, conflicts_with = "since")]
     pub from: Option<i64>,
     /// Only what began until this time; --since is the time before it
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = timestamp)]
     pub until: Option<i64>,
     /// Add a table of the time that chains took from each process
     #[arg(long)]
@@ -62,9 +62,9 @@ pub struct ExplainArgs {
 impl ExplainArgs {
     /// The selected chains.
     #[must_use]
-    pub fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> ChainFilter {
         let seconds = |ns: i64| ns as f64 / 1e9;
-        Wanted {
+        ChainFilter {
             pid: self.pid,
             severity: self.severity,
             from: self.from.map(seconds),

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use gpucause_investigations::http::{Token, TokenError};
 use gpucause_investigations::mcp::http::Access;
 use gpucause_investigations::mcp::{
-    Assistant, DemoStory, Finding, Findings, Host, Scenario as Shown, Source, SqlOfFile, http,
+    Assistant, CheckLine, CheckReport, DemoReport, Host, Scenario as Shown, Source, SqlOfFile, http,
 };
 use gpucause_investigations::recording;
 
@@ -158,16 +158,20 @@ struct ThisHost {
 }
 
 impl Host for ThisHost {
-    fn check(&self) -> Findings {
+    fn check(&self) -> CheckReport {
         // No port: the exporter that is asked about may have it.
         let report = Report::of_this_host(&[], None, None);
         let can_run = report.can_run();
-        let line = |line: crate::check::Line| Finding {
+        let line = |line: crate::check::Line| CheckLine {
             state: line.state.label(),
             subject: line.subject,
             detail: line.detail,
         };
-        Findings { host: node_name(), can_run, lines: report.lines.into_iter().map(line).collect() }
+        CheckReport {
+            host: node_name(),
+            can_run,
+            lines: report.lines.into_iter().map(line).collect(),
+        }
     }
 
     fn scenarios(&self) -> Option<Vec<Shown>> {
@@ -175,13 +179,13 @@ impl Host for ThisHost {
         self.allow_demo.then(|| Scenario::value_variants().iter().map(shown).collect())
     }
 
-    fn demo(&self, scenario: &str, time: Duration) -> Result<DemoStory, String> {
+    fn demo(&self, scenario: &str, time: Duration) -> Result<DemoReport, String> {
         let shown = || {
             ensure!(self.allow_demo, "demonstrations are off");
             let scenario = Scenario::from_str(scenario, false).map_err(anyhow::Error::msg)?;
             demo::run_scenario(scenario, time)
         };
         let (chains, comparison) = shown().map_err(|error| format!("{error:#}"))?;
-        Ok(DemoStory { chains, comparison })
+        Ok(DemoReport { chains, comparison })
     }
 }

@@ -220,10 +220,10 @@ pub struct ExportArgs {
     #[arg(long)]
     pub force: bool,
     /// Leave out what ended before this time, such as 2026-01-31T07:03:12Z or seconds since the Unix epoch
-    #[arg(long, value_name = "TIME", value_parser = export::moment)]
+    #[arg(long, value_name = "TIME", value_parser = export::timestamp)]
     pub from: Option<i64>,
     /// Leave out what began at or after this time
-    #[arg(long, value_name = "TIME", value_parser = export::moment)]
+    #[arg(long, value_name = "TIME", value_parser = export::timestamp)]
     pub until: Option<i64>,
     /// Only this much time before the end, such as 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "from")]

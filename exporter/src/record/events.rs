@@ -7,7 +7,7 @@ use gpucause_abi::event::{Detail, RawCall, RawEvent, RawOffCpu};
 use gpucause_abi::op::Class;
 use gpucause_abi::snapshot::{Comm, DeviceName};
 use gpucause_investigations::recording::StackId;
-use gpucause_investigations::trace::{NewCall, NewEvent, NewKind, NewOffCpu, NewParty, ProcessRef};
+use gpucause_investigations::trace::{NewCall, NewEvent, NewKind, NewOffCpu, NewTask, ProcessRef};
 
 use crate::clock::WallClock;
 
@@ -69,7 +69,7 @@ impl Names {
                 reason: Some(wait.reason),
                 by: wait.by.and_then(|task| {
                     let comm = self.comms.get(&task.comm)?;
-                    Some(NewParty { pid: task.tgid.map(|tgid| tgid.0), comm })
+                    Some(NewTask { pid: task.tgid.map(|tgid| tgid.0), comm })
                 }),
             }),
             Detail::Block { device, operation, bytes } => NewKind::BlockIo {

@@ -86,7 +86,7 @@ impl TraceRecorder {
         moment.unix_seconds = self.clock.unix_seconds(moment.snapshot.taken_at);
         self.describe(recorder, observation)?;
         self.name_kernels(daemon)?;
-        Ok(self.writer.add_look(&moment, &daemon.findings().chains)?)
+        Ok(self.writer.add_snapshot(&moment, &daemon.findings().chains)?)
     }
 
     /// Writes new processes, and details that are new.

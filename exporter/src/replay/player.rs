@@ -53,7 +53,7 @@ impl Player {
         let names = self.kernel_names()?;
         let (mut begin, mut has_snapshots, mut stopped) = (None, false, false);
         let mut session = None;
-        self.recording.looks(&mut |look| {
+        self.recording.snapshots(&mut |look| {
             if look.node != self.node {
                 return ControlFlow::Continue(());
             }

@@ -53,7 +53,7 @@ impl AuthMiddleware {
         if config.rate.as_ref().is_some_and(|rate| !rate.admits(Instant::now())) {
             return Err(busy("Too many requests; try again.\n"));
         }
-        if self.token.as_ref().is_some_and(|token| token.is_shown(headers)) {
+        if self.token.as_ref().is_some_and(|token| token.is_in(headers)) {
             return Ok(Peer { identified: true, ..peer });
         }
         if config.users.is_empty() {

@@ -56,8 +56,8 @@ fn what_keeps_a_node_from_answering_is_told() {
     let stranger = Folder::new();
     let other = stranger.path("ca.crt").to_str().unwrap().to_owned();
     for (arguments, password, code, told) in [
-        (["--url", &*url, "--ca-file", &*ca], Some("wrong"), 1, "tells only who logs in"),
-        (["--url", &nobody, "--ca-file", &ca], Some(PASSWORD), 1, "tells only who logs in"),
+        (["--url", &*url, "--ca-file", &*ca], Some("wrong"), 1, "requires a login"),
+        (["--url", &nobody, "--ca-file", &ca], Some(PASSWORD), 1, "requires a login"),
         (["--url", &url, "--ca-file", &other], Some(PASSWORD), 1, "--ca-file"),
         (["--url", &plain, "--ca-file", &ca], Some(PASSWORD), 1, "ask with https://"),
         (["--url", &url, "--ca-file", &ca], None, 78, "--password-file"),

@@ -77,7 +77,7 @@ fn a_file_tells_of_the_demonstration_and_of_nothing_else_on_that_host() {
         );
         recording::open(&case.db())
             .unwrap()
-            .looks(&mut |look| {
+            .snapshots(&mut |look| {
                 for process in &look.moment.snapshot.processes {
                     told.insert(process.comm.to_text());
                     told.extend(process.waits.iter().map(|wait| wait.on.to_text()));

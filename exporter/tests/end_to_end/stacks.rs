@@ -88,6 +88,6 @@ fn a_stack_has_the_functions_and_lines_of_a_program_that_was_deleted() {
 
     let explained = gpucause(&["explain", "--db"]).arg(&db).output().unwrap();
     let explained = String::from_utf8(explained.stdout).unwrap();
-    let section = explained.split("WHERE CALLS CAME FROM").nth(1).unwrap();
+    let section = explained.split("CALL STACKS").nth(1).unwrap();
     assert!(section.contains(&found[0].frames[0].to_string()), "{explained}");
 }

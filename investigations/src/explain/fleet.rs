@@ -1,34 +1,34 @@
-//! The report of several nodes: which did not answer, whose clock is off, and what happened on each.
+//! The report of several nodes: nodes without answer, clock skew, and the incident on each.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{Incident, Wanted, line, render};
+use super::{ChainFilter, Incident, line, render};
 use crate::fleet::{ClockOffset, FleetAnswer};
 use crate::observation::Outcome;
 
 /// What happened on several nodes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FleetReport {
-    /// What holds of all nodes: nothing was found only where each answered and observed.
+    /// The outcome for the fleet: nothing was found only where every node answered and observed.
     pub outcome: Outcome,
-    /// Nodes that answered; those with a chain first, the worst of them before the others.
+    /// Nodes that answered, the worst chain first.
     pub nodes: Vec<FleetNode>,
-    /// Nodes that did not: of these nothing is known.
+    /// Nodes that did not.
     pub failures: Vec<FailureReport>,
-    /// What to mind when moments of different nodes are compared.
+    /// Clock skew to mind when times of different nodes are compared.
     pub warnings: Vec<String>,
 }
 
-/// What happened on one of them.
+/// A node that answered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FleetNode {
     /// Its address.
     pub url: String,
-    /// How far its clock is ahead, when it tells the time.
+    /// Its clock skew, where its version reports the time.
     pub clock: Option<ClockOffset>,
-    /// What happened.
+    /// Its incident.
     pub incident: Incident,
 }
 
@@ -37,18 +37,17 @@ pub struct FleetNode {
 pub struct FailureReport {
     /// Its address.
     pub url: String,
-    /// Why not.
+    /// The error.
     pub reason: String,
 }
 
 impl FleetReport {
-    /// Of the chains that were seen within so many seconds before each node answered. `here` is this host's clock, in seconds
-    /// since the Unix epoch, for nodes that do not tell theirs.
+    /// Of the chains seen in the last `seconds` on each node. `here` is as in [`Chains::observed`](crate::node::Chains::observed).
     #[must_use]
-    pub fn of(answer: FleetAnswer, seconds: f64, here: f64, wanted: &Wanted) -> Self {
+    pub fn of(answer: FleetAnswer, seconds: f64, here: f64, filter: &ChainFilter) -> Self {
         let warnings = answer.clock_warnings();
         let report = |node: crate::fleet::NodeAnswer| {
-            let incident = Incident::of_answer(node.chains, seconds, here, wanted);
+            let incident = Incident::of_answer(node.chains, seconds, here, filter);
             FleetNode { url: node.url.to_string(), clock: node.clock, incident }
         };
         let mut nodes: Vec<FleetNode> = answer.answers.into_iter().map(report).collect();
@@ -60,7 +59,7 @@ impl FleetReport {
         };
         let failures: Vec<_> = answer.failures.into_iter().map(failure).collect();
         let silent = (!failures.is_empty()).then_some(Outcome::NotObserved);
-        // A process is on one node: others do not observe it.
+        // A process runs on one node; that others do not observe it says nothing.
         let has_it = nodes.iter().any(|node| node.incident.unobserved_pid.is_none());
         let counts = |node: &&FleetNode| !has_it || node.incident.unobserved_pid.is_none();
         let outcomes = nodes.iter().filter(counts).map(|node| node.incident.outcome).chain(silent);
@@ -127,15 +126,15 @@ mod tests {
         };
         let outcome = |pid| {
             let answers = vec![node("a", 7), node("b", 8)];
-            let wanted = Wanted { pid: Some(pid), ..Wanted::default() };
-            FleetReport::of(FleetAnswer { answers, failures: Vec::new() }, 60.0, 0.0, &wanted)
+            let filter = ChainFilter { pid: Some(pid), ..ChainFilter::default() };
+            FleetReport::of(FleetAnswer { answers, failures: Vec::new() }, 60.0, 0.0, &filter)
                 .outcome
         };
         assert_eq!([outcome(7), outcome(9)], [Outcome::NothingFound, Outcome::NotObserved]);
     }
 
     #[test]
-    fn who_did_not_answer_and_whose_clock_is_off_is_told_first() {
+    fn nodes_without_answer_and_clock_skew_come_first() {
         let clock = ClockOffset { ahead_seconds: 5.0, uncertainty_seconds: 0.001 };
         let chains = Chains {
             node: "gpu-1".into(),
@@ -152,11 +151,11 @@ mod tests {
                 error: AskError::Unauthorized(url("http://b:1")),
             }],
         };
-        let report = FleetReport::of(answer, 60.0, 0.0, &Wanted::default());
+        let report = FleetReport::of(answer, 60.0, 0.0, &ChainFilter::default());
         let text = report.render(false);
         for part in [
             "1 of 2 nodes answered\n",
-            "NO ANSWER  http://b:1 tells only who logs in",
+            "NO ANSWER  http://b:1 requires a login",
             "CLOCK  the clock of http://a:1 is 5.000 s ahead of this host's (+- 0.001 s)\n",
             "== http://a:1  (clock +5.000 s +- 0.001 s)\nOBSERVATION  attached since",
             "\ngpu-1: no causal chain.",

@@ -6,12 +6,12 @@ use super::recorded::{NodeReport, Report};
 use super::text::{line, printable, render};
 use gpucause_engine::utc::utc;
 
-/// Rows of a table that are printed; JSON has all.
+/// Rows printed of a table; JSON has all.
 const MOST_ROWS: usize = 40;
-/// Stacks that are printed; JSON has more.
+/// Stacks printed; JSON has more.
 const MOST_STACKS: usize = 5;
 
-/// Writes the report; `per_process` adds a table of who lost how much. Characters that steer a terminal are replaced.
+/// The report as text; `per_process` adds a table of the victims' losses. Characters that control a terminal are replaced.
 #[must_use]
 pub fn render_report(report: &Report, per_process: bool) -> String {
     let mut out = String::new();
@@ -25,12 +25,12 @@ fn write(out: &mut String, report: &Report, per_process: bool) -> std::fmt::Resu
     write!(out, "{}: {}, {} events", line(&file.path), line(&file.format), file.events)?;
     match file.lost_events {
         Some(lost) => writeln!(out, ", {lost} lost")?,
-        None => writeln!(out, "; lost events are not counted in it")?,
+        None => writeln!(out, "; lost events were not counted")?,
     }
     if file.is_sample {
         writeln!(
             out,
-            "A SAMPLE: not every event was stored. Counts and sums are of all that was seen, percentiles of the stored rows."
+            "A SAMPLE: not every event was stored. Counts and sums cover all events, percentiles the stored ones."
         )?;
     }
     for session in &file.sessions {
@@ -76,10 +76,11 @@ fn time(seconds: Option<f64>) -> String {
     }
 }
 
-fn more(out: &mut String, rows: usize) -> std::fmt::Result {
-    match rows.checked_sub(MOST_ROWS) {
-        Some(rest) if rest > 0 => writeln!(out, "  ... and {rest} more, which --json has"),
-        _ => Ok(()),
+/// Notes how many rows are not printed.
+fn more(out: &mut String, rows: usize, printed: usize) -> std::fmt::Result {
+    match rows.saturating_sub(printed) {
+        0 => Ok(()),
+        rest => writeln!(out, "  ... and {rest} more, see --json"),
     }
 }
 
@@ -108,7 +109,7 @@ fn calls(out: &mut String, node: &NodeReport) -> std::fmt::Result {
             time(Some(call.sum_seconds))
         )?;
     }
-    more(out, node.calls.len())
+    more(out, node.calls.len(), MOST_ROWS)
 }
 
 fn waits(out: &mut String, node: &NodeReport) -> std::fmt::Result {
@@ -117,7 +118,7 @@ fn waits(out: &mut String, node: &NodeReport) -> std::fmt::Result {
     }
     writeln!(
         out,
-        "\nOFF THE CPU (* some were counted and not stored)\n  {:>8} {:<16} {:<12} {:>10} {:>12} {:>8} {:>10}",
+        "\nOFF THE CPU (* some were counted but not stored)\n  {:>8} {:<16} {:<12} {:>10} {:>12} {:>8} {:>10}",
         "PID", "COMM", "REASON", "COUNT", "SUM", "OF SPAN", "MAX"
     )?;
     for wait in node.waits.iter().take(MOST_ROWS) {
@@ -134,7 +135,7 @@ fn waits(out: &mut String, node: &NodeReport) -> std::fmt::Result {
             time(Some(wait.max_seconds))
         )?;
     }
-    more(out, node.waits.len())
+    more(out, node.waits.len(), MOST_ROWS)
 }
 
 fn threads(out: &mut String, node: &NodeReport) -> std::fmt::Result {
@@ -143,7 +144,7 @@ fn threads(out: &mut String, node: &NodeReport) -> std::fmt::Result {
     }
     writeln!(
         out,
-        "\nBETWEEN CALLS, by the stored ones\n  {:>8} {:>8} {:<16} {:>9} {:>10} {:>10} {:>7} {:>10} {:>20}",
+        "\nBETWEEN CALLS, of the stored events\n  {:>8} {:>8} {:<16} {:>9} {:>10} {:>10} {:>7} {:>10} {:>20}",
         "PID",
         "THREAD",
         "COMM",
@@ -173,14 +174,14 @@ fn threads(out: &mut String, node: &NodeReport) -> std::fmt::Result {
             time(Some(thread.longest_gap_seconds))
         )?;
     }
-    more(out, node.threads.len())
+    more(out, node.threads.len(), MOST_ROWS)
 }
 
 fn stacks(out: &mut String, node: &NodeReport) -> std::fmt::Result {
     if node.stacks.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\nWHERE CALLS CAME FROM, of the stored ones with a stack")?;
+    writeln!(out, "\nCALL STACKS, of the stored calls that have one")?;
     for stack in node.stacks.iter().take(MOST_STACKS) {
         writeln!(
             out,
@@ -197,8 +198,5 @@ fn stacks(out: &mut String, node: &NodeReport) -> std::fmt::Result {
             writeln!(out, "      {}", line(frame))?;
         }
     }
-    match node.stacks.len().checked_sub(MOST_STACKS) {
-        Some(rest) if rest > 0 => writeln!(out, "  ... and {rest} more, which --json has"),
-        _ => Ok(()),
-    }
+    more(out, node.stacks.len(), MOST_STACKS)
 }

@@ -8,11 +8,11 @@ use super::Incident;
 use crate::observation::Outcome;
 use gpucause_engine::utc::utc;
 
-/// Culprits of a chain that are told apart; JSON has more.
+/// Culprits listed of a chain; JSON has all.
 const MOST_LOSSES: usize = 5;
 
-/// Writes the report; `per_process` adds a table of who lost how much. Names are what processes chose, or what answers on
-/// the port: characters that steer a terminal are replaced.
+/// The report as text; `per_process` adds a table of the victims' losses. Names are untrusted: characters that control a
+/// terminal are replaced.
 #[must_use]
 pub fn render(incident: &Incident, per_process: bool) -> String {
     let mut out = String::new();
@@ -27,7 +27,7 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
         writeln!(out, "{}", line(&text))?;
     }
     if incident.left_out > 0 {
-        writeln!(out, "NOT SHOWN  causal chains that were not asked for: {}", incident.left_out)?;
+        writeln!(out, "NOT SHOWN  causal chains excluded by the filter: {}", incident.left_out)?;
     }
     let Some(root) = &incident.root_cause else {
         return nothing_found(out, &node, incident);
@@ -76,26 +76,26 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
     Ok(())
 }
 
-/// No chain was found: says so only of what was observed.
+/// There is no chain: reports so only for the observed time.
 fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt::Result {
     let (from, until) = incident.observation.window;
     if let Some(pid) = incident.unobserved_pid {
         return writeln!(
             out,
-            "{node}: PID {pid} is NOT OBSERVED: it made no CUDA call since gpucause started, began in the last seconds, ended, or is left out by the configuration (`processes`, limits)."
+            "{node}: PID {pid} is NOT OBSERVED: it has not called CUDA since gpucause started, started seconds ago, has ended, or is excluded by the configuration (`processes`, limits)."
         );
     }
     match incident.outcome {
         Outcome::NotObserved if incident.observation.is_blind() => writeln!(
             out,
-            "{node}: NOT OBSERVED in this time. Whether anything starved a GPU is not known."
+            "{node}: NOT OBSERVED in this time. Whether a GPU was starved is unknown."
         ),
         Outcome::NotObserved => writeln!(
             out,
-            "{node}: NOT OBSERVED in full. No cause was found in the rest; whether anything else starved a GPU is not known."
+            "{node}: NOT OBSERVED in full. No cause was found in the observed part; whether a GPU was starved in the rest is unknown."
         ),
         _ if incident.left_out > 0 => {
-            writeln!(out, "{node}: no causal chain of those that were asked for.")
+            writeln!(out, "{node}: no causal chain matches the filter.")
         }
         Outcome::Found | Outcome::NothingFound => writeln!(
             out,
@@ -155,11 +155,11 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
     writeln!(out, "    fix: {}", line(&chain.fix))
 }
 
-/// Who took how much of what was lost, those first that took most; what is left was taken by others.
+/// Lost time by culprit, the longest first, and the rest.
 fn losses(chain: &Chain) -> String {
-    let told = chain.losses.iter().take(MOST_LOSSES);
-    let named: f64 = told.clone().map(|loss| loss.seconds).sum();
-    let mut parts: Vec<_> = told
+    let listed = chain.losses.iter().take(MOST_LOSSES);
+    let named: f64 = listed.clone().map(|loss| loss.seconds).sum();
+    let mut parts: Vec<_> = listed
         .map(|loss| match loss.pid {
             Some(pid) => format!("{} (PID {pid}) {:.2} s", loss.comm, loss.seconds),
             None => format!("{} {:.2} s", loss.comm, loss.seconds),
@@ -172,7 +172,7 @@ fn losses(chain: &Chain) -> String {
     parts.join(", ")
 }
 
-/// Six digits at most, without those that say nothing.
+/// At most six decimal places, without trailing zeros.
 fn plain(value: f64) -> String {
     let text = if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.6}") };
     if text.contains('.') {
@@ -182,19 +182,18 @@ fn plain(value: f64) -> String {
     }
 }
 
-/// With every character that steers a terminal replaced, but for ends of lines.
+/// Replaces characters that control a terminal, except line ends.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if steers(c) && c != '\n' { '?' } else { c }).collect()
+    text.chars().map(|c| if is_control(c) && c != '\n' { '?' } else { c }).collect()
 }
 
-/// Whether a character is none to be seen: controls, those that change how others look, and text in invisible letters, which
-/// assistants read.
-pub(crate) fn steers(c: char) -> bool {
+/// Whether a character is invisible: controls, format characters, and tag characters, which assistants read.
+pub(crate) fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// On one line.
+/// Text on one line: every control character is replaced.
 pub(crate) fn line(text: &str) -> String {
-    text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
+    text.chars().map(|c| if is_control(c) { '?' } else { c }).collect()
 }

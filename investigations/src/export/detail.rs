@@ -1,4 +1,4 @@
-//! What an event or a chain is called, and what else is known of it: names and values, the same in every format.
+//! Names and attributes of events and chains, the same in every format.
 
 use std::borrow::Cow;
 
@@ -52,7 +52,7 @@ pub(super) fn name(kind: &Kind) -> &str {
     }
 }
 
-/// What kind of event it is. Off-CPU time is told apart by its reason.
+/// The category of an event. Off-CPU time has its reason.
 pub(super) fn category(kind: &Kind) -> &'static str {
     match kind {
         Kind::Call(call) => call.api.label(),
@@ -65,13 +65,12 @@ pub(super) fn category(kind: &Kind) -> &'static str {
     }
 }
 
-/// `NODE:SEQUENCE`, the name that the event has in the recording.
+/// `NODE:SEQUENCE`.
 pub(super) fn event_id(event: &Event, recording: &dyn Recording) -> String {
-    let node = recording.nodes().get(usize::from(event.id.node.0));
-    format!("{}:{}", node.map_or("", |node| node.name.as_str()), event.id.sequence)
+    format!("{}:{}", recording.node_name(event.id.node), event.id.sequence)
 }
 
-/// What is known of an event, without its stack.
+/// Attributes of an event, without its stack.
 pub(super) fn of_event(kind: &Kind) -> Details<'_> {
     let mut details = Details::new();
     match kind {
@@ -119,7 +118,7 @@ fn of_call<'a>(call: &'a Call, details: &mut Details<'a>) {
     }
 }
 
-/// Whether the call did not do what it was asked for. "Not ready" is an answer, not a failure.
+/// Whether the call failed. "Not ready" is not a failure.
 pub(super) fn failed(call: &Call) -> bool {
     if call.code == 0 {
         return false;
@@ -138,7 +137,7 @@ pub(super) fn chain_name(chain: &Chain) -> String {
     format!("{} -> {}", chain.cause, chain.effect)
 }
 
-/// Everything that a chain says.
+/// Attributes of a chain.
 pub(super) fn of_chain(chain: &Chain) -> Details<'_> {
     let mut details: Details<'_> = vec![
         ("id".into(), chain.id.as_str().into()),

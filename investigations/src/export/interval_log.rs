@@ -1,4 +1,4 @@
-//! An interval log of HdrHistogram: how long calls took, by node, process and op, a histogram a second.
+//! Interval logs of HdrHistogram: durations of calls by node, process and op, a histogram per second.
 
 mod histogram;
 
@@ -7,15 +7,15 @@ use std::io;
 use std::rc::Rc;
 
 use super::selection::Selected;
-use super::stream::{Clocks, Placed};
+use super::stream::{Aligned, Clocks};
 use super::{ExportError, Output};
 use crate::recording::{Completeness, Kind, ProcessIndex, Recording};
 use gpucause_engine::utc::utc;
 use histogram::SparseHistogram;
 
-/// Nanoseconds of an interval.
+/// Length of an interval, in nanoseconds.
 const INTERVAL_NS: u64 = 1_000_000_000;
-/// Maxima are told in milliseconds, as the format's own tools do for nanoseconds.
+/// Maxima are in milliseconds, as the format's own tools write them.
 const NS_PER_MS: f64 = 1e6;
 const LEGEND: &str =
     r#""StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram""#;
@@ -53,12 +53,12 @@ impl<'a> IntervalLog<'a> {
             clocks: Clocks::of(recording),
             has_begun: false,
         };
-        log.tell_samples(selected)?;
+        log.note_samples(selected)?;
         Ok(log)
     }
 
-    /// Says of which calls only some were kept: their histograms are no fair picture.
-    fn tell_samples(&mut self, selected: &Selected) -> Result<(), ExportError> {
+    /// Notes which calls were stored in part only: their histograms are biased.
+    fn note_samples(&mut self, selected: &Selected) -> Result<(), ExportError> {
         for calls in self.recording.calls()? {
             let Completeness::Sample { stored } = calls.durations.completeness else { continue };
             if selected.has(calls.process) {
@@ -78,11 +78,9 @@ impl<'a> IntervalLog<'a> {
         if let Some(known) = self.tags.get(&key) {
             return Rc::clone(known);
         }
-        let known = self.recording.processes().get(process.0 as usize);
-        let tag: Rc<str> = match known {
+        let tag: Rc<str> = match self.recording.process_at(process) {
             Some(known) => {
-                let node = self.recording.nodes().get(usize::from(known.node.0));
-                let node = word(node.map_or("?", |node| &node.name));
+                let node = word(self.recording.node_name(known.node));
                 let cold = if cold { "/cold" } else { "" };
                 format!("{node}/{}[{}]/{}{cold}", word(&known.comm), known.pid, word(op)).into()
             }
@@ -96,8 +94,8 @@ impl<'a> IntervalLog<'a> {
         self.has_begun = true;
         let start = seconds(interval);
         writeln!(self.sink, "#[BaseTime: 0.000 (seconds since epoch)]")?;
-        let told = utc(interval as f64, true);
-        writeln!(self.sink, "#[StartTime: {start} (seconds since epoch), {told} UTC]")?;
+        let utc = utc(interval as f64, true);
+        writeln!(self.sink, "#[StartTime: {start} (seconds since epoch), {utc} UTC]")?;
         writeln!(self.sink, "{LEGEND}")
     }
 
@@ -121,15 +119,15 @@ impl<'a> IntervalLog<'a> {
 }
 
 impl Output for IntervalLog<'_> {
-    fn event(&mut self, placed: &Placed<'_>) -> io::Result<()> {
-        // Later events of every node begin later than this, by whichever clock.
+    fn event(&mut self, aligned: &Aligned<'_>) -> io::Result<()> {
+        // No later event begins before this on any node's clock.
         let settled =
-            u64::try_from(placed.event.start_ns.saturating_sub(self.clocks.furthest_ahead()));
+            u64::try_from(aligned.event.start_ns.saturating_sub(self.clocks.furthest_ahead()));
         self.write_before(settled.unwrap_or(0) / INTERVAL_NS)?;
-        if let Kind::Call(call) = &placed.event.kind {
-            let tag = self.tag(placed.event.process, &call.op, call.cold == Some(true));
-            let histogram = self.intervals.entry((placed.start / INTERVAL_NS, tag)).or_default();
-            histogram.record(placed.event.duration_ns);
+        if let Kind::Call(call) = &aligned.event.kind {
+            let tag = self.tag(aligned.event.process, &call.op, call.cold == Some(true));
+            let histogram = self.intervals.entry((aligned.start / INTERVAL_NS, tag)).or_default();
+            histogram.record(aligned.event.duration_ns);
         }
         Ok(())
     }
@@ -140,18 +138,18 @@ impl Output for IntervalLog<'_> {
     }
 }
 
-/// Seconds of so many intervals.
+/// The start of an interval, in seconds.
 fn seconds(intervals: u64) -> String {
     format!("{intervals}.000")
 }
 
-/// Text that ends neither a tag nor a line.
+/// Replaces characters that end a tag or a line.
 fn word(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_graphic() && !matches!(c, ',' | '"') { c } else { '_' };
     text.chars().map(plain).collect()
 }
 
-/// Text that ends no line.
+/// Replaces characters that end a line.
 fn line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,18 +1,18 @@
-//! Slices of one track must nest: which of several tracks a slice goes to so that they do.
+//! Assigns slices to tracks such that the slices of each track nest.
 
-/// Tracks of one kind that are looked at for room.
+/// Shared tracks of one kind.
 const MAX_LANES: usize = 32;
 
-/// Where a slice goes.
+/// The track of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// To the track of this number; the first slice of a number begins its track.
+    /// The track of this number; the first slice of a number begins its track.
     Shared(usize),
-    /// To a track that has no other slice.
+    /// A track without other slices.
     Own,
 }
 
-/// The tracks of one kind, by the ends of the slices that are open on them, the innermost last.
+/// The tracks of one kind, each with the ends of its open slices, the innermost last.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     open: Vec<Vec<u64>>,
@@ -20,9 +20,9 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// The first track on which a slice is in, or after, every other. Slices come in the order of their starts; one that does
-    /// not is on a track of its own.
-    pub(super) fn place(&mut self, start: u64, end: u64) -> Lane {
+    /// The first track on which the slice is inside or after every other. Slices must come in the order of their starts; others
+    /// get their own track.
+    pub(super) fn assign(&mut self, start: u64, end: u64) -> Lane {
         if start < self.latest {
             return Lane::Own;
         }
@@ -51,20 +51,20 @@ mod tests {
     #[test]
     fn a_slice_within_another_shares_its_track_and_one_across_its_end_does_not() {
         let mut lanes = Lanes::default();
-        assert_eq!(lanes.place(10, 50), Lane::Shared(0));
-        assert_eq!(lanes.place(10, 50), Lane::Shared(0));
-        assert_eq!(lanes.place(20, 60), Lane::Shared(1));
-        assert_eq!(lanes.place(50, 70), Lane::Shared(0));
-        assert_eq!(lanes.place(50, 50), Lane::Shared(0));
-        assert_eq!(lanes.place(40, 70), Lane::Own);
+        assert_eq!(lanes.assign(10, 50), Lane::Shared(0));
+        assert_eq!(lanes.assign(10, 50), Lane::Shared(0));
+        assert_eq!(lanes.assign(20, 60), Lane::Shared(1));
+        assert_eq!(lanes.assign(50, 70), Lane::Shared(0));
+        assert_eq!(lanes.assign(50, 50), Lane::Shared(0));
+        assert_eq!(lanes.assign(40, 70), Lane::Own);
     }
 
     #[test]
     fn beyond_the_tracks_that_are_kept_each_slice_has_its_own() {
         let mut lanes = Lanes::default();
         for number in 0..MAX_LANES {
-            assert_eq!(lanes.place(number as u64, 1000 + number as u64), Lane::Shared(number));
+            assert_eq!(lanes.assign(number as u64, 1000 + number as u64), Lane::Shared(number));
         }
-        assert_eq!(lanes.place(100, 5000), Lane::Own);
+        assert_eq!(lanes.assign(100, 5000), Lane::Own);
     }
 }

@@ -1,7 +1,7 @@
-//! Spans for OpenTelemetry: of calls, off-CPU time and whatever else threads did, and of causal chains.
+//! OpenTelemetry spans of events and causal chains.
 //!
-//! A call that a thread made by itself is a trace; what happened within it is below it. Files have thousands of such traces
-//! rather than one that no viewer could show.
+//! Each outermost call is a trace, and events within it are its children: thousands of small traces instead of one that no
+//! viewer could show.
 
 mod identity;
 mod proto;
@@ -14,7 +14,7 @@ use prost::Message as _;
 use super::Output;
 use super::detail::{self, Detail, Details};
 use super::selection::nanos;
-use super::stream::{Clocks, Placed};
+use super::stream::{Aligned, Clocks};
 use crate::recording::{Event, Kind, NodeChain, NodeIndex, ProcessIndex, Recording};
 use gpucause_engine::chain::{Chain, Severity};
 use identity::{Identity, SpanId, TraceId};
@@ -23,26 +23,24 @@ use proto::{
     SPAN_KIND_INTERNAL, STATUS_CODE_ERROR, ScopeSpans, Span, SpanEvent, Status, Value,
 };
 
-/// Spans of a request, and bytes of them, encoded: stacks and attributes may be long.
+/// Most spans of a request, and most bytes of them: stacks and attributes may be long.
 const BATCH: usize = 512;
 const BATCH_BYTES: usize = 2 * 1024 * 1024;
-/// Calls that a thread is in at most; more do not fit into one another.
+/// Most open calls of a thread.
 const MAX_DEPTH: usize = 64;
 
-/// How requests are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
-    /// A line of JSON each.
+    /// A line of JSON per request.
     JsonLines,
-    /// In protobuf, each handed to the sink in one write. One after the other they are one request, until that is too large to
-    /// be sent.
+    /// Protobuf, in one write per request. Concatenated, they are one request.
     Protobuf,
 }
 
-/// What a span is told of: a process, or a node for what is of none of its processes.
+/// The resource of a span: a process, else a node.
 type Owner = (NodeIndex, Option<ProcessIndex>);
 
-/// A call that a thread is in.
+/// An open call of a thread.
 struct Open {
     end: u64,
     trace: TraceId,
@@ -82,9 +80,9 @@ impl<'a> Otlp<'a> {
         }
     }
 
-    /// The trace that an event is part of, and what it is within.
-    fn place(&mut self, placed: &Placed<'_>, own: Identity) -> (TraceId, Option<SpanId>) {
-        let Placed { event, start, end, .. } = *placed;
+    /// The trace of an event, and its parent.
+    fn parent(&mut self, aligned: &Aligned<'_>, own: Identity) -> (TraceId, Option<SpanId>) {
+        let Aligned { event, start, end, .. } = *aligned;
         let open = self.open.entry((event.process, event.tid)).or_default();
         open.retain(|call| call.end > start);
         let around = open.iter().rev().find(|call| call.end >= end);
@@ -109,7 +107,7 @@ impl<'a> Otlp<'a> {
             attributes.push(attribute("thread.name", name.into()));
         }
         attributes.extend(own(detail::of_event(&event.kind)));
-        // An event without its stack is worth more than no event: what is damaged is told by who reads the events.
+        // A damaged stack does not suppress its event.
         let stack = event.stack.and_then(|id| self.recording.stack(id).ok().flatten());
         if let Some(stack) = stack {
             attributes.push(attribute("code.stacktrace", detail::of_stack(&stack).into()));
@@ -150,10 +148,9 @@ impl<'a> Otlp<'a> {
     fn chain(&mut self, found: &NodeChain) -> io::Result<()> {
         let NodeChain { node, chain } = found;
         let index = usize::from(node.0);
-        let start = self.clocks.place(index, nanos(chain.first_seen));
-        let end = self.clocks.place(index, nanos(chain.last_seen)).max(start);
-        let name = self.recording.nodes().get(index).map_or("", |node| node.name.as_str());
-        let id = Identity::of_chain(name, &chain.id, start);
+        let start = self.clocks.align(index, nanos(chain.first_seen));
+        let end = self.clocks.align(index, nanos(chain.last_seen)).max(start);
+        let id = Identity::of_chain(self.recording.node_name(*node), &chain.id, start);
         let attributes = detail::of_chain(chain)
             .into_iter()
             .map(|(name, value)| attribute(&format!("gpucause.chain.{name}"), value))
@@ -177,12 +174,11 @@ impl<'a> Otlp<'a> {
 }
 
 impl Output for Otlp<'_> {
-    fn event(&mut self, placed: &Placed<'_>) -> io::Result<()> {
-        let Placed { event, node, start, end } = *placed;
-        let id_node = self.recording.nodes().get(usize::from(event.id.node.0));
-        let id_node = id_node.map_or("", |node| node.name.as_str());
+    fn event(&mut self, aligned: &Aligned<'_>) -> io::Result<()> {
+        let Aligned { event, node, start, end } = *aligned;
+        let id_node = self.recording.node_name(event.id.node);
         let id = Identity::of_event(id_node, event.id.sequence, start);
-        let (trace, parent) = self.place(placed, id);
+        let (trace, parent) = self.parent(aligned, id);
         let status = match &event.kind {
             Kind::Call(call) if detail::failed(call) => {
                 let message = format!("{} returned {}", call.op, call.code);
@@ -214,7 +210,7 @@ impl Output for Otlp<'_> {
     }
 }
 
-/// The arrows of a chain, from the culprit to the effect.
+/// The steps of a chain, from the culprit to the effect.
 fn steps(chain: &Chain, at: u64) -> Vec<SpanEvent> {
     let step = |step: &gpucause_engine::chain::Step| SpanEvent {
         time_unix_nano: at,
@@ -233,14 +229,13 @@ fn scope() -> InstrumentationScope {
     InstrumentationScope { name: "gpucause".into(), version: env!("CARGO_PKG_VERSION").into() }
 }
 
-/// What the semantic conventions call a process, where they have a name for it.
+/// Resource attributes, by the semantic conventions where they define them.
 fn resource(recording: &dyn Recording, (node, process): Owner) -> Resource {
     let mut attributes = Vec::new();
     if let Some(node) = recording.nodes().get(usize::from(node.0)) {
         attributes.push(attribute("host.name", node.name.as_str().into()));
     }
-    let known = process.and_then(|index| recording.processes().get(index.0 as usize));
-    let Some(process) = known else {
+    let Some(process) = process.and_then(|index| recording.process_at(index)) else {
         attributes.push(attribute("service.name", "gpucause".into()));
         return Resource { attributes };
     };

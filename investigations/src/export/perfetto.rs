@@ -1,4 +1,4 @@
-//! A trace for ui.perfetto.dev: a track for each node, process and thread, with slices, instants and counters.
+//! Traces for ui.perfetto.dev: a track per node, process and thread, with slices, instants and counters.
 
 mod memory;
 mod packets;
@@ -12,7 +12,7 @@ use std::io;
 
 use super::detail::{self, Detail, Details};
 use super::selection::{Selected, nanos};
-use super::stream::{Clocks, Placed};
+use super::stream::{Aligned, Clocks};
 use super::{ExportError, Output};
 use crate::recording::{Kind, NodeChain, ProcessIndex, Recording, StackId};
 use memory::Memory;
@@ -20,14 +20,13 @@ use packets::Packets;
 use proto::{COUNTER, INSTANT, SLICE_BEGIN, SLICE_END, TrackEvent};
 use tracks::{Row, Tracks};
 
-/// Stacks whose text is kept.
+/// Most stacks in the cache.
 const MAX_STACKS: usize = 4096;
 
-/// The end of what has none: of the run of a recorder that was killed.
+/// The end of a session whose recorder was killed.
 const OPEN_END: u64 = u64::MAX;
 
-/// What ends a slice, or what becomes known when it ends. The earliest is the greatest, and of those that end together the one
-/// that began last, which is in the others.
+/// The end of a slice. The earliest is the greatest; of those with the same end the one that began last, which is the innermost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Ending {
     at: Reverse<u64>,
@@ -39,11 +38,11 @@ struct Ending {
 enum End {
     /// The slice on this track.
     Slice(u64),
-    /// A process has so many bytes of device memory more.
+    /// The device memory of a process changes by so many bytes.
     Memory { track: u64, process: ProcessIndex, change: i64 },
 }
 
-/// A slice that is no event: a chain, or a recorder's run.
+/// A slice of a chain or session.
 struct Span<'a> {
     start: u64,
     end: u64,
@@ -58,10 +57,10 @@ enum SpanTrack {
     Chains(ProcessIndex),
 }
 
-/// What is to come on a node.
+/// The pending slices and ends of a node.
 #[derive(Default)]
 struct Timeline<'a> {
-    /// The next is the last.
+    /// In reverse order.
     spans: Vec<Span<'a>>,
     endings: BinaryHeap<Ending>,
 }
@@ -74,9 +73,9 @@ pub(super) struct Perfetto<'a> {
     nodes: Vec<Timeline<'a>>,
     memory: Memory,
     stacks: HashMap<StackId, String>,
-    /// Slices that were begun.
+    /// Number of slices begun.
     slices: u64,
-    /// The end of all that is known.
+    /// The latest end so far.
     latest: u64,
 }
 
@@ -91,7 +90,7 @@ impl<'a> Perfetto<'a> {
         let sessions = recording.sessions();
         let start = sessions
             .iter()
-            .map(|session| clocks.place(usize::from(session.node.0), session.started_ns))
+            .map(|session| clocks.align(usize::from(session.node.0), session.started_ns))
             .min();
         let mut nodes: Vec<Timeline<'a>> =
             recording.nodes().iter().map(|_| Timeline::default()).collect();
@@ -117,7 +116,7 @@ impl<'a> Perfetto<'a> {
         })
     }
 
-    /// Writes everything of a node that is before `now`, or at it and comes before what begins then.
+    /// Writes the pending items of a node up to `now`.
     fn advance(&mut self, node: usize, now: u64) -> io::Result<()> {
         while let Some(timeline) = self.nodes.get_mut(node) {
             let due = timeline.spans.last().map(|span| span.start).filter(|&start| start <= now);
@@ -187,7 +186,7 @@ impl<'a> Perfetto<'a> {
         if let Some(known) = self.stacks.get(&id) {
             return Some(known.clone());
         }
-        // An event without its stack is worth more than no event: what is damaged is told by who reads the events.
+        // A damaged stack does not suppress its event.
         let text = detail::of_stack(&self.recording.stack(id).ok().flatten()?);
         if self.stacks.len() >= MAX_STACKS {
             self.stacks.clear();
@@ -198,8 +197,8 @@ impl<'a> Perfetto<'a> {
 }
 
 impl Output for Perfetto<'_> {
-    fn event(&mut self, placed: &Placed<'_>) -> io::Result<()> {
-        let Placed { event, node, start, end } = *placed;
+    fn event(&mut self, aligned: &Aligned<'_>) -> io::Result<()> {
+        let Aligned { event, node, start, end } = *aligned;
         self.advance(node, start)?;
         let mut details = detail::of_event(&event.kind);
         details.push(("event".into(), detail::event_id(event, self.recording).into()));
@@ -244,8 +243,8 @@ fn spans_of_sessions<'a>(
 ) -> impl Iterator<Item = (usize, Span<'a>)> {
     recording.sessions().iter().map(|session| {
         let node = usize::from(session.node.0);
-        let start = clocks.place(node, session.started_ns);
-        let ended = session.ended_ns.map(|ended| clocks.place(node, ended));
+        let start = clocks.align(node, session.started_ns);
+        let ended = session.ended_ns.map(|ended| clocks.align(node, ended));
         let mut details: Details<'a> = vec![("killed".into(), Detail::Flag(ended.is_none()))];
         if let Some(lost) = session.lost_events {
             details.push(("lost_events".into(), lost.into()));
@@ -275,16 +274,16 @@ fn span_of_chain<'a>(
 ) -> (usize, Span<'a>) {
     let NodeChain { node, chain } = found;
     let index = usize::from(node.0);
-    let start = clocks.place(index, nanos(chain.first_seen));
+    let start = clocks.align(index, nanos(chain.first_seen));
     let mut details = detail::of_chain(chain);
     for (number, step) in (1..).zip(&chain.path) {
-        let told =
+        let text =
             format!("{} -> {}: {}, {:.6} s", step.from, step.to, step.mechanism, step.seconds);
-        details.push((format!("path.{number}").into(), told.into()));
+        details.push((format!("path.{number}").into(), text.into()));
     }
     let span = Span {
         start,
-        end: clocks.place(index, nanos(chain.last_seen)).max(start),
+        end: clocks.align(index, nanos(chain.last_seen)).max(start),
         on: super::victim(found, recording).map_or(SpanTrack::Node, SpanTrack::Chains),
         name: detail::chain_name(chain).into(),
         category: "causal_chain",

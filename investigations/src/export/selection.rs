@@ -1,33 +1,33 @@
-//! Which part of a recording is exported.
+//! Selects the part of a recording that is exported.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use time::{Date, Month, PrimitiveDateTime, Time};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use super::ExportError;
 use crate::recording::{Filter, NodeChain, ProcessIndex, Recording, RecordingError};
 
-/// What the user asked for. Moments are nanoseconds since the Unix epoch by the clock of the node that recorded.
+/// The user's selection. Timestamps are nanoseconds since the Unix epoch by the clock of the recorded node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// What ended before this moment is left out.
+    /// Earliest end.
     pub from_ns: Option<i64>,
-    /// What began at or after this moment is left out.
+    /// Start before this time.
     pub until_ns: Option<i64>,
-    /// What ended longer than this before the end of the recording is left out.
+    /// Earliest end, counted back from the end of the recording.
     pub last: Option<Duration>,
-    /// What is of other processes is left out.
+    /// Processes with this PID only.
     pub pid: Option<u32>,
-    /// Events that are shorter are left out.
+    /// Shortest duration of events, in nanoseconds.
     pub at_least_ns: u64,
 }
 
-/// What a selection means for a recording.
+/// A selection, resolved for one recording.
 pub(super) struct Selected {
-    /// To ask the recording with.
     pub(super) filter: Filter,
-    /// Those of its processes that were chosen; `None` for all.
+    /// The selected processes; `None` for all.
     processes: Option<Vec<ProcessIndex>>,
     pid: Option<u32>,
 }
@@ -57,17 +57,17 @@ impl Selected {
         Ok(Self { filter, processes, pid: selection.pid })
     }
 
-    /// Whether events of this process were chosen.
+    /// Whether events of this process are selected.
     pub(super) fn has(&self, process: ProcessIndex) -> bool {
-        self.processes.as_ref().is_none_or(|chosen| chosen.contains(&process))
+        self.processes.as_ref().is_none_or(|selected| selected.contains(&process))
     }
 
-    /// Whether all events are there to be seen, from the first on.
+    /// Whether no event from the first on is left out.
     pub(super) const fn is_from_the_beginning(&self) -> bool {
         self.filter.from_ns.is_none() && self.filter.at_least_ns == 0
     }
 
-    /// The chains that were chosen: those that were seen in the time, of the processes.
+    /// The chains seen in the selected time, of the selected processes.
     pub(super) fn chains(
         &self,
         recording: &dyn Recording,
@@ -98,7 +98,7 @@ fn of_pid(recording: &dyn Recording, pid: u32) -> Result<Vec<ProcessIndex>, Expo
     Err(ExportError::NoSuchProcess { pid, known })
 }
 
-/// When the recording ends: a recorder that was killed did not say, so its events do.
+/// The end of the recording; that of the last event where a recorder was killed.
 fn end_ns(recording: &dyn Recording) -> Result<i64, RecordingError> {
     let ends: Option<Vec<i64>> =
         recording.sessions().iter().map(|session| session.ended_ns).collect();
@@ -113,42 +113,35 @@ fn end_ns(recording: &dyn Recording) -> Result<i64, RecordingError> {
     Ok(end)
 }
 
-/// Nanoseconds of seconds. The fraction is taken by itself: the product would lose some of it.
-#[expect(clippy::cast_possible_truncation, reason = "a moment beyond the range becomes its end")]
+/// Seconds as nanoseconds. The fraction is converted separately, which keeps more digits.
+#[expect(clippy::cast_possible_truncation, reason = "a time beyond the range becomes its end")]
 pub(super) fn nanos(seconds: f64) -> i64 {
     (seconds.trunc() as i64)
         .saturating_mul(1_000_000_000)
         .saturating_add((seconds.fract() * 1e9) as i64)
 }
 
-/// Why text is no moment.
+/// Text that is not a timestamp.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no moment; write it as RFC 3339 does, such as 2026-01-31T07:03:12Z, or in seconds since the Unix epoch"
+    "invalid timestamp {0:?}; expected RFC 3339, such as 2026-01-31T07:03:12Z, or seconds since the Unix epoch"
 )]
-pub struct MomentError(String);
+pub struct TimestampError(String);
 
-/// A moment in nanoseconds since the Unix epoch, of text as RFC 3339 has it or of seconds since then.
+/// Parses RFC 3339, or seconds since the Unix epoch, as nanoseconds since the Unix epoch.
 ///
 /// # Errors
-/// When it is none; the message says what is accepted.
-pub fn moment(text: &str) -> Result<i64, MomentError> {
+/// When the text is neither.
+pub fn timestamp(text: &str) -> Result<i64, TimestampError> {
     let parsed = if text.contains('-') { rfc3339(text) } else { seconds(text) };
-    parsed.ok_or_else(|| MomentError(text.to_owned()))
+    parsed.ok_or_else(|| TimestampError(text.to_owned()))
 }
 
 fn seconds(text: &str) -> Option<i64> {
-    let (whole, fraction) = text.split_once('.').map_or((text, None), |(w, f)| (w, Some(f)));
-    digits::<i64>(whole)?.checked_mul(1_000_000_000)?.checked_add(fraction_ns(fraction)?)
-}
-
-/// Nanoseconds of the digits behind a decimal point.
-fn fraction_ns(digits_of: Option<&str>) -> Option<i64> {
-    let Some(text) = digits_of else { return Some(0) };
-    let kept = text.get(..text.len().min(9))?;
-    digits::<u128>(text)?;
-    let scale = 10_i64.pow(9 - u32::try_from(kept.len()).ok()?);
-    Some(digits::<i64>(kept)? * scale)
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let nanoseconds = format!("{:0<9}", fraction.get(..fraction.len().min(9))?);
+    digits::<u128>(fraction)?;
+    digits::<i64>(whole)?.checked_mul(1_000_000_000)?.checked_add(digits(&nanoseconds)?)
 }
 
 fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
@@ -158,42 +151,10 @@ fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
+/// RFC 3339 allows a space in place of `T`.
 fn rfc3339(text: &str) -> Option<i64> {
-    let (date, rest) = text.split_at_checked(10)?;
-    let rest = rest.strip_prefix(['T', 't', ' '])?;
-    let (clock, rest) = rest.split_at_checked(8)?;
-    let zone_at = rest.find(['Z', 'z', '+', '-'])?;
-    let (fraction, zone) = rest.split_at(zone_at);
-    let fraction = match fraction.strip_prefix('.') {
-        Some(behind) => Some(behind),
-        None if fraction.is_empty() => None,
-        None => return None,
-    };
-    let [year, month, day] = split(date, '-')?;
-    let [hour, minute, second] = split(clock, ':')?;
-    let narrow = |number: i32| u8::try_from(number).ok();
-    let month = Month::try_from(narrow(month)?).ok()?;
-    let date = Date::from_calendar_date(year, month, narrow(day)?).ok()?;
-    let clock = Time::from_hms(narrow(hour)?, narrow(minute)?, narrow(second)?).ok()?;
-    let utc = PrimitiveDateTime::new(date, clock).assume_utc().unix_timestamp();
-    utc.checked_sub(offset_seconds(zone)?)?
-        .checked_mul(1_000_000_000)?
-        .checked_add(fraction_ns(fraction)?)
-}
-
-fn offset_seconds(zone: &str) -> Option<i64> {
-    if matches!(zone, "Z" | "z") {
-        return Some(0);
-    }
-    let sign = if zone.starts_with('-') { -1 } else { 1 };
-    let (hours, minutes) = zone.get(1..)?.split_once(':')?;
-    let (hours, minutes) = (digits::<i64>(hours)?, digits::<i64>(minutes)?);
-    (hours < 24 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60))
-}
-
-fn split<const N: usize>(text: &str, at: char) -> Option<[i32; N]> {
-    let numbers: Option<Vec<i32>> = text.split(at).map(digits).collect();
-    numbers?.try_into().ok()
+    let time = OffsetDateTime::parse(&text.replacen(' ', "T", 1), &Rfc3339).ok()?;
+    i64::try_from(time.unix_timestamp_nanos()).ok()
 }
 
 #[cfg(test)]

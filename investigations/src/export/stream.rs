@@ -1,30 +1,29 @@
-//! The chosen events of a recording, one by one, in an order in which slices can be nested.
+//! Streams the selected events of a recording, ordered so that slices nest.
 
 use std::cmp::Reverse;
 use std::ops::ControlFlow;
 
 use super::selection::Selected;
 use super::{ExportError, Output};
-use crate::recording::{Event, Kind, Recording};
+use crate::recording::{Event, Kind, Recording, or_break};
 
-/// Progress is told after so many events.
+/// Events between two reports of progress.
 const PROGRESS_STEP: u64 = 4096;
-/// Events that begin together are put into order by length, unless they are more than this, which no thread does.
+/// Most events with the same start that are sorted by length. More occur in damaged files only.
 const MAX_TIES: usize = 4096;
 
-/// An event, and where it is on the clock of the first node.
-pub(super) struct Placed<'a> {
-    /// The event.
+/// An event with its times on the clock of the first node.
+pub(super) struct Aligned<'a> {
     pub(super) event: &'a Event,
     /// Index of its node.
     pub(super) node: usize,
-    /// When it began, in nanoseconds since the Unix epoch.
+    /// Start in nanoseconds since the Unix epoch.
     pub(super) start: u64,
-    /// When it was over.
+    /// End in nanoseconds since the Unix epoch.
     pub(super) end: u64,
 }
 
-/// What takes a node's clock to that of the first.
+/// Converts times to the clock of the first node.
 pub(super) struct Clocks(Vec<i64>);
 
 impl Clocks {
@@ -32,28 +31,27 @@ impl Clocks {
         Self(recording.nodes().iter().map(|node| node.clock_ahead_ns.unwrap_or(0)).collect())
     }
 
-    /// A moment of a node by the first node's clock. Nothing is before the epoch.
-    pub(super) fn place(&self, node: usize, at_ns: i64) -> u64 {
+    /// A node's timestamp on the first node's clock, in nanoseconds; 0 for one before the epoch.
+    pub(super) fn align(&self, node: usize, at_ns: i64) -> u64 {
         let ahead = self.0.get(node).copied().unwrap_or(0);
         u64::try_from(at_ns.saturating_sub(ahead)).unwrap_or(0)
     }
 
-    /// By how much the clock that is most ahead is so.
+    /// The largest lead over the first node's clock, in nanoseconds.
     pub(super) fn furthest_ahead(&self) -> i64 {
         self.0.iter().copied().max().unwrap_or(0)
     }
 }
 
-/// Shows `output` every event that was chosen, and tells how many those were.
-///
-/// Of events that begin together the longest comes first: it is the one around the others.
+/// Passes every selected event to `output` and returns their number. Of events with the same start the longest comes first: it
+/// encloses the others.
 pub(super) fn each(
     recording: &dyn Recording,
     selected: &Selected,
     output: &mut dyn Output,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, ExportError> {
-    let (mut seen, mut chosen) = (0_u64, 0_u64);
+    let (mut seen, mut passed) = (0_u64, 0_u64);
     let mut ties = Ties { clocks: Clocks::of(recording), recording, events: Vec::new() };
     let mut failure = None;
     let read = recording.events(&selected.filter, &mut |event| {
@@ -64,14 +62,8 @@ pub(super) fn each(
         if !selected.has(event.process) {
             return ControlFlow::Continue(());
         }
-        chosen += 1;
-        match ties.push(event, output) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
-            }
-        }
+        passed += 1;
+        or_break(ties.push(event, output), &mut failure)
     });
     if let Some(error) = failure {
         return Err(error);
@@ -79,10 +71,10 @@ pub(super) fn each(
     ties.flush(output)?;
     read?;
     progress(seen);
-    Ok(chosen)
+    Ok(passed)
 }
 
-/// Events that begin together.
+/// Events with the same start.
 struct Ties<'a> {
     clocks: Clocks,
     recording: &'a dyn Recording,
@@ -100,24 +92,27 @@ impl Ties<'_> {
     }
 
     fn flush(&mut self, output: &mut dyn Output) -> Result<(), ExportError> {
-        // A call that another is nested in comes before that, however coarse the clock.
+        // An outer call precedes its inner ones even where a coarse clock gives them equal times.
         let is_inner = |event: &Event| matches!(&event.kind, Kind::Call(call) if !call.outermost);
         self.events.sort_by_key(|event| (Reverse(event.duration_ns), is_inner(event)));
         for event in self.events.drain(..) {
-            let placed = placed(&event, self.recording, &self.clocks)
+            let aligned = aligned(&event, self.recording, &self.clocks)
                 .ok_or(ExportError::UnknownProcess(event.id))?;
-            output.event(&placed)?;
+            output.event(&aligned)?;
         }
         Ok(())
     }
 }
 
-fn placed<'a>(event: &'a Event, recording: &dyn Recording, clocks: &Clocks) -> Option<Placed<'a>> {
-    let process = recording.processes().get(event.process.0 as usize)?;
-    let node = usize::from(process.node.0);
+fn aligned<'a>(
+    event: &'a Event,
+    recording: &dyn Recording,
+    clocks: &Clocks,
+) -> Option<Aligned<'a>> {
+    let node = usize::from(recording.process_at(event.process)?.node.0);
     recording.nodes().get(node)?;
     recording.nodes().get(usize::from(event.id.node.0))?;
-    let start = clocks.place(node, event.start_ns);
-    let end = clocks.place(node, event.end_ns()).max(start);
-    Some(Placed { event, node, start, end })
+    let start = clocks.align(node, event.start_ns);
+    let end = clocks.align(node, event.end_ns()).max(start);
+    Some(Aligned { event, node, start, end })
 }

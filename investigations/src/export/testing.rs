@@ -1,4 +1,4 @@
-//! A recording that is made up, for tests.
+//! A recording in memory, for tests.
 
 pub(crate) mod python;
 
@@ -11,9 +11,9 @@ use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, 
 
 use super::{ExportError, Format, Selection, Written, export};
 use crate::recording::{
-    Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, Kind, Look, Node,
-    NodeChain, NodeIndex, OffCpu, Party, Process, ProcessIndex, Recording, RecordingError, Session,
-    Stack, StackFrame, StackId, WaitStatistics,
+    Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, Kind, Node, NodeChain,
+    NodeIndex, OffCpu, Process, ProcessIndex, RecordedSnapshot, Recording, RecordingError, Session,
+    Stack, StackFrame, StackId, Task,
 };
 
 /// When made-up recordings begin.
@@ -29,8 +29,8 @@ pub(crate) struct MadeUp {
     pub(crate) chains: Vec<NodeChain>,
     pub(crate) calls: Vec<CallStatistics>,
     pub(crate) events: Vec<Event>,
-    pub(crate) looks: Vec<Look>,
-    /// Found damaged behind the events.
+    pub(crate) snapshots: Vec<RecordedSnapshot>,
+    /// Whether reading fails after the last event.
     pub(crate) is_damaged: bool,
 }
 
@@ -78,7 +78,6 @@ impl MadeUp {
         });
     }
 
-    /// What export makes of it.
     pub(crate) fn exported(
         &self,
         format: Format,
@@ -89,7 +88,7 @@ impl MadeUp {
         (written, out)
     }
 
-    /// What happens in an iteration of two ranks on two nodes, the second with a clock that is an hour ahead.
+    /// An iteration of two ranks on two nodes, the second with a clock that is an hour ahead.
     pub(crate) fn two_nodes() -> Self {
         let mut made_up = Self::new();
         made_up.add_node("gpu-2", Some(3_600_000_000_000));
@@ -143,21 +142,13 @@ impl Recording for MadeUp {
         Ok(self.calls.clone())
     }
 
-    fn waits(&self) -> Result<Vec<WaitStatistics>, RecordingError> {
-        Ok(Vec::new())
-    }
-
     fn events(
         &self,
         filter: &Filter,
         each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<(), RecordingError> {
         for event in &self.events {
-            let is_chosen = filter.from_ns.is_none_or(|from| event.end_ns() >= from)
-                && filter.until_ns.is_none_or(|until| event.start_ns < until)
-                && filter.process.is_none_or(|process| event.process == process)
-                && event.duration_ns >= filter.at_least_ns;
-            if is_chosen && each(event).is_break() {
+            if filter.has(event) && each(event).is_break() {
                 return Ok(());
             }
         }
@@ -168,8 +159,11 @@ impl Recording for MadeUp {
         Ok(())
     }
 
-    fn looks(&self, each: &mut dyn FnMut(Look) -> ControlFlow<()>) -> Result<(), RecordingError> {
-        let _ = self.looks.iter().cloned().try_for_each(each);
+    fn snapshots(
+        &self,
+        each: &mut dyn FnMut(RecordedSnapshot) -> ControlFlow<()>,
+    ) -> Result<(), RecordingError> {
+        let _ = self.snapshots.iter().cloned().try_for_each(each);
         Ok(())
     }
 
@@ -221,7 +215,7 @@ pub(crate) fn waited(reason: Reason) -> Kind {
 }
 
 pub(crate) fn preempted_by(comm: &str, pid: u32) -> Kind {
-    let by = Some(Party { pid: Some(pid), comm: comm.into() });
+    let by = Some(Task { pid: Some(pid), comm: comm.into() });
     Kind::OffCpu(OffCpu { reason: Some(Reason::Preempted), by })
 }
 

@@ -1,12 +1,10 @@
-//! What nodes told of their chains, as a recording without events, so that it is exported as any other.
+//! The chains of live nodes as a recording without events, so that they are exported like one.
 
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 
 use super::{FleetAnswer, NodeAnswer, here};
 use crate::recording::{
-    CallStatistics, Event, Filter, Node, NodeChain, NodeIndex, Process, Recording, RecordingError,
-    Session, Stack, StackId, WaitStatistics,
+    Node, NodeChain, NodeIndex, Process, Recording, RecordingError, Session, sort_worst_first,
 };
 
 /// Chains of nodes, and the processes that are their victims.
@@ -19,42 +17,39 @@ pub struct LiveChains {
 }
 
 impl LiveChains {
-    /// Of those that answered. Two of one name are told apart by their addresses, and clocks are told by that of the first.
+    /// Chains of the nodes that answered. A name that occurs again gets the address appended. Clocks are relative to the
+    /// first node's.
     #[must_use]
     pub fn of(answer: &FleetAnswer) -> Self {
         let mut all = Self::default();
         let reference = answer.answers.first().and_then(|first| first.clock);
-        for (index, told) in (0..=u16::MAX).zip(&answer.answers) {
-            let ahead = told.clock.zip(reference);
+        for (index, node) in (0..=u16::MAX).zip(&answer.answers) {
+            let ahead = node.clock.zip(reference);
             let ahead = ahead.map(|(own, first)| nanos(own.ahead_seconds - first.ahead_seconds));
-            all.add(NodeIndex(index), told, ahead);
+            all.add(NodeIndex(index), node, ahead);
         }
-        // Stable: those of a node stay in its order.
-        all.chains.sort_by(|a, b| {
-            let attributed = b.chain.attributed_seconds().total_cmp(&a.chain.attributed_seconds());
-            b.chain.severity.cmp(&a.chain.severity).then(attributed)
-        });
+        sort_worst_first(&mut all.chains);
         all
     }
 
-    fn add(&mut self, node: NodeIndex, told: &NodeAnswer, clock_ahead_ns: Option<i64>) {
-        let mut name = told.chains.node.clone();
+    fn add(&mut self, node: NodeIndex, answer: &NodeAnswer, clock_ahead_ns: Option<i64>) {
+        let mut name = answer.chains.node.clone();
         if self.nodes.iter().any(|known| known.name == name) {
-            name = format!("{name} ({})", told.url);
+            name = format!("{name} ({})", answer.url);
         }
         self.nodes.push(Node { name, clock_ahead_ns });
-        let now = told.chains.now.unwrap_or_else(here);
-        let first = told.chains.chains.iter().map(|chain| chain.first_seen).fold(now, f64::min);
+        let now = answer.chains.now.unwrap_or_else(here);
+        let first = answer.chains.chains.iter().map(|chain| chain.first_seen).fold(now, f64::min);
         self.sessions.push(Session {
             node,
-            started_ns: nanos(told.chains.watched_since.unwrap_or(first).min(first)),
+            started_ns: nanos(answer.chains.watched_since.unwrap_or(first).min(first)),
             ended_ns: Some(nanos(now)),
             recorder: "gpucause exporter".into(),
-            details: vec![("url".into(), told.url.to_string())],
+            details: vec![("url".into(), answer.url.to_string())],
             lost_events: None,
         });
         let mut known = HashSet::new();
-        for chain in &told.chains.chains {
+        for chain in &answer.chains.chains {
             let victim = &chain.victim;
             if known.insert((victim.pid, &victim.comm)) {
                 let (pid, comm) = (victim.pid, victim.comm.clone());
@@ -65,15 +60,14 @@ impl LiveChains {
     }
 }
 
-/// Nanoseconds of seconds.
-#[expect(clippy::cast_possible_truncation, reason = "a moment beyond the range becomes its end")]
+#[expect(clippy::cast_possible_truncation, reason = "a time beyond the range becomes its end")]
 fn nanos(seconds: f64) -> i64 {
     (seconds * 1e9) as i64
 }
 
 impl Recording for LiveChains {
     fn format(&self) -> String {
-        "what nodes told".to_owned()
+        "live nodes".to_owned()
     }
 
     fn nodes(&self) -> &[Node] {
@@ -88,35 +82,7 @@ impl Recording for LiveChains {
         &self.processes
     }
 
-    fn thread_name(&self, _: crate::recording::ProcessIndex, _: u32) -> Option<&str> {
-        None
-    }
-
     fn chains(&self) -> Result<Vec<NodeChain>, RecordingError> {
         Ok(self.chains.clone())
-    }
-
-    fn calls(&self) -> Result<Vec<CallStatistics>, RecordingError> {
-        Ok(Vec::new())
-    }
-
-    fn waits(&self) -> Result<Vec<WaitStatistics>, RecordingError> {
-        Ok(Vec::new())
-    }
-
-    fn events(
-        &self,
-        _: &Filter,
-        _: &mut dyn FnMut(&Event) -> ControlFlow<()>,
-    ) -> Result<(), RecordingError> {
-        Ok(())
-    }
-
-    fn event_count(&self) -> Result<u64, RecordingError> {
-        Ok(0)
-    }
-
-    fn stack(&self, _: StackId) -> Result<Option<Stack>, RecordingError> {
-        Ok(None)
     }
 }

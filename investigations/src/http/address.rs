@@ -1,11 +1,11 @@
-//! The address of a server, with or without a path, and with or without who logs in.
+//! Server addresses: URLs with optional user, password and path.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use hyper::Uri;
 
-/// What a URL says. It is shown without a password.
+/// A parsed URL. Displayed without user and password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     tls: bool,
@@ -17,7 +17,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Of `http://` or `https://`; `ports` are those where none is said, without and with TLS.
+    /// Parses a URL with `http://` or `https://`. `ports` are the defaults without and with TLS.
     #[must_use]
     pub fn parse(text: &str, ports: [u16; 2]) -> Option<Self> {
         let uri: Uri = text.parse().ok()?;
@@ -32,61 +32,60 @@ impl Address {
             None => (None, authority.as_str()),
         };
         let host = Some(authority.host()).filter(|host| !host.is_empty() && !host.contains('@'))?;
-        // The parser takes a port that is none for part of the host's end.
-        let port = match (authority.port_u16(), rest.len() == host.len()) {
-            (Some(port), _) => Some(port).filter(|&port| port != 0)?,
-            (None, true) => ports[usize::from(tls)],
-            (None, false) => return None,
+        let port = match authority.port_u16() {
+            Some(0) => return None,
+            Some(port) => port,
+            None if rest.len() == host.len() => ports[usize::from(tls)],
+            // What follows the host is not a port.
+            None => return None,
         };
-        let (user, password) =
-            match login.map(|l| l.split_once(':').map_or((l, None), |(u, p)| (u, Some(p)))) {
-                Some((user, password)) => {
-                    (Some(decoded(user)?), password.map(|p| decoded(p).ok_or(())).transpose().ok()?)
-                }
-                None => (None, None),
-            };
+        let (user, password) = match login.map(|login| login.split_once(':').ok_or(login)) {
+            Some(Ok((user, password))) => (Some(decoded(user)?), Some(decoded(password)?)),
+            Some(Err(user)) => (Some(decoded(user)?), None),
+            None => (None, None),
+        };
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let (host, path) = (host.to_owned(), path.to_owned());
         Some(Self { tls, host, port, path, user, password })
     }
 
-    /// Whether it is asked over TLS.
+    /// Whether the scheme is `https`.
     #[must_use]
     pub const fn is_tls(&self) -> bool {
         self.tls
     }
 
-    /// The path, with a query.
+    /// Path and query.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// With another path.
+    /// The same address with another path.
     #[must_use]
     pub fn with_path(self, path: &str) -> Self {
         Self { path: path.to_owned(), ..self }
     }
 
-    /// Who logs in.
+    /// The user.
     #[must_use]
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
-    /// The password, when the URL has one.
+    /// The password.
     #[must_use]
     pub fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
 
-    /// Name or address of the host, and port.
+    /// Host (without brackets) and port.
     #[must_use]
     pub fn target(&self) -> (&str, u16) {
         (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
     }
 
-    /// Whether it is `localhost` or a loopback address: what is sent there stays on this host.
+    /// Whether the host is `localhost` or a loopback address: traffic stays on this host.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         let host = self.target().0;
@@ -94,7 +93,7 @@ impl Address {
         host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(loopback)
     }
 
-    /// The `Host` header.
+    /// The value of the `Host` header.
     #[must_use]
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)
@@ -115,7 +114,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// What `%XX` stands for.
+/// Decodes `%XX`.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -141,14 +140,14 @@ mod tests {
 
     #[test]
     fn an_address_is_completed_and_shown_without_a_password() {
-        for (text, told) in [
+        for (text, shown) in [
             ("http://node", "http://node:80"),
             ("https://node/", "https://node:443"),
             ("https://me:secret@node:9400/a?b=c", "https://node:9400/a?b=c"),
             ("http://[::1]:9401/x", "http://[::1]:9401/x"),
         ] {
             let address = parse(text).unwrap();
-            assert_eq!((address.to_string(), format!("{address:?}")), (told.into(), told.into()));
+            assert_eq!((address.to_string(), format!("{address:?}")), (shown.into(), shown.into()));
         }
         assert_eq!(parse("https://[::1]").unwrap().target(), ("::1", 443));
     }

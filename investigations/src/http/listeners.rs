@@ -1,15 +1,15 @@
-//! Who listens at a port of this host. A token is only for the server that it belongs to: another user may have taken the same port at
-//! another address of the loopback network, and be asked in its place.
+//! The owners of a listening port. A token may only be sent to its own server: another user may listen on the same port at
+//! another loopback address.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 
-/// IPv4 and IPv6; a host without the latter has no such file.
+/// IPv4 and IPv6. The latter is missing on hosts without IPv6.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 /// `TCP_LISTEN` of the kernel's include/net/tcp_states.h.
 const LISTENS: &str = "0A";
 
-/// Whether all who listen at a port of this network namespace are root or this user.
+/// Whether every socket that listens on a port in this network namespace belongs to root or this user.
 pub(super) fn belong_to(user: u32, port: u16) -> io::Result<bool> {
     for table in TABLES {
         match fs::read_to_string(table) {
@@ -23,7 +23,7 @@ pub(super) fn belong_to(user: u32, port: u16) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The users who listen at a port, by a table of sockets.
+/// The users of the sockets in a table that listen on a port.
 fn owners(table: &str, port: u16) -> impl Iterator<Item = u32> {
     table.lines().skip(1).filter_map(move |line| {
         let mut fields = line.split_ascii_whitespace();

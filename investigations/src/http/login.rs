@@ -1,4 +1,4 @@
-//! Who logs in, and by which password: from the URL, a file, or the environment, which other users of the host cannot see.
+//! Logins: the user from the URL, the password from the URL, a file, or the environment.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -6,63 +6,59 @@ use std::path::{Path, PathBuf};
 
 use super::Address;
 
-/// Bytes that the file of a password may have.
+/// Bytes read of a password file.
 const MAX_BYTES: u64 = 4096;
 
-/// A name and a password. Not to be shown.
+/// User and password. Secret.
 pub struct Login {
     pub(super) user: String,
     pub(super) password: String,
 }
 
-/// Why nobody can log in.
+/// Why there is no login.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
-    /// The file of the password.
+    /// The password file cannot be read.
     #[error("cannot read the password from {path}: {source}", path = .path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// It is said who, and not by which password.
-    #[error("there is no password for {0}; {1}")]
+    /// There is a user without a password.
+    #[error("no password for {0}; {1}")]
     NoPassword(String, &'static str),
-    /// There is a password, and it is not said whose.
-    #[error(
-        "the password is nobody's; write who logs in into the URL, as in https://USER@HOST:PORT"
-    )]
+    /// There is a password without a user.
+    #[error("there is a password but no user; name the user in the URL: https://USER@HOST:PORT")]
     Nobody,
 }
 
 impl Login {
-    /// What the address says, with the password of `file`, or else of the address, or else `inherited` from the environment.
-    /// `None` when nobody is to log in. `hint` says where a password can be given.
+    /// The address's user with the password of `file`, else of the address, else `inherited` from the environment. `None`
+    /// without a login. `hint` says where a password can be given.
     ///
     /// # Errors
-    /// When one of both is missing, or the file cannot be read.
+    /// When user or password is missing, or the file cannot be read.
     pub fn of(
         address: &Address,
         file: Option<&Path>,
         inherited: Option<String>,
         hint: &'static str,
     ) -> Result<Option<Self>, LoginError> {
-        let told = match file {
-            Some(path) => Some(
-                read(path)
-                    .map_err(|source| LoginError::Unreadable { path: path.to_owned(), source })?,
-            ),
+        let unreadable = |path: &Path, source| LoginError::Unreadable { path: path.into(), source };
+        let password = match file {
+            Some(path) => Some(read(path).map_err(|source| unreadable(path, source))?),
             None => address.password().map(str::to_owned),
         };
-        match (address.user().filter(|user| !user.is_empty()), told) {
-            (Some(user), told) => match told.or(inherited) {
-                Some(password) => Ok(Some(Self { user: user.to_owned(), password })),
-                None => Err(LoginError::NoPassword(user.to_owned(), hint)),
-            },
-            (None, Some(_)) => Err(LoginError::Nobody),
-            // One in the environment may be meant for other nodes.
-            (None, None) => Ok(None),
+        let user = address.user().filter(|user| !user.is_empty());
+        let Some(user) = user.map(str::to_owned) else {
+            // A password in the environment may be meant for other nodes.
+            return if password.is_some() { Err(LoginError::Nobody) } else { Ok(None) };
+        };
+        match password.or(inherited) {
+            Some(password) => Ok(Some(Self { user, password })),
+            None => Err(LoginError::NoPassword(user, hint)),
         }
     }
 }
@@ -101,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told() {
+    fn errors_name_what_is_missing() {
         assert!(of("http://me@h", None, None).unwrap_err().contains("no password for me; hint"));
         let gone = of("http://me@h", Some(Path::new("/nonexistent/p")), None).unwrap_err();
         assert!(gone.contains("/nonexistent/p"), "{gone}");

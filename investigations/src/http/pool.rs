@@ -20,7 +20,7 @@ const RETRY_EVERY: Duration = Duration::from_millis(20);
 /// How long to wait after a failed accept, such as for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A client: an address, or the /64 network of an IPv6 host, which has all of it.
+/// A client: an IPv4 address, or the /64 network of an IPv6 address, which usually is one host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClientId(IpAddr);
 
@@ -40,7 +40,7 @@ impl ClientId {
 /// An open connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// That of its client.
+    /// The client's address.
     pub address: IpAddr,
     /// `None` while it cannot be evicted.
     idle_since: Mutex<Option<Instant>>,
@@ -67,7 +67,7 @@ impl Connection {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// The client takes what it is sent: it has been idle from now on, unless it cannot be evicted.
+    /// The client received data: restarts the idle time, unless the connection cannot be evicted.
     pub fn has_progressed(&self) {
         if let Some(since) = &mut *self.idle_since() {
             *since = Instant::now();
@@ -215,16 +215,13 @@ impl Pool {
             return Slot { pool: self.clone(), connection };
         }
         let _waits = Waits::new(waiting);
-        loop {
-            if self.has_taken(&connection) {
-                return Slot { pool: self.clone(), connection };
-            }
-            // Whether a slot is free is seen in the next round.
+        while !self.has_taken(&connection) {
             let _ = timeout(RETRY_EVERY, self.0.freed.notified()).await;
         }
+        Slot { pool: self.clone(), connection }
     }
 
-    /// Whether the connection has a slot now.
+    /// Tries to take a slot, evicting connections if necessary.
     fn has_taken(&self, connection: &Arc<Connection>) -> bool {
         let mut connections = self.connections();
         let size = self.0.size.load(Ordering::Relaxed) as usize;

@@ -1,4 +1,4 @@
-//! Bearer tokens: what a client shows in place of a password.
+//! Bearer tokens.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -8,18 +8,18 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use hyper::http::header::InvalidHeaderValue;
 use rustls::crypto::ring;
 
-/// Characters that a token has at least.
+/// Minimum length in characters.
 const LEAST: usize = 16;
-/// Random bytes of a token that is made here.
+/// Random bytes of a generated token.
 const RANDOM_BYTES: usize = 32;
-/// Bytes that the file of a token may have.
+/// Bytes read of a token file.
 const MAX_FILE: u64 = 4096;
 
-/// What a client shows to be admitted. `Debug` does not print it.
+/// A bearer token. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// Why text is no token.
+/// Text that is not a token.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a token has at least {LEAST} visible ASCII characters; `openssl rand -hex 32` makes one")]
 pub struct TokenError;
@@ -35,20 +35,20 @@ impl Token {
         if fits { Ok(Self(token.to_owned())) } else { Err(TokenError) }
     }
 
-    /// The first line of a file, which must be no link and no pipe.
+    /// The first line of a regular file. Symbolic links are refused.
     ///
     /// # Errors
-    /// When the file cannot be read, or its first line is no token.
+    /// When the file cannot be read, or its first line is not a token.
     pub fn read(path: &Path) -> io::Result<Self> {
         if !fs::symlink_metadata(path)?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let mut text = String::new();
         File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
         Self::of(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
-    /// A new one that nobody can guess.
+    /// A new random token.
     ///
     /// # Errors
     /// When the kernel has no random numbers.
@@ -59,21 +59,21 @@ impl Token {
         Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// Its text, which must not be shown to others.
+    /// Its text. Secret.
     #[must_use]
     pub fn secret(&self) -> &str {
         &self.0
     }
 
-    /// Whether headers show it. Takes as long whichever byte is wrong.
+    /// Whether the headers carry this token. Compares in constant time.
     #[must_use]
-    pub fn is_shown(&self, headers: &HeaderMap) -> bool {
-        let shown = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-        let Some((scheme, shown)) = shown.split_at_checked(7) else { return false };
-        if !scheme.eq_ignore_ascii_case(b"Bearer ") || shown.len() != self.0.len() {
+    pub fn is_in(&self, headers: &HeaderMap) -> bool {
+        let sent = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+        let Some((scheme, sent)) = sent.split_at_checked(7) else { return false };
+        if !scheme.eq_ignore_ascii_case(b"Bearer ") || sent.len() != self.0.len() {
             return false;
         }
-        let differ = shown.iter().zip(self.0.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
+        let differ = sent.iter().zip(self.0.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
         std::hint::black_box(differ) == 0
     }
 
@@ -95,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_long_and_shown_whole() {
+    fn a_token_is_long_and_sent_whole() {
         assert_eq!(Token::of("short").map(|_| ()), Err(TokenError));
         let token = Token::of("0123456789abcdef\nmore").unwrap();
-        let shown = |text: &str| {
+        let matches = |text: &str| {
             let value = HeaderValue::from_str(text).unwrap();
-            token.is_shown(&HeaderMap::from_iter([(AUTHORIZATION, value)]))
+            token.is_in(&HeaderMap::from_iter([(AUTHORIZATION, value)]))
         };
-        assert!(shown("Bearer 0123456789abcdef") && shown("bearer 0123456789abcdef"));
+        assert!(matches("Bearer 0123456789abcdef") && matches("bearer 0123456789abcdef"));
         for wrong in [
             "",
             "Bearer ",
@@ -110,7 +110,7 @@ mod tests {
             "Bearer 0123456789abcdef0",
             "Basic 0123456789abcdef",
         ] {
-            assert!(!shown(wrong), "{wrong}");
+            assert!(!matches(wrong), "{wrong}");
         }
         assert!(!format!("{token:?}").contains("0123"));
     }

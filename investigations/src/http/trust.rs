@@ -1,4 +1,4 @@
-//! Which authorities may say who a server is.
+//! Trusted certificate authorities, and the client's own certificate.
 
 use std::fs;
 use std::io;
@@ -11,9 +11,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-/// Names the file of the authorities that this host trusts, where that is not the usual one.
+/// Overrides the host's file of trusted authorities.
 const VARIABLE: &str = "SSL_CERT_FILE";
-/// Where distributions keep them: Debian and Arch, Fedora and RHEL, openSUSE, Alpine.
+/// That file on Debian and Arch, Fedora and RHEL, openSUSE, Alpine.
 const USUAL: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -21,71 +21,67 @@ const USUAL: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Why nobody can be trusted.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// The file is not there, or not to be read.
+    /// The file of authorities cannot be read.
     #[error("cannot read the authorities in {path}: {source}", path = .path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The certificate of this side, or its key, cannot be used.
-    #[error("cannot show {path} to nodes: {reason}", path = .path.display())]
+    /// The client certificate or its key cannot be used.
+    #[error("cannot use {path} as client certificate: {reason}", path = .path.display())]
     Identity {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
-    /// It has none.
-    #[error("{path} holds no certificate in PEM that an authority can have", path = .0.display())]
+    /// The file holds no authority.
+    #[error("{path} holds no certificate of an authority in PEM", path = .0.display())]
     None(PathBuf),
-    /// This host has no such file.
-    #[error(
-        "this host has no file of trusted authorities; install ca-certificates, or name a file"
-    )]
+    /// This host has no file of authorities.
+    #[error("this host has no trusted authorities; install ca-certificates, or name a file")]
     NoFile,
-    /// TLS itself cannot be had.
+    /// TLS cannot be configured.
     #[error("no TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
 
-/// What this side shows to servers that ask who it is: files in PEM.
+/// The client certificate: files in PEM.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity<'a> {
-    /// Its certificate, and those between it and the authority.
+    /// The certificate and its intermediates.
     pub certificate: &'a Path,
-    /// Its private key.
+    /// The private key.
     pub key: &'a Path,
+}
+
+fn unusable(path: &Path, reason: &dyn std::fmt::Display) -> TrustError {
+    TrustError::Identity { path: path.to_owned(), reason: reason.to_string() }
 }
 
 impl Identity<'_> {
     fn read(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TrustError> {
-        let wrong = |path: &Path, error: &dyn std::fmt::Display| TrustError::Identity {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        };
-        let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(self.certificate)
-            .map_err(|error| wrong(self.certificate, &error))?
-            .collect();
-        let certificates = certificates.map_err(|error| wrong(self.certificate, &error))?;
+        let certificates = CertificateDer::pem_file_iter(self.certificate)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|error| unusable(self.certificate, &error))?;
         if certificates.is_empty() {
-            return Err(wrong(self.certificate, &"it holds no certificate in PEM"));
+            return Err(unusable(self.certificate, &"it holds no certificate in PEM"));
         }
         let key =
-            PrivateKeyDer::from_pem_file(self.key).map_err(|error| wrong(self.key, &error))?;
+            PrivateKeyDer::from_pem_file(self.key).map_err(|error| unusable(self.key, &error))?;
         Ok((certificates, key))
     }
 }
 
-/// Connects over TLS to whom the authorities of a file, or those that this host trusts, have given a certificate, and shows
-/// them who this side is.
+/// A TLS connector that trusts the authorities in a file, else those that this host trusts.
 ///
 /// # Errors
-/// When there are no authorities, or what is to be shown cannot be used.
+/// When there are no authorities, or the client certificate cannot be used.
 pub fn connector(
     ca_file: Option<&Path>,
     identity: Option<Identity<'_>>,
@@ -102,9 +98,8 @@ pub fn connector(
         None => config.with_no_client_auth(),
         Some(identity) => {
             let (certificates, key) = identity.read()?;
-            config.with_client_auth_cert(certificates, key).map_err(|error| {
-                TrustError::Identity { path: identity.key.to_owned(), reason: error.to_string() }
-            })?
+            let config = config.with_client_auth_cert(certificates, key);
+            config.map_err(|error| unusable(identity.key, &error))?
         }
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -120,7 +115,7 @@ fn roots(path: &Path) -> Result<RootCertStore, TrustError> {
     let unreadable = |source| TrustError::Unreadable { path: path.to_owned(), source };
     let bytes = fs::read(path).map_err(unreadable)?;
     let mut roots = RootCertStore::empty();
-    // Bundles of distributions have some that are of no use.
+    // Distributions' bundles contain certificates that rustls does not accept.
     roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok));
     if roots.is_empty() { Err(TrustError::None(path.to_owned())) } else { Ok(roots) }
 }

@@ -1,16 +1,16 @@
-//! Chains, derived anew from what each thread did itself. The file's own verdicts are not looked at.
+//! Derives chains from the events of each thread. Chains in the file are ignored.
 //!
-//! - A call is slow from four times what its kind takes as a rule: the median of launches that are not a kernel's first, and of
-//!   copies below 1 MiB. On fewer than ten rows nothing is called slow.
-//! - A slow launch that is its kernel's first of the process in the file is cold. A slow copy of 1 MiB or more is large where it
-//!   moves bytes at least a quarter as fast as such copies do there. Neither is held against anybody.
-//! - Of the others, time off the CPU of the same thread inside the same call explains the excess, for the reason that the rows
-//!   prove, where it is half of it and there are a hundred calls.
-//! - Between calls the thread's own waits are told, and who ended them. A thread of which the file has no waits is not judged.
+//! - A call is slow from four times the usual duration: the median of launches that are not a kernel's first, and of copies below
+//!   1 MiB. It takes at least ten rows.
+//! - A slow launch that is its kernel's first of the process in the file is cold. A slow copy of 1 MiB or more is large where its
+//!   throughput is at least a quarter of the usual one. Neither has a culprit.
+//! - The excess of other slow calls is explained by off-CPU time of the same thread within the call, if that is at least half of
+//!   the excess and there are a hundred calls.
+//! - Gaps between calls are explained by the thread's own waits. A thread without waits in the file is not evaluated.
 
+mod detection;
 mod gaps;
 mod slow;
-mod told;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,7 +27,7 @@ use crate::recording::{NodeChain, ProcessIndex, RecordingError};
 /// Share of an effect that a cause must explain to be named.
 const EXPLAINED: f64 = 0.5;
 
-/// One call, as it is judged.
+/// A call to be evaluated.
 #[derive(Debug, Clone, Copy)]
 struct Call {
     start: i64,
@@ -46,11 +46,11 @@ impl Call {
 
 /// Calls by process, source and operation.
 type Calls = BTreeMap<(ProcessIndex, i64, i64), Vec<Call>>;
-/// Begin and end of the outermost calls of each thread.
+/// Start and end of the outermost calls of each thread.
 type Outermost = BTreeMap<(ProcessIndex, u32), Vec<(i64, i64)>>;
 
-/// Everything that chains are derived from.
-struct Scene<'a> {
+/// The input of the rules.
+struct RuleContext<'a> {
     file: &'a Ingero,
     threads: Threads,
     first: FirstLaunches,
@@ -58,7 +58,7 @@ struct Scene<'a> {
     outermost: Outermost,
 }
 
-/// Time off the CPU, by reason and by who is told with it.
+/// Off-CPU time, by reason and by the other task.
 #[derive(Debug, Default)]
 struct Waits {
     all: u64,
@@ -81,7 +81,7 @@ impl Waits {
         reasons.iter().filter_map(|&reason| self.by_reason.get(&Some(reason))).sum()
     }
 
-    /// The task that most of the time of some reasons is told with.
+    /// The task with most of the time of some reasons.
     fn worst(&self, reasons: &[Reason]) -> Option<(u32, u64)> {
         let mut tasks: HashMap<u32, u64> = HashMap::new();
         for (&(reason, task), &time) in &self.by_task {
@@ -92,7 +92,7 @@ impl Waits {
         tasks.into_iter().max_by_key(|&(task, time)| (time, task))
     }
 
-    /// The cause that the reasons of at least half of `whole` are.
+    /// The cause whose reasons explain at least half of `whole`.
     fn cause(&self, whole: u64) -> Option<(Cause, &'static [Reason])> {
         const NO_CPU: &[Reason] = &[Reason::Preempted, Reason::Runqueue];
         const DISK: &[Reason] = &[Reason::Io];
@@ -106,7 +106,7 @@ impl Waits {
     }
 }
 
-/// `part / whole`, and 0 for a whole that is nothing.
+/// `part / whole`, 0 for an empty whole.
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -117,29 +117,29 @@ fn seconds(ns: u64) -> f64 {
 
 impl Ingero {
     pub(super) fn derive_chains(&self) -> Result<Vec<NodeChain>, RecordingError> {
-        let mut scene = Scene {
+        let mut context = RuleContext {
             file: self,
             threads: Threads::read(&self.file, &self.lists)?,
             first: self.first_launches()?,
             calls: Calls::new(),
             outermost: Outermost::new(),
         };
-        scene.read_calls()?;
+        context.read_calls()?;
         let unstored = self.unstored()?;
-        let mut chains = scene.slow_calls(&unstored);
-        chains.extend(scene.host_gaps());
-        chains.extend(scene.waits_without_calls());
-        let told =
+        let mut chains = context.slow_calls(&unstored);
+        chains.extend(context.host_gaps());
+        chains.extend(context.waits_without_calls());
+        let rank =
             |chain: &NodeChain| (chain.chain.severity, chain.chain.cause != Cause::Unexplained);
         chains.sort_by(|a, b| {
             let attributed = b.chain.attributed_seconds().total_cmp(&a.chain.attributed_seconds());
-            told(b).cmp(&told(a)).then(attributed).then_with(|| a.chain.id.cmp(&b.chain.id))
+            rank(b).cmp(&rank(a)).then(attributed).then_with(|| a.chain.id.cmp(&b.chain.id))
         });
         Ok(chains)
     }
 }
 
-impl Scene<'_> {
+impl RuleContext<'_> {
     fn read_calls(&mut self) -> Result<(), RecordingError> {
         let Self { file, calls, outermost: outer, .. } = self;
         let mut over: HashMap<Key, i64> = HashMap::new();
@@ -162,13 +162,13 @@ impl Scene<'_> {
         })
     }
 
-    /// A thread of a process, if the file has waits of it.
+    /// A thread with waits in the file.
     fn captured(&self, process: ProcessIndex, tid: u32) -> Option<&Thread> {
         let node = self.file.lists.get(process)?.node;
         self.threads.get(node, tid).filter(|thread| !thread.off.is_empty())
     }
 
-    /// From the first call to the end of the last of a process, in nanoseconds.
+    /// Time from the first call of a process to the end of the last, in nanoseconds.
     fn span(&self, process: ProcessIndex) -> u64 {
         let own = self.outermost.range((process, 0)..=(process, u32::MAX));
         let (first, last) = own

@@ -1,4 +1,4 @@
-//! What the numbers for sources and operations in Ingero's files mean.
+//! Codes of sources and operations in Ingero's files.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) const EXIT: i64 = 6;
 pub(super) const BLOCK_READ: i64 = 1;
 pub(super) const BLOCK_WRITE: i64 = 2;
 
-/// Those that every version has, by the names that NVIDIA's documentation uses.
+/// Codes of every version, with NVIDIA's names.
 const CALLS: &[(i64, i64, &str)] = &[
     (CUDA, 1, "cudaMalloc"),
     (CUDA, 2, "cudaFree"),
@@ -48,7 +48,6 @@ pub(super) struct Function {
     pub(super) class: Option<Class>,
 }
 
-/// What each operation is.
 #[derive(Debug, Default)]
 pub(super) struct Codes {
     functions: HashMap<(i64, i64), Function>,
@@ -56,7 +55,7 @@ pub(super) struct Codes {
 }
 
 impl Codes {
-    /// `names` are those of the file, for operations that came with newer versions.
+    /// `names` are the file's, for operations of newer versions.
     pub(super) fn new(names: HashMap<(i64, i64), Arc<str>>) -> Self {
         let known = CALLS.iter().map(|&(source, op, name)| ((source, op), Arc::from(name)));
         let of_file = names.iter().map(|(&code, name)| (code, Arc::clone(name)));
@@ -69,12 +68,12 @@ impl Codes {
         Self { functions, names }
     }
 
-    /// The function that such an event is a call of.
+    /// The function of a call.
     pub(super) fn function(&self, source: i64, op: i64) -> Option<&Function> {
         self.functions.get(&(source, op))
     }
 
-    /// What an event is that is no call.
+    /// The name of an event that is not a call.
     pub(super) fn name(&self, source: i64, op: i64) -> Arc<str> {
         let unknown = || Arc::from(format!("source {source}, operation {op}"));
         self.names.get(&(source, op)).map_or_else(unknown, Arc::clone)
@@ -93,10 +92,10 @@ fn function(name: Arc<str>) -> Option<Function> {
     Some(Function { api, name, class: known.map(|op| op.class) })
 }
 
-/// Whether an event is told when it is over, and not when it begins: the task is back on the CPU, the request is complete.
-pub(super) fn told_at_end(source: i64, op: i64) -> bool {
+/// Whether the timestamp of an event is its end: the task is back on the CPU, the request is complete.
+pub(super) fn reported_at_end(source: i64, op: i64) -> bool {
     (source == HOST && op == SCHED_SWITCH) || source == BLOCK_IO
 }
 
 /// The same, as SQL.
-pub(super) const TOLD_AT_END: &str = "((source = 3 AND op = 1) OR source = 5)";
+pub(super) const REPORTED_AT_END: &str = "((source = 3 AND op = 1) OR source = 5)";

@@ -1,4 +1,4 @@
-//! Rows as events that every reader tells.
+//! Decodes rows into events.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -14,28 +14,28 @@ use super::lists::Key;
 use super::rows::{self, Threads};
 use super::schema::{Flaw, integer, text};
 use crate::recording::{
-    Call, Event, EventId, Filter, Kind, NodeIndex, OffCpu, Party, RecordingError, Stack,
-    StackFrame, StackId,
+    Call, Event, EventId, Filter, Kind, NodeIndex, OffCpu, RecordingError, Stack, StackFrame,
+    StackId, Task,
 };
 use crate::symbol;
 
-/// First launches: of a process, by source, operation and kernel, when it was.
+/// Timestamps of first launches by process, source, operation and kernel.
 pub(super) type FirstLaunches = HashMap<(Key, i64, i64, i64), i64>;
 
 const SECTOR: u64 = 512;
 
-/// What is needed to tell a row, and what was told before it.
-struct Teller<'a> {
+/// Decodes rows in the order of their starts.
+struct EventDecoder<'a> {
     file: &'a Ingero,
     threads: Threads,
     first: FirstLaunches,
-    /// When the outermost call that each thread is in will be over.
+    /// End of each thread's outermost call.
     outer: HashMap<Key, i64>,
-    parties: HashMap<Key, Arc<str>>,
+    task_names: HashMap<Key, Arc<str>>,
 }
 
 impl Ingero {
-    /// When each kernel was launched first, as far as the file knows.
+    /// The first launch of each kernel in the file.
     pub(super) fn first_launches(&self) -> Result<FirstLaunches, RecordingError> {
         let mut first = FirstLaunches::new();
         let sql = format!(
@@ -54,17 +54,17 @@ impl Ingero {
         Ok(first)
     }
 
-    pub(super) fn show_events(
+    pub(super) fn read_events(
         &self,
         filter: &Filter,
         each: &mut dyn FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<(), RecordingError> {
-        let mut teller = Teller {
+        let mut decoder = EventDecoder {
             file: self,
             threads: Threads::read(&self.file, &self.lists)?,
             first: self.first_launches()?,
             outer: HashMap::new(),
-            parties: HashMap::new(),
+            task_names: HashMap::new(),
         };
         let sql = format!(
             "SELECT {}, id, {}, {} FROM events ORDER BY {}",
@@ -78,8 +78,8 @@ impl Ingero {
             if done {
                 return Err(Flaw::Enough);
             }
-            if let Some(event) = teller.tell(row)? {
-                done = wanted(filter, &event) && each(&event).is_break();
+            if let Some(event) = decoder.decode(row)? {
+                done = filter.has(&event) && each(&event).is_break();
             }
             Ok(())
         })
@@ -104,16 +104,9 @@ impl Ingero {
     }
 }
 
-fn wanted(filter: &Filter, event: &Event) -> bool {
-    filter.from_ns.is_none_or(|from| event.end_ns() >= from)
-        && filter.until_ns.is_none_or(|until| event.start_ns < until)
-        && filter.process.is_none_or(|process| event.process == process)
-        && event.duration_ns >= filter.at_least_ns
-}
-
-impl Teller<'_> {
-    /// The event of a row; none of a process that is not known.
-    fn tell(&mut self, row: &Row<'_>) -> Result<Option<Event>, Flaw> {
+impl EventDecoder<'_> {
+    /// The event of a row; `None` for one of an unknown process.
+    fn decode(&mut self, row: &Row<'_>) -> Result<Option<Event>, Flaw> {
         let event = rows::event(row, &self.file.lists)?;
         let lists = &self.file.lists;
         let is_switch = (event.source, event.op) == (codes::HOST, codes::SCHED_SWITCH);
@@ -195,31 +188,26 @@ impl Teller<'_> {
             thread.off[from..].iter().take_while(|wait| wait.start == start).find(|w| w.end == end)
         });
         let (reason, by) = wait.map_or((None, None), |wait| (wait.reason, wait.by));
-        OffCpu { reason, by: by.and_then(|task| self.party(event.node, task)) }
+        OffCpu { reason, by: by.and_then(|task| self.task(event.node, task)) }
     }
 
-    fn party(&mut self, node: NodeIndex, task: u32) -> Option<Party> {
+    fn task(&mut self, node: NodeIndex, task: u32) -> Option<Task> {
         let lists = &self.file.lists;
         let name = lists.task_name(node, task)?;
-        let comm = self.parties.entry((node, task)).or_insert_with(|| Arc::from(name));
+        let comm = self.task_names.entry((node, task)).or_insert_with(|| Arc::from(name));
         let process = lists.process_of_thread(node, task).and_then(|process| lists.get(process));
-        Some(Party {
+        Some(Task {
             pid: Some(process.map_or(task, |process| process.pid)),
             comm: Arc::clone(comm),
         })
     }
 }
 
-/// Which the numbers of `cudaMemcpyKind` mean.
+/// The label of a `cudaMemcpyKind`.
 fn direction(function: &Function, kind: i64) -> Option<&'static str> {
-    match (function.api, kind) {
-        (Api::Runtime, 0) => Some("h2h"),
-        (Api::Runtime, 1) => Some("h2d"),
-        (Api::Runtime, 2) => Some("d2h"),
-        (Api::Runtime, 3) => Some("d2d"),
-        (Api::Runtime, 4) => Some("default"),
-        _ => None,
-    }
+    const KINDS: [&str; 5] = ["h2h", "h2d", "d2h", "d2d", "default"];
+    let kind = usize::try_from(kind).ok().filter(|_| function.api == Api::Runtime)?;
+    KINDS.get(kind).copied()
 }
 
 /// A number, or `node:number` since schema 0.9.
@@ -229,7 +217,7 @@ fn sequence(row: &Row<'_>) -> Result<u64, Flaw> {
     digits.parse().map_err(|_| Flaw::Content(format!("an event's id is {id:?}")))
 }
 
-/// A function as people write it, from a symbol that may have an offset: `_ZN2at5emptyEv+0x57`.
+/// The readable name of a symbol, which may have an offset: `_ZN2at5emptyEv+0x57`.
 fn function(symbol: &str) -> Option<String> {
     match symbol.rsplit_once("+0x") {
         Some((symbol, offset)) => Some(format!("{}+0x{offset}", symbol::function(symbol)?)),
@@ -237,7 +225,7 @@ fn function(symbol: &str) -> Option<String> {
     }
 }
 
-/// Frames as the file has them: `{"i": address, "s": symbol, "f": file, "l": line}`, else the addresses alone.
+/// Parses frames, `{"i": address, "s": symbol, "f": file, "l": line}`, else the addresses alone.
 fn read_frames(frames: &str, addresses: &str) -> Result<Stack, Flaw> {
     use serde_json::Value;
     let source = if frames.is_empty() { addresses } else { frames };

@@ -1,17 +1,16 @@
-//! Who was recorded: nodes, sessions, processes and their threads.
+//! Nodes, sessions, processes and their threads.
 //!
-//! Rows of the scheduler have the TID in both columns, and so have what was counted of them. A number in the column `pid` is
-//! a process's only in rows of other kinds; in those of the scheduler it is looked for among the threads that these show.
+//! Scheduler rows and their aggregates have the TID in the column `pid`. It is resolved by the threads that other rows show.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::schema::{File, Flaw, id32, integer, natural, text};
 use crate::recording::{Node, NodeIndex, Process, ProcessIndex, RecordingError, Session};
 
-/// A node and a number of a process or thread on it.
+/// A node and a PID or TID.
 pub(super) type Key = (NodeIndex, u32);
 
-/// More nodes than this are a mistake.
+/// A file with more nodes is damaged.
 const MOST_NODES: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -22,15 +21,15 @@ pub(super) struct Lists {
     by_pid: HashMap<Key, ProcessIndex>,
     by_tid: HashMap<Key, ProcessIndex>,
     thread_names: HashMap<Key, String>,
-    /// Names by number, on whichever node.
+    /// Names by PID or TID, on any node.
     names: HashMap<u32, String>,
-    /// Who started a process or thread, by its number.
+    /// Parents of processes and threads.
     parents: HashMap<Key, u32>,
-    /// What rows without a node are told of.
+    /// The name of the node of rows without one.
     unnamed: String,
 }
 
-/// What is known of a process before all of it is.
+/// A process while rows are read.
 #[derive(Debug, Default)]
 struct Sketch {
     comm: String,
@@ -56,7 +55,7 @@ impl Lists {
         Ok(lists)
     }
 
-    /// The node of this name, which is new if need be.
+    /// The node of this name, which is added if missing.
     fn node(&mut self, name: String) -> Result<NodeIndex, Flaw> {
         let name = if name.is_empty() { self.unnamed.clone() } else { name };
         let known = self.nodes.iter().position(|node| node.name == name);
@@ -70,7 +69,7 @@ impl Lists {
         u16::try_from(at).map(NodeIndex).map_err(|_| Flaw::Content("too many nodes".into()))
     }
 
-    /// The node that a row tells.
+    /// The node of a row.
     pub(super) fn node_of(&self, name: &str) -> Result<NodeIndex, Flaw> {
         let name = if name.is_empty() { &self.unnamed } else { name };
         let at = self.nodes.iter().position(|node| node.name == name);
@@ -207,7 +206,7 @@ impl Lists {
         })
     }
 
-    /// Those that were counted, on the only node; of several it is not told on which.
+    /// PIDs of aggregates, where there is only one node: the table does not store the node.
     fn pids_of_aggregates(&mut self, file: &File) -> Result<Vec<(Key, String)>, RecordingError> {
         let mut found = Vec::new();
         if !file.has("event_aggregates", "pid") || self.nodes.len() > 1 {
@@ -220,12 +219,12 @@ impl Lists {
         Ok(found)
     }
 
-    /// The process of a row, by its PID; of the scheduler's, by its TID.
+    /// The process with this PID.
     pub(super) fn process(&self, node: NodeIndex, pid: u32) -> Option<ProcessIndex> {
         self.by_pid.get(&(node, pid)).copied()
     }
 
-    /// The process of a thread, or the one that has this number.
+    /// The process of a thread, else the one with this PID.
     pub(super) fn process_of_thread(&self, node: NodeIndex, tid: u32) -> Option<ProcessIndex> {
         self.by_tid.get(&(node, tid)).copied().or_else(|| self.process(node, tid))
     }
@@ -234,17 +233,16 @@ impl Lists {
         self.processes.get(usize::try_from(process.0).ok()?)
     }
 
-    /// The name of a task, which may be a thread.
+    /// The name of a process or thread.
     pub(super) fn task_name(&self, node: NodeIndex, tid: u32) -> Option<&str> {
         let own = self.thread_names.get(&(node, tid)).or_else(|| self.names.get(&tid));
         own.map(String::as_str)
             .or_else(|| Some(self.get(self.process_of_thread(node, tid)?)?.comm.as_str()))
     }
 
-    /// Whether a task was started, at once or over others, by a process.
-    pub(super) fn descends(&self, node: NodeIndex, task: u32, from: u32) -> bool {
-        let mut task = task;
-        // A chain of parents of hostile data may be a ring.
+    /// Whether a task is a descendant of a process.
+    pub(super) fn descends(&self, node: NodeIndex, mut task: u32, from: u32) -> bool {
+        // The bound ends cycles in hostile data.
         for _ in 0..8 {
             match self.parents.get(&(node, task)) {
                 Some(&parent) if parent == from => return true,
@@ -255,7 +253,7 @@ impl Lists {
         false
     }
 
-    /// Tasks of a node that a process started.
+    /// The descendants of a process.
     pub(super) fn started_by(&self, node: NodeIndex, pid: u32) -> impl Iterator<Item = u32> + '_ {
         let own = move |key: &&Key| key.0 == node && self.descends(node, key.1, pid);
         self.parents.keys().filter(own).map(|key| key.1)
@@ -265,14 +263,14 @@ impl Lists {
         self.nodes.len()
     }
 
-    /// The nodes that have a process or thread of this number.
+    /// The nodes with a process or thread of this number.
     pub(super) fn nodes_with(&self, pid: u32) -> Vec<NodeIndex> {
         let nodes = (0u16..).map(NodeIndex).take(self.nodes.len());
         nodes.filter(|&node| self.process_of_thread(node, pid).is_some()).collect()
     }
 }
 
-/// What is told of each cgroup.
+/// Details by cgroup.
 fn containers(file: &File) -> Result<HashMap<i64, Vec<(String, String)>>, RecordingError> {
     let mut containers = HashMap::new();
     if !file.has("cgroup_metadata", "cgroup_id") {
@@ -300,14 +298,14 @@ fn containers(file: &File) -> Result<HashMap<i64, Vec<(String, String)>>, Record
     Ok(containers)
 }
 
-/// What was seen in a minute, of which only a part was stored.
+/// Totals of one minute, of which only a part was stored as events.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Aggregate {
     pub(super) source: i64,
     pub(super) op: i64,
-    /// As it stands there: a TID in those of the scheduler.
+    /// A TID for the scheduler's.
     pub(super) pid: u32,
-    /// The minute that it begins with, in nanoseconds since the Unix epoch.
+    /// The start of the minute, in nanoseconds since the Unix epoch.
     pub(super) bucket: i64,
     pub(super) count: u64,
     pub(super) stored: u64,
@@ -315,7 +313,7 @@ pub(super) struct Aggregate {
     pub(super) max_ns: u64,
 }
 
-/// Everything that was counted; nothing when the version has no such table.
+/// All aggregates; none in versions without the table.
 pub(super) fn aggregates(file: &File) -> Result<Vec<Aggregate>, RecordingError> {
     let mut all = Vec::new();
     if !file.has("event_aggregates", "count") || !file.has("event_aggregates", "stored") {

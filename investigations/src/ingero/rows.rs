@@ -1,11 +1,11 @@
-//! Rows of the table `events`, and what each thread did by them: when it was off the CPU and why, and what it asked of disks.
+//! Rows of the table `events`, and the off-CPU waits and disk requests of each thread.
 
 use std::collections::HashMap;
 
 use gpucause_abi::state::Reason;
 use rusqlite::Row;
 
-use super::codes::{self, TOLD_AT_END};
+use super::codes::{self, REPORTED_AT_END};
 use super::lists::{Key, Lists};
 use super::schema::{File, Flaw, integer, natural, text};
 use crate::recording::{NodeIndex, RecordingError};
@@ -18,7 +18,7 @@ pub(super) struct Event {
     pub(super) tid: u32,
     pub(super) source: i64,
     pub(super) op: i64,
-    /// As the file tells it: a beginning or an end.
+    /// Start or end, see [`codes::reported_at_end`].
     pub(super) timestamp: i64,
     pub(super) duration: u64,
     pub(super) arg0: i64,
@@ -26,16 +26,14 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// When it began.
     pub(super) fn start(&self) -> i64 {
-        if codes::told_at_end(self.source, self.op) {
+        if codes::reported_at_end(self.source, self.op) {
             self.timestamp.saturating_sub_unsigned(self.duration)
         } else {
             self.timestamp
         }
     }
 
-    /// When it was over.
     pub(super) fn end(&self) -> i64 {
         self.start().saturating_add_unsigned(self.duration)
     }
@@ -52,9 +50,11 @@ pub(super) fn columns(file: &File) -> String {
     )
 }
 
-/// By starts; where some are equal, the longest first: it holds the others.
+/// By start, the longest first: it encloses the others.
 pub(super) fn in_order() -> String {
-    format!("CASE WHEN {TOLD_AT_END} THEN timestamp - duration ELSE timestamp END, duration DESC")
+    format!(
+        "CASE WHEN {REPORTED_AT_END} THEN timestamp - duration ELSE timestamp END, duration DESC"
+    )
 }
 
 pub(super) fn event(row: &Row<'_>, lists: &Lists) -> Result<Event, Flaw> {
@@ -71,7 +71,7 @@ pub(super) fn event(row: &Row<'_>, lists: &Lists) -> Result<Event, Flaw> {
     })
 }
 
-/// Shows `each` the rows that a condition chooses, in order of their starts.
+/// Passes the rows that meet a condition to `each`, in the order of their starts.
 pub(super) fn each(
     file: &File,
     lists: &Lists,
@@ -88,20 +88,20 @@ pub(super) fn each(
 pub(super) struct Off {
     pub(super) start: i64,
     pub(super) end: i64,
-    /// Why, where something in the file proves it.
+    /// Why, where the file proves it.
     pub(super) reason: Option<Reason>,
-    /// The task that left the CPU when this one got it, where the version tells it; who woke it of what was blocked.
+    /// The task that left the CPU when this one got it, where the version stores it; the waker of a blocked task.
     pub(super) by: Option<u32>,
 }
 
-/// What a thread did beside its calls.
+/// Waits and disk requests of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Thread {
     /// By their starts.
     pub(super) off: Vec<Off>,
-    /// When requests to disks were under way: stretches that do not touch, in order.
+    /// Times with a disk request in progress: disjoint intervals in order.
     pub(super) io: Vec<(i64, i64)>,
-    /// When it was woken, and by whom, by time.
+    /// Wake-ups with their wakers, by time.
     wakes: Vec<(i64, u32)>,
 }
 
@@ -153,8 +153,8 @@ impl Threads {
 }
 
 impl Thread {
-    /// A wait in most of which a request of the thread was under way was for the disk. One with a wake-up in it was blocked
-    /// until then. Of what else there is to tell, the task that had the CPU until the thread got it.
+    /// A wait that a disk request of the thread covers for at least half was for the disk. One with a wake-up was blocked until
+    /// then. Others are preemptions by the task that left the CPU when the thread got it, where known.
     fn find_reasons(&mut self) {
         let Self { off, io, wakes } = self;
         for wait in off.iter_mut() {
@@ -177,10 +177,10 @@ impl Thread {
         }
     }
 
-    /// Waits that have part in a stretch of time, with the time that they have in it.
+    /// Waits that overlap an interval, with the time of the overlap.
     pub(super) fn waits_in(&self, start: i64, end: i64) -> impl Iterator<Item = (&Off, u64)> {
         let to = self.off.partition_point(|wait| wait.start < end);
-        // They are of one thread, and so follow each other: those long before are over.
+        // Waits of one thread do not overlap each other.
         let from = self.off[..to].iter().rposition(|wait| wait.end <= start);
         self.off[from.map_or(0, |at| at + 1)..to].iter().filter_map(move |wait| {
             let time = wait.end.min(end).saturating_sub(wait.start.max(start));
@@ -188,18 +188,18 @@ impl Thread {
         })
     }
 
-    /// How long it was off the CPU in a stretch of time.
+    /// Off-CPU time within an interval.
     pub(super) fn off_in(&self, start: i64, end: i64) -> u64 {
         let all = self.waits_in(start, end).fold(0u64, |all, (_, time)| all.saturating_add(time));
         all.min(u64::try_from(end.saturating_sub(start)).unwrap_or(0))
     }
 }
 
-/// Requests to disks, by their beginnings, as stretches of time in which at least one was under way.
+/// Merges disk requests, in the order of their starts, into disjoint intervals.
 fn joined(requests: &[(i64, i64)]) -> Vec<(i64, i64)> {
     let mut stretches: Vec<(i64, i64)> = Vec::new();
     for &(begin, finish) in requests {
-        // Disks answer within seconds: what seems to take longer did not.
+        // A longer request is an error of the recording.
         let finish = finish.min(begin.saturating_add(LONGEST_IO));
         match stretches.last_mut() {
             Some(last) if begin <= last.1 => last.1 = last.1.max(finish),
@@ -209,8 +209,7 @@ fn joined(requests: &[(i64, i64)]) -> Vec<(i64, i64)> {
     stretches
 }
 
-/// How much of a stretch of time is in others, which do not touch and are in order. Only those that have part in it are looked
-/// at, however many there are.
+/// The part of an interval that disjoint, ordered intervals cover. Visits overlapping ones only.
 pub(super) fn covered(others: &[(i64, i64)], start: i64, end: i64) -> i64 {
     let from = others.partition_point(|&(_, finish)| finish <= start);
     let within = others.iter().skip(from).take_while(|&&(begin, _)| begin < end);

@@ -1,4 +1,4 @@
-//! Recognises Ingero's trace databases, and reads numbers and texts of their tables without trust.
+//! Recognises Ingero's trace databases, and reads values of untrusted tables.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use rusqlite::{Connection, ErrorCode, Row};
 use crate::database::open_read_only;
 use crate::recording::RecordingError;
 
-/// What `events` must have to be Ingero's.
+/// Required columns of `events`.
 const NEEDED: [&str; 7] = ["id", "timestamp", "pid", "tid", "source", "op", "duration"];
 
-/// Why a row cannot be used: what SQLite says, or what the row is not.
+/// Why a row cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Flaw {
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
     #[error("{0}")]
     Content(String),
-    /// No more rows are wanted.
+    /// Not an error: stops reading.
     #[error("enough")]
     Enough,
 }
@@ -29,9 +29,9 @@ pub(super) enum Flaw {
 pub(super) struct File {
     pub(super) path: PathBuf,
     pub(super) connection: Connection,
-    /// As the file tells it, such as `0.9`.
+    /// Such as `0.9`.
     pub(super) version: Option<String>,
-    /// Columns by table; views and virtual tables are none.
+    /// Columns by table, without views and virtual tables.
     columns: HashMap<String, HashSet<String>>,
 }
 
@@ -43,7 +43,7 @@ impl File {
             Flaw::Sqlite(rusqlite::Error::SqliteFailure(error, _))
                 if error.code == ErrorCode::NotADatabase =>
             {
-                not_a_trace(path, "it is no SQLite database")
+                not_a_trace(path, "it is not a SQLite database")
             }
             flaw => damaged(path, &flaw),
         })?;
@@ -73,12 +73,12 @@ impl File {
         self.columns.get(table).is_some_and(|columns| columns.contains(column))
     }
 
-    /// The column where the table has it, else what it would hold.
+    /// The column where the table has it, else its default.
     pub(super) fn column<'a>(&self, table: &str, column: &'a str, default: &'a str) -> &'a str {
         if self.has(table, column) { column } else { default }
     }
 
-    /// Shows `each` every row that a statement gives.
+    /// Passes every row of a statement to `each`.
     pub(super) fn each(
         &self,
         sql: &str,
@@ -99,7 +99,7 @@ impl File {
     }
 }
 
-/// What a flaw says of the file: nothing, where there was only no memory to read it.
+/// The file is damaged, unless only memory is missing to read it.
 fn damaged(path: &Path, flaw: &Flaw) -> RecordingError {
     let path = path.to_path_buf();
     match flaw {
@@ -114,7 +114,7 @@ fn not_a_trace(path: &Path, reason: &str) -> RecordingError {
     RecordingError::NotATrace { path: path.to_path_buf(), reason: reason.into() }
 }
 
-/// A view, a virtual table or a computed column could make any amount of work of a look at a row.
+/// Columns by table. Reading a row of a view, virtual table or computed column could take unbounded work.
 fn columns(connection: &Connection) -> Result<HashMap<String, HashSet<String>>, Flaw> {
     let mut columns: HashMap<String, HashSet<String>> = HashMap::new();
     let mut statement = connection.prepare(
@@ -142,17 +142,17 @@ pub(super) fn integer(row: &Row<'_>, index: usize) -> Result<i64, Flaw> {
     }
 }
 
-/// A number that is not negative and not above 32 bits.
+/// An unsigned 32-bit number.
 pub(super) fn id32(row: &Row<'_>, index: usize) -> Result<u32, Flaw> {
     u32::try_from(integer(row, index)?).map_err(|_| wrong(row, index, "a number of 32 bits"))
 }
 
-/// A number that is not negative.
+/// An unsigned number.
 pub(super) fn natural(row: &Row<'_>, index: usize) -> Result<u64, Flaw> {
     u64::try_from(integer(row, index)?).map_err(|_| wrong(row, index, "a number from 0 on"))
 }
 
-/// Text; what is no text is told as it would be printed.
+/// Text; numbers are formatted.
 pub(super) fn text(row: &Row<'_>, index: usize) -> Result<String, Flaw> {
     match row.get_ref(index)? {
         ValueRef::Null => Ok(String::new()),

@@ -1,7 +1,7 @@
-//! How long calls and waits took, of what was stored and of what was only counted.
+//! Durations of calls and waits, stored or only counted.
 //!
-//! What was counted holds what was stored, too. Where a minute has more rows than were counted as stored, counting began in
-//! its midst: the rows that it does not know are added, as many as there are, at the mean of the minute's rows.
+//! Aggregates include the stored events. Where a minute has more rows than the aggregate's `stored`, counting began within it: the
+//! surplus rows are added, at the mean of the minute's rows.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,11 +12,11 @@ use super::codes;
 use super::lists::Key;
 use super::rows;
 use crate::recording::{
-    CallStatistics, Completeness, Durations, NodeIndex, ProcessIndex, RecordingError,
+    CallStatistics, Completeness, Durations, NodeIndex, Process, ProcessIndex, RecordingError,
     WaitStatistics,
 };
 
-/// What an aggregate is of: node, the number in the column `pid`, source and operation.
+/// The key of an aggregate: node, column `pid`, source and operation.
 type Counted = (NodeIndex, u32, i64, i64);
 
 const MINUTE: i64 = 60_000_000_000;
@@ -28,7 +28,7 @@ struct Minute {
     sum_ns: u64,
 }
 
-/// Adds up the rows of each minute.
+/// Totals of the rows of each minute.
 #[derive(Debug, Default)]
 struct Minutes(HashMap<(Counted, i64), Minute>);
 
@@ -42,7 +42,7 @@ impl Minutes {
     }
 }
 
-/// What was seen beside the rows.
+/// Totals of events that are not stored.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Unstored {
     pub(super) count: u64,
@@ -50,7 +50,6 @@ pub(super) struct Unstored {
     max_ns: u64,
 }
 
-/// By what is counted together.
 pub(super) type AllUnstored = BTreeMap<Counted, Unstored>;
 
 fn unstored(file: &Ingero, minutes: &Minutes) -> AllUnstored {
@@ -74,7 +73,7 @@ fn unstored(file: &Ingero, minutes: &Minutes) -> AllUnstored {
     all
 }
 
-/// Durations of rows and what was only counted, together.
+/// Statistics of stored and unstored events together.
 fn durations(mut rows: Vec<u64>, unstored: Unstored) -> Durations {
     rows.sort_unstable();
     let stored = u64::try_from(rows.len()).unwrap_or(u64::MAX);
@@ -92,7 +91,7 @@ fn durations(mut rows: Vec<u64>, unstored: Unstored) -> Durations {
     }
 }
 
-/// The smallest value that so many in a hundred do not exceed. The values are in order.
+/// A percentile by nearest rank.
 pub(super) fn nearest_rank(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = sorted.len().checked_mul(percent)?.div_ceil(100);
     sorted.get(rank.checked_sub(1)?).copied()
@@ -104,12 +103,12 @@ struct Calls {
     durations: Vec<u64>,
     stalled: u64,
     off_ns: u64,
-    /// Of threads of which the file has waits.
+    /// Whether the file has waits of all their threads.
     captured: bool,
 }
 
 impl Ingero {
-    /// What was counted and not stored.
+    /// Totals of events that were counted but not stored.
     pub(super) fn unstored(&self) -> Result<AllUnstored, RecordingError> {
         let mut minutes = Minutes::default();
         if !self.aggregates.is_empty() {
@@ -153,13 +152,13 @@ impl Ingero {
             }
         }
         for ((process, source, op), calls) in calls {
-            let (Some(function), Some(told)) =
+            let (Some(function), Some(Process { node, pid, .. })) =
                 (self.codes.function(source, op), self.lists.get(process))
             else {
                 continue;
             };
-            let unstored = unstored.remove(&(told.node, told.pid, source, op)).unwrap_or_default();
-            // Of calls that are not there it is not known.
+            let unstored = unstored.remove(&(*node, *pid, source, op)).unwrap_or_default();
+            // Off-CPU time within unstored calls is unknown.
             let captured = calls.captured && unstored.count == 0;
             statistics.push(CallStatistics {
                 process,
@@ -188,7 +187,7 @@ impl Ingero {
         unstored.retain(|&(.., source, op), unstored| {
             (source, op) == (codes::HOST, codes::SCHED_SWITCH) && unstored.count > 0
         });
-        // Of what was only counted the reason is not known.
+        // The reason of unstored waits is unknown.
         for &(node, tid, ..) in unstored.keys() {
             waits.entry(((node, tid), None)).or_default();
         }

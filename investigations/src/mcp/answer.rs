@@ -1,18 +1,18 @@
-//! Answers of bounded size, in which names are data.
+//! Builds answers of bounded size with sanitized names.
 
 use serde_json::{Map, Value, json};
 
 use super::ToolError;
-use crate::explain::steers;
+use crate::explain::is_control;
 
-/// Characters of an error.
+/// Longest error, in characters.
 pub(super) const MAX_ERROR: usize = 600;
-/// Bytes of an answer, and of one with details.
+/// Largest answer in bytes, without and with details.
 const MAX_BYTES: [usize; 2] = [8 << 10, 32 << 10];
 
-/// Text that a program chose, or that holds such text: on one line, of bounded length, with nothing that steers.
+/// Untrusted text on one line, without control characters, truncated to `most` characters.
 pub(super) fn text(text: &str, most: usize) -> String {
-    let mut characters = text.chars().map(|c| if steers(c) { '?' } else { c });
+    let mut characters = text.chars().map(|c| if is_control(c) { '?' } else { c });
     let mut out: String = characters.by_ref().take(most).collect();
     if characters.next().is_some() {
         out.push_str("...");
@@ -20,7 +20,7 @@ pub(super) fn text(text: &str, most: usize) -> String {
     out
 }
 
-/// A name.
+/// An untrusted name.
 pub(super) fn name(name: &str) -> Value {
     Value::from(text(name, 120))
 }
@@ -40,7 +40,7 @@ pub(super) fn rounded(value: f64) -> Value {
     json!((value * 1e6).round() / 1e6)
 }
 
-/// Which rows of a list are told.
+/// A page of a list.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Page {
     pub(super) offset: usize,
@@ -48,7 +48,7 @@ pub(super) struct Page {
     pub(super) detail: bool,
 }
 
-/// An object with a list: as many `rows` as the page has and as fit, and what was left out.
+/// An object with the rows of the page that fit, and the number of those left out.
 pub(super) fn list(
     mut head: Map<String, Value>,
     key: &str,
@@ -84,7 +84,7 @@ pub(super) fn list(
     Ok(Value::Object(head))
 }
 
-/// An answer as text, which begins with what was observed: nothing in it can be judged without.
+/// An answer as text. It begins with the observation, which is needed to interpret the rest.
 pub(super) fn written(mut value: Value) -> String {
     let observation = value.as_object_mut().and_then(|object| object.remove("observation"));
     let rest = value.to_string();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_fits_into_no_answer_is_told_and_not_looped_over() {
+    fn a_row_that_fits_into_no_answer_is_an_error_and_not_an_endless_loop() {
         let page = Page { offset: 0, limit: 10, detail: false };
         let error = list(Map::new(), "rows", &[json!("x".repeat(9000))], page).unwrap_err();
         assert!(error.0.contains("offset=1"), "{error}");

@@ -1,4 +1,4 @@
-//! What tools are asked for. Fields that are not known are refused.
+//! Arguments of the tools. Unknown fields are refused.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::answer::Page;
 
-/// Rows unless the client says how many, and at most.
+/// Default and largest number of rows.
 const LIMITS: (usize, usize) = (10, 200);
-/// How long a demonstration can be.
+/// Longest demonstration.
 pub(super) const MAX_DEMO: Duration = Duration::from_secs(60);
 
 fn page(detail: bool, limit: Option<usize>, offset: usize) -> Page {
@@ -46,6 +46,11 @@ pub(super) struct Rows {
 impl Rows {
     pub(super) fn page(&self) -> Page {
         page(self.detail, self.limit, self.offset)
+    }
+
+    pub(super) fn includes(&self, node: &str, pid: u32) -> bool {
+        self.pid.is_none_or(|asked| asked == pid)
+            && self.node.as_deref().is_none_or(|asked| asked == node)
     }
 }
 
@@ -121,17 +126,16 @@ pub(super) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, ErrorDat
     })
 }
 
-/// No arguments.
 pub(super) fn none(arguments: Value) -> Result<(), ErrorData> {
     parse(arguments).map(|Nothing {}| ())
 }
 
-/// Which demonstration, for a time that is allowed.
+/// A demonstration of valid length.
 pub(super) fn demo(arguments: Value) -> Result<Demo, ErrorData> {
     let demo: Demo = parse(arguments)?;
     if (10..=MAX_DEMO.as_secs()).contains(&demo.seconds) {
         return Ok(demo);
     }
-    let text = format!("seconds is {}; 10 to {} are taken", demo.seconds, MAX_DEMO.as_secs());
+    let text = format!("seconds is {}; expected 10 to {}", demo.seconds, MAX_DEMO.as_secs());
     Err(ErrorData::invalid_params(text, None))
 }

@@ -1,4 +1,4 @@
-//! The tools by name: what each tells, what it takes, and what a client may assume of it.
+//! The tools: names, descriptions, arguments and hints.
 
 use std::any::Any;
 
@@ -46,7 +46,7 @@ impl Name {
     const fn what(self) -> &'static str {
         match self {
             Self::GetCheck => {
-                "Whether the exporter can observe on the host where this server runs, line by line as `gpucause check` tells: kernel, privileges, eBPF programs, CUDA libraries, and what to do where something is missing."
+                "Whether the exporter can observe the host where this server runs, as `gpucause check` reports: kernel, privileges, eBPF programs, CUDA libraries, and what to do where something is missing."
             }
             Self::GetTraceStats => {
                 "Per process and function: calls, time, p50, p99, longest, time off the CPU; per process and reason: waits. Says where percentiles are of a sample."
@@ -64,10 +64,10 @@ impl Name {
                 "CUDA graphs per process and second: launches, instantiations, re-captures, and launches per instantiation."
             }
             Self::RunDemo => {
-                "Starts a stand-in workload with a real fault on the host where this server runs, observes it, and tells the chains that were found beside the workload's own account. Off unless the server was started with --allow-demo."
+                "Starts a stand-in workload with a real fault on the host where this server runs, observes it, and reports the chains found beside the workload's own account. Off unless the server was started with --allow-demo."
             }
             Self::GetTestReport => {
-                "How far the data can be trusted: what was watched and since when, which probes are attached, what was lost, which numbers are of a sample, and what observing cost."
+                "How complete the data is: what was observed and since when, which probes are attached, what was lost, which percentiles are of a sample, and the cost of observing."
             }
             Self::RunSql => {
                 "One read-only SELECT on the trace file, within limits of time and rows. sqlite_schema names the tables. Needs a trace file."

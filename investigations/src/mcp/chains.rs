@@ -8,47 +8,42 @@ use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Rows;
 use super::observed::Coverage;
-use super::source::{Source, failure, failures, node_name};
+use super::source::{Source, failure, failures};
 use crate::fleet::{self, Limits};
 use gpucause_engine::chain::{Chain, Loss, Place};
 
-/// Chains with their nodes' names, the worst first, and what else is told of the nodes.
+/// Chains with their nodes' names, the worst first.
 struct Found {
     head: Map<String, Value>,
     chains: Vec<(String, Chain)>,
-    /// What was observed.
     observed: Coverage,
-    /// How many nodes there are.
+    /// Number of nodes.
     nodes: usize,
     /// PIDs of observed processes, where all nodes report them.
     pids: Option<HashSet<u32>>,
 }
 
-/// Of a process that no node observes.
-const UNOBSERVED: &str = "not observed: no node observes a process with this PID; whether anything starved it is not known";
+const UNOBSERVED: &str =
+    "not observed: no node observes a process with this PID; whether it was starved is unknown";
 
-/// The chains.
+/// The answer of `get_causal_chains`.
 pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
     let mut found = find(source).await?;
     if found.nodes == 1 {
         found.head.remove("nodes");
     }
-    told(found, &asked)
+    select(found, &asked)
 }
 
-/// The chains of all nodes, and how each node answered.
+/// The answer of `query_fleet`, with the nodes and their failures.
 pub(super) async fn fleet(source: &Source, asked: Rows) -> Result<Value, ToolError> {
-    told(find(source).await?, &asked)
+    select(find(source).await?, &asked)
 }
 
-fn told(found: Found, asked: &Rows) -> Result<Value, ToolError> {
+fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
     let page = asked.page();
     let several = found.nodes > 1;
-    let wanted = |node: &str, chain: &Chain| {
-        asked.pid.is_none_or(|pid| chain.victim.pid == pid)
-            && asked.node.as_deref().is_none_or(|name| name == node)
-    };
-    let chains = found.chains.iter().filter(|(node, chain)| wanted(node, chain));
+    let chains = found.chains.iter().filter(|(node, chain)| asked.includes(node, chain.victim.pid));
     let rows: Vec<Value> =
         chains.map(|(node, chain)| row(several.then_some(node), chain, page)).collect();
     let mut head = found.head;
@@ -68,7 +63,8 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
         Source::File(file) => {
             file.read(|recording| {
                 let chains = recording.chains()?.into_iter();
-                let chains = chains.map(|own| (node_name(recording, own.node), own.chain));
+                let chains =
+                    chains.map(|own| (recording.node_name(own.node).to_owned(), own.chain));
                 let node = |node: &crate::recording::Node| {
                     let clock = node.clock_ahead_ns.map(|ns| rounded(ns as f64 / 1e9));
                     json!({"node": answer::name(&node.name), "clock_ahead_s": clock})
@@ -122,17 +118,17 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
                 own.chains.chains.into_iter().map(move |chain| (node.clone(), chain))
             });
             let mut chains: Vec<_> = chains.collect();
-            // Stable: those of a node stay in its order.
+            // Stable: chains of a node stay in its order.
             chains.sort_by_key(|(_, chain)| std::cmp::Reverse(chain.severity));
             Ok(Found { head, chains, observed, nodes: clients.len(), pids })
         }
     }
 }
 
-/// Culprits of a chain that are told apart.
+/// Culprits listed of a chain.
 const MOST_LOSSES: usize = 5;
 
-/// A process, and where it runs as far as that is known.
+/// A process, and where it runs, as far as known.
 fn placed(process: Value, place: &Place) -> Value {
     let mut process = object(process);
     let Place { unit, pod, container, cpus, cgroup: _, cpu_limit: _ } = place;

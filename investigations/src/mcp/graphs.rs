@@ -1,4 +1,4 @@
-//! CUDA graphs: how often they are captured, built, launched and dropped, and how much time that takes.
+//! CUDA graphs: counts and times of captures, instantiations, updates, launches and destructions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep};
 use super::ToolError;
 use super::answer::{self, list, object, rounded, seconds};
 use super::arguments::Rows;
-use super::source::{Source, node_name};
-use super::statistics::{self, Row, is_wanted};
+use super::source::Source;
+use super::statistics::{self, Row};
 
-/// Between two looks at a live node.
+/// Time between two readings of a live node's counters.
 const BETWEEN: Duration = Duration::from_secs(2);
 
 /// A step in the life of a graph.
@@ -36,7 +36,7 @@ impl Step {
         }
     }
 
-    /// That of a function. Of a capture the end counts: until then nothing was captured.
+    /// The step of a function. The end of a capture counts, not its begin.
     fn of(op: &str) -> Option<Self> {
         let op = op.strip_prefix("cuda").or_else(|| op.strip_prefix("cu"))?;
         Some(match op {
@@ -53,8 +53,8 @@ impl Step {
 type Steps = BTreeMap<Step, (u64, u64)>;
 type Key = (String, u32, String);
 
-/// Counts and times by process and step. The runtime calls the driver: where a process has both, the larger count is that of
-/// what it did itself, and is taken.
+/// Counts and times by process and step. Runtime calls are also seen at driver level, so this takes the maximum of both, not the
+/// sum.
 fn steps(rows: &[Row]) -> BTreeMap<Key, Steps> {
     let mut layers: BTreeMap<(Key, bool), Steps> = BTreeMap::new();
     for row in rows {
@@ -85,17 +85,17 @@ fn process(key: &Key, several: bool) -> Map<String, Value> {
     row
 }
 
-/// Counts and times.
+/// The answer of `graph_lifecycle`.
 pub(super) async fn lifecycle(source: &Source, asked: Rows) -> Result<Value, ToolError> {
     let mut found = statistics::find(source).await?;
-    found.calls.retain(|row| is_wanted(row, &asked));
+    found.calls.retain(|row| asked.includes(&row.node, row.pid));
     let rows: Vec<Value> = steps(&found.calls)
         .iter()
         .map(|(key, steps)| {
             let mut row = process(key, found.nodes > 1);
             for (step, (count, sum)) in steps {
-                let told = json!({"count": count, "total_s": seconds(*sum)});
-                row.insert(step.label().into(), told);
+                let counted = json!({"count": count, "total_s": seconds(*sum)});
+                row.insert(step.label().into(), counted);
             }
             row.into()
         })
@@ -103,7 +103,7 @@ pub(super) async fn lifecycle(source: &Source, asked: Rows) -> Result<Value, Too
     list(head(&found.head, rows.is_empty()), "processes", &rows, asked.page())
 }
 
-/// Counts a second.
+/// The answer of `graph_frequency`.
 pub(super) async fn frequency(source: &Source, asked: Rows) -> Result<Value, ToolError> {
     let (first, spans, second) = match source {
         Source::File(file) => {
@@ -121,7 +121,7 @@ pub(super) async fn frequency(source: &Source, asked: Rows) -> Result<Value, Too
         }
     };
     let (mut calls, several) = (second.calls, second.nodes > 1);
-    calls.retain(|row| is_wanted(row, &asked));
+    calls.retain(|row| asked.includes(&row.node, row.pid));
     let rows: Vec<Value> = steps(&calls)
         .iter()
         .map(|(key, now)| {
@@ -132,10 +132,10 @@ pub(super) async fn frequency(source: &Source, asked: Rows) -> Result<Value, Too
         .collect();
     let mut head = head(&second.head, rows.is_empty());
     let over = match source {
-        Source::File(_) => {
-            "what was recorded; re-captures are all captures of a process but its first"
+        Source::File(_) => "the recording; re-captures are all captures of a process but its first",
+        Source::Nodes(_) => {
+            "the last two seconds; any capture after a process's first is a re-capture"
         }
-        Source::Nodes(_) => "between two looks now; a process that captured before captures anew",
     };
     head.insert("rates_are_over".into(), over.into());
     list(head, "processes", &rows, asked.page())
@@ -153,7 +153,7 @@ fn frequencies(
         count(now, step).saturating_sub(before)
     };
     let rate = |count: u64| span.map(|span| rounded(count as f64 / span));
-    // The first capture is how it has to be.
+    // The first capture is necessary.
     let first = before.is_none_or(|before| count(before, Step::Capture) == 0);
     let again = since(Step::Capture).saturating_sub(u64::from(first));
     row.insert("seconds".into(), json!(span.map(rounded)));
@@ -168,26 +168,26 @@ fn frequencies(
     row.into()
 }
 
-/// For how long each node was recorded, in seconds, where its recorders told when they ended.
+/// Seconds recorded of each node, by its sessions that ended properly.
 fn recorded(recording: &dyn crate::recording::Recording) -> BTreeMap<String, f64> {
     let mut spans = BTreeMap::new();
     for session in recording.sessions() {
         let Some(ended) = session.ended_ns else { continue };
-        let span = spans.entry(node_name(recording, session.node)).or_insert(0.0);
+        let span = spans.entry(recording.node_name(session.node).to_owned()).or_insert(0.0);
         *span += (ended - session.started_ns) as f64 / 1e9;
     }
     spans
 }
 
-/// What is told beside the processes: nodes that did not answer, and what was observed.
+/// The head of an answer: failures and observation.
 fn head(of_calls: &Map<String, Value>, is_empty: bool) -> Map<String, Value> {
     let mut head = Map::new();
     if is_empty {
-        head.insert("note".into(), "no call on a CUDA graph was seen".into());
+        head.insert("note".into(), "no CUDA graph call was seen".into());
     }
     for key in ["failures", "observation"] {
-        if let Some(told) = of_calls.get(key) {
-            head.insert(key.into(), told.clone());
+        if let Some(value) = of_calls.get(key) {
+            head.insert(key.into(), value.clone());
         }
     }
     head

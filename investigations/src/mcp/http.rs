@@ -28,7 +28,7 @@ use super::Assistant;
 use crate::http::Token;
 use crate::http::pool::{Connection, Pool};
 
-/// Where the server is.
+/// The endpoint.
 pub const PATH: &str = "/mcp";
 /// Bytes of a request's body.
 const MAX_BODY: usize = 256 << 10;
@@ -36,17 +36,16 @@ const MAX_BODY: usize = 256 << 10;
 const MAX_HEAD: usize = 32 << 10;
 /// Open connections.
 const MAX_CONNECTIONS: u32 = 192;
-/// Requests that are answered at a time.
+/// Requests in progress at a time.
 const MAX_REQUESTS: usize = 64;
-/// Time for a request's headers, for a TLS handshake, and for which a connection may be idle.
+/// Time for a request's headers and for a TLS handshake; longest idle time of a connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a request and its response: a demonstration takes longest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Age at which a connection is closed.
 const LIFE: Duration = Duration::from_secs(900);
-/// What a client without the token can do.
 const UNAUTHORIZED: &str = "The token is missing or wrong. Send the header Authorization: Bearer TOKEN with the token of \
-    --token-file or GPUCAUSE_MCP_TOKEN, or without these with that of the file that the server's log names, such as \
+    --token-file or GPUCAUSE_MCP_TOKEN, or, if the server has neither, of the file that its log names, such as \
     /run/gpucause/9402.token.\n";
 
 type Answer = Response<BoxBody<Bytes, Infallible>>;
@@ -153,14 +152,15 @@ impl Handler {
         }
         connection.keep();
         let Ok(Ok(_permit)) = timeout(HEADER_TIMEOUT, self.requests.acquire()).await else {
-            return closing(plain(StatusCode::SERVICE_UNAVAILABLE, "Too many others ask.\n"));
+            let text = "Too many concurrent requests; retry later.\n";
+            return closing(plain(StatusCode::SERVICE_UNAVAILABLE, text));
         };
         if request.uri().path() != PATH {
-            return plain(StatusCode::NOT_FOUND, "MCP is spoken at /mcp.\n");
+            return plain(StatusCode::NOT_FOUND, "Not found; the MCP endpoint is /mcp.\n");
         }
         match timeout(ANSWER_TIMEOUT, self.service.handle(request)).await {
             Ok(answer) => answer,
-            Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "The answer took too long.\n"),
+            Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "The request timed out.\n"),
         }
     }
 
@@ -168,14 +168,15 @@ impl Handler {
     fn refusal(&self, headers: &HeaderMap) -> Option<Answer> {
         let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
         if headers.contains_key(ORIGIN) || site.is_some_and(|site| site != b"none") {
-            return Some(plain(StatusCode::FORBIDDEN, "Web pages are told nothing.\n"));
+            return Some(plain(StatusCode::FORBIDDEN, "Requests from web pages are refused.\n"));
         }
         let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         if !is_own_name(host, &self.access.hosts) {
-            let text = "Ask by address, localhost, or a name given with --allow-host.\n";
+            let text =
+                "Unknown host name; use an IP address, localhost, or a name of --allow-host.\n";
             return Some(plain(StatusCode::FORBIDDEN, text));
         }
-        if self.access.token.is_shown(headers) {
+        if self.access.token.is_in(headers) {
             return None;
         }
         let mut answer = plain(StatusCode::UNAUTHORIZED, UNAUTHORIZED);

@@ -1,4 +1,4 @@
-//! Messages a line, of bounded length. What is no message is answered with an error, and the next line is read.
+//! One message per line, of bounded length. Invalid lines are answered with an error.
 
 use std::io;
 use std::sync::Arc;
@@ -10,14 +10,13 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::sync::Mutex;
 
-/// Bytes of a line.
+/// Longest line, in bytes.
 const MAX_LINE: usize = 256 << 10;
 
-/// Reads and writes lines.
 pub(super) struct Lines<R, W> {
     input: BufReader<R>,
     line: Vec<u8>,
-    /// Whether the rest of a line is skipped, of which too much came. Kept here: reading may be given up and begun again.
+    /// Whether the rest of an overlong line is being skipped. A field, because reading may be cancelled and resumed.
     skipping: bool,
     output: Arc<Mutex<W>>,
 }
@@ -28,7 +27,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         Self { input, line: Vec::new(), skipping: false, output }
     }
 
-    /// Reads on to the end of a line. `None` at the end of the input; a line of which too much came is empty and `false`.
+    /// The next line and whether it fits; an overlong one is returned empty. `None` at the end of the input.
     async fn next(&mut self) -> Option<(Vec<u8>, bool)> {
         loop {
             let bytes = self.input.fill_buf().await.ok().filter(|bytes| !bytes.is_empty())?;
@@ -67,7 +66,7 @@ where
         loop {
             let (line, fits) = self.next().await?;
             let problem = if fits {
-                match understood(&line) {
+                match parse(&line) {
                     Ok(None) => continue,
                     Ok(Some(message)) => return Some(*message),
                     Err(problem) => problem,
@@ -89,7 +88,7 @@ where
 type Message = Box<RxJsonRpcMessage<RoleServer>>;
 
 /// The message of a line, unless it is blank.
-fn understood(line: &[u8]) -> Result<Option<Message>, ErrorData> {
+fn parse(line: &[u8]) -> Result<Option<Message>, ErrorData> {
     if line.trim_ascii().is_empty() {
         return Ok(None);
     }

@@ -1,21 +1,20 @@
-//! Whether the nodes that answers are about observe their processes.
+//! The observation state of the nodes in an answer.
 
 use gpucause_engine::observation::{Period, State};
 use serde_json::{Value, json};
 
 use super::answer::{self, rounded};
-use super::source::node_name;
 use crate::fleet::NodeAnswer;
 use crate::observation::{Observed, Outcome};
 use crate::page::samples;
 use crate::recording::{NodeIndex, Recording, RecordingError};
 
-/// Nodes that are listed.
+/// Nodes listed.
 const MOST_NODES: usize = 20;
-/// Parts of its time that are listed of each.
+/// Periods listed of each node.
 const MOST_PARTS: usize = 5;
 
-/// What was observed, and what it means when there is no chain.
+/// What was observed, and the outcome when there is no chain.
 pub(super) struct Coverage {
     pub(super) observation: Value,
     pub(super) if_none: Outcome,
@@ -30,7 +29,7 @@ impl Coverage {
         Self { observation: rows.collect(), if_none }
     }
 
-    /// Each node since it began to observe.
+    /// Of each node since it began to observe.
     pub(super) fn of_answers(answers: &[NodeAnswer], all_answered: bool) -> Self {
         let observed = |own: &NodeAnswer| {
             let state = own.chains.observation.clone();
@@ -48,19 +47,19 @@ impl Coverage {
         let mut nodes = Vec::new();
         for (index, _) in (0..=u16::MAX).map(NodeIndex).zip(recording.nodes()) {
             let observed = Observed::of_recording(recording, index, None)?;
-            nodes.push((node_name(recording, index), observed));
+            nodes.push((recording.node_name(index).to_owned(), observed));
         }
         Ok(Self::of(&nodes, true))
     }
 
-    /// What to say where there is no chain.
+    /// The note of an answer without chains.
     pub(super) const fn note(&self) -> &'static str {
         match self.if_none {
             Outcome::NotObserved => {
-                "not observed: there is no causal chain, but a part of the time or of the nodes was not observed, see observation; whether anything starved a GPU there is not known"
+                "not observed: there is no causal chain, but some time or nodes were not observed, see observation; whether a GPU was starved there is unknown"
             }
             Outcome::Found | Outcome::NothingFound => {
-                "no host-side cause of GPU starvation was found in what was observed; see observation and get_test_report"
+                "no host-side cause of GPU starvation was found in the observed time; see observation and get_test_report"
             }
         }
     }
@@ -75,7 +74,7 @@ fn row(node: &str, observed: &Observed) -> Value {
         "timed_share": current.and_then(|own| own.timed_share).map(rounded),
         "since": current.map(|own| rounded(own.since)),
         "reason": current.map(|own| answer::text(&own.reason, 200)),
-        // The newest.
+        // The newest first.
         "not_fully_observed": parts.rev().take(MOST_PARTS).map(part).collect::<Vec<_>>(),
     })
 }

@@ -1,4 +1,4 @@
-//! How far the data can be trusted, whether this host can be observed, and what a demonstration shows.
+//! The tools about the data's completeness, this host, and demonstrations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::ToolError;
 use super::answer::{self, Page, list, object, rounded};
 use super::arguments::Demo;
-use super::source::{Host, Source, failures, node_name, pages};
+use super::source::{Host, Source, failures, pages};
 use super::{chains, observed};
 use crate::page::{Sample, samples};
 use crate::recording::{Completeness, Recording, RecordingError, Session};
@@ -20,49 +20,45 @@ const ALL: Page = Page { offset: 0, limit: 200, detail: true };
 pub(super) async fn check(host: &Arc<dyn Host>) -> Result<Value, ToolError> {
     let host = Arc::clone(host);
     let checked = tokio::task::spawn_blocking(move || host.check());
-    let findings = checked.await.map_err(ToolError::new)?;
-    let line = |own: &super::Finding| {
+    let report = checked.await.map_err(ToolError::new)?;
+    let line = |own: &super::CheckLine| {
         json!({
             "state": own.state,
             "subject": answer::name(&own.subject),
             "detail": answer::text(&own.detail, 300),
         })
     };
-    // What is well is counted: it is what is missing that somebody has to do something about.
-    let well = findings.lines.iter().filter(|own| own.state == "ok").count();
-    let rows: Vec<_> = findings.lines.iter().filter(|own| own.state != "ok").map(line).collect();
+    let (ok, not_ok): (Vec<_>, Vec<_>) = report.lines.iter().partition(|own| own.state == "ok");
+    let rows: Vec<_> = not_ok.into_iter().map(line).collect();
     let head = json!({
-        "host": answer::name(&findings.host),
-        "exporter_can_run": findings.can_run,
-        "lines_ok": well,
+        "host": answer::name(&report.host),
+        "exporter_can_run": report.can_run,
+        "lines_ok": ok.len(),
     });
     list(object(head), "not_ok", &rows, ALL)
 }
 
 /// The answer of `run_demo`.
-pub(super) async fn demo(host: &Arc<dyn Host>, wanted: Demo) -> Result<Value, ToolError> {
+pub(super) async fn demo(host: &Arc<dyn Host>, demo: Demo) -> Result<Value, ToolError> {
     let Some(scenarios) = host.scenarios() else {
         return Err(ToolError::new(
-            "demonstrations are off: they put a load on the host; start the server with --allow-demo to have them",
+            "demonstrations are off because they put load on the host; enable them with --allow-demo",
         ));
     };
-    if !scenarios.iter().any(|own| own.name == wanted.scenario) {
+    if !scenarios.iter().any(|own| own.name == demo.scenario) {
         let names: Vec<_> = scenarios.iter().map(|own| own.name.as_str()).collect();
-        return Err(ToolError(format!(
-            "there is no such scenario; there are {}",
-            names.join(", ")
-        )));
+        return Err(ToolError(format!("unknown scenario; expected one of {}", names.join(", "))));
     }
-    let (host, time) = (Arc::clone(host), Duration::from_secs(wanted.seconds));
-    let name = wanted.scenario.clone();
-    let shown = tokio::task::spawn_blocking(move || host.demo(&name, time));
-    let story = shown.await.map_err(ToolError::new)?.map_err(ToolError)?;
-    let rows: Vec<_> = story.chains.iter().map(|chain| chains::row(None, chain, ALL)).collect();
-    let lines = story.comparison.lines().filter(|line| !line.is_empty());
+    let (host, time) = (Arc::clone(host), Duration::from_secs(demo.seconds));
+    let name = demo.scenario.clone();
+    let running = tokio::task::spawn_blocking(move || host.demo(&name, time));
+    let report = running.await.map_err(ToolError::new)?.map_err(ToolError)?;
+    let rows: Vec<_> = report.chains.iter().map(|chain| chains::row(None, chain, ALL)).collect();
+    let lines = report.comparison.lines().filter(|line| !line.is_empty());
     let comparison: Vec<_> = lines.take(40).map(|line| answer::text(line, 300)).collect();
     let head = json!({
-        "scenario": wanted.scenario,
-        "seconds": wanted.seconds,
+        "scenario": demo.scenario,
+        "seconds": demo.seconds,
         "simulated": "the GPU and the CUDA libraries; processes, contention, probes and numbers are real",
         "comparison": comparison,
     });
@@ -126,7 +122,7 @@ fn session(recording: &dyn Recording, own: &Session) -> Value {
         .collect();
     let clock = recording.nodes().get(usize::from(own.node.0)).and_then(|node| node.clock_ahead_ns);
     json!({
-        "node": answer::name(&node_name(recording, own.node)),
+        "node": answer::name(recording.node_name(own.node)),
         "recorder": answer::name(&own.recorder),
         "started": rounded(own.started_ns as f64 / 1e9),
         "seconds": own.ended_ns.map(|end| rounded((end - own.started_ns) as f64 / 1e9)),

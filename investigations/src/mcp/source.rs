@@ -1,4 +1,4 @@
-//! Where answers come from: a recording, or nodes that run the exporter; and what only this host can do.
+//! Sources of answers: a recording or live nodes, and the host of the server.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,32 +11,32 @@ use super::answer::{self, list, object};
 use super::arguments::Sql;
 use crate::http::Client;
 use crate::node;
-use crate::recording::{NodeIndex, Recording, RecordingError};
+use crate::recording::{Recording, RecordingError};
 use gpucause_engine::chain::Chain;
 
 /// One line of `gpucause check`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct CheckLine {
     /// `ok`, `missing` or `unsupported`.
     pub state: &'static str,
-    /// What is told of.
+    /// The checked item.
     pub subject: String,
-    /// What was found, and what to do about it.
+    /// The result, and what to do about it.
     pub detail: String,
 }
 
-/// What `gpucause check` finds.
+/// The result of `gpucause check`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Findings {
+pub struct CheckReport {
     /// Name of the host.
     pub host: String,
     /// Whether the exporter can run there.
     pub can_run: bool,
-    /// In the order in which the exporter would stumble.
-    pub lines: Vec<Finding>,
+    /// In the order in which the exporter needs them.
+    pub lines: Vec<CheckLine>,
 }
 
-/// What a demonstration can show.
+/// A demonstration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scenario {
     /// Its name.
@@ -45,51 +45,51 @@ pub struct Scenario {
     pub what: String,
 }
 
-/// What a demonstration showed.
+/// The result of a demonstration.
 #[derive(Debug, Clone, PartialEq)]
-pub struct DemoStory {
-    /// The chains that were found, the worst first.
+pub struct DemoReport {
+    /// The chains found, the worst first.
     pub chains: Vec<Chain>,
-    /// The workload's own account beside them, in words.
+    /// The chains compared with the workload's own measurements, as text.
     pub comparison: String,
 }
 
-/// What is done on the host where the server runs.
+/// Actions on the host where the server runs.
 pub trait Host: Debug + Send + Sync {
     /// Whether the exporter can run here. Takes seconds.
-    fn check(&self) -> Findings;
+    fn check(&self) -> CheckReport;
 
-    /// What can be demonstrated; `None` where that is not allowed.
+    /// The demonstrations; `None` where they are not allowed.
     fn scenarios(&self) -> Option<Vec<Scenario>>;
 
-    /// Demonstrates one for some time, and ends everything that was started for it.
+    /// Runs a demonstration for some time, and stops everything that it started.
     ///
     /// # Errors
-    /// When it cannot be started; the text says why.
-    fn demo(&self, scenario: &str, time: Duration) -> Result<DemoStory, String>;
+    /// Why it cannot be started.
+    fn demo(&self, scenario: &str, time: Duration) -> Result<DemoReport, String>;
 }
 
-/// Rows that a question in SQL gave.
+/// The result of a SQL query.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SqlAnswer {
     /// Names of the columns.
     pub columns: Vec<String>,
     /// The rows, a value for each column.
     pub rows: Vec<Vec<Value>>,
-    /// Whether there are more than were asked for.
+    /// Whether there are more rows than requested.
     pub more: bool,
 }
 
-/// Answers questions in SQL, within limits of its own, and changes nothing.
+/// Runs read-only SQL queries, within its own limits.
 pub trait SqlRunner: Debug + Send {
-    /// At most so many rows.
+    /// Returns at most `rows` rows.
     ///
     /// # Errors
-    /// When the question is refused, or fails; the text says why.
+    /// Why the query was refused or failed.
     fn run(&mut self, sql: &str, rows: usize) -> Result<SqlAnswer, String>;
 }
 
-/// A recording that is read by one at a time.
+/// A recording, read by one call at a time.
 #[derive(Debug, Clone)]
 pub struct File {
     recording: Arc<Mutex<Box<dyn Recording>>>,
@@ -106,26 +106,26 @@ pub enum Source {
 }
 
 impl Source {
-    /// A recording; with SQL, when there is somebody who runs it.
+    /// A recording; with SQL, where there is a runner.
     #[must_use]
     pub fn file(recording: Box<dyn Recording>, sql: Option<Box<dyn SqlRunner>>) -> Self {
         let sql = sql.map(|runner| Arc::new(Mutex::new(runner)));
         Self::File(File { recording: Arc::new(Mutex::new(recording)), sql })
     }
 
-    /// The recording, for what is not known of live nodes.
+    /// The recording, for tools that live nodes do not support.
     pub(super) fn need_file(&self) -> Result<&File, ToolError> {
         match self {
             Self::File(file) => Ok(file),
             Self::Nodes(_) => Err(ToolError::new(
-                "this is told of a trace file only, and this server watches live nodes; one that reads a file is started with --db FILE",
+                "this tool needs a trace file, and this server queries live nodes; start one with --db FILE",
             )),
         }
     }
 }
 
 impl File {
-    /// Reads, on a thread that may block.
+    /// Runs `read` on a thread that may block.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&dyn Recording) -> Result<T, RecordingError> + Send + 'static,
@@ -139,19 +139,14 @@ impl File {
     }
 }
 
-/// Name of a recorded node.
-pub(super) fn node_name(recording: &dyn Recording, node: NodeIndex) -> String {
-    recording.nodes().get(usize::from(node.0)).map(|node| node.name.clone()).unwrap_or_default()
-}
-
-/// The pages of metrics of nodes, and why others did not answer.
+/// Metrics by node, and the failures of other nodes.
 pub(super) async fn pages(nodes: &[Client]) -> (Vec<(String, String)>, Vec<Value>) {
     let mut asked = tokio::task::JoinSet::new();
-    let places = Arc::new(tokio::sync::Semaphore::new(crate::fleet::Limits::default().parallel));
+    let permits = Arc::new(tokio::sync::Semaphore::new(crate::fleet::Limits::default().parallel));
     for (index, client) in nodes.iter().cloned().enumerate() {
-        let places = Arc::clone(&places);
+        let permits = Arc::clone(&permits);
         asked.spawn(async move {
-            let _place = places.acquire_owned().await;
+            let _permit = permits.acquire_owned().await;
             (index, client.address().to_string(), node::metrics(&client).await)
         });
     }
@@ -172,28 +167,28 @@ pub(super) fn failure(url: &str, error: &dyn std::fmt::Display) -> Value {
     json!({"url": answer::name(url), "reason": answer::text(&error.to_string(), 200)})
 }
 
-/// Failures, as far as they are told one by one.
+/// The first failures, and the number of the others.
 pub(super) fn failures(mut failures: Vec<Value>) -> Value {
-    const TOLD: usize = 10;
-    let more = failures.len().saturating_sub(TOLD);
-    failures.truncate(TOLD);
+    const LISTED: usize = 10;
+    let more = failures.len().saturating_sub(LISTED);
+    failures.truncate(LISTED);
     if more > 0 {
         failures.push(json!({"more": more}));
     }
     Value::from(failures)
 }
 
-/// Runs a question in SQL.
+/// The answer of `run_sql`.
 pub(super) async fn sql(source: &Source, asked: Sql) -> Result<Value, ToolError> {
     let file = source.need_file()?;
     let Some(runner) = file.sql.clone() else {
-        return Err(ToolError::new("this server answers no SQL"));
+        return Err(ToolError::new("this server does not run SQL"));
     };
     let page = asked.page();
-    // One more than is shown, so that it is known whether there are more.
-    let wanted = page.offset.saturating_add(page.limit).saturating_add(1);
+    // One more row than shown reveals whether there are more.
+    let most = page.offset.saturating_add(page.limit).saturating_add(1);
     let run = tokio::task::spawn_blocking(move || {
-        runner.lock().unwrap_or_else(PoisonError::into_inner).run(&asked.sql, wanted)
+        runner.lock().unwrap_or_else(PoisonError::into_inner).run(&asked.sql, most)
     });
     let found = run.await.map_err(ToolError::new)?.map_err(ToolError)?;
     let most = if page.detail { 2000 } else { 200 };

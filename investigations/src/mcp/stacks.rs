@@ -1,4 +1,4 @@
-//! Under which stacks slow calls cost most time.
+//! The call stacks of slow calls, by total time.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -8,26 +8,26 @@ use serde_json::{Value, json};
 use super::ToolError;
 use super::answer::{self, list, micros, object, seconds};
 use super::arguments::StackRows;
-use super::source::{Source, node_name};
+use super::source::Source;
 use crate::recording::{Event, Filter, Kind, ProcessIndex, Recording, RecordingError, StackId};
 use crate::stack_costs::{Cost, StackCosts};
 
-/// Frames that are told, and with details.
+/// Frames listed, without and with details.
 const FRAMES: [usize; 2] = [6, 64];
-/// Time for reading events; what was read until then is told.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Time for reading events; the answer covers those read by then.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The stacks.
+/// The answer of `get_stacks`.
 pub(super) async fn answer(source: &Source, asked: StackRows) -> Result<Value, ToolError> {
     let file = source.need_file()?;
     let page = asked.page();
     let (rows, without, whole) = file.read(move |recording| find(recording, &asked)).await?;
     let mut head = object(json!({"calls_without_stack": without}));
     if !whole {
-        let note = "reading took too long: these are of the first events only; ask for one pid, or with at_least_us";
+        let note = "reading timed out: only the first events are covered; ask for one pid, or with at_least_us";
         head.insert("note".into(), note.into());
     } else if rows.is_empty() {
-        head.insert("note".into(), "no call that was kept has a stack".into());
+        head.insert("note".into(), "no stored call has a stack".into());
     }
     list(head, "stacks", &rows, page)
 }
@@ -41,16 +41,16 @@ fn find(
     let filter = Filter { at_least_ns, ..Filter::default() };
     let (mut costs, mut without, mut whole) = (StackCosts::default(), 0_u64, true);
     let (begin, mut seen) = (Instant::now(), 0_u32);
-    let pid = |index: ProcessIndex| recording.processes().get(index.0 as usize).map(|own| own.pid);
+    let pid = |process| recording.process_at(process).map(|own| own.pid);
     recording.events(&filter, &mut |event: &Event| {
         seen = seen.wrapping_add(1);
-        if seen.is_multiple_of(1024) && begin.elapsed() > PATIENCE {
+        if seen.is_multiple_of(1024) && begin.elapsed() > READ_TIMEOUT {
             whole = false;
             return ControlFlow::Break(());
         }
         let Kind::Call(call) = &event.kind else { return ControlFlow::Continue(()) };
         if asked.op.as_deref().is_some_and(|op| op != &*call.op)
-            || asked.pid.is_some_and(|wanted| pid(event.process) != Some(wanted))
+            || asked.pid.is_some_and(|asked| pid(event.process) != Some(asked))
         {
             return ControlFlow::Continue(());
         }
@@ -62,7 +62,7 @@ fn find(
     let page = asked.page();
     let shown = page.offset..page.offset.saturating_add(page.limit);
     let rows = costs.iter().enumerate().map(|(at, ((stack, process, op), cost))| {
-        // Stacks of rows that are not shown are not read.
+        // Only the stacks of shown rows are read.
         let frames = if shown.contains(&at) {
             frames(recording, *stack, FRAMES[usize::from(page.detail)])?
         } else {
@@ -80,7 +80,7 @@ fn row(
     cost: &Cost,
     frames: &Value,
 ) -> Value {
-    let process = recording.processes().get(process.0 as usize);
+    let process = recording.process_at(process);
     let mut row = object(json!({
         "op": answer::name(op),
         "pid": process.map(|own| own.pid),
@@ -91,7 +91,7 @@ fn row(
         "frames": frames,
     }));
     if recording.nodes().len() > 1 {
-        let node = process.map(|own| answer::name(&node_name(recording, own.node)));
+        let node = process.map(|own| answer::name(recording.node_name(own.node)));
         row.insert("node".into(), node.into());
     }
     row.into()

@@ -1,4 +1,4 @@
-//! Calls and waits in numbers. From the statistics of a recording or the counters of a node, never by reading events.
+//! Statistics of calls and waits, from those of a recording or a node's metrics, never from events.
 
 use serde_json::{Map, Value, json};
 
@@ -6,13 +6,13 @@ use super::ToolError;
 use super::answer::{self, list, micros, object, seconds};
 use super::arguments::Rows;
 use super::observed;
-use super::source::{Source, failures, node_name, pages};
+use super::source::{Source, failures, pages};
 use crate::page::{Histogram, histograms, samples};
 use crate::recording::{
     CallStatistics, Completeness, Durations, Process, Recording, RecordingError, WaitStatistics,
 };
 
-/// Waits that are told beside calls, and with details.
+/// Waits listed, without and with details.
 const WAITS: [usize; 2] = [6, 40];
 
 /// Durations of one kind of calls or waits of one process.
@@ -31,11 +31,11 @@ pub(super) struct Row {
     p99_ns: Option<u64>,
     max_ns: Option<u64>,
     off_cpu_ns: Option<u64>,
-    /// How many the percentiles are of, where that is not all.
+    /// Number of durations that the percentiles cover, where not all.
     sample_of: Option<u64>,
 }
 
-/// Calls and waits, and what else is told.
+/// Calls and waits, and the head of the answer.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) head: Map<String, Value>,
@@ -49,26 +49,19 @@ pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolEr
     let Found { mut head, mut calls, mut waits, nodes } = find(source).await?;
     let page = asked.page();
     for rows in [&mut calls, &mut waits] {
-        rows.retain(|row| is_wanted(row, &asked));
+        rows.retain(|row| asked.includes(&row.node, row.pid));
         rows.sort_by_key(|row| std::cmp::Reverse(row.sum_ns));
     }
-    let told = WAITS[usize::from(page.detail)];
+    let listed = WAITS[usize::from(page.detail)];
     let several = nodes > 1;
-    let shown: Vec<_> =
-        waits.iter().take(told).map(|row| json_row(row, "reason", several)).collect();
-    head.insert("waits".into(), shown.into());
-    if waits.len() > told {
-        let left = json!({"rows": waits.len() - told, "how": "ask for one pid, or with detail"});
+    let shown = waits.iter().take(listed).map(|row| json_row(row, "reason", several));
+    head.insert("waits".into(), shown.collect());
+    if waits.len() > listed {
+        let left = json!({"rows": waits.len() - listed, "how": "ask for one pid, or with detail"});
         head.insert("waits_left_out".into(), left);
     }
     let rows: Vec<_> = calls.iter().map(|row| json_row(row, "op", several)).collect();
     list(head, "calls", &rows, page)
-}
-
-/// Whether a row is of the process and node that were asked for.
-pub(super) fn is_wanted(row: &Row, asked: &Rows) -> bool {
-    asked.pid.is_none_or(|pid| pid == row.pid)
-        && asked.node.as_deref().is_none_or(|node| node == row.node)
 }
 
 fn json_row(row: &Row, what: &str, several: bool) -> Value {
@@ -93,7 +86,6 @@ fn json_row(row: &Row, what: &str, several: bool) -> Value {
     out.into()
 }
 
-/// Everything that is counted.
 pub(super) async fn find(source: &Source) -> Result<Found, ToolError> {
     match source {
         Source::File(file) => file.read(of_recording).await,
@@ -128,7 +120,7 @@ fn of_recording(recording: &dyn Recording) -> Result<Found, RecordingError> {
     let calls: Vec<_> = recording.calls()?.iter().map(|own| of_calls(recording, own)).collect();
     let waits: Vec<_> = recording.waits()?.iter().map(|own| of_waits(recording, own)).collect();
     if calls.iter().chain(&waits).any(|row| row.sample_of.is_some()) {
-        let note = "count and total_s are of all calls; where percentiles_of_sample stands, p50 and p99 are of only so many kept ones, which are no fair sample";
+        let note = "count and total_s cover all calls; with percentiles_of_sample, p50 and p99 cover only that many stored ones, a biased sample";
         head.insert("note".into(), note.into());
     }
     Ok(Found { head, calls, waits, nodes: recording.nodes().len() })
@@ -141,7 +133,7 @@ fn of_durations(
     own: &Durations,
 ) -> Row {
     Row {
-        node: process.map(|own| node_name(recording, own.node)).unwrap_or_default(),
+        node: process.map(|own| recording.node_name(own.node).to_owned()).unwrap_or_default(),
         pid: process.map_or(0, |own| own.pid),
         comm: process.map(|own| own.comm.clone()).unwrap_or_default(),
         what,
@@ -161,7 +153,7 @@ fn of_durations(
 }
 
 fn of_calls(recording: &dyn Recording, own: &CallStatistics) -> Row {
-    let process = recording.processes().get(own.process.0 as usize);
+    let process = recording.process_at(own.process);
     Row {
         api: Some(own.api.label().to_owned()),
         cold: own.cold,
@@ -171,7 +163,7 @@ fn of_calls(recording: &dyn Recording, own: &CallStatistics) -> Row {
 }
 
 fn of_waits(recording: &dyn Recording, own: &WaitStatistics) -> Row {
-    let process = recording.processes().get(own.process.0 as usize);
+    let process = recording.process_at(own.process);
     let reason = own.reason.map_or("unknown", |reason| reason.label()).to_owned();
     of_durations(recording, process, reason, &own.durations)
 }
@@ -184,7 +176,7 @@ fn of_page(node: &str, page: &str, found: &mut Found) {
         found.calls.push(Row { api: Some(api), cold: cold.parse().ok(), ..row });
     }
     for sample in samples(page, "gpucause_cuda_call_offcpu_seconds_total") {
-        // By reason there; in all here.
+        // Summed over reasons.
         let row = found.calls.iter_mut().rev().find(|row| {
             row.cold != Some(true)
                 && row.node == node
@@ -223,7 +215,6 @@ fn of_histogram(node: &str, (pid, comm, what): (&str, String, String), own: &His
     }
 }
 
-/// Of seconds.
-pub(super) fn nanos(seconds: f64) -> u64 {
+fn nanos(seconds: f64) -> u64 {
     (seconds * 1e9).round() as u64
 }

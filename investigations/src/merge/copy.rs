@@ -1,4 +1,4 @@
-//! One recording after another into the file that is being written.
+//! Copies recordings into the merged file.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -7,16 +7,16 @@ use gpucause_abi::snapshot::ProcessSnapshot;
 
 use super::MergeError;
 use crate::recording::{
-    Event, Filter, Look, NodeIndex, ProcessIndex, Recording, RecordingError, Session, StackId,
+    Event, Filter, NodeIndex, ProcessIndex, RecordedSnapshot, Recording, Session, StackId, or_break,
 };
 use crate::trace::{
     CLOCK_ERROR, Finished, NewEvent, NodeRef, PRUNED, ProcessRef, SessionRef, Store, WriteError,
 };
 
-/// Events that are read before they are written.
+/// Events per write.
 const BATCH: usize = 4096;
 
-/// The file, and what is in it so far.
+/// The merged file and the nodes in it.
 #[derive(Debug)]
 pub(super) struct Copying {
     store: Store,
@@ -26,33 +26,32 @@ pub(super) struct Copying {
     events: u64,
 }
 
-/// What is known of a node and of its clock.
+/// A node and its clock.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) name: String,
-    /// How far its clock is ahead of that of the first node.
+    /// Measured lead over the clock of the first node.
     pub(super) ahead_ns: Option<i64>,
-    /// By how much its clock was off at most when its recordings began; `None` where one does not say.
+    /// Largest clock error at the start of its recordings; `None` where one does not say.
     pub(super) clock_error_ns: Option<u64>,
 }
 
-/// What the rows of one recording are in the file.
+/// Rows of the merged file by the indexes of one recording.
 struct Rows<'a> {
     recording: &'a dyn Recording,
-    /// By index; `None` for what is left out.
+    /// By index; `None` for skipped nodes.
     nodes: Vec<Option<NodeRef>>,
     processes: Vec<Option<ProcessRef>>,
     sessions: Vec<Option<SessionRef>>,
     stacks: HashMap<StackId, StackId>,
     threads: HashSet<(ProcessIndex, u32)>,
-    /// What is added to sequences, by node.
+    /// Added to sequences, by node.
     offsets: HashMap<NodeRef, u64>,
 }
 
-/// By how much the clock was off at most when a session began, in nanoseconds.
+/// Largest clock error at the start of a session, in nanoseconds.
 fn clock_error(session: &Session) -> Option<u64> {
-    let told = session.details.iter().find(|(name, _)| name == CLOCK_ERROR);
-    told.and_then(|(_, value)| value.parse().ok())
+    session.details.iter().find(|(name, _)| name == CLOCK_ERROR)?.1.parse().ok()
 }
 
 impl Rows<'_> {
@@ -80,7 +79,7 @@ impl Copying {
         Ok(Finished { path, events: self.events, pruned_events: 0 })
     }
 
-    /// Copies all of a recording but these nodes; tells `step` how many events are done, and of how many.
+    /// Copies a recording except some nodes. `step` is called with the number of events copied and in all.
     pub(super) fn copy(
         &mut self,
         recording: &dyn Recording,
@@ -97,7 +96,7 @@ impl Copying {
         self.copy_sessions(&mut rows)?;
         self.copy_processes(&mut rows)?;
         self.copy_statistics(&rows)?;
-        self.copy_looks(&rows)?;
+        self.copy_snapshots(&rows)?;
         self.copy_events(&mut rows, step)?;
         self.store.commit()?;
         Ok(())
@@ -109,7 +108,7 @@ impl Copying {
         left_out: &HashSet<NodeIndex>,
     ) -> Result<Vec<Option<NodeRef>>, MergeError> {
         let first = recording.nodes().first().map(|node| &node.name);
-        // Clocks are told by that of a recording's first node, which need not be the first of the result.
+        // Clocks are relative to a recording's first node, which need not be the first of the merged file.
         let same_reference = self.nodes.first().is_none_or(|known| Some(&known.name) == first);
         let mut rows = Vec::new();
         for (index, node) in (0..).zip(recording.nodes()) {
@@ -118,25 +117,25 @@ impl Copying {
                 continue;
             }
             let ahead = node.clock_ahead_ns.filter(|_| same_reference);
-            self.know(recording, NodeIndex(index), ahead);
+            self.add_clock(recording, NodeIndex(index), ahead);
             rows.push(Some(self.store.node(&node.name, ahead)?));
         }
         Ok(rows)
     }
 
-    /// Takes down whose clock is how good, by all recordings of it.
-    fn know(&mut self, recording: &dyn Recording, index: NodeIndex, ahead_ns: Option<i64>) {
-        let Some(node) = recording.nodes().get(usize::from(index.0)) else { return };
+    /// Adds a node, or the clock errors of its further sessions.
+    fn add_clock(&mut self, recording: &dyn Recording, index: NodeIndex, ahead_ns: Option<i64>) {
+        let name = recording.node_name(index);
         let own = recording.sessions().iter().filter(|session| session.node == index);
         let errors: Option<Vec<_>> = own.map(clock_error).collect();
         let worst = errors.and_then(|errors| errors.into_iter().max());
-        match self.nodes.iter_mut().find(|known| known.name == node.name) {
+        match self.nodes.iter_mut().find(|known| known.name == name) {
             Some(known) => {
                 let both = known.clock_error_ns.zip(worst);
                 known.clock_error_ns = both.map(|(one, other)| one.max(other));
             }
             None => {
-                let name = node.name.clone();
+                let name = name.to_owned();
                 self.nodes.push(Known { name, ahead_ns, clock_error_ns: worst });
             }
         }
@@ -194,36 +193,30 @@ impl Copying {
                 self.store.wait_statistics(row, &waits)?;
             }
         }
-        for told in rows.recording.chains()? {
-            if let Some(node) = rows.node(told.node) {
-                self.store.chain(node, None, &told.chain)?;
+        for found in rows.recording.chains()? {
+            if let Some(node) = rows.node(found.node) {
+                self.store.chain(node, None, &found.chain)?;
             }
         }
         Ok(())
     }
 
-    fn copy_looks(&mut self, rows: &Rows<'_>) -> Result<(), MergeError> {
+    fn copy_snapshots(&mut self, rows: &Rows<'_>) -> Result<(), MergeError> {
         let mut failure = None;
         let mut introduced = HashSet::new();
         let mut last: HashMap<ProcessRef, ProcessSnapshot> = HashMap::new();
-        rows.recording.looks(&mut |look| {
-            let Some(&Some(session)) = rows.sessions.get(look.session) else {
+        rows.recording.snapshots(&mut |recorded| {
+            let Some(&Some(session)) = rows.sessions.get(recorded.session) else {
                 return ControlFlow::Continue(());
             };
-            for process in &look.moment.snapshot.processes {
-                let known = look.processes.get(&process.id);
+            for process in &recorded.moment.snapshot.processes {
+                let known = recorded.processes.get(&process.id);
                 if let Some(row) = known.and_then(|&known| rows.process(known)) {
                     last.insert(row, process.clone());
                 }
             }
-            let new = introduced.insert(look.session);
-            match self.copy_look(rows, session, &look, new) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
+            let new = introduced.insert(recorded.session);
+            or_break(self.copy_snapshot(rows, session, &recorded, new), &mut failure)
         })?;
         if let Some(failure) = failure {
             return Err(failure.into());
@@ -234,21 +227,21 @@ impl Copying {
         Ok(())
     }
 
-    fn copy_look(
+    fn copy_snapshot(
         &mut self,
         rows: &Rows<'_>,
         session: SessionRef,
-        look: &Look,
+        recorded: &RecordedSnapshot,
         first_of_session: bool,
     ) -> Result<(), WriteError> {
         if first_of_session {
-            for (id, process) in look.processes.iter() {
+            for (id, process) in recorded.processes.iter() {
                 if let Some(row) = rows.process(*process) {
                     self.store.process_known_as(row, session, *id)?;
                 }
             }
         }
-        self.store.moment(session, &look.moment)
+        self.store.snapshot(session, &recorded.moment)
     }
 
     fn copy_events(
@@ -267,13 +260,7 @@ impl Copying {
                 return ControlFlow::Continue(());
             }
             step(done, of);
-            match self.copy_batch(rows, &mut batch) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
+            or_break(self.copy_batch(rows, &mut batch), &mut failure)
         })?;
         if let Some(failure) = failure {
             return Err(failure);
@@ -327,8 +314,7 @@ impl Copying {
         if let Some(&known) = rows.stacks.get(&id) {
             return Ok(Some(known));
         }
-        let stack: Result<_, RecordingError> = rows.recording.stack(id);
-        let Some(stack) = stack? else { return Ok(None) };
+        let Some(stack) = rows.recording.stack(id)? else { return Ok(None) };
         let row = self.store.stack(&stack)?;
         rows.stacks.insert(id, row);
         Ok(Some(row))

@@ -1,162 +1,35 @@
-//! What a statement may do: read tables, call functions that only compute, ask what the tables are.
+//! What a statement may do: read tables, call pure functions, describe the schema.
 
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
-/// What a statement that reads begins with.
+/// First words of statements that read.
 const READERS: [&str; 5] = ["SELECT", "WITH", "VALUES", "EXPLAIN", "PRAGMA"];
 
-/// Pragmas that tell of tables and the file.
-const PRAGMAS: [&str; 12] = [
-    "table_info",
-    "table_xinfo",
-    "table_list",
-    "index_list",
-    "index_info",
-    "index_xinfo",
-    "foreign_key_list",
-    "user_version",
-    "page_count",
-    "page_size",
-    "encoding",
-    "compile_options",
-];
-/// Those of them that take the name of a table or index.
-const OF_A_TABLE: [&str; 7] = [
-    "table_info",
-    "table_xinfo",
-    "table_list",
-    "index_list",
-    "index_info",
-    "index_xinfo",
-    "foreign_key_list",
-];
+/// Pragmas that describe a table or index, whose name they take.
+const PRAGMAS_OF_TABLES: &str =
+    "table_info table_xinfo table_list index_list index_info index_xinfo foreign_key_list";
+/// Pragmas that describe the file. Only without a value, which would set it.
+const PRAGMAS_OF_FILE: &str = "user_version page_count page_size encoding compile_options";
 
-/// Functions that compute a value of their arguments.
-const FUNCTIONS: &[&str] = &[
-    "->",
-    "->>",
-    "abs",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "avg",
-    "ceil",
-    "ceiling",
-    "char",
-    "coalesce",
-    "concat",
-    "concat_ws",
-    "cos",
-    "cosh",
-    "count",
-    "cume_dist",
-    "current_date",
-    "current_time",
-    "current_timestamp",
-    "date",
-    "datetime",
-    "degrees",
-    "dense_rank",
-    "exp",
-    "first_value",
-    "floor",
-    "format",
-    "glob",
-    "group_concat",
-    "hex",
-    "if",
-    "ifnull",
-    "iif",
-    "json",
-    "json_array",
-    "json_array_length",
-    "json_each",
-    "json_error_position",
-    "json_extract",
-    "json_group_array",
-    "json_group_object",
-    "json_insert",
-    "json_object",
-    "json_patch",
-    "json_pretty",
-    "json_quote",
-    "json_remove",
-    "json_replace",
-    "json_set",
-    "json_tree",
-    "json_type",
-    "json_valid",
-    "julianday",
-    "lag",
-    "last_value",
-    "lead",
-    "length",
-    "like",
-    "likelihood",
-    "likely",
-    "ln",
-    "log",
-    "log10",
-    "log2",
-    "lower",
-    "max",
-    "median",
-    "min",
-    "mod",
-    "nth_value",
-    "ntile",
-    "nullif",
-    "octet_length",
-    "percent_rank",
-    "percentile",
-    "percentile_cont",
-    "percentile_disc",
-    "pi",
-    "pow",
-    "power",
-    "printf",
-    "quote",
-    "radians",
-    "random",
-    "randomblob",
-    "rank",
-    "round",
-    "row_number",
-    "sign",
-    "sin",
-    "sinh",
-    "soundex",
-    "sqlite_version",
-    "sqrt",
-    "strftime",
-    "string_agg",
-    "substr",
-    "substring",
-    "subtype",
-    "sum",
-    "tan",
-    "tanh",
-    "time",
-    "timediff",
-    "total",
-    "trunc",
-    "typeof",
-    "unhex",
-    "unicode",
-    "unixepoch",
-    "unlikely",
-    "upper",
-    "zeroblob",
-];
+/// Functions that only compute a value of their arguments.
+const FUNCTIONS: &str = "\
+    -> ->> abs acos acosh asin asinh atan atan2 atanh avg ceil ceiling char coalesce concat \
+    concat_ws cos cosh count cume_dist current_date current_time current_timestamp date \
+    datetime degrees dense_rank exp first_value floor format glob group_concat hex if \
+    ifnull iif json json_array json_array_length json_each json_error_position json_extract \
+    json_group_array json_group_object json_insert json_object json_patch json_pretty \
+    json_quote json_remove json_replace json_set json_tree json_type json_valid julianday \
+    lag last_value lead length like likelihood likely ln log log10 log2 lower max median \
+    min mod nth_value ntile nullif octet_length percent_rank percentile percentile_cont \
+    percentile_disc pi pow power printf quote radians random randomblob rank round \
+    row_number sign sin sinh soundex sqlite_version sqrt strftime string_agg substr \
+    substring subtype sum tan tanh time timediff total trunc typeof unhex unicode unixepoch \
+    unlikely upper zeroblob";
 
-/// Says of a statement that begins with a word of another kind what is wrong with it.
+/// Whether the statement begins like one that reads; otherwise what is wrong with it.
 pub(super) fn begins_to_read(sql: &str) -> Result<(), String> {
     if sql.contains('\0') {
-        return Err("there is a zero byte in it".into());
+        return Err("it contains a zero byte".into());
     }
     let rest = after_comments(sql);
     let word: String = rest.chars().take_while(char::is_ascii_alphabetic).collect();
@@ -164,8 +37,8 @@ pub(super) fn begins_to_read(sql: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(match &*word {
-        "" => "it begins with no word of SQL".into(),
-        word => format!("{} is no statement that reads", word.to_ascii_uppercase()),
+        "" => "it does not begin with a SQL keyword".into(),
+        word => format!("{} does not read", word.to_ascii_uppercase()),
     })
 }
 
@@ -183,14 +56,15 @@ fn after_comments(sql: &str) -> &str {
 
 /// Whether SQLite may do what a statement asks for.
 pub(super) fn authorize(context: AuthContext<'_>) -> Authorization {
-    let known =
-        |names: &[&str], name: &str| names.iter().any(|known| known.eq_ignore_ascii_case(name));
+    let is_in = |names: &str, name: &str| {
+        names.split_ascii_whitespace().any(|known| known.eq_ignore_ascii_case(name))
+    };
     let allowed = match context.action {
         AuthAction::Select | AuthAction::Recursive | AuthAction::Read { .. } => true,
-        AuthAction::Function { function_name } => known(FUNCTIONS, function_name),
+        AuthAction::Function { function_name } => is_in(FUNCTIONS, function_name),
         AuthAction::Pragma { pragma_name, pragma_value } => {
-            known(&PRAGMAS, pragma_name)
-                && (pragma_value.is_none() || known(&OF_A_TABLE, pragma_name))
+            is_in(PRAGMAS_OF_TABLES, pragma_name)
+                || (pragma_value.is_none() && is_in(PRAGMAS_OF_FILE, pragma_name))
         }
         _ => false,
     };

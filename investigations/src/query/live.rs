@@ -1,23 +1,20 @@
-//! Tables of what nodes tell at the moment, for SQL across them. Nodes run no statements of others: each is asked for what it
-//! tells anyhow, its chains and its page of metrics, and the tables are made here, in memory.
+//! SQL across live nodes. Nodes do not run the statements: their chains and metrics are fetched into tables in memory here.
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
-use super::{Answer, Limits, MEMORY, QueryError, Stop, answer, check, confine, told};
+use super::{Answer, Limits, MEMORY, QueryError, Stop, check, query_error, run};
 use crate::fleet::{self, FleetAnswer, NodeAnswer, NodeFailure};
 use crate::http::Client;
 use crate::node::AskError;
 use crate::page::{Sample, samples};
 
-/// What errors call the tables.
-const TABLES: &str = "what the nodes told";
-/// What each node's series begin with that are taken: its own, and DCGM's.
+/// The name of the tables in errors.
+const TABLES: &str = "the tables of live nodes";
+/// Prefixes of the metrics that are included.
 const PREFIXES: [&str; 2] = ["gpucause_", "DCGM_"];
 
 const SCHEMA: &str = "
@@ -47,11 +44,11 @@ pub struct Tables {
     names: HashSet<String>,
 }
 
-/// Asks every node, and makes tables of what they tell. Nodes that do not answer, and those whose answer takes more memory than is
-/// left, are in the table `failures`.
+/// Queries every node and fills the tables. Nodes that do not answer, or whose answer does not fit into memory, are in the table
+/// `failures`.
 ///
 /// # Errors
-/// When there is no memory even for that.
+/// When memory does not suffice for that table.
 pub async fn tables(
     nodes: &[Client],
     limits: fleet::Limits,
@@ -62,12 +59,12 @@ pub async fn tables(
         if let Err(error) = tables.add(answer, page) {
             refused.push(NodeFailure {
                 url: answer.url.clone(),
-                error: AskError::NoRoom { url: answer.url.clone(), reason: error.to_string() },
+                error: AskError::OutOfMemory { url: answer.url.clone(), reason: error.to_string() },
             });
         }
     })
     .await;
-    answer.answers.retain(|told| !refused.iter().any(|failure| failure.url == told.url));
+    answer.answers.retain(|node| !refused.iter().any(|failure| failure.url == node.url));
     answer.failures.append(&mut refused);
     answer
         .failures
@@ -82,7 +79,7 @@ impl Tables {
     fn empty() -> Result<Self, QueryError> {
         let make = || {
             let connection = Connection::open_in_memory()?;
-            // Of the whole process; it can be lowered only.
+            // Applies to the whole process, and can only be lowered.
             connection.execute_batch(&format!("PRAGMA hard_heap_limit = {MEMORY};"))?;
             connection.execute_batch(SCHEMA)?;
             Ok(connection)
@@ -91,7 +88,7 @@ impl Tables {
         Ok(Self { connection, names: HashSet::new() })
     }
 
-    /// Two nodes of one name are told apart by their addresses.
+    /// A name that occurs again gets the address appended.
     fn add(&mut self, answer: &NodeAnswer, page: &str) -> Result<(), QueryError> {
         let mut name = answer.chains.node.clone();
         while !self.names.insert(name.clone()) {
@@ -113,8 +110,9 @@ impl Tables {
                 answer.clock.map(|clock| clock.uncertainty_seconds),
             ],
         )?;
-        let places = "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?";
-        let mut chains = transaction.prepare(&format!("INSERT INTO chains VALUES ({places})"))?;
+        let mut chains = transaction.prepare(
+            "INSERT INTO chains VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )?;
         for chain in &answer.chains.chains {
             chains.execute(params![
                 node,
@@ -149,15 +147,8 @@ impl Tables {
                 let (rank, size) = (number("rank"), number("world_size"));
                 processes.execute(params![node, pid, comm, rank, size, gpu, labels])?;
             }
-            let told = |text| Some(text).filter(|text: &&str| !text.is_empty());
-            values.execute(params![
-                node,
-                sample.name,
-                told(pid),
-                told(comm),
-                labels,
-                sample.value
-            ])?;
+            let [pid, comm] = [pid, comm].map(|text| Some(text).filter(|text| !text.is_empty()));
+            values.execute(params![node, sample.name, pid, comm, labels, sample.value])?;
         }
         drop((processes, values));
         transaction.commit()
@@ -168,28 +159,21 @@ impl Tables {
         self.connection.execute("INSERT INTO failures VALUES (?, ?)", row).map(drop).map_err(failed)
     }
 
-    /// Runs a statement on the tables, within the same limits as on a trace file.
+    /// Runs a statement on the tables, with the limits of a trace file.
     ///
     /// # Errors
-    /// When the statement is none that only reads, or it met a limit other than that of rows.
+    /// When the statement does not only read, or a limit other than that of rows is exceeded.
     pub fn query(mut self, sql: &str, limits: &Limits) -> Result<Answer, QueryError> {
         check(sql)?;
-        let late = Arc::new(AtomicBool::new(false));
-        confine(&mut self.connection, limits, &late).map_err(failed)?;
-        answer(&self.connection, sql, limits).map_err(|error| {
-            if late.load(Ordering::Relaxed) {
-                return QueryError::TooLong(limits.time);
-            }
-            told(Path::new(TABLES), error)
-        })
+        run(&mut self.connection, Path::new(TABLES), sql, limits)
     }
 }
 
 fn failed(error: rusqlite::Error) -> QueryError {
-    told(Path::new(TABLES), Stop::Sqlite(error))
+    query_error(Path::new(TABLES), Stop::Sqlite(error))
 }
 
-/// As JSON, in which names and values keep whatever characters they have.
+/// A JSON object, which keeps all characters of names and values.
 fn labels(sample: &Sample) -> String {
     let labels = sample.labels().map(|(name, value)| (name.to_owned(), Value::from(value)));
     Value::Object(labels.collect::<Map<_, _>>()).to_string()

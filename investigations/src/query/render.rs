@@ -1,42 +1,34 @@
-//! An answer as text: a table for people, CSV and JSON for programs.
+//! Renders an answer as a table or CSV.
 
 use std::fmt::Write as _;
 
 use super::{Answer, Value};
-use crate::explain::steers;
+use crate::explain::is_control;
 
-/// The widest that a column of a table is, in characters.
-const WIDEST: usize = 60;
+/// Largest width of a column, in characters.
+const MAX_WIDTH: usize = 60;
 
-/// A table with aligned columns. Values are data, whatever they say: what steers a terminal is replaced, and what is long is
-/// cut.
+/// A table with aligned columns. Values are untrusted: characters that control a terminal are replaced, and long values are
+/// truncated.
 #[must_use]
 pub fn table(answer: &Answer) -> String {
-    let cells: Vec<Vec<String>> =
-        std::iter::once(answer.columns.iter().map(|name| cell(name)).collect())
-            .chain(
-                answer.rows.iter().map(|row| row.iter().map(|value| cell(&text(value))).collect()),
-            )
-            .collect();
+    let mut cells: Vec<Vec<(String, bool)>> =
+        vec![answer.columns.iter().map(|name| (cell(name), false)).collect()];
+    cells.extend(answer.rows.iter().map(|row| {
+        let is_number = |value: &_| matches!(value, Value::Integer(_) | Value::Real(_));
+        row.iter().map(|value| (cell(&text(value)), is_number(value))).collect()
+    }));
     let width = |column: usize| {
-        cells
-            .iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or(0)
+        let widths = cells.iter().filter_map(|row| Some(row.get(column)?.0.chars().count()));
+        widths.max().unwrap_or(0)
     };
     let widths: Vec<_> = (0..answer.columns.len()).map(width).collect();
     let mut out = String::new();
     for (index, row) in cells.iter().enumerate() {
-        let numbers = index.checked_sub(1).and_then(|index| answer.rows.get(index));
         let mut line = String::new();
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let is_number = numbers
-                .and_then(|row| row.get(column))
-                .is_some_and(|value| matches!(value, Value::Integer(_) | Value::Real(_)));
+        for ((cell, is_number), &width) in row.iter().zip(&widths) {
             // Writing to a String cannot fail.
-            let _ = if is_number {
+            let _ = if *is_number {
                 write!(line, "{cell:>width$}  ")
             } else {
                 write!(line, "{cell:<width$}  ")
@@ -53,7 +45,7 @@ pub fn table(answer: &Answer) -> String {
     out
 }
 
-/// Comma-separated values, as RFC 4180 writes them.
+/// Comma-separated values as of RFC 4180.
 #[must_use]
 pub fn csv(answer: &Answer) -> String {
     let mut out = String::new();
@@ -81,8 +73,8 @@ fn text(value: &Value) -> String {
 
 fn cell(text: &str) -> String {
     let mut cell: String =
-        text.chars().take(WIDEST).map(|c| if steers(c) { '?' } else { c }).collect();
-    if text.chars().nth(WIDEST).is_some() {
+        text.chars().take(MAX_WIDTH).map(|c| if is_control(c) { '?' } else { c }).collect();
+    if text.chars().nth(MAX_WIDTH).is_some() {
         cell.push_str("...");
     }
     cell

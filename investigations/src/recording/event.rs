@@ -1,4 +1,4 @@
-//! One thing that happened at one time.
+//! Events and their stacks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,118 +8,154 @@ use gpucause_abi::state::{BlockOperation, Reason};
 
 use super::{NodeIndex, ProcessIndex};
 
-/// Names an event among those of all nodes. Shown as `NODE:SEQUENCE`.
+/// Identifies an event in a recording. Shown as `NODE:SEQUENCE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventId {
-    /// The node that it happened on.
+    /// The node.
     pub node: NodeIndex,
-    /// Counts up on each node, over all its sessions.
+    /// Increases per node, over all its sessions.
     pub sequence: u64,
 }
 
-/// Names a stack in a file.
+/// Identifies a stack in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub i64);
 
 /// Something that a thread of a process did, or that happened to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// Its name.
+    /// Its id.
     pub id: EventId,
-    /// When it began, in nanoseconds since the Unix epoch.
+    /// Start in nanoseconds since the Unix epoch.
     pub start_ns: i64,
-    /// How long it took, in nanoseconds; 0 for what takes no time.
+    /// Duration in nanoseconds; 0 for an instant.
     pub duration_ns: u64,
     /// The process.
     pub process: ProcessIndex,
     /// The thread.
     pub tid: u32,
-    /// What it was.
+    /// What happened.
     pub kind: Kind,
-    /// Where the thread was, when that was recorded.
+    /// The call stack, where one was taken.
     pub stack: Option<StackId>,
 }
 
 impl Event {
-    /// When it was over, in nanoseconds since the Unix epoch.
+    /// End in nanoseconds since the Unix epoch.
     #[must_use]
     pub fn end_ns(&self) -> i64 {
         self.start_ns.saturating_add_unsigned(self.duration_ns)
     }
 }
 
-/// What an event was.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Kind {
+/// What happened. Texts are shared as read, or borrowed (`T` is `&str`) to be written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind<T = Arc<str>> {
     /// A call of a CUDA or NCCL function.
-    Call(Call),
+    Call(Call<T>),
     /// The thread was off the CPU.
-    OffCpu(OffCpu),
+    OffCpu(OffCpu<T>),
     /// A request to a disk.
     BlockIo {
-        /// What was done.
+        /// Read, write or other.
         operation: BlockOperation,
-        /// On how many bytes.
+        /// Size in bytes.
         bytes: u64,
-        /// On which disk, when that was recorded.
-        device: Option<Arc<str>>,
+        /// The disk, where recorded.
+        device: Option<T>,
     },
-    /// Pages that the thread took from the kernel.
+    /// The thread allocated pages.
     PageAllocation {
-        /// How much.
+        /// Size in bytes.
         bytes: u64,
     },
-    /// A segment that a socket sent again.
+    /// A socket retransmitted a segment.
     TcpRetransmit,
-    /// The kernel killed the process for lack of memory.
+    /// The OOM killer killed the process.
     OomKill,
-    /// The process began, by fork or as a new image.
+    /// The process began, by fork or exec.
     Start,
     /// The process or thread ended.
     Exit,
-    /// Anything else, by the name that its recorder gave it.
-    Other(Arc<str>),
+    /// Anything else, by its recorder's name for it.
+    Other(T),
 }
 
 /// A call of a CUDA or NCCL function.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Call {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Call<T = Arc<str>> {
     /// The layer.
     pub api: Api,
     /// The documented name of the function.
-    pub op: Arc<str>,
-    /// Whether it was the first launch of a kernel function in its process; `None` for what launches none, or where it is not known.
+    pub op: T,
+    /// Whether it was a kernel function's first launch in its process; `None` for other calls, and where unknown.
     pub cold: Option<bool>,
-    /// Whether it was made by the thread itself, not by another traced call on the way.
+    /// Whether the thread made it itself, not another traced call.
     pub outermost: bool,
-    /// What it returned; 0 is success.
+    /// The return value; 0 is success.
     pub code: i32,
-    /// How long its own thread was off the CPU meanwhile, in nanoseconds, where that was measured.
+    /// Off-CPU time of its thread during the call in nanoseconds, where measured.
     pub off_cpu_ns: Option<u64>,
-    /// Bytes copied, allocated, freed or sent, where it has some.
+    /// Bytes copied, allocated, freed or sent.
     pub bytes: Option<u64>,
-    /// Direction of a copy, such as `h2d`.
+    /// Direction of a copy: a label of [`CopyKind`](gpucause_abi::op::CopyKind), such as `h2d`.
     pub copy: Option<&'static str>,
-    /// The kernel function that was launched: its readable name, or its handle.
-    pub kernel: Option<Arc<str>>,
+    /// The launched kernel function: its readable name, or its handle.
+    pub kernel: Option<T>,
 }
 
 /// The thread was off the CPU.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OffCpu {
-    /// Why; `None` where the recorder does not tell.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OffCpu<T = Arc<str>> {
+    /// Why; `None` where the recorder does not say.
     pub reason: Option<Reason>,
-    /// Who had the CPU meanwhile, or who ended the wait.
-    pub by: Option<Party>,
+    /// The task that had the CPU meanwhile, or that ended the wait.
+    pub by: Option<Task<T>>,
 }
 
 /// Another task.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Party {
-    /// Its process, when it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Task<T = Arc<str>> {
+    /// Its PID, where known.
     pub pid: Option<u32>,
     /// Its name.
-    pub comm: Arc<str>,
+    pub comm: T,
+}
+
+impl Kind {
+    pub(crate) fn borrowed(&self) -> Kind<&str> {
+        match self {
+            Self::Call(call) => {
+                let Call {
+                    api,
+                    ref op,
+                    cold,
+                    outermost,
+                    code,
+                    off_cpu_ns,
+                    bytes,
+                    copy,
+                    ref kernel,
+                } = *call;
+                let kernel = kernel.as_deref();
+                Kind::Call(Call { api, op, cold, outermost, code, off_cpu_ns, bytes, copy, kernel })
+            }
+            Self::OffCpu(OffCpu { reason, by }) => {
+                let by = by.as_ref().map(|by| Task { pid: by.pid, comm: &*by.comm });
+                Kind::OffCpu(OffCpu { reason: *reason, by })
+            }
+            Self::BlockIo { operation, bytes, device } => {
+                let (operation, bytes, device) = (*operation, *bytes, device.as_deref());
+                Kind::BlockIo { operation, bytes, device }
+            }
+            Self::PageAllocation { bytes } => Kind::PageAllocation { bytes: *bytes },
+            Self::TcpRetransmit => Kind::TcpRetransmit,
+            Self::OomKill => Kind::OomKill,
+            Self::Start => Kind::Start,
+            Self::Exit => Kind::Exit,
+            Self::Other(name) => Kind::Other(name),
+        }
+    }
 }
 
 /// A stack, the innermost frame first.
@@ -130,39 +166,38 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Its frames as text, the innermost first: at most so many, and what is left out. Of a stack with frames of Python these
-    /// have the most room.
+    /// At most `most` frames as text, the innermost first, with the number of those left out. Python frames get at least two
+    /// thirds of the lines.
     #[must_use]
     pub fn lines(&self, most: usize) -> Vec<String> {
         let (python, native): (Vec<_>, Vec<_>) =
             self.frames.iter().partition(|frame| frame.is_python);
-        let room = most.saturating_sub(python.len()).max(most / 3).min(native.len());
+        let of_native = most.saturating_sub(python.len()).max(most / 3).min(native.len());
         let mut lines = Vec::new();
-        for (frames, room) in [(native, room), (python, most - room.min(most))] {
-            lines.extend(frames.iter().take(room).map(ToString::to_string));
-            if frames.len() > room {
-                lines.push(format!("({} more)", frames.len() - room));
+        for (frames, most) in [(native, of_native), (python, most - of_native.min(most))] {
+            lines.extend(frames.iter().take(most).map(ToString::to_string));
+            if frames.len() > most {
+                lines.push(format!("({} more)", frames.len() - most));
             }
         }
         lines
     }
 }
 
-/// One frame of a stack. The native frames of a stack come first, then those of Python; in which order they called each other
-/// is not recorded.
+/// One frame of a stack. Native frames come first, then Python's; how they interleave is not recorded.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StackFrame {
     /// The instruction; of Python the code object.
     pub address: u64,
-    /// The function, when its name is known.
+    /// The function, where its name is known.
     pub function: Option<String>,
-    /// The source file. In recordings that tell no modules, the library.
+    /// The source file; the library in recordings without modules.
     pub file: Option<String>,
     /// The line in the source file.
     pub line: Option<u32>,
-    /// The executable or library that the instruction is in.
+    /// The executable or library.
     pub module: Option<String>,
-    /// The address of the instruction there, as linked.
+    /// The instruction's address in the module, as linked.
     pub module_address: Option<u64>,
     /// Whether it is a frame of Python.
     pub is_python: bool,
@@ -194,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_tells_as_much_as_is_known_of_it() {
+    fn a_frame_shows_as_much_as_is_known_of_it() {
         let mut frame = StackFrame { address: 0x7f00_1234, ..StackFrame::default() };
         assert_eq!(frame.to_string(), "0x7f001234");
         frame.module = Some("/usr/lib/libtorch.so".into());
@@ -207,14 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_python_are_told_before_others_are_left_out() {
+    fn native_frames_are_left_out_before_those_of_python() {
         let native = (0..20).map(|at| named(format!("n{at}"), false));
         let python = (0..3).map(|at| named(format!("p{at}"), true));
         let mut stack = Stack { frames: native.collect() };
         assert_eq!(stack.lines(2), ["n0", "n1", "(18 more)"]);
         stack.frames.extend(python);
-        let told = ["n0", "n1", "n2", "(17 more)", "p0", "p1", "p2"];
-        assert_eq!(stack.lines(6), told);
+        assert_eq!(stack.lines(6), ["n0", "n1", "n2", "(17 more)", "p0", "p1", "p2"]);
         assert_eq!(stack.lines(3), ["n0", "(19 more)", "p0", "p1", "(1 more)"]);
         assert_eq!(stack.lines(30).len(), 23);
     }

@@ -13,7 +13,7 @@ use crate::trace::{self, Trace};
 /// Opens a recording, for reading only.
 ///
 /// # Errors
-/// When it is none that is known, or damaged.
+/// When the format is unknown, or the file is damaged.
 pub fn open(path: &Path) -> Result<Box<dyn Recording>, RecordingError> {
     let is_ours = trace::recognise(&read_only(path)?).map_err(|source| error(path, source))?;
     Ok(if is_ours { Box::new(Trace::open(path)?) } else { Box::new(Ingero::open(path)?) })
@@ -29,7 +29,7 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
-/// A connection that changes nothing, and trusts nothing in the file.
+/// A connection that changes nothing and trusts nothing in the file.
 pub(crate) fn read_only(path: &Path) -> Result<Connection, RecordingError> {
     let open = || {
         let connection = open_read_only(path)?;
@@ -40,15 +40,15 @@ pub(crate) fn read_only(path: &Path) -> Result<Connection, RecordingError> {
     open().map_err(|source| error(path, source))
 }
 
-/// What it means that SQLite cannot read.
+/// What an error of SQLite means for the file.
 pub(crate) fn error(path: &Path, source: rusqlite::Error) -> RecordingError {
     let path = path.to_owned();
     let code = source.sqlite_error_code();
     match code {
         Some(ErrorCode::NotADatabase) => {
-            RecordingError::NotATrace { path, reason: "it is no SQLite database".to_owned() }
+            RecordingError::NotATrace { path, reason: "it is not a SQLite database".to_owned() }
         }
-        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) if log_of(&path).exists() => {
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) if wal_of(&path).exists() => {
             RecordingError::LeftOpen { path }
         }
         Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::DatabaseBusy) => {
@@ -59,8 +59,7 @@ pub(crate) fn error(path: &Path, source: rusqlite::Error) -> RecordingError {
     }
 }
 
-/// Where what was written last is while a file is not finished.
-fn log_of(path: &Path) -> PathBuf {
+fn wal_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     name.into()

@@ -1,4 +1,4 @@
-//! Numbers over many events, and how much of the truth they are.
+//! Statistics over many events, and whether they are complete.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use gpucause_abi::state::{Reason, Role};
 
 use super::ProcessIndex;
 
-/// How much of what happened the numbers are made of.
+/// What the numbers cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completeness {
-    /// All of it.
+    /// Every event.
     Exact,
-    /// Counts and sums of all of it, percentiles of this many events that were kept, which are no fair sample.
+    /// Counts and sums cover every event, percentiles only the stored ones, which are biased.
     Sample {
-        /// Events that were kept.
+        /// Events stored.
         stored: u64,
     },
 }
@@ -22,17 +22,17 @@ pub enum Completeness {
 /// Durations of many calls or waits, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Durations {
-    /// How many there were.
+    /// Number of calls or waits.
     pub count: u64,
-    /// Their sum.
+    /// Sum in nanoseconds.
     pub sum_ns: u64,
-    /// Half were no longer: nearest rank. `None` where no event was kept.
+    /// Median by nearest rank, in nanoseconds; `None` where no event was stored.
     pub p50_ns: Option<u64>,
-    /// 99 in 100 were no longer: nearest rank.
+    /// 99th percentile by nearest rank, in nanoseconds.
     pub p99_ns: Option<u64>,
-    /// The longest.
+    /// The longest, in nanoseconds.
     pub max_ns: u64,
-    /// What count, sum and percentiles are made of.
+    /// What the numbers cover.
     pub completeness: Completeness,
 }
 
@@ -45,13 +45,13 @@ pub struct CallStatistics {
     pub api: Api,
     /// The documented name of the function.
     pub op: Arc<str>,
-    /// Whether these are first launches of a kernel function; `None` where that is not told apart.
+    /// Whether these are first launches of a kernel function; `None` where they are not counted separately.
     pub cold: Option<bool>,
-    /// How long they took.
+    /// Their durations.
     pub durations: Durations,
-    /// Calls that were off the CPU at some time, where that was measured.
+    /// Calls whose thread was off the CPU, where measured.
     pub stalled: Option<u64>,
-    /// For how long, in nanoseconds.
+    /// Off-CPU time within the calls in nanoseconds, where measured.
     pub off_cpu_ns: Option<u64>,
 }
 
@@ -60,12 +60,12 @@ pub struct CallStatistics {
 pub struct WaitStatistics {
     /// The process.
     pub process: ProcessIndex,
-    /// The thread, where it is told apart.
+    /// The thread; `None` for all threads of the role.
     pub tid: Option<u32>,
-    /// What part the threads play, where that is told apart.
+    /// The threads' role; `None` where roles are not counted separately.
     pub role: Option<Role>,
-    /// Why; `None` where the recorder does not tell.
+    /// Why; `None` where the recorder does not say.
     pub reason: Option<Reason>,
-    /// How long.
+    /// The waits' durations.
     pub durations: Durations,
 }

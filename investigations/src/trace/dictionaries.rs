@@ -1,4 +1,4 @@
-//! The dictionaries of a file, and events written by them.
+//! The dictionaries of a file, and the events that refer to them.
 
 use gpucause_abi::op::Api;
 use rusqlite::{Connection, params};
@@ -7,14 +7,12 @@ use super::dictionary::{Dictionary, Pairs};
 use super::event_row::{Columns, NewEvent};
 use super::store::{ProcessRef, signed};
 
-const INSERT_NAME: &str = "INSERT INTO names VALUES (?, ?)";
-
-/// What repeats in the events of a file.
+/// Values that repeat in events.
 #[derive(Debug)]
 pub(super) struct Dictionaries {
     names: Dictionary<Box<str>>,
     ops: Pairs<Api>,
-    parties: Pairs<Option<u32>>,
+    tasks: Pairs<Option<u32>>,
     threads: Dictionary<(i64, u32)>,
     pub(super) stacks: Dictionary<i64>,
 }
@@ -22,9 +20,9 @@ pub(super) struct Dictionaries {
 impl Default for Dictionaries {
     fn default() -> Self {
         Self {
-            names: Dictionary::new(INSERT_NAME),
+            names: Dictionary::new("INSERT INTO names VALUES (?, ?)"),
             ops: Pairs::new("INSERT INTO ops VALUES (?, ?, ?)"),
-            parties: Pairs::new("INSERT INTO parties VALUES (?, ?, ?)"),
+            tasks: Pairs::new("INSERT INTO parties VALUES (?, ?, ?)"),
             threads: Dictionary::new("INSERT INTO threads VALUES (?, ?, ?, NULL)"),
             stacks: Dictionary::new("INSERT INTO stacks VALUES (?, ?, ?)"),
         }
@@ -33,7 +31,7 @@ impl Default for Dictionaries {
 
 impl Dictionaries {
     fn name(&mut self, connection: &Connection, text: &str) -> rusqlite::Result<i64> {
-        self.names.id(connection, text, || text.into(), |id| params_of_name(id, text))
+        self.names.id(connection, text, || text.into(), |id| (id, text.to_owned()))
     }
 
     pub(super) fn op(
@@ -70,9 +68,9 @@ impl Dictionaries {
         let object = named(columns.object)?;
         let reason = named(columns.reason)?;
         let op = columns.op.map(|(api, op)| self.op(connection, api, op)).transpose()?;
-        let party = columns.party.map(|party| {
-            let row = |id| (id, party.pid, party.comm.to_owned());
-            self.parties.id(connection, (party.comm, party.pid), row)
+        let task = columns.task.map(|task| {
+            let row = |id| (id, task.pid, task.comm.to_owned());
+            self.tasks.id(connection, (task.comm, task.pid), row)
         });
         let thread = self.thread(connection, event.process, event.tid)?;
         statement.execute(params![
@@ -90,13 +88,9 @@ impl Dictionaries {
             direction,
             object,
             reason,
-            party.transpose()?,
+            task.transpose()?,
             event.stack.map(|stack| stack.0),
         ])?;
         Ok(())
     }
-}
-
-fn params_of_name(id: i64, text: &str) -> (i64, String) {
-    (id, text.to_owned())
 }

@@ -1,4 +1,4 @@
-//! What repeats in many events is written once, and known by a number.
+//! Values that repeat in many events are written once and referred to by number.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::hash::Hash;
 
 use rusqlite::{Connection, Params};
 
-/// Numbers of what is in a table already. Looking one up allocates nothing.
+/// Numbers of the rows in a table. A lookup does not allocate.
 #[derive(Debug)]
 pub(super) struct Dictionary<K> {
     insert: &'static str,
@@ -14,12 +14,12 @@ pub(super) struct Dictionary<K> {
 }
 
 impl<K: Hash + Eq> Dictionary<K> {
-    /// Of an empty table; `insert` adds a row, with its number as the first parameter.
+    /// For an empty table. `insert` adds a row; its first parameter is the number.
     pub(super) fn new(insert: &'static str) -> Self {
         Self { insert, known: HashMap::new() }
     }
 
-    /// The number of `key`. A new one gets a row of what `row` makes of its number.
+    /// The number of `key`. A new key gets the row that `row` returns for its number.
     pub(super) fn id<Q, P: Params>(
         &mut self,
         connection: &Connection,
@@ -41,7 +41,7 @@ impl<K: Hash + Eq> Dictionary<K> {
     }
 }
 
-/// Names of which a number comes with each.
+/// A dictionary whose keys are a name and another value.
 #[derive(Debug)]
 pub(super) struct Pairs<K: Hash + Eq> {
     insert: &'static str,
@@ -54,7 +54,7 @@ impl<K: Hash + Eq + Copy> Pairs<K> {
         Self { insert, known: HashMap::new(), count: 0 }
     }
 
-    /// The number of `name` with `with`. A new one gets a row of what `row` makes of its number.
+    /// The number of the pair. A new pair gets the row that `row` returns for its number.
     pub(super) fn id<P: Params>(
         &mut self,
         connection: &Connection,

@@ -1,140 +1,41 @@
-//! An event as it is given to the writer, and what goes into which column.
+//! Events as the writer takes them, and their columns.
 
 use gpucause_abi::op::Api;
-use gpucause_abi::state::{BlockOperation, Reason};
+use gpucause_abi::state::Reason;
 
 use super::store::ProcessRef;
-use crate::recording::{Event, Kind, StackId};
+use crate::recording::{Call, Event, Kind, OffCpu, StackId, Task};
 
-/// An [`Event`] that is to be written, its names borrowed from whoever tells it.
+/// An [`Event`] to be written, with borrowed texts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NewEvent<'a> {
-    /// When it began, in nanoseconds since the Unix epoch.
+    /// Start in nanoseconds since the Unix epoch.
     pub start_ns: i64,
-    /// How long it took, in nanoseconds; 0 for what takes no time.
+    /// Duration in nanoseconds; 0 for an instant.
     pub duration_ns: u64,
     /// The process.
     pub process: ProcessRef,
     /// The thread.
     pub tid: u32,
-    /// What it was.
+    /// What happened.
     pub kind: NewKind<'a>,
-    /// Where the thread was, when that was recorded.
+    /// The call stack, where one was taken.
     pub stack: Option<StackId>,
 }
 
-/// What an event was; see [`Kind`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum NewKind<'a> {
-    /// A call of a CUDA or NCCL function.
-    Call(NewCall<'a>),
-    /// The thread was off the CPU.
-    OffCpu(NewOffCpu<'a>),
-    /// A request to a disk.
-    BlockIo {
-        /// What was done.
-        operation: BlockOperation,
-        /// On how many bytes.
-        bytes: u64,
-        /// On which disk, when that was recorded.
-        device: Option<&'a str>,
-    },
-    /// Pages that the thread took from the kernel.
-    PageAllocation {
-        /// How much.
-        bytes: u64,
-    },
-    /// A segment that a socket sent again.
-    TcpRetransmit,
-    /// The kernel killed the process for lack of memory.
-    OomKill,
-    /// The process began, by fork or as a new image.
-    Start,
-    /// The process or thread ended.
-    Exit,
-    /// Anything else, by the name that its recorder gave it.
-    Other(&'a str),
-}
-
-/// A call of a CUDA or NCCL function; see [`Call`](crate::recording::Call).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct NewCall<'a> {
-    /// The layer.
-    pub api: Api,
-    /// The documented name of the function.
-    pub op: &'a str,
-    /// Whether it was the first launch of a kernel function in its process, where that is known.
-    pub cold: Option<bool>,
-    /// Whether it was made by the thread itself, not by another traced call on the way.
-    pub outermost: bool,
-    /// What it returned; 0 is success.
-    pub code: i32,
-    /// How long its own thread was off the CPU meanwhile, in nanoseconds, where that was measured.
-    pub off_cpu_ns: Option<u64>,
-    /// Bytes copied, allocated, freed or sent, where it has some.
-    pub bytes: Option<u64>,
-    /// Direction of a copy: a label of [`CopyKind`](gpucause_abi::op::CopyKind).
-    pub copy: Option<&'a str>,
-    /// The kernel function that was launched: its readable name, or its handle.
-    pub kernel: Option<&'a str>,
-}
-
-/// The thread was off the CPU; see [`OffCpu`](crate::recording::OffCpu).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct NewOffCpu<'a> {
-    /// Why; `None` where the recorder does not tell.
-    pub reason: Option<Reason>,
-    /// Who had the CPU meanwhile, or who ended the wait.
-    pub by: Option<NewParty<'a>>,
-}
-
-/// Another task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct NewParty<'a> {
-    /// Its process, when it is known.
-    pub pid: Option<u32>,
-    /// Its name.
-    pub comm: &'a str,
-}
+/// [`Kind`] with borrowed texts.
+pub type NewKind<'a> = Kind<&'a str>;
+/// [`Call`] with borrowed texts.
+pub type NewCall<'a> = Call<&'a str>;
+/// [`OffCpu`] with borrowed texts.
+pub type NewOffCpu<'a> = OffCpu<&'a str>;
+/// [`Task`] with borrowed texts.
+pub type NewTask<'a> = Task<&'a str>;
 
 impl<'a> NewEvent<'a> {
-    /// The same event, of a process of the file that is being written.
     pub(crate) fn of(event: &'a Event, process: ProcessRef, stack: Option<StackId>) -> Self {
         let Event { start_ns, duration_ns, tid, ref kind, id: _, process: _, stack: _ } = *event;
-        Self { start_ns, duration_ns, process, tid, kind: NewKind::of(kind), stack }
-    }
-}
-
-impl<'a> NewKind<'a> {
-    fn of(kind: &'a Kind) -> Self {
-        match kind {
-            Kind::Call(call) => Self::Call(NewCall {
-                api: call.api,
-                op: &call.op,
-                cold: call.cold,
-                outermost: call.outermost,
-                code: call.code,
-                off_cpu_ns: call.off_cpu_ns,
-                bytes: call.bytes,
-                copy: call.copy,
-                kernel: call.kernel.as_deref(),
-            }),
-            Kind::OffCpu(wait) => {
-                let by = wait.by.as_ref();
-                let by = by.map(|by| NewParty { pid: by.pid, comm: &by.comm });
-                Self::OffCpu(NewOffCpu { reason: wait.reason, by })
-            }
-            Kind::BlockIo { operation, bytes, device } => {
-                let (operation, bytes, device) = (*operation, *bytes, device.as_deref());
-                Self::BlockIo { operation, bytes, device }
-            }
-            Kind::PageAllocation { bytes } => Self::PageAllocation { bytes: *bytes },
-            Kind::TcpRetransmit => Self::TcpRetransmit,
-            Kind::OomKill => Self::OomKill,
-            Kind::Start => Self::Start,
-            Kind::Exit => Self::Exit,
-            Kind::Other(name) => Self::Other(name),
-        }
+        Self { start_ns, duration_ns, process, tid, kind: kind.borrowed(), stack }
     }
 }
 
@@ -152,7 +53,7 @@ pub(super) mod kind {
     pub(in crate::trace) const OTHER: &str = "other";
 }
 
-/// An event's columns with its names written out. What does not apply is NULL.
+/// An event's columns, before texts are replaced by their numbers. `None` becomes NULL.
 #[derive(Debug, Default)]
 pub(super) struct Columns<'a> {
     pub(super) kind: &'static str,
@@ -162,10 +63,10 @@ pub(super) struct Columns<'a> {
     pub(super) code: Option<i32>,
     pub(super) off_cpu_ns: Option<u64>,
     pub(super) bytes: Option<u64>,
-    pub(super) direction: Option<&'a str>,
+    pub(super) direction: Option<&'static str>,
     pub(super) object: Option<&'a str>,
     pub(super) reason: Option<&'static str>,
-    pub(super) party: Option<NewParty<'a>>,
+    pub(super) task: Option<NewTask<'a>>,
 }
 
 impl<'a> Columns<'a> {
@@ -189,7 +90,7 @@ impl<'a> Columns<'a> {
             }
             NewKind::OffCpu(NewOffCpu { reason, by }) => {
                 let reason = reason.map(Reason::label);
-                Columns { reason, party: by, ..plain(kind::OFF_CPU) }
+                Columns { reason, task: by, ..plain(kind::OFF_CPU) }
             }
             NewKind::BlockIo { operation, bytes, device } => Columns {
                 bytes: Some(bytes),

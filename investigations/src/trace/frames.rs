@@ -1,4 +1,4 @@
-//! A call stack as text, and by what it is known.
+//! Call stacks as JSON, and their hash.
 
 use std::borrow::Cow;
 
@@ -58,8 +58,8 @@ pub(super) fn frames_text(stack: &Stack) -> String {
     serde_json::to_string(&frames).unwrap_or_default()
 }
 
-/// FNV-1a: known well enough that others can compute it too.
-pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
+/// FNV-1a, which users can compute too.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

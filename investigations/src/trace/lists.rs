@@ -7,7 +7,7 @@ use gpucause_abi::ProcId;
 use gpucause_abi::op::Api;
 use rusqlite::{Connection, Params, Row};
 
-use crate::recording::{Node, NodeIndex, Party, Process, ProcessIndex, Session};
+use crate::recording::{Node, NodeIndex, Process, ProcessIndex, Session, Task};
 
 /// Small lists, and what the numbers of rows are in them.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(super) struct Lists {
     pub(super) thread_names: HashMap<(ProcessIndex, u32), String>,
     pub(super) names: HashMap<i64, Arc<str>>,
     pub(super) ops: HashMap<i64, (Option<Api>, Arc<str>)>,
-    pub(super) parties: HashMap<i64, Party>,
+    pub(super) parties: HashMap<i64, Task>,
     /// The newest event: later ones may need what is not in these lists.
     pub(super) last_event: i64,
 }
@@ -84,8 +84,7 @@ impl Lists {
         };
         lists.ops =
             rows(connection, "SELECT id, api, name FROM ops", [], op)?.into_iter().collect();
-        let party =
-            |row: &Row<'_>| Ok((row.get(0)?, Party { pid: row.get(1)?, comm: row.get(2)? }));
+        let party = |row: &Row<'_>| Ok((row.get(0)?, Task { pid: row.get(1)?, comm: row.get(2)? }));
         lists.parties =
             rows(connection, "SELECT id, pid, comm FROM parties", [], party)?.into_iter().collect();
         Ok(lists)

@@ -1,4 +1,4 @@
-//! A trace file as a [`Recording`]. Whatever is in the file, reading it ends in an answer or in an error.
+//! Reads a trace file as a [`Recording`]. Any content ends in an answer or an error.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use super::lists::{ListError, Lists, natural, rows, some_natural};
 use super::look_codec;
 use super::schema;
 use crate::recording::{
-    Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, KernelName, Kind, Look,
-    Node, NodeChain, OffCpu, Party, Process, ProcessIndex, Recording, RecordingError, Session,
-    Stack, StackFrame, StackId, WaitStatistics, error, read_only,
+    Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, KernelName, Kind, Node,
+    NodeChain, OffCpu, Process, ProcessIndex, RecordedSnapshot, Recording, RecordingError, Session,
+    Stack, StackFrame, StackId, Task, WaitStatistics, error, read_only, sort_worst_first,
 };
 
-/// Whether a database is a trace, of whichever version.
+/// Whether a database is a trace of any version.
 pub(crate) fn recognise(connection: &Connection) -> rusqlite::Result<bool> {
     let id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'event'";
@@ -38,10 +38,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Opens a finished file, one that is being written, or one whose writer was killed.
+    /// Opens a finished file, one being written, or one whose writer was killed.
     ///
     /// # Errors
-    /// When it is no trace, of a newer gpucause, or damaged.
+    /// When it is not a trace, is of a newer gpucause, or is damaged.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
         let connection = read_only(path)?;
         let owned = path.to_owned();
@@ -61,7 +61,7 @@ impl Trace {
             return Err(damaged(format!("there is no schema version {version}")));
         }
         for table in schema::TABLES {
-            // A view, a virtual table or a computed column could make any amount of work of a look at a row.
+            // Reading a row of a view, virtual table or computed column could take unbounded work.
             let is_table = "SELECT count(*) FROM pragma_table_list \
                             WHERE schema = 'main' AND type = 'table' AND name = ?";
             let computed = "SELECT count(*) FROM pragma_table_xinfo(?) WHERE hidden <> 0";
@@ -94,7 +94,7 @@ impl Trace {
         self.damaged(failure.to_string())
     }
 
-    /// The process of a row; `None` for one that came after the file was opened.
+    /// The process of a row; `None` for one that was added after the file was opened.
     fn process(&self, row: i64) -> Result<Option<ProcessIndex>, RecordingError> {
         let last = self.lists.rows_of_processes.last().copied().unwrap_or(0);
         match self.lists.process_rows.get(&row) {
@@ -126,14 +126,14 @@ impl Trace {
                 }
             }
             kind::OFF_CPU => {
-                let party: Option<i64> = row.get(14)?;
-                let known = |party| self.lists.parties.get(&party).ok_or(missing("a party"));
-                let by: Option<&Party> = party.map(known).transpose()?;
-                Kind::OffCpu(OffCpu { reason: name(13)?.map(|told| reason(told)), by: by.cloned() })
+                let task: Option<i64> = row.get(14)?;
+                let known = |task| self.lists.parties.get(&task).ok_or(missing("a party"));
+                let by: Option<&Task> = task.map(known).transpose()?;
+                Kind::OffCpu(OffCpu { reason: name(13)?.map(|name| reason(name)), by: by.cloned() })
             }
             kind::BLOCK_IO => {
-                let told = name(11)?.map_or("", |told| told);
-                let known = BlockOperation::ALL.iter().find(|known| known.label() == told);
+                let label = name(11)?.map_or("", |label| label);
+                let known = BlockOperation::ALL.iter().find(|known| known.label() == label);
                 Kind::BlockIo {
                     operation: known.copied().unwrap_or(BlockOperation::Other),
                     bytes: natural(row, 10)?,
@@ -181,7 +181,7 @@ fn call(
     direction: Option<&Arc<str>>,
     object: Option<&Arc<str>>,
 ) -> rusqlite::Result<Kind> {
-    let known = |told: &Arc<str>| CopyKind::ALL.iter().find(|kind| kind.label() == &**told);
+    let known = |label: &Arc<str>| CopyKind::ALL.iter().find(|kind| kind.label() == &**label);
     Ok(Kind::Call(Call {
         api,
         op: Arc::clone(op),
@@ -195,12 +195,12 @@ fn call(
     }))
 }
 
-/// A reason that a newer gpucause knows is an `other` one here.
-fn reason(told: &str) -> Reason {
-    Reason::ALL.iter().copied().find(|known| known.label() == told).unwrap_or(Reason::Other)
+/// The reason of a label; `Other` for one of a newer gpucause.
+fn reason(label: &str) -> Reason {
+    Reason::ALL.iter().copied().find(|known| known.label() == label).unwrap_or(Reason::Other)
 }
 
-/// Six columns from `first` on.
+/// Reads six columns from `first` on.
 fn durations(row: &Row<'_>, first: usize) -> rusqlite::Result<Durations> {
     Ok(Durations {
         count: natural(row, first)?,
@@ -247,31 +247,25 @@ impl Recording for Trace {
                 .map_err(|failure| self.damaged(format!("row {row} of chains: {failure}")))?;
             chains.push(NodeChain { node, chain: chain.upgraded() });
         }
-        chains.sort_by(|NodeChain { chain: a, .. }, NodeChain { chain: b, .. }| {
-            b.severity
-                .cmp(&a.severity)
-                .then(b.attributed_seconds().total_cmp(&a.attributed_seconds()))
-        });
+        sort_worst_first(&mut chains);
         Ok(chains)
     }
 
     fn calls(&self) -> Result<Vec<CallStatistics>, RecordingError> {
         let sql = "SELECT process, op, cold, count, sum_ns, p50_ns, p99_ns, max_ns, stored, stalled, \
                    off_cpu_ns FROM call_totals ORDER BY process, rowid";
-        let told = |row: &Row<'_>| {
+        let columns = |row: &Row<'_>| {
             let numbers = (durations(row, 3)?, some_natural(row, 9)?, some_natural(row, 10)?);
             Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get(2)?, numbers))
         };
         let mut calls = Vec::new();
-        for (process, op, cold, numbers) in self.sql(rows(&self.connection, sql, [], told))? {
-            let (Some(process), Some((api, op))) =
-                (self.process(process)?, self.lists.ops.get(&op))
-            else {
+        for (process, op, cold, numbers) in self.sql(rows(&self.connection, sql, [], columns))? {
+            let process = self.process(process)?;
+            let (Some(process), Some((Some(api), op))) = (process, self.lists.ops.get(&op)) else {
                 continue;
             };
-            let Some(api) = *api else { continue };
             let (durations, stalled, off_cpu_ns) = numbers;
-            let op = Arc::clone(op);
+            let (api, op) = (*api, Arc::clone(op));
             calls.push(CallStatistics { process, api, op, cold, durations, stalled, off_cpu_ns });
         }
         Ok(calls)
@@ -280,16 +274,16 @@ impl Recording for Trace {
     fn waits(&self) -> Result<Vec<WaitStatistics>, RecordingError> {
         let sql = "SELECT process, tid, role, reason, count, sum_ns, p50_ns, p99_ns, max_ns, stored \
                    FROM wait_totals ORDER BY process, rowid";
-        let told = |row: &Row<'_>| {
+        let columns = |row: &Row<'_>| {
             let role: Option<String> = row.get(2)?;
-            let role = role.and_then(|told| Role::ALL.iter().find(|role| role.label() == told));
-            let told: Option<String> = row.get(3)?;
-            let reason = told.map(|told| reason(&told));
+            let role = role.and_then(|label| Role::ALL.iter().find(|role| role.label() == label));
+            let label: Option<String> = row.get(3)?;
+            let reason = label.map(|label| reason(&label));
             Ok((row.get(0)?, row.get(1)?, role.copied(), reason, durations(row, 4)?))
         };
         let mut waits = Vec::new();
         for (row, tid, role, reason, durations) in
-            self.sql(rows(&self.connection, sql, [], told))?
+            self.sql(rows(&self.connection, sql, [], columns))?
         {
             if let Some(process) = self.process(row)? {
                 waits.push(WaitStatistics { process, tid, role, reason, durations });
@@ -309,12 +303,10 @@ impl Recording for Trace {
                        direction, object, reason, party, stack FROM event \
                        WHERE id <= ?1 AND start_ns + duration_ns >= ?2 AND start_ns < ?3 AND duration_ns >= ?4"
             .to_owned();
-        // With an end the index finds the events, without one it only sorts them.
-        if process.is_some() {
-            sql += " AND thread IN (SELECT id FROM threads WHERE process = ?5)";
-        } else {
-            sql += " AND ?5 IS NULL";
-        }
+        sql += match process {
+            Some(_) => " AND thread IN (SELECT id FROM threads WHERE process = ?5)",
+            None => " AND ?5 IS NULL",
+        };
         sql += " ORDER BY start_ns, id";
         let mut statement = self.sql(self.connection.prepare(&sql))?;
         let query = statement.query(params![
@@ -352,22 +344,26 @@ impl Recording for Trace {
         Ok(Some(Stack { frames: frames.into_iter().map(StackFrame::from).collect() }))
     }
 
-    fn looks(&self, each: &mut dyn FnMut(Look) -> ControlFlow<()>) -> Result<(), RecordingError> {
+    fn snapshots(
+        &self,
+        each: &mut dyn FnMut(RecordedSnapshot) -> ControlFlow<()>,
+    ) -> Result<(), RecordingError> {
         let mut sessions: Vec<_> = self.lists.session_rows.iter().collect();
         sessions.sort_by_key(|(_, session)| **session);
         let sql = "SELECT id, unix_seconds, accounts FROM looks WHERE session = ? ORDER BY id";
         let mut statement = self.sql(self.connection.prepare(sql))?;
         for (row, &session) in sessions {
-            let told = (self.lists.sessions.get(session), self.lists.accounts.get(session));
-            let (Some(Session { node, .. }), Some(processes)) = told else { continue };
+            let known = (self.lists.sessions.get(session), self.lists.accounts.get(session));
+            let (Some(Session { node, .. }), Some(processes)) = known else { continue };
             let mut found = self.sql(statement.query([row]))?;
             while let Some(row) = self.sql(found.next())? {
-                let told = || Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?));
-                let (id, unix_seconds, accounts) = self.sql(told())?;
+                let columns =
+                    || Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?));
+                let (id, unix_seconds, accounts) = self.sql(columns())?;
                 let moment = look_codec::decode(&accounts, unix_seconds)
                     .map_err(|failure| self.damaged(format!("look {id}: {failure}")))?;
                 let processes = Arc::clone(processes);
-                if each(Look { node: *node, session, processes, moment }).is_break() {
+                if each(RecordedSnapshot { node: *node, session, processes, moment }).is_break() {
                     return Ok(());
                 }
             }
@@ -377,12 +373,11 @@ impl Recording for Trace {
 
     fn kernel_names(&self) -> Result<Vec<KernelName>, RecordingError> {
         let sql = "SELECT process, handle, name FROM kernels";
-        let told = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get(2)?));
+        let columns = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get(2)?));
         let mut names = Vec::new();
-        for (process, handle, name) in self.sql(rows(&self.connection, sql, [], told))? {
+        for (process, handle, name) in self.sql(rows(&self.connection, sql, [], columns))? {
             if let Some(process) = self.process(process)? {
-                let handle = u64::from_ne_bytes(handle.to_ne_bytes());
-                names.push(KernelName { process, handle, name });
+                names.push(KernelName { process, handle: handle.cast_unsigned(), name });
             }
         }
         Ok(names)

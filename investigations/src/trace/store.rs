@@ -1,4 +1,4 @@
-//! What is written, row by row: the tables, the dictionaries and the transaction that is open.
+//! Writes rows: the tables, their dictionaries and the open transaction.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -7,40 +7,40 @@ use gpucause_abi::ProcId;
 use gpucause_abi::op::Api;
 use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, OpenFlags, Params, params};
 
 use super::dictionaries::Dictionaries;
 use super::event_row::NewEvent;
 use super::frames::{fnv1a, frames_text};
 use super::lists::rows;
 use super::write_error::WriteError;
-use super::{look_codec, schema};
+use super::{look_codec, output_file, schema};
 use crate::recording::{Stack, StackId};
 
-/// A process of the file that is being written.
+/// A process in the written file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProcessRef(pub(super) i64);
 
-/// A node of the file that is being written.
+/// A node in the written file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct NodeRef(pub(super) i64);
 
-/// A session of the file that is being written.
+/// A session in the written file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SessionRef(pub(super) i64);
 
-/// How long a program that reads the file is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Files of at most so many bytes get smaller pages when they are finished.
-const SMALL: u64 = 1 << 20;
-/// What such a page takes, in bytes.
+/// How long to wait for programs that read the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Finished files up to this size in bytes get smaller pages.
+const SMALL_FILE: u64 = 1 << 20;
+/// Their page size in bytes.
 const SMALL_PAGE: u32 = 1024;
 const MAX_NODES: usize = 1 << 16;
 
 const INSERT_EVENT: &str =
     "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
-/// A file that is being written.
+/// A file being written.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(super) connection: Connection,
@@ -49,56 +49,25 @@ pub(crate) struct Store {
     nodes: Vec<String>,
     sessions: i64,
     processes: i64,
-    looks: i64,
-    /// Since when a transaction is open.
+    snapshots: i64,
+    /// Start of the open transaction.
     open_since: Option<Instant>,
 }
 
-/// SQLite's numbers have a sign; none of ours comes near their end.
+/// SQLite's integers are signed; the largest stands for all beyond.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 impl Store {
-    /// Whether an empty file could be made.
-    pub(crate) fn check(path: &Path, overwrite: bool) -> Result<(), WriteError> {
-        if !overwrite && path.symlink_metadata().is_ok() {
-            return Err(WriteError::Exists { path: path.to_owned() });
-        }
-        let create = |source| WriteError::Create { path: path.to_owned(), source };
-        let beside = Self::beside(path);
-        std::fs::File::create_new(&beside).map_err(create)?;
-        std::fs::remove_file(&beside).map_err(create)
-    }
-
-    /// A name in the same folder that nobody else takes, for what is not to be seen under this one yet.
-    pub(crate) fn beside(path: &Path) -> PathBuf {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        name.into()
-    }
-
-    /// Gives a finished file its name.
-    pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), WriteError> {
-        let refused = |source| WriteError::Create { path: to.to_owned(), source };
-        std::fs::rename(from, to).map_err(refused)
-    }
-
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub(crate) fn create(path: &Path, overwrite: bool) -> Result<Self, WriteError> {
-        if overwrite {
-            Self::remove(path)?;
-        }
-        // Made here, since SQLite would take an existing file, or follow a link that somebody put there.
-        std::fs::File::create_new(path).map_err(|source| match source.kind() {
-            std::io::ErrorKind::AlreadyExists => WriteError::Exists { path: path.to_owned() },
-            _ => WriteError::Create { path: path.to_owned(), source },
-        })?;
+        output_file::create(path, overwrite)?;
         let write_error = |source| WriteError::Write { path: path.to_owned(), source };
-        // By its name as it is: one that begins with `file:` is no URI.
+        // Without SQLITE_OPEN_URI, a path that begins with `file:` is a path.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(write_error)?;
-        connection.busy_timeout(PATIENCE).map_err(write_error)?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(write_error)?;
         schema::create(&connection).map_err(write_error)?;
         Ok(Self {
             connection,
@@ -107,27 +76,12 @@ impl Store {
             nodes: Vec::new(),
             sessions: 0,
             processes: 0,
-            looks: 0,
+            snapshots: 0,
             open_since: None,
         })
     }
 
-    /// Takes a file away, with those that SQLite keeps beside it.
-    pub(crate) fn remove(path: &Path) -> Result<(), WriteError> {
-        for suffix in ["", "-wal", "-shm", "-journal"] {
-            let mut name = path.as_os_str().to_owned();
-            name.push(suffix);
-            match std::fs::remove_file(&name) {
-                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(WriteError::Create { path: name.into(), source });
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Does something within the transaction that is open, or a new one.
+    /// Runs `work` in the open transaction, or in a new one.
     pub(super) fn write<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> rusqlite::Result<T>,
@@ -139,16 +93,21 @@ impl Store {
         work(self).map_err(|source| self.error(source))
     }
 
+    /// Runs one statement in the open transaction and returns the number of changed rows.
+    fn execute(&mut self, sql: &str, values: impl Params) -> Result<usize, WriteError> {
+        self.write(|store| store.connection.execute(sql, values))
+    }
+
     pub(super) fn error(&self, source: rusqlite::Error) -> WriteError {
         WriteError::Write { path: self.path.clone(), source }
     }
 
-    /// For how long something waits to be committed.
-    pub(super) fn waiting(&self) -> Option<Duration> {
+    /// Age of the open transaction.
+    pub(super) fn uncommitted_for(&self) -> Option<Duration> {
         self.open_since.map(|since| since.elapsed())
     }
 
-    /// Makes what was written so far outlast this process.
+    /// Commits the open transaction, which then survives a crash of this process.
     pub(crate) fn commit(&mut self) -> Result<(), WriteError> {
         if self.open_since.is_some() {
             self.connection.execute_batch("COMMIT").map_err(|source| self.error(source))?;
@@ -171,10 +130,8 @@ impl Store {
             return Err(WriteError::Full { path: self.path.clone(), what: "nodes" });
         }
         self.nodes.push(name.to_owned());
-        self.write(|store| {
-            let insert = "INSERT INTO nodes VALUES (?, ?, ?)";
-            store.connection.execute(insert, params![id as i64, name, clock_ahead_ns])
-        })?;
+        let row = params![id as i64, name, clock_ahead_ns];
+        self.execute("INSERT INTO nodes VALUES (?, ?, ?)", row)?;
         Ok(NodeRef(id as i64))
     }
 
@@ -186,10 +143,8 @@ impl Store {
     ) -> Result<SessionRef, WriteError> {
         self.sessions += 1;
         let id = self.sessions;
-        self.write(|store| {
-            let insert = "INSERT INTO sessions VALUES (?, ?, ?, NULL, ?, NULL, 0)";
-            store.connection.execute(insert, params![id, node.0, started_ns, recorder])
-        })?;
+        let row = params![id, node.0, started_ns, recorder];
+        self.execute("INSERT INTO sessions VALUES (?, ?, ?, NULL, ?, NULL, 0)", row)?;
         Ok(SessionRef(id))
     }
 
@@ -207,15 +162,11 @@ impl Store {
         ended_ns: Option<i64>,
         lost_events: Option<u64>,
     ) -> Result<(), WriteError> {
-        self.write(|store| {
-            let update = "UPDATE sessions SET ended_ns = ?, lost_events = ? WHERE id = ?";
-            let numbers = params![ended_ns, lost_events.map(signed), session.0];
-            store.connection.execute(update, numbers)
-        })?;
-        Ok(())
+        let update = "UPDATE sessions SET ended_ns = ?, lost_events = ? WHERE id = ?";
+        self.execute(update, params![ended_ns, lost_events.map(signed), session.0]).map(drop)
     }
 
-    /// Adds a process; `known_as` is the session, and the number that the process has in its accounts.
+    /// Adds a process; `known_as` is the session and the id of the process in its accounts.
     pub(crate) fn process(
         &mut self,
         node: NodeRef,
@@ -225,25 +176,20 @@ impl Store {
         self.processes += 1;
         let id = self.processes;
         let (session, proc_id) = known_as.map(|(session, id)| (session.0, id)).unzip();
-        self.write(|store| {
-            let insert = "INSERT INTO processes VALUES (?, ?, ?, ?, ?, ?, NULL)";
-            store.connection.execute(insert, params![id, node.0, session, proc_id, pid, comm])
-        })?;
+        let row = params![id, node.0, session, proc_id, pid, comm];
+        self.execute("INSERT INTO processes VALUES (?, ?, ?, ?, ?, ?, NULL)", row)?;
         Ok(ProcessRef(id))
     }
 
-    /// Says what number a process has in the accounts of a session.
+    /// Sets the id of a process in the accounts of a session.
     pub(crate) fn process_known_as(
         &mut self,
         process: ProcessRef,
         session: SessionRef,
         id: ProcId,
     ) -> Result<(), WriteError> {
-        self.write(|store| {
-            let update = "UPDATE processes SET session = ?, proc_id = ? WHERE id = ?";
-            store.connection.execute(update, params![session.0, id.0, process.0])
-        })?;
-        Ok(())
+        let update = "UPDATE processes SET session = ?, proc_id = ? WHERE id = ?";
+        self.execute(update, params![session.0, id.0, process.0]).map(drop)
     }
 
     pub(crate) fn rename_process(
@@ -252,11 +198,8 @@ impl Store {
         comm: &str,
         rank: Option<u32>,
     ) -> Result<(), WriteError> {
-        self.write(|store| {
-            let update = "UPDATE processes SET comm = ?, rank = ? WHERE id = ?";
-            store.connection.execute(update, params![comm, rank, process.0])
-        })?;
-        Ok(())
+        let update = "UPDATE processes SET comm = ?, rank = ? WHERE id = ?";
+        self.execute(update, params![comm, rank, process.0]).map(drop)
     }
 
     pub(crate) fn process_details(
@@ -287,43 +230,34 @@ impl Store {
         handle: u64,
         name: &str,
     ) -> Result<(), WriteError> {
-        self.write(|store| {
-            let insert = "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)";
-            let handle = i64::from_ne_bytes(handle.to_ne_bytes());
-            store.connection.execute(insert, params![process.0, handle, name])
-        })?;
-        Ok(())
+        let row = params![process.0, handle.cast_signed(), name];
+        self.execute("INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)", row).map(drop)
     }
 
     pub(crate) fn stack(&mut self, stack: &Stack) -> Result<StackId, WriteError> {
-        let frames = frames_text(stack);
-        let hash = i64::from_ne_bytes(fnv1a(frames.as_bytes()).to_ne_bytes());
+        let (hash, frames) = hashed(stack);
         self.write(|store| {
             let row = |id| (id, hash, frames);
             store.dictionaries.stacks.id(&store.connection, &hash, || hash, row).map(StackId)
         })
     }
 
-    /// Tells a stack anew. It is still known by what it was told as first.
+    /// Replaces the frames of a stack. [`stack`](Self::stack) still finds it by its first frames.
     pub(super) fn name_stack(
         &mut self,
         StackId(id): StackId,
         stack: &Stack,
     ) -> Result<(), WriteError> {
-        let frames = frames_text(stack);
-        let hash = i64::from_ne_bytes(fnv1a(frames.as_bytes()).to_ne_bytes());
-        self.write(|store| {
-            let update = "UPDATE stacks SET hash = ?, frames = ? WHERE id = ?";
-            store.connection.execute(update, params![hash, frames, id])
-        })?;
-        Ok(())
+        let (hash, frames) = hashed(stack);
+        let update = "UPDATE stacks SET hash = ?, frames = ? WHERE id = ?";
+        self.execute(update, params![hash, frames, id]).map(drop)
     }
 
     pub(super) fn op(&mut self, api: Api, op: &str) -> Result<i64, WriteError> {
         self.write(|store| store.dictionaries.op(&store.connection, api, op))
     }
 
-    /// Writes events of a node under these sequences, each of which is given once.
+    /// Writes events of a node with their sequences, which must be unique.
     pub(crate) fn add_events<'a>(
         &mut self,
         node: NodeRef,
@@ -350,23 +284,19 @@ impl Store {
         Ok(())
     }
 
-    /// Adds a look at the accounts.
-    pub(crate) fn moment(
+    /// Adds a snapshot.
+    pub(crate) fn snapshot(
         &mut self,
         session: SessionRef,
         moment: &Moment,
     ) -> Result<(), WriteError> {
-        self.looks += 1;
-        let (id, accounts) = (self.looks, look_codec::encode(moment));
-        let unix_seconds = moment.unix_seconds;
-        self.write(|store| {
-            let insert = "INSERT INTO looks VALUES (?, ?, ?, ?)";
-            store.connection.execute(insert, params![id, session.0, unix_seconds, accounts])
-        })?;
-        Ok(())
+        self.snapshots += 1;
+        let (id, accounts) = (self.snapshots, look_codec::encode(moment));
+        let row = params![id, session.0, moment.unix_seconds, accounts];
+        self.execute("INSERT INTO looks VALUES (?, ?, ?, ?)", row).map(drop)
     }
 
-    /// Adds a chain, or replaces what was told of it before.
+    /// Adds a chain, or replaces its earlier version.
     pub(crate) fn chain(
         &mut self,
         node: NodeRef,
@@ -379,37 +309,32 @@ impl Store {
             lost_seconds, evidence: _, path: _, sentence, fix, first_seen, last_seen, ..
         } = chain;
         let culprit = culprit.as_ref();
-        self.write(|store| {
-            let insert = "INSERT OR REPLACE INTO chains \
-                          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-            store.connection.execute(
-                insert,
-                params![
-                    node.0,
-                    session.map(|session| session.0),
-                    id,
-                    cause.label(),
-                    effect.label(),
-                    severity.label(),
-                    victim.pid,
-                    victim.tid,
-                    victim.comm,
-                    culprit.map(|culprit| culprit.pid),
-                    culprit.map(|culprit| &culprit.comm),
-                    explained,
-                    lost_seconds,
-                    first_seen,
-                    last_seen,
-                    sentence,
-                    fix,
-                    json,
-                ],
-            )
-        })?;
-        Ok(())
+        let row = params![
+            node.0,
+            session.map(|session| session.0),
+            id,
+            cause.label(),
+            effect.label(),
+            severity.label(),
+            victim.pid,
+            victim.tid,
+            victim.comm,
+            culprit.map(|culprit| culprit.pid),
+            culprit.map(|culprit| &culprit.comm),
+            explained,
+            lost_seconds,
+            first_seen,
+            last_seen,
+            sentence,
+            fix,
+            json,
+        ];
+        let insert = "INSERT OR REPLACE INTO chains \
+                      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        self.execute(insert, row).map(drop)
     }
 
-    /// What the file takes, less what is free in it, in bytes.
+    /// Size of the used pages, in bytes.
     pub(super) fn bytes_used(&self) -> Result<u64, WriteError> {
         let number = |pragma: &str| {
             let number: Result<i64, _> =
@@ -420,48 +345,41 @@ impl Store {
         Ok(pages * number("page_size")?)
     }
 
-    /// Takes the events before this sequence away.
+    /// Deletes the events before this sequence.
     pub(super) fn drop_events(&mut self, node: NodeRef, first_kept: u64) -> Result<(), WriteError> {
-        let range = (node.0 << schema::SEQUENCE_BITS, signed(first_kept));
-        let range = params![range.0, range.0 | range.1];
-        self.write(|store| {
-            store.connection.execute("DELETE FROM event WHERE id >= ? AND id < ?", range)
-        })?;
-        Ok(())
+        let first = node.0 << schema::SEQUENCE_BITS;
+        let range = [first, first | signed(first_kept)];
+        self.execute("DELETE FROM event WHERE id >= ? AND id < ?", range).map(drop)
     }
 
-    /// Takes the oldest look in so many away, but never the last; tells whether any went.
-    pub(super) fn drop_looks(&mut self, one_in: u64) -> Result<bool, WriteError> {
+    /// Deletes the oldest of every `one_in` snapshots, but never the last; returns whether any was deleted.
+    pub(super) fn drop_snapshots(&mut self, one_in: u64) -> Result<bool, WriteError> {
         let delete = "DELETE FROM looks WHERE id IN (SELECT id FROM looks ORDER BY id \
                       LIMIT (SELECT (count(*) + ?1 - 2) / ?1 FROM looks))";
-        self.write(|store| store.connection.execute(delete, [signed(one_in)])).map(|went| went > 0)
+        self.execute(delete, [signed(one_in)]).map(|deleted| deleted > 0)
     }
 
-    /// Says how many events of a session went again.
+    /// Sets the number of deleted events of a session.
     pub(crate) fn pruned(&mut self, session: SessionRef, events: u64) -> Result<(), WriteError> {
-        let numbers = [signed(events), session.0];
-        self.write(|store| {
-            let update = "UPDATE sessions SET pruned_events = ? WHERE id = ?";
-            store.connection.execute(update, numbers)
-        })?;
-        Ok(())
+        let update = "UPDATE sessions SET pruned_events = ? WHERE id = ?";
+        self.execute(update, [signed(events), session.0]).map(drop)
     }
 
-    /// Makes a small file smaller still: each table takes a page at least, and most tables hold little.
+    /// Reduces the page size of a small file: most tables hold little and take at least a page each.
     fn shrink(&self) -> Result<(), WriteError> {
-        if self.bytes_used()? > SMALL {
+        if self.bytes_used()? > SMALL_FILE {
             return Ok(());
         }
         let shrink = format!("PRAGMA page_size = {SMALL_PAGE}; VACUUM");
         self.connection.execute_batch(&shrink).map_err(|source| self.error(source))
     }
 
-    /// Makes it one plain file.
+    /// Turns the database and its WAL into one file.
     pub(crate) fn finish(mut self) -> Result<PathBuf, WriteError> {
         self.write(|store| store.connection.execute_batch(schema::INDEX_EVENTS))?;
         self.commit()?;
         let connection = &self.connection;
-        // A page a step.
+        // Each step frees one page.
         rows(connection, "PRAGMA incremental_vacuum", [], |_| Ok(()))
             .map_err(|source| self.error(source))?;
         let mode: Result<String, _> =
@@ -476,6 +394,12 @@ impl Store {
             _ => Err(WriteError::InUse { path: self.path.clone() }),
         }
     }
+}
+
+/// The text of a stack's frames and its hash.
+fn hashed(stack: &Stack) -> (i64, String) {
+    let frames = frames_text(stack);
+    (fnv1a(frames.as_bytes()).cast_signed(), frames)
 }
 
 fn replace_details(

@@ -5,18 +5,18 @@ use std::path::PathBuf;
 /// Why a trace cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// There is a file already.
-    #[error("{path} exists already; write to another file, or add --force to overwrite it")]
+    /// The file exists.
+    #[error("{path} exists; choose another file, or overwrite it with --force")]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// The file cannot be made.
+    /// The file cannot be created.
     #[error("cannot create {path}: {source}")]
     Create {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// SQLite cannot write to it.
@@ -24,24 +24,24 @@ pub enum WriteError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// Somebody reads it for longer than is waited for, so that what was written cannot be put together.
+    /// A reader keeps the file open, so that the WAL cannot be merged into it.
     #[error(
-        "{path} is whole, but another program has it open: keep {path}-wal beside it; it becomes one file when something \
-         that may write opens and closes it"
+        "{path} is complete, but another program has it open: keep {path}-wal beside it until a program with write access has \
+         opened and closed it"
     )]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// More nodes or events than there are numbers for.
-    #[error("{path} has no numbers left for more {what}")]
+    /// The ids for nodes or events are used up.
+    #[error("{path} cannot hold more {what}")]
     Full {
         /// The file.
         path: PathBuf,
-        /// Of what there are too many.
+        /// Nodes or events.
         what: &'static str,
     },
 }

@@ -1,12 +1,12 @@
-//! One run of a recorder on one node, written as it goes.
+//! Writes one run of a recorder on one node.
 //!
-//! What was committed outlasts the process, whatever ends it: call [`Writer::commit_if_due`] at least once a second.
+//! Committed data survives a crash of the process: call [`Writer::commit_if_due`] at least once a second.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
+use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::Moment;
 use gpucause_engine::chain::Chain;
@@ -17,38 +17,38 @@ use super::store::{NodeRef, ProcessRef, SessionRef, Store};
 use super::write_error::WriteError;
 use crate::recording::{Stack, StackId};
 
-/// After so long what was written is committed, so that with the time of a caller's turn no more than a second is lost.
+/// Age at which a transaction is committed: with the caller's interval, at most a second is lost.
 const COMMIT_AFTER: Duration = Duration::from_millis(500);
-/// Name of the detail of a session that says by how many nanoseconds the node's clock was off at most when it began.
+/// Session detail: largest error of the node's clock at the start, in nanoseconds.
 pub const CLOCK_ERROR: &str = "clock_error_ns";
-/// Share of the events that goes when there is no room for all: one in so many.
+/// One in so many events is deleted when the file is full.
 const PRUNE_ONE_IN: u64 = 10;
 
 /// What is known when a recorder starts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Start {
-    /// Name of the node, as `--node` or the host tells it.
+    /// Name of the node: that of `--node`, else the host's.
     pub node: String,
-    /// What records, such as `gpucause 0.1.0`.
+    /// Program and version, such as `gpucause 0.1.0`.
     pub recorder: String,
-    /// When it began, in nanoseconds since the Unix epoch.
+    /// Start in nanoseconds since the Unix epoch.
     pub started_ns: i64,
-    /// Host, thresholds and the like: names and values, in the order in which they are told.
+    /// Host, thresholds and the like: names and values, in the order in which they are shown.
     pub details: Vec<(String, String)>,
-    /// How many bytes the file may take. Beyond that the oldest events go.
+    /// Largest size of the file in bytes. Beyond it the oldest events are deleted.
     pub size_limit: Option<u64>,
-    /// Whether an existing file goes.
+    /// Whether to replace an existing file.
     pub overwrite: bool,
 }
 
-/// A file that is whole.
+/// A complete file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Events in it.
     pub events: u64,
-    /// Events that went again for want of room.
+    /// Events deleted to stay within the size limit.
     pub pruned_events: u64,
 }
 
@@ -60,7 +60,7 @@ pub struct Writer {
     session: SessionRef,
     processes: HashMap<ProcId, Known>,
     chains: HashMap<String, Chain>,
-    /// Sequences of the oldest event that is there, and of the next.
+    /// Sequences of the oldest event in the file and of the next one.
     sequences: (u64, u64),
     size_limit: Option<u64>,
     lost_events: Option<u64>,
@@ -71,23 +71,15 @@ struct Known {
     row: ProcessRef,
     comm: String,
     rank: Option<u32>,
-    /// Whether its last accounts are written.
+    /// Whether its final accounts are written.
     settled: bool,
 }
 
 impl Writer {
-    /// Whether a file could be started here; leaves everything as it is.
-    ///
-    /// # Errors
-    /// When there is one already that may not be overwritten, or none can be made in that folder.
-    pub fn check(path: &Path, overwrite: bool) -> Result<(), WriteError> {
-        Store::check(path, overwrite)
-    }
-
     /// Starts a file.
     ///
     /// # Errors
-    /// When there is one already that may not be overwritten, or none can be made.
+    /// When a file exists that may not be overwritten, or none can be created.
     pub fn create(path: &Path, start: &Start) -> Result<Self, WriteError> {
         let Start { node, recorder, started_ns, details, size_limit, overwrite } = start;
         let mut store = Store::create(path, *overwrite)?;
@@ -107,10 +99,10 @@ impl Writer {
         })
     }
 
-    /// The process of this number in the accounts. Cheap when it is known already; its name is that which was told last.
+    /// The process with this id in the accounts. Cheap for a known one, whose name is updated.
     ///
     /// # Errors
-    /// When the file cannot be written, as for all that follow.
+    /// When the file cannot be written.
     pub fn process(&mut self, id: ProcId, pid: Tgid, comm: &str) -> Result<ProcessRef, WriteError> {
         if let Some(known) = self.processes.get_mut(&id) {
             if known.comm != comm {
@@ -125,7 +117,7 @@ impl Writer {
         Ok(row)
     }
 
-    /// Says what else is known of a process, instead of what was said before.
+    /// Replaces the details of a process.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -150,7 +142,7 @@ impl Writer {
         self.store.name_thread(process, tid, name)
     }
 
-    /// Names the kernel function that a process launches by this handle.
+    /// Sets the name of the kernel function that a process launches by this handle.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -163,7 +155,7 @@ impl Writer {
         self.store.name_kernel(process, handle, name)
     }
 
-    /// The stack; one that was told before is not written again.
+    /// The id of a stack, which is written once.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -171,7 +163,7 @@ impl Writer {
         self.store.stack(stack)
     }
 
-    /// Tells a stack anew, now that more is known of its frames.
+    /// Replaces the frames of a stack, when more is known of them.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -179,7 +171,7 @@ impl Writer {
         self.store.name_stack(id, stack)
     }
 
-    /// Adds events, in the order in which their ids are to count.
+    /// Adds events. Their ids increase in this order.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -196,20 +188,18 @@ impl Writer {
         self.store.add_events(self.node, numbered)
     }
 
-    /// Says how many events were lost so far for want of room in the kernel.
+    /// Sets the number of events that the kernel dropped so far because its buffers were full.
     pub fn set_lost_events(&mut self, lost: u64) {
         self.lost_events = Some(lost);
     }
 
-    /// Adds a look at the accounts, and the chains that were known then. Each chain is told as it was told last; those that
-    /// are not told any more stay.
+    /// Adds a snapshot, and the chains known at that time. A chain keeps its last version, also after it is no longer reported.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn add_look(&mut self, moment: &Moment, chains: &[Chain]) -> Result<(), WriteError> {
-        self.store.moment(self.session, moment)?;
-        let Snapshot { processes, .. } = &*moment.snapshot;
-        for process in processes {
+    pub fn add_snapshot(&mut self, moment: &Moment, chains: &[Chain]) -> Result<(), WriteError> {
+        self.store.snapshot(self.session, moment)?;
+        for process in &moment.snapshot.processes {
             self.settle(process)?;
         }
         for chain in chains {
@@ -236,18 +226,18 @@ impl Writer {
         Ok(())
     }
 
-    /// Commits what was written when it is time to.
+    /// Commits when the open transaction is old enough.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn commit_if_due(&mut self) -> Result<(), WriteError> {
-        if self.store.waiting().is_some_and(|waiting| waiting >= COMMIT_AFTER) {
+        if self.store.uncommitted_for().is_some_and(|age| age >= COMMIT_AFTER) {
             self.commit()?;
         }
         Ok(())
     }
 
-    /// Commits what was written: from then on it outlasts this process.
+    /// Commits the open transaction.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -257,10 +247,10 @@ impl Writer {
         self.store.commit()
     }
 
-    /// Ends the session and makes the file one, with no other beside it.
+    /// Ends the session and turns the database and its WAL into one file.
     ///
     /// # Errors
-    /// When the file cannot be written, or another program has it open for long; what was written stays readable.
+    /// When the file cannot be written, or another program keeps it open; the data stays readable.
     pub fn finish(mut self) -> Result<Finished, WriteError> {
         self.commit()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -271,7 +261,7 @@ impl Writer {
         Ok(Finished { path, events: next - oldest, pruned_events: oldest - 1 })
     }
 
-    /// Takes the oldest events away until there is room.
+    /// Deletes the oldest events, then snapshots, until the file is within its limit.
     fn prune(&mut self) -> Result<(), WriteError> {
         let Some(limit) = self.size_limit else { return Ok(()) };
         let (before, next) = self.sequences;
@@ -285,7 +275,7 @@ impl Writer {
                 let first_kept = oldest + (events / PRUNE_ONE_IN).max(1);
                 self.store.drop_events(self.node, first_kept)?;
                 self.sequences.0 = first_kept;
-            } else if !self.store.drop_looks(PRUNE_ONE_IN)? {
+            } else if !self.store.drop_snapshots(PRUNE_ONE_IN)? {
                 break;
             }
         }

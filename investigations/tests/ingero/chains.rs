@@ -21,13 +21,13 @@ pub(crate) fn told_in_evidence(chain: &Chain) {
     for word in chain.sentence.split([' ', '(', ')', ',', ';', ':']) {
         let Ok(number) = word.trim_end_matches('.').parse::<f64>() else { continue };
         let scales = [1.0, 100.0, 1e3, 1e6, 1e9, 1.0 / 1024.0, 1.0 / 1048576.0, 1.0 / 1073741824.0];
-        let told = chain.evidence.0.iter().any(|(_, value)| {
+        let reported = chain.evidence.0.iter().any(|(_, value)| {
             scales.iter().any(|scale| {
                 let scaled = value * scale;
                 (scaled - number).abs() <= if scaled >= 10.0 { 0.5 } else { 0.051 }
             })
         });
-        assert!(told, "{number} of {:?} is not in {:?}", chain.sentence, chain.evidence);
+        assert!(reported, "{number} of {:?} is not in {:?}", chain.sentence, chain.evidence);
     }
 }
 

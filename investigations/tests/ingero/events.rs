@@ -43,7 +43,7 @@ fn a_driver_call_inside_a_runtime_call_of_its_thread_is_not_outermost() {
 }
 
 #[test]
-fn a_wait_is_told_at_its_end_and_counts_for_the_call_that_it_is_in() {
+fn a_wait_is_stored_at_its_end_and_counts_for_the_call_that_it_is_in() {
     let mut db = Database::new(Schema::V09);
     db.add([
         Row::launch(7, 10 * MS, 4 * MS, 1),
@@ -58,7 +58,7 @@ fn a_wait_is_told_at_its_end_and_counts_for_the_call_that_it_is_in() {
 }
 
 #[test]
-fn reasons_are_told_only_where_the_rows_prove_them() {
+fn reasons_are_reported_only_where_the_rows_prove_them() {
     let mut db = Database::new(Schema::V10);
     db.name(50, "fluent-bit");
     db.add([
@@ -71,7 +71,7 @@ fn reasons_are_told_only_where_the_rows_prove_them() {
         Row::wake(51, 40 * MS + 100 * US, 7),
         Row::off(7, 40 * MS, MS, 50),
     ]);
-    let told: Vec<_> = events(&db, &Filter::default())
+    let reported: Vec<_> = events(&db, &Filter::default())
         .into_iter()
         .filter_map(|event| match event.kind {
             Kind::OffCpu(off) => Some((off.reason, off.by.map(|by| by.comm.to_string()))),
@@ -79,9 +79,9 @@ fn reasons_are_told_only_where_the_rows_prove_them() {
         })
         .collect();
     let culprit = || Some("fluent-bit".to_owned());
-    let waker = told[3].1.clone();
+    let waker = reported[3].1.clone();
     assert_eq!(
-        told,
+        reported,
         [
             (None, None),
             (Some(Reason::Preempted), culprit()),

@@ -56,8 +56,12 @@ fn values_of_wrong_types_and_sizes_are_damage_or_survived() {
     ] {
         let db = small(Schema::V08);
         db.sql().execute_batch(&format!("UPDATE events SET {set}")).unwrap();
-        let told = read_all(&db.path());
-        assert_eq!(matches!(told, Err(RecordingError::Damaged { .. })), damaged, "{set}: {told:?}");
+        let reported = read_all(&db.path());
+        assert_eq!(
+            matches!(reported, Err(RecordingError::Damaged { .. })),
+            damaged,
+            "{set}: {reported:?}"
+        );
     }
 }
 
@@ -84,7 +88,7 @@ fn a_view_in_place_of_the_table_is_no_trace() {
 }
 
 #[test]
-fn what_is_no_trace_is_told_apart_from_what_is_not_there() {
+fn what_is_no_trace_is_distinguished_from_what_is_not_there() {
     let folder = tempfile::tempdir().unwrap();
     let none = folder.path().join("none.db");
     assert!(matches!(open(&none), Err(RecordingError::Open { .. })));
@@ -94,8 +98,8 @@ fn what_is_no_trace_is_told_apart_from_what_is_not_there() {
     let other = folder.path().join("other.db");
     let connection = rusqlite::Connection::open(&other).unwrap();
     connection.execute_batch("CREATE TABLE t (x)").unwrap();
-    let told = open(&other).unwrap_err().to_string();
-    assert!(told.contains("has no table events"), "{told}");
+    let reported = open(&other).unwrap_err().to_string();
+    assert!(reported.contains("has no table events"), "{reported}");
 }
 
 #[test]

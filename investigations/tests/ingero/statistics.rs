@@ -129,7 +129,7 @@ fn rows_from_before_counting_began_are_added_to_what_was_counted() {
 }
 
 #[test]
-fn nodes_of_one_file_are_told_apart() {
+fn nodes_of_one_file_are_kept_apart() {
     let mut db = Database::new(Schema::V09);
     db.add((0..5).map(|i| Row::launch(7, i * MS, 10 * US, 1).on("a")));
     db.add((0..6).map(|i| Row::launch(7, i * MS, 30 * US, 1).on("b")));

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::fake_node::{Nature, start};
 use crate::recording::Quiet;
-use crate::{answer, arguments, assert_all_is_told, call, client, of_memory, run};
+use crate::{answer, arguments, assert_all_is_reported, call, client, of_memory, run};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -28,14 +28,14 @@ fn listening(assistant: Assistant) -> u16 {
 
 #[test]
 fn the_public_client_calls_every_tool_over_http_with_a_token() {
-    let told = run(async {
+    let reported = run(async {
         let port = listening(of_memory(true));
         let url = format!("http://127.0.0.1:{port}{PATH}");
         tokio::task::spawn_blocking(move || client("http", &arguments(), &[&url, TOKEN]))
             .await
             .unwrap()
     });
-    assert_all_is_told(&told);
+    assert_all_is_reported(&reported);
 }
 
 const PAGE: &str = "\
@@ -55,8 +55,8 @@ gpucause_cuda_call_duration_seconds_sum{pid=\"7\",comm=\"t\",api=\"runtime\",op=
 gpucause_cuda_call_duration_seconds_count{pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaGraphLaunch\",cold=\"false\"} 9\n";
 
 #[test]
-fn live_nodes_are_told_of_with_those_that_do_not_answer() {
-    let told = run(async {
+fn live_nodes_are_reported_with_those_that_do_not_answer() {
+    let reported = run(async {
         let observation = Some(json!({"state": "disabled", "timed_share": 0, "since": 1.7e9 + 0.5,
             "reason": "SIGUSR1"}));
         let nature = Nature { page: PAGE.into(), observation, ..Nature::default() };
@@ -73,7 +73,7 @@ fn live_nodes_are_told_of_with_those_that_do_not_answer() {
             .await
             .unwrap()
     });
-    let fleet = answer(&told, "query_fleet");
+    let fleet = answer(&reported, "query_fleet");
     assert_eq!((&fleet["nodes_answered"], &fleet["nodes_failed"]), (&json!(1), &json!(1)));
     assert!(fleet["failures"][0]["reason"].as_str().unwrap().contains("not for you"), "{fleet}");
     assert_eq!(fleet["observation"][0]["reason"], "SIGUSR1");
@@ -86,26 +86,26 @@ fn live_nodes_are_told_of_with_those_that_do_not_answer() {
         "graph_lifecycle",
         "graph_frequency",
     ] {
-        let observation = &answer(&told, tool)["observation"][0];
+        let observation = &answer(&reported, tool)["observation"][0];
         assert_eq!(observation["state"], "disabled", "{tool}");
         assert_eq!(observation["since"], 1_700_000_000.5, "{tool}");
-        let text = told["answers"][tool]["text"].as_str().unwrap();
+        let text = reported["answers"][tool]["text"].as_str().unwrap();
         assert!(text.starts_with(r#"{"observation":"#), "{tool}: {text}");
     }
-    let report = answer(&told, "get_test_report");
+    let report = answer(&reported, "get_test_report");
     assert_eq!(report["nodes"][0]["probes_attached"], 1);
     assert_eq!(report["nodes"][0]["probes_not_attached"][0]["verdict"], "broken");
     assert_eq!(report["nodes"][0]["probe_cost_s"], 0.25);
-    let stats = answer(&told, "get_trace_stats");
+    let stats = answer(&reported, "get_trace_stats");
     assert_eq!(
         (&stats["calls"][0]["count"], &stats["calls"][0]["p99_us"]),
         (&json!(9), &json!(1000.0))
     );
-    assert_eq!(answer(&told, "graph_lifecycle")["processes"][0]["launches"]["count"], 9);
-    assert_eq!(answer(&told, "graph_frequency")["processes"][0]["launches_per_s"], 0.0);
+    assert_eq!(answer(&reported, "graph_lifecycle")["processes"][0]["launches"]["count"], 9);
+    assert_eq!(answer(&reported, "graph_frequency")["processes"][0]["launches_per_s"], 0.0);
     for tool in ["get_stacks", "run_sql"] {
         // A question without arguments is refused; one for a file is answered with what to do.
-        let said = &told["answers"][tool];
+        let said = &reported["answers"][tool];
         assert!(said["error"] == true || said["refused"].is_string(), "{tool}: {said}");
     }
 }
@@ -133,7 +133,7 @@ fn wrong_names_pages_and_tokens_are_refused_and_so_is_what_is_no_message() {
         let local = "Host: localhost\r\n".to_owned() + &token;
         let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
         let huge = call(1, "run_sql", &json!({"sql": "x".repeat(1 << 20)}));
-        for (headers, body, told) in [
+        for (headers, body, status) in [
             (&*local, list, "HTTP/1.1 200"),
             (&format!("Host: gpu-1:9402\r\n{token}"), list, "HTTP/1.1 200"),
             (&format!("Host: evil.example\r\n{token}"), list, "HTTP/1.1 403"),
@@ -147,14 +147,14 @@ fn wrong_names_pages_and_tokens_are_refused_and_so_is_what_is_no_message() {
             (&local, &huge, "HTTP/1.1 413"),
         ] {
             let answer = asked(port, headers, body).await;
-            assert!(answer.starts_with(told), "{headers}: {told} expected, got {answer}");
-            assert!(told == "HTTP/1.1 200" || !answer.contains("get_causal_chains"), "{answer}");
+            assert!(answer.starts_with(status), "{headers}: {status} expected, got {answer}");
+            assert!(status == "HTTP/1.1 200" || !answer.contains("get_causal_chains"), "{answer}");
         }
     });
 }
 
 #[test]
-fn whoever_shows_no_token_keeps_nobody_with_it_out_and_is_told_once() {
+fn clients_without_a_token_keep_none_with_it_out_and_are_refused_once() {
     run(async {
         let port = listening(of_memory(false));
         let mut idlers = Vec::new();

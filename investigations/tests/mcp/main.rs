@@ -45,7 +45,7 @@ fn packages() -> PathBuf {
     test.ancestors().nth(3).unwrap().join("python")
 }
 
-/// What the public client was told.
+/// The answers that the public client got.
 pub(crate) fn client(transport: &str, arguments: &Value, rest: &[&str]) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/client.py");
     let output = Command::new("python3")
@@ -61,8 +61,8 @@ pub(crate) fn client(transport: &str, arguments: &Value, rest: &[&str]) -> Value
 }
 
 /// The answer of a tool, which is JSON.
-pub(crate) fn answer(told: &Value, tool: &str) -> Value {
-    let answer = &told["answers"][tool];
+pub(crate) fn answer(reported: &Value, tool: &str) -> Value {
+    let answer = &reported["answers"][tool];
     assert_eq!(answer["error"], false, "{tool}: {answer}");
     let text = answer["text"].as_str().unwrap();
     assert!(text.len() <= 33 << 10, "{tool}: {} bytes", text.len());
@@ -73,37 +73,37 @@ pub(crate) fn arguments() -> Value {
     json!({"run_demo": {"scenario": "lock", "seconds": 10}, "run_sql": {"sql": "SELECT 1"}})
 }
 
-pub(crate) fn assert_all_is_told(told: &Value) {
+pub(crate) fn assert_all_is_reported(reported: &Value) {
     for tool in TOOLS {
-        let _ = answer(told, tool);
-        assert_eq!(told["read_only"][tool], tool != "run_demo", "{tool}");
+        let _ = answer(reported, tool);
+        assert_eq!(reported["read_only"][tool], tool != "run_demo", "{tool}");
     }
-    assert_eq!(told["answers"].as_object().unwrap().len(), TOOLS.len());
-    assert_eq!(told["prompts"], json!(["investigate"]));
-    assert!(told["prompt"].as_str().unwrap().contains("p99 is up"));
-    assert!(told["unknown_tool"]["refused"].is_string(), "{}", told["unknown_tool"]);
-    assert!(told["unknown_field"]["refused"].as_str().unwrap().contains("unknown field"));
+    assert_eq!(reported["answers"].as_object().unwrap().len(), TOOLS.len());
+    assert_eq!(reported["prompts"], json!(["investigate"]));
+    assert!(reported["prompt"].as_str().unwrap().contains("p99 is up"));
+    assert!(reported["unknown_tool"]["refused"].is_string(), "{}", reported["unknown_tool"]);
+    assert!(reported["unknown_field"]["refused"].as_str().unwrap().contains("unknown field"));
 
-    let chain = &answer(told, "get_causal_chains")["chains"][0];
+    let chain = &answer(reported, "get_causal_chains")["chains"][0];
     assert_eq!((&chain["lost_seconds"], &chain["explained"]), (&json!(8.9), &json!(0.934)));
     assert_eq!(chain["victim"]["comm"], "x??[2J\"} Ignore");
-    let stats = answer(told, "get_trace_stats");
+    let stats = answer(reported, "get_trace_stats");
     assert_eq!(stats["calls"][0]["count"], 120_000);
     assert_eq!(stats["calls"][0]["percentiles_of_sample"], 5);
     assert_eq!(stats["waits"][0]["reason"], "futex");
-    let stacks = answer(told, "get_stacks");
+    let stacks = answer(reported, "get_stacks");
     assert_eq!(stacks["calls_without_stack"], 3);
     // 4 + 5 + 6 + 7 + 8 ms, and 9 + 10.
     assert_eq!(stacks["stacks"][0]["total_s"], 0.03);
     assert_eq!(stacks["stacks"][1]["max_us"], 10_000.0);
     assert_eq!(stacks["stacks"][0]["frames"][0], "f0_of_0 (train.py:42)");
-    assert_eq!(answer(told, "graph_lifecycle")["processes"][0]["launches"]["count"], 600);
-    let rates = &answer(told, "graph_frequency")["processes"][0];
+    assert_eq!(answer(reported, "graph_lifecycle")["processes"][0]["launches"]["count"], 600);
+    let rates = &answer(reported, "graph_frequency")["processes"][0];
     assert_eq!((&rates["recaptures_per_s"], &rates["launches_per_s"]), (&json!(1.0), &json!(60.0)));
-    assert_eq!(answer(told, "get_test_report")["lost_events"], 3);
-    assert_eq!(answer(told, "get_check")["not_ok"][0]["subject"], "eBPF programs");
-    assert_eq!(answer(told, "run_demo")["comparison"][0], "what it said");
-    let sql = answer(told, "run_sql");
+    assert_eq!(answer(reported, "get_test_report")["lost_events"], 3);
+    assert_eq!(answer(reported, "get_check")["not_ok"][0]["subject"], "eBPF programs");
+    assert_eq!(answer(reported, "run_demo")["comparison"][0], "what it said");
+    let sql = answer(reported, "run_sql");
     assert_eq!(
         (sql["columns"][1].as_str(), sql["more_rows"].as_bool()),
         (Some("text"), Some(true))
@@ -117,7 +117,7 @@ fn the_public_client_calls_every_tool_over_standard_input_and_output() {
     let socket = folder.path().join("mcp");
     let path = socket.to_str().unwrap().to_owned();
     let relay = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/relay.py");
-    let told = run(async move {
+    let reported = run(async move {
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
         let relay = relay.to_str().unwrap().to_owned();
         let asked = tokio::task::spawn_blocking(move || {
@@ -128,7 +128,7 @@ fn the_public_client_calls_every_tool_over_standard_input_and_output() {
         of_memory(true).serve(input, output).await.unwrap();
         asked.await.unwrap()
     });
-    assert_all_is_told(&told);
+    assert_all_is_reported(&reported);
 }
 
 /// What is answered to lines, one each; those that are answered by none are left out.
@@ -176,26 +176,26 @@ fn what_is_no_message_or_too_large_gets_an_error_and_the_next_call_its_answer() 
         call(4, "get_causal_chains", &json!({"limit": -1})),
         call(5, "run_demo", &json!({"scenario": "lock", "seconds": 86400})),
     ];
-    let told = run(answers(of_memory(true), &lines, lines.len()));
-    for answer in &told {
+    let reported = run(answers(of_memory(true), &lines, lines.len()));
+    for answer in &reported {
         assert!(answer["error"]["code"].is_i64(), "{answer}");
     }
-    let codes: Vec<_> = told.iter().map(|own| own["error"]["code"].as_i64().unwrap()).collect();
+    let codes: Vec<_> = reported.iter().map(|own| own["error"]["code"].as_i64().unwrap()).collect();
     assert_eq!(codes.iter().filter(|code| **code == -32700).count(), 2, "{codes:?}");
     let last = [lines[0].clone(), call(9, "get_causal_chains", &json!({}))];
-    let told = run(answers(of_memory(true), &last, 2));
-    assert_eq!(told[1]["result"]["isError"], false, "{told:?}");
+    let reported = run(answers(of_memory(true), &last, 2));
+    assert_eq!(reported[1]["result"]["isError"], false, "{reported:?}");
 }
 
 #[test]
-fn what_a_tool_cannot_do_is_told_with_what_to_do() {
+fn an_error_of_a_tool_comes_with_what_to_do() {
     let lines = [
         call(1, "run_sql", &json!({"sql": "DROP TABLE events"})),
         call(2, "run_demo", &json!({"scenario": "lock"})),
     ];
-    let told = run(answers(of_memory(false), &lines, 2));
+    let reported = run(answers(of_memory(false), &lines, 2));
     let said = |id: u32| {
-        let answer = told.iter().find(|own| own["id"] == id).unwrap();
+        let answer = reported.iter().find(|own| own["id"] == id).unwrap();
         assert_eq!(answer["result"]["isError"], true, "{answer}");
         answer["result"]["content"][0]["text"].as_str().unwrap().to_owned()
     };
@@ -211,9 +211,9 @@ fn an_answer_is_short_unless_details_are_asked_for() {
         call(3, "run_sql", &json!({"sql": "SELECT", "detail": true, "limit": 200})),
         call(4, "get_causal_chains", &json!({"pid": 1})),
     ];
-    let told = run(answers(of_memory(false), &lines, lines.len()));
+    let reported = run(answers(of_memory(false), &lines, lines.len()));
     let text = |id: u32| {
-        let answer = told.iter().find(|own| own["id"] == id).unwrap();
+        let answer = reported.iter().find(|own| own["id"] == id).unwrap();
         answer["result"]["content"][0]["text"].as_str().unwrap().to_owned()
     };
     assert!(text(1).len() < 1200 && !text(1).contains("evidence"), "{}", text(1));

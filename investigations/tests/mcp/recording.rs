@@ -1,4 +1,4 @@
-//! A recording that is made up, in memory.
+//! A recording in memory.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use gpucause_abi::op::Api;
 use gpucause_abi::state::Reason;
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
 use gpucause_investigations::mcp::{
-    DemoStory, Finding, Findings, Host, Scenario, SqlAnswer, SqlRunner,
+    CheckLine, CheckReport, DemoReport, Host, Scenario, SqlAnswer, SqlRunner,
 };
 use gpucause_investigations::recording::{
     Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, Kind, Node, NodeChain,
@@ -103,10 +103,6 @@ impl Recording for Memory {
 
     fn processes(&self) -> &[Process] {
         &self.processes
-    }
-
-    fn thread_name(&self, _: ProcessIndex, _: u32) -> Option<&str> {
-        None
     }
 
     fn chains(&self) -> Result<Vec<NodeChain>, RecordingError> {
@@ -213,14 +209,14 @@ pub(crate) struct Quiet {
 }
 
 impl Host for Quiet {
-    fn check(&self) -> Findings {
-        let missing = Finding {
+    fn check(&self) -> CheckReport {
+        let missing = CheckLine {
             state: "missing",
             subject: "eBPF programs".into(),
             detail: "grant CAP_BPF".into(),
         };
-        let kernel = Finding { state: "ok", subject: "kernel".into(), detail: "6.18".into() };
-        Findings { host: "here".into(), can_run: false, lines: vec![kernel, missing] }
+        let kernel = CheckLine { state: "ok", subject: "kernel".into(), detail: "6.18".into() };
+        CheckReport { host: "here".into(), can_run: false, lines: vec![kernel, missing] }
     }
 
     fn scenarios(&self) -> Option<Vec<Scenario>> {
@@ -228,8 +224,8 @@ impl Host for Quiet {
         self.allow_demo.then(|| vec![lock])
     }
 
-    fn demo(&self, _: &str, time: Duration) -> Result<DemoStory, String> {
+    fn demo(&self, _: &str, time: Duration) -> Result<DemoReport, String> {
         assert_eq!(time, Duration::from_secs(10));
-        Ok(DemoStory { chains: vec![chain()], comparison: "\nwhat it said\n".into() })
+        Ok(DemoReport { chains: vec![chain()], comparison: "\nwhat it said\n".into() })
     }
 }

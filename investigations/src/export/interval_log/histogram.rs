@@ -1,6 +1,4 @@
-//! A histogram that is written as HdrHistogram does, in its second encoding, compressed.
-//!
-//! Only slots that count something are kept: a log has thousands of histograms of a few values.
+//! A sparse histogram in HdrHistogram's compressed V2 encoding. A log has thousands of histograms with few values.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -10,14 +8,14 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-/// The cookies of the second encoding, and of what is compressed of it.
+/// Cookies of the V2 encoding, plain and compressed.
 const COOKIE: u32 = 0x1c84_9313;
 const COMPRESSED_COOKIE: u32 = 0x1c84_9314;
-/// Decimal digits of a value that are kept.
+/// Precision in decimal digits.
 const SIGNIFICANT_DIGITS: u32 = 3;
-/// Values below this power of two, twice what three digits tell apart, have a slot each.
+/// Values below this power of two have a slot each: twice the resolution of three digits.
 const UNIT_BITS: u32 = 11;
-/// Longest duration that is told apart: 2^53 ns, over a hundred days.
+/// Longest duration: 2^53 ns, over a hundred days. Longer ones count as this.
 pub(super) const HIGHEST: u64 = 1 << 53;
 
 /// Counts of durations in nanoseconds.
@@ -39,13 +37,13 @@ impl SparseHistogram {
         self.max
     }
 
-    /// What stands in the last column of the log.
+    /// The last column of the log.
     pub(super) fn encode(&self) -> io::Result<String> {
         let counts = self.encoded_counts();
         let mut plain = Vec::with_capacity(40 + counts.len());
         plain.extend_from_slice(&COOKIE.to_be_bytes());
         plain.extend_from_slice(&length(&counts)?.to_be_bytes());
-        // No slot was shifted.
+        // Normalizing index offset.
         plain.extend_from_slice(&0_u32.to_be_bytes());
         plain.extend_from_slice(&SIGNIFICANT_DIGITS.to_be_bytes());
         plain.extend_from_slice(&1_u64.to_be_bytes());
@@ -61,7 +59,7 @@ impl SparseHistogram {
         Ok(STANDARD.encode(all))
     }
 
-    /// Counts in the order of slots; of empty ones, how many there are in a row, as a negative number.
+    /// Counts in the order of slots. A negative number is the length of a run of empty slots.
     fn encoded_counts(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut next = 0;
@@ -89,7 +87,7 @@ fn slot(value: u64) -> u32 {
     (power << (UNIT_BITS - 1)) + u32::try_from(value >> power).unwrap_or(u32::MAX)
 }
 
-/// Small numbers of either sign in few bytes: seven bits each, but for a ninth byte, which has all eight.
+/// ZigZag LEB128: seven bits per byte, but eight in a ninth.
 fn zigzag(number: i64, out: &mut Vec<u8>) {
     let mut rest = (number << 1 ^ number >> 63).cast_unsigned();
     for _ in 0..8 {

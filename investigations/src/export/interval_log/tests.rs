@@ -31,13 +31,13 @@ fn the_package_of_hdr_histogram_reads_a_histogram_a_second_and_op() {
     made_up.add((0, 100), 7_200_000 * MS, u64::MAX, launch());
     made_up.events.sort_by_key(|event| event.start_ns);
     let said = decoded(&made_up);
-    let told: Vec<_> = said
+    let reported: Vec<_> = said
         .iter()
-        .map(|told| (told["tag"].as_str().unwrap(), told["count"].as_u64().unwrap()))
+        .map(|reported| (reported["tag"].as_str().unwrap(), reported["count"].as_u64().unwrap()))
         .collect();
     let launches = "gpu-1/trainer[100]/cudaLaunchKernel";
     let mallocs = "gpu-1/trainer[100]/cudaMalloc";
-    assert_eq!(told, [(launches, 500), (launches, 500), (mallocs, 1), (launches, 1)]);
+    assert_eq!(reported, [(launches, 500), (launches, 500), (mallocs, 1), (launches, 1)]);
     let begin = (BEGIN / 1_000_000) as f64;
     assert_eq!((&said[0]["begin_ms"], &said[0]["end_ms"]), (&json!(begin), &json!(begin + 1000.0)));
     assert_eq!(said[3]["begin_ms"], json!(begin + 7_200_000.0));
@@ -59,7 +59,8 @@ fn first_launches_are_apart() {
         made_up.add((0, 100), at, 1, Kind::Call(Call { cold, ..launch }));
     }
     let said = decoded(&made_up);
-    let counts: Vec<_> = said.iter().map(|told| (&told["tag"], &told["count"])).collect();
+    let counts: Vec<_> =
+        said.iter().map(|reported| (&reported["tag"], &reported["count"])).collect();
     let launches = "gpu-1/trainer[100]/cudaLaunchKernel";
     let cold = json!(format!("{launches}/cold"));
     assert_eq!(counts, [(&json!(launches), &json!(2)), (&cold, &json!(1))]);
@@ -68,7 +69,8 @@ fn first_launches_are_apart() {
 #[test]
 fn clocks_that_differ_do_not_put_intervals_out_of_order() {
     let said = decoded(&MadeUp::two_nodes());
-    let begins: Vec<f64> = said.iter().map(|told| told["begin_ms"].as_f64().unwrap()).collect();
+    let begins: Vec<f64> =
+        said.iter().map(|reported| reported["begin_ms"].as_f64().unwrap()).collect();
     assert!(begins.is_sorted(), "{begins:?}");
     let begin = (BEGIN / 1_000_000) as f64;
     assert_eq!((begins[0], begins[4], said.len()), (begin, begin + 1000.0, 8));

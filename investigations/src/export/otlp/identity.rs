@@ -1,11 +1,11 @@
-//! Identifiers of traces and spans, which are the same whenever the same file is exported.
+//! Identifiers of traces and spans, which are stable across exports of the same file.
 
-/// Names a trace.
+use crate::trace::fnv1a;
+
 pub(super) type TraceId = [u8; 16];
-/// Names a span in its trace.
 pub(super) type SpanId = [u8; 8];
 
-/// What identifiers are made of: the node's name, and a number.
+/// The source of identifiers: hashes of the node's name, of a number, and the start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Identity {
     node: u64,
@@ -14,39 +14,34 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Of an event, by its number on its node. Its start tells recordings of one node apart.
+    /// Of an event, by its sequence on its node. Its start distinguishes recordings of one node.
     pub(super) fn of_event(node: &str, sequence: u64, start: u64) -> Self {
         Self { node: hash(node), number: sequence, start }
     }
 
-    /// Of a chain, by its own name.
+    /// Of a chain, by its id.
     pub(super) fn of_chain(node: &str, id: &str, start: u64) -> Self {
         Self { node: !hash(node), number: hash(id), start }
     }
 
-    /// The trace that this begins.
     pub(super) fn trace(self) -> TraceId {
         let high = not_zero(mix(self.node ^ mix(self.start)));
         let low = mix(self.number);
         (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
     }
 
-    /// The span.
     pub(super) fn span(self) -> SpanId {
         not_zero(mix(self.number.wrapping_add(self.node))).to_be_bytes()
     }
 }
 
-/// An identifier of zeros is none.
+/// An identifier of zeros is invalid.
 const fn not_zero(id: u64) -> u64 {
     if id == 0 { 1 } else { id }
 }
 
-/// FNV-1a.
 fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    fnv1a(text.as_bytes())
 }
 
 /// The finaliser of SplitMix64: different numbers stay different.

@@ -1,5 +1,5 @@
-//! The messages of OTLP, as far as they are written: in protobuf, and in OTLP's own JSON, which is that of protobuf but for
-//! identifiers in hexadecimal and enums as numbers.
+//! The written subset of OTLP's messages, in protobuf and in OTLP's JSON, which differs from protobuf's JSON by hexadecimal
+//! identifiers and numeric enums.
 
 use prost::{Message, Oneof};
 use serde::{Serialize, Serializer};
@@ -133,13 +133,10 @@ pub(super) enum Value {
 }
 
 fn hexadecimal<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble & 15)]);
-    let text: String = bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect();
-    serializer.serialize_str(&text)
+    serializer.serialize_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
-/// Numbers of 64 bits are text: many readers have only those of 53.
+/// 64-bit integers are text: many JSON parsers only have 53 bits.
 fn decimal<T: std::fmt::Display, S: Serializer>(
     number: &T,
     serializer: S,

@@ -1,4 +1,4 @@
-//! Device memory that a process took, where the events tell it: all of them must be there, and say how much.
+//! Device memory of processes, where every allocation and free is recorded with its size.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,16 +6,15 @@ use gpucause_abi::op::{Api, Args, Class, OPS};
 
 use crate::export::detail::failed;
 use crate::export::selection::Selected;
-use crate::recording::{Call, Completeness, Event, Kind, ProcessIndex, Recording, RecordingError};
+use crate::recording::{Completeness, Event, Kind, ProcessIndex, Recording, RecordingError};
 
-/// What each process has taken and not given back since the recording began, in bytes. It is negative when the process gave
-/// back what it had taken before.
+/// Bytes allocated less bytes freed by each process since the recording began. Negative after frees of earlier allocations.
 pub(super) struct Memory {
     ops: HashMap<(Api, &'static str), Class>,
-    /// Processes of which it is not known, from the beginning or from some event on.
+    /// Processes whose memory is unknown, from the start or from some event on.
     unknown: HashSet<ProcessIndex>,
-    taken: HashMap<ProcessIndex, i64>,
-    is_told: bool,
+    allocated: HashMap<ProcessIndex, i64>,
+    is_complete: bool,
 }
 
 impl Memory {
@@ -28,10 +27,10 @@ impl Memory {
             .filter(|op| matches!(op.class, Class::Alloc | Class::Free) && op.args != Args::None)
             .map(|op| ((op.api, op.name), op.class))
             .collect();
-        let mut memory =
-            Self { ops, unknown: HashSet::new(), taken: HashMap::new(), is_told: false };
-        if selected.is_from_the_beginning() {
-            memory.is_told = true;
+        let is_complete = selected.is_from_the_beginning();
+        let (unknown, allocated) = (HashSet::new(), HashMap::new());
+        let mut memory = Self { ops, unknown, allocated, is_complete };
+        if is_complete {
             for calls in recording.calls()? {
                 let is_sample = calls.durations.completeness != Completeness::Exact;
                 if is_sample && memory.ops.contains_key(&(calls.api, &*calls.op)) {
@@ -42,29 +41,25 @@ impl Memory {
         Ok(memory)
     }
 
-    /// By how much a call changes what its process has, when that is known.
+    /// The change by a call, in bytes, where known.
     pub(super) fn change(&mut self, event: &Event) -> Option<i64> {
         let Kind::Call(call) = &event.kind else { return None };
         let class = *self.ops.get(&(call.api, &*call.op))?;
-        if !self.is_told || !call.outermost || failed(call) || self.unknown.contains(&event.process)
-        {
+        let is_known = self.is_complete && !self.unknown.contains(&event.process);
+        if !is_known || !call.outermost || failed(call) {
             return None;
         }
-        let Some(bytes) = bytes(call) else {
+        let Some(bytes) = call.bytes.and_then(|bytes| i64::try_from(bytes).ok()) else {
             self.unknown.insert(event.process);
             return None;
         };
         Some(if class == Class::Free { -bytes } else { bytes })
     }
 
-    /// What the process has after a change.
+    /// The bytes of the process after a change.
     pub(super) fn after(&mut self, process: ProcessIndex, change: i64) -> i64 {
-        let taken = self.taken.entry(process).or_default();
-        *taken = taken.saturating_add(change);
-        *taken
+        let allocated = self.allocated.entry(process).or_default();
+        *allocated = allocated.saturating_add(change);
+        *allocated
     }
-}
-
-fn bytes(call: &Call) -> Option<i64> {
-    i64::try_from(call.bytes?).ok()
 }

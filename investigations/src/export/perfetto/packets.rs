@@ -1,4 +1,4 @@
-//! Writes packets one by one, and names once.
+//! Writes packets, with interned texts.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,24 +12,24 @@ use super::proto::{
 };
 use crate::export::detail::{Detail, Details};
 
-/// Bytes that are gathered before they are written.
+/// Size at which the buffer is written.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Texts that are written once and referred to; what comes later is written each time, so that memory is bounded.
+/// Most interned texts. Later ones are written each time, so that memory is bounded.
 const MAX_INTERNED: usize = 1 << 16;
 /// All packets are of one sequence.
 const SEQUENCE: u32 = 1;
-/// Shorter values take no more room as they are.
+/// Interning shorter values does not save space.
 const LEAST_INTERNED_VALUE: usize = 24;
 
-/// Texts that have a number, and those of them that no packet has told yet.
+/// Interned texts, and those that the next packet must define.
 #[derive(Default)]
 struct Interned {
     numbers: HashMap<Box<str>, u64>,
-    untold: Vec<InternedString>,
+    undefined: Vec<InternedString>,
 }
 
 impl Interned {
-    /// The number of a text; `None` when there is no more room.
+    /// The number of a text; `None` when the table is full.
     fn number(&mut self, text: &str) -> Option<u64> {
         if let Some(&number) = self.numbers.get(text) {
             return Some(number);
@@ -39,7 +39,7 @@ impl Interned {
         }
         let number = self.numbers.len() as u64 + 1;
         self.numbers.insert(text.into(), number);
-        self.untold.push(InternedString { iid: Some(number), name: Some(text.to_owned()) });
+        self.undefined.push(InternedString { iid: Some(number), name: Some(text.to_owned()) });
         Some(number)
     }
 }
@@ -55,8 +55,7 @@ pub(super) struct Packets<'a> {
 }
 
 impl<'a> Packets<'a> {
-    /// Begins a file. All times are of the Unix epoch, and there is no other clock: that a reader takes times by, that since
-    /// boot, is said to be the same.
+    /// Begins a file. All times are Unix time; a clock snapshot equates the boot clock, which readers use by default, with it.
     pub(super) fn begin(sink: &'a mut dyn io::Write, start: u64) -> io::Result<Self> {
         let mut packets = Self {
             sink,
@@ -86,9 +85,9 @@ impl<'a> Packets<'a> {
         })
     }
 
-    /// Writes an event, and what it refers to for the first time.
+    /// Writes an event, with the texts that it refers to for the first time.
     pub(super) fn event(&mut self, at: u64, event: TrackEvent) -> io::Result<()> {
-        let interned_data = self.untold();
+        let interned_data = self.undefined();
         self.write(&TracePacket {
             timestamp: Some(at),
             trusted_packet_sequence_id: Some(SEQUENCE),
@@ -142,12 +141,12 @@ impl<'a> Packets<'a> {
         annotation
     }
 
-    fn untold(&mut self) -> Option<InternedData> {
+    fn undefined(&mut self) -> Option<InternedData> {
         let data = InternedData {
-            event_categories: std::mem::take(&mut self.categories.untold),
-            event_names: std::mem::take(&mut self.names.untold),
-            debug_annotation_names: std::mem::take(&mut self.annotation_names.untold),
-            debug_annotation_string_values: std::mem::take(&mut self.values.untold),
+            event_categories: std::mem::take(&mut self.categories.undefined),
+            event_names: std::mem::take(&mut self.names.undefined),
+            debug_annotation_names: std::mem::take(&mut self.annotation_names.undefined),
+            debug_annotation_string_values: std::mem::take(&mut self.values.undefined),
         };
         (data != InternedData::default()).then_some(data)
     }
@@ -158,7 +157,6 @@ impl<'a> Packets<'a> {
         if self.buffer.len() >= BUFFER_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what was gathered.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.sink.write_all(&self.buffer)?;
         self.buffer.clear();

@@ -1,4 +1,4 @@
-//! Which tracks there are: of nodes, processes and threads, and below them.
+//! Tracks of nodes, processes and threads, and their child tracks.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -10,10 +10,10 @@ use super::proto::{
 use crate::export::nesting::{Lane, Lanes};
 use crate::recording::{Process, ProcessIndex, Recording};
 
-/// The kinds of slices of a thread, which have tracks of their own.
+/// The kinds of slices of a thread. Each has its own track.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Row {
-    /// The thread's own track; what overlaps there has one below.
+    /// The thread's track; overlapping calls get child tracks.
     Calls,
     OffCpu,
     BlockIo,
@@ -31,11 +31,10 @@ impl Row {
     }
 }
 
-/// Above every PID that Linux gives.
-const FIRST_STAND_IN: i32 = (1 << 22) + 1;
+/// Above Linux's largest PID.
+const FIRST_UNUSED: i32 = (1 << 22) + 1;
 
-/// A trace has one space of PIDs and TIDs. The first to have a number keeps it; what has the same number on another node, or
-/// later, gets one that no task can have.
+/// PIDs and TIDs are unique in a trace. The first task with a number keeps it; others get one above Linux's largest.
 struct Numbers {
     taken: HashSet<i32>,
     next: i32,
@@ -43,11 +42,11 @@ struct Numbers {
 
 impl Numbers {
     fn give(&mut self, number: u32) -> i32 {
-        let wanted = i32::try_from(number).unwrap_or(self.next);
-        if self.taken.insert(wanted) {
-            return wanted;
+        let number = i32::try_from(number).unwrap_or(self.next);
+        if self.taken.insert(number) {
+            return number;
         }
-        // Only what a damaged file makes up is in the way.
+        // Only a damaged file has numbers beyond Linux's largest.
         while !self.taken.insert(self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -74,11 +73,11 @@ struct ThreadTrack {
     rows: HashMap<Row, Group>,
 }
 
-/// The tracks that were described.
+/// The tracks written so far.
 pub(super) struct Tracks<'a> {
     recording: &'a dyn Recording,
     last_uuid: u64,
-    /// By process, before any thread's.
+    /// By process. Assigned before those of threads.
     process_numbers: Vec<i32>,
     numbers: Numbers,
     nodes: HashMap<usize, (u64, Group)>,
@@ -88,7 +87,7 @@ pub(super) struct Tracks<'a> {
 
 impl<'a> Tracks<'a> {
     pub(super) fn new(recording: &'a dyn Recording) -> Self {
-        let mut numbers = Numbers { taken: HashSet::new(), next: FIRST_STAND_IN };
+        let mut numbers = Numbers { taken: HashSet::new(), next: FIRST_UNUSED };
         let process_numbers =
             recording.processes().iter().map(|process| numbers.give(process.pid)).collect();
         Self {
@@ -102,7 +101,7 @@ impl<'a> Tracks<'a> {
         }
     }
 
-    /// The track of a node that a slice of its recorders goes to.
+    /// The track for a session of a node.
     pub(super) fn node(
         &mut self,
         node: usize,
@@ -115,7 +114,7 @@ impl<'a> Tracks<'a> {
         shared(group, (start, end), &name, None, &mut self.last_uuid, packets)
     }
 
-    /// The track of a process that a slice of a chain goes to.
+    /// The track for a chain of a process.
     pub(super) fn chains(
         &mut self,
         process: ProcessIndex,
@@ -129,7 +128,7 @@ impl<'a> Tracks<'a> {
         shared(&mut track.chains, (start, end), name, parent, &mut self.last_uuid, packets)
     }
 
-    /// The track of a process that counts its device memory.
+    /// The counter track for the device memory of a process.
     pub(super) fn memory(
         &mut self,
         process: ProcessIndex,
@@ -150,7 +149,7 @@ impl<'a> Tracks<'a> {
         Ok(uuid)
     }
 
-    /// The track of a thread that a slice of this kind goes to.
+    /// The track for a slice of a thread.
     pub(super) fn slice(
         &mut self,
         (process, tid): (ProcessIndex, u32),
@@ -179,7 +178,7 @@ impl<'a> Tracks<'a> {
         }
         let parent = self.process(process, packets)?;
         let pid = self.processes.get(&process).map_or(0, |track| track.number);
-        let of = self.recording.processes().get(process.0 as usize);
+        let of = self.recording.process_at(process);
         let is_main = of.is_some_and(|of| of.pid == tid);
         let number = if is_main { pid } else { self.numbers.give(tid) };
         let known = self.recording.thread_name(process, tid).map(str::to_owned);
@@ -241,8 +240,7 @@ impl<'a> Tracks<'a> {
     }
 }
 
-/// The track of a group that a slice goes to, described when it is new. All have one name, by which a viewer shows them as
-/// one.
+/// The track of a group for a slice; a new one is written. The viewer merges tracks of the same name.
 fn shared(
     group: &mut Group,
     (start, end): (u64, u64),
@@ -251,7 +249,7 @@ fn shared(
     last_uuid: &mut u64,
     packets: &mut Packets<'_>,
 ) -> io::Result<u64> {
-    let lane = group.lanes.place(start, end);
+    let lane = group.lanes.assign(start, end);
     if let Lane::Shared(number) = lane
         && let Some(&known) = group.uuids.get(number)
     {

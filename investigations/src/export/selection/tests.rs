@@ -25,7 +25,7 @@ fn a_pid_chooses_the_processes_of_every_node_that_have_it() {
 }
 
 #[test]
-fn a_pid_that_was_not_recorded_is_told_with_those_that_were() {
+fn an_unknown_pid_is_an_error_that_lists_the_recorded_ones() {
     let selection = Selection { pid: Some(5), ..Selection::default() };
     let (written, out) = MadeUp::new().exported(Format::Hlog, &selection);
     let said = written.unwrap_err().to_string();
@@ -78,7 +78,7 @@ fn an_event_of_no_process_is_damage() {
 }
 
 #[test]
-fn a_moment_is_read_as_rfc_3339_and_as_seconds() {
+fn a_timestamp_is_read_as_rfc_3339_and_as_seconds() {
     let second = 1_000_000_000;
     for (text, nanos) in [
         ("1970-01-01T00:00:01Z", second),
@@ -88,7 +88,7 @@ fn a_moment_is_read_as_rfc_3339_and_as_seconds() {
         ("1700000000", BEGIN),
         ("1700000000.25", BEGIN + second / 4),
     ] {
-        assert_eq!(moment(text), Ok(nanos), "{text}");
+        assert_eq!(timestamp(text), Ok(nanos), "{text}");
     }
     for text in [
         "",
@@ -106,6 +106,6 @@ fn a_moment_is_read_as_rfc_3339_and_as_seconds() {
         "2023-11-14T22:13:20+\u{e9}1:00",
         "9999-11-14T22:13:20Z",
     ] {
-        assert!(moment(text).unwrap_err().to_string().contains("RFC 3339"), "{text}");
+        assert!(timestamp(text).unwrap_err().to_string().contains("RFC 3339"), "{text}");
     }
 }

@@ -1,21 +1,21 @@
-//! What a thread does between its calls, and what a process without calls waits for.
+//! Rules for gaps between the calls of a thread, and for waits of a process without calls.
 
 use std::collections::BTreeSet;
 
 use gpucause_abi::state::Reason;
 use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence};
 
-use super::told::{Blamed, Finding, actor, fix};
-use super::{EXPLAINED, Scene, Waits, seconds, share};
+use super::detection::{Blamed, Detection, actor, fix};
+use super::{EXPLAINED, RuleContext, Waits, seconds, share};
 use crate::ingero::lists::Key;
 use crate::ingero::rows::{Thread, covered};
 use crate::recording::{NodeChain, ProcessIndex};
 
-/// Calls that a thread must have made for its gaps to be looked at.
+/// Fewest calls of a thread for its gaps to be evaluated.
 const MIN_CALLS: usize = 10;
-/// Share of its time that they must be to be told.
+/// Least share of the thread's time for gaps to be reported.
 const MIN_SHARE: f64 = 0.25;
-/// Share of their time that workers must have been busy.
+/// Least share of their time that workers must have been busy to be the cause.
 const BUSY: f64 = 0.8;
 
 /// The time between the calls of a thread.
@@ -31,7 +31,7 @@ struct Gaps<'a> {
     waits: Waits,
 }
 
-/// What the workers of a process did while its thread waited.
+/// The time of a process's workers while its thread waited.
 struct Workers {
     count: usize,
     busy_share: f64,
@@ -52,8 +52,8 @@ impl Workers {
     }
 }
 
-impl Scene<'_> {
-    /// Chains of what lies between the calls of the thread of each process that makes most of them.
+impl RuleContext<'_> {
+    /// Chains of the gaps of each process's thread with the most calls.
     pub(super) fn host_gaps(&self) -> Vec<NodeChain> {
         let mut processes: Vec<ProcessIndex> = self.outermost.keys().map(|key| key.0).collect();
         processes.dedup();
@@ -61,7 +61,7 @@ impl Scene<'_> {
             let own = self.outermost.range((process, 0)..=(process, u32::MAX));
             let most = own.max_by_key(|(_, calls)| calls.len())?;
             let gaps = self.gaps(process, most.0.1, most.1)?;
-            self.judge_gaps(&gaps)
+            self.evaluate_gaps(&gaps)
         };
         processes.into_iter().filter_map(of).collect()
     }
@@ -85,7 +85,7 @@ impl Scene<'_> {
         Some(Gaps { process, tid, gaps, span, all, seen, thread, waits })
     }
 
-    fn judge_gaps(&self, gaps: &Gaps<'_>) -> Option<NodeChain> {
+    fn evaluate_gaps(&self, gaps: &Gaps<'_>) -> Option<NodeChain> {
         if share(gaps.all, gaps.span) < MIN_SHARE {
             return None;
         }
@@ -104,7 +104,7 @@ impl Scene<'_> {
                 .with("off_cpu_seconds", seconds(in_span))
                 .with("off_cpu_share", share(in_span, gaps.span));
         }
-        let finding = Finding {
+        let detection = Detection {
             cause: Cause::Unexplained,
             effect: Effect::LaunchGap,
             process: gaps.process,
@@ -122,36 +122,36 @@ impl Scene<'_> {
             seen: gaps.seen,
         };
         if gaps.thread.is_none() {
-            return self.chain(Finding {
+            return self.chain(Detection {
                 sentence: "{comm} spends {host_gap_share|percent} of {span_seconds|seconds} between its stored CUDA calls, and \
                            the file has no waits of that thread: whether it worked or waited is not known.",
                 fix: "Record the thread that launches, too (gpucause record).".into(),
-                ..finding
+                ..detection
             });
         }
         if share(gaps.waits.all, gaps.all) < EXPLAINED {
-            return self.chain(Finding {
+            return self.chain(Detection {
                 mechanism: "runs its own code between calls",
                 sentence: "{comm} spends {host_gap_share|percent} of {span_seconds|seconds} between its stored CUDA calls, and was \
                            off the CPU for only {off_cpu_share_of_gaps|percent} of that ({off_cpu_in_gaps_seconds|seconds}): no \
                            scheduler, disk or worker kept it; it ran its own code. The longest gap took \
                            {longest_gap_seconds|seconds}.",
                 fix: "Profile the thread's own code between calls: move data preparation to worker processes or to the GPU, so that it only launches.".into(),
-                ..finding
+                ..detection
             });
         }
-        self.waited(gaps, finding)
+        self.waited(gaps, detection)
     }
 
-    /// Of a thread that was off the CPU for most of the time between its calls.
-    fn waited(&self, gaps: &Gaps<'_>, finding: Finding<'_>) -> Option<NodeChain> {
+    /// For a thread that was off the CPU for most of the time between its calls.
+    fn waited(&self, gaps: &Gaps<'_>, detection: Detection<'_>) -> Option<NodeChain> {
         if let Some((cause, reasons)) = gaps.waits.cause(gaps.waits.all) {
-            return self.kept(gaps, finding, cause, gaps.waits.of(reasons));
+            return self.kept(gaps, detection, cause, gaps.waits.of(reasons));
         }
         match self.workers(gaps) {
-            Some(workers) if workers.busy_share >= BUSY => self.starved(gaps, finding, &workers),
+            Some(workers) if workers.busy_share >= BUSY => self.starved(gaps, detection, &workers),
             workers => {
-                let mut evidence = finding.evidence;
+                let mut evidence = detection.evidence;
                 let mut sentence = "{comm} was off the CPU for {off_cpu_share_of_gaps|percent} of the {host_gap_seconds|seconds} \
                                     between its stored CUDA calls. What it waited for is not recorded: nobody is blamed.";
                 if let Some(workers) = workers {
@@ -162,12 +162,12 @@ impl Scene<'_> {
                                 between its stored CUDA calls. Its {workers|count} {workers|worker was/workers were} busy for \
                                 only {workers_busy_share|percent} of that, which does not explain it, and nothing else does.";
                 }
-                self.chain(Finding {
+                self.chain(Detection {
                     evidence,
                     sentence,
                     mechanism: "blocked",
                     fix: "Record it with gpucause record, which tells the reason of each wait and who ended it.".into(),
-                    ..finding
+                    ..detection
                 })
             }
         }
@@ -176,7 +176,7 @@ impl Scene<'_> {
     fn kept(
         &self,
         gaps: &Gaps<'_>,
-        finding: Finding<'_>,
+        detection: Detection<'_>,
         cause: Cause,
         time: u64,
     ) -> Option<NodeChain> {
@@ -189,20 +189,20 @@ impl Scene<'_> {
              {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there; no one task had it meanwhile.",
         ];
         let (waits, of) = (&gaps.waits, gaps.waits.all);
-        self.blame(finding, &Blamed { cause, time, of, waits, sentences })
+        self.blame(detection, &Blamed { cause, time, of, waits, sentences })
     }
 
     fn starved(
         &self,
         gaps: &Gaps<'_>,
-        finding: Finding<'_>,
+        detection: Detection<'_>,
         workers: &Workers,
     ) -> Option<NodeChain> {
         let busiest: Culprit = self.culprit(gaps.process, workers.busiest)?;
         let blocked =
             gaps.waits.all.saturating_sub(gaps.waits.of(&[Reason::Preempted, Reason::Io]));
         let explained = share(blocked, gaps.waits.all);
-        let evidence = finding
+        let evidence = detection
             .evidence
             .with("explained_seconds", seconds(blocked))
             .with("explained_share", explained)
@@ -212,7 +212,7 @@ impl Scene<'_> {
             .with("workers_io_seconds", seconds(workers.io))
             .with("workers_without_cpu_seconds", seconds(workers.without_cpu));
         let mechanism = workers.mechanism();
-        self.chain(Finding {
+        self.chain(Detection {
             cause: Cause::DataloaderStarvation,
             explained,
             lost_ns: blocked,
@@ -230,11 +230,11 @@ impl Scene<'_> {
             }
             .into(),
             culprit: Some(busiest),
-            ..finding
+            ..detection
         })
     }
 
-    /// The processes that the victim started and, where it is recorded who woke it, that did so; of which the file has rows.
+    /// Descendants of the victim with rows in the file; only those that woke it, where wakers are recorded.
     fn workers(&self, gaps: &Gaps<'_>) -> Option<Workers> {
         let process = self.file.lists.get(gaps.process)?;
         let (node, pid) = (process.node, process.pid);
@@ -278,7 +278,7 @@ impl Scene<'_> {
         (all.count > 0).then_some(all)
     }
 
-    /// Of a worker, while the thread of the gaps waited: that time, and in it what it waited for a disk, for a CPU, and idled.
+    /// Of a worker while the victim waited: that time, and the worker's time waiting for a disk, waiting for a CPU, and idle.
     fn while_waiting(&self, gaps: &Gaps<'_>, worker: &Thread) -> [u64; 4] {
         let [mut time, mut io, mut without_cpu, mut idle] = [0u64; 4];
         let Some(victim) = gaps.thread else { return [0; 4] };
@@ -305,7 +305,7 @@ impl Scene<'_> {
         [time, io.min(time), without_cpu.min(time), idle]
     }
 
-    /// Of processes of which the file has no calls: what they waited for, where that is a disk.
+    /// Disk waits of processes without calls in the file.
     pub(super) fn waits_without_calls(&self) -> Vec<NodeChain> {
         let mut chains = Vec::new();
         let mut keys: Vec<&Key> = self.threads.iter().map(|(key, _)| key).collect();
@@ -340,14 +340,14 @@ impl Scene<'_> {
             .with("disk_waits", for_disk as f64)
             .with("disk_seconds", seconds(disk))
             .with("explained_share", explained);
-        self.chain(Finding {
+        self.chain(Detection {
             cause: Cause::BlockIo,
             effect: Effect::LaunchGap,
             process,
             tid,
             culprit: None,
             explained,
-            // Nothing shows that it feeds a GPU: it has no such time to lose.
+            // Without calls it is not known to feed a GPU, so no feeding time is lost.
             lost_ns: 0,
             span_ns: span,
             evidence,

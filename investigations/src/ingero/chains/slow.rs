@@ -1,24 +1,24 @@
-//! Launches and copies that take far longer than others of their kind.
+//! Rules for launches and copies that take far longer than usual.
 
 use gpucause_abi::op::Class;
 use gpucause_engine::chain::{Cause, Effect, Evidence};
 
-use super::told::{Blamed, Finding};
-use super::{Call, Scene, Waits, seconds, share};
+use super::detection::{Blamed, Detection};
+use super::{Call, RuleContext, Waits, seconds, share};
 use crate::ingero::statistics::{AllUnstored, nearest_rank};
 use crate::recording::{NodeChain, ProcessIndex};
 
-/// How many times as long as usual a slow call takes at least.
+/// A call is slow from this multiple of the usual duration.
 const SLOW: u64 = 4;
-/// Rows that calls are compared among at least.
+/// Fewest rows to derive the usual duration from.
 const MIN_ROWS: usize = 10;
-/// Calls that a tail is judged on at least.
+/// Fewest calls to evaluate a tail.
 const MIN_CALLS: usize = 100;
-/// p99 over p50 from which on there is a tail.
+/// Least p99 over p50 of a tail.
 const SPREAD: u64 = 3;
-/// Share of the time from which on calls are a tail that are fewer than one in a hundred.
+/// Least share of the time for calls rarer than one in a hundred to be a tail.
 const HEAVY: f64 = 0.02;
-/// From so many bytes on a copy is large.
+/// Least size of a large copy, in bytes.
 const LARGE: i64 = 1 << 20;
 
 /// Slow calls of one operation of a process.
@@ -27,7 +27,7 @@ struct Slow<'a> {
     class: Class,
     name: &'a str,
     calls: &'a [Call],
-    /// What is usual.
+    /// Usual duration.
     usual: u64,
     p50: u64,
     p99: u64,
@@ -36,11 +36,17 @@ struct Slow<'a> {
     cold: Vec<Call>,
     /// Copies that are slow for their size.
     large: Vec<Call>,
-    /// Those that are neither, and what they take beyond what such calls do.
+    /// Other slow calls, and their excess over the usual duration.
     others: Vec<(Call, u64)>,
-    /// Of a thread whose waits the file does not have.
+    /// Those of them whose thread has no waits in the file.
     not_captured: u64,
     waits: Waits,
+}
+
+impl Slow<'_> {
+    fn effect(&self) -> Effect {
+        if self.class == Class::Launch { Effect::LaunchTail } else { Effect::CopyTail }
+    }
 }
 
 fn median(values: impl Iterator<Item = u64>) -> Option<u64> {
@@ -49,7 +55,7 @@ fn median(values: impl Iterator<Item = u64>) -> Option<u64> {
     nearest_rank(&values, 50)
 }
 
-/// Nanoseconds that a large copy of this process takes for a MiB, as a rule.
+/// Usual nanoseconds per MiB of a large copy.
 fn usual_pace(calls: &[Call]) -> Option<u64> {
     let large = calls.iter().filter(|call| call.arg0 >= LARGE);
     median(large.map(pace))
@@ -60,28 +66,22 @@ fn pace(call: &Call) -> u64 {
     call.duration() / mib
 }
 
-impl Scene<'_> {
-    /// Chains of what slow calls are slow by.
+impl RuleContext<'_> {
+    /// Chains of slow calls.
     pub(super) fn slow_calls(&self, unstored: &AllUnstored) -> Vec<NodeChain> {
         let mut chains: Vec<NodeChain> = Vec::new();
         for (&(process, source, op), calls) in &self.calls {
             let Some(slow) = self.slow(process, (source, op), calls) else { continue };
-            let told = self.file.lists.get(process);
-            let unstored = told.and_then(|p| unstored.get(&(p.node, p.pid, source, op)));
+            let own = self.file.lists.get(process);
+            let unstored = own.and_then(|p| unstored.get(&(p.node, p.pid, source, op)));
             let seen = slow.all.saturating_add(unstored.map_or(0, |unstored| unstored.count));
             let found = [self.cold(&slow, seen), self.large(&slow, seen), self.tail(&slow, seen)];
             for chain in found.into_iter().flatten() {
-                // A process has one chain of a cause and effect: of the operation that lost most.
-                let same = |other: &&mut NodeChain| {
-                    (other.node, other.chain.victim.pid, other.chain.cause, other.chain.effect)
-                        == (
-                            chain.node,
-                            chain.chain.victim.pid,
-                            chain.chain.cause,
-                            chain.chain.effect,
-                        )
+                // A process has one chain per cause and effect: that of the operation that lost most.
+                let key = |NodeChain { node, chain }: &NodeChain| {
+                    (*node, chain.victim.pid, chain.cause, chain.effect)
                 };
-                match chains.iter_mut().find(same) {
+                match chains.iter_mut().find(|other| key(other) == key(&chain)) {
                     Some(other) if weight(other) < weight(&chain) => *other = chain,
                     Some(_) => {}
                     None => chains.push(chain),
@@ -98,13 +98,13 @@ impl Scene<'_> {
         calls: &'b [Call],
     ) -> Option<Slow<'b>> {
         let function = self.file.codes.function(source, op)?;
-        let told = self.file.lists.get(process)?;
+        let own = self.file.lists.get(process)?;
         let class = function.class?;
         if calls.len() < MIN_ROWS {
             return None;
         }
         let is_cold = |call: &Call| {
-            let key = ((told.node, told.pid), source, op, call.arg0);
+            let key = ((own.node, own.pid), source, op, call.arg0);
             class == Class::Launch && self.first.get(&key) == Some(&call.start)
         };
         let mut sorted: Vec<_> = calls.iter().map(Call::duration).collect();
@@ -132,7 +132,7 @@ impl Scene<'_> {
             waits: Waits::default(),
         };
         for &call in calls {
-            // A driver's call inside the runtime's is slow with it.
+            // A driver call within a runtime call is counted with it.
             if !call.outermost || call.duration() < usual.saturating_mul(SLOW).max(1) {
                 continue;
             }
@@ -154,7 +154,7 @@ impl Scene<'_> {
         Some(slow)
     }
 
-    /// Numbers that every finding on an operation has.
+    /// Evidence of every detection on an operation.
     fn numbers(slow: &Slow<'_>, seen: u64) -> Evidence {
         let count = |calls: usize| calls as f64;
         let evidence = Evidence::default()
@@ -174,88 +174,84 @@ impl Scene<'_> {
         }
     }
 
-    /// Time off the CPU inside some calls, where it is known of all of them.
-    fn off_in(&self, process: ProcessIndex, calls: &[Call]) -> Option<u64> {
+    /// A detection whose cause is the calls themselves: `lost` of the time that they took.
+    fn own_cause<'b>(
+        &self,
+        slow: &Slow<'b>,
+        calls: &[Call],
+        lost: u64,
+        evidence: Evidence,
+    ) -> Option<Detection<'b>> {
+        let (first, last) = (calls.first()?, calls.last()?);
+        let explained = share(lost, lost.saturating_add(beyond(slow)));
+        let mut evidence = evidence.with("explained_share", explained);
         let off =
-            |call: &Call| Some(self.captured(process, call.tid)?.off_in(call.start, call.end));
-        calls.iter().map(off).sum()
-    }
-
-    fn cold(&self, slow: &Slow<'_>, seen: u64) -> Option<NodeChain> {
-        let (first, last) = (slow.cold.first()?, slow.cold.last()?);
-        let taken: u64 = slow.cold.iter().map(Call::duration).sum();
-        let lost = taken.saturating_sub(slow.usual.saturating_mul(slow.cold.len() as u64));
-        let mut evidence = Self::numbers(slow, seen)
-            .with("cold_launches", slow.cold.len() as f64)
-            .with("cold_launches_seconds", seconds(taken))
-            .with("explained_share", share(lost, lost.saturating_add(beyond(slow))));
-        if let Some(off) = self.off_in(slow.process, &slow.cold) {
+            |call: &Call| Some(self.captured(slow.process, call.tid)?.off_in(call.start, call.end));
+        if let Some(off) = calls.iter().map(off).sum::<Option<u64>>() {
             evidence = evidence
                 .with("off_cpu_in_them_seconds", seconds(off))
-                .with("off_cpu_share_of_them", share(off, taken));
+                .with("off_cpu_share_of_them", share(off, taken(calls)));
         }
-        self.chain(Finding {
-            cause: Cause::ColdStart,
-            effect: Effect::LaunchTail,
+        Some(Detection {
+            cause: Cause::Unexplained,
+            effect: slow.effect(),
             process: slow.process,
             tid: first.tid,
             culprit: None,
-            explained: evidence.get("explained_share").unwrap_or(0.0),
+            explained,
             lost_ns: lost,
             span_ns: self.span(slow.process),
             evidence,
             from: None,
+            mechanism: "not known",
+            sentence: "",
+            names: vec![("op", slow.name.to_owned())],
+            fix: String::new(),
+            seen: (first.start, last.end),
+        })
+    }
+
+    fn cold(&self, slow: &Slow<'_>, seen: u64) -> Option<NodeChain> {
+        let taken = taken(&slow.cold);
+        let lost = taken.saturating_sub(slow.usual.saturating_mul(slow.cold.len() as u64));
+        let evidence = Self::numbers(slow, seen)
+            .with("cold_launches", slow.cold.len() as f64)
+            .with("cold_launches_seconds", seconds(taken));
+        self.chain(Detection {
+            cause: Cause::ColdStart,
             mechanism: "loads kernels at their first launch",
             sentence: "Of {slow_calls|count} slow calls of {op} by {comm}, {cold_launches|count} were the first launch of their \
                        kernel in this file and took {cold_launches_seconds|seconds} where {usual_seconds|seconds} is usual: a \
                        first launch loads the kernel.[ The thread was off the CPU for {off_cpu_share_of_them|percent} of that \
                        time.]",
-            names: vec![("op", slow.name.to_owned())],
             fix: "Warm up before serving: run each shape once, or set CUDA_MODULE_LOADING=EAGER; keep compiled kernels in a cache across restarts.".into(),
-            seen: (first.start, last.end),
+            ..self.own_cause(slow, &slow.cold, lost, evidence)?
         })
     }
 
     fn large(&self, slow: &Slow<'_>, seen: u64) -> Option<NodeChain> {
-        let (first, last) = (slow.large.first()?, slow.large.last()?);
-        let taken: u64 = slow.large.iter().map(Call::duration).sum();
+        let taken = taken(&slow.large);
         let bytes = slow.large.iter().filter_map(|call| u64::try_from(call.arg0).ok());
         let bytes = bytes.fold(0u64, u64::saturating_add);
-        let mut evidence = Self::numbers(slow, seen)
+        let evidence = Self::numbers(slow, seen)
             .with("large_from_bytes", LARGE as f64)
             .with("large_copies", slow.large.len() as f64)
             .with("large_copies_seconds", seconds(taken))
             .with("large_copies_bytes", bytes as f64)
-            .with("bytes_per_second", bytes as f64 / seconds(taken).max(1e-9))
-            .with("explained_share", share(taken, taken.saturating_add(beyond(slow))));
-        if let Some(off) = self.off_in(slow.process, &slow.large) {
-            evidence = evidence
-                .with("off_cpu_in_them_seconds", seconds(off))
-                .with("off_cpu_share_of_them", share(off, taken));
-        }
-        self.chain(Finding {
+            .with("bytes_per_second", bytes as f64 / seconds(taken).max(1e-9));
+        self.chain(Detection {
             cause: Cause::LargeCopy,
-            effect: Effect::CopyTail,
-            process: slow.process,
-            tid: first.tid,
-            culprit: None,
-            explained: evidence.get("explained_share").unwrap_or(0.0),
-            lost_ns: taken,
-            span_ns: self.span(slow.process),
-            evidence,
-            from: None,
             mechanism: "copies large blocks",
             sentence: "Of {slow_calls|count} slow calls of {op} by {comm}, {large_copies|count} were copies of \
                        {large_from_bytes|bytes} or more: {large_copies_bytes|bytes} in {large_copies_seconds|seconds}. They are \
                        slow because they are large.[ The thread was off the CPU for {off_cpu_share_of_them|percent} of that \
                        time.]",
-            names: vec![("op", slow.name.to_owned())],
             fix: "Copy less: keep data on the GPU, use smaller types; copy asynchronously from pinned memory on a stream of its own, while kernels run.".into(),
-            seen: (first.start, last.end),
+            ..self.own_cause(slow, &slow.large, taken, evidence)?
         })
     }
 
-    /// What no first launch and no size explains.
+    /// Slow calls that are neither first launches nor large copies.
     fn tail(&self, slow: &Slow<'_>, seen: u64) -> Option<NodeChain> {
         let ((first, _), (last, _)) = (slow.others.first()?, slow.others.last()?);
         let (excess, span) = (beyond(slow), self.span(slow.process));
@@ -268,11 +264,9 @@ impl Scene<'_> {
             .with("judged_calls", slow.others.len() as f64)
             .with("excess_seconds", seconds(excess))
             .with("off_cpu_share_of_excess", share(off, excess));
-        let effect =
-            if slow.class == Class::Launch { Effect::LaunchTail } else { Effect::CopyTail };
-        let finding = Finding {
+        let detection = Detection {
             cause: Cause::Unexplained,
-            effect,
+            effect: slow.effect(),
             process: slow.process,
             tid: first.tid,
             culprit: None,
@@ -289,30 +283,30 @@ impl Scene<'_> {
         };
         if slow.not_captured == slow.others.len() as u64 {
             let evidence = Evidence(
-                finding
+                detection
                     .evidence
                     .0
                     .into_iter()
                     .filter(|(name, _)| name != "off_cpu_share_of_excess")
                     .collect(),
             );
-            return self.chain(Finding {
+            return self.chain(Detection {
                 evidence,
                 sentence: "{judged_calls|count} of {calls_stored|count} stored calls of {op} by {comm} were slow, \
                            {excess_seconds|seconds} beyond what is usual. The file has no waits of their threads: whether they \
                            were off the CPU is not known.",
                 fix: "Record the threads that launch, too (gpucause record): without their waits nobody can be blamed.".into(),
-                ..finding
+                ..detection
             });
         }
         match slow.waits.cause(excess) {
-            Some((cause, reasons)) => self.explained(slow, finding, cause, slow.waits.of(reasons).min(excess)),
-            None => self.chain(Finding {
+            Some((cause, reasons)) => self.explained(slow, detection, cause, slow.waits.of(reasons).min(excess)),
+            None => self.chain(Detection {
                 sentence: "{judged_calls|count} of {calls_stored|count} stored calls of {op} by {comm} were slow, \
                            {excess_seconds|seconds} beyond what is usual, and nothing in the file explains it: the thread was \
                            off the CPU for {off_cpu_share_of_excess|percent} of the excess, for reasons that explain less than \
                            half of it or are not recorded.",
-                ..finding
+                ..detection
             }),
         }
     }
@@ -320,7 +314,7 @@ impl Scene<'_> {
     fn explained(
         &self,
         slow: &Slow<'_>,
-        finding: Finding<'_>,
+        detection: Detection<'_>,
         cause: Cause,
         time: u64,
     ) -> Option<NodeChain> {
@@ -333,12 +327,16 @@ impl Scene<'_> {
             "{comm} had no CPU in {op}: that is {explained_share|percent} of the {excess_seconds|seconds} that its \
              {judged_calls|count} slow calls took beyond what is usual; no one task had it meanwhile.",
         ];
-        let (waits, of) = (&slow.waits, finding.lost_ns);
-        self.blame(finding, &Blamed { cause, time, of, waits, sentences })
+        let (waits, of) = (&slow.waits, detection.lost_ns);
+        self.blame(detection, &Blamed { cause, time, of, waits, sentences })
     }
 }
 
-/// What the calls that are neither cold nor large took beyond what is due.
+fn taken(calls: &[Call]) -> u64 {
+    calls.iter().map(Call::duration).sum()
+}
+
+/// Total excess of the calls that are neither cold nor large.
 fn beyond(slow: &Slow<'_>) -> u64 {
     slow.others.iter().fold(0u64, |all, (_, excess)| all.saturating_add(*excess))
 }

@@ -1,15 +1,14 @@
-//! A finding as a chain, in the words of the engine.
+//! Turns detections into chains.
 
 use gpucause_abi::state::Reason;
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Step, Victim};
 use gpucause_engine::settings::Severities;
 use gpucause_engine::tell;
 
-use super::{Scene, Waits, seconds, share};
+use super::{RuleContext, Waits, seconds, share};
 use crate::recording::{NodeChain, ProcessIndex};
 
-/// What was found.
-pub(super) struct Finding<'a> {
+pub(super) struct Detection<'a> {
     pub(super) cause: Cause,
     pub(super) effect: Effect,
     pub(super) process: ProcessIndex,
@@ -18,10 +17,10 @@ pub(super) struct Finding<'a> {
     /// Share of the effect, 0 to 1.
     pub(super) explained: f64,
     pub(super) lost_ns: u64,
-    /// What it was lost of.
+    /// The evaluated time span.
     pub(super) span_ns: u64,
     pub(super) evidence: Evidence,
-    /// Who or what acts, and by what; the victim's own doing without.
+    /// Actor and mechanism; `None` where the victim itself is the cause.
     pub(super) from: Option<(String, &'static str)>,
     /// What the victim did meanwhile.
     pub(super) mechanism: &'static str,
@@ -33,41 +32,41 @@ pub(super) struct Finding<'a> {
     pub(super) seen: (i64, i64),
 }
 
-impl Scene<'_> {
-    pub(super) fn chain(&self, finding: Finding<'_>) -> Option<NodeChain> {
-        let process = self.file.lists.get(finding.process)?;
-        let (cause, effect) = (finding.cause, finding.effect);
-        let lost_share = share(finding.lost_ns, finding.span_ns).min(1.0);
+impl RuleContext<'_> {
+    pub(super) fn chain(&self, detection: Detection<'_>) -> Option<NodeChain> {
+        let process = self.file.lists.get(detection.process)?;
+        let (cause, effect) = (detection.cause, detection.effect);
+        let lost_share = share(detection.lost_ns, detection.span_ns).min(1.0);
         let unexplained = cause == Cause::Unexplained;
-        let attributed_seconds = if unexplained { 0.0 } else { seconds(finding.lost_ns) };
-        let evidence = finding.evidence.with("lost_share", lost_share);
+        let attributed_seconds = if unexplained { 0.0 } else { seconds(detection.lost_ns) };
+        let evidence = detection.evidence.with("lost_share", lost_share);
         let evidence = evidence.with(Chain::ATTRIBUTED, attributed_seconds);
         let victim = format!("{} ({})", process.comm, process.pid);
         let step = |from: String, to: String, mechanism: &str| Step {
             from,
             to,
             mechanism: mechanism.into(),
-            seconds: seconds(finding.lost_ns),
+            seconds: seconds(detection.lost_ns),
         };
         let mut path = Vec::new();
-        if let Some((from, mechanism)) = finding.from {
+        if let Some((from, mechanism)) = detection.from {
             path.push(step(from, victim.clone(), mechanism));
         }
-        path.push(step(victim, effect.label().into(), finding.mechanism));
+        path.push(step(victim, effect.label().into(), detection.mechanism));
         let mut names: Vec<_> =
-            finding.names.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            detection.names.iter().map(|(name, value)| (*name, value.as_str())).collect();
         names.push(("comm", &process.comm));
-        let sentence = tell(finding.sentence, &evidence, &names);
+        let sentence = tell(detection.sentence, &evidence, &names);
         let of_node = match self.file.lists.nodes.get(usize::from(process.node.0)) {
             Some(node) if self.file.lists.node_count() > 1 => format!("{}:", node.name),
             _ => String::new(),
         };
-        let (first, last) = finding.seen;
+        let (first, last) = detection.seen;
         let id = format!(
             "{of_node}{:x}-{}-{}-{cause}-{effect}",
             first / 100_000_000,
             process.pid,
-            finding.tid
+            detection.tid
         );
         let chain = Chain {
             id,
@@ -76,17 +75,17 @@ impl Scene<'_> {
             severity: Severities::default().of(if unexplained { 0.0 } else { lost_share }),
             victim: Victim {
                 pid: process.pid,
-                tid: finding.tid,
+                tid: detection.tid,
                 comm: process.comm.clone(),
                 ..Victim::default()
             },
-            culprit: finding.culprit,
-            explained: finding.explained,
+            culprit: detection.culprit,
+            explained: detection.explained,
             lost_seconds: if cause.loses_time() { attributed_seconds } else { 0.0 },
             evidence,
             path,
             sentence,
-            fix: finding.fix,
+            fix: detection.fix,
             first_seen: first as f64 / 1e9,
             last_seen: last as f64 / 1e9,
             losses: Vec::new(),
@@ -95,7 +94,6 @@ impl Scene<'_> {
         Some(NodeChain { node: process.node, chain })
     }
 
-    /// A task as one to blame.
     pub(super) fn culprit(&self, process: ProcessIndex, task: u32) -> Option<Culprit> {
         let lists = &self.file.lists;
         let node = lists.get(process)?.node;
@@ -104,17 +102,18 @@ impl Scene<'_> {
         Some(Culprit { pid: owner.map_or(task, |owner| owner.pid), comm, ..Culprit::default() })
     }
 
-    /// The chain of a finding whose cause is known.
-    pub(super) fn blame(&self, finding: Finding<'_>, blamed: &Blamed<'_>) -> Option<NodeChain> {
+    /// The chain of a detection whose cause is known.
+    pub(super) fn blame(&self, detection: Detection<'_>, blamed: &Blamed<'_>) -> Option<NodeChain> {
         let Blamed { cause, time, of, waits, sentences: [disk, task, nobody] } = *blamed;
         let explained = share(time, of);
-        let comm = &self.file.lists.get(finding.process)?.comm;
-        let preemptor = self.preemptor(finding.process, waits).filter(|_| cause != Cause::BlockIo);
-        let mut evidence = finding
+        let comm = &self.file.lists.get(detection.process)?.comm;
+        let preemptor =
+            self.preemptor(detection.process, waits).filter(|_| cause != Cause::BlockIo);
+        let mut evidence = detection
             .evidence
             .with("explained_seconds", seconds(time))
             .with("explained_share", explained);
-        let mut names = finding.names;
+        let mut names = detection.names;
         if let Some((culprit, time)) = &preemptor {
             evidence = evidence.with("culprit_seconds", seconds(*time));
             names.push(("culprit", culprit.comm.clone()));
@@ -125,7 +124,7 @@ impl Scene<'_> {
             (_, Some(_)) => task,
             (_, None) => nobody,
         };
-        self.chain(Finding {
+        self.chain(Detection {
             cause,
             explained,
             lost_ns: time,
@@ -136,11 +135,11 @@ impl Scene<'_> {
             names,
             fix: fix(cause, culprit.as_ref(), comm),
             culprit,
-            ..finding
+            ..detection
         })
     }
 
-    /// The task that had the CPU for at least half of the time without one.
+    /// The task that had the CPU for at least half of the time that the victim waited for one.
     fn preemptor(&self, process: ProcessIndex, waits: &Waits) -> Option<(Culprit, u64)> {
         let reasons = [Reason::Preempted, Reason::Runqueue];
         let (task, time) = waits.worst(&reasons)?;
@@ -151,7 +150,7 @@ impl Scene<'_> {
     }
 }
 
-/// A finding with a cause, and what is told of it.
+/// A detection with a cause, and its evidence.
 pub(super) struct Blamed<'a> {
     pub(super) cause: Cause,
     /// The time that it explains, and that of which it is a part.
@@ -162,7 +161,7 @@ pub(super) struct Blamed<'a> {
     pub(super) sentences: [&'static str; 3],
 }
 
-/// Who acts when there is no CPU, or no disk.
+/// Actor and mechanism of a cause.
 pub(super) fn actor(cause: Cause, culprit: Option<&Culprit>) -> (String, &'static str) {
     match (cause, culprit) {
         (Cause::BlockIo, _) => ("block device".into(), "reads and writes"),
@@ -173,7 +172,7 @@ pub(super) fn actor(cause: Cause, culprit: Option<&Culprit>) -> (String, &'stati
     }
 }
 
-/// What to try against it.
+/// What to try.
 pub(super) fn fix(cause: Cause, culprit: Option<&Culprit>, comm: &str) -> String {
     match (cause, culprit) {
         (Cause::BlockIo, _) => "Keep what the feeding thread reads in memory or on a faster disk, or read it in another thread beforehand.".into(),

@@ -1,22 +1,22 @@
-//! Which chains a report is asked for.
+//! Selects the chains of a report.
 
 use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
 
-/// What the user asked for. Moments are in seconds since the Unix epoch.
+/// The user's selection. Timestamps are in seconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Wanted {
-    /// Chains that have no part in this process are left out: it is neither victim nor culprit.
+pub struct ChainFilter {
+    /// Process that is victim or culprit.
     pub pid: Option<u32>,
-    /// Less severe chains are left out.
+    /// Least severity.
     pub severity: Option<Severity>,
-    /// What was last seen before this moment is left out.
+    /// Earliest time at which a chain was last seen.
     pub from: Option<f64>,
-    /// What began after this moment is left out.
+    /// Latest time at which a chain was first seen.
     pub until: Option<f64>,
 }
 
-impl Wanted {
-    /// Whether a chain is asked for.
+impl ChainFilter {
+    /// Whether a chain is selected.
     #[must_use]
     pub fn has(&self, chain: &Chain) -> bool {
         let is_culprit = |pid| chain.culprit.as_ref().is_some_and(|own| own.pid == pid);
@@ -26,7 +26,7 @@ impl Wanted {
             && self.until.is_none_or(|until| chain.first_seen <= until)
     }
 
-    /// The chains that are asked for, and how many are not.
+    /// The selected chains, and the number of the others.
     pub(crate) fn of(&self, mut chains: Vec<Chain>) -> (Vec<Chain>, usize) {
         let all = chains.len();
         chains.retain(|chain| self.has(chain));
@@ -35,13 +35,13 @@ impl Wanted {
     }
 }
 
-/// Whether a chain says anything: what took no time is no finding, unless a call does not return, or the cause takes none.
-pub(crate) fn says_something(chain: &Chain) -> bool {
+/// Whether a chain is worth reporting: it took time, unless a call hangs or a process was killed, or its cause takes none.
+pub(crate) fn is_reportable(chain: &Chain) -> bool {
     let least = if chain.cause == Cause::Unexplained { LEAST_SECONDS } else { f64::MIN_POSITIVE };
     !chain.cause.takes_time()
         || matches!(chain.effect, Effect::Hang | Effect::ProcessKilled)
         || chain.attributed_seconds() >= least
 }
 
-/// What rounds to 0.0 s.
+/// Less is shown as 0.0 s.
 const LEAST_SECONDS: f64 = 0.05;

@@ -1,0 +1,207 @@
+//! The rows of the report's tables.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use gpucause_abi::state::{Reason, Role};
+
+use super::{CallLine, SessionLine, StackLine, ThreadLine, WaitLine};
+use crate::recording::{
+    CallStatistics, Completeness, Filter, Kind, NodeIndex, ProcessIndex, Recording, RecordingError,
+    Session, WaitStatistics,
+};
+use crate::stack_costs::{Cost, Origin, StackCosts};
+
+/// Stacks listed of a node.
+const MOST_STACKS: usize = 20;
+/// Frames listed of a stack.
+const MOST_FRAMES: usize = 32;
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+pub(super) fn unix_seconds(ns: i64) -> f64 {
+    ns as f64 / 1e9
+}
+
+pub(super) fn node_of(recording: &dyn Recording, process: ProcessIndex) -> Option<NodeIndex> {
+    recording.process_at(process).map(|process| process.node)
+}
+
+/// PID and name.
+fn named(recording: &dyn Recording, process: ProcessIndex) -> (u32, String) {
+    let process = recording.process_at(process);
+    process.map_or((0, "unknown".into()), |process| (process.pid, process.comm.clone()))
+}
+
+pub(super) fn sessions(recording: &dyn Recording) -> Vec<SessionLine> {
+    let line = |session: &Session| SessionLine {
+        node: recording.node_name(session.node).to_owned(),
+        recorder: session.recorder.clone(),
+        from: unix_seconds(session.started_ns),
+        until: session.ended_ns.map(unix_seconds),
+        details: session.details.clone(),
+    };
+    recording.sessions().iter().map(line).collect()
+}
+
+pub(super) fn call(recording: &dyn Recording, call: &CallStatistics) -> CallLine {
+    let (pid, comm) = named(recording, call.process);
+    let durations = &call.durations;
+    CallLine {
+        pid,
+        comm,
+        op: call.op.to_string(),
+        cold: call.cold,
+        count: durations.count,
+        stored: match durations.completeness {
+            Completeness::Exact => None,
+            Completeness::Sample { stored } => Some(stored),
+        },
+        sum_seconds: seconds(durations.sum_ns),
+        p50_seconds: durations.p50_ns.map(seconds),
+        p99_seconds: durations.p99_ns.map(seconds),
+        max_seconds: seconds(durations.max_ns),
+    }
+}
+
+/// By process and reason, the longest first. Without helper threads, which sleep all the time, where the recording knows roles.
+pub(super) fn waits<'a>(
+    recording: &dyn Recording,
+    waits: impl Iterator<Item = &'a WaitStatistics>,
+    span_ns: u64,
+) -> Vec<WaitLine> {
+    let mut lines: BTreeMap<_, WaitLine> = BTreeMap::new();
+    for wait in waits.filter(|wait| wait.role != Some(Role::Helper)) {
+        let line = lines.entry((wait.process, wait.reason)).or_insert_with(|| {
+            let (pid, comm) = named(recording, wait.process);
+            WaitLine {
+                pid,
+                comm,
+                reason: wait.reason.map_or("not recorded", Reason::label),
+                count: 0,
+                seconds: 0.0,
+                share_of_span: 0.0,
+                max_seconds: 0.0,
+                is_sample: false,
+            }
+        });
+        line.count = line.count.saturating_add(wait.durations.count);
+        line.seconds += seconds(wait.durations.sum_ns);
+        line.max_seconds = line.max_seconds.max(seconds(wait.durations.max_ns));
+        line.is_sample |= wait.durations.completeness != Completeness::Exact;
+    }
+    let mut lines: Vec<_> = lines.into_values().collect();
+    for line in &mut lines {
+        line.share_of_span = if span_ns == 0 { 0.0 } else { line.seconds / seconds(span_ns) };
+    }
+    lines.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    lines
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Thread {
+    calls: Vec<(i64, i64)>,
+    off: Vec<(i64, i64)>,
+}
+
+type Threads = BTreeMap<(ProcessIndex, u32), Thread>;
+
+/// What is collected from the events.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Start of the first event and end of the last, by node.
+    pub(super) spans: BTreeMap<NodeIndex, (i64, i64)>,
+    pub(super) threads: Threads,
+    pub(super) stacks: StackCosts,
+}
+
+impl Seen {
+    pub(super) fn read(recording: &dyn Recording) -> Result<Self, RecordingError> {
+        let mut seen = Self::default();
+        let Self { spans, threads, stacks } = &mut seen;
+        recording.events(&Filter::default(), &mut |event| {
+            let (start, end) = (event.start_ns, event.end_ns());
+            let span = spans.entry(event.id.node).or_insert((start, end));
+            *span = (span.0.min(start), span.1.max(end));
+            stacks.add(event);
+            let thread = (event.process, event.tid);
+            match &event.kind {
+                Kind::Call(call) if call.outermost => {
+                    threads.entry(thread).or_default().calls.push((start, end));
+                }
+                Kind::OffCpu(_) => threads.entry(thread).or_default().off.push((start, end)),
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(seen)
+    }
+}
+
+pub(super) fn stacks(
+    recording: &dyn Recording,
+    stacks: &[(Origin, Cost)],
+    node: NodeIndex,
+) -> Result<Vec<StackLine>, RecordingError> {
+    let own =
+        stacks.iter().filter(|((_, process, _), _)| node_of(recording, *process) == Some(node));
+    let line = |((stack, process, op), cost): &(Origin, Cost)| {
+        let (pid, comm) = named(recording, *process);
+        let stack = recording.stack(*stack)?.unwrap_or_default();
+        Ok(StackLine {
+            pid,
+            comm,
+            op: op.to_string(),
+            count: cost.count,
+            sum_seconds: seconds(cost.sum_ns),
+            max_seconds: seconds(cost.max_ns),
+            frames: stack.lines(MOST_FRAMES),
+        })
+    };
+    own.take(MOST_STACKS).map(line).collect()
+}
+
+/// Threads with at least two calls, by the time between them, the longest first.
+pub(super) fn threads(
+    recording: &dyn Recording,
+    threads: &Threads,
+    node: NodeIndex,
+) -> Vec<ThreadLine> {
+    let mut lines = Vec::new();
+    for (&(process, tid), thread) in threads {
+        let [first, .., last] = &thread.calls[..] else { continue };
+        if node_of(recording, process) != Some(node) {
+            continue;
+        }
+        let (pid, comm) = named(recording, process);
+        let (mut gaps, mut longest, mut off) = (0u64, 0u64, 0u64);
+        let mut at = 0;
+        for pair in thread.calls.windows(2) {
+            let (from, to) = (pair[0].1, pair[1].0);
+            let Ok(length) = u64::try_from(to.saturating_sub(from)) else { continue };
+            gaps = gaps.saturating_add(length);
+            longest = longest.max(length);
+            while thread.off.get(at).is_some_and(|wait| wait.1 <= from) {
+                at += 1;
+            }
+            let waits = thread.off[at..].iter().take_while(|wait| wait.0 < to);
+            let time =
+                |wait: &(i64, i64)| u64::try_from(wait.1.min(to) - wait.0.max(from)).unwrap_or(0);
+            off = waits.map(time).fold(off, u64::saturating_add);
+        }
+        lines.push(ThreadLine {
+            pid,
+            tid,
+            comm: recording.thread_name(process, tid).map_or(comm, str::to_owned),
+            calls: thread.calls.len(),
+            span_seconds: seconds(last.1.abs_diff(first.0)),
+            host_gap_seconds: seconds(gaps),
+            longest_gap_seconds: seconds(longest),
+            off_cpu_in_gaps_seconds: (!thread.off.is_empty()).then(|| seconds(off.min(gaps))),
+        });
+    }
+    lines.sort_by(|a, b| b.host_gap_seconds.total_cmp(&a.host_gap_seconds));
+    lines
+}
