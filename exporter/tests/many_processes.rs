@@ -28,7 +28,7 @@ fn page(folding: &mut Folding, mut processes: Vec<ProcessSnapshot>) -> Vec<Famil
     observation.processes_live = live;
     observation.processes_folded = folding.count();
     observation.folded = folded;
-    Collectors::default().gather(&observation)
+    Collectors::default().collect(&observation)
 }
 
 fn family<'a>(families: &'a [Family], metric: &Metric) -> &'a Family {
