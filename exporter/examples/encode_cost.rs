@@ -68,7 +68,7 @@ fn encode(processes: u32, used: &Range<u64>) -> std::io::Result<()> {
     let snapshot = Snapshot { processes, ..Snapshot::default() };
     let observation = Observation::new(snapshot, monotonic_now(), WallClock::now());
     let collectors = Collectors::default();
-    let families = timed("collect", || collectors.gather(&observation)).into();
+    let families = timed("collect", || collectors.collect(&observation)).into();
     for format in Format::ALL {
         let page = timed(&format!("{format:?}"), || format.encode(&families));
         println!("{format:?}: {} bytes", page.len());

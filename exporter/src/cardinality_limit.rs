@@ -7,7 +7,7 @@ use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Wait};
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::FOLDED;
 
-use crate::error_name::{LAST_CODE, RUBBISH};
+use crate::error_name::{LAST_CODE, UNKNOWN_CODE};
 use crate::merge::merge_accounts;
 
 /// Whom aggregated processes waited for.
@@ -96,7 +96,7 @@ fn add(sum: &mut Option<ProcessSnapshot>, mut process: ProcessSnapshot) {
         *wait = Wait::host(wait.reason, OTHER, wait.total);
     }
     for (_, code, _) in &mut process.errors {
-        *code = if *code > LAST_CODE { RUBBISH } else { *code };
+        *code = if *code > LAST_CODE { UNKNOWN_CODE } else { *code };
     }
     let new = || ProcessSnapshot::new(FOLDED, Tgid(0), Comm([0; size_of::<Comm>()]));
     let sum = sum.get_or_insert_with(new);
@@ -161,7 +161,7 @@ mod tests {
         (1..=50).for_each(|id| cardinality.add_removed(process(id, 2, false)));
         let sum = cardinality.take_overflow(&mut Vec::new()).unwrap();
         assert_eq!((sum.kernels.len(), sum.kernel_launches()), (0, 100));
-        assert_eq!(sum.errors, [(OpId(0), RUBBISH, 100)]);
+        assert_eq!(sum.errors, [(OpId(0), UNKNOWN_CODE, 100)]);
         assert_eq!(sum.calls.len(), 1);
     }
 

@@ -1,4 +1,4 @@
-//! `gpucause check`: whether the exporter can run on this host, line by line, and what to do where it cannot.
+//! `gpucause check`: whether the exporter can run on this host, and how to fix what prevents it.
 
 mod beside;
 mod capability;
@@ -19,23 +19,23 @@ use crate::server::{Limits, ListenAddress, Server, WebConfig};
 
 /// Oldest kernel in whose scheduler programs can allocate map entries: [`Features::require`].
 const OLDEST_KERNEL: (u32, u32) = (6, 1);
-/// The kernel's first PID namespace has this inode everywhere. `NSpid` of `/proc/self/status` does not tell: a container's own
-/// `/proc` begins with the PID in the container.
+/// The inode of the kernel's initial PID namespace. `NSpid` of `/proc/self/status` is no help: a container's own `/proc` begins
+/// with the PID in the container.
 const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
-/// How long the libraries in use may take to be found.
+/// Time for the discovery of mapped libraries.
 const FIND_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Subject of the lines about the file of `--web.config.file`.
+/// Name of the lines about the file of `--web.config.file`.
 const WEB_CONFIG: &str = "web configuration";
 
-/// How one thing stands.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// As it should be.
+    /// Passed.
     Ok,
-    /// Something has to be installed, granted or freed.
+    /// Can be fixed: something has to be installed, granted or freed.
     Missing,
-    /// This kernel or this file cannot have it.
+    /// Cannot be fixed on this kernel or for this file.
     Unsupported,
 }
 
@@ -52,20 +52,20 @@ impl State {
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// How it stands.
+    /// The result.
     pub state: State,
-    /// What is told of.
+    /// What was checked.
     pub subject: String,
-    /// What was found, and what to do about it.
+    /// The finding, and how to fix it.
     pub detail: String,
-    /// Whether the exporter cannot run while it is so.
+    /// Whether the exporter cannot run unless it is ok.
     pub blocks: bool,
 }
 
 /// Everything that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// In the order in which the exporter would stumble.
+    /// In the order in which the exporter needs them.
     pub lines: Vec<Line>,
 }
 
@@ -103,7 +103,7 @@ impl Report {
         !self.lines.iter().any(|line| line.blocks && line.state != State::Ok)
     }
 
-    /// Whether the exporter cannot run because of what a file says.
+    /// Whether the web configuration is invalid.
     #[must_use]
     pub fn misconfigured(&self) -> bool {
         self.lines.iter().any(|line| line.subject == WEB_CONFIG && line.state != State::Ok)
@@ -150,7 +150,7 @@ impl Report {
                 let (major, minor) = OLDEST_KERNEL;
                 format!("{release} is too old: {major}.{minor} or newer is needed")
             }),
-            None => (State::Unsupported, format!("cannot tell the version of {release:?}")),
+            None => (State::Unsupported, format!("unknown kernel version {release:?}")),
         };
         self.add(state, "kernel", detail, true);
         for hazard in gpucause_probes::hazard::hazards(release) {
@@ -184,12 +184,12 @@ impl Report {
         };
         self.add(State::Ok, "BTF", gpucause_probes::feature::BTF_PATH, true);
         let detail = match features.best_mode() {
-            AttachMode::Session => "uprobe.session: one link a library",
+            AttachMode::Session => "uprobe.session: one link per library",
             AttachMode::Multi => {
-                "uprobe.multi: two links a library (uprobe.session needs kernel 6.13)"
+                "uprobe.multi: two links per library (uprobe.session needs kernel 6.13)"
             }
             AttachMode::Perf => {
-                "perf events: two a function, and CAP_SYS_ADMIN needed (uprobe.multi needs kernel 6.6)"
+                "perf events: two per function, and CAP_SYS_ADMIN is required (uprobe.multi needs kernel 6.6)"
             }
         };
         self.add(State::Ok, "uprobes", detail, false);
@@ -202,8 +202,8 @@ impl Report {
                 return self.add(State::Missing, "eBPF programs", error.to_string(), true);
             }
         };
-        let begin = Instant::now();
-        while !probes.status().is_ready() && begin.elapsed() < FIND_DEADLINE {
+        let start = Instant::now();
+        while !probes.status().is_ready() && start.elapsed() < FIND_DEADLINE {
             std::thread::sleep(Duration::from_millis(5));
         }
         let status = probes.status();
@@ -221,11 +221,11 @@ impl Report {
 
     fn libraries(&mut self, status: &Status) {
         if !status.discovery.watching {
-            let detail = "new libraries are found by scans only; CAP_PERFMON lets them be seen as they are mapped";
+            let detail = "new libraries are found by periodic scans only; CAP_PERFMON allows attaching as they are mapped";
             self.add(State::Missing, "mmap events", detail, false);
         }
         if status.libraries.is_empty() {
-            let detail = "no process maps one now; they are attached to as soon as one does";
+            let detail = "not mapped by any process now; probes are attached when one maps them";
             self.add(State::Ok, "CUDA libraries", detail, false);
         }
         for library in &status.libraries {
@@ -257,7 +257,7 @@ fn library_line(library: &LibraryStatus) -> (State, String) {
     }
     if !library.slow.is_empty() {
         detail.push_str(&format!(
-            "; about 10 times the cost of a probe at {}",
+            "; a probe costs about 10 times as much at {}",
             library.slow.join(", ")
         ));
     }

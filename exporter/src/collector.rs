@@ -1,4 +1,4 @@
-//! Turns an observation into families: one collector a group of metrics, none of which can break another.
+//! Turns an observation into families, with one collector per group of metrics. A failing collector does not affect others.
 
 mod calls;
 mod chains;
@@ -25,30 +25,30 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// The collector that metrics under names which are not ours belong to.
+/// The collector of metrics under DCGM's names.
 pub const FOREIGN: &str = "gpus";
 
-/// What collectors read.
+/// The input of collectors.
 #[derive(Debug)]
 pub struct Input<'a> {
     /// The observation.
     pub observation: &'a Observation,
-    /// Its processes, as far as they are exported.
+    /// Its exported processes.
     pub series: Vec<Series<'a>>,
 }
 
-/// Why a collector has no families to give.
+/// Why a collector fails.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
-    /// A source of it could not be read.
+    /// A source could not be read.
     #[error("cannot read {0}")]
     Unreadable(&'static str),
-    /// It has a bug, which the log shows.
+    /// A bug; see the log.
     #[error("the collector panicked")]
     Panicked,
 }
 
-/// Makes the families of one group of metrics.
+/// Produces the families of one group of metrics.
 pub trait Collector: Send + Sync {
     /// The `collector` label.
     fn name(&self) -> &'static str;
@@ -56,19 +56,19 @@ pub trait Collector: Send + Sync {
     /// The families.
     ///
     /// # Errors
-    /// When there is nothing true to say; the other collectors are not concerned.
+    /// When its source fails.
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError>;
 }
 
-/// Families, each of which need not be made before it is asked for.
+/// Families, which may be produced lazily.
 pub type Families<'a> = Box<dyn Iterator<Item = Family> + 'a>;
 
-/// Families that are made already, since what they tell is found in one go.
-fn made<'a>(families: impl IntoIterator<Item = Family, IntoIter: 'a>) -> Families<'a> {
+/// Families that are produced together.
+fn eager<'a>(families: impl IntoIterator<Item = Family, IntoIter: 'a>) -> Families<'a> {
     Box::new(families.into_iter())
 }
 
-/// The collectors that make up a page.
+/// The collectors of a page.
 pub struct Collectors(Vec<Box<dyn Collector>>);
 
 impl std::fmt::Debug for Collectors {
@@ -78,7 +78,6 @@ impl std::fmt::Debug for Collectors {
 }
 
 impl Default for Collectors {
-    /// All there are.
     fn default() -> Self {
         Self(vec![
             Box::new(calls::Calls),
@@ -98,7 +97,7 @@ impl Default for Collectors {
 }
 
 impl Collectors {
-    /// These and no others.
+    /// Only these.
     #[must_use]
     pub fn new(collectors: Vec<Box<dyn Collector>>) -> Self {
         Self(collectors)
@@ -110,16 +109,16 @@ impl Collectors {
         self.0.iter().map(|collector| collector.name()).collect()
     }
 
-    /// Every collector's families, then how each collector fared.
+    /// Every collector's families, then duration and success of each collector.
     #[must_use]
-    pub fn gather(&self, observation: &Observation) -> Vec<Family> {
-        let mut gathered = Exported::default();
-        // What keeps them cannot fail.
-        let _ = self.write(observation, &Selection::All, &mut gathered);
-        gathered.own
+    pub fn collect(&self, observation: &Observation) -> Vec<Family> {
+        let mut exported = Exported::default();
+        // `Exported` cannot fail.
+        let _ = self.write(observation, &Selection::All, &mut exported);
+        exported.own
     }
 
-    /// The same of the selected collectors only, each family handed over before the next collector makes more.
+    /// Writes the families of the selected collectors, one by one.
     ///
     /// # Errors
     /// Those of `page`.
@@ -134,11 +133,11 @@ impl Collectors {
         let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);
         for collector in self.0.iter().filter(|collector| selection.includes(collector.name())) {
             let name = collector.name();
-            let (took, outcome) = collected(collector.as_ref(), &input, page)?;
+            let (took, outcome) = run(collector.as_ref(), &input, page)?;
             durations.push([name.into()], Value::Float(took.as_secs_f64()));
             successes.push([name.into()], Value::Integer(outcome.is_ok().into()));
             if let Err(error) = outcome {
-                tracing::warn!(collector = name, %error, "a collector failed; metrics of it are missing from this scrape");
+                tracing::warn!(collector = name, %error, "a collector failed; its metrics are missing from this scrape");
             }
         }
         page.own(durations)?;
@@ -146,24 +145,24 @@ impl Collectors {
     }
 }
 
-/// Hands over the families of one collector; how long they took to be made, and whether they all were.
-fn collected(
+/// Writes the families of one collector; returns the time to produce them, and whether all were.
+fn run(
     collector: &dyn Collector,
     input: &Input<'_>,
     page: &mut dyn Sink,
 ) -> io::Result<(Duration, Result<(), CollectError>)> {
     let mut took = Duration::ZERO;
-    let begin = Instant::now();
+    let start = Instant::now();
     let families = catch_unwind(AssertUnwindSafe(|| collector.collect(input)));
-    took += begin.elapsed();
+    took += start.elapsed();
     let mut families = match families.unwrap_or(Err(CollectError::Panicked)) {
         Ok(families) => families,
         Err(error) => return Ok((took, Err(error))),
     };
     loop {
-        let begin = Instant::now();
+        let start = Instant::now();
         let next = catch_unwind(AssertUnwindSafe(|| families.next()));
-        took += begin.elapsed();
+        took += start.elapsed();
         match next {
             Ok(Some(family)) => page.own(family)?,
             Ok(None) => return Ok((took, Ok(()))),

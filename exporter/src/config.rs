@@ -1,4 +1,4 @@
-//! The configuration file: what it may say, what holds where it says nothing, and what is wrong with it.
+//! The configuration file: its keys, their defaults, and the errors in it.
 
 mod launch_ops;
 mod nearest;
@@ -6,11 +6,12 @@ mod outline;
 mod process_filter;
 mod reader;
 pub mod reload;
+pub(crate) mod text_file;
 mod typed;
 mod watch;
 
 use std::fmt;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,38 +24,35 @@ use crate::retention;
 use outline::{Node, Value};
 
 pub use launch_ops::OpNames;
-pub use outline::Place;
+pub use outline::Position;
 pub use process_filter::{Matcher, Pattern, ProcessFilter};
 pub(crate) use typed::typed;
 
-/// Bytes that a file may have.
-const MAX_BYTES: u64 = 1 << 20;
-
-/// Everything that the file can set.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// From when on something is worth a causal chain. Has [`launch_ops`](Self::launch_ops) too.
+    /// Thresholds of causal chains; includes [`launch_ops`](Self::launch_ops).
     pub chains: Settings,
     /// The ops that count as launches.
     pub launch_ops: OpNames,
-    /// The processes that are told of.
+    /// The processes that are exported.
     pub processes: ProcessFilter,
-    /// How long the series of an exited process stay.
+    /// How long the series of an exited process are kept.
     pub retention: Span,
-    /// Bounds.
+    /// Cardinality and client limits.
     pub limits: Limits,
     /// The probes.
     pub probe: ProbeSettings,
 }
 
-/// Whether there are probes, and what they may take.
+/// The probes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProbeSettings {
-    /// Without, nothing is attached and nothing observed.
+    /// Whether probes are attached; without them nothing is observed.
     pub enabled: bool,
-    /// Share of a thread's time that probes on calls may take.
+    /// Share of a thread's time that call probes may take.
     pub budget: Budget,
 }
 
@@ -64,17 +62,17 @@ impl Default for ProbeSettings {
     }
 }
 
-/// Bounds on what is told, and on what clients take.
+/// Cardinality limits, and limits on clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Live processes that are told apart.
+    /// Live processes with series of their own.
     pub live_processes: usize,
-    /// Exited processes that are told apart.
+    /// Exited processes with series of their own.
     pub exited_processes: usize,
-    /// Names told apart for each process and metric, of culprits and of wakers.
+    /// Culprits, or wakers, with series of their own, per process and metric.
     pub wait_names: usize,
-    /// Scrapes at a time.
+    /// Concurrent scrapes.
     pub scrapes: u32,
     /// Open connections.
     pub connections: u32,
@@ -105,16 +103,16 @@ impl Default for Config {
     }
 }
 
-/// One thing that is wrong with a text.
+/// An error in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
-    /// Where it stands.
-    pub place: Option<Place>,
-    /// Key, value and accepted form.
+    /// Its position in the text.
+    pub position: Option<Position>,
+    /// Key, value and accepted values.
     pub problem: String,
 }
 
-/// Why a file was not taken.
+/// Why a configuration file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// It cannot be read.
@@ -122,23 +120,15 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// It cannot be a configuration.
-    #[error("{path}: {problem}", path = .path.display())]
-    NoText {
+    /// It is invalid.
+    #[error("{}", lines(.path, .complaints))]
+    Invalid {
         /// The file.
         path: PathBuf,
-        /// Why not.
-        problem: &'static str,
-    },
-    /// It says something wrong.
-    #[error("{}", told(.path, .complaints))]
-    Wrong {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
+        /// The errors in it.
         complaints: Vec<Complaint>,
     },
 }
@@ -151,38 +141,35 @@ impl ConfigError {
     }
 }
 
-fn told(path: &Path, complaints: &[Complaint]) -> String {
-    let line = |complaint: &Complaint| match complaint.place {
-        Some(place) => format!("{}:{}: {}", path.display(), place.line, complaint.problem),
+fn lines(path: &Path, complaints: &[Complaint]) -> String {
+    let line = |complaint: &Complaint| match complaint.position {
+        Some(position) => format!("{}:{}: {}", path.display(), position.line, complaint.problem),
         None => format!("{}: {}", path.display(), complaint.problem),
     };
     complaints.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 impl Config {
-    /// What a text says.
+    /// Parses a text.
     ///
     /// # Errors
-    /// With everything that is wrong with it, or with the first thing when that keeps the rest from being understood.
+    /// With all errors in it, or with the first one when it prevents the rest from being parsed.
     pub fn parse(text: &str) -> Result<Self, Vec<Complaint>> {
-        let document = outline::read(text)
-            .map_err(|error| vec![Complaint { place: error.place, problem: error.problem }])?;
-        let mut config = Self::deserialize(&document).map_err(|refusal| {
-            vec![Complaint { place: refusal.place, problem: refusal.to_string() }]
-        })?;
+        let document = outline::read(text).map_err(|complaint| vec![complaint])?;
+        let mut config = Self::deserialize(&document).map_err(|refusal| vec![refusal.into()])?;
         config.chains.launch_ops = config.launch_ops.0;
         let complaints = config.complaints();
         if complaints.is_empty() {
             return Ok(config);
         }
-        let placed = |(key, problem): (String, String)| Complaint {
-            place: place_of(&document, &key),
+        let positioned = |(key, problem): (String, String)| Complaint {
+            position: position_of(&document, &key),
             problem: format!("{key} {problem}"),
         };
-        Err(complaints.into_iter().map(placed).collect())
+        Err(complaints.into_iter().map(positioned).collect())
     }
 
-    /// Keys with what is wrong with their values.
+    /// Keys, with the errors in their values.
     fn complaints(&self) -> Vec<(String, String)> {
         let chains = self.chains.complaints().into_iter();
         let mut complaints: Vec<_> =
@@ -210,23 +197,23 @@ impl Config {
         complaints
     }
 
-    /// The defaults, with launches watched all the time: for somebody who looks on.
+    /// The defaults without a probe budget, for live views.
     #[must_use]
     pub fn without_budget() -> Self {
         let probe = ProbeSettings { budget: Budget(None), ..ProbeSettings::default() };
         Self { probe, ..Self::default() }
     }
 
-    /// What to keep of exited processes.
+    /// The retention policy for exited processes.
     #[must_use]
     pub fn retention_policy(&self) -> retention::Policy {
         retention::Policy { keep_for: self.retention.0, max_ended: self.limits.exited_processes }
     }
 }
 
-/// Where the value of a key stands, or the innermost section of it that there is.
-fn place_of(document: &Node, key: &str) -> Option<Place> {
-    let mut place = None;
+/// The position of a key's value, or of the innermost section of it that exists.
+fn position_of(document: &Node, key: &str) -> Option<Position> {
+    let mut position = None;
     let mut node = document;
     for part in key.split(['.', '[']) {
         let next = match &node.value {
@@ -238,48 +225,32 @@ fn place_of(document: &Node, key: &str) -> Option<Place> {
             _ => None,
         };
         let Some(found) = next else { break };
-        (node, place) = (found, Some(found.place));
+        (node, position) = (found, Some(found.position));
     }
-    place
+    position
 }
 
-/// Reads a file whole, within bounds.
-///
-/// # Errors
-/// When it cannot be read, or cannot be a configuration.
 fn read(path: &Path) -> Result<String, ConfigError> {
-    let unreadable = |source| ConfigError::Unreadable { path: path.into(), source };
-    let no_text = |problem| ConfigError::NoText { path: path.into(), problem };
-    // Asked first: to open a pipe is to wait for somebody who writes.
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(no_text("not a file"));
-    }
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(no_text("larger than 1 MiB, which no configuration is"));
-    }
-    String::from_utf8(bytes).map_err(|_| no_text("not UTF-8 text"))
+    text_file::read(path).map_err(|source| ConfigError::Unreadable { path: path.into(), source })
 }
 
-/// The configuration that a file says.
+/// Loads a file.
 ///
 /// # Errors
-/// When it cannot be read, or says something wrong.
+/// When it cannot be read, or is invalid.
 pub fn load(path: &Path) -> Result<Config, ConfigError> {
     parse(path, &read(path)?)
 }
 
 fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
-    let wrong = |complaints| ConfigError::Wrong { path: path.into(), complaints };
-    Config::parse(text).map_err(wrong)
+    let invalid = |complaints| ConfigError::Invalid { path: path.into(), complaints };
+    Config::parse(text).map_err(invalid)
 }
 
 impl fmt::Display for Complaint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place {
-            Some(place) => write!(f, "line {}: {}", place.line, self.problem),
+        match self.position {
+            Some(position) => write!(f, "line {}: {}", position.line, self.problem),
             None => f.write_str(&self.problem),
         }
     }

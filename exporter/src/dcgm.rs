@@ -1,5 +1,5 @@
-//! A dcgm-exporter's page beside our own metrics. It is fetched in the background: no scrape waits for it, and whatever is
-//! wrong with it costs its own metrics only.
+//! Merges a dcgm-exporter's page. It is fetched in the background: no scrape waits for it, and an error affects DCGM's metrics
+//! only.
 
 mod fetch;
 mod page;
@@ -17,19 +17,19 @@ use fetch::{FetchError, REASONS};
 pub use page::{PageError, parse};
 pub use url::{PageUrl, UrlError};
 
-/// So many intervals after it was fetched, a page is too old to be told.
+/// Fetch intervals after which a page is too old to be exported.
 const STALE_AFTER: u32 = 3;
-/// Reasons for a GPU's clock, as bits; the first name is what recent versions of DCGM call it.
+/// Fields with the throttle reasons of a GPU's clock; the first is the name in recent versions of DCGM.
 const REASON_FIELDS: [&str; 2] = ["FI_DEV_CLOCKS_EVENT_REASONS", "FI_DEV_CLOCK_THROTTLE_REASONS"];
 
-/// What a page tells of the upstream page.
+/// State of the upstream page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct State {
-    /// Whether the last attempt brought a page.
+    /// Whether the last fetch succeeded.
     pub up: bool,
-    /// Age of the page that is told; `None` while there is none.
+    /// Age of the exported page; `None` while there is none.
     pub age: Option<Duration>,
-    /// Attempts that brought none, by reason.
+    /// Failed fetches, by reason.
     pub failures: Vec<(&'static str, u64)>,
 }
 
@@ -38,23 +38,23 @@ pub struct State {
 pub struct Upstream {
     client: Client,
     interval: Duration,
-    kept: Mutex<Kept>,
+    cached: Mutex<Cached>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Cached {
     page: Option<(Vec<Arc<Family>>, Instant)>,
     health: Health,
     failures: [u64; REASONS.len()],
 }
 
-/// What the log was last told.
+/// The health that was last logged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Health {
     #[default]
     Untried,
     Good,
-    /// Failing for a reason, the last page being still told or not.
+    /// `stale` unless the last page is still exported.
     Failing {
         reason: usize,
         stale: bool,
@@ -62,8 +62,8 @@ enum Health {
 }
 
 impl Upstream {
-    /// Of this address, to be fetched so often. Over TLS it is believed to whom the authorities of `ca_file`, or else those
-    /// that this host trusts, have given a certificate; they are read once.
+    /// The page at `url`, fetched every `interval`. TLS certificates are verified against the authorities of `ca_file`, or else
+    /// those that this host trusts.
     ///
     /// # Errors
     /// When the authorities cannot be read.
@@ -72,32 +72,32 @@ impl Upstream {
         ca_file: Option<&Path>,
         interval: Duration,
     ) -> Result<Self, TrustError> {
-        Ok(Self { client: Client::new(url.into(), ca_file)?, interval, kept: Mutex::default() })
+        Ok(Self { client: Client::new(url.into(), ca_file)?, interval, cached: Mutex::default() })
     }
 
-    /// Fetches the page for ever.
+    /// Fetches the page until aborted.
     pub async fn follow(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(self.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let fetched = fetch::families(&self.client).await;
-            self.take(fetched, Instant::now());
+            self.record(fetched, Instant::now());
         }
     }
 
-    /// DCGM's metrics, and how it stands with them.
+    /// DCGM's metrics, and their state.
     #[must_use]
     pub fn view(&self, now: Instant) -> (Vec<Arc<Family>>, State) {
-        let kept = self.kept();
-        let page = kept.page.as_ref().filter(|(_, at)| !self.is_stale(*at, now));
+        let cached = self.cached();
+        let page = cached.page.as_ref().filter(|(_, at)| !self.is_stale(*at, now));
         let families = page.map(|(families, _)| families.clone()).unwrap_or_default();
         let state = State {
-            up: kept.health == Health::Good,
+            up: cached.health == Health::Good,
             age: page.map(|(_, at)| now.saturating_duration_since(*at)),
-            failures: REASONS.iter().copied().zip(kept.failures).collect(),
+            failures: REASONS.iter().copied().zip(cached.failures).collect(),
         };
-        drop(kept);
+        drop(cached);
         (families, state)
     }
 
@@ -105,64 +105,64 @@ impl Upstream {
         now.saturating_duration_since(at) > self.interval * STALE_AFTER
     }
 
-    fn take(&self, fetched: Result<Vec<Family>, FetchError>, now: Instant) {
-        let mut kept = self.kept();
-        let before = kept.health;
+    fn record(&self, fetched: Result<Vec<Family>, FetchError>, now: Instant) {
+        let mut cached = self.cached();
+        let previous = cached.health;
         let url = self.client.address();
         match fetched {
             Ok(families) => {
-                kept.page = Some((families.into_iter().map(Arc::new).collect(), now));
-                kept.health = Health::Good;
-                drop(kept);
-                if before != Health::Good {
+                cached.page = Some((families.into_iter().map(Arc::new).collect(), now));
+                cached.health = Health::Good;
+                drop(cached);
+                if previous != Health::Good {
                     tracing::info!(%url, "dcgm-exporter's metrics are on the page");
                 }
             }
             Err(error) => {
                 let reason = error.reason();
-                if let Some(count) = kept.failures.get_mut(reason) {
+                if let Some(count) = cached.failures.get_mut(reason) {
                     *count += 1;
                 }
-                if kept.page.as_ref().is_some_and(|(_, at)| self.is_stale(*at, now)) {
-                    kept.page = None;
+                if cached.page.as_ref().is_some_and(|(_, at)| self.is_stale(*at, now)) {
+                    cached.page = None;
                 }
-                let stale = kept.page.is_none();
+                let stale = cached.page.is_none();
                 let health = Health::Failing { reason, stale };
-                kept.health = health;
-                drop(kept);
-                if before == health {
+                cached.health = health;
+                drop(cached);
+                if previous == health {
                     return;
                 }
                 if stale {
                     tracing::warn!(%url, %error, "dcgm-exporter's metrics are missing from the page");
                 } else {
-                    tracing::warn!(%url, %error, "dcgm-exporter's page was not fetched; the last one is still told");
+                    tracing::warn!(%url, %error, "fetching dcgm-exporter's page failed; the last page is still exported");
                 }
             }
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, Cached> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The reasons for which each GPU's clock is what it is, by UUID, as far as a page tells; without them `None`.
+/// The throttle reasons of each GPU by UUID; `None` if the page has none.
 pub fn clock_reasons(families: &[Arc<Family>]) -> impl Iterator<Item = (&str, Option<u64>)> {
     let gpus = families.iter().flat_map(|family| &family.samples).filter_map(uuid);
     let reasons = families.iter().filter(|family| {
         family.name.strip_prefix(PREFIX).is_some_and(|field| REASON_FIELDS.contains(&field))
     });
-    let told = reasons.flat_map(|family| &family.samples).filter_map(|sample| {
+    let known = reasons.flat_map(|family| &family.samples).filter_map(|sample| {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a float is cut to the range of an integer"
+            reason = "casts saturate"
         )]
         let bits = sample.value as u64;
         Some((uuid(sample)?, Some(bits)))
     });
-    gpus.map(|uuid| (uuid, None)).chain(told)
+    gpus.map(|uuid| (uuid, None)).chain(known)
 }
 
 fn uuid(sample: &Sample) -> Option<&str> {

@@ -5,13 +5,13 @@ mod table;
 use crate::family::LabelValue;
 use gpucause_abi::op::Api;
 
-/// Codes up to here get a label of their own even when they have no name. Beyond lie no result codes but rubbish, which
-/// must not make series without end.
+/// Codes up to here have a label of their own even without a name. Higher ones are not result codes, and must not create
+/// unbounded series.
 pub(crate) const LAST_CODE: u32 = 999;
-/// Stands for all codes beyond.
-pub(crate) const RUBBISH: u32 = u32::MAX;
+/// Stands for all higher codes.
+pub(crate) const UNKNOWN_CODE: u32 = u32::MAX;
 
-/// The name of a result code, `code_N` for one that is not known, or `other`.
+/// The name of a result code, `code_N` for an unknown one, or `other`.
 #[must_use]
 pub fn error_name(api: Api, code: u32) -> LabelValue {
     let table = match api {
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_codes_are_told_by_number_as_long_as_they_can_be_codes() {
+    fn unknown_codes_are_named_by_number_up_to_the_last_code() {
         assert_eq!(name(Api::Runtime, 998), "code_998");
         assert_eq!(name(Api::Nccl, 8), "code_8");
         assert_eq!(name(Api::Driver, 1000), "other");

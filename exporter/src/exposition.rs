@@ -1,7 +1,7 @@
-//! The ways a page can be written, and the choice between them.
+//! The exposition formats, and their negotiation.
 
+pub mod bucket_bounds;
 pub mod gzip;
-pub mod ladder;
 pub mod native;
 pub mod negotiate;
 pub mod openmetrics;
@@ -18,7 +18,7 @@ use page::Page;
 use std::io;
 use std::sync::Arc;
 
-/// A format that pages can be written in.
+/// An exposition format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus text 0.0.4.
@@ -30,7 +30,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Every format; of those liked equally the first is chosen.
+    /// Every format, the preferred one of equal quality first.
     pub const ALL: [Self; 3] = [Self::Text, Self::OpenMetrics, Self::Protobuf];
 
     /// The exact media type; Prometheus 3 refuses a page without a known one.
@@ -45,18 +45,18 @@ impl Format {
         }
     }
 
-    /// What writes a page in this format to `sink`.
+    /// A writer of a page in this format to `sink`.
     #[must_use]
     pub fn writer(self, sink: &mut dyn io::Write) -> Writer<'_> {
         let form = match self {
             Self::Text => Form::Text,
-            Self::OpenMetrics => Form::OpenMetrics(openmetrics::Beginning::default()),
-            Self::Protobuf => Form::Protobuf(protobuf::Room::default()),
+            Self::OpenMetrics => Form::OpenMetrics(openmetrics::CreatedLine::default()),
+            Self::Protobuf => Form::Protobuf(protobuf::Buffers::default()),
         };
         Writer { page: Page::new(sink), form }
     }
 
-    /// Writes the page to `sink`, piece by piece.
+    /// Writes the page to `sink` in chunks.
     ///
     /// # Errors
     /// Those of `sink`.
@@ -67,7 +67,7 @@ impl Format {
         writer.finish()
     }
 
-    /// The page as a whole.
+    /// The whole page.
     #[must_use]
     pub fn encode(self, exported: &Exported) -> Vec<u8> {
         let mut page = Vec::new();
@@ -83,15 +83,15 @@ pub struct Writer<'a> {
     form: Form,
 }
 
-/// What each format remembers from one family to the next.
+/// The state that each format carries from one family to the next.
 enum Form {
     Text,
-    OpenMetrics(openmetrics::Beginning),
-    Protobuf(protobuf::Room),
+    OpenMetrics(openmetrics::CreatedLine),
+    Protobuf(protobuf::Buffers),
 }
 
 impl Writer<'_> {
-    /// Writes one of our families.
+    /// Writes one family.
     ///
     /// # Errors
     /// Those of the sink.
@@ -101,8 +101,8 @@ impl Writer<'_> {
         }
         match &mut self.form {
             Form::Text => text::family(family, &mut self.page),
-            Form::OpenMetrics(beginning) => openmetrics::family(family, &mut self.page, beginning),
-            Form::Protobuf(room) => protobuf::family(family, &mut self.page, room),
+            Form::OpenMetrics(created) => openmetrics::family(family, &mut self.page, created),
+            Form::Protobuf(buffers) => protobuf::family(family, &mut self.page, buffers),
         }
     }
 
@@ -127,7 +127,7 @@ impl Sink for Writer<'_> {
         match &mut self.form {
             Form::Text => foreign::text(families, &mut self.page),
             Form::OpenMetrics(_) => foreign::openmetrics(families, &mut self.page),
-            Form::Protobuf(room) => foreign::protobuf(families, &mut self.page, room),
+            Form::Protobuf(buffers) => foreign::protobuf(families, &mut self.page, buffers),
         }
     }
 }

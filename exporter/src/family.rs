@@ -1,6 +1,6 @@
-//! The one model of what is exported: collectors make it, encoders write it.
+//! The data model of the exposition: collectors produce families, encoders write them.
 //!
-//! There is no sample timestamp: an explicit one would stop Prometheus from marking a vanished series as stale.
+//! Samples have no timestamps: with one, Prometheus would not mark a vanished series as stale.
 
 use crate::foreign;
 use crate::metric::Metric;
@@ -9,7 +9,7 @@ use gpucause_abi::hist::Histogram;
 use std::io;
 use std::sync::Arc;
 
-/// A label's value. The two cheap forms carry what nearly all labels are made of.
+/// A label's value, cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LabelValue {
     /// Known at compile time.
@@ -60,17 +60,17 @@ pub enum Value {
     Histogram(Histogram),
 }
 
-/// Characters that an exemplar's label may have, key and value together: OpenMetrics refuses a page with more as a whole.
+/// Maximum characters of an exemplar's label, key and value together: OpenMetrics parsers reject the whole page otherwise.
 const MAX_EXEMPLAR_CHARS: usize = 128;
 
-/// What a counter's last increase came from, for the formats that know exemplars.
+/// The origin of a counter's last increase, for formats with exemplars.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exemplar {
     /// Its one label.
     pub key: &'static str,
     /// The label's value.
     pub value: Arc<str>,
-    /// By how much it raised the counter.
+    /// The increase.
     pub amount: f64,
     /// When, in seconds since the Unix epoch.
     pub at: f64,
@@ -90,9 +90,9 @@ pub struct Sample {
     pub labels: Box<[LabelValue]>,
     /// The value.
     pub value: Value,
-    /// When a counter or histogram began at zero, in seconds since the Unix epoch. It tells a restart from a reused PID.
+    /// When a counter or histogram began at zero, in seconds since the Unix epoch. It distinguishes a restart from a reused PID.
     pub created: Option<f64>,
-    /// What the last increase came from.
+    /// The origin of the last increase.
     pub exemplar: Option<Box<Exemplar>>,
 }
 
@@ -105,27 +105,27 @@ pub struct Family {
     pub samples: Vec<Sample>,
 }
 
-/// Takes the families of a page, in their order. What was taken needs not be kept: a page may tell of very many series.
+/// Consumes the families of a page, in page order.
 pub trait Sink {
-    /// Takes one of our families.
+    /// Consumes a family of gpucause.
     ///
     /// # Errors
-    /// When it goes nowhere any more, as when the client is gone.
+    /// When the destination is gone, such as a client that hung up.
     fn own(&mut self, family: Family) -> io::Result<()>;
 
-    /// Takes those that have other names, after all of ours.
+    /// Consumes families of DCGM, after all others.
     ///
     /// # Errors
     /// As [`own`](Self::own).
     fn foreign(&mut self, families: &[Arc<foreign::Family>]) -> io::Result<()>;
 }
 
-/// Everything that a page tells, kept.
+/// All families of a page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Exported {
-    /// Our families.
+    /// Families of gpucause.
     pub own: Vec<Family>,
-    /// Those that have other names, which come after ours.
+    /// Families of DCGM, which follow.
     pub foreign: Vec<Arc<foreign::Family>>,
 }
 
@@ -154,7 +154,7 @@ impl Family {
         Self { metric, samples: Vec::new() }
     }
 
-    /// Adds a sample that has no beginning, such as a gauge.
+    /// Adds a sample without a start time, such as a gauge.
     pub fn push<const N: usize>(&mut self, labels: [LabelValue; N], value: Value) {
         self.push_created(labels, value, None);
     }
@@ -170,14 +170,14 @@ impl Family {
         self.samples.push(Sample { labels: Box::new(labels), value, created, exemplar: None });
     }
 
-    /// Tells what the sample that was added last came from.
+    /// Sets the exemplar of the last sample.
     pub fn set_exemplar(&mut self, exemplar: Option<Exemplar>) {
         if let Some(last) = self.samples.last_mut() {
             last.exemplar = exemplar.map(Box::new);
         }
     }
 
-    /// With one sample that has no labels.
+    /// A family of one sample without labels.
     #[must_use]
     pub fn single(metric: &'static Metric, value: Value, created: Option<f64>) -> Self {
         let mut family = Self::new(metric);

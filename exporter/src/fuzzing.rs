@@ -1,5 +1,5 @@
-//! Everything that reads what others write, as targets of a fuzz engine: no bytes may make one panic, hang or take memory
-//! without bound. `make fuzz` looks for such bytes; what it found stays in `exporter/fuzz/corpus`, which a test reads again.
+//! Fuzz targets for all parsers of foreign input: no bytes may cause a panic, a hang or unbounded memory. `make fuzz` searches
+//! for such bytes; a test replays the corpus in `exporter/fuzz/corpus`.
 
 #![allow(clippy::unwrap_used, reason = "a target fails by panicking")]
 
@@ -71,7 +71,7 @@ fn config(data: &[u8]) {
     }
 }
 
-/// A dcgm-exporter's page. What is taken of it reads back as it is: no text in it breaks out of its place.
+/// A dcgm-exporter's page. What is accepted of it survives a round trip: no text breaks out of its label.
 fn dcgm_page(data: &[u8]) {
     let written = |families: Vec<foreign::Family>| {
         let families = families.into_iter().map(Arc::new).collect();
@@ -85,7 +85,7 @@ fn dcgm_page(data: &[u8]) {
 }
 
 fn file_of(data: &[u8]) -> File {
-    let mut file = File::from(memfd_create(c"specimen", MFdFlags::empty()).unwrap());
+    let mut file = File::from(memfd_create(c"fixture", MFdFlags::empty()).unwrap());
     file.write_all(data).unwrap();
     file
 }
@@ -121,10 +121,10 @@ fn kernel_name(data: &[u8]) {
 
 /// What a node answers to `gpucause explain`.
 fn node(data: &[u8]) {
-    let Ok(told) = serde_json::from_slice::<Chains>(data) else { return };
+    let Ok(answer) = serde_json::from_slice::<Chains>(data) else { return };
     let observed =
-        told.observed(f64::MAX, 0.0, &gpucause_investigations::explain::ChainFilter::default());
-    let incident = Incident::of(told.node, told.chains, observed);
+        answer.observed(f64::MAX, 0.0, &gpucause_investigations::explain::ChainFilter::default());
+    let incident = Incident::of(answer.node, answer.chains, observed);
     let report = render(&incident, true);
     assert!(!report.contains(|c: char| c.is_control() && c != '\n'), "{report:?}");
     serde_json::to_string(&incident).unwrap();

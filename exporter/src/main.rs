@@ -13,7 +13,7 @@ use gpucause::flight_recorder::FlightRecorder;
 use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::nodes::NodesError;
 use gpucause::serve::{self, Reloads};
-use gpucause::server::{BindError, Limits, WebConfigError};
+use gpucause::server::{BindError, Limits};
 use gpucause::service_manager::{SocketError, sockets};
 use gpucause::{demo, logging, manual, privileges, record, replay, top};
 use gpucause_investigations::http::{LoginError, TrustError};
@@ -31,14 +31,14 @@ const USAGE: u8 = 64;
 /// The configuration is wrong; `EX_CONFIG` of sysexits.
 const CONFIG: u8 = 78;
 
-/// What somebody who looks at a view or a report wants to know.
+/// Logging of commands with a view or a report.
 const TOOL_LOG: LogArgs = LogArgs { level: Level::Warn, format: Format::Logfmt };
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // With standard output gone there is nobody to tell.
+            // Ignored: standard output is gone.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
             .with_context(|| format!("cannot write manual pages to {}", dir.display())),
         Command::Demo(args) => {
             let result = demo::run(&args);
-            // While it shows a live view it keeps the log off the screen.
+            // A live view keeps the log off the screen.
             logging::init(args.log);
             result
         }
@@ -124,7 +124,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     let configuration = error.downcast_ref::<BindError>().is_some_and(BindError::is_configuration)
         || error.is::<SocketError>()
         || error.is::<Arc<ConfigError>>()
-        || error.is::<WebConfigError>()
+        || error.is::<ConfigError>()
         || error.is::<TrustError>()
         || error.is::<LoginError>()
         || error.is::<NodesError>()
@@ -140,14 +140,14 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     if let Some(settings) = &flights {
         FlightRecorder::check(&settings.dir)?;
     }
-    // Read while this may read everything.
+    // Read before privileges are dropped.
     let upstream = args.gpus.upstream().context("--dcgm.url")?;
     let limits = Limits::default();
     let limits =
         Limits { scrapes: config.limits.scrapes, connections: config.limits.connections, ..limits };
-    // Bound first: a port in use must be told before anything is loaded into the kernel.
+    // Bound first: a port in use must be reported before anything is loaded into the kernel.
     let server = args.web.server(passed, limits)?;
-    // From then on, that is before there is another thread.
+    // Confined before there is another thread.
     let recorder = flights.as_ref().map(|_| RingSize::default());
     let options = Options { loaded: Some(privileges::confine), recorder, ..args.probe.options() };
     let daemon = Daemon::start(options, Arc::new(config))?;
@@ -156,20 +156,20 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     let flights = flights.and_then(|settings| match FlightRecorder::start(settings, &daemon) {
         Ok(recorder) => Some(recorder),
         Err(error) => {
-            tracing::error!(%error, "there is no flight recorder");
+            tracing::error!(%error, "cannot start the flight recorder");
             None
         }
     });
     serve::until_signal(server, &daemon, args.web.telemetry_path.clone(), Some(reloads), flights)
 }
 
-/// Says what is wrong with the configuration, or that nothing is.
+/// Prints the errors in the configuration, or `ok`.
 fn check_config(source: &ConfigSource) -> ExitCode {
     let (text, code) = match source.load() {
         Ok(_) => ("ok\n".to_owned(), ExitCode::SUCCESS),
         Err(error) => (format!("{error}\n"), ExitCode::from(CONFIG)),
     };
-    // With standard output gone there is nobody to tell; the exit code tells all the same.
+    // Ignored: the exit code has the result.
     let _ = std::io::stdout().write_all(text.as_bytes());
     code
 }
@@ -177,7 +177,7 @@ fn check_config(source: &ConfigSource) -> ExitCode {
 fn check(args: &CheckArgs) -> ExitCode {
     let config = args.config.as_deref();
     let report = Report::of_this_host(&args.listen_addresses, config, args.web_config.as_deref());
-    // With standard output gone there is nobody to tell; the exit code tells all the same.
+    // Ignored: the exit code has the result.
     let _ = write!(std::io::stdout(), "{report}");
     let misconfigured =
         report.misconfigured() || config.is_some_and(|path| config::load(path).is_err());

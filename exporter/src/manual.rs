@@ -1,5 +1,4 @@
-//! What packages install beside the program and shells and readers use: completions and manual pages, made of the command
-//! line itself.
+//! Shell completions and manual pages, generated from the command line.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +11,7 @@ use crate::cli::Cli;
 /// Name of the program, as shells know it.
 const NAME: &str = "gpucause";
 
-/// The script that makes a shell complete command lines.
+/// A shell's completion script.
 #[must_use]
 pub fn completions(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
@@ -30,7 +29,7 @@ pub fn page() -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Writes that page and one for each command to a folder, which is made if it is not there.
+/// Writes that page and one for each command to a folder, which is created if it is missing.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -66,8 +65,8 @@ mod tests {
         let own = std::fs::read(pages.join("gpucause.1")).unwrap();
         assert_eq!(own, page().unwrap());
         let exporter = std::fs::read_to_string(pages.join("gpucause-exporter.1")).unwrap();
-        for told in ["config.file", "SIGUSR1", "Exit status"] {
-            assert!(exporter.contains(told), "{told}: {exporter}");
+        for part in ["config.file", "SIGUSR1", "Exit status"] {
+            assert!(exporter.contains(part), "{part}: {exporter}");
         }
         let explain = std::fs::read_to_string(pages.join("gpucause-explain.1")).unwrap();
         assert!(explain.contains("3   Not observed"), "{explain}");

@@ -1,4 +1,4 @@
-//! What a metric is, and the rules its name obeys. The metrics themselves are rows of `table`.
+//! The model of a metric. The metrics themselves are rows of `table`.
 
 mod table;
 
@@ -9,7 +9,7 @@ pub use table::*;
 pub enum Kind {
     /// Only grows, until what it counts ends.
     Counter,
-    /// A value at the moment of the scrape.
+    /// A value at the time of the scrape.
     Gauge,
     /// A distribution.
     Histogram,

@@ -1,4 +1,4 @@
-//! Which nodes are asked, and how: flags that commands which ask nodes have in common.
+//! Flags of commands that query nodes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,11 +13,10 @@ use serde::Deserialize;
 use crate::config::typed;
 use crate::token_file;
 
-/// Where a password may be, which no other user can see there.
+/// The environment variable of the password, which other users cannot read.
 const PASSWORD: &str = "GPUCAUSE_PASSWORD";
-const HINT: &str =
-    "write it to a file and name that with --password-file, or put it into GPUCAUSE_PASSWORD";
-/// Nodes that can be named.
+const HINT: &str = "set it with --password-file or GPUCAUSE_PASSWORD";
+/// Maximum number of nodes.
 const MAX_NODES: usize = 1000;
 
 /// Flags that name nodes.
@@ -29,21 +28,21 @@ pub struct NodeArgs {
     /// Several nodes, in a YAML file that has a list under the key nodes
     #[arg(long, value_name = "PATH")]
     pub nodes_file: Option<PathBuf>,
-    /// File whose first line is the password; without it GPUCAUSE_PASSWORD in the environment is taken; nobody has to log in to an exporter at localhost whose token, /run/gpucause/PORT.token, this user can read, as root can
+    /// File whose first line is the password [default: the environment variable GPUCAUSE_PASSWORD]; not needed for an exporter at localhost whose token file, /run/gpucause/PORT.token, is readable, as it is for root
     #[arg(long, value_name = "PATH")]
     pub password_file: Option<PathBuf>,
-    /// File of the authorities that the node's certificate may come from, in PEM [default: those that this host trusts]
+    /// CA certificates to verify nodes with, in PEM [default: those that this host trusts]
     #[arg(long, value_name = "PATH")]
     pub ca_file: Option<PathBuf>,
-    /// Certificate that is shown to nodes that ask who this is, in PEM
+    /// Client certificate, in PEM
     #[arg(long, value_name = "PATH", requires = "client_key")]
     pub client_cert: Option<PathBuf>,
-    /// Private key of the certificate, in PEM
+    /// Private key of the client certificate, in PEM
     #[arg(long, value_name = "PATH", requires = "client_cert")]
     pub client_key: Option<PathBuf>,
 }
 
-/// Why nodes cannot be asked.
+/// Why nodes cannot be queried.
 #[derive(Debug, thiserror::Error)]
 pub enum NodesError {
     /// The list of nodes cannot be read.
@@ -54,14 +53,14 @@ pub enum NodesError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Nobody can be believed.
+    /// The CA certificates are unusable.
     #[error(transparent)]
     Trust(Arc<TrustError>),
-    /// Nobody can log in.
+    /// The credentials are unusable.
     #[error(transparent)]
     Login(#[from] LoginError),
-    /// The name or the password cannot be sent.
-    #[error("who logs in cannot be told: {0}")]
+    /// The credentials are not valid in a header.
+    #[error("invalid user name or password: {0}")]
     Header(#[from] hyper::http::Error),
 }
 
@@ -78,7 +77,7 @@ impl NodeArgs {
         !self.nodes.is_empty() || self.nodes_file.is_some()
     }
 
-    /// How each of the nodes is asked; `url` when none are named.
+    /// A client for each node; `url` when none are named.
     ///
     /// # Errors
     /// When one of the files cannot be used, or a password is missing.
@@ -86,7 +85,7 @@ impl NodeArgs {
         if self.names_several() { self.several() } else { self.each(std::slice::from_ref(url)) }
     }
 
-    /// How each of several nodes is asked; none when none are named.
+    /// A client for each of several nodes; none when none are named.
     ///
     /// # Errors
     /// When one of the files cannot be used, or a password is missing.
@@ -117,7 +116,7 @@ impl NodeArgs {
         let address = node.address();
         let client = Client::over(address.clone(), tls).map_err(NodesError::Trust)?;
         let inherited = std::env::var(PASSWORD).ok();
-        // One file is for the nodes that somebody logs in to, and an error only where there is a single one.
+        // With several nodes the file is only for those with a user name.
         let file = self.password_file.as_deref();
         let file = file.filter(|_| !self.names_several() || address.user().is_some());
         Ok(match Login::of(address, file, inherited, HINT)? {
@@ -130,19 +129,19 @@ impl NodeArgs {
     }
 }
 
-/// What comes of a question to nodes.
+/// Runs a request to nodes.
 ///
 /// # Errors
-/// When nothing can be asked on this host.
-pub fn asked<T>(question: impl Future<Output = T>) -> anyhow::Result<T> {
+/// When the runtime cannot be started.
+pub fn block_on<T>(request: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    Ok(runtime.context("cannot start the runtime")?.block_on(question))
+    Ok(runtime.context("cannot start the runtime")?.block_on(request))
 }
 
-/// Says whose clock is off, and which nodes did not answer.
+/// Logs clock skew, and the nodes that did not answer.
 ///
 /// # Errors
-/// When there are any of the latter: an answer that lacks a node is told as one by the exit code too.
+/// When a node did not answer, for the exit code.
 pub fn report(answer: &FleetAnswer) -> anyhow::Result<()> {
     for warning in answer.clock_warnings() {
         tracing::warn!("{warning}");
@@ -153,7 +152,7 @@ pub fn report(answer: &FleetAnswer) -> anyhow::Result<()> {
     match (answer.answers.len(), answer.failures.len()) {
         (_, 0) => Ok(()),
         (0, failed) => bail!("none of {failed} nodes answered"),
-        (told, failed) => bail!("{failed} of {} nodes did not answer", told + failed),
+        (answered, failed) => bail!("{failed} of {} nodes did not answer", answered + failed),
     }
 }
 
@@ -164,7 +163,7 @@ fn read(path: &Path) -> Result<Vec<NodeUrl>, NodesError> {
     if list.nodes.is_empty() || list.nodes.len() > MAX_NODES {
         return Err(wrong(format!("nodes has {}; name 1 to {MAX_NODES}", list.nodes.len())));
     }
-    // By its place: there may be a password in it.
+    // By its index: it may contain a password.
     let parsed = |(index, text): (usize, &String)| {
         text.parse().map_err(|error| wrong(format!("nodes[{index}]: {error}")))
     };
@@ -188,11 +187,11 @@ mod tests {
             read_text("nodes: [a:9400, 'https://me@b']\n"),
             Ok(vec!["http://a:9400".into(), "https://b:9400".into()])
         );
-        for (text, told) in
+        for (text, part) in
             [("nodes: []", "name 1 to"), ("nodes: [a/b]", "no address"), ("hosts: [a]", "hosts")]
         {
             let error = read_text(text).unwrap_err();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(part), "{text}: {error}");
         }
     }
 }

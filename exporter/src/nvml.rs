@@ -1,5 +1,5 @@
-//! What the NVIDIA driver says of the GPUs, asked for now and then by a thread of its own. The driver may take as long as it
-//! likes: nobody waits for that thread, and what it last learnt is told until it is too old.
+//! Polls the NVIDIA driver on a thread of its own. The driver may block: no scrape waits for that thread, and the last sample is
+//! exported until it is stale.
 
 mod families;
 
@@ -14,30 +14,30 @@ use gpucause_probes::nvml::{Gpu, Library, OpenError};
 use crate::clock_watch::{ClockWatch, holds_clock_down};
 use crate::foreign::Family;
 
-/// Between two questions why the clocks are as they are.
+/// Between two polls of the throttle reasons.
 const CLOCKS_EVERY: Duration = Duration::from_secs(1);
-/// So many of those are between two questions for everything.
+/// Polls of the throttle reasons per poll of everything.
 const CLOCKS_PER_SAMPLE: u32 = 5;
 /// Between two attempts to load the library: a driver may be installed later.
 const OPEN_EVERY: Duration = Duration::from_secs(60);
-/// Older samples are not told.
+/// Older samples are not exported.
 const STALE_AFTER: Duration = Duration::from_secs(15);
-/// After so long without an answer nobody knows how the clocks are.
+/// Without an answer for this time the throttle reasons are unknown.
 const CLOCKS_STALE_AFTER: Duration = Duration::from_secs(5);
 
-/// How it stands with the driver.
+/// State of the driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was not asked yet.
+    /// Not polled yet.
     #[default]
     Untried,
     /// It answers.
     Answers,
     /// There is none.
     Absent,
-    /// There is one, which says nothing of any use.
+    /// There is one, which does not work.
     Broken,
-    /// It has not answered for long.
+    /// It has stopped answering.
     Silent,
 }
 
@@ -55,18 +55,18 @@ impl Verdict {
     }
 }
 
-/// What is known.
+/// The library, and the state of the driver.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct State {
-    /// The library, as it was asked for.
+    /// The library, as configured.
     pub library: String,
-    /// How it stands.
+    /// State of the driver.
     pub verdict: Verdict,
-    /// Age of what is told; `None` while nothing is.
+    /// Age of the exported sample; `None` while there is none.
     pub age: Option<Duration>,
 }
 
-/// GPUs' UUIDs of each process that computes on one, by PID, joined by commas.
+/// UUIDs of the GPUs that each process computes on, by PID, joined by commas.
 pub type GpusByPid = HashMap<u32, Arc<str>>;
 
 /// The driver, under observation.
@@ -82,8 +82,8 @@ struct Known {
     sample: Option<Sample>,
     clocks: ClockWatch,
     clocks_at: Option<Instant>,
-    /// Whether the log says that the driver is silent.
-    told_silent: bool,
+    /// Whether the log reports that the driver is silent.
+    logged_silent: bool,
 }
 
 #[derive(Debug)]
@@ -94,29 +94,29 @@ struct Sample {
 }
 
 impl Nvml {
-    /// Begins to ask the driver by way of this library, until the last owner of the result drops it.
+    /// Polls the driver through this library until the last owner of the result drops it.
     #[must_use]
     pub fn start(library: &OsStr) -> Arc<Self> {
         let nvml = Arc::new(Self { library: library.to_owned(), known: Mutex::default() });
         let observed = Arc::downgrade(&nvml);
         let library = library.to_owned();
-        let asking = thread::Builder::new()
+        let polling = thread::Builder::new()
             .name("nvml".into())
-            .spawn(move || ask_until_dropped(&observed, &library));
-        if let Err(error) = asking {
-            tracing::warn!(%error, "the NVIDIA driver is not asked: no thread for it");
+            .spawn(move || poll_until_dropped(&observed, &library));
+        if let Err(error) = polling {
+            tracing::warn!(%error, "cannot start a thread to poll the NVIDIA driver");
         }
         nvml
     }
 
-    /// What is known now.
+    /// The last sample, and the state.
     #[must_use]
     pub fn view(&self, now: Instant) -> (Vec<Arc<Family>>, Arc<GpusByPid>, State) {
         let mut known = self.known();
         let age = known.sample.as_ref().map(|sample| now.saturating_duration_since(sample.at));
         let silent = age.is_some_and(|age| age > STALE_AFTER);
-        if silent != known.told_silent {
-            known.told_silent = silent;
+        if silent != known.logged_silent {
+            known.logged_silent = silent;
             if silent {
                 tracing::warn!(
                     "the NVIDIA driver does not answer; its metrics are missing from the page"
@@ -136,7 +136,7 @@ impl Nvml {
         (families, gpus, state)
     }
 
-    /// The share of the time since the last call in which each GPU ran below its clock; `None` when nobody knows.
+    /// The share of the time since the last call in which each GPU was throttled; `None` when unknown.
     pub fn throttled(&self, now: Instant) -> Option<HashMap<String, f64>> {
         let mut known = self.known();
         let at = known.clocks_at?;
@@ -150,7 +150,7 @@ impl Nvml {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn learn(&self, gpus: &[Gpu], driver: &str) {
+    fn store(&self, gpus: &[Gpu], driver: &str) {
         let families = families::of(gpus, driver, &families::host_name());
         let sample = Sample {
             families: families.into_iter().map(Arc::new).collect(),
@@ -162,16 +162,16 @@ impl Nvml {
         known.verdict = Verdict::Answers;
     }
 
-    fn learn_clocks(&self, gpus: &[(&str, Option<u64>)]) {
+    fn store_clocks(&self, gpus: &[(&str, Option<u64>)]) {
         let now = Instant::now();
         let mut known = self.known();
-        // Of a GPU that does not say why, nobody can say that something holds it down.
-        let held = gpus.iter().map(|&(gpu, bits)| (gpu, bits.is_some_and(holds_clock_down)));
-        known.clocks.note(now, held);
+        // A GPU without throttle reasons counts as not throttled.
+        let throttled = gpus.iter().map(|&(gpu, bits)| (gpu, bits.is_some_and(holds_clock_down)));
+        known.clocks.note(now, throttled);
         known.clocks_at = Some(now);
     }
 
-    /// Nothing can be learnt for now.
+    /// Records that the driver is not available.
     fn fail(&self, verdict: Verdict, error: &OpenError) {
         let mut known = self.known();
         if known.verdict != verdict {
@@ -188,9 +188,9 @@ impl Nvml {
     }
 }
 
-fn ask_until_dropped(nvml: &Weak<Nvml>, library: &OsStr) {
+fn poll_until_dropped(nvml: &Weak<Nvml>, library: &OsStr) {
     while nvml.strong_count() > 0 {
-        if let Err(error) = ask(nvml, library)
+        if let Err(error) = poll(nvml, library)
             && let Some(nvml) = nvml.upgrade()
         {
             let verdict = match error {
@@ -206,8 +206,8 @@ fn ask_until_dropped(nvml: &Weak<Nvml>, library: &OsStr) {
     }
 }
 
-/// Asks for as long as there are answers.
-fn ask(nvml: &Weak<Nvml>, library: &OsStr) -> Result<(), OpenError> {
+/// Polls until there is no answer.
+fn poll(nvml: &Weak<Nvml>, library: &OsStr) -> Result<(), OpenError> {
     let opened = Library::open(library)?;
     let mut session = opened.session()?;
     for tick in 0.. {
@@ -221,11 +221,11 @@ fn ask(nvml: &Weak<Nvml>, library: &OsStr) -> Result<(), OpenError> {
                     reason: reason.into(),
                 });
             }
-            nvml.learn(&gpus, opened.driver());
+            nvml.store(&gpus, opened.driver());
         }
         let reasons = session.clock_reasons();
         let Some(nvml) = nvml.upgrade() else { return Ok(()) };
-        nvml.learn_clocks(&reasons);
+        nvml.store_clocks(&reasons);
         drop(nvml);
         thread::sleep(CLOCKS_EVERY);
     }

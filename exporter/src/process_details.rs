@@ -1,4 +1,4 @@
-//! What `/proc` tells of an observed process. Read while it lives, kept for as long as its accounts are.
+//! Details of observed processes from `/proc`. Read while a process lives, kept as long as its accounts.
 
 pub(crate) mod membership;
 pub(crate) mod place;
@@ -45,20 +45,20 @@ pub struct ProcessDetails {
 }
 
 impl ProcessDetails {
-    /// What is known, by the labels that tell it.
+    /// The details that are known, by label.
     #[must_use]
     pub fn named(&self) -> Vec<(String, String)> {
-        let mut told = self.clone();
-        let known = told.fields().into_iter().filter(|(_, value)| !value.is_empty());
+        let mut details = self.clone();
+        let known = details.fields().into_iter().filter(|(_, value)| !value.is_empty());
         known.map(|(name, value)| (name.to_owned(), value.to_string())).collect()
     }
 
-    /// From what [`named`](Self::named) told; names that are not known are passed over.
+    /// The inverse of [`named`](Self::named); unknown names are ignored.
     #[must_use]
-    pub fn of_named(told: &[(String, String)]) -> Self {
+    pub fn of_named(named: &[(String, String)]) -> Self {
         let mut details = Self::default();
         for (name, field) in details.fields() {
-            if let Some((_, value)) = told.iter().find(|(own, _)| own == name) {
+            if let Some((_, value)) = named.iter().find(|(own, _)| own == name) {
                 *field = value.as_str().into();
             }
         }
@@ -102,7 +102,7 @@ impl ProcessDetails {
         ]
     }
 
-    /// Whether there is nothing left that a later attempt could find out.
+    /// Whether a later read cannot add anything.
     fn is_complete(&self) -> bool {
         !(self.exe.is_empty()
             || self.cgroup.is_empty()
@@ -127,7 +127,7 @@ impl Default for DetailsCache {
 }
 
 impl DetailsCache {
-    /// That reads these files.
+    /// With these files.
     #[must_use]
     pub fn at(
         proc_root: impl Into<PathBuf>,
@@ -142,8 +142,7 @@ impl DetailsCache {
         }
     }
 
-    /// The details of `processes`. A process is looked up until all is known, its end included; details of processes that
-    /// are not among `processes` any more are forgotten.
+    /// The details of `processes`, which are read until they are complete or the process has ended. Forgets other processes.
     pub fn refresh(
         &mut self,
         processes: &[ProcessSnapshot],
@@ -162,13 +161,13 @@ impl DetailsCache {
         entries
     }
 
-    /// What was found out so far.
+    /// The cached details.
     #[must_use]
     pub const fn known(&self) -> &HashMap<ProcId, Arc<ProcessDetails>> {
         &self.entries
     }
 
-    /// `None` when the PID is not, or no longer, that process.
+    /// `None` when the PID is not that of the process any more.
     fn read(&self, tgid: Tgid, started: Nanos) -> Option<ProcessDetails> {
         let dir = self.proc_root.join(tgid.to_string());
         let text = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
@@ -191,7 +190,7 @@ impl DetailsCache {
             local_rank: number_in(&environment, "LOCAL_RANK").unwrap_or_default().into(),
             world_size: number_in(&environment, "WORLD_SIZE").unwrap_or_default().into(),
         };
-        // Asked last: had the PID been reused before or during the reads, it would show here.
+        // Checked last, to detect that the PID was reused before or during the reads.
         is_that_process(&dir, started).then_some(details)
     }
 
@@ -202,12 +201,12 @@ impl DetailsCache {
     }
 }
 
-/// Bytes of the environment that are looked at; launchers set their variables long before.
+/// Bytes of the environment that are read.
 const MAX_ENVIRONMENT: u64 = 256 * 1024;
 
 fn environment(dir: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Unreadable is as good as empty.
+    // Unreadable counts as empty.
     let _ = fs::File::open(dir.join("environ"))
         .and_then(|file| file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes));
     bytes
@@ -233,7 +232,7 @@ fn exe(dir: &Path) -> String {
     path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned()
 }
 
-/// `USER_HZ`, in which `/proc` tells times on every architecture that CUDA exists for.
+/// `USER_HZ`, in which `/proc` reports times on every architecture that CUDA exists for.
 const TICKS_PER_SECOND: u64 = 100;
 
 const fn ticks(boottime: Nanos) -> u64 {
@@ -245,7 +244,7 @@ pub(crate) fn is_that_process(dir: &Path, started: Nanos) -> bool {
     start_ticks(dir) == Some(ticks(started))
 }
 
-/// Whether a PID is, at this moment, that of the process that started then.
+/// Whether a PID is now that of the process that started then.
 pub(crate) fn is_running(tgid: Tgid, started: Nanos) -> bool {
     start_ticks(&Path::new("/proc").join(tgid.to_string())) == Some(ticks(started))
 }

@@ -1,4 +1,4 @@
-//! Leaves out the processes that the configuration does not want to be told of. Their accounts in the kernel go on.
+//! Leaves out the processes that the configuration excludes. Their accounts in the kernel go on.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,42 +12,42 @@ use crate::process_details::ProcessDetails;
 /// The details of processes.
 type Details = HashMap<ProcId, Arc<ProcessDetails>>;
 
-/// A filter, and what it said of processes so far, as long as what it goes by stays the same.
+/// A filter, and a cache of its results, each valid while the details of the process are unchanged.
 #[derive(Debug, Default)]
 pub struct ProcessSelection {
     filter: ProcessFilter,
-    told: HashMap<ProcId, (Arc<ProcessDetails>, bool)>,
+    cache: HashMap<ProcId, (Arc<ProcessDetails>, bool)>,
 }
 
 impl ProcessSelection {
-    /// Goes by another filter.
+    /// Replaces the filter.
     pub fn set_filter(&mut self, filter: &ProcessFilter) {
         if self.filter != *filter {
             self.filter.clone_from(filter);
-            self.told.clear();
+            self.cache.clear();
         }
     }
 
-    /// Whether a process is told of.
+    /// Whether a process is exported.
     pub fn admits(&mut self, process: &ProcessSnapshot, details: &Details) -> bool {
         if self.filter.admits_all() {
             return true;
         }
         let details = details.get(&process.id).cloned().unwrap_or_default();
-        match self.told.get(&process.id) {
-            Some((before, admitted)) if Arc::ptr_eq(before, &details) => *admitted,
+        match self.cache.get(&process.id) {
+            Some((cached, admitted)) if Arc::ptr_eq(cached, &details) => *admitted,
             _ => {
                 let admitted = self.filter.admits(&process.comm.to_text(), &details);
-                self.told.insert(process.id, (details, admitted));
+                self.cache.insert(process.id, (details, admitted));
                 admitted
             }
         }
     }
 
-    /// Leaves out what is not told of; returns how many of that live.
+    /// Removes excluded processes; returns how many of them are alive.
     pub fn apply(&mut self, processes: &mut Vec<ProcessSnapshot>, details: &Details) -> u64 {
         let known: HashSet<ProcId> = processes.iter().map(|process| process.id).collect();
-        self.told.retain(|id, _| known.contains(id));
+        self.cache.retain(|id, _| known.contains(id));
         let left_out = processes.extract_if(.., |process| !self.admits(process, details));
         left_out.filter(|process| process.ended.is_none()).count() as u64
     }
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_counted_while_it_lives() {
+    fn excluded_processes_are_counted_while_they_live() {
         let mut selection = selection("processes: {exclude: [{comm: debug.*}]}");
         let ended = ProcessSnapshot { ended: Some(Nanos(1)), ..process(2, "debugger") };
         let mut processes = vec![process(1, "train"), ended, process(3, "debug")];
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_judged_again_when_more_is_known_of_it() {
+    fn a_process_is_matched_again_when_its_details_change() {
         let mut selection = selection("processes: {include: [{user: ml}]}");
         let of = |user: &str| {
             let details = ProcessDetails { user: user.into(), ..ProcessDetails::default() };
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn another_filter_judges_anew() {
+    fn another_filter_matches_again() {
         let mut selection = selection("processes: {exclude: [{comm: train}]}");
         assert!(!selection.admits(&process(1, "train"), &Details::new()));
         selection.set_filter(&ProcessFilter::default());

@@ -1,4 +1,4 @@
-//! Running: the daemon behind the server, until a signal ends it.
+//! Runs the daemon and its server until a signal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,24 +16,25 @@ use crate::sampler::SampleError;
 use crate::server::{
     Readiness, Server, Source as _, TelemetryPath, reload_channel, shutdown_signal,
 };
-use crate::service_manager::{Chore, Progress, ServiceManager};
+use crate::service_manager::{Progress, ServiceManager, Task};
 use crate::version;
 
-/// Threads for scrapes, as many as the configuration can allow at a time, and for what else blocks. Idle ones end.
+/// Threads for scrapes, as many as the configuration can allow, and other blocking work. Idle threads end.
 const BLOCKING_THREADS: usize = 20;
-/// Between two looks whether the daemon has become ready: at first, and at last, when it may never be.
-const READY_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+/// First and last interval of polls whether the daemon is ready.
+const READY_POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
-/// How the configuration is to be reloaded.
+/// How the configuration is reloaded.
 #[derive(Debug)]
 pub struct Reloads {
-    /// Where it comes from.
+    /// Its source.
     pub source: ConfigSource,
-    /// Whether clients may ask for it.
+    /// Whether HTTP clients may request it.
     pub over_http: bool,
 }
 
-/// Serves until SIGTERM or SIGINT. With `reloads`, SIGHUP reloads the configuration, and so does a change of its file; with `flights`, SIGUSR2 makes a record. The probes go when the last owner of `daemon` does.
+/// Serves until SIGTERM or SIGINT. With `reloads`, the configuration is reloaded when its file changes and on SIGHUP; with
+/// `flights`, SIGUSR2 writes a trace file. Probes are detached when the last owner of `daemon` is dropped.
 ///
 /// # Errors
 /// When the runtime cannot be started or the sockets fail.
@@ -71,23 +72,24 @@ pub fn until_signal(
             }
             None => None,
         };
-        let kills = signal(SignalKind::user_defined1()).context("cannot catch SIGUSR1")?;
-        let switching = tokio::spawn(follow_switch(Arc::clone(daemon), kills));
+        let toggles = signal(SignalKind::user_defined1()).context("cannot catch SIGUSR1")?;
+        let toggling = tokio::spawn(toggle_on_signal(Arc::clone(daemon), toggles));
         let reaping = tokio::spawn(reap(Arc::clone(daemon), progress.clone()));
-        let looking = tokio::spawn(look(Arc::clone(daemon), progress.clone()));
+        let evaluating = tokio::spawn(evaluate(Arc::clone(daemon), progress.clone()));
         let following =
             daemon.gpus().upstream().map(|upstream| tokio::spawn(Arc::clone(upstream).follow()));
-        let asked = signal(SignalKind::user_defined2()).context("cannot catch SIGUSR2")?;
+        let requests = signal(SignalKind::user_defined2()).context("cannot catch SIGUSR2")?;
         let recording = match flights {
-            Some(recorder) => tokio::spawn(recorder.follow(asked)),
-            None => tokio::spawn(refuse_records(asked)),
+            Some(recorder) => tokio::spawn(recorder.follow(requests)),
+            None => tokio::spawn(refuse_records(requests)),
         };
-        let telling = tokio::spawn(tell_ready(Arc::clone(daemon), manager.clone()));
-        let living = tokio::spawn(manager.clone().keep_alive(progress));
+        let notifying = tokio::spawn(notify_ready(Arc::clone(daemon), manager.clone()));
+        let keeping_alive = tokio::spawn(manager.clone().keep_alive(progress));
         let source = Arc::clone(daemon);
         let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
         manager.stopping();
-        let tasks = [switching, reaping, looking, recording, telling, living].into_iter();
+        let tasks =
+            [toggling, reaping, evaluating, recording, notifying, keeping_alive].into_iter();
         for task in tasks.chain(reloading).chain(following) {
             task.abort();
         }
@@ -97,27 +99,30 @@ pub fn until_signal(
     served
 }
 
-/// Every attached library takes a few descriptors, and so does every connection: the usual soft limit of 1024 is kept low
-/// for programs that use `select`, which this one does not.
+/// Attached libraries and connections need descriptors. The usual soft limit of 1024 protects programs that use `select`, which
+/// this one does not.
 fn raise_file_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {
-        tracing::debug!(%error, "the limit of open files stays as it is");
+        tracing::debug!(%error, "cannot raise the limit of open files");
     }
 }
 
-/// SIGUSR1 is the switch of all probes.
-async fn follow_switch(daemon: Arc<Daemon>, mut signals: Signal) {
+/// SIGUSR1 toggles all probes.
+async fn toggle_on_signal(daemon: Arc<Daemon>, mut signals: Signal) {
     while signals.recv().await.is_some() {
         daemon.toggle();
     }
 }
 
-/// Whoever asks for a record where none is kept is told so, and ends nothing.
+/// Without a handler SIGUSR2 would end the process.
 async fn refuse_records(mut signals: Signal) {
     while signals.recv().await.is_some() {
-        tracing::warn!(signal = "SIGUSR2", "no events are kept: --flight-recorder.dir is not set");
+        tracing::warn!(
+            signal = "SIGUSR2",
+            "there is no flight recorder: --flight-recorder.dir is not set"
+        );
     }
 }
 
@@ -130,51 +135,51 @@ async fn reap(daemon: Arc<Daemon>, progress: Progress) {
         match tokio::task::spawn_blocking(move || reaper.reap()).await {
             Ok(Ok(())) => {}
             Ok(Err(error @ SampleError::Panicked)) => {
-                tracing::error!(%error, "dropping accounts of ended processes failed");
+                tracing::error!(%error, "dropping accounts of exited processes failed");
                 continue;
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "accounts of ended processes were not dropped");
+                tracing::warn!(%error, "accounts of exited processes were not dropped");
             }
             Err(error) => {
-                tracing::error!(%error, "dropping accounts of ended processes failed");
+                tracing::error!(%error, "dropping accounts of exited processes failed");
                 continue;
             }
         }
-        progress.made(Chore::Reap);
+        progress.made(Task::Reap);
     }
 }
 
-async fn look(daemon: Arc<Daemon>, progress: Progress) {
+async fn evaluate(daemon: Arc<Daemon>, progress: Progress) {
     let mut ticks = tokio::time::interval(EVALUATE_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let looker = Arc::clone(&daemon);
-        match tokio::task::spawn_blocking(move || looker.evaluate()).await {
+        let evaluator = Arc::clone(&daemon);
+        match tokio::task::spawn_blocking(move || evaluator.evaluate()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error @ SampleError::Panicked)) => {
-                tracing::error!(%error, "looking for causal chains failed");
+                tracing::error!(%error, "evaluating causal chains failed");
                 continue;
             }
-            Ok(Err(error)) => tracing::warn!(%error, "causal chains were not looked for"),
+            Ok(Err(error)) => tracing::warn!(%error, "causal chains were not evaluated"),
             Err(error) => {
-                tracing::error!(%error, "looking for causal chains failed");
+                tracing::error!(%error, "evaluating causal chains failed");
                 continue;
             }
         }
-        progress.made(Chore::Look);
+        progress.made(Task::Evaluate);
     }
 }
 
-/// Between looks whether the daemon has become ready, ever longer.
+/// Intervals between polls whether the daemon is ready, with exponential backoff.
 fn pauses() -> impl Iterator<Item = Duration> {
-    let (first, last) = READY_EVERY;
+    let (first, last) = READY_POLL;
     std::iter::successors(Some(first), move |pause| Some((*pause * 2).min(last)))
 }
 
-/// Tells the service manager once the libraries in use are attached to.
-async fn tell_ready(daemon: Arc<Daemon>, manager: ServiceManager) {
+/// Notifies the service manager once the daemon is ready.
+async fn notify_ready(daemon: Arc<Daemon>, manager: ServiceManager) {
     for pause in pauses() {
         if !matches!(daemon.ready(), Readiness::NotReady(_)) {
             break;
@@ -191,16 +196,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_that_never_becomes_ready_is_asked_seldom_and_one_that_does_soon() {
+    fn polls_for_readiness_are_frequent_at_first_and_rare_later() {
         let mut at = Duration::ZERO;
-        let looks: Vec<Duration> = pauses()
+        let polls: Vec<Duration> = pauses()
             .map(|pause| {
                 at += pause;
                 at
             })
             .take_while(|at| *at <= Duration::from_secs(60))
             .collect();
-        assert!(looks.len() <= 40, "{} looks in the first minute", looks.len());
-        assert!(looks.iter().filter(|at| at.as_millis() <= 200).count() >= 3);
+        assert!(polls.len() <= 40, "{} polls in the first minute", polls.len());
+        assert!(polls.iter().filter(|at| at.as_millis() <= 200).count() >= 3);
     }
 }

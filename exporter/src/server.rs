@@ -1,7 +1,7 @@
-//! The HTTP server, and the limits of what clients may use of it.
+//! The HTTP server, and its limits per client.
 //!
 //! It runs on one thread. Scrapes run on blocking threads, a few at a time, so that neither a slow scrape nor a slow client
-//! delays `/-/healthy`. A connection lives for a bounded time, since a scraper opens another one.
+//! delays `/-/healthy`. Connections have a bounded lifetime; a scraper opens another one.
 
 mod access;
 mod api;
@@ -27,7 +27,7 @@ pub use live::{LiveWebConfig, ReloadState};
 pub use routes::TelemetryPath;
 pub use signal::shutdown_signal;
 pub use source::{Readiness, ScrapeError, Source};
-pub use web_config::{WebConfig, WebConfigError};
+pub use web_config::WebConfig;
 
 pub(crate) use api::node as node_name;
 
@@ -46,12 +46,12 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// What clients may use.
+/// Limits on clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Open connections. Another one evicts one that is idle, or waits.
     pub connections: u32,
-    /// Scrapes and requests for chains at a time; more wait, and clients take turns.
+    /// Concurrent scrapes and requests for chains; more wait, and clients take turns.
     pub scrapes: u32,
     /// How long a scrape waits for its permit before it is refused.
     pub scrape_wait: Duration,
@@ -59,13 +59,13 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// Time for a TLS handshake.
     pub handshake_timeout: Duration,
-    /// Time for a response to be made, the wait for a scrape's permit included.
+    /// Time to produce a response, the wait for a permit included.
     pub response_timeout: Duration,
-    /// How long a client may read nothing of what it is sent.
+    /// How long a client may read nothing of a response.
     pub write_timeout: Duration,
     /// Age at which a connection is closed after its current response.
     pub connection_life: Duration,
-    /// Time for that response, and for all responses when the server stops.
+    /// Time for this response, and for all responses when the server stops.
     pub drain: Duration,
 }
 
@@ -93,14 +93,14 @@ pub struct LimitsHandle {
 }
 
 impl LimitsHandle {
-    /// Changes them. To be called within the runtime that serves.
+    /// Sets both limits. Must be called within the runtime that serves.
     pub fn resize(&self, connections: u32, scrapes: u32) {
         self.connections.resize(connections);
         self.scrapes.resize(scrapes);
     }
 }
 
-/// A server that listens, and has nothing to serve yet.
+/// A server that listens, and does not serve yet.
 #[derive(Debug)]
 pub struct Server {
     listeners: Vec<StdListener>,
@@ -168,7 +168,7 @@ impl Server {
         })
     }
 
-    /// To change limits while it serves.
+    /// A handle that changes limits while it serves.
     #[must_use]
     pub fn limits_handle(&self) -> LimitsHandle {
         self.live_limits.clone()
@@ -192,7 +192,7 @@ impl Server {
     ) -> io::Result<()> {
         let (stop, stopped) = watch::channel(false);
         let hint = access::hint(self.token_file.as_ref(), &self.url().unwrap_or_default());
-        // Removed when nothing is served any more.
+        // Dropped, and so removed, when nothing is served any more.
         let token_file = self.token_file;
         let token = token_file.as_ref().map(|file| file.token().clone());
         let LimitsHandle { connections, scrapes } = self.live_limits;

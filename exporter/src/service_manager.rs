@@ -1,4 +1,4 @@
-//! What systemd is told of the daemon, and what it hands over: readiness, reloads, signs of life, and sockets.
+//! The interface to systemd: readiness, reloads, watchdog, and socket activation.
 
 mod progress;
 mod sockets;
@@ -10,22 +10,22 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tokio::time::MissedTickBehavior;
 
-pub use progress::{Chore, Progress};
+pub use progress::{Progress, Task};
 pub use sockets::{SocketError, sockets};
 
-/// The least time without signs of progress that means that a chore is stuck, however short the watchdog's is.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Signs of life in the time that the watchdog allows.
+/// The minimum time without progress after which a task is stuck, however short the watchdog's timeout is.
+const MIN_STUCK: Duration = Duration::from_secs(10);
+/// Keep-alive pings per watchdog timeout.
 const PINGS: u32 = 4;
 
-/// Tells the service manager. Without one it does nothing.
+/// Notifies the service manager, if there is one.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceManager {
-    /// Whether it was told that the daemon is ready, and not yet that it is stopping.
+    /// Between the notifications `READY=1` and `STOPPING=1`.
     ready: Arc<AtomicBool>,
 }
 
-/// A reload under way; the end of it is told when this is dropped.
+/// A reload in progress; its end is notified on drop.
 #[derive(Debug)]
 pub struct Reload<'a> {
     manager: &'a ServiceManager,
@@ -33,33 +33,33 @@ pub struct Reload<'a> {
 }
 
 impl ServiceManager {
-    /// The daemon is up.
+    /// Reports that the daemon is ready.
     pub fn ready(&self) {
         self.ready.store(true, Ordering::Relaxed);
-        tell(&[NotifyState::Ready]);
+        notify(&[NotifyState::Ready]);
     }
 
-    /// The configuration is being reloaded.
+    /// Reports that a reload begins.
     pub fn reload(&self) -> Reload<'_> {
         if self.is_ready() {
-            // The clock cannot fail; systemd needs its reading from version 253 on.
+            // Systemd 253 and newer require the time.
             let now = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::MonotonicUsec(0));
-            tell(&[NotifyState::Reloading, now]);
+            notify(&[NotifyState::Reloading, now]);
         }
         Reload { manager: self, status: String::new() }
     }
 
-    /// The daemon ends.
+    /// Reports that the daemon is stopping.
     pub fn stopping(&self) {
         self.ready.store(false, Ordering::Relaxed);
-        tell(&[NotifyState::Stopping]);
+        notify(&[NotifyState::Stopping]);
     }
 
     fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Gives signs of life for as long as every chore makes progress. Ends at once where the service manager wants none.
+    /// Sends keep-alive pings while every task makes progress. Returns at once without a watchdog.
     pub async fn keep_alive(self, progress: Progress) {
         let Some(allowed) = sd_notify::watchdog_enabled().filter(|allowed| !allowed.is_zero())
         else {
@@ -67,42 +67,45 @@ impl ServiceManager {
         };
         let mut ticks = tokio::time::interval((allowed / PINGS).max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = None;
+        let mut reported = None;
         loop {
             ticks.tick().await;
-            let stuck = progress.stuck(allowed.max(PATIENCE));
+            let stuck = progress.stuck(allowed.max(MIN_STUCK));
             match stuck {
-                None => tell(&[NotifyState::Watchdog]),
-                Some(chore) if told != stuck => {
+                None => notify(&[NotifyState::Watchdog]),
+                Some(task) if reported != stuck => {
                     tracing::error!(
-                        chore = chore.label(),
-                        "no progress; the service manager will restart the daemon"
+                        task = task.label(),
+                        "a background task is stuck; the service manager will restart the daemon"
                     );
                 }
                 Some(_) => {}
             }
-            told = stuck;
+            reported = stuck;
         }
     }
 }
 
 impl Reload<'_> {
-    /// The earlier configuration stays; why.
-    pub fn refused(&mut self, why: &str) {
-        self.status = format!("an earlier configuration is in effect: {}", why.replace('\n', "; "));
+    /// Reports that the reload failed, and why.
+    pub fn failed(&mut self, why: &str) {
+        self.status = format!(
+            "configuration reload failed; the previous configuration is still active: {}",
+            why.replace('\n', "; ")
+        );
     }
 }
 
 impl Drop for Reload<'_> {
     fn drop(&mut self) {
         if self.manager.is_ready() {
-            tell(&[NotifyState::Ready, NotifyState::Status(&self.status)]);
+            notify(&[NotifyState::Ready, NotifyState::Status(&self.status)]);
         }
     }
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "the service manager was not told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }

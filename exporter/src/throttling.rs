@@ -1,5 +1,5 @@
-//! How long observed processes were out of CPU quota: what their control groups tell, from when each process was first asked
-//! for. The kernel keeps these counts for groups, not for processes, and a group is held back when any above it is.
+//! CPU throttling of observed processes: the counters of their cgroups since each process was first read. The kernel counts per
+//! cgroup, not per process, and throttling of an ancestor throttles a cgroup.
 
 pub(crate) mod hierarchy;
 
@@ -15,19 +15,19 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 use crate::process_details::is_that_process;
 use hierarchy::Hierarchy;
 
-/// What a process was held back.
+/// Throttling of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Throttled {
-    /// For how long, summed over CPUs and over the groups that were out of quota.
+    /// Throttled time, summed over CPUs and cgroups.
     pub time: Nanos,
-    /// In how many periods, summed over groups.
+    /// Throttled periods, summed over cgroups.
     pub periods: u64,
 }
 
-/// How long a process is taken to stay in its group, and up to as long again, so that not all are asked for at a time.
-const ASK_EVERY: Duration = Duration::from_secs(10);
+/// How long the cgroup of a process is cached, plus up to as long again to spread the reads.
+const CACHE_TIME: Duration = Duration::from_secs(10);
 
-/// What groups tell at one moment: many processes may share one.
+/// Counters by cgroup: many processes may share one.
 type Readings = HashMap<PathBuf, Option<Throttled>>;
 
 /// A process over all its images.
@@ -36,74 +36,74 @@ type Process = (Tgid, Nanos);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
     cgroup: String,
-    /// When it was found to be in that group.
-    asked: Instant,
-    /// What the groups told last.
+    /// When its cgroup was read.
+    read_at: Instant,
+    /// The counters at the last read.
     last: Throttled,
-    /// Since the first look at the process.
+    /// The increase since the process was first read.
     total: Throttled,
 }
 
-/// What is known of the processes under observation.
+/// Throttling of the observed processes.
 #[derive(Debug)]
 pub struct Throttling {
     proc_root: PathBuf,
     hierarchy: Option<Hierarchy>,
-    ask_every: Duration,
+    cache_time: Duration,
     known: HashMap<Process, Known>,
 }
 
 impl Default for Throttling {
     fn default() -> Self {
-        Self { ask_every: ASK_EVERY, ..Self::at("/proc") }
+        Self { cache_time: CACHE_TIME, ..Self::at("/proc") }
     }
 }
 
 impl Throttling {
-    /// With another `/proc`, and asking for the group of each process each time.
+    /// With another `/proc`, and without a cache.
     #[must_use]
     pub fn at(proc_root: impl Into<PathBuf>) -> Self {
         let proc_root = proc_root.into();
         let mounts = fs::read_to_string(proc_root.join("self/mountinfo")).unwrap_or_default();
         let hierarchy = Hierarchy::in_mounts(&mounts);
-        Self { proc_root, hierarchy, ask_every: Duration::ZERO, known: HashMap::new() }
+        Self { proc_root, hierarchy, cache_time: Duration::ZERO, known: HashMap::new() }
     }
 
-    /// Asks for all `processes`, and forgets others. Without an answer where no group tells: the kernel counts nothing, or
-    /// the hierarchy is not in sight.
+    /// Reads all `processes`, and forgets others. Processes without counters are absent: the kernel counts nothing, or the
+    /// hierarchy is not visible.
     pub fn refresh(&mut self, processes: &[ProcessSnapshot]) -> HashMap<ProcId, Throttled> {
         let mut known = HashMap::new();
-        let mut told = HashMap::new();
+        let mut totals = HashMap::new();
         let mut readings = Readings::new();
-        // One that lives can be asked for, whatever other images the process has had.
+        // Live images first: they can be read, and share the entry with exited ones.
         let (gone, live): (Vec<_>, Vec<_>) = processes.iter().partition(|p| p.ended.is_some());
         for process in live.into_iter().chain(gone) {
             let key = (process.tgid, process.started_boottime);
-            if let Entry::Vacant(place) = known.entry(key) {
-                let before = self.known.remove(&key);
+            if let Entry::Vacant(vacant) = known.entry(key) {
+                let previous = self.known.remove(&key);
                 let lives = process.ended.is_none();
-                let now = lives.then(|| self.ask(key, before.as_ref(), &mut readings)).flatten();
-                let Some(entry) = settle(before, now) else { continue };
-                place.insert(entry);
+                let now = lives.then(|| self.read(key, previous.as_ref(), &mut readings)).flatten();
+                let Some(entry) = total(previous, now) else { continue };
+                vacant.insert(entry);
             }
-            told.extend(known.get(&key).map(|entry| (process.id, entry.total)));
+            totals.extend(known.get(&key).map(|entry| (process.id, entry.total)));
         }
         self.known = known;
-        told
+        totals
     }
 
-    /// The process's group, and what it and those above it tell now.
-    fn ask(
+    /// The process's cgroup, and the counters of it and its ancestors.
+    fn read(
         &self,
         process: Process,
-        before: Option<&Known>,
+        previous: Option<&Known>,
         readings: &mut Readings,
     ) -> Option<Known> {
         let hierarchy = self.hierarchy.as_ref()?;
-        let share = self.ask_every * (process.0.0 % 8) / 8;
-        let is_fresh = |known: &&Known| known.asked.elapsed() < self.ask_every + share;
-        let (cgroup, asked) = match before.filter(is_fresh) {
-            Some(known) => (known.cgroup.clone(), known.asked),
+        let share = self.cache_time * (process.0.0 % 8) / 8;
+        let is_fresh = |known: &&Known| known.read_at.elapsed() < self.cache_time + share;
+        let (cgroup, read_at) = match previous.filter(is_fresh) {
+            Some(known) => (known.cgroup.clone(), known.read_at),
             None => (self.group_of(hierarchy, process)?, Instant::now()),
         };
         let mut last = None;
@@ -114,7 +114,7 @@ impl Throttling {
             sum.time.0 += time.0;
             sum.periods += periods;
         }
-        Some(Known { cgroup, asked, last: last?, total: Throttled::default() })
+        Some(Known { cgroup, read_at, last: last?, total: Throttled::default() })
     }
 
     fn group_of(&self, hierarchy: &Hierarchy, (tgid, started): Process) -> Option<String> {
@@ -124,20 +124,20 @@ impl Throttling {
     }
 }
 
-/// Adds what came since the last look. A process that is in another group than before begins anew there.
-fn settle(before: Option<Known>, now: Option<Known>) -> Option<Known> {
-    let Some(mut now) = now else { return before };
-    if let Some(before) = before {
-        now.total = before.total;
-        if before.cgroup == now.cgroup {
-            now.total.time.0 += now.last.time.0.saturating_sub(before.last.time.0);
-            now.total.periods += now.last.periods.saturating_sub(before.last.periods);
+/// Adds the increase since the last read. A process that moved to another cgroup starts from its counters there.
+fn total(previous: Option<Known>, now: Option<Known>) -> Option<Known> {
+    let Some(mut now) = now else { return previous };
+    if let Some(previous) = previous {
+        now.total = previous.total;
+        if previous.cgroup == now.cgroup {
+            now.total.time.0 += now.last.time.0.saturating_sub(previous.last.time.0);
+            now.total.periods += now.last.periods.saturating_sub(previous.last.periods);
         }
     }
     Some(now)
 }
 
-/// What one group tells of itself.
+/// The counters of one cgroup.
 fn reading(group: &Path) -> Option<Throttled> {
     let stat = fs::read_to_string(group.join("cpu.stat")).ok()?;
     let number = |name: &str| -> Option<u64> {

@@ -1,5 +1,5 @@
-//! Tokens of the servers of this host, in files that only their owner and root can read: programs of this host show them, and what a
-//! proxy passes on for others does not have them.
+//! Tokens of the servers of this host, in files that only their owner and root can read. Programs of this host send them; requests
+//! that a proxy forwards for others do not have them.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use gpucause_investigations::http::{Address, Token};
 
-/// Where servers of root have them, and the service: its unit has `RuntimeDirectory=gpucause`.
+/// For servers of root, and the service, whose unit has `RuntimeDirectory=gpucause`.
 const SYSTEM: &str = "/run/gpucause";
-/// The folder in that of a user's own runtime files.
+/// The folder in a user's runtime directory.
 const OF_USER: &str = "gpucause";
 
-/// A token that is in a file for each port of a server. The files go with it.
+/// A token in a file for each port of a server. The files are removed on drop.
 #[derive(Debug)]
 pub struct TokenFile {
     token: Token,
@@ -26,14 +26,14 @@ pub struct TokenFile {
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
     /// The kernel has no random numbers.
-    #[error("no token can be made: {0}")]
+    #[error("cannot create a token: {0}")]
     Random(io::Error),
     /// The file cannot be written.
     #[error("cannot write the token file {path}: {source}", path = .path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -48,14 +48,14 @@ impl TokenFile {
         for folder in folders_to_write() {
             match Self::create_in(&folder, ports) {
                 Ok(file) => return Ok(file),
-                // The first one says where the file belongs.
+                // The first error names the preferred folder.
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
         Err(failure.unwrap_or_else(|| TokenFileError::Random(ErrorKind::NotFound.into())))
     }
 
-    /// The same in this folder, which is made where it is not there.
+    /// The same in this folder, which is created if it is missing.
     ///
     /// # Errors
     /// When it cannot be written to.
@@ -71,7 +71,7 @@ impl TokenFile {
         Ok(created)
     }
 
-    /// What is in the files.
+    /// The token.
     #[must_use]
     pub const fn token(&self) -> &Token {
         &self.token
@@ -86,17 +86,17 @@ impl TokenFile {
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        // Another server may have the port by now, and its token there.
+        // Another server may have taken the port and the file.
         let own = |path: &&PathBuf| Token::read(path).is_ok_and(|token| token == self.token);
         for path in self.paths.iter().filter(own) {
             if let Err(error) = fs::remove_file(path) {
-                tracing::debug!(%error, path = %path.display(), "the token file stays");
+                tracing::debug!(%error, path = %path.display(), "cannot remove the token file");
             }
         }
     }
 }
 
-/// Files in which the token of the server at this address may be: none unless it is on this host.
+/// Files that may have the token of the server at this address; none for another host.
 #[must_use]
 pub fn candidates(address: &Address) -> Vec<PathBuf> {
     let port = address.target().1;
@@ -107,7 +107,7 @@ pub fn candidates(address: &Address) -> Vec<PathBuf> {
     folders.map(|folder| path_in(&folder, port)).collect()
 }
 
-/// Where servers write, in the order in which folders are tried: where the service manager says, or else the usual ones.
+/// Folders to try in order: that of the service manager, or else the usual ones.
 fn folders_to_write() -> Vec<PathBuf> {
     match of_service() {
         Some(folder) => vec![folder],
@@ -135,7 +135,7 @@ fn path_in(folder: &Path, port: u16) -> PathBuf {
     folder.join(format!("{port}.token"))
 }
 
-/// At once, so that nobody reads a half, with a mode that lets in nobody else from the start.
+/// Atomic, and with a mode that excludes others from the start.
 fn write(folder: &Path, path: &Path, token: &Token) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -143,7 +143,7 @@ fn write(folder: &Path, path: &Path, token: &Token) -> io::Result<()> {
     }
     let new = path.with_extension("new");
     match fs::remove_file(&new) {
-        // Of a server that was killed.
+        // Left by a server that was killed.
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }

@@ -239,8 +239,8 @@ fn a_selection_that_cannot_be_is_refused_before_anything_is_scraped() {
     let server = serve(Failing { panics: true });
     for (query, said) in [
         ("collect[]=calls&exclude[]=host", "cannot be combined"),
-        ("collect[]=cals", "there is no collector \"cals\"; there are calls, dispatch, waits,"),
-        ("exclude[]=%zz", "no UTF-8 text"),
+        ("collect[]=cals", "unknown collector \"cals\"; known collectors: calls, dispatch, waits,"),
+        ("exclude[]=%zz", "not percent-encoded"),
     ] {
         let path = format!("/metrics?{query}");
         let response = get(server.address, &path);

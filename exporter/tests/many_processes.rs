@@ -28,7 +28,7 @@ fn page(cardinality: &mut CardinalityLimit, mut processes: Vec<ProcessSnapshot>)
     observation.processes_live = live;
     observation.processes_aggregated = cardinality.aggregated_total();
     observation.overflow = overflow;
-    Collectors::default().gather(&observation)
+    Collectors::default().collect(&observation)
 }
 
 fn family<'a>(families: &'a [Family], metric: &Metric) -> &'a Family {

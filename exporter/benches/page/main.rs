@@ -121,7 +121,7 @@ fn page(observation: &Observation, rounds: usize) {
     let mut forms: Vec<_> = forms.map(|form| (form, Times::default(), 0)).collect();
     for _ in 0..rounds {
         for (((_, format), (_, packing)), times, bytes) in &mut forms {
-            let own = gathering.of(|| collectors.gather(observation));
+            let own = gathering.of(|| collectors.collect(observation));
             let exported = own.into();
             *bytes = times.of(|| written(&exported, *format, *packing));
         }

@@ -1,4 +1,4 @@
-//! The exporter that runs already where one would listen: whether it observes.
+//! Whether an exporter that already runs at a listen address observes.
 
 use std::time::Duration;
 
@@ -9,29 +9,28 @@ use gpucause_investigations::observation::sentence;
 use tokio::time::timeout;
 
 use super::{Line, State};
-use crate::nodes::asked;
+use crate::nodes::block_on;
 use crate::server::ListenAddress;
 use crate::token_file;
 
-/// For an exporter on this host.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const UNAUTHORIZED: u16 = 401;
 
 /// The line about the exporter at this address; `None` where there is no exporter.
 pub(super) fn line(address: &ListenAddress) -> Option<Line> {
-    let url: NodeUrl = format!("http://{}", address.reached_at()?).parse().ok()?;
+    let url: NodeUrl = format!("http://{}", address.local_address()?).parse().ok()?;
     let client = Client::new(url.address().clone(), None).ok()?;
     let client = client.with_token_files(token_file::candidates(url.address()));
-    let answer = asked(async { timeout(PATIENCE, node::chains(&client)).await }).ok()?.ok()?;
+    let answer = block_on(async { timeout(TIMEOUT, node::chains(&client)).await }).ok()?.ok()?;
     let (state, detail) = match answer {
         Ok(answer) => observes(answer.observation.as_ref()),
         Err(AskError::Unauthorized(_)) => {
-            (State::Missing, "this exporter requires a login; ask it with gpucause explain".into())
+            (State::Missing, "this exporter requires a password; use gpucause explain".into())
         }
         Err(AskError::Refused { status: UNAUTHORIZED, .. }) => {
             (State::Missing, "this exporter requires its token; run gpucause check as root".into())
         }
-        // Something else has the port, or nothing has.
+        // The port is free, or another program has it.
         Err(_) => return None,
     };
     Some(Line { state, subject: format!("observation {address}"), detail, blocks: false })

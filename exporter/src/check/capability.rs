@@ -1,11 +1,11 @@
-//! Which capabilities the process has, and what each is for.
+//! Capabilities of the process, and their purpose.
 
 use super::{Line, State};
 
-/// Number, name, what it is for, and whether nothing works without it.
+/// Number, name, purpose, and whether it is mandatory.
 const NEEDED: [(u32, &str, &str, bool); 5] = [
     (39, "CAP_BPF", "loads the programs", true),
-    (38, "CAP_PERFMON", "attaches them and sees new mappings", true),
+    (38, "CAP_PERFMON", "attaches them and reports new mappings", true),
     (19, "CAP_SYS_PTRACE", "opens libraries of other users' processes", false),
     (2, "CAP_DAC_READ_SEARCH", "reads files of other users", false),
     (40, "CAP_CHECKPOINT_RESTORE", "opens libraries that were deleted or replaced", false),
@@ -26,7 +26,7 @@ fn effective(status: &str) -> Option<u64> {
 
 fn lines(effective: u64) -> Vec<Line> {
     let has = |capability: u32| effective & 1 << capability != 0;
-    // CAP_SYS_ADMIN stands in for those that were split from it.
+    // CAP_SYS_ADMIN implies those that were split from it.
     let split = [38, 39, 40];
     NEEDED
         .iter()

@@ -1,4 +1,4 @@
-//! CUDA libraries that are installed where the loader looks, whether or not a process maps them now.
+//! CUDA libraries in the loader's folders, whether or not a process maps them now.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -78,30 +78,30 @@ fn handed_out(path: &Path, image: &LibraryImage) -> Line {
             (
                 State::Unsupported,
                 format!(
-                    "hands out functions that are NOT PROBED, so that calls of them are not counted: {names}; please \
+                    "hands out functions that are NOT PROBED, and whose calls are not counted: {names}; please \
                      report this version of the driver"
                 ),
             )
         }
         Err(error) => {
-            (State::Unsupported, format!("cannot be asked which functions it hands out: {error}"))
+            (State::Unsupported, format!("cannot query the functions that it hands out: {error}"))
         }
     };
     let subject = format!("driver entries {}", path.to_string_lossy());
     Line { state, subject, detail, blocks: false }
 }
 
-/// The functions whose probe each launch of most programs meets.
+/// The launch functions of most programs.
 const LAUNCHES: [&str; 4] =
     ["cuLaunchKernel", "cuLaunchKernelEx", "cudaLaunchKernel", "cudaLaunchKernelExC"];
 
-/// A warning where a launch would be single-stepped, of a library with these single-stepped functions.
+/// A warning for a library whose single-stepped functions include launches.
 pub(super) fn slow_launch<'a>(path: &Path, slow: impl Iterator<Item = &'a str>) -> Option<Line> {
     let is_launch = |symbol: &&str| LAUNCHES.contains(&symbol.trim_end_matches("_ptsz"));
     let launches: Vec<_> = slow.filter(is_launch).collect();
     let detail = format!(
-        "EACH LAUNCH IS SINGLE-STEPPED: a probe at {} costs about 10 times as much; the probe budget then has launches \
-         timed in samples; please report this version of the library",
+        "EACH LAUNCH IS SINGLE-STEPPED: a probe at {} costs about 10 times as much; the probe budget then samples \
+         launches; please report this version of the library",
         launches.join(", ")
     );
     let subject = format!("launches {}", path.to_string_lossy());
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_loaded_cannot_be_asked() {
+    fn a_file_that_cannot_be_loaded_is_reported() {
         let line = handed_out(Path::new("/proc/self/status"), &LibraryImage::default());
         assert_eq!(line.state, State::Unsupported);
         assert!(line.detail.ends_with("hands out: it cannot be loaded"), "{}", line.detail);

@@ -11,15 +11,15 @@ use gpucause_investigations::fleet::{self, LiveChains};
 use gpucause_investigations::recording::{self, Recording};
 
 use crate::cli::ExportArgs;
-use crate::nodes::{asked, report};
+use crate::nodes::{block_on, report};
 use destination::Destination;
 use progress::Progress;
 
-/// Writes what was asked for, and says on standard error what that was and what reads it.
+/// Writes the export, and reports on standard error what was written and which tool reads it.
 ///
 /// # Errors
-/// When the file cannot be read, a node does not answer, or the output cannot be or should not be written. What other nodes
-/// told has been written.
+/// When the file cannot be read, a node does not answer, or the output cannot be or should not be written. The
+/// chains of the other nodes have been written then.
 pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
     match &args.db {
         Some(path) => of_file(path, args),
@@ -35,10 +35,10 @@ fn of_file(path: &Path, args: &ExportArgs) -> anyhow::Result<()> {
 fn of_nodes(args: &ExportArgs) -> anyhow::Result<()> {
     ensure!(
         Format::from(args.format) != Format::Hlog,
-        "nodes tell no single calls, of which an interval log is made; record on each node, and export the files"
+        "an interval log needs single calls, which nodes do not report; record on each node, and export the files"
     );
     let clients = args.nodes.several()?;
-    let answer = asked(fleet::chains(&clients, fleet::Limits::default()))?;
+    let answer = block_on(fleet::chains(&clients, fleet::Limits::default()))?;
     let failed = report(&answer);
     if !answer.answers.is_empty() {
         write(&LiveChains::of(&answer), None, args)?;
@@ -63,13 +63,18 @@ fn write(recording: &dyn Recording, path: Option<&Path>, args: &ExportArgs) -> a
     }
     let written = written?;
     if !destination.is_standard_output() {
-        say(&told(written, format, &args.output.display().to_string(), destination.files()));
+        say(&summary(written, format, &args.output.display().to_string(), destination.files()));
     }
     Ok(())
 }
 
-/// What was written, and what to do with it.
-fn told(Written { events, chains }: Written, format: Format, output: &str, files: usize) -> String {
+/// What was written, and which tool reads it.
+fn summary(
+    Written { events, chains }: Written,
+    format: Format,
+    output: &str,
+    files: usize,
+) -> String {
     let next = match format {
         Format::Perfetto => "open it at https://ui.perfetto.dev",
         Format::Hlog => "HdrHistogram's tools read it",
@@ -91,7 +96,7 @@ fn told(Written { events, chains }: Written, format: Format, output: &str, files
     format!("wrote {events}{chains} to {output}; {next}\n")
 }
 
-/// With standard error gone there is nobody to tell.
+/// Ignores that standard error is gone.
 fn say(text: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }
@@ -101,18 +106,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_told_with_what_reads_it() {
+    fn the_summary_says_what_was_written_and_what_reads_it() {
         let written = Written { events: 12, chains: 1 };
         assert_eq!(
-            told(written, Format::Perfetto, "trace.pftrace", 1),
+            summary(written, Format::Perfetto, "trace.pftrace", 1),
             "wrote 12 events and 1 causal chain to trace.pftrace; open it at https://ui.perfetto.dev\n"
         );
         let written = Written { events: 1, chains: 0 };
         assert_eq!(
-            told(written, Format::Hlog, "a.hlog", 1),
+            summary(written, Format::Hlog, "a.hlog", 1),
             "wrote 1 event to a.hlog; HdrHistogram's tools read it\n"
         );
-        let several = told(written, Format::OtlpProtobuf, "a.otlp", 3);
+        let several = summary(written, Format::OtlpProtobuf, "a.otlp", 3);
         assert!(
             several.starts_with(
                 "wrote 1 event and 0 causal chains to a.otlp and a.otlp.2 to a.otlp.3; "

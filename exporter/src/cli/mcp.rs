@@ -1,4 +1,4 @@
-//! `gpucause mcp`: what is known of nodes, and of this host, for assistants.
+//! `gpucause mcp`: chains of nodes, and checks of this host, for assistants.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::server::{LiveWebConfig, node_name, shutdown_signal};
 use crate::token_file::{TokenFile, TokenFileError};
 use clap::ValueEnum as _;
 
-/// Where a token may be, which no other user can see there.
+/// The environment variable of the token, which other users cannot read.
 const TOKEN: &str = "GPUCAUSE_MCP_TOKEN";
-/// Bytes that the file of a token may have.
+/// Maximum bytes of a token file.
 const MAX_TOKEN_FILE: u64 = 4096;
-/// Time for what is under way when the server ends.
+/// Time for responses in progress when the server stops.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Why nobody may be let in.
+/// Why the server cannot authenticate clients.
 #[derive(Debug, thiserror::Error)]
 pub enum McpError {
-    /// The file of the token.
+    /// The token file is unusable.
     #[error("cannot read the token from {path}: {reason}", path = .path.display())]
     TokenFile {
         /// The file.
@@ -38,27 +38,27 @@ pub enum McpError {
         /// What is wrong with it.
         reason: String,
     },
-    /// What the environment says.
-    #[error("what GPUCAUSE_MCP_TOKEN holds is no token")]
+    /// The environment variable is invalid.
+    #[error("GPUCAUSE_MCP_TOKEN is not a valid token")]
     TokenVariable(#[from] TokenError),
-    /// Other hosts could ask without a token.
+    /// Other hosts could send requests without a token.
     #[error(
-        "{0} can be reached from other hosts, which must show a token: write one to a file and name that with --token-file, or put it into GPUCAUSE_MCP_TOKEN; without one listen on 127.0.0.1"
+        "{0} is reachable from other hosts, which must send a token: set one with --token-file or GPUCAUSE_MCP_TOKEN, or listen on 127.0.0.1"
     )]
     NoToken(String),
-    /// Other hosts would send the token, and read answers, in the clear.
+    /// Tokens and responses would be sent in the clear.
     #[error(
-        "{0} can be reached from other hosts, which must be spoken to over TLS: name a file with tls_server_config with --web.config.file; without one listen on 127.0.0.1"
+        "{0} is reachable from other hosts, which requires TLS: set tls_server_config in --web.config.file, or listen on 127.0.0.1"
     )]
     NoTls(String),
-    /// Nothing would keep others out.
+    /// The token file cannot be written.
     #[error(
-        "{0}; give a token with --token-file or in GPUCAUSE_MCP_TOKEN (`openssl rand -hex 32` makes one)"
+        "{0}; set a token with --token-file or in GPUCAUSE_MCP_TOKEN (`openssl rand -hex 32` makes one)"
     )]
     NoFile(#[from] TokenFileError),
-    /// Passwords are not what lets assistants in.
+    /// Users are configured, which MCP does not support.
     #[error(
-        "basic_auth_users of --web.config.file let nobody in here: clients of MCP show a token; give one with --token-file, or leave the users out"
+        "basic_auth_users of --web.config.file are not supported: MCP clients send a token; set one with --token-file, or remove the users"
     )]
     Users,
 }
@@ -66,7 +66,7 @@ pub enum McpError {
 /// Serves until the client hangs up or a signal ends it.
 ///
 /// # Errors
-/// When the file cannot be read, or nodes or clients cannot be spoken to as the flags say.
+/// When the file cannot be read, or the flags are not valid for the nodes or clients.
 pub fn run(args: &McpArgs) -> anyhow::Result<()> {
     let source = match &args.db {
         Some(path) => Source::file(recording::open(path)?, Some(Box::new(SqlOfFile(path.clone())))),
@@ -97,12 +97,12 @@ pub fn run(args: &McpArgs) -> anyhow::Result<()> {
 }
 
 async fn over_http(args: &McpArgs, assistant: Assistant) -> anyhow::Result<()> {
-    let Some(address) = &args.http else { bail!("there is no address") };
+    let Some(address) = &args.http else { bail!("no listen address") };
     let given = token(args.token_file.as_deref())?;
     let file = args.web_config.as_deref().filter(|path| !path.as_os_str().is_empty());
     let live = Arc::new(file.map(LiveWebConfig::load).transpose()?.unwrap_or_default());
     let listener = address.bind()?;
-    let local = listener.local_addr().context("cannot tell the address")?;
+    let local = listener.local_addr().context("cannot read the address")?;
     if !local.ip().to_canonical().is_loopback() {
         if given.is_none() {
             return Err(McpError::NoToken(address.to_string()).into());
@@ -114,15 +114,15 @@ async fn over_http(args: &McpArgs, assistant: Assistant) -> anyhow::Result<()> {
     if given.is_none() && live.current().has_users() {
         return Err(McpError::Users.into());
     }
-    // Of this process: the file goes when it ends.
+    // Removed when the process ends.
     let made = match &given {
         None => Some(TokenFile::create(&[local.port()].into()).map_err(McpError::NoFile)?),
         Some(_) => None,
     };
-    let told_in = made.as_ref().and_then(TokenFile::path).or(args.token_file.as_deref());
-    let token_file = told_in.map(|path| tracing::field::display(path.display()));
+    let path = made.as_ref().and_then(TokenFile::path).or(args.token_file.as_deref());
+    let token_file = path.map(|path| tracing::field::display(path.display()));
     let token = given.or_else(|| made.as_ref().map(|file| file.token().clone()));
-    let Some(token) = token else { bail!("there is no token") };
+    let Some(token) = token else { bail!("no token") };
     let scheme = if live.current().is_plain() { "http" } else { "https" };
     let following = tokio::spawn(Arc::clone(&live).follow());
     let mut hosts = args.allow_hosts.clone();
@@ -137,8 +137,8 @@ async fn over_http(args: &McpArgs, assistant: Assistant) -> anyhow::Result<()> {
 
 fn token(file: Option<&Path>) -> Result<Option<Token>, McpError> {
     let Some(path) = file else {
-        let told = std::env::var(TOKEN).ok();
-        return Ok(told.map(|text| Token::of(&text)).transpose()?);
+        let inherited = std::env::var(TOKEN).ok();
+        return Ok(inherited.map(|text| Token::of(&text)).transpose()?);
     };
     let wrong = |reason: String| McpError::TokenFile { path: path.to_owned(), reason };
     let read = || {
@@ -151,7 +151,7 @@ fn token(file: Option<&Path>) -> Result<Option<Token>, McpError> {
     Token::of(&text).map(Some).map_err(|error| wrong(error.to_string()))
 }
 
-/// What assistants can have done here.
+/// The tools of this host.
 #[derive(Debug)]
 struct ThisHost {
     allow_demo: bool,
@@ -159,7 +159,7 @@ struct ThisHost {
 
 impl Host for ThisHost {
     fn check(&self) -> CheckReport {
-        // No port: the exporter that is asked about may have it.
+        // Without ports: a running exporter has them.
         let report = Report::of_this_host(&[], None, None);
         let can_run = report.can_run();
         let line = |line: crate::check::Line| CheckLine {
@@ -181,7 +181,7 @@ impl Host for ThisHost {
 
     fn demo(&self, scenario: &str, time: Duration) -> Result<DemoReport, String> {
         let shown = || {
-            ensure!(self.allow_demo, "demonstrations are off");
+            ensure!(self.allow_demo, "demos are disabled; enable them with --allow-demo");
             let scenario = Scenario::from_str(scenario, false).map_err(anyhow::Error::msg)?;
             demo::run_scenario(scenario, time)
         };

@@ -1,4 +1,4 @@
-//! `gpucause query`: SQL on a trace file, or on what several nodes tell.
+//! `gpucause query`: SQL on a trace file, or on the chains of several nodes.
 
 use std::io::{self, Read as _, Write as _};
 
@@ -8,10 +8,10 @@ use gpucause_investigations::query::{Answer, Limits, csv, query, table, tables};
 use serde::Serialize;
 
 use crate::cli::{QueryArgs, QueryFormat};
-use crate::nodes::{asked, report};
+use crate::nodes::{block_on, report};
 
-/// What is read of standard input at most, in bytes: a longer statement is refused anyhow.
-const MOST_INPUT: u64 = 1 << 20;
+/// Maximum bytes of standard input: a longer statement is rejected.
+const MAX_INPUT: u64 = 1 << 20;
 
 /// A node that did not answer, in JSON.
 #[derive(Debug, Serialize)]
@@ -20,7 +20,7 @@ struct Failure {
     reason: String,
 }
 
-/// An answer of nodes, in JSON.
+/// The answer of several nodes, in JSON.
 #[derive(Debug, Serialize)]
 struct OfNodes<'a> {
     #[serde(flatten)]
@@ -32,13 +32,13 @@ struct OfNodes<'a> {
 /// Runs the statement and prints its rows.
 ///
 /// # Errors
-/// When the statement is refused, wrong, or takes too much, the file cannot be read, a node does not answer, or standard output
-/// is gone. Rows of what other nodes told have been printed.
+/// When the statement is invalid or exceeds a limit, the file cannot be read, standard output is gone, or a node does not answer;
+/// rows of the other nodes have been printed then.
 pub fn run(args: &QueryArgs) -> anyhow::Result<()> {
     let sql = if args.sql == "-" {
         let mut sql = String::new();
         io::stdin()
-            .take(MOST_INPUT)
+            .take(MAX_INPUT)
             .read_to_string(&mut sql)
             .context("cannot read the statement from standard input")?;
         sql
@@ -58,22 +58,22 @@ pub fn run(args: &QueryArgs) -> anyhow::Result<()> {
 
 fn of_nodes(args: &QueryArgs, sql: &str, limits: &Limits) -> anyhow::Result<()> {
     let clients = args.nodes.several()?;
-    let (tables, told) = asked(tables(&clients, fleet::Limits::default()))??;
-    let failed = report(&told);
-    if !told.answers.is_empty() {
+    let (tables, answers) = block_on(tables(&clients, fleet::Limits::default()))??;
+    let failed = report(&answers);
+    if !answers.answers.is_empty() {
         let answer = tables.query(sql, limits)?;
-        let failures = told.failures.iter().map(|failure| Failure {
+        let failures = answers.failures.iter().map(|failure| Failure {
             url: failure.url.to_string(),
             reason: failure.error.to_string(),
         });
-        let clock_warnings = told.clock_warnings();
+        let clock_warnings = answers.clock_warnings();
         let whole = OfNodes { answer: &answer, failures: failures.collect(), clock_warnings };
         print(args, &answer, &whole)?;
     }
     failed
 }
 
-/// Prints the rows; `whole` is what is told in JSON.
+/// Prints the rows; `whole` is the answer in JSON.
 fn print(args: &QueryArgs, answer: &Answer, whole: &impl Serialize) -> anyhow::Result<()> {
     let text = match args.format {
         QueryFormat::Table => table(answer),
@@ -87,7 +87,7 @@ fn print(args: &QueryArgs, answer: &Answer, whole: &impl Serialize) -> anyhow::R
     io::stdout().write_all(text.as_bytes()).context("cannot print the rows")?;
     if answer.more_rows && args.format != QueryFormat::Json {
         let rows = args.limit;
-        // The rows are out; with standard error gone there is nobody to tell.
+        // Ignored: the rows are out.
         let _ = writeln!(
             io::stderr(),
             "more rows: only the first {rows} are shown; raise --limit, or ask for less"

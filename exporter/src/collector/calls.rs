@@ -1,4 +1,4 @@
-//! Traced calls: how long they take, how they fail, and what keeps them from running.
+//! Traced calls: durations, errors, and off-CPU time.
 
 use super::{CollectError, Collector, Families, Input, Series, launches};
 use crate::error_name::error_name;
@@ -35,7 +35,7 @@ impl Collector for Calls {
 /// Adds the samples of a process.
 type Add = fn(&mut Family, &Series<'_>);
 
-/// What is told of calls. It makes up most of a page, so one family is made after the other.
+/// The families of calls. They are most of a page, so they are produced lazily.
 const FAMILIES: [(&Metric, Add); 5] = [
     (&CUDA_CALL_DURATION, add_durations),
     (&CUDA_CALL_ERRORS, add_errors),
@@ -44,7 +44,7 @@ const FAMILIES: [(&Metric, Add); 5] = [
     (&CALLS_ABANDONED, add_abandoned),
 ];
 
-/// The labels that every series of an op leads with.
+/// The first labels of every series of an op.
 fn op_labels(series: &Series<'_>, op: &'static Op) -> [LabelValue; 4] {
     [(&series.pid).into(), (&series.comm).into(), op.api.label().into(), op.name.into()]
 }
@@ -90,7 +90,7 @@ fn add_errors(family: &mut Family, series: &Series<'_>) {
     }
 }
 
-/// What was called or has stalled, with its stalls.
+/// Ops that were called or have stalled, with their stalls.
 fn stalls<'s>(
     series: &'s Series<'_>,
 ) -> impl Iterator<Item = (&'static Op, impl Iterator<Item = &'s StallSnapshot> + Clone)> {
@@ -103,7 +103,7 @@ fn stalls<'s>(
     })
 }
 
-/// Every op that was called has a series, at zero if need be: a ratio to the calls then always exists.
+/// Every op that was called has a series, if only at zero: the ratio to its calls then always exists.
 fn add_stalled(family: &mut Family, series: &Series<'_>) {
     for (op, stalls) in stalls(series) {
         let calls = stalls.map(|stall| stall.calls).sum();

@@ -1,6 +1,6 @@
-//! Causal chains as counters: how many, and the time they cost.
+//! Causal chains: their counts, and the time that they cost.
 
-use super::{CollectError, Collector, Families, Input, Series, made};
+use super::{CollectError, Collector, Families, Input, Series, eager};
 use crate::chains::Findings;
 use crate::family::{Exemplar, Family, Value};
 use crate::metric::{CAUSAL_CHAIN_INFO, CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, STALL_SECONDS};
@@ -17,40 +17,40 @@ impl Collector for Chains {
     }
 
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
-        let told = Told::of(&input.observation.findings);
+        let found = ByProcess::of(&input.observation.findings);
         let mut chains = Family::new(&CAUSAL_CHAINS);
         let mut ongoing = Family::new(&CAUSAL_CHAIN_INFO);
         let mut attributed = Family::new(&CAUSAL_CHAIN_SECONDS);
         let mut stalls = Family::new(&STALL_SECONDS);
         for series in input.series.iter().filter(|series| series.process.dispatches) {
-            add_counts(&mut chains, &told, series);
-            add_ongoing(&mut ongoing, &told, series);
-            add_times(&mut attributed, &told, series, &ATTRIBUTED);
-            add_times(&mut stalls, &told, series, &LOST);
+            add_counts(&mut chains, &found, series);
+            add_ongoing(&mut ongoing, &found, series);
+            add_times(&mut attributed, &found, series, &ATTRIBUTED);
+            add_times(&mut stalls, &found, series, &LOST);
         }
-        Ok(made([ongoing, attributed, chains, stalls]))
+        Ok(eager([ongoing, attributed, chains, stalls]))
     }
 }
 
-/// What was found, by process: there may be many of either.
+/// The findings by process.
 #[derive(Default)]
-struct Told<'a> {
+struct ByProcess<'a> {
     chains: HashMap<&'a str, &'a Chain>,
     counts: HashMap<ProcId, Vec<&'a ChainCount>>,
     stalls: HashMap<ProcId, Vec<&'a Stall>>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> ByProcess<'a> {
     fn of(findings: &'a Findings) -> Self {
-        let mut told = Self::default();
-        told.chains.extend(findings.chains.iter().map(|chain| (&*chain.id, chain)));
+        let mut found = Self::default();
+        found.chains.extend(findings.chains.iter().map(|chain| (&*chain.id, chain)));
         for count in &findings.counts {
-            told.counts.entry(count.process).or_default().push(count);
+            found.counts.entry(count.process).or_default().push(count);
         }
         for stall in &findings.stalls {
-            told.stalls.entry(stall.process).or_default().push(stall);
+            found.stalls.entry(stall.process).or_default().push(stall);
         }
-        told
+        found
     }
 
     fn exemplar(&self, id: &str, amount: impl Fn(&Chain) -> f64) -> Option<Exemplar> {
@@ -60,8 +60,8 @@ impl<'a> Told<'a> {
     }
 }
 
-fn add_counts(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
-    let own = series.images.iter().filter_map(|id| told.counts.get(id)).flatten();
+fn add_counts(family: &mut Family, found: &ByProcess<'_>, series: &Series<'_>) {
+    let own = series.images.iter().filter_map(|id| found.counts.get(id)).flatten();
     let mut totals: BTreeMap<(Cause, Effect, Severity), (u64, &str)> = BTreeMap::new();
     for count in own {
         let total = totals.entry((count.cause, count.effect, count.severity)).or_default();
@@ -76,15 +76,15 @@ fn add_counts(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
             severity.label().into(),
         ];
         family.push_created(labels, Value::Integer(count), series.created);
-        family.set_exemplar(told.exemplar(last_id, |_| 1.0));
+        family.set_exemplar(found.exemplar(last_id, |_| 1.0));
     }
 }
 
-/// Chains that go on now, by what a person acts on.
-fn add_ongoing(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
-    let own = series.images.iter().filter_map(|id| told.counts.get(id)).flatten();
+/// Ongoing chains.
+fn add_ongoing(family: &mut Family, found: &ByProcess<'_>, series: &Series<'_>) {
+    let own = series.images.iter().filter_map(|id| found.counts.get(id)).flatten();
     let ids: BTreeSet<&str> = own.map(|count| &*count.last_id).collect();
-    let chains = ids.into_iter().filter_map(|id| told.chains.get(id));
+    let chains = ids.into_iter().filter_map(|id| found.chains.get(id));
     for chain in chains.filter(|chain| chain.ongoing == Some(true)) {
         let nowhere = Place::default();
         let culprit = chain.culprit.as_ref();
@@ -107,13 +107,13 @@ fn add_ongoing(family: &mut Family, told: &Told<'_>, series: &Series<'_>) {
     }
 }
 
-/// Which of the times of a cause a family has.
+/// One of the times of a cause.
 struct Time {
-    /// Which causes can have any.
+    /// Whether a cause can have any.
     can_have: fn(Cause) -> bool,
-    /// All of it.
+    /// The total.
     of: fn(&Stall) -> Nanos,
-    /// What the last chain added.
+    /// The increase by the last chain.
     last_of: fn(&Stall) -> Nanos,
 }
 
@@ -125,10 +125,10 @@ const ATTRIBUTED: Time = Time {
 const LOST: Time =
     Time { can_have: Cause::loses_time, of: |stall| stall.lost, last_of: |stall| stall.last_lost };
 
-/// Every cause that can have such time has a series, at zero if need be: rates then see the first increase.
-fn add_times(family: &mut Family, told: &Told<'_>, series: &Series<'_>, time: &Time) {
+/// Every cause that can have such time has a series, if only at zero: rates then see the first increase.
+fn add_times(family: &mut Family, found: &ByProcess<'_>, series: &Series<'_>, time: &Time) {
     let own: Vec<&Stall> =
-        series.images.iter().filter_map(|id| told.stalls.get(id)).flatten().copied().collect();
+        series.images.iter().filter_map(|id| found.stalls.get(id)).flatten().copied().collect();
     for &cause in Cause::ALL {
         let of_cause = || own.iter().filter(|stall| stall.cause == cause);
         let all = Nanos(of_cause().map(|stall| (time.of)(stall).0).sum());
@@ -142,7 +142,7 @@ fn add_times(family: &mut Family, told: &Told<'_>, series: &Series<'_>, time: &T
         );
         let last = of_cause().rfind(|stall| (time.last_of)(stall) > Nanos(0));
         family.set_exemplar(last.and_then(|stall| {
-            told.exemplar(&stall.last_id, |_| (time.last_of)(stall).as_secs_f64())
+            found.exemplar(&stall.last_id, |_| (time.last_of)(stall).as_secs_f64())
         }));
     }
 }

@@ -1,18 +1,17 @@
-//! The daemon itself: its build, and what it takes of the host.
+//! The daemon itself: its build, configuration and resources.
 
-use super::{CollectError, Collector, Families, Input, made};
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::clock;
 use crate::family::{Family, Value};
 use crate::metric::{
-    self, BUILD_INFO, CONFIG_SUCCESSFUL, CONFIG_TAKEN_AT, FLIGHT_RECORDS, Kind, Metric,
+    self, BUILD_INFO, CONFIG_LOADED_AT, CONFIG_SUCCESSFUL, FLIGHT_RECORDS, Kind, Metric,
     PROCESS_CPU, WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, WEB_CONFIG_RELOAD_FAILURES,
 };
 use crate::version;
 use prometheus::core::Collector as _;
 use prometheus::process_collector::ProcessCollector;
 
-/// Reads `/proc/self` by way of the `prometheus` crate; but that tells CPU time in whole seconds, too coarse for a daemon
-/// that uses next to none.
+/// Reads `/proc/self` with the `prometheus` crate, except for CPU time, which that rounds to whole seconds.
 pub(super) struct Daemon(ProcessCollector);
 
 impl Default for Daemon {
@@ -40,7 +39,7 @@ impl Collector for Daemon {
         let config = input.observation.config;
         let mut families = vec![
             Family::single(&CONFIG_SUCCESSFUL, Value::Integer(config.successful.into()), None),
-            Family::single(&CONFIG_TAKEN_AT, Value::Float(config.taken_at), None),
+            Family::single(&CONFIG_LOADED_AT, Value::Float(config.taken_at), None),
             build,
         ];
         if let Some(state) = input.observation.web_config {
@@ -84,7 +83,7 @@ impl Collector for Daemon {
                 sample.created = created;
             }
         }
-        Ok(made(families))
+        Ok(eager(families))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Where dispatcher threads' time goes, what they are in now, and how long they leave the GPU without a launch.
+//! Dispatcher threads: their wall time, calls in flight, and gaps between launches.
 
-use super::{CollectError, Collector, Families, Input, Series, made};
+use super::{CollectError, Collector, Families, Input, Series, eager};
 use crate::family::{Family, Value};
 use crate::metric::{
     DISPATCHER_LOST, DISPATCHER_TIME, DISPATCHER_WALL, INFLIGHT_CALL_AGE, LAUNCH_GAP,
@@ -33,11 +33,11 @@ impl Collector for Dispatch {
                 series.created,
             );
         }
-        Ok(made([ages, gaps, times, walls, losses]))
+        Ok(eager([ages, gaps, times, walls, losses]))
     }
 }
 
-/// Cells in which no time was spent have no series.
+/// Cells without time have no series.
 fn add_times(family: &mut Family, series: &Series<'_>) {
     for &phase in Phase::ALL {
         for state in State::all() {
@@ -58,7 +58,7 @@ fn add_times(family: &mut Family, series: &Series<'_>) {
     }
 }
 
-/// What rules would have to add up of the cells, for every process of a fleet.
+/// Sums that rules would otherwise compute over the cells of every process of a fleet.
 fn add_sums(walls: &mut Family, losses: &mut Family, series: &Series<'_>) {
     let account = &series.process.dispatcher_time;
     let wall = account.total();

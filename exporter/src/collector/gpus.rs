@@ -1,6 +1,6 @@
-//! How it stands with what others tell of the GPUs. Their metrics themselves are no families of ours.
+//! State of the sources of GPU metrics, whose own families are foreign.
 
-use super::{CollectError, Collector, Families, Input, made};
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, Value};
 use crate::metric::{DCGM_FETCH_FAILURES, DCGM_PAGE_AGE, DCGM_UP, NVML_SAMPLE_AGE};
 
@@ -30,6 +30,6 @@ impl Collector for Gpus {
         if let Some(old) = observation.gpus.nvml.as_ref().and_then(|nvml| nvml.age) {
             sample_age.push([], Value::Float(old.as_secs_f64()));
         }
-        Ok(made([up, age, failures, sample_age]))
+        Ok(eager([up, age, failures, sample_age]))
     }
 }

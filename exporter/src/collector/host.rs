@@ -1,7 +1,7 @@
-//! What observed processes ask of the host's disks, memory, network and CPU quota.
+//! Use of the host's disks, memory, network and CPU quota by observed processes.
 
 use super::series::Series;
-use super::{CollectError, Collector, Families, Input, made};
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     BLOCK_IO_BYTES, BLOCK_IO_REQUESTS, BLOCK_IO_TIME, CGROUP_THROTTLED_PERIODS,
@@ -14,7 +14,7 @@ use gpucause_abi::state::Fault;
 
 pub(super) struct Host;
 
-/// A count and the kernel programs that it needs: when one does not run, nothing is told rather than zero.
+/// A count and the kernel programs that it needs: when one is missing, the series are absent rather than zero.
 type Counted = (&'static Metric, &'static [&'static str], fn(&HostUse) -> Value);
 
 const COUNTED: [Counted; 4] = [
@@ -45,7 +45,7 @@ impl Collector for Host {
             families.push(family);
         }
         families.extend(throttled(input));
-        Ok(made(families))
+        Ok(eager(families))
     }
 }
 
@@ -53,7 +53,7 @@ fn labels(series: &Series<'_>) -> [LabelValue; 2] {
     [(&series.pid).into(), (&series.comm).into()]
 }
 
-/// Whether a kernel program is known not to run.
+/// Whether a kernel program is known to be missing.
 fn lacks(observation: &Observation, program: &str) -> bool {
     let states = &observation.probes;
     states.iter().any(|state| state.probe == program && state.verdict != "attached")
@@ -75,7 +75,7 @@ fn block_io(all: &[Series<'_>]) -> [Family; 3] {
     [time, bytes, requests]
 }
 
-/// Faults from before the observation are among them, so they have no known beginning.
+/// Includes faults from before the observation, so the start time is unknown.
 fn page_faults(all: &[Series<'_>]) -> Family {
     let mut family = Family::new(&PAGE_FAULTS);
     for series in all {
@@ -125,7 +125,7 @@ mod tests {
         };
         observation.probes =
             vec![state("oom_victim", "unsupported"), state("page_alloc", "attached")];
-        let families = Collectors::default().gather(&observation);
+        let families = Collectors::default().collect(&observation);
         let samples = |metric: &Metric| {
             families
                 .iter()

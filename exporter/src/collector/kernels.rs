@@ -1,6 +1,6 @@
-//! Launches by kernel, and how long those of the hottest kernels take.
+//! Launches by kernel, and their durations for the most launched kernels.
 
-use super::{CollectError, Collector, Families, Input, made};
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
 use crate::kernel_names::{KernelLaunches, OTHER, UNKNOWN};
 use crate::metric::{KERNEL_LAUNCH_DURATION, KERNEL_LAUNCHES, KERNEL_NAMES_FOLDED};
@@ -20,12 +20,12 @@ impl Collector for Kernels {
                 series.images.iter().filter_map(|id| input.observation.kernels.get(id));
             let mut all: KernelLaunches = images.next().cloned().unwrap_or_default();
             images.for_each(|image| all.merge(image));
-            // Of processes that are not told apart any more.
-            let untold = series.process.kernel_launches().saturating_sub(all.total);
+            // Launches of processes aggregated into `other`.
+            let unlisted = series.process.kernel_launches().saturating_sub(all.total);
             let (pid, comm) = (&series.pid, &series.comm);
             let labels = |kernel: LabelValue| [pid.into(), comm.into(), kernel];
             let named = all.by_name.iter().map(|(name, count)| (name.into(), *count));
-            let unnamed = [(UNKNOWN, all.unknown), (OTHER, all.other + untold)];
+            let unnamed = [(UNKNOWN, all.unknown), (OTHER, all.other + unlisted)];
             let unnamed = unnamed.into_iter().filter(|&(_, count)| count > 0);
             for (kernel, count) in
                 named.chain(unnamed.map(|(kernel, count)| (LabelValue::from(kernel), count)))
@@ -38,7 +38,7 @@ impl Collector for Kernels {
             }
         }
         let since = Some(input.observation.clock.unix_seconds(input.observation.since));
-        let folded = Value::Integer(input.observation.kernel_names_aggregated);
-        Ok(made([launches, durations, Family::single(&KERNEL_NAMES_FOLDED, folded, since)]))
+        let overflow = Value::Integer(input.observation.kernel_names_aggregated);
+        Ok(eager([launches, durations, Family::single(&KERNEL_NAMES_FOLDED, overflow, since)]))
     }
 }

@@ -1,6 +1,5 @@
-//! How long it takes to hand the GPU its work, and how often that is done: the outermost launches of a process, of all layers,
-//! in one distribution, which is what rules judge tails on. Summed up here, a fleet's rules need not add up every operation of
-//! every process, bucket by bucket.
+//! Durations and counts of the outermost launches of a process, over all ops and layers. Rules evaluate tails on this sum, and
+//! need not add up every op of a fleet's processes bucket by bucket.
 
 use super::{Input, Series};
 use crate::family::{Family, Value};
@@ -8,7 +7,7 @@ use crate::metric::{LAUNCH_DURATION, LAUNCH_SAMPLING, LAUNCHES, LAUNCHES_TIMED};
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::Class;
 
-/// Launches of graphs take as long as the graphs are large: they are apart from those of single kernels.
+/// Launches of graphs take time in proportion to their size: they have a series of their own.
 const KINDS: [(&str, Class); 2] = [("kernel", Class::Launch), ("graph", Class::Graph)];
 
 pub(super) fn durations(input: &Input<'_>) -> Family {
@@ -25,7 +24,7 @@ pub(super) fn durations(input: &Input<'_>) -> Family {
     family
 }
 
-/// How many there were, how many of them were timed, and how they are observed now; nothing of a process that does not launch.
+/// Launches, timed launches and the sampling step; no series for a process without launches.
 pub(super) fn counts(input: &Input<'_>) -> [Family; 3] {
     let mut all = Family::new(&LAUNCHES);
     let mut timed = Family::new(&LAUNCHES_TIMED);
@@ -78,8 +77,8 @@ mod tests {
         CallSnapshot::unstalled(op, cold, durations)
     }
 
-    /// What is told of a process that made these calls: by kind, how many.
-    fn told_of(calls: Vec<CallSnapshot>) -> Vec<(String, u64)> {
+    /// Launches by kind of a process that made these calls.
+    fn launches_of(calls: Vec<CallSnapshot>) -> Vec<(String, u64)> {
         let process = ProcessSnapshot {
             calls,
             ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'a'; COMM_LEN]))
@@ -92,15 +91,15 @@ mod tests {
             Value::Histogram(histogram) => histogram.count(),
             other => panic!("{other:?} is no histogram"),
         };
-        let told = durations(&input).samples;
-        told.iter().map(|told| (told.labels[2].as_str().to_owned(), count(&told.value))).collect()
+        let exported = durations(&input).samples;
+        exported.iter().map(|own| (own.labels[2].as_str().to_owned(), count(&own.value))).collect()
     }
 
-    fn told_of_ops(calls: &[(&str, bool, u64)]) -> Vec<(String, u64)> {
+    fn launches_of_ops(calls: &[(&str, bool, u64)]) -> Vec<(String, u64)> {
         let of = |&(name, cold, calls): &(&str, bool, u64)| {
             call(op_of_symbol(name).unwrap(), cold, calls)
         };
-        told_of(calls.iter().map(of).collect())
+        launches_of(calls.iter().map(of).collect())
     }
 
     fn kinds(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
@@ -109,7 +108,7 @@ mod tests {
 
     #[test]
     fn warm_launches_of_all_operations_are_together_and_graphs_apart() {
-        let told = told_of_ops(&[
+        let exported = launches_of_ops(&[
             ("cudaLaunchKernel", false, 5),
             ("cudaLaunchKernel", true, 100),
             ("cudaLaunchKernelExC", false, 2),
@@ -118,20 +117,20 @@ mod tests {
             ("cudaLaunchHostFunc", false, 100),
             ("cudaGraphInstantiate", false, 100),
         ]);
-        assert_eq!(told, kinds(&[("kernel", 7), ("graph", 1)]));
+        assert_eq!(exported, kinds(&[("kernel", 7), ("graph", 1)]));
     }
 
     #[test]
     fn launches_of_all_layers_are_together_and_those_within_a_launch_are_part_of_it() {
         let of =
             |name, nested| CallSnapshot { nested, ..call(op_of_symbol(name).unwrap(), false, 5) };
-        let told = told_of(vec![
+        let exported = launches_of(vec![
             of("cudaLaunchKernel", false),
             of("cuLaunchKernel", true),
             of("cuLaunchKernelEx", false),
             of("cuGraphLaunch", true),
         ]);
-        assert_eq!(told, kinds(&[("kernel", 10)]));
+        assert_eq!(exported, kinds(&[("kernel", 10)]));
     }
 
     #[test]
@@ -162,7 +161,7 @@ mod tests {
     fn every_operation_that_launches_kernels_or_graphs_counts_and_no_other() {
         for (id, op) in OpId::all().zip(OPS) {
             let launches = op.name.contains("Launch") && !op.name.ends_with("LaunchHostFunc");
-            assert_eq!(!told_of(vec![call(id, false, 1)]).is_empty(), launches, "{}", op.name);
+            assert_eq!(!launches_of(vec![call(id, false, 1)]).is_empty(), launches, "{}", op.name);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Bytes: copied, taken, given back, and sent between GPUs.
+//! Bytes copied, allocated, freed, and sent between GPUs.
 
-use super::{CollectError, Collector, Families, Input, made};
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     DEVICE_MEMORY_ALLOCATED, DEVICE_MEMORY_FREED, DEVICE_MEMORY_LIVE, MEMCPY_BYTES,
@@ -54,6 +54,6 @@ impl Collector for Memory {
                 collectives.push_created(with(op.name), Value::Integer(*bytes), created);
             }
         }
-        Ok(made([copied, durations, allocated, freed, live, collectives]))
+        Ok(eager([copied, durations, allocated, freed, live, collectives]))
     }
 }

@@ -1,6 +1,6 @@
-//! What the scheduler did with the threads of observed processes.
+//! Off-CPU time, run-queue latency and context switches of observed processes.
 
-use super::{CollectError, Collector, Families, Input, made};
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, Value};
 use crate::metric::{CONTEXT_SWITCHES, OFFCPU_DURATION, RUNQUEUE_LATENCY};
 use gpucause_abi::state::{Role, Switch};
@@ -47,6 +47,6 @@ impl Collector for Offcpu {
                 }
             }
         }
-        Ok(made([durations, latencies, switches]))
+        Ok(eager([durations, latencies, switches]))
     }
 }

@@ -1,6 +1,6 @@
-//! The kernel programs and maps: what became of them, what they did, what did not fit.
+//! Kernel programs and maps: their state, hits, cost and overflows.
 
-use super::{CollectError, Collector, Families, Input, made};
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     CALLS_CUT, CALLS_ON_OTHER_STACK, CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW,
@@ -35,7 +35,7 @@ impl Collector for Probes {
             Value::Integer(observation.mmap_events_lost),
             since,
         ));
-        Ok(made(families))
+        Ok(eager(families))
     }
 }
 
@@ -90,7 +90,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
             SelfCounter::OtherStack => &CALLS_ON_OTHER_STACK,
             SelfCounter::ClockUnderflow => &CLOCK_UNDERFLOW,
             SelfCounter::MissedArrival => &MISSED_ARRIVALS,
-            // Cost is told of beside hits, abandoned calls by process, refused updates by map.
+            // Exported elsewhere: cost beside hits, abandoned calls by process, refused updates by map.
             SelfCounter::Abandoned
             | SelfCounter::LeftAtEntry
             | SelfCounter::CostSwitch
@@ -121,7 +121,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
     others
 }
 
-/// What the probes took, and how much of it the budget lets them.
+/// The cost of probes, and the share of time that the budget allows.
 fn cost(observation: &Observation, since: Option<f64>) -> [Family; 3] {
     let mut cost = Family::new(&PROBE_COST);
     let mut of_hit = Family::new(&PROBE_HIT_COST);
@@ -158,8 +158,8 @@ fn maps(observation: &Observation, since: Option<f64>) -> [Family; 3] {
         capacity.push([usage.map.into()], Value::Integer(usage.capacity));
         full.push_created([usage.map.into()], Value::Integer(usage.refused), since);
     }
-    // Records of threads and sockets are not in a map of a fixed size, but the kernel can refuse one all the same. Allocations
-    // are too many to be counted at each scrape, and requests come and go.
+    // Task and socket storage has no fixed size, but the kernel can refuse a record. The entries of the other two maps are not
+    // counted at each scrape.
     for (counter, map) in [
         (SelfCounter::FullThreads, "threads"),
         (SelfCounter::FullSockets, "sockets"),
@@ -173,7 +173,7 @@ fn maps(observation: &Observation, since: Option<f64>) -> [Family; 3] {
     [entries, capacity, full]
 }
 
-/// Libraries at one path in different mount namespaces share a label; the longest gap stands for them.
+/// Libraries at one path in different mount namespaces share a label, with the longest gap.
 fn attach_gaps(observation: &Observation) -> Family {
     let mut longest = BTreeMap::new();
     for gap in &observation.attach_gaps {
@@ -195,10 +195,10 @@ mod tests {
     use gpucause_engine::observation::Period;
 
     #[test]
-    fn one_observation_state_is_1_and_tells_since_when_and_the_timed_share_where_it_is_known() {
+    fn one_observation_state_is_1_with_its_start_and_the_timed_share_where_known() {
         let mut observation = Observation::new(Snapshot::default(), Nanos(0), WallClock::now());
         observation.state = Period::disabled(1_700_000_000.5, "SIGUSR1").into();
-        let told = |observation: &Observation| {
+        let exported = |observation: &Observation| {
             let [states, changed, timed] = observation_state(observation);
             let is_one = |sample: &&crate::family::Sample| sample.value == Value::Integer(1);
             let ones: Vec<_> = states.samples.iter().filter(is_one).collect();
@@ -208,9 +208,9 @@ mod tests {
         };
         let since = Some(Value::Float(1_700_000_000.5));
         let none = Some(Value::Float(0.0));
-        assert_eq!(told(&observation), ("disabled".into(), since.clone(), none));
+        assert_eq!(exported(&observation), ("disabled".into(), since.clone(), none));
         let current = &mut observation.state.current;
         (current.state, current.timed_share) = (State::Partial, None);
-        assert_eq!(told(&observation), ("partial".into(), since, None));
+        assert_eq!(exported(&observation), ("partial".into(), since, None));
     }
 }

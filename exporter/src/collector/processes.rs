@@ -1,6 +1,6 @@
-//! Who the observed processes are.
+//! Identity and number of the observed processes.
 
-use super::{CollectError, Collector, Families, Input, made};
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{PROCESS_INFO, PROCESSES_EXCLUDED, PROCESSES_FOLDED, PROCESSES_OBSERVED};
 
@@ -17,7 +17,7 @@ impl Collector for Processes {
         for series in &input.series {
             let details = observation.details.get(&series.process.id).cloned().unwrap_or_default();
             let unknown = LabelValue::Fixed("");
-            // What the communicator was made with is surer than what the launcher wished for.
+            // The rank in the communicator is more reliable than that of the environment.
             let (rank, world_size): (LabelValue, LabelValue) = match series.process.rank {
                 Some((rank, ranks)) => (rank.to_string().into(), ranks.to_string().into()),
                 None => ((&details.rank).into(), (&details.world_size).into()),
@@ -43,7 +43,7 @@ impl Collector for Processes {
                 Value::Integer(1),
             );
         }
-        Ok(made([
+        Ok(eager([
             info,
             Family::single(&PROCESSES_OBSERVED, Value::Integer(observation.processes_live), None),
             Family::single(

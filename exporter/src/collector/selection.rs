@@ -1,7 +1,7 @@
-//! Which collectors a scrape asks for, by `collect[]` or `exclude[]` in its query.
+//! Which collectors a scrape selects, by `collect[]` or `exclude[]` in its query.
 
-/// Characters of what was asked for that a refusal repeats.
-const MAX_TOLD_CHARS: usize = 64;
+/// Characters of a name that an error message quotes.
+const MAX_QUOTED_CHARS: usize = 64;
 
 /// The collectors of a page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,22 +15,22 @@ pub enum Selection {
     Without(Vec<&'static str>),
 }
 
-/// Why a query selects nothing.
+/// Why a query is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
     /// It includes and excludes.
     #[error("collect[] and exclude[] cannot be combined; use one of them")]
     Combined,
-    /// It names something else.
-    #[error("there is no collector {name:?}; there are {known}")]
+    /// It names an unknown collector.
+    #[error("unknown collector {name:?}; known collectors: {known}")]
     Unknown {
-        /// What it names, cut short.
+        /// The name, truncated.
         name: String,
-        /// What it could have named.
+        /// The known names.
         known: String,
     },
-    /// It is no query.
-    #[error("{0:?} in the query is no UTF-8 text with %XX for what must be escaped")]
+    /// It is not valid.
+    #[error("{0:?} in the query is not percent-encoded UTF-8 text")]
     Malformed(String),
 }
 
@@ -38,7 +38,7 @@ impl Selection {
     /// From the query of a URL; parameters of other names are ignored. `known` are the names of all collectors.
     ///
     /// # Errors
-    /// When it cannot be done as asked: a page that has more or less than that would not be noticed.
+    /// When it is invalid: nobody would notice a page with more or fewer collectors.
     pub fn parse(query: &str, known: &[&'static str]) -> Result<Self, SelectionError> {
         let (mut only, mut without) = (Vec::new(), Vec::new());
         for parameter in query.split('&') {
@@ -48,9 +48,12 @@ impl Selection {
                 "exclude[]" => &mut without,
                 _ => continue,
             };
-            let asked = decoded(value)?;
-            let Some(&name) = known.iter().find(|name| **name == asked) else {
-                return Err(SelectionError::Unknown { name: cut(&asked), known: known.join(", ") });
+            let requested = decoded(value)?;
+            let Some(&name) = known.iter().find(|name| **name == requested) else {
+                return Err(SelectionError::Unknown {
+                    name: truncated(&requested),
+                    known: known.join(", "),
+                });
             };
             if !names.contains(&name) {
                 names.push(name);
@@ -77,7 +80,7 @@ impl Selection {
 
 /// What a form sends: `+` for a blank, `%XX` for any byte.
 fn decoded(text: &str) -> Result<String, SelectionError> {
-    let malformed = || SelectionError::Malformed(cut(text));
+    let malformed = || SelectionError::Malformed(truncated(text));
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -94,8 +97,8 @@ fn decoded(text: &str) -> Result<String, SelectionError> {
     String::from_utf8(bytes).map_err(|_| malformed())
 }
 
-fn cut(text: &str) -> String {
-    text.chars().take(MAX_TOLD_CHARS).collect()
+fn truncated(text: &str) -> String {
+    text.chars().take(MAX_QUOTED_CHARS).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
-//! Which process a `pid` and `comm` pair stands for.
+//! The series of a process: which process a `pid` and `comm` pair stands for.
 //!
-//! Both are reused: a PID by later processes, and the pair by a process that executes its own program again. Images of one
-//! process add up, so that its counters never step back. Of different processes only the youngest is exported: the others
-//! are gone, and a series must not jump between them.
+//! A PID is reused by later processes, and the pair by a process that executes its own program again. Images of one process are
+//! merged, so that counters never decrease. Of different processes only the youngest is exported; the others have exited.
 
 use crate::merge::merge_accounts;
 use crate::observation::Observation;
@@ -20,24 +19,24 @@ pub struct Series<'a> {
     pub pid: Arc<str>,
     /// The `comm` label.
     pub comm: Arc<str>,
-    /// Every image of the process, the latest last; [`FOLDED`] for those that are not told apart.
+    /// Every image of the process, the latest last; [`FOLDED`] for `other`.
     pub images: Vec<ProcId>,
     /// The accounts; identity and end are those of the latest image.
     pub process: Cow<'a, ProcessSnapshot>,
-    /// When the accounts began, in seconds since the Unix epoch.
+    /// Start of the accounts, in seconds since the Unix epoch.
     pub created: Option<f64>,
 }
 
-/// The labels of all processes that are not told apart any more.
+/// The labels of the processes beyond the cardinality limit.
 const OTHER: &str = "other";
 
-/// The exported processes, by PID and name, and then the sum of those that were folded.
+/// The exported processes, by PID and name, and then those aggregated into `other`.
 pub(super) fn group(observation: &Observation) -> Vec<Series<'_>> {
     let mut groups: BTreeMap<(Tgid, String), Vec<&ProcessSnapshot>> = BTreeMap::new();
     for process in &observation.snapshot.processes {
         groups.entry((process.tgid, process.comm.to_text())).or_default().push(process);
     }
-    let told_apart = groups.into_iter().filter_map(|((tgid, comm), mut images)| {
+    let individual = groups.into_iter().filter_map(|((tgid, comm), mut images)| {
         let youngest = images.iter().map(|image| image.started_boottime).max()?;
         images.retain(|image| image.started_boottime == youngest);
         images.sort_by_key(|image| (image.first_seen, image.id));
@@ -50,14 +49,14 @@ pub(super) fn group(observation: &Observation) -> Vec<Series<'_>> {
             created: Some(observation.clock.unix_seconds(first_seen)),
         })
     });
-    let folded = observation.overflow.as_ref().map(|process| Series {
+    let other = observation.overflow.as_ref().map(|process| Series {
         pid: OTHER.into(),
         comm: OTHER.into(),
         images: vec![FOLDED],
         process: Cow::Borrowed(process),
         created: Some(observation.clock.unix_seconds(observation.since)),
     });
-    told_apart.chain(folded).collect()
+    individual.chain(other).collect()
 }
 
 /// One process's accounts over all its images, the latest last.

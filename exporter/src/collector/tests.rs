@@ -58,7 +58,7 @@ fn samples(families: &[Family], metric: &Metric) -> Vec<Sample> {
 }
 
 fn call_counts(processes: Vec<ProcessSnapshot>) -> Vec<(u64, Option<f64>)> {
-    samples(&Collectors::default().gather(&observation(processes)), &CUDA_CALL_DURATION)
+    samples(&Collectors::default().collect(&observation(processes)), &CUDA_CALL_DURATION)
         .iter()
         .map(|sample| match &sample.value {
             Value::Histogram(histogram) => (histogram.count(), sample.created),
@@ -98,7 +98,7 @@ fn a_new_name_is_a_new_series() {
 fn no_two_samples_of_a_family_have_the_same_labels() {
     let mut process = process(1, 5, 3);
     process.errors = vec![(launch(), 5_000, 1), (launch(), 6_000, 2), (launch(), 2, 3)];
-    let families = Collectors::default().gather(&observation(vec![process]));
+    let families = Collectors::default().collect(&observation(vec![process]));
     for family in &families {
         for (index, sample) in family.samples.iter().enumerate() {
             assert_eq!(sample.labels.len(), family.metric.labels.len(), "{}", family.metric.name);
@@ -116,7 +116,7 @@ fn no_two_samples_of_a_family_have_the_same_labels() {
 
 #[test]
 fn an_op_that_never_stalled_says_so() {
-    let families = Collectors::default().gather(&observation(vec![process(1, 5, 3)]));
+    let families = Collectors::default().collect(&observation(vec![process(1, 5, 3)]));
     let stalled = samples(&families, &CUDA_CALL_STALLED);
     assert_eq!(stalled.len(), 1);
     assert_eq!(stalled[0].value, Value::Integer(0));
@@ -129,7 +129,7 @@ fn every_metric_of_the_table_has_a_collector() {
     full.flights = Some([("written", 1), ("suppressed", 0), ("failed", 0)]);
     Arc::make_mut(&mut full.snapshot).counters =
         SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
-    let families = Collectors::default().gather(&full);
+    let families = Collectors::default().collect(&full);
     for metric in crate::metric::ALL {
         let count = families.iter().filter(|family| family.metric == *metric).count();
         assert_eq!(count, 1, "{}", metric.name);
@@ -145,7 +145,7 @@ fn nanos(sample: &Sample) -> u64 {
 
 #[test]
 fn every_cause_that_can_take_or_lose_time_has_a_series_from_the_start_and_no_other() {
-    let families = Collectors::default().gather(&observation(vec![process(1, 5, 3)]));
+    let families = Collectors::default().collect(&observation(vec![process(1, 5, 3)]));
     let causes = |metric| -> Vec<_> {
         let samples = samples(&families, metric);
         samples.iter().map(|sample| sample.labels[2].as_str().to_owned()).collect()
@@ -167,12 +167,12 @@ proptest! {
         let mut process = process(1, 5, 3);
         let account = process.dispatcher_time.0.iter_mut().flatten();
         account.zip(&cells).for_each(|(cell, time)| *cell = Nanos(*time));
-        let families = Collectors::default().gather(&observation(vec![process]));
+        let families = Collectors::default().collect(&observation(vec![process]));
         let times = samples(&families, &DISPATCHER_TIME);
         let wall = samples(&families, &DISPATCHER_WALL);
         let all: u64 = times.iter().map(nanos).sum();
         prop_assert_eq!(wall.iter().map(nanos).sum::<u64>(), all);
-        // As the page says what is lost, in words of its own.
+        // The definition in the help text.
         let is_lost = |phase: &str, state: &str| match state {
             "runqueue" => true,
             "preempted" | "futex" | "io" | "page_fault" => phase != "sync",
@@ -233,7 +233,7 @@ impl Collector for HalfWay {
 #[test]
 fn a_collector_that_fails_half_way_is_told_and_what_it_made_stays() {
     let collectors = Collectors::new(vec![Box::new(HalfWay), Box::new(calls::Calls)]);
-    let families = collectors.gather(&observation(vec![process(1, 5, 3)]));
+    let families = collectors.collect(&observation(vec![process(1, 5, 3)]));
     let successes = samples(&families, &SCRAPE_COLLECTOR_SUCCESS).into_iter();
     let successes: Vec<_> = successes.map(|sample| sample.value).collect();
     assert_eq!(successes, [Value::Integer(0), Value::Integer(1)]);
@@ -264,7 +264,7 @@ fn a_page_that_goes_nowhere_is_made_no_further() {
 fn a_collector_that_fails_takes_no_other_along() {
     let collectors =
         Collectors::new(vec![Box::new(Broken), Box::new(Panicking), Box::new(calls::Calls)]);
-    let families = collectors.gather(&observation(vec![process(1, 5, 3)]));
+    let families = collectors.collect(&observation(vec![process(1, 5, 3)]));
     let successes: Vec<_> = samples(&families, &SCRAPE_COLLECTOR_SUCCESS)
         .into_iter()
         .map(|sample| (sample.labels[0].as_str().to_owned(), sample.value))
@@ -277,7 +277,7 @@ fn a_collector_that_fails_takes_no_other_along() {
 }
 
 fn launches(observation: &Observation) -> Vec<(String, u64)> {
-    let families = Collectors::default().gather(observation);
+    let families = Collectors::default().collect(observation);
     let of = |sample: Sample| match sample.value {
         Value::Integer(count) => (sample.labels[2].as_str().to_owned(), count),
         other => panic!("{other:?} is no count"),
@@ -302,8 +302,8 @@ fn launches_of_all_images_of_a_process_add_up_by_name() {
 #[test]
 fn launches_of_processes_that_are_not_told_apart_are_others() {
     let mut observation = observation(Vec::new());
-    let mut overflow = process(1, 5, 0);
-    (overflow.kernels, overflow.other_launches) = (vec![(0x10, 3), (0x20, 4)], 2);
-    observation.overflow = Some(overflow);
+    let mut other = process(1, 5, 0);
+    (other.kernels, other.other_launches) = (vec![(0x10, 3), (0x20, 4)], 2);
+    observation.overflow = Some(other);
     assert_eq!(launches(&observation), [("other".to_owned(), 9)]);
 }

@@ -1,6 +1,6 @@
 //! Whom dispatcher and worker threads waited for.
 
-use super::{CollectError, Collector, Families, Input, made};
+use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, Value};
 use crate::metric::{BLOCKED_ON, PREEMPTED_BY, WAIT_NAMES_FOLDED};
 
@@ -26,12 +26,12 @@ impl Collector for Waits {
                 blocked.push_created(labels, Value::Seconds(*time), series.created);
             }
         }
-        let mut folded = Family::new(&WAIT_NAMES_FOLDED);
+        let mut overflow = Family::new(&WAIT_NAMES_FOLDED);
         let since = Some(input.observation.clock.unix_seconds(input.observation.since));
         let counts = input.observation.wait_names_aggregated;
         for (metric, count) in [(&PREEMPTED_BY, counts.0), (&BLOCKED_ON, counts.1)] {
-            folded.push_created([metric.name.into()], Value::Integer(count), since);
+            overflow.push_created([metric.name.into()], Value::Integer(count), since);
         }
-        Ok(made([preempted, blocked, folded]))
+        Ok(eager([preempted, blocked, overflow]))
     }
 }

@@ -19,7 +19,7 @@ impl Serialize for OpNames {
 
 impl<'de> Deserialize<'de> for OpNames {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // A list whose items are all commented out is none.
+        // A list whose items are all commented out is null.
         let Some(names) = Option::<Vec<OpName>>::deserialize(deserializer)? else {
             return Ok(Self::default());
         };

@@ -1,15 +1,15 @@
-//! The known name that a misspelt one was probably meant to be.
+//! Suggestions for misspelt names.
 
-/// The nearest of `known`, when one is near: at most a third of its letters differ.
+/// The nearest of `known`, if at most a third of its letters differ.
 pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = known.into_iter().map(|known| (distance(name, known), known));
     let (distance, known) = near.min_by_key(|&(distance, _)| distance)?;
     (distance * 3 <= known.len()).then_some(known)
 }
 
-/// Letters to be changed, added or left out, upper and lower case being the same.
+/// The edit distance, ignoring case.
 fn distance(a: &str, b: &str) -> usize {
-    // Nothing that is so long is near to anything known, and it may be of any length.
+    // Bounds the time for very long names.
     if a.len() > 2 * b.len() {
         return a.len();
     }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_pen_is_recognised_and_something_else_is_not() {
+    fn a_typo_is_recognised_and_another_word_is_not() {
         let known = ["retention", "limits", "processes"];
         assert_eq!(nearest("retension", known), Some("retention"));
         assert_eq!(nearest("Limit", known), Some("limits"));

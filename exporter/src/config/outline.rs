@@ -1,39 +1,39 @@
-//! A YAML document as a tree that knows where each part stands. The only code that knows which crate reads YAML.
+//! A YAML document as a tree of values with their positions. Only this module depends on the YAML crate.
 
 use std::fmt;
 
+use super::Complaint;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, MergeKeyPolicy, NonFiniteFloatPolicy, Spanned};
 
-/// Where something stands: line and column, from 1.
+/// A position in a text; both numbers count from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct Position {
     /// Line.
     pub line: u64,
     /// Column, in characters.
     pub column: u64,
 }
 
-impl From<Location> for Place {
+impl From<Location> for Position {
     fn from(location: Location) -> Self {
         Self { line: location.line(), column: location.column() }
     }
 }
 
-/// A value, and where it stands.
+/// A value and its position.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) value: Value,
 }
 
-/// A value.
 #[derive(Debug)]
 pub(super) enum Value {
     Null,
     Bool(bool),
-    /// With the text it was read from.
+    /// With its source text.
     Number(Number, String),
     Text(String),
     List(Vec<Node>),
@@ -50,22 +50,15 @@ pub(super) enum Number {
 /// The key of a mapping's entry.
 #[derive(Debug)]
 pub(super) struct Key {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) text: String,
 }
 
-/// Text that is no YAML document, or not one that a configuration can be.
-#[derive(Debug)]
-pub(super) struct SyntaxError {
-    pub(super) place: Option<Place>,
-    pub(super) problem: String,
-}
-
-/// Levels of lists and sections. Each takes stack, of which the threads that reload have 2 MiB, and a configuration has five.
+/// Levels of nested lists and sections; a configuration has five. Each takes stack, and the threads that reload have 2 MiB.
 const MAX_DEPTH: usize = 16;
 
 /// Reads a document. One without content is null.
-pub(super) fn read(text: &str) -> Result<Node, SyntaxError> {
+pub(super) fn read(text: &str) -> Result<Node, Complaint> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
         strict_booleans: true,
@@ -78,26 +71,26 @@ pub(super) fn read(text: &str) -> Result<Node, SyntaxError> {
     Ok(tree.value.at(tree.referenced, text))
 }
 
-fn syntax_error(error: &serde_saphyr::Error) -> SyntaxError {
-    let place = error.location().map(Place::from);
+fn syntax_error(error: &serde_saphyr::Error) -> Complaint {
+    let position = error.location().map(Position::from);
     let problem = match error.without_snippet() {
         serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("{key} is there twice, and must be there once")
+            format!("{key} is given twice, and must be given once")
         }
         serde_saphyr::Error::MultipleDocuments { .. } => {
-            "a second document begins; a configuration is one document".to_owned()
+            "a second document begins; a configuration has one document".to_owned()
         }
         other => {
-            let said = other.to_string();
-            // The place is told in the same way for all errors.
-            let said = said.rsplit_once(" at line ").map_or(&*said, |(said, _)| said);
-            format!("not valid YAML: {said}")
+            let message = other.to_string();
+            // `Complaint` has the position.
+            let message = message.rsplit_once(" at line ").map_or(&*message, |(text, _)| text);
+            format!("not valid YAML: {message}")
         }
     };
-    SyntaxError { place, problem }
+    Complaint { position, problem }
 }
 
-/// What the YAML crate fills in; it hands out places beside values.
+/// The form that the YAML crate deserializes.
 #[derive(Debug)]
 enum Tree {
     Null,
@@ -120,18 +113,18 @@ impl Tree {
             }
             Self::Map(entries) => {
                 let entry = |(key, node): (Spanned<String>, Spanned<Self>)| {
-                    let place = key.referenced.into();
-                    (Key { place, text: key.value }, node.value.at(node.referenced, source))
+                    let position = key.referenced.into();
+                    (Key { position, text: key.value }, node.value.at(node.referenced, source))
                 };
                 Value::Map(entries.into_iter().map(entry).collect())
             }
         };
-        Node { place: location.into(), value }
+        Node { position: location.into(), value }
     }
 }
 
 impl Number {
-    /// As it was written, where that is known.
+    /// Its source text, where that is known.
     fn text(self, location: Location, source: &str) -> String {
         let span = location.span();
         let written = span.byte_offset().zip(span.byte_len()).and_then(|(offset, length)| {

@@ -1,4 +1,4 @@
-//! Which processes are told of: by name, executable, cgroup and user.
+//! Which processes are exported: by name, executable, cgroup and user.
 
 use std::fmt;
 
@@ -10,18 +10,17 @@ use crate::process_details::ProcessDetails;
 /// Bytes that a compiled expression may take.
 const MAX_COMPILED: usize = 1 << 20;
 
-/// The processes to tell of: those that an entry of `include` describes, all when there is none, less those that an entry of
-/// `exclude` describes.
+/// Exports the processes that match an entry of `include`, all when it is empty, except those that match an entry of `exclude`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProcessFilter {
-    /// Those to tell of.
+    /// Processes to export.
     pub include: Vec<Matcher>,
-    /// Those of them to leave out.
+    /// Processes to leave out.
     pub exclude: Vec<Matcher>,
 }
 
-/// Describes processes: whatever is given must match, whole.
+/// Matches processes: each pattern that is given must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Matcher {
@@ -47,20 +46,20 @@ pub struct Pattern {
 }
 
 impl ProcessFilter {
-    /// Whether every process is told of.
+    /// Whether every process is exported.
     #[must_use]
     pub fn admits_all(&self) -> bool {
         self.include.is_empty() && self.exclude.is_empty()
     }
 
-    /// Whether a process of this name is told of.
+    /// Whether a process of this name is exported.
     #[must_use]
     pub fn admits(&self, comm: &str, details: &ProcessDetails) -> bool {
         let any = |matchers: &[Matcher]| matchers.iter().any(|m| m.matches(comm, details));
         (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
     }
 
-    /// Entries that say nothing, by key.
+    /// Keys of entries without patterns.
     pub(super) fn empty_entries(&self) -> impl Iterator<Item = String> {
         let lists = [("include", &self.include), ("exclude", &self.exclude)];
         lists.into_iter().flat_map(|(list, matchers)| {
@@ -87,9 +86,9 @@ impl Pattern {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// When it is none, or is too large.
+    /// When it is invalid or too large.
     pub fn new(text: &str) -> Result<Self, regex::Error> {
-        // Compiled by itself first: a parenthesis too many must not pair up with one that is added.
+        // Compiled by itself first: an unbalanced parenthesis must not match the added one.
         let compile = |text: &str| RegexBuilder::new(text).size_limit(MAX_COMPILED).build();
         compile(text)?;
         let anchored = compile(&format!("^(?s:{text})$"))?;
@@ -129,10 +128,10 @@ impl<'de> Deserialize<'de> for Pattern {
         Self::new(&text).map_err(|error| {
             let reason = match error {
                 regex::Error::CompiledTooBig(_) => "it is too large".to_owned(),
-                // The last line says what is wrong; those before it draw where.
+                // The last line is the message; the others draw the position.
                 other => {
-                    let said = other.to_string();
-                    let last = said.lines().last().unwrap_or_default();
+                    let message = other.to_string();
+                    let last = message.lines().last().unwrap_or_default();
                     last.strip_prefix("error: ").unwrap_or(last).to_owned()
                 }
             };
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn without_entries_every_process_is_told_of() {
+    fn without_entries_every_process_is_exported() {
         assert!(ProcessFilter::default().admits("x", &ProcessDetails::default()));
         assert!(ProcessFilter::default().admits_all());
     }

@@ -1,5 +1,4 @@
-//! From the tree of a document to typed values: a serde deserializer whose errors name the key, where it stands, the value
-//! and the accepted form.
+//! A serde deserializer from the tree of a document, whose errors name the key, its position, the value and the accepted values.
 
 use std::fmt;
 
@@ -10,38 +9,39 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
+use super::Complaint;
 use super::nearest::nearest;
-use super::outline::{Key, Node, Number, Place, Value};
+use super::outline::{Key, Node, Number, Position, Value};
 
-/// Why a value was not taken.
+/// Why a value is rejected.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// The keys that lead to it, the innermost first.
+    /// Its path, the innermost key first.
     keys: Vec<String>,
-    pub(super) place: Option<Place>,
-    pub(super) problem: Problem,
+    position: Option<Position>,
+    problem: Problem,
 }
 
 #[derive(Debug)]
-pub(super) enum Problem {
-    /// It must be of this form.
+enum Problem {
+    /// The accepted values.
     Form(String),
-    /// There is no such key; these there are.
+    /// An unknown key, and the known ones.
     NoSuchKey(String, &'static [&'static str]),
-    /// Something else, told in whole, the value included.
-    Told(String),
+    /// A complete message, the value included.
+    Message(String),
 }
 
 impl Refusal {
     fn new(problem: Problem) -> Self {
-        Self { keys: Vec::new(), place: None, problem }
+        Self { keys: Vec::new(), position: None, problem }
     }
 
-    /// The innermost place is the one to tell.
+    /// Keeps the innermost position.
     fn at(mut self, node: &Node) -> Self {
-        self.place.get_or_insert(node.place);
+        self.position.get_or_insert(node.position);
         if let Problem::Form(form) = &self.problem {
-            self.problem = Problem::Told(format!("is {}, and must be {form}", node.value));
+            self.problem = Problem::Message(format!("is {}, and must be {form}", node.value));
         }
         self
     }
@@ -51,8 +51,8 @@ impl Refusal {
         self
     }
 
-    /// The keys that lead to it, the innermost last, with dots between; empty for the document.
-    pub(super) fn key(&self) -> String {
+    /// Its path, such as `limits.scrapes`; empty for the document.
+    fn key(&self) -> String {
         let mut path = String::new();
         for key in self.keys.iter().rev() {
             if !path.is_empty() && !key.starts_with('[') {
@@ -70,7 +70,7 @@ impl fmt::Display for Refusal {
         let section = if key.is_empty() { "the configuration" } else { &key };
         match &self.problem {
             Problem::Form(form) => write!(f, "{section} must be {form}"),
-            Problem::Told(problem) => write!(f, "{section} {problem}"),
+            Problem::Message(problem) => write!(f, "{section} {problem}"),
             Problem::NoSuchKey(found, known) => {
                 write!(f, "{section} has no key {found}")?;
                 if let Some(near) = nearest(found, known.iter().copied()) {
@@ -84,9 +84,15 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
+impl From<Refusal> for Complaint {
+    fn from(refusal: Refusal) -> Self {
+        Self { position: refusal.position, problem: refusal.to_string() }
+    }
+}
+
 impl serde::de::Error for Refusal {
     fn custom<T: fmt::Display>(problem: T) -> Self {
-        Self::new(Problem::Told(problem.to_string()))
+        Self::new(Problem::Message(problem.to_string()))
     }
 
     fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -106,7 +112,7 @@ impl serde::de::Error for Refusal {
     }
 }
 
-/// What serde calls a type, in words for people who write YAML.
+/// serde's name of a type, in words for users.
 fn form(expected: &str) -> String {
     match expected {
         "f32" | "f64" => "a number".into(),
@@ -150,7 +156,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         value.map_err(|refusal| refusal.at(self))
     }
 
-    /// Names may look like numbers.
+    /// Accepts numbers and booleans: names may look like them.
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
         match &self.value {
             Value::Number(_, text) => {
@@ -182,7 +188,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor.visit_newtype_struct(self)
     }
 
-    /// A section whose keys are all commented out is an empty one.
+    /// Null is an empty section: its keys may all be commented out.
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
         match &self.value {
             Value::Null => visitor.visit_map(Entries([].iter(), None)),
@@ -231,7 +237,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
     }
 }
 
-/// The entries that are left, and the one whose key was read.
+/// The remaining entries, and the one whose key was read.
 struct Entries<'a>(std::slice::Iter<'a, (Key, Node)>, Option<&'a (Key, Node)>);
 
 impl<'de> MapAccess<'de> for Entries<'de> {
@@ -245,7 +251,7 @@ impl<'de> MapAccess<'de> for Entries<'de> {
         let Some((key, _)) = self.1 else { return Ok(None) };
         let name: StrDeserializer<'_, Refusal> = key.text.as_str().into_deserializer();
         let refused = |mut refusal: Refusal| {
-            refusal.place.get_or_insert(key.place);
+            refusal.position.get_or_insert(key.position);
             refusal
         };
         seed.deserialize(name).map(Some).map_err(refused)

@@ -1,5 +1,4 @@
-//! Taking another configuration while the daemon runs: when its file changes, on SIGHUP, and when asked over HTTP. One that
-//! is not valid changes nothing.
+//! Reloads the configuration when its file changes, on SIGHUP, and on HTTP request. An invalid one changes nothing.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,49 +16,49 @@ use crate::duration::Span;
 use crate::server::{LimitsHandle, ReloadRequests};
 use crate::service_manager::ServiceManager;
 
-/// How often the file is looked at although nothing told of a change, as on network file systems nothing does.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How often the file is polled: network file systems report no changes.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the command line sets whatever the file says.
+/// Flags that override the file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Overrides {
-    /// That of `--retention`.
+    /// `--retention`.
     pub retention: Option<Duration>,
-    /// That of `--probe.budget`.
+    /// `--probe.budget`.
     pub budget: Option<Budget>,
 }
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigSource {
     /// The file.
     pub file: Option<PathBuf>,
-    /// Whether the defaults do while there is no such file.
+    /// Whether the defaults apply while there is no such file.
     pub optional: bool,
-    /// What wins over it.
+    /// Override it.
     pub overrides: Overrides,
 }
 
-/// The text of a file, or why there is none.
+/// The text of the file, or why there is none.
 type Found = Result<String, Arc<ConfigError>>;
 
 impl ConfigSource {
     /// The configuration to start with.
     ///
     /// # Errors
-    /// When the file cannot be read or says something wrong.
+    /// When the file cannot be read or is invalid.
     pub fn load(&self) -> Result<Config, Arc<ConfigError>> {
-        self.judge(&self.find())
+        self.parse(&self.read())
     }
 
-    fn find(&self) -> Found {
+    fn read(&self) -> Found {
         match &self.file {
             Some(file) => read(file).map_err(Arc::new),
             None => Ok(String::new()),
         }
     }
 
-    fn judge(&self, found: &Found) -> Result<Config, Arc<ConfigError>> {
+    fn parse(&self, found: &Found) -> Result<Config, Arc<ConfigError>> {
         let mut config = match (found, &self.file) {
             (Ok(text), Some(file)) => parse(file, text)?,
             (Ok(_), None) => Config::default(),
@@ -76,7 +75,7 @@ impl ConfigSource {
     }
 }
 
-/// Takes configurations into effect.
+/// Applies configurations.
 #[derive(Debug)]
 pub struct Reloader {
     source: ConfigSource,
@@ -84,7 +83,7 @@ pub struct Reloader {
     limits: LimitsHandle,
     manager: ServiceManager,
     hangup: Signal,
-    /// What the file was when last looked at, as far as it matters whether it is another now.
+    /// The file at the last poll or reload, to detect changes.
     seen: Result<String, String>,
 }
 
@@ -104,26 +103,26 @@ impl Reloader {
         manager: ServiceManager,
     ) -> io::Result<Self> {
         let hangup = signal(SignalKind::hangup())?;
-        // No file is like this, so the first look is at something new.
+        // Differs from any file, so that the first poll evaluates it.
         let seen = Err(String::new());
         Ok(Self { source, daemon, limits, manager, hangup, seen })
     }
 
-    /// Reloads whenever there is reason to, for ever.
+    /// Reloads until aborted.
     pub async fn run(mut self, mut requests: ReloadRequests) {
         let mut watch = FolderWatch::new();
-        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        let mut ticks = tokio::time::interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if let Some(file) = &self.source.file {
                 watch.follow(file);
             }
             tokio::select! {
-                () = watch.changed() => self.look().await,
-                _ = ticks.tick() => self.look().await,
+                () = watch.changed() => self.poll().await,
+                _ = ticks.tick() => self.poll().await,
                 _ = self.hangup.recv() => {
                     tracing::info!(signal = "SIGHUP", "reloading the configuration");
-                    // The log and the metrics tell how it went.
+                    // The log and the metrics report the outcome.
                     let _ = self.reload().await;
                 }
                 request = requests.next() => request.answer(self.reload().await),
@@ -131,21 +130,21 @@ impl Reloader {
         }
     }
 
-    /// Reloads if the file is not what it was.
-    async fn look(&mut self) {
-        let found = self.find().await;
+    /// Reloads if the file has changed.
+    async fn poll(&mut self) {
+        let found = self.read().await;
         if seen(&found) == self.seen {
             return;
         }
         let running = self.daemon.config();
-        // The file that the daemon has started with is no news.
+        // The daemon was started with this configuration.
         if self.seen == Err(String::new())
-            && self.source.judge(&found).is_ok_and(|config| config == *running)
+            && self.source.parse(&found).is_ok_and(|config| config == *running)
         {
             self.seen = seen(&found);
             return;
         }
-        // A file that vanishes leaves the running configuration in place, even where it need not exist.
+        // Deleting the file does not restore the defaults, even where it is optional.
         if let Err(error) = &found
             && error.is_missing()
         {
@@ -153,27 +152,27 @@ impl Reloader {
             self.refuse(error);
             return;
         }
-        let _ = self.take(found).await;
+        let _ = self.apply(found).await;
     }
 
     async fn reload(&mut self) -> Result<(), String> {
-        let found = self.find().await;
-        self.take(found).await
+        let found = self.read().await;
+        self.apply(found).await
     }
 
-    async fn take(&mut self, found: Found) -> Result<(), String> {
+    async fn apply(&mut self, found: Found) -> Result<(), String> {
         let manager = self.manager.clone();
-        let mut telling = manager.reload();
-        let taken = self.judge_and_take(found).await;
-        if let Err(error) = &taken {
-            telling.refused(error);
+        let mut reload = manager.reload();
+        let applied = self.try_apply(found).await;
+        if let Err(error) = &applied {
+            reload.failed(error);
         }
-        taken
+        applied
     }
 
-    async fn judge_and_take(&mut self, found: Found) -> Result<(), String> {
+    async fn try_apply(&mut self, found: Found) -> Result<(), String> {
         self.seen = seen(&found);
-        let config = match self.source.judge(&found) {
+        let config = match self.source.parse(&found) {
             Ok(config) => config,
             Err(error) => {
                 self.refuse(&error);
@@ -182,32 +181,36 @@ impl Reloader {
         };
         self.limits.resize(config.limits.connections, config.limits.scrapes);
         let (daemon, config) = (Arc::clone(&self.daemon), Arc::new(config));
-        // It changes a kernel map.
+        // Blocks: it changes a kernel map.
         let configured = tokio::task::spawn_blocking(move || daemon.configure(config)).await;
         if let Err(error) = configured {
-            tracing::error!(%error, "the configuration was not taken");
-            return Err("the configuration was not taken; the log says why".into());
+            tracing::error!(%error, "the configuration could not be applied");
+            return Err("the configuration could not be applied; see the log".into());
         }
         match &self.source.file {
             Some(file) => tracing::info!(file = %file.display(), "configuration reloaded"),
-            None => tracing::info!("there is no configuration file; --config.file names one"),
+            None => tracing::info!("no configuration file; set one with --config.file"),
         }
         Ok(())
     }
 
     fn refuse(&self, error: &ConfigError) {
-        // One line, however much is wrong.
+        // One log line, however many errors there are.
         let error = error.to_string().replace('\n', "; ");
-        tracing::error!(error, "the configuration was not reloaded; the running one stays");
+        tracing::error!(
+            error,
+            "configuration reload failed; the previous configuration is still active"
+        );
         self.daemon.config_rejected();
     }
 
-    /// Reads on another thread: a network file system may take its time.
-    async fn find(&self) -> Found {
+    /// Reads on a blocking thread: a network file system may be slow.
+    async fn read(&self) -> Found {
         let source = self.source.clone();
-        tokio::task::spawn_blocking(move || source.find()).await.unwrap_or_else(|_| {
+        tokio::task::spawn_blocking(move || source.read()).await.unwrap_or_else(|_| {
             let path = self.source.file.clone().unwrap_or_default();
-            Err(Arc::new(ConfigError::NoText { path, problem: "reading it failed" }))
+            let source = io::Error::other("reading it failed");
+            Err(Arc::new(ConfigError::Unreadable { path, source }))
         })
     }
 }

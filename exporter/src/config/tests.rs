@@ -1,4 +1,4 @@
-//! What is taken, and what is said of what is not.
+//! Valid and invalid configurations, and the messages.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -221,8 +221,8 @@ const REFUSALS: &[(&str, &str)] = &[
         "chains:\n  rules:\n    cpu_preemption:\n      min_lost_share: 3",
         "line 4: chains.rules.cpu_preemption.min_lost_share is 3, and must be from 0 to 1",
     ),
-    ("a: 1\na: 2", "line 2: a is there twice, and must be there once"),
-    ("a: 1\n---\na: 2", "line 3: a second document begins; a configuration is one document"),
+    ("a: 1\na: 2", "line 2: a is given twice, and must be given once"),
+    ("a: 1\n---\na: 2", "line 3: a second document begins; a configuration has one document"),
     ("a: b: c", "line 1: not valid YAML: mapping values are not allowed in this context"),
     ("<<: {a: 1}", "line 1: not valid YAML: YAML merge keys are not allowed by configured policy"),
     ("{", "line 1: not valid YAML: unclosed bracket '{'"),
@@ -236,14 +236,14 @@ fn every_refusal_names_line_key_value_and_accepted_form() {
 }
 
 #[test]
-fn a_cause_that_does_not_exist_is_told_with_those_that_do() {
+fn an_unknown_cause_is_reported_with_the_known_ones() {
     let problem = &problems("chains:\n  rules:\n    cpu_preemtion: {}")[0];
     let begin = "line 3: chains.rules has no key cpu_preemtion (did you mean cpu_preemption?); it has cpu_preemption, ";
     assert!(problem.starts_with(begin), "{problem}");
 }
 
 #[test]
-fn everything_that_is_out_of_bounds_is_told_at_once() {
+fn all_values_out_of_bounds_are_reported_at_once() {
     let text = "chains: {explained_share: 2}\nlimits:\n  scrapes: 99\nprocesses: {exclude: [{}]}";
     let lines: Vec<_> =
         problems(text).iter().map(|p| p.split(':').next().unwrap().to_owned()).collect();
@@ -251,7 +251,7 @@ fn everything_that_is_out_of_bounds_is_told_at_once() {
 }
 
 #[test]
-fn what_is_no_configuration_file_is_told_with_its_path() {
+fn an_unreadable_file_is_reported_with_its_path() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);
@@ -299,7 +299,7 @@ fn nearly_yaml() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_is_taken_or_told_what_is_wrong_with_it(text in prop_oneof![nearly_yaml(), "\\PC*"]) {
+    fn any_text_is_accepted_or_rejected_with_errors(text in prop_oneof![nearly_yaml(), "\\PC*"]) {
         if let Err(complaints) = Config::parse(&text) {
             prop_assert!(!complaints.is_empty());
             for complaint in complaints {
@@ -309,7 +309,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_of_a_file_are_taken_or_told_what_is_wrong_with_them(bytes: Vec<u8>) {
+    fn any_bytes_of_a_file_are_accepted_or_rejected_with_errors(bytes: Vec<u8>) {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &bytes).unwrap();
         if let Err(error) = load(file.path()) {

@@ -4,13 +4,10 @@ use serde::de::DeserializeOwned;
 
 use super::{Complaint, outline};
 
-/// What a text says, as far as the type can tell right from wrong.
+/// Parses a text as far as its type goes.
 ///
 /// # Errors
-/// With the first thing that is wrong.
+/// With the first error in it.
 pub(crate) fn typed<T: DeserializeOwned>(text: &str) -> Result<T, Complaint> {
-    let document = outline::read(text)
-        .map_err(|error| Complaint { place: error.place, problem: error.problem })?;
-    T::deserialize(&document)
-        .map_err(|refusal| Complaint { place: refusal.place, problem: refusal.to_string() })
+    Ok(T::deserialize(&outline::read(text)?)?)
 }

@@ -1,7 +1,4 @@
-//! Notices that a file may have changed, by watching the folder that it is in.
-//!
-//! The folder, since editors and Kubernetes put another file, or another symbolic link, in the place of the old one. What
-//! has happened is not asked: whoever is told reads the file and sees.
+//! Detects possible changes of a file by watching its folder, since editors and Kubernetes replace the file or a symbolic link.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,62 +10,60 @@ use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// A file is read when nothing has happened for so long: it may be written in pieces.
+/// A file may be written in pieces: its folder must have been quiet for this time.
 const QUIET: Duration = Duration::from_millis(100);
-/// Or when so much time has passed, in a folder that is never quiet.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Debounce limit, for a folder that is never quiet.
+const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
 
-/// Folders under watch.
+/// The watched folders.
 #[derive(Debug)]
 pub(super) struct FolderWatch {
     watcher: Option<RecommendedWatcher>,
     folders: BTreeSet<PathBuf>,
-    happened: Arc<Notify>,
+    events: Arc<Notify>,
 }
 
 impl FolderWatch {
-    /// Of no folder yet.
     pub(super) fn new() -> Self {
-        let happened = Arc::new(Notify::new());
-        let telling = Arc::clone(&happened);
+        let events = Arc::new(Notify::new());
+        let notify = Arc::clone(&events);
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.as_ref().map_or(true, |event| may_change(&event.kind)) {
-                telling.notify_one();
+                notify.notify_one();
             }
         });
         let watcher = watcher.inspect_err(|error| {
-            tracing::warn!(%error, "folders cannot be watched; the configuration file is looked at from time to time");
+            tracing::warn!(%error, "cannot watch folders; the configuration file is polled");
         });
-        Self { watcher: watcher.ok(), folders: BTreeSet::new(), happened }
+        Self { watcher: watcher.ok(), folders: BTreeSet::new(), events }
     }
 
-    /// Watches the folder of this file, and that of the file it is a link to. To be called again from time to time: the
-    /// link may lead elsewhere, and a folder that was deleted and made anew is another one.
+    /// Watches the folder of this file, and that of its link target. To be called regularly: a link may change, and a folder
+    /// may be deleted and created again.
     pub(super) fn follow(&mut self, file: &Path) {
         let Some(watcher) = &mut self.watcher else { return };
         let real = file.canonicalize().ok();
         let folders: BTreeSet<PathBuf> =
             [Some(file), real.as_deref()].into_iter().flatten().filter_map(folder_of).collect();
         for gone in self.folders.difference(&folders) {
-            // It is not there any more, most likely.
+            // Most likely it was deleted.
             let _ = watcher.unwatch(gone);
         }
         for folder in &folders {
             if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive)
                 && !self.folders.contains(folder)
             {
-                tracing::warn!(folder = %folder.display(), %error, "a folder is not watched; the configuration file is looked at from time to time");
+                tracing::warn!(folder = %folder.display(), %error, "cannot watch a folder; the configuration file is polled");
             }
         }
         self.folders = folders;
     }
 
-    /// Done when something has happened and then nothing for a moment.
+    /// Waits for an event, and then until the folders are quiet.
     pub(super) async fn changed(&self) {
-        self.happened.notified().await;
-        let end = Instant::now() + PATIENCE;
-        let quiet = async { while timeout(QUIET, self.happened.notified()).await.is_ok() {} };
-        // Enough waited is as good as quiet.
+        self.events.notified().await;
+        let end = Instant::now() + MAX_DEBOUNCE;
+        let quiet = async { while timeout(QUIET, self.events.notified()).await.is_ok() {} };
         let _ = timeout_at(end, quiet).await;
     }
 }
@@ -78,7 +73,7 @@ fn folder_of(file: &Path) -> Option<PathBuf> {
     Some(if folder.as_os_str().is_empty() { Path::new(".") } else { folder }.to_owned())
 }
 
-/// That a file was opened or read is told too, and is what this program does itself.
+/// Ignores that a file is opened or read, as this program does itself.
 fn may_change(kind: &EventKind) -> bool {
     match kind {
         EventKind::Access(access) => *access == AccessKind::Close(AccessMode::Write),

@@ -1,4 +1,4 @@
-//! Getting a dcgm-exporter's page: once, within limits of time and size.
+//! Fetches a dcgm-exporter's page within limits of time and size.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use tokio::time::timeout;
 use super::page::{self, PageError};
 use crate::foreign::Family;
 
-/// Time for all of it.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a page.
+/// Time to fetch a page.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of a page.
 const MAX_BYTES: usize = 16 << 20;
 
 /// Why there is no page.
@@ -19,9 +19,9 @@ const MAX_BYTES: usize = 16 << 20;
 pub(super) enum FetchError {
     #[error("{0}{hint}", hint = hint(.0))]
     Get(#[from] GetError),
-    #[error("no whole page within {PATIENCE:?}")]
+    #[error("no complete page within {TIMEOUT:?}")]
     Slow,
-    #[error("the answer is {0}")]
+    #[error("HTTP status {0}")]
     Status(StatusCode),
     #[error("the page is not one of dcgm-exporter: {0}")]
     Page(#[from] PageError),
@@ -29,7 +29,7 @@ pub(super) enum FetchError {
     Reader(tokio::task::JoinError),
 }
 
-/// What to look at when there is no connection.
+/// What to check when there is no connection.
 const fn hint(error: &GetError) -> &'static str {
     match error {
         GetError::Unreachable(_) => "; is dcgm-exporter running there?",
@@ -45,7 +45,7 @@ pub(super) const REASONS: [&str; 7] =
     ["unreachable", "slow", "broken", "status", "huge", "malformed", "tls"];
 
 impl FetchError {
-    /// Its place in [`REASONS`].
+    /// Its index in [`REASONS`].
     pub(super) const fn reason(&self) -> usize {
         match self {
             Self::Get(GetError::Unreachable(_)) => 0,
@@ -59,15 +59,15 @@ impl FetchError {
     }
 }
 
-/// DCGM's metrics at this moment.
+/// Fetches DCGM's metrics.
 pub(super) async fn families(client: &Client) -> Result<Vec<Family>, FetchError> {
     let accept = "text/plain;version=0.0.4";
-    let asked = client.get(client.address().path(), accept, MAX_BYTES);
-    let answer = timeout(PATIENCE, asked).await.map_err(|_| FetchError::Slow)??;
-    if answer.status != StatusCode::OK {
-        return Err(FetchError::Status(answer.status));
+    let request = client.get(client.address().path(), accept, MAX_BYTES);
+    let response = timeout(TIMEOUT, request).await.map_err(|_| FetchError::Slow)??;
+    if response.status != StatusCode::OK {
+        return Err(FetchError::Status(response.status));
     }
-    // Of a large page this takes longer than other clients are to wait.
-    let parsed = tokio::task::spawn_blocking(move || page::parse(&answer.body));
+    // Parsing a large page would block other clients.
+    let parsed = tokio::task::spawn_blocking(move || page::parse(&response.body));
     Ok(parsed.await.map_err(FetchError::Reader)??)
 }

@@ -1,33 +1,32 @@
-//! Reading a page in Prometheus' text format 0.0.4, of which only DCGM's metrics are kept. Whoever writes the page is not
-//! trusted: a page is taken as a whole or not at all, and everything in it has a bound.
+//! Parses a page in Prometheus' text format 0.0.4, and keeps DCGM's metrics. The source is not trusted: a page is accepted as a
+//! whole or rejected, and everything in it has a limit.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::foreign::{Family, Kind, Labels, PREFIX, Sample};
 
-/// Series that are kept of a page. A host with 16 GPUs in 7 instances each has a tenth of it at 100 fields.
+/// Maximum series of a page. A host with 16 GPUs in 7 instances each has a tenth of it at 100 fields.
 const MAX_SAMPLES: usize = 100_000;
-/// Metrics that are kept of a page.
+/// Maximum metrics of a page.
 const MAX_FAMILIES: usize = 4_096;
-/// Labels of one series.
+/// Maximum labels of a series.
 const MAX_LABELS: usize = 64;
-/// Bytes of a name.
+/// Maximum bytes of a name.
 const MAX_NAME: usize = 256;
-/// Bytes of a label's value, and of a help text.
+/// Maximum bytes of a label's value, and of a help text.
 const MAX_TEXT: usize = 4_096;
-/// Bytes of a line that a message repeats.
-const MAX_TOLD: usize = 64;
+/// Characters of a line that an error message quotes.
+const MAX_QUOTED: usize = 64;
 
-/// What OpenMetrics adds to names: a metric whose name is that of another one and one of these would not be told from it.
+/// Suffixes of OpenMetrics: a metric whose name is that of another one and a suffix would be ambiguous.
 const SUFFIXES: [&str; 8] =
     ["_total", "_created", "_bucket", "_count", "_sum", "_info", "_gcount", "_gsum"];
 
-/// Begins the names of our own metrics. A page that has them is that of this daemon or of another one, whose values would go
-/// round and never grow old.
+/// The prefix of our own metrics. A page with them is from this or another gpucause, and its values would circulate forever.
 const OWN_PREFIX: &str = "gpucause_";
 
-/// Why a page was not taken.
+/// Why a page is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PageError {
     /// A line is not of the format.
@@ -45,21 +44,21 @@ pub enum PageError {
     NotText,
     /// It is a page of gpucause.
     #[error(
-        "it is gpucause's own page; name dcgm-exporter's address, and move one of both to another port"
+        "it is gpucause's own page; set the address of dcgm-exporter, and move one of them to another port"
     )]
     Own,
-    /// It has too much.
+    /// It exceeds a limit.
     #[error("it has more than {0}")]
     TooMuch(&'static str),
-    /// It has nothing.
+    /// It has no metrics of DCGM.
     #[error("it has no metric whose name begins with {PREFIX}")]
     Empty,
 }
 
-/// DCGM's metrics of a page, in its order, without time stamps.
+/// DCGM's metrics of a page, in its order, without timestamps.
 ///
 /// # Errors
-/// When any line is not of the format, or there is too much of anything.
+/// When a line is malformed, or a limit is exceeded.
 pub fn parse(page: &[u8]) -> Result<Vec<Family>, PageError> {
     let text = std::str::from_utf8(page).map_err(|_| PageError::NotText)?;
     let mut reader = Reader::default();
@@ -67,7 +66,7 @@ pub fn parse(page: &[u8]) -> Result<Vec<Family>, PageError> {
         reader.line(line).map_err(|refusal| match refusal {
             Refusal::Page(error) => error,
             Refusal::Line(problem) => {
-                let text = line.chars().take(MAX_TOLD).collect();
+                let text = line.chars().take(MAX_QUOTED).collect();
                 PageError::Line { line: index + 1, problem, text }
             }
         })?;
@@ -90,10 +89,10 @@ impl From<&'static str> for Refusal {
 struct Draft {
     name: Arc<str>,
     help: Option<Arc<str>>,
-    /// `None` for one that is none of numbers: its samples are left out.
+    /// `Some(None)` for histograms and summaries, which are left out.
     kind: Option<Option<Kind>>,
     samples: Vec<Sample>,
-    /// Label sets that it has, in the order of their keys and without empty values: to Prometheus those are the same series.
+    /// Its label sets, sorted by key and without empty values: Prometheus takes those for the same series.
     seen: HashSet<Labels>,
 }
 
@@ -166,7 +165,7 @@ impl Reader {
         let value: f64 =
             words.next().ok_or("no value")?.parse().map_err(|_| "a value that is no number")?;
         if words.next().is_some_and(|time| time.parse::<i64>().is_err()) || words.next().is_some() {
-            return Err("something behind the value".into());
+            return Err("text after the value".into());
         }
         if kept { self.keep(name, labels, value) } else { Ok(()) }
     }
@@ -180,7 +179,7 @@ impl Reader {
         let mut key = labels.to_vec();
         key.retain(|(_, value)| !value.is_empty());
         key.sort_unstable();
-        // Of a series that is there twice Prometheus takes the first too.
+        // Of duplicate series the first one wins, as in Prometheus.
         if draft.seen.insert(key.into()) {
             draft.samples.push(Sample { labels, value });
         }
@@ -212,7 +211,7 @@ impl Reader {
             }
             if kept {
                 if labels.iter().any(|(other, _)| **other == *key) {
-                    return Err("a label that is there twice".into());
+                    return Err("a duplicate label".into());
                 }
                 labels.push((self.interned(key.to_owned())?, self.interned(value)?));
             }
@@ -289,7 +288,7 @@ fn is_name(text: &str, colons: bool) -> bool {
         && bytes.iter().all(|&byte| first(byte) || byte.is_ascii_digit())
 }
 
-/// Where the quote is that ends a label's value.
+/// The index of the quote that ends a label's value.
 fn closing_quote(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.bytes().position(|byte| {

@@ -1,4 +1,4 @@
-//! What is told of the upstream page as it comes and goes.
+//! The state of the upstream page over time.
 
 use super::*;
 use gpucause_investigations::http::GetError;
@@ -23,18 +23,18 @@ fn a_page_is_told_until_it_is_three_intervals_old() {
     let begin = Instant::now();
     let (none, state) = upstream.view(begin);
     assert!(none.is_empty() && !state.up && state.age.is_none());
-    upstream.take(Ok(families()), begin);
+    upstream.record(Ok(families()), begin);
     let (page, state) = upstream.view(begin + INTERVAL);
     assert_eq!((page.len(), state.up, state.age), (2, true, Some(INTERVAL)));
-    upstream.take(Err(FetchError::Slow), begin + INTERVAL);
+    upstream.record(Err(FetchError::Slow), begin + INTERVAL);
     let (page, state) = upstream.view(begin + INTERVAL * 3);
     assert_eq!((page.len(), state.up, state.age), (2, false, Some(INTERVAL * 3)));
     assert!(state.failures.contains(&("slow", 1)) && state.failures.contains(&("huge", 0)));
     let late = begin + INTERVAL * 3 + Duration::from_millis(1);
     let (page, state) = upstream.view(late);
     assert!(page.is_empty() && state.age.is_none());
-    upstream.take(Err(GetError::Huge(1).into()), late);
-    upstream.take(Ok(families()), late);
+    upstream.record(Err(GetError::Huge(1).into()), late);
+    upstream.record(Ok(families()), late);
     let (page, state) = upstream.view(late);
     assert_eq!((page.len(), state.up, state.age), (2, true, Some(Duration::ZERO)));
 }
@@ -42,7 +42,7 @@ fn a_page_is_told_until_it_is_three_intervals_old() {
 #[test]
 fn every_gpu_of_the_page_has_a_clock() {
     let families: Vec<_> = families().into_iter().map(Arc::new).collect();
-    let told: Vec<_> = clock_reasons(&families).collect();
-    assert!(told.contains(&("GPU-b", None)));
-    assert_eq!(told.last(), Some(&("GPU-a", Some(8))));
+    let reasons: Vec<_> = clock_reasons(&families).collect();
+    assert!(reasons.contains(&("GPU-b", None)));
+    assert_eq!(reasons.last(), Some(&("GPU-a", Some(8))));
 }

@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 use gpucause_investigations::http::Address;
 
-/// An address such as `http://localhost:9401/metrics`; `/metrics` need not be said.
+/// An address such as `http://localhost:9401/metrics`; `/metrics` is the default path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageUrl(Address);
 
-/// Why text is no [`PageUrl`].
+/// Why text is not a [`PageUrl`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no address of a dcgm-exporter; write http://HOST:PORT/metrics or https://HOST:PORT/metrics, without a password"
+    "invalid address of a dcgm-exporter {0:?}; expected http://HOST:PORT/metrics or https://HOST:PORT/metrics, without a password"
 )]
 pub struct UrlError(String);
 
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_is_refused() {
+    fn invalid_addresses_are_rejected() {
         for text in ["", "localhost:9401", "/metrics", "http://u:p@h:1", "http://h:0", "ftp://h"] {
             assert!(text.parse::<PageUrl>().is_err(), "{text}");
         }

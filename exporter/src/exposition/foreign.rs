@@ -1,7 +1,7 @@
-//! How metrics whose names are not ours are written, in each format.
+//! DCGM's metrics in each format.
 
 use super::page::Page;
-use super::protobuf::Room;
+use super::protobuf::Buffers;
 use super::{line, protobuf};
 use crate::foreign::{Family, Sample};
 use std::io;
@@ -49,7 +49,6 @@ fn kind(family: &Family, word: &str, pieces: &mut Page<'_>) {
     pieces.buffer.extend_from_slice(format!("# TYPE {} {word}\n", family.name).as_bytes());
 }
 
-/// In the text format.
 pub(super) fn text(families: &[Arc<Family>], pieces: &mut Page<'_>) -> io::Result<()> {
     for family in with_samples(families) {
         help(family, pieces, false);
@@ -59,7 +58,6 @@ pub(super) fn text(families: &[Arc<Family>], pieces: &mut Page<'_>) -> io::Resul
     Ok(())
 }
 
-/// In OpenMetrics.
 pub(super) fn openmetrics(families: &[Arc<Family>], pieces: &mut Page<'_>) -> io::Result<()> {
     for family in with_samples(families) {
         kind(family, family.kind.openmetrics_name(), pieces);
@@ -69,11 +67,10 @@ pub(super) fn openmetrics(families: &[Arc<Family>], pieces: &mut Page<'_>) -> io
     Ok(())
 }
 
-/// In protobuf.
 pub(super) fn protobuf(
     families: &[Arc<Family>],
     page: &mut Page<'_>,
-    room: &mut Room,
+    buffers: &mut Buffers,
 ) -> io::Result<()> {
-    with_samples(families).try_for_each(|family| protobuf::write_foreign(family, page, room))
+    with_samples(families).try_for_each(|family| protobuf::write_foreign(family, page, buffers))
 }

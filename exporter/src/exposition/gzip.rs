@@ -1,6 +1,5 @@
-//! Gzip of a page by two threads: what is written is compressed block by block, each for itself, so that a helper can be at one
-//! while the writer makes or compresses the next. One after the other the blocks are a single member, as any other compressor
-//! makes it.
+//! Gzip of a page by two threads. Blocks are compressed independently, so that a helper thread compresses one while the writer
+//! produces or compresses the next. Concatenated, the blocks are a single gzip member.
 
 use flate2::{Compress, CompressError, Compression, Crc, FlushCompress};
 use std::collections::VecDeque;
@@ -8,70 +7,69 @@ use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::thread;
 
-/// What is compressed for itself. A match reaches back 32 KiB, so that smaller blocks would find fewer of them.
+/// Bytes that are compressed independently. A match reaches back 32 KiB, so smaller blocks compress worse.
 const BLOCK_BYTES: usize = 128 * 1024;
-/// Compressed blocks that wait for an earlier one, at which the helper is.
+/// Compressed blocks that may wait for an earlier one of the helper.
 const AHEAD: usize = 64;
 
 /// Magic number, deflate, no flags, no time, fastest, of Unix.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 3];
-/// A last block with nothing in it. The others all end at a byte.
+/// An empty last block. The others all end at a byte boundary.
 const LAST_BLOCK: [u8; 2] = [3, 0];
 
-/// Some of the page, compressed.
+/// A compressed part of the page.
 struct Block {
     compressed: Vec<u8>,
     crc: Crc,
 }
 
-/// Compresses one block after the other.
 struct Compressor {
     deflate: Compress,
-    room: Vec<u8>,
+    output: Vec<u8>,
 }
 
 impl Compressor {
     fn new() -> Self {
-        let room = Vec::with_capacity(BLOCK_BYTES / 4);
-        Self { deflate: Compress::new(Compression::fast(), false), room }
+        let deflate = Compress::new(Compression::fast(), false);
+        Self { deflate, output: Vec::with_capacity(BLOCK_BYTES / 4) }
     }
 
     fn block(&mut self, bytes: &[u8]) -> Result<Block, CompressError> {
         self.deflate.reset();
-        self.room.clear();
+        self.output.clear();
         loop {
             let taken = usize::try_from(self.deflate.total_in()).unwrap_or(usize::MAX);
             let rest = bytes.get(taken..).unwrap_or_default();
-            self.deflate.compress_vec(rest, &mut self.room, FlushCompress::Sync)?;
-            // It is done once it has left room.
-            if self.room.len() < self.room.capacity() {
+            self.deflate.compress_vec(rest, &mut self.output, FlushCompress::Sync)?;
+            // The compressor is done when the output is not full.
+            if self.output.len() < self.output.capacity() {
                 break;
             }
-            self.room.reserve(BLOCK_BYTES / 4);
+            self.output.reserve(BLOCK_BYTES / 4);
         }
         let mut crc = Crc::new();
         crc.update(bytes);
-        Ok(Block { compressed: self.room.clone(), crc })
+        Ok(Block { compressed: self.output.clone(), crc })
     }
 }
 
-/// Another thread that compresses.
+/// A thread that compresses.
 struct Helper {
     blocks: SyncSender<Vec<u8>>,
-    /// In the order in which they were handed over, each with the room that it was in.
+    /// In the order of submission, each with its input buffer for reuse.
     done: Receiver<(Result<Block, CompressError>, Vec<u8>)>,
 }
 
 impl Helper {
     fn start() -> io::Result<Self> {
-        // Besides the one that it is at, one to go on with.
-        let (blocks, given) = sync_channel::<Vec<u8>>(1);
-        let (gives, done) = channel();
+        // One block queues behind the current one.
+        let (blocks, submitted) = sync_channel::<Vec<u8>>(1);
+        let (results, done) = channel();
         thread::Builder::new().name("gzip".into()).spawn(move || {
             let mut compressor = Compressor::new();
-            for block in given {
+            for block in submitted {
                 let compressed = compressor.block(&block);
-                if gives.send((compressed, block)).is_err() {
+                if results.send((compressed, block)).is_err() {
                     break;
                 }
             }
@@ -80,27 +78,27 @@ impl Helper {
     }
 }
 
-/// Who has a block.
-enum Turn {
+/// A block that is not written yet.
+enum Pending {
     Compressed(Block),
-    Helper,
+    InHelper,
 }
 
 /// Compresses what is written to it.
 pub struct Gzip<W> {
     sink: W,
-    /// What is no whole block yet.
+    /// The incomplete block.
     block: Vec<u8>,
     compressor: Compressor,
     helper: Option<Helper>,
-    /// Room for blocks.
-    spare: Vec<Vec<u8>>,
-    turns: VecDeque<Turn>,
+    /// The free list of block buffers.
+    free: Vec<Vec<u8>>,
+    pending: VecDeque<Pending>,
     crc: Crc,
 }
 
 impl<W: io::Write> Gzip<W> {
-    /// With nothing written yet.
+    /// Writes the header.
     ///
     /// # Errors
     /// Those of the sink.
@@ -111,33 +109,33 @@ impl<W: io::Write> Gzip<W> {
             block: Vec::with_capacity(BLOCK_BYTES),
             compressor: Compressor::new(),
             helper: None,
-            spare: Vec::new(),
-            turns: VecDeque::new(),
+            free: Vec::new(),
+            pending: VecDeque::new(),
             crc: Crc::new(),
         })
     }
 
-    /// Writes what is left, and the end.
+    /// Writes the incomplete block and the trailer.
     ///
     /// # Errors
     /// Those of the sink.
     pub fn finish(mut self) -> io::Result<()> {
         if !self.block.is_empty() {
-            self.turns.push_back(Turn::Compressed(self.compressor.block(&self.block)?));
+            self.pending.push_back(Pending::Compressed(self.compressor.block(&self.block)?));
         }
-        self.pass_on(0)?;
+        self.write_done(0)?;
         self.sink.write_all(&LAST_BLOCK)?;
         self.sink.write_all(&self.crc.sum().to_le_bytes())?;
-        // Of the length, too, 32 bits are told.
+        // The length modulo 2^32.
         self.sink.write_all(&self.crc.amount().to_le_bytes())
     }
 
-    /// Has a whole block compressed, by the helper if that has room for it.
+    /// Compresses a whole block, in the helper unless its queue is full.
     fn compress(&mut self) -> io::Result<()> {
-        let next = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(BLOCK_BYTES));
+        let next = self.free.pop().unwrap_or_else(|| Vec::with_capacity(BLOCK_BYTES));
         let block = std::mem::replace(&mut self.block, next);
         if self.helper.is_none() {
-            // Where there can be none, this thread does all.
+            // Without a helper this thread compresses all blocks.
             self.helper = Helper::start().ok();
         }
         let refused = match &self.helper {
@@ -148,44 +146,46 @@ impl<W: io::Write> Gzip<W> {
             },
         };
         match refused {
-            None => self.turns.push_back(Turn::Helper),
+            None => self.pending.push_back(Pending::InHelper),
             Some(block) => {
-                self.turns.push_back(Turn::Compressed(self.compressor.block(&block)?));
+                self.pending.push_back(Pending::Compressed(self.compressor.block(&block)?));
                 self.reuse(block);
             }
         }
-        self.pass_on(AHEAD)
+        self.write_done(AHEAD)
     }
 
-    fn reuse(&mut self, mut room: Vec<u8>) {
-        room.clear();
-        self.spare.push(room);
+    fn reuse(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        self.free.push(buffer);
     }
 
-    /// Writes what is compressed, in order. Waits for the helper where more than `ahead` blocks do.
-    fn pass_on(&mut self, ahead: usize) -> io::Result<()> {
-        while let Some(turn) = self.turns.pop_front() {
-            let block = match (turn, &self.helper) {
-                (Turn::Compressed(block), _) => block,
-                (Turn::Helper, Some(helper)) => {
-                    let waits = self.turns.len() >= ahead;
+    /// Writes compressed blocks in order. Waits for the helper when more than `ahead` blocks are pending.
+    fn write_done(&mut self, ahead: usize) -> io::Result<()> {
+        while let Some(next) = self.pending.pop_front() {
+            let block = match (next, &self.helper) {
+                (Pending::Compressed(block), _) => block,
+                (Pending::InHelper, Some(helper)) => {
+                    let waits = self.pending.len() >= ahead;
                     let done =
                         if waits { helper.done.recv().ok() } else { helper.done.try_recv().ok() };
                     match done {
-                        Some((block, room)) => {
-                            self.reuse(room);
+                        Some((block, buffer)) => {
+                            self.reuse(buffer);
                             block?
                         }
                         None if waits => {
                             return Err(io::Error::other("a block was not compressed"));
                         }
                         None => {
-                            self.turns.push_front(Turn::Helper);
+                            self.pending.push_front(Pending::InHelper);
                             return Ok(());
                         }
                     }
                 }
-                (Turn::Helper, None) => return Err(io::Error::other("a block was not compressed")),
+                (Pending::InHelper, None) => {
+                    return Err(io::Error::other("a block was not compressed"));
+                }
             };
             self.sink.write_all(&block.compressed)?;
             self.crc.combine(&block.crc);
@@ -204,7 +204,7 @@ impl<W: io::Write> io::Write for Gzip<W> {
         Ok(taken)
     }
 
-    /// A block is passed on when it is whole.
+    /// Blocks are written when they are whole.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

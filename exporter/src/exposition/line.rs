@@ -1,16 +1,16 @@
-//! What lines have in common in both text formats: escaping, numbers and label sets.
+//! Escaping, numbers and label sets, as both text formats write them.
 
-use super::ladder::{LADDER, cumulate};
+use super::bucket_bounds::{BOUNDS, cumulate};
 use crate::family::{Family, LabelValue, Sample, Value};
 use crate::metric::{Kind, Metric};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use std::io::Write as _;
 
-/// Room for one line of a page, on average.
+/// Bytes of an average line.
 const LINE_BYTES: usize = 160;
 
-/// Writes `text` with the characters escaped that would end it or break the line.
+/// Writes `text`, and escapes characters that would end it or break the line.
 pub(super) fn escape(page: &mut Vec<u8>, text: &str, quotes: bool) {
     let mut plain = 0;
     let bytes = text.as_bytes();
@@ -28,12 +28,11 @@ pub(super) fn escape(page: &mut Vec<u8>, text: &str, quotes: bool) {
     page.extend_from_slice(&bytes[plain..]);
 }
 
-/// Writes a whole number.
 pub(super) fn integer(page: &mut Vec<u8>, number: u64) {
     page.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// Writes a number so that it reads back as itself.
+/// Writes a number without loss.
 pub(super) fn float(page: &mut Vec<u8>, number: f64) {
     if number.is_nan() {
         page.extend_from_slice(b"NaN");
@@ -63,8 +62,8 @@ pub(super) fn seconds(page: &mut Vec<u8>, time: Nanos) {
     page.extend_from_slice(&digits[..end]);
 }
 
-/// The label sets of the samples of one family, one after the other: most begin as that of the sample before, since all samples of
-/// a process follow one another, and that beginning is not written again.
+/// The label set of the current sample of a family. Consecutive samples mostly share their first labels, which are kept and not
+/// encoded again.
 #[derive(Default)]
 pub(super) struct LabelSet<'a> {
     labels: &'a [LabelValue],
@@ -77,7 +76,7 @@ impl<'a> LabelSet<'a> {
     /// The label set of a sample, without braces: `a="1",b="2"`.
     pub(super) fn of(&mut self, family: &Family, sample: &'a Sample) -> &[u8] {
         let both = self.labels.iter().zip(&sample.labels);
-        let same = both.take_while(|(before, now)| before == now).count();
+        let same = both.take_while(|(previous, current)| previous == current).count();
         self.ends.truncate(same);
         self.text.truncate(self.ends.last().copied().unwrap_or(0));
         for (key, value) in family.metric.labels.iter().zip(&sample.labels).skip(same) {
@@ -107,7 +106,7 @@ pub(super) fn series(page: &mut Vec<u8>, name: &str, suffix: &str, labels: &[u8]
     page.push(b' ');
 }
 
-/// Writes the sample lines that both formats agree on: all but `_created`.
+/// Writes all sample lines but `_created`.
 pub(super) fn sample(page: &mut Vec<u8>, family: &Family, sample: &Sample, labels: &[u8]) {
     let metric = family.metric;
     if let Value::Histogram(histogram) = &sample.value {
@@ -133,7 +132,7 @@ fn buckets(page: &mut Vec<u8>, metric: &Metric, histogram: &Histogram, labels: &
     prefix.extend_from_slice(labels);
     prefix.extend_from_slice(if labels.is_empty() { b"le=\"" } else { b",le=\"" });
     let (at_most, total) = cumulate(&histogram.slots);
-    let finite = LADDER.iter().zip(at_most).filter(|(bound, _)| bound.is_of(metric));
+    let finite = BOUNDS.iter().zip(at_most).filter(|(bound, _)| bound.is_of(metric));
     for (le, count) in finite.map(|(bound, count)| (bound.le, count)).chain([("+Inf", total)]) {
         page.extend_from_slice(&prefix);
         page.extend_from_slice(le.as_bytes());

@@ -1,4 +1,4 @@
-//! What a scraper asks for in `Accept` and `Accept-Encoding`.
+//! Negotiation of the format and the compression through the `Accept` and `Accept-Encoding` headers.
 
 use super::Format;
 
@@ -43,23 +43,23 @@ fn items(header: &str) -> impl Iterator<Item = Item<'_>> {
 }
 
 /// How precisely a media range names a format: 3 with its parameters, 2 by name, 1 by `text/*`, 0 by `*/*`; `None` when it
-/// does not. Parameters that say nothing about the format, such as `escaping`, are ignored. Protobuf is never meant by a
-/// wildcard, nor without saying which message and encoding.
+/// does not. Parameters of no meaning for the format, such as `escaping`, are ignored. Protobuf must be named with its message
+/// and encoding; a wildcard never means it.
 fn precision(item: &Item<'_>, format: Format) -> Option<u8> {
     let (media, version, family) = match format {
         Format::Text => ("text/plain", "0.0.4", "text/*"),
         Format::OpenMetrics => ("application/openmetrics-text", "1.0.0", "application/*"),
         Format::Protobuf => {
-            let meant = item.name.eq_ignore_ascii_case("application/vnd.google.protobuf")
+            let is_named = item.name.eq_ignore_ascii_case("application/vnd.google.protobuf")
                 && item.parameter("proto") == Some("io.prometheus.client.MetricFamily")
                 && item.parameter("encoding") == Some("delimited");
-            return meant.then_some(3);
+            return is_named.then_some(3);
         }
     };
     if item.name.eq_ignore_ascii_case(media) {
         return match item.parameter("version") {
             None => Some(2),
-            Some(asked) => (asked == version).then_some(3),
+            Some(requested) => (requested == version).then_some(3),
         };
     }
     if item.name.eq_ignore_ascii_case(family) {
@@ -68,8 +68,8 @@ fn precision(item: &Item<'_>, format: Format) -> Option<u8> {
     (item.name == "*/*").then_some(0)
 }
 
-/// The format that the `Accept` header likes best. Of two liked equally it is the one named first, and text when a
-/// wildcard means both. Text is also the answer to no header and to one that names nothing we can write.
+/// The format of the highest quality in the `Accept` header. Of equal ones it is the first one named, and text when one
+/// wildcard means both. Text is also the default without the header, and when the header names no known format.
 #[must_use]
 pub fn format(accept: &str) -> Format {
     let items: Vec<_> = items(accept).collect();
@@ -84,8 +84,8 @@ pub fn format(accept: &str) -> Format {
         else {
             continue;
         };
-        let better = best.is_none_or(|(quality, place, _)| {
-            item.quality > quality || (item.quality >= quality && position < place)
+        let better = best.is_none_or(|(quality, first, _)| {
+            item.quality > quality || (item.quality >= quality && position < first)
         });
         if better {
             best = Some((item.quality, position, format));

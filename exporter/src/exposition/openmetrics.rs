@@ -1,7 +1,6 @@
 //! OpenMetrics text format 1.0.0.
 //!
-//! Info metrics are exposed as gauges, as in the text format, so that a series has the same type whichever format a
-//! scraper asks for.
+//! Info metrics are exposed as gauges, as in the text format, so that a series has the same type in every format.
 
 use super::line;
 use super::page::Page;
@@ -9,14 +8,14 @@ use crate::family::{Exemplar, Family};
 use crate::metric::Kind;
 use std::io;
 
-/// What a page ends with.
+/// The end of a page.
 pub(super) const END: &[u8] = b"# EOF\n";
 
 /// Writes a family that has samples.
 pub(super) fn family(
     family: &Family,
     pieces: &mut Page<'_>,
-    beginning: &mut Beginning,
+    created_line: &mut CreatedLine,
 ) -> io::Result<()> {
     let page = &mut pieces.buffer;
     let metric = family.metric;
@@ -28,7 +27,7 @@ pub(super) fn family(
     page.extend_from_slice(format!("# HELP {name} ").as_bytes());
     line::escape(page, metric.help, true);
     page.push(b'\n');
-    let has_beginning = matches!(metric.kind, Kind::Counter | Kind::Histogram);
+    let has_created = matches!(metric.kind, Kind::Counter | Kind::Histogram);
     let mut labels = line::LabelSet::default();
     for sample in &family.samples {
         let page = &mut pieces.buffer;
@@ -38,23 +37,23 @@ pub(super) fn family(
         if let Some(exemplar) = exemplar {
             add_exemplar(page, exemplar);
         }
-        if let Some(created) = sample.created.filter(|_| has_beginning) {
+        if let Some(created) = sample.created.filter(|_| has_created) {
             line::series(page, name, "_created", labels);
-            beginning.write(page, created);
+            created_line.write(page, created);
         }
         pieces.flush_full()?;
     }
     Ok(())
 }
 
-/// When series began: all of a process at the same moment, whose digits are found once.
+/// The last `_created` value as text: all series of a process share it.
 #[derive(Default)]
-pub(super) struct Beginning {
+pub(super) struct CreatedLine {
     created: f64,
     line: Vec<u8>,
 }
 
-impl Beginning {
+impl CreatedLine {
     fn write(&mut self, page: &mut Vec<u8>, created: f64) {
         if self.line.is_empty() || self.created.to_bits() != created.to_bits() {
             self.created = created;
@@ -69,7 +68,7 @@ impl Beginning {
 /// Adds an exemplar to the line that was just written.
 fn add_exemplar(page: &mut Vec<u8>, exemplar: &Exemplar) {
     let Exemplar { key, value, amount, at } = exemplar;
-    // The line is not over yet.
+    // The newline.
     page.pop();
     page.extend_from_slice(b" # {");
     page.extend_from_slice(key.as_bytes());

@@ -1,13 +1,12 @@
-//! A page while it is written: in chunks, since the whole of it may be many megabytes and a compressor needs no more.
+//! The write buffer of a page, which may have many megabytes.
 
 use std::io;
 
-/// How much of a page is written at a time.
+/// Bytes that are written at a time.
 pub(super) const CHUNK_BYTES: usize = 64 * 1024;
-/// Room beyond a chunk for what is added before somebody looks.
+/// Capacity beyond a chunk: the buffer is only checked between samples.
 pub(super) const SLACK_BYTES: usize = 8 * 1024;
 
-/// The part of a page that is not written yet.
 pub(super) struct Page<'a> {
     pub(super) buffer: Vec<u8>,
     sink: &'a mut dyn io::Write,
@@ -18,12 +17,11 @@ impl<'a> Page<'a> {
         Self { buffer: Vec::with_capacity(CHUNK_BYTES + SLACK_BYTES), sink }
     }
 
-    /// Writes what there is once that is enough.
+    /// Writes the buffer if it holds a chunk.
     pub(super) fn flush_full(&mut self) -> io::Result<()> {
         if self.buffer.len() < CHUNK_BYTES { Ok(()) } else { self.flush() }
     }
 
-    /// Writes what there is.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.sink.write_all(&self.buffer)?;
         self.buffer.clear();

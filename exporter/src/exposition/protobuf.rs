@@ -1,12 +1,12 @@
 //! Prometheus' protobuf format: `io.prometheus.client.MetricFamily` messages of `metrics.proto`, each behind its length.
 //!
 //! Unlike in OpenMetrics, a counter's family has the name that queries use, with `_total`. Histograms have classic and
-//! native buckets: a scraper takes those that it knows. There is a field for a sample timestamp, which is never sent.
+//! native buckets; a scraper reads those that it supports. The field for a sample timestamp is never sent.
 
 mod field;
 mod wire;
 
-use super::ladder::{LADDER, cumulate};
+use super::bucket_bounds::{BOUNDS, cumulate};
 use super::native::{Buckets, SCHEMA, ZERO_THRESHOLD};
 use super::page::{CHUNK_BYTES, Page, SLACK_BYTES};
 use crate::family::{Exemplar, Family, Sample, Value};
@@ -15,32 +15,31 @@ use crate::metric::{Kind, Metric};
 use gpucause_abi::hist::Histogram;
 use std::io;
 
-/// Room that is used for one family after the other.
+/// Buffers that all families share.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct Buffers {
     chunks: Chunks,
     native: Buckets,
 }
 
-/// A family's metrics, which are encoded before its length can be written: in chunks, since they may be many megabytes.
-/// Chunks that were written are used again.
+/// A family's encoded metrics, whose total length precedes them: in chunks, since they may be many megabytes.
 #[derive(Default)]
 struct Chunks {
     full: Vec<Vec<u8>>,
     current: Vec<u8>,
-    spare: Vec<Vec<u8>>,
+    free: Vec<Vec<u8>>,
 }
 
-/// Of the right size from the beginning: one that grew into it would take twice as much.
+/// Of full size at once: growing would take twice the memory.
 fn chunk() -> Vec<u8> {
     Vec::with_capacity(CHUNK_BYTES + SLACK_BYTES)
 }
 
 impl Chunks {
-    /// Where the next metric goes.
-    fn room(&mut self) -> &mut Vec<u8> {
+    /// The buffer for the next metric.
+    fn next(&mut self) -> &mut Vec<u8> {
         if self.current.len() >= CHUNK_BYTES {
-            let next = self.spare.pop().unwrap_or_else(chunk);
+            let next = self.free.pop().unwrap_or_else(chunk);
             self.full.push(std::mem::replace(&mut self.current, next));
         }
         &mut self.current
@@ -55,7 +54,7 @@ impl Chunks {
             page.buffer.extend_from_slice(&chunk);
             page.flush_full()?;
             chunk.clear();
-            self.spare.push(chunk);
+            self.free.push(chunk);
         }
         page.buffer.extend_from_slice(&self.current);
         self.current.clear();
@@ -64,11 +63,15 @@ impl Chunks {
 }
 
 /// Writes a family that has samples.
-pub(super) fn family(family: &Family, page: &mut Page<'_>, room: &mut Room) -> io::Result<()> {
-    let Room { chunks, native } = room;
+pub(super) fn family(
+    family: &Family,
+    page: &mut Page<'_>,
+    buffers: &mut Buffers,
+) -> io::Result<()> {
+    let Buffers { chunks, native } = buffers;
     let row = family.metric;
     for sample in &family.samples {
-        wire::message(chunks.room(), field::family::METRIC, |out| metric(out, row, sample, native));
+        wire::message(chunks.next(), field::family::METRIC, |out| metric(out, row, sample, native));
     }
     let mut head = Vec::with_capacity(256);
     wire::string(&mut head, field::family::NAME, &row.query_name());
@@ -83,11 +86,11 @@ pub(super) fn family(family: &Family, page: &mut Page<'_>, room: &mut Room) -> i
     page.flush_full()
 }
 
-/// Writes a family whose name is not ours.
+/// Writes a family of DCGM.
 pub(super) fn write_foreign(
     family: &ForeignFamily,
     page: &mut Page<'_>,
-    Room { chunks, .. }: &mut Room,
+    Buffers { chunks, .. }: &mut Buffers,
 ) -> io::Result<()> {
     let (field, kind) = match family.kind {
         ForeignKind::Counter => (field::metric::COUNTER, 0),
@@ -95,7 +98,7 @@ pub(super) fn write_foreign(
         ForeignKind::Untyped => (field::metric::UNTYPED, 3),
     };
     for sample in &family.samples {
-        wire::message(chunks.room(), field::family::METRIC, |out| {
+        wire::message(chunks.next(), field::family::METRIC, |out| {
             for (key, value) in &sample.labels {
                 wire::message(out, field::metric::LABEL, |out| label_pair(out, key, value));
             }
@@ -121,7 +124,7 @@ const fn metric_type(kind: Kind) -> u64 {
     }
 }
 
-/// `native` is room for the native buckets.
+/// `native` is a buffer for the native buckets.
 fn metric(out: &mut Vec<u8>, row: &Metric, sample: &Sample, native: &mut Buckets) {
     for (key, value) in row.labels.iter().zip(&sample.labels) {
         wire::message(out, field::metric::LABEL, |out| label_pair(out, key, value.as_str()));
@@ -155,13 +158,13 @@ fn number(out: &mut Vec<u8>, field: u8, value: &Value) {
     }
 }
 
-/// The bound `+Inf` is not among the classic buckets: its count is that of all.
+/// There is no classic bucket for `+Inf`: its count is the sample count.
 fn histogram(out: &mut Vec<u8>, row: &Metric, values: &Histogram, native: &mut Buckets) {
     use field::{bucket, bucket_span, histogram};
     let (at_most, total) = cumulate(&values.slots);
     wire::integer(out, histogram::SAMPLE_COUNT, total);
     wire::seconds(out, histogram::SAMPLE_SUM, values.sum);
-    for (bound, count) in LADDER.iter().zip(at_most).filter(|(bound, _)| bound.is_of(row)) {
+    for (bound, count) in BOUNDS.iter().zip(at_most).filter(|(bound, _)| bound.is_of(row)) {
         wire::message(out, histogram::BUCKET, |out| {
             wire::integer(out, bucket::CUMULATIVE_COUNT, count);
             wire::seconds(out, bucket::UPPER_BOUND, bound.upper);
@@ -199,16 +202,12 @@ fn label_pair(out: &mut Vec<u8>, name: &str, value: &str) {
     wire::string(out, field::label_pair::VALUE, value);
 }
 
-/// A `google.protobuf.Timestamp`, for a moment after the Unix epoch.
+/// A `google.protobuf.Timestamp`.
 fn timestamp(out: &mut Vec<u8>, field: u8, unix_seconds: Option<f64>) {
     let Some(unix_seconds) = unix_seconds else { return };
     let whole = unix_seconds.floor();
     let nanos = ((unix_seconds - whole) * 1e9).min(999_999_999.0);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a float is cut to the range of an integer"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
     wire::message(out, field, |out| {
         wire::integer(out, field::timestamp::SECONDS, whole as u64);
         wire::integer(out, field::timestamp::NANOS, nanos as u64);

@@ -87,7 +87,7 @@ impl Node {
         let Ok(observation) = self.pipeline.export(not_before);
         let mut observation = Observation::clone(&observation);
         observation.findings.stalls = stalls(&observation);
-        self.collectors.gather(&observation)
+        self.collectors.collect(&observation)
     }
 
     /// As the daemon does it between pages.

@@ -1,4 +1,4 @@
-//! Every metric there is. Nowhere else is a name, help text, unit or label key written.
+//! All metrics: the only place that has their names, help texts, units and label keys.
 
 use super::Kind::{Counter, Gauge, Histogram, Info};
 use super::Unit::{Bytes, Seconds};
@@ -13,7 +13,7 @@ macro_rules! metrics {
                 Metric { name: $name, help: $help, unit: $unit, kind: $kind, labels: &[$($label),*] };
         )+
 
-        /// Every metric, in the order in which a page shows them.
+        /// Every metric, in page order.
         pub static ALL: &[&Metric] = &[$(&$row),+];
     };
 }
@@ -27,7 +27,7 @@ metrics! {
         "Time from entry to return of traced calls; cold is true for the first launch of a kernel function.";
     CUDA_CALL_ERRORS: Counter "gpucause_cuda_call_errors", None,
         ["pid", "comm", "api", "op", "error"],
-        "Traced calls that returned an error; not ready and in progress are none.";
+        "Traced calls that returned an error, other than not ready and in progress.";
     CUDA_CALL_STALLED: Counter "gpucause_cuda_call_stalled", None,
         ["pid", "comm", "api", "op"],
         "Traced calls whose thread was off the CPU at any time between entry and return.";
@@ -39,46 +39,46 @@ metrics! {
         "Age of the oldest call of each operation that has not returned.";
     LAUNCHES: Counter "gpucause_launches", None,
         ["pid", "comm"],
-        "Launches of kernels and graphs: outermost calls of every layer, cold ones too; exact, but estimated for the time in which a process over its probe budget is not observed.";
+        "Launches of kernels and graphs: outermost calls of every layer, including cold ones; exact, except that launches in paused time of a process over its probe budget are estimated.";
     LAUNCHES_TIMED: Counter "gpucause_launches_timed", None,
         ["pid", "comm"],
-        "Those launches whose duration was measured; over the probe budget, one in so many.";
+        "Launches whose duration was measured: all of them, or one in N over the probe budget.";
     LAUNCH_SAMPLING: Gauge "gpucause_launch_sampling_ratio", None,
         ["pid", "comm", "step"],
-        "Share of a process's launches that are timed now, and how they are observed: full, driver_only, sampled or part_time.";
+        "Share of the process's launches that is timed, by sampling step: full, driver_only, sampled or part_time.";
     LAUNCH_DURATION: Histogram "gpucause_launch_duration_seconds", SECONDS,
         ["pid", "comm", "kind"],
-        "Time from entry to return of warm launches of kernels, or of graphs: outermost calls of every layer, and a sample of them where gpucause_launches_timed_total grows less than gpucause_launches_total.";
+        "Time from entry to return of warm launches, outermost calls of every layer; a sample of them where gpucause_launches_timed_total grows less than gpucause_launches_total.";
     LAUNCH_GAP: Histogram "gpucause_launch_gap_seconds", SECONDS,
         ["pid", "comm"],
         "Time from one launch's return to the next launch's entry on the same thread.";
     DISPATCHER_TIME: Counter "gpucause_dispatcher_seconds", SECONDS,
         ["pid", "comm", "phase", "state"],
-        "Wall time of the threads that make traced calls, all of it, by what they were doing and by running or off-CPU reason.";
+        "Wall time of dispatcher threads by phase (what they do) and state (running, or an off-CPU reason).";
     DISPATCHER_WALL: Counter "gpucause_dispatcher_wall_seconds", SECONDS,
         ["pid", "comm"],
-        "The sum of gpucause_dispatcher_seconds_total over phases and states: as many seconds a second as there are such threads.";
+        "The sum of gpucause_dispatcher_seconds_total over phases and states: its rate is the number of dispatcher threads.";
     DISPATCHER_LOST: Counter "gpucause_dispatcher_lost_seconds", SECONDS,
         ["pid", "comm", "state"],
-        "GPU-feeding time lost: the part of gpucause_dispatcher_seconds_total in the states preempted, runqueue, futex, io and page_fault outside of phase sync, and in runqueue in sync; summed over phases.";
+        "GPU-feeding time lost: gpucause_dispatcher_seconds_total in the states preempted, runqueue, futex, io and page_fault outside phase sync, and in runqueue within it.";
     PREEMPTED_BY: Counter "gpucause_preempted_by_seconds", SECONDS,
         ["pid", "comm", "culprit"],
-        "Time that dispatcher and worker threads could have run, by who had the CPU.";
+        "Time that dispatcher and worker threads were runnable but not running, by the process on the CPU.";
     BLOCKED_ON: Counter "gpucause_blocked_on_seconds", SECONDS,
         ["pid", "comm", "reason", "waker"],
-        "Time that dispatcher and worker threads were blocked, by reason and by who ended the wait.";
+        "Time that dispatcher and worker threads were blocked, by reason and by the process that woke them.";
     WAIT_NAMES_FOLDED: Counter "gpucause_wait_names_folded", None,
         ["metric"],
-        "Names whose time was added to other because a process had too many; each time one is added again counts.";
+        "Times that a name beyond the cardinality limit of its process was aggregated into other, repetitions included.";
     KERNEL_LAUNCHES: Counter "gpucause_kernel_launches", None,
         ["pid", "comm", "kernel"],
-        "Launches by kernel: the most launched of a process by name, those without a name as unknown, the rest as other.";
+        "Launches by kernel: the most launched kernels by name, kernels without a name as unknown, the rest as other.";
     KERNEL_LAUNCH_DURATION: Histogram "gpucause_kernel_launch_duration_seconds", SECONDS,
         ["pid", "comm", "kernel"],
-        "Time from entry to return of warm launches of the first kernels of a process to become its most launched, from the moment that each did.";
+        "Time from entry to return of warm launches of the most launched kernels of the process, from when each became one of them.";
     KERNEL_NAMES_FOLDED: Counter "gpucause_kernel_names_folded", None,
         [],
-        "Kernels whose launches were added to other because a process had too many; each time one is added again counts.";
+        "Times that a kernel beyond the cardinality limit of its process was aggregated into other, repetitions included.";
     MEMCPY_BYTES: Counter "gpucause_memcpy_bytes", BYTES,
         ["pid", "comm", "kind"],
         "Bytes that successful copies moved, by direction.";
@@ -87,22 +87,22 @@ metrics! {
         "Time from entry to return of successful copies, by direction and by the upper bound of their size class in bytes.";
     DEVICE_MEMORY_ALLOCATED: Counter "gpucause_device_memory_allocated_bytes", BYTES,
         ["pid", "comm"],
-        "Device memory that the process has taken.";
+        "Device memory that the process has allocated.";
     DEVICE_MEMORY_FREED: Counter "gpucause_device_memory_freed_bytes", BYTES,
         ["pid", "comm"],
-        "Device memory that the process has given back, at its end all of it.";
+        "Device memory that the process has freed; at its exit all of it.";
     DEVICE_MEMORY_LIVE: Gauge "gpucause_device_memory_live_bytes", BYTES,
         ["pid", "comm"],
-        "Device memory in use, of what the process took since it was first seen; what a device reset frees stays in it until given out again.";
+        "Device memory allocated since the process was first seen and not freed; memory freed by a device reset counts until it is allocated again.";
     NCCL_BYTES: Counter "gpucause_nccl_bytes", BYTES,
         ["pid", "comm", "op"],
-        "Bytes that successful collectives, sends and receives were given, by this rank's own count.";
+        "Bytes passed to successful collectives, sends and receives by this rank.";
     OFFCPU_DURATION: Histogram "gpucause_offcpu_duration_seconds", SECONDS,
         ["pid", "comm", "role", "reason"],
-        "Stretches of off-CPU time of the process's threads, by the one reason each is charged to.";
+        "Off-CPU intervals of the process's threads, each charged to one reason.";
     RUNQUEUE_LATENCY: Histogram "gpucause_runqueue_latency_seconds", SECONDS,
         ["pid", "comm", "role"],
-        "Time that the process's threads were runnable before they got a CPU.";
+        "Time that the process's threads were runnable before they ran.";
     CONTEXT_SWITCHES: Counter "gpucause_context_switches", None,
         ["pid", "comm", "role", "kind"],
         "Times that the process's threads left a CPU: voluntary when blocking, involuntary when runnable.";
@@ -111,93 +111,93 @@ metrics! {
         "Time from submission to completion of the block I/O requests of the process's threads, summed over requests.";
     BLOCK_IO_BYTES: Counter "gpucause_block_io_bytes", BYTES,
         ["pid", "comm", "device", "operation"],
-        "Bytes of those requests that succeeded.";
+        "Bytes of successful block I/O requests.";
     BLOCK_IO_REQUESTS: Counter "gpucause_block_io_requests", None,
         ["pid", "comm", "device", "operation"],
-        "Those requests, failed ones included.";
+        "Block I/O requests, failed ones included.";
     PAGE_FAULTS: Counter "gpucause_page_faults", None,
         ["pid", "comm", "kind"],
-        "Page faults of the process since it began: minor ones were served from memory, major ones from a disk.";
+        "Page faults of the process since its start: minor ones were served from memory, major ones from disk.";
     PAGE_ALLOC_BYTES: Counter "gpucause_page_alloc_bytes", BYTES,
         ["pid", "comm"],
-        "Pages that the process's threads took from the kernel, for themselves, the page cache or kernel memory.";
+        "Bytes of pages that the process's threads allocated, for themselves, the page cache or kernel memory.";
     DIRECT_RECLAIM: Counter "gpucause_direct_reclaim_seconds", SECONDS,
         ["pid", "comm"],
-        "Time that the process's threads spent freeing memory, of the host or of their cgroup, before they got theirs.";
+        "Time that the process's threads spent in direct reclaim of memory, of the host or of their cgroup.";
     OOM_KILLS: Counter "gpucause_oom_kills", None,
         ["pid", "comm"],
-        "Times that the kernel chose the process to be killed for lack of memory.";
+        "Times that the OOM killer chose the process.";
     TCP_RETRANSMITS: Counter "gpucause_tcp_retransmits", None,
         ["pid", "comm"],
-        "Times that a segment of a socket that the process connected, or was the last to receive from, was sent again.";
+        "TCP segments retransmitted on sockets that the process connected, or was the last to receive from.";
     CGROUP_THROTTLED_TIME: Counter "gpucause_cgroup_throttled_seconds", SECONDS,
         ["pid", "comm"],
-        "Time, summed over CPUs, for which the process's cgroup and those above it were out of CPU quota since the process was first scraped.";
+        "Time, summed over CPUs, that the process's cgroup and its ancestors were throttled by their CPU quota since the process was first scraped.";
     CGROUP_THROTTLED_PERIODS: Counter "gpucause_cgroup_throttled_periods", None,
         ["pid", "comm"],
-        "Quota periods in which they ran out of it.";
+        "Quota periods in which the process's cgroup or an ancestor was throttled.";
     CALLS_ABANDONED: Counter "gpucause_calls_abandoned", None,
         ["pid", "comm"],
-        "Traced calls that never returned: unwound, or cut short by exit or exec.";
+        "Traced calls that never returned: unwound, or ended by exit or exec.";
     CAUSAL_CHAINS: Counter "gpucause_causal_chains", None,
         ["pid", "comm", "cause", "effect", "severity"],
-        "Causal chains found, each counted once for every severity it reaches; the exemplar names the last.";
+        "Causal chains detected, each counted once for every severity that it reaches; the exemplar names the last one.";
     CAUSAL_CHAIN_INFO: Info "gpucause_causal_chain_info", None,
         ["pid", "comm", "cause", "chain_id", "culprit", "culprit_unit", "culprit_pod", "cpus", "culprit_cpus"],
-        "Ongoing causal chains: whom to act on, and the CPUs that victim and culprit may run on; a label is empty where it is not known, and the culprit's PID is at /api/v1/chains.";
+        "Ongoing causal chains: the culprit to act on, and the CPUs that victim and culprit may run on; unknown labels are empty; the culprit's PID is at /api/v1/chains.";
     STALL_SECONDS: Counter "gpucause_stall_seconds", SECONDS,
         ["pid", "comm", "cause"],
-        "GPU-feeding time lost to a proven cause: the part of gpucause_dispatcher_lost_seconds_total that causal chains attribute to it, over all causes never more than that.";
+        "GPU-feeding time lost to a proven cause: the part of gpucause_dispatcher_lost_seconds_total that causal chains attribute to it.";
     CAUSAL_CHAIN_SECONDS: Counter "gpucause_causal_chain_seconds", SECONDS,
         ["pid", "comm", "cause"],
-        "Time of dispatcher threads that causal chains attribute to the cause, lost or not: beside gpucause_stall_seconds_total what it took on a CPU, in collectives, in waits for the GPU or for a worker's data.";
+        "Time of dispatcher threads that causal chains attribute to the cause: gpucause_stall_seconds_total, and time on a CPU, in collectives, in waits for the GPU or for data of a worker.";
     PROCESS_INFO: Info "gpucause_process_info", None,
         ["pid", "comm", "ns_pid", "exe", "container_id", "cgroup", "pod", "pod_uid", "namespace", "slurm_job", "user", "rank", "local_rank", "world_size", "gpu_uuid"],
-        "What an observed process is; a label is empty where it could not be read.";
+        "Identity of an observed process; labels that could not be read are empty.";
     PROCESSES_OBSERVED: Gauge "gpucause_processes_observed", None,
         [],
-        "Live processes under observation.";
+        "Live processes that are observed.";
     PROCESSES_FOLDED: Counter "gpucause_processes_folded", None,
         [],
-        "Processes that are told of under other alone: exited ones dropped before their retention time because too many had exited, and live ones beyond limits.live_processes.";
+        "Processes aggregated into other: exited ones over the limit before their retention time was over, and live ones beyond limits.live_processes.";
 
     PROCESSES_EXCLUDED: Gauge "gpucause_processes_excluded", None,
         [],
-        "Live processes with CUDA calls that the configuration leaves out; nothing else tells of them.";
+        "Live processes with CUDA calls that the configuration excludes from all other metrics.";
 
     CONFIG_SUCCESSFUL: Gauge "gpucause_config_last_reload_successful", None,
         [],
-        "Whether the last attempt to load the configuration succeeded; while 0, an earlier one is in effect.";
-    CONFIG_TAKEN_AT: Gauge "gpucause_config_last_reload_success_timestamp_seconds", SECONDS,
+        "Whether the last configuration reload succeeded; while 0, the previous configuration is still active.";
+    CONFIG_LOADED_AT: Gauge "gpucause_config_last_reload_success_timestamp_seconds", SECONDS,
         [],
-        "When the configuration was last loaded with success, since the Unix epoch.";
+        "Unix time of the last successful configuration reload.";
     BUILD_INFO: Info "gpucause_build_info", None,
         ["version", "revision", "rustversion", "arch"],
-        "How this daemon was built.";
+        "Version, revision, compiler and architecture of this build.";
     OBSERVATION_STATE: Gauge "gpucause_observation_state", None,
         ["state"],
         "Whether this node is observed, 1 for the current state: attached (every launch is timed), partial (launches are sampled, or probes are missing) or disabled (nothing is observed).";
     OBSERVATION_STATE_CHANGED: Gauge "gpucause_observation_state_changed_timestamp_seconds", SECONDS,
         [],
-        "When the current observation state began, since the Unix epoch.";
+        "Unix time at which the current observation state began.";
     OBSERVATION_TIMED: Gauge "gpucause_observation_timed_ratio", None,
         [],
-        "Share of launches that is timed, 0 to 1; absent while probes are missing, since nobody knows how many launches those would see.";
+        "Share of launches that is timed, 0 to 1; absent while probes are missing, since the number of launches is unknown.";
     PROBE_INFO: Info "gpucause_probe_info", None,
         ["probe", "library", "verdict"],
-        "What became of each probe; library is empty for probes in the kernel.";
+        "State of each probe, as its verdict; library is empty for kernel probes.";
     PROBE_HITS: Counter "gpucause_probe_hits", None,
         ["probe"],
         "Runs of each kernel program.";
     PROBE_COST: Counter "gpucause_probe_cost_seconds", SECONDS,
         ["probe"],
-        "Time that probes took from the threads that hit them: of call, hits times what one costs; of the others, what one run in 64 took, times 64.";
+        "Time that probes cost the threads that hit them; for call: hits times the calibrated cost of one; for others: one run in 64 is measured.";
     PROBE_HIT_COST: Gauge "gpucause_probe_hit_cost_seconds", SECONDS,
         ["probe"],
-        "What a hit of a call probe costs, trap, program and return, as measured when the daemon started.";
+        "Cost of one hit of a call probe (trap, program, return), calibrated at the start of the daemon.";
     PROBE_DUTY: Gauge "gpucause_probe_duty_ratio", None,
         [],
-        "The least share of the time for which launches of any process are observed, to keep to the budget; 0 while probes are disabled.";
+        "The smallest share of time over all processes in which launches are observed within the probe budget; 0 while probes are disabled.";
     MAP_ENTRIES: Gauge "gpucause_map_entries", None,
         ["map"],
         "Entries in each bounded kernel map.";
@@ -206,46 +206,46 @@ metrics! {
         "Entries that each bounded kernel map can hold.";
     MAP_FULL: Counter "gpucause_map_full", None,
         ["map"],
-        "Updates that a full kernel map refused: what they would have counted is missing; for kernels it counts as cold and as other, for kernel_hists each process counts once.";
+        "Updates that a full kernel map rejected, and which are missing; for kernels they count as cold and as other, for kernel_hists each process counts once.";
     CALLS_UNMATCHED_RETURNS: Counter "gpucause_calls_unmatched_returns", None,
         [],
-        "Returns without a known entry, such as of calls that were in flight at attach.";
+        "Returns without a known entry, such as of calls in flight at attach.";
     CALLS_CUT: Counter "gpucause_calls_cut", None,
         [],
-        "Calls that were in flight when the probes went that would have seen them return; neither counted nor timed.";
+        "Calls truncated by the detach of their probes; neither counted nor timed.";
     DUPLICATE_HITS: Counter "gpucause_duplicate_hits", None,
         [],
-        "Second reports of one call through another mount of the same library; not counted as calls.";
+        "Duplicate hits of one call through another mount of the same library; not counted as calls.";
     CALLS_TOO_DEEP: Counter "gpucause_calls_too_deep", None,
         [],
         "Traced calls nested too deep to be recorded; neither counted nor timed.";
     CALLS_ON_OTHER_STACK: Counter "gpucause_calls_on_other_stack", None,
         [],
-        "Traced calls on another stack than that of the thread's open calls, as of coroutines and signal handlers; not timed, and only launches are counted.";
+        "Traced calls on another stack than the thread's open calls, as of coroutines and signal handlers; not timed, and only launches are counted.";
     CLOCK_UNDERFLOW: Counter "gpucause_clock_underflow", None,
         [],
-        "Intervals that ended before they began, by clocks of different CPUs; not recorded.";
+        "Intervals with an end before their start, by clocks of different CPUs; not recorded.";
     MISSED_ARRIVALS: Counter "gpucause_missed_arrivals", None,
         [],
-        "Off-CPU intervals whose end the kernel did not report; they are measured by the wakeup and the kernel's count of waits for a CPU.";
+        "Switch-ins that the kernel did not report; the off-CPU interval is recovered from the wakeup and the kernel's run-queue statistics.";
     DCGM_UP: Gauge "gpucause_dcgm_up", None,
         [],
-        "Whether the last attempt to fetch dcgm-exporter's page brought one; absent without --dcgm.url.";
+        "Whether the last fetch of dcgm-exporter's page succeeded; absent without --dcgm.url.";
     DCGM_PAGE_AGE: Gauge "gpucause_dcgm_page_age_seconds", SECONDS,
         [],
         "Age of dcgm-exporter's metrics on this page; absent while there are none.";
     DCGM_FETCH_FAILURES: Counter "gpucause_dcgm_fetch_failures", None,
         ["reason"],
-        "Attempts to fetch dcgm-exporter's page that brought none.";
+        "Failed fetches of dcgm-exporter's page.";
     NVML_SAMPLE_AGE: Gauge "gpucause_nvml_sample_age_seconds", SECONDS,
         [],
-        "Age of what the NVIDIA driver last said; absent while it says nothing.";
+        "Age of the last answer of the NVIDIA driver; absent while there is none.";
     LIBRARY_ATTACH_GAP: Gauge "gpucause_library_attach_gap_seconds", SECONDS,
         ["library"],
-        "Time between a library's mapping and the attach of its probes; calls in it were not seen.";
+        "Time between the mapping of a library and the attach of its probes, in which calls are missed.";
     MMAP_EVENTS_LOST: Counter "gpucause_mmap_events_lost", None,
         [],
-        "Notices of newly mapped files that were lost; the periodic scan finds those libraries later.";
+        "Lost mmap events; the periodic scan finds those libraries later.";
     SCRAPE_COLLECTOR_DURATION: Gauge "gpucause_scrape_collector_duration_seconds", SECONDS,
         ["collector"],
         "Time that a collector took in this scrape.";
@@ -255,18 +255,18 @@ metrics! {
 
     WEB_CONFIG_RELOAD_FAILURES: Counter "gpucause_web_config_reload_failures", None,
         [],
-        "Changes of the web configuration, or of the certificates and keys that it names, that were not taken because something was wrong.";
+        "Failed reloads of the web configuration, or of the certificates and keys that it names.";
     WEB_CONFIG_LAST_RELOAD_SUCCESSFUL: Gauge "gpucause_web_config_last_reload_successful", None,
         [],
-        "Whether what the files of the web configuration say is in effect.";
+        "Whether the last reload of the web configuration succeeded; while 0, the previous one is still active.";
 
     FLIGHT_RECORDS: Counter "gpucause_flight_records", None,
         ["outcome"],
-        "Trace files of the flight recorder: written, suppressed because there is one of the same cause already, or failed, and then the log says why.";
+        "Trace files of the flight recorder: written, suppressed (there is one of the same cause), or failed (see the log).";
 
     PROCESS_CPU: Counter "process_cpu_seconds", SECONDS,
         [],
-        "User and system CPU time that this daemon has used.";
+        "User and system CPU time of this daemon.";
     PROCESS_OPEN_FDS: Gauge "process_open_fds", None,
         [],
         "Open file descriptors of this daemon.";
@@ -281,7 +281,7 @@ metrics! {
         "Resident memory of this daemon.";
     PROCESS_START_TIME: Gauge "process_start_time_seconds", SECONDS,
         [],
-        "When this daemon started, since the Unix epoch.";
+        "Start of this daemon, in Unix time.";
     PROCESS_THREADS: Gauge "process_threads", None,
         [],
         "Threads of this daemon.";

@@ -101,7 +101,7 @@ fn the_markdown_has_one_row_a_metric() {
     ));
 }
 
-/// Compares the part of the README between two marks with what it should be; `GPUCAUSE_BLESS=1 cargo test` writes it anew.
+/// Compares the part of the README between two marks with what it should be; `GPUCAUSE_BLESS=1 cargo test` rewrites it.
 fn assert_in_readme(mark: &str, expected: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
     let readme = std::fs::read_to_string(path).unwrap();

@@ -1,4 +1,4 @@
-//! The driver's answers as dcgm-exporter would write them: its names, units and labels.
+//! The driver's answers under dcgm-exporter's names, units and labels.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ const ROWS: [Row; 13] = [
     ),
 ];
 
-/// Of memory: on a GPU that is split, its parts have it instead of the whole, as DCGM tells it.
+/// A metric of memory: on a GPU with MIG instances it is per instance, as in DCGM.
 type MemoryRow = (&'static str, &'static str, fn(Memory) -> u64);
 
 const MEMORY_ROWS: [MemoryRow; 3] = [
@@ -119,7 +119,7 @@ fn labels(gpu: &Gpu, part: Option<&Instance>, driver: &str, host: &str) -> Label
     add("modelName", &identity.name);
     if let Some(part) = part {
         add("GPU_I_PROFILE", &part.profile);
-        // Parts without a number would be one series.
+        // Instances without a number would share a series.
         add("GPU_I_ID", &part.id.map_or_else(|| part.uuid.clone(), |id| id.to_string()));
     }
     add("Hostname", host);

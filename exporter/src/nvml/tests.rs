@@ -71,7 +71,7 @@ fn samples_have_dcgms_names_units_and_labels() {
         let line = format!("\nDCGM_FI_DEV_{name}{labels} {value}\n");
         assert!(page.contains(&line), "{line} is not in {page}");
     }
-    assert!(!page.contains("MEM_CLOCK"), "what the driver does not tell is absent");
+    assert!(!page.contains("MEM_CLOCK"), "unsupported fields are absent");
     assert_eq!(crate::dcgm::parse(page.as_bytes()).unwrap().len(), 15);
 }
 
@@ -101,8 +101,8 @@ fn what_a_silent_driver_said_is_told_for_a_while_only() {
     let nvml = Nvml { library: "x".into(), known: Mutex::default() };
     let now = Instant::now();
     assert_eq!(nvml.throttled(now), None);
-    nvml.learn(&[gpu(0)], "575");
-    nvml.learn_clocks(&[("GPU-0", Some(4)), ("GPU-1", None)]);
+    nvml.store(&[gpu(0)], "575");
+    nvml.store_clocks(&[("GPU-0", Some(4)), ("GPU-1", None)]);
     let (families, gpus, state) = nvml.view(now + Duration::from_secs(10));
     assert!(!families.is_empty() && gpus.contains_key(&10));
     assert_eq!((state.verdict, state.age.is_some()), (Verdict::Answers, true));
@@ -116,10 +116,10 @@ fn what_a_silent_driver_said_is_told_for_a_while_only() {
 }
 
 #[test]
-fn a_host_without_driver_is_told_so() {
+fn a_host_without_a_driver_is_reported() {
     let nvml = Nvml { library: "libno-such.so".into(), known: Mutex::default() };
     let nvml = Arc::new(nvml);
-    let error = ask(&Arc::downgrade(&nvml), &nvml.library).unwrap_err();
+    let error = poll(&Arc::downgrade(&nvml), &nvml.library).unwrap_err();
     assert!(matches!(error, OpenError::Absent { .. }), "{error}");
     assert!(error.to_string().contains("libno-such.so"), "{error}");
 }

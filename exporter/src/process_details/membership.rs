@@ -1,9 +1,9 @@
 //! Which cgroup a process is in, and which container, pod and batch job that is.
 
-/// What the path of a cgroup tells of who made it.
+/// What the path of a cgroup reveals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Membership {
-    /// Path in the hierarchy that tells the most.
+    /// Path in the most informative hierarchy.
     pub(super) cgroup: String,
     /// Full id of the innermost container.
     pub(super) container_id: Option<String>,
@@ -14,14 +14,14 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// What a `/proc/PID/cgroup` file tells. The hierarchy in use comes first; where it says nothing, as the unified one
-    /// of a hybrid host does of containers, the first of the others that does.
+    /// Parses a `/proc/PID/cgroup` file. Prefers the hierarchy in use; if it names nothing, as the unified one of a hybrid host,
+    /// takes the first other one that does.
     pub(crate) fn of(file: &str) -> Self {
         let preferred = Self::of_path(hierarchy_in_use(file));
-        if preferred.tells() {
+        if preferred.names_any() {
             return preferred;
         }
-        rows(file).map(|(_, path)| Self::of_path(path)).find(Self::tells).unwrap_or(preferred)
+        rows(file).map(|(_, path)| Self::of_path(path)).find(Self::names_any).unwrap_or(preferred)
     }
 
     fn of_path(path: &str) -> Self {
@@ -34,7 +34,7 @@ impl Membership {
         }
     }
 
-    const fn tells(&self) -> bool {
+    const fn names_any(&self) -> bool {
         self.container_id.is_some() || self.pod_uid.is_some() || self.slurm_job.is_some()
     }
 }

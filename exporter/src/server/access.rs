@@ -1,5 +1,5 @@
 //! Who may read causal chains, which name processes, threads and what they wait for: authenticated clients, and programs of
-//! this host that send its token. Neither headers nor addresses identify a client: a proxy on this host forwards anybody's requests.
+//! this host that send its token. Addresses do not identify a client: a proxy on this host forwards requests of others.
 
 use std::net::IpAddr;
 
@@ -36,19 +36,19 @@ impl Peer {
     }
 }
 
-/// What a client without credentials of a server at this URL can do.
+/// The hint for clients without credentials of a server at this URL.
 pub(super) fn hint(token_file: Option<&TokenFile>, url: &str) -> String {
     const REMOTE: &str = "remote clients authenticate by a password or a verified client certificate (--web.config.file)";
     match token_file.and_then(TokenFile::path) {
         Some(path) => format!(
-            "causal chains require credentials. On this host run gpucause as root, or show the token of {path}: \
+            "causal chains require credentials. On this host run gpucause as root, or send the token in {path}: \
              sudo cat {path} | sed 's/^/Authorization: Bearer /' | curl -H @- {url}{chains}; {REMOTE}",
             path = path.display(),
             chains = super::api::CHAINS,
         ),
         None => format!(
-            "causal chains require credentials, and there is no token file for programs of this host: the log of the \
-             server says why; {REMOTE}"
+            "causal chains require credentials, and there is no token file for programs of this host: see the log of the \
+             server; {REMOTE}"
         ),
     }
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use hyper::header::{HOST, HeaderName, HeaderValue};
 
-    fn asked(
+    fn access(
         peer: &str,
         identified: bool,
         headers: &[(HeaderName, &'static str)],
@@ -76,25 +76,25 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_known_may_from_anywhere_and_nobody_else() {
+    fn identified_clients_may_read_chains_from_anywhere_and_no_others() {
         for peer in ["10.0.0.1", "2001:db8::1", "127.0.0.1", "::1", "::ffff:127.0.0.1"] {
             for host in ["localhost:9400", "127.0.0.1:9400", "gpu-1.example:9400", ""] {
                 let headers = [(HOST, host)];
-                assert_eq!(asked(peer, true, &headers), Ok(()), "{peer} {host}");
-                let refused = asked(peer, false, &headers);
+                assert_eq!(access(peer, true, &headers), Ok(()), "{peer} {host}");
+                let refused = access(peer, false, &headers);
                 assert_eq!(refused, Err(Refusal::NoCredentials), "{peer} {host}");
             }
         }
     }
 
     #[test]
-    fn web_pages_may_not_whoever_looks_at_them() {
+    fn web_pages_may_not_read_chains_even_with_credentials() {
         for identified in [false, true] {
             for header in [
                 (ORIGIN, "http://evil.example"),
                 (HeaderName::from_static("sec-fetch-site"), "cross-site"),
             ] {
-                let refused = asked("127.0.0.1", identified, &[header]);
+                let refused = access("127.0.0.1", identified, &[header]);
                 assert_eq!(refused, Err(Refusal::WebPage));
             }
         }

@@ -1,4 +1,4 @@
-//! JSON answers, in the shape of Prometheus's own API.
+//! JSON responses, in the format of Prometheus's API.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +19,7 @@ struct Success {
 
 #[derive(Serialize)]
 struct Data {
-    /// Whether the node observes its processes: without it, no chains mean nothing.
+    /// Whether the node observes its processes. Unless it does, the absence of chains means nothing.
     observation: ObservationState,
     /// PIDs of the processes that are observed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,9 +27,9 @@ struct Data {
     /// Name of the host.
     node: String,
     version: &'static str,
-    /// In seconds since the Unix epoch, as all times in the chains.
+    /// In seconds since the Unix epoch, as are all times in the chains.
     now: f64,
-    /// Since when chains are detected, likewise; nothing is known about the time before.
+    /// Since when chains are detected.
     watched_since: f64,
     /// The worst first.
     chains: Vec<Chain>,
@@ -41,7 +41,7 @@ struct Failure<'a> {
     error: &'a str,
 }
 
-/// The chains, as JSON, of a server that runs for this time.
+/// The chains as JSON; `up` is how long the server has been running.
 pub(super) fn chains(source: &dyn Source, up: Duration) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let data = Data {
@@ -54,15 +54,10 @@ pub(super) fn chains(source: &dyn Source, up: Duration) -> String {
         chains: source.chains(),
     };
     let answer = serde_json::to_string(&Success { status: "success", data });
-    answer.unwrap_or_else(|cause| error(&cause))
+    answer.unwrap_or_else(|error| failure(&error.to_string()))
 }
 
-/// An error, as JSON.
-pub(super) fn error(cause: &dyn std::error::Error) -> String {
-    failure(&cause.to_string())
-}
-
-/// What went wrong, as JSON.
+/// An error response.
 pub(super) fn failure(text: &str) -> String {
     let answer = serde_json::to_string(&Failure { status: "error", error: text });
     answer.unwrap_or_else(|_| r#"{"status":"error"}"#.to_owned())

@@ -18,7 +18,7 @@ use super::routes::{TEXT, reply};
 use super::web_config::WebConfig;
 use gpucause_investigations::http::pool::ClientId;
 
-/// Clients differ in whether they pad.
+/// Some clients pad, others do not.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -64,7 +64,7 @@ impl AuthMiddleware {
         match self.passwords.verify(config, client, user, password).await {
             Verdict::Right => Ok(Peer { identified: true, ..peer }),
             Verdict::Wrong => Err(unauthorized()),
-            Verdict::Busy => Err(busy("Too many passwords to be checked; try again.\n")),
+            Verdict::Busy => Err(busy("Too many passwords to verify; try again.\n")),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A response's body in pieces. A page may have many megabytes: as one buffer it would need twice as much while it grows, which the
-//! allocator then keeps. A page above a limit is sent while it is still being written, so that memory is bounded.
+//! Response bodies in pieces. A page may have many megabytes: one buffer would take twice as much while it grows, which the
+//! allocator then retains. A page above a limit is sent while it is still being written, so that memory is bounded.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
@@ -16,13 +16,13 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 /// Bytes of a page that are buffered before sending starts. Only pages of very many processes are larger.
-const HELD_BYTES: u64 = 8 * 1024 * 1024;
-/// Pieces that are buffered from then on; a piece has some tens of kilobytes.
-const AHEAD: usize = 64;
+const BUFFERED_BYTES: u64 = 8 * 1024 * 1024;
+/// Pieces that are queued from then on; a piece has tens of kilobytes.
+const QUEUED_PIECES: usize = 64;
 
-/// How long a page may wait for its client in total while another request waits for a permit.
+/// Total time that a page waits for its client while another request waits for a permit.
 const MAX_WAIT: Duration = Duration::from_secs(1);
-/// Between two attempts to send while the buffer is full.
+/// Between two attempts to send while the queue is full.
 const RETRY_EVERY: Duration = Duration::from_millis(5);
 
 /// The body; each piece is freed once it is sent.
@@ -32,12 +32,11 @@ pub(super) struct Pieces {
     left: u64,
     /// The pieces that follow; `None` marks the end of a complete page.
     more: Option<mpsc::Receiver<Option<Bytes>>>,
-    /// Over which it is sent.
     connection: Option<Arc<Connection>>,
 }
 
 impl Pieces {
-    /// Reports to the connection what its client takes.
+    /// Reports progress to the connection.
     pub(super) fn send_over(&mut self, connection: &Arc<Connection>) {
         self.connection = Some(Arc::clone(connection));
     }
@@ -91,7 +90,7 @@ impl Body for Pieces {
                 self.more = None;
                 None
             }
-            // The client must not take what it has for a complete page.
+            // The client must not mistake a truncated page for a complete one.
             None => Some(Err(io::Error::other("the page was not written to its end"))),
         })
     }
@@ -108,33 +107,33 @@ impl Body for Pieces {
     }
 }
 
-/// Writes a page, and hands it over as a body: when it is complete, or earlier when it is large.
+/// Buffers a page, and hands it over as a body when it is complete, or earlier when it is large.
 pub(super) struct PageWriter<'w, E> {
-    held: Pieces,
+    buffer: Pieces,
     /// `None` once the body is handed over.
-    takes: Option<oneshot::Sender<Result<Pieces, E>>>,
+    body: Option<oneshot::Sender<Result<Pieces, E>>>,
     more: Option<mpsc::Sender<Option<Bytes>>>,
-    /// How long it has waited for the client.
+    /// Total time that it has waited for the client.
     waited: Duration,
-    /// Whether another request waits for this one to end.
+    /// Whether another request waits for a permit.
     others_wait: Box<dyn Fn() -> bool + Send + 'w>,
 }
 
 impl<'w, E> PageWriter<'w, E> {
     pub(super) fn new(
-        takes: oneshot::Sender<Result<Pieces, E>>,
+        body: oneshot::Sender<Result<Pieces, E>>,
         others_wait: impl Fn() -> bool + Send + 'w,
     ) -> Self {
         Self {
-            held: Pieces::default(),
-            takes: Some(takes),
+            buffer: Pieces::default(),
+            body: Some(body),
             more: None,
             waited: Duration::ZERO,
             others_wait: Box::new(others_wait),
         }
     }
 
-    /// Reports that there is no page, or no more of it.
+    /// Reports an error; a page that was handed over is truncated.
     pub(super) fn fail(&mut self, error: E) {
         self.more = None;
         self.hand_over(Err(error));
@@ -146,13 +145,13 @@ impl<'w, E> PageWriter<'w, E> {
             // The client may have hung up.
             Some(_) => drop(self.send(None)),
             None => {
-                let whole = std::mem::take(&mut self.held);
+                let whole = std::mem::take(&mut self.buffer);
                 self.hand_over(Ok(whole));
             }
         }
     }
 
-    /// Waits for a slow client, but not for long in total while other requests wait.
+    /// Waits for a slow client, within a total limit while other requests wait.
     fn send(&mut self, mut piece: Option<Bytes>) -> io::Result<()> {
         let Some(more) = &self.more else { return Ok(()) };
         loop {
@@ -170,28 +169,28 @@ impl<'w, E> PageWriter<'w, E> {
     }
 
     fn hand_over(&mut self, body: Result<Pieces, E>) {
-        if let Some(takes) = self.takes.take() {
+        if let Some(sender) = self.body.take() {
             // The client may have hung up.
-            let _ = takes.send(body);
+            let _ = sender.send(body);
         }
     }
 }
 
 impl<E> io::Write for PageWriter<'_, E> {
-    /// Waits while the buffer is full. Fails when the client has hung up or keeps others waiting for too long.
+    /// Waits while the queue is full. Fails when the client has hung up or keeps others waiting for too long.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = Bytes::copy_from_slice(bytes);
         if self.more.is_some() {
             self.send(Some(piece))?;
             return Ok(bytes.len());
         }
-        self.held.push(piece);
-        if self.held.left >= HELD_BYTES {
-            let (more, follows) = mpsc::channel(AHEAD);
-            let mut begun = std::mem::take(&mut self.held);
-            begun.more = Some(follows);
+        self.buffer.push(piece);
+        if self.buffer.left >= BUFFERED_BYTES {
+            let (more, receiver) = mpsc::channel(QUEUED_PIECES);
+            let mut body = std::mem::take(&mut self.buffer);
+            body.more = Some(receiver);
             self.more = Some(more);
-            self.hand_over(Ok(begun));
+            self.hand_over(Ok(body));
         }
         Ok(bytes.len())
     }
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_comes_out_in_order_and_the_length_is_told() {
+    fn pieces_come_out_in_order_and_with_their_length() {
         let (mut page, mut taken) = page();
         page.write_all(b"one ").unwrap();
         page.write_all(b"page").unwrap();
@@ -229,7 +228,9 @@ mod tests {
         let mut read = Vec::new();
         for left in [8, 4] {
             assert_eq!(body.size_hint().exact(), Some(left));
-            let Poll::Ready(Some(Ok(piece))) = poll(&mut body) else { panic!("there is more") };
+            let Poll::Ready(Some(Ok(piece))) = poll(&mut body) else {
+                panic!("a piece is missing")
+            };
             read.extend(piece);
         }
         assert_eq!(read, b"one page");
@@ -251,42 +252,42 @@ mod tests {
     }
 
     static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
-    const PIECES: u64 = 4 * HELD_BYTES / PIECE.len() as u64;
+    const PIECES: u64 = 4 * BUFFERED_BYTES / PIECE.len() as u64;
 
     #[test]
-    fn a_huge_page_is_sent_while_it_is_written_and_little_of_it_is_held() {
+    fn a_huge_page_is_sent_while_it_is_written_and_little_of_it_is_buffered() {
         let (mut page, taken) = page();
         let writer = thread::spawn(move || {
             (0..PIECES).for_each(|_| page.write_all(&PIECE).unwrap());
             page.finish();
         });
         let body = taken.blocking_recv().unwrap().unwrap();
-        assert_eq!((body.left, body.size_hint().exact()), (HELD_BYTES, None));
-        assert_eq!(read(body), (4 * HELD_BYTES, true));
+        assert_eq!((body.left, body.size_hint().exact()), (BUFFERED_BYTES, None));
+        assert_eq!(read(body), (4 * BUFFERED_BYTES, true));
         writer.join().unwrap();
     }
 
     #[test]
-    fn a_huge_page_that_is_not_written_to_its_end_is_not_taken_for_whole() {
+    fn a_huge_page_that_fails_midway_is_truncated_with_an_error() {
         let (mut page, taken) = page();
         let writer = thread::spawn(move || {
             (0..PIECES / 2).for_each(|_| page.write_all(&PIECE).unwrap());
             page.fail("broken");
         });
-        assert_eq!(read(taken.blocking_recv().unwrap().unwrap()), (2 * HELD_BYTES, false));
+        assert_eq!(read(taken.blocking_recv().unwrap().unwrap()), (2 * BUFFERED_BYTES, false));
         writer.join().unwrap();
     }
 
     #[test]
-    fn a_huge_page_whose_client_is_gone_is_written_no_further() {
+    fn a_huge_page_whose_client_has_hung_up_fails_to_be_written() {
         let (mut page, taken) = page();
-        (0..HELD_BYTES / PIECE.len() as u64).for_each(|_| page.write_all(&PIECE).unwrap());
+        (0..BUFFERED_BYTES / PIECE.len() as u64).for_each(|_| page.write_all(&PIECE).unwrap());
         drop(taken);
         assert_eq!(page.write(&PIECE).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]
-    fn a_huge_page_that_its_client_leaves_is_ended_once_others_want_its_turn() {
+    fn a_huge_page_with_a_stalled_client_times_out_while_others_wait() {
         let (takes, _taken) = oneshot::channel::<Result<Pieces, &'static str>>();
         let mut page = PageWriter::new(takes, || true);
         let error = (0..PIECES).find_map(|_| page.write_all(&PIECE).err()).unwrap();
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_cannot_be_made_says_why() {
+    fn a_page_that_fails_reports_its_error() {
         let (mut page, mut taken) = page();
         page.write_all(b"half").unwrap();
         page.fail("broken");

@@ -1,4 +1,4 @@
-//! One connection: its TLS handshake, its requests, and its end.
+//! A connection: TLS handshake, requests, shutdown.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,9 +31,9 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// The response to HTTP on a port with TLS.
 const NO_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
-    This port speaks HTTPS; ask with https://.\n";
+    This port requires HTTPS; use https://.\n";
 
-/// What connections have in common.
+/// Shared by all connections.
 pub(super) struct Handler {
     pub(super) routes: Routes,
     pub(super) auth: AuthMiddleware,
@@ -48,7 +48,7 @@ impl Handler {
         connection: Arc<Connection>,
         mut stopped: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        // The kernel ends a connection whose client does not take what it is sent.
+        // The kernel closes a connection whose client stops reading.
         SockRef::from(&stream).set_tcp_user_timeout(Some(self.limits.write_timeout))?;
         let peer = Peer { address: connection.address, identified: false };
         let config = self.auth.config();
@@ -119,7 +119,7 @@ impl Handler {
         };
         let mut response = auth::add_headers(response, &config);
         response.body_mut().send_over(connection);
-        // Clients that ask again and again without a pause do not keep their connections while others wait.
+        // Clients that send request after request lose their connections while others wait.
         if self.routes.is_congested() || connection.is_slot_wanted() {
             closing(response)
         } else {
@@ -128,7 +128,7 @@ impl Handler {
     }
 }
 
-/// The connection ends with this response.
+/// Closes the connection after this response.
 fn closing(mut response: Response<Pieces>) -> Response<Pieces> {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
@@ -146,18 +146,19 @@ async fn accept_tls(
     let acceptor = TlsAcceptor::from(Arc::clone(&tls.config));
     match acceptor.accept(stream).into_fallible().await {
         Ok(stream) => {
-            let shown = stream.get_ref().1.peer_certificates().is_some_and(|c| !c.is_empty());
-            Ok((stream, shown && tls.proves_identity))
+            let has_certificate =
+                stream.get_ref().1.peer_certificates().is_some_and(|c| !c.is_empty());
+            Ok((stream, has_certificate && tls.proves_identity))
         }
         Err((error, mut stream)) => {
-            // The alert must have left before the connection is closed.
+            // The TLS alert must be sent before the connection is closed.
             stream.shutdown().await?;
             Err(error)
         }
     }
 }
 
-/// Bytes of a request's line and headers. Hyper reads on while there is room in its buffer, which may have grown beyond the limit.
+/// Bytes of a request's line and headers. Hyper's buffer may have grown beyond the limit.
 fn head_bytes<B>(request: &Request<B>) -> usize {
     let uri = request.uri();
     let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
@@ -166,11 +167,11 @@ fn head_bytes<B>(request: &Request<B>) -> usize {
     line + headers.map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
 }
 
-/// Answers plain HTTP, and returns why the connection ends.
+/// Responds to plain HTTP, and returns the error of the connection.
 async fn refuse_plain(mut stream: TcpStream) -> io::Result<io::Error> {
-    // Unread, what was sent would have the kernel drop the answer.
+    // The kernel would drop the response if the request were not read.
     let _ = stream.read(&mut [0; 4096]).await?;
     stream.write_all(NO_TLS).await?;
     stream.shutdown().await?;
-    Ok(io::Error::other("plain HTTP where TLS is spoken"))
+    Ok(io::Error::other("plain HTTP on a TLS port"))
 }

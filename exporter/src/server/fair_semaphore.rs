@@ -1,5 +1,5 @@
-//! A semaphore whose clients take turns: each has a queue of its own, from which only as many as there are permits stand in
-//! the common one. A client's queue is bounded; its oldest request is refused when another one arrives.
+//! A semaphore that is fair between clients: each has its own queue, of which only as many requests as there are permits are in
+//! the common queue. A client's queue is bounded; when it is full, a new request evicts the oldest one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,19 +17,19 @@ pub(super) struct FairSemaphore {
     size: AtomicU32,
     common: Arc<Semaphore>,
     queues: Mutex<HashMap<ClientId, Queue>>,
-    /// Has a clone for each request that waits.
+    /// Cloned by each request that waits.
     waiting: Arc<()>,
 }
 
 #[derive(Debug)]
 struct Queue {
-    /// Has as many permits as the common one.
+    /// Has as many permits as the common semaphore.
     own: Arc<Semaphore>,
     /// Requests so far.
     arrived: watch::Sender<u64>,
 }
 
-/// The permission to work on a request, until dropped.
+/// A permit, returned on drop.
 #[derive(Debug)]
 pub(super) struct Permit {
     pub(super) own: OwnedSemaphorePermit,
@@ -42,11 +42,11 @@ impl FairSemaphore {
         Self { size: size.into(), common, queues: Mutex::default(), waiting: Arc::default() }
     }
 
-    /// A permit in the client's turn, or `None` when too many newer requests of the client wait.
+    /// Waits for a permit. `None` when too many newer requests of the client wait.
     pub(super) async fn acquire(&self, client: ClientId) -> Option<Permit> {
         let _waiting = Arc::clone(&self.waiting);
         let (own, mut arrived) = self.queue(client);
-        let overtaken = *arrived.borrow() + MAX_QUEUE;
+        let evicted_at = *arrived.borrow() + MAX_QUEUE;
         let permit = async {
             let own = own.acquire_owned().await.ok()?;
             Some(Permit { own, common: Arc::clone(&self.common).acquire_owned().await.ok()? })
@@ -55,7 +55,7 @@ impl FairSemaphore {
             biased;
             permit = permit => permit,
             // A queue that was replaced counts no more arrivals.
-            Ok(_) = arrived.wait_for(|arrived| *arrived >= overtaken) => None,
+            Ok(_) = arrived.wait_for(|arrived| *arrived >= evicted_at) => None,
         }
     }
 
@@ -64,31 +64,31 @@ impl FairSemaphore {
         Arc::strong_count(&self.waiting) > 1
     }
 
-    /// Has this many permits from now on. Excess permits that are in use go as they are dropped. To be called within the
-    /// runtime that serves.
+    /// Changes the number of permits. Excess permits in use are removed when they are dropped. Must be called within the runtime
+    /// that serves.
     pub(super) fn resize(&self, size: u32) {
-        let before = self.size.swap(size, Ordering::Relaxed);
-        if size == before {
+        let previous = self.size.swap(size, Ordering::Relaxed);
+        if size == previous {
             return;
         }
         // Clients get queues of the new size.
         self.queues().clear();
-        if size >= before {
-            self.common.add_permits((size - before) as usize);
+        if size >= previous {
+            self.common.add_permits((size - previous) as usize);
             return;
         }
         let common = Arc::clone(&self.common);
         tokio::spawn(async move {
-            if let Ok(permits) = common.acquire_many_owned(before - size).await {
+            if let Ok(permits) = common.acquire_many_owned(previous - size).await {
                 permits.forget();
             }
         });
     }
 
-    /// Where a request of this client waits, and how many have arrived.
+    /// The queue of this client, and the count of its requests.
     fn queue(&self, client: ClientId) -> (Arc<Semaphore>, watch::Receiver<u64>) {
         let mut queues = self.queues();
-        // Requests that wait and permits have clones.
+        // Waiting requests and permits hold clones.
         queues.retain(|_, queue| Arc::strong_count(&queue.own) > 1);
         let queue = queues.entry(client).or_insert_with(|| {
             let size = self.size.load(Ordering::Relaxed) as usize;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_one_request_is_next_whatever_another_has_waiting() {
+    fn a_client_with_one_request_is_next_however_many_another_client_queues() {
         let semaphore = FairSemaphore::new(1);
         let first = now(pin!(semaphore.acquire(client(1)))).unwrap();
         let mut crowd: Vec<_> = (0..20).map(|_| Box::pin(semaphore.acquire(client(1)))).collect();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_given_up_holds_nobody_up_and_nothing_is_kept_of_it() {
+    fn a_cancelled_request_delays_nobody_and_leaves_no_state() {
         let semaphore = FairSemaphore::new(1);
         let first = now(pin!(semaphore.acquire(client(1)))).unwrap();
         let mut next = Box::pin(semaphore.acquire(client(2)));
@@ -160,7 +160,7 @@ mod tests {
             assert!(now(gone.as_mut()).is_none() && now(next.as_mut()).is_none());
             assert!(semaphore.has_waiting());
         }
-        // It is next, and is given up before it is polled.
+        // It is next, and is cancelled before it is polled.
         drop(first);
         drop(next);
         assert!(!semaphore.has_waiting());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn permits_that_are_added_are_free_at_once_and_those_taken_away_go_as_they_are_dropped() {
+    async fn added_permits_are_free_at_once_and_removed_ones_go_when_they_are_dropped() {
         let semaphore = FairSemaphore::new(1);
         let first = now(pin!(semaphore.acquire(client(1)))).unwrap();
         let mut second = pin!(semaphore.acquire(client(1)));

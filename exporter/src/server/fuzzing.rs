@@ -1,4 +1,4 @@
-//! Fuzz targets: what the server reads from clients and administrators.
+//! Fuzz targets: requests, web configurations and certificates.
 
 #![allow(clippy::unwrap_used, reason = "a target fails by panicking")]
 
@@ -26,15 +26,14 @@ use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_investigations::http::Token;
 use gpucause_investigations::http::pool::Connection;
 
-/// The token that the corpus sends for chains.
+/// The token in the corpus.
 const TOKEN: &str = "0123456789abcdef";
 /// Size of the buffer in each direction.
 const IN_FLIGHT: usize = 1 << 20;
 
-/// Has nothing to export.
-struct Nothing;
+struct EmptySource;
 
-impl Source for Nothing {
+impl Source for EmptySource {
     fn collectors(&self) -> Vec<&'static str> {
         Collectors::default().names()
     }
@@ -56,7 +55,7 @@ impl Source for Nothing {
     }
 }
 
-/// What a client sends on a connection: complete and partial requests.
+/// Complete and partial requests on a connection.
 pub(crate) fn http(data: &[u8]) {
     thread_local! {
         static SERVER: (Runtime, Arc<Handler>) = {
@@ -65,7 +64,7 @@ pub(crate) fn http(data: &[u8]) {
             let scrapes = Arc::new(FairSemaphore::new(limits.scrapes));
             let handler = Handler {
                 routes: Routes::new(
-                    Arc::new(Nothing),
+                    Arc::new(EmptySource),
                     "/metrics".parse().unwrap(),
                     (scrapes, limits.scrape_wait),
                     None,
@@ -103,12 +102,12 @@ pub(crate) fn http(data: &[u8]) {
 /// The text of a `--web.config.file`.
 pub(crate) fn web_config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let mut shown = Vec::new();
+    let mut text_out = Vec::new();
     match WebConfig::parse(text, Path::new("/nonexistent"), &mut Vec::new()) {
-        Ok(config) => write!(shown, "{config}").unwrap(),
+        Ok(config) => write!(text_out, "{config}").unwrap(),
         Err(complaints) => {
             assert!(!complaints.is_empty());
-            complaints.iter().for_each(|complaint| writeln!(shown, "{complaint}").unwrap());
+            complaints.iter().for_each(|complaint| writeln!(text_out, "{complaint}").unwrap());
         }
     }
 }

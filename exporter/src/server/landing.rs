@@ -1,18 +1,18 @@
-//! The page for people who open the address in a browser.
+//! The landing page for browsers.
 
 use super::routes::TelemetryPath;
 use crate::version;
 use gpucause_engine::observation::ObservationState;
 use gpucause_investigations::observation::sentence;
 
-/// The observation state, and links to what the server has.
+/// The observation state, and links to the endpoints.
 pub(super) fn page(telemetry_path: &TelemetryPath, observation: &ObservationState) -> String {
     let observation = escape(&sentence(&observation.current));
     let path = escape(telemetry_path.as_str());
     let version = escape(version::LONG);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>gpucause</title></head>\n<body>\n\
-         <h1>gpucause</h1>\n<p>Tells why a GPU is not being fed. Version {version}.</p>\n\
+         <h1>gpucause</h1>\n<p>Shows why a GPU is not being fed. Version {version}.</p>\n\
          <p>Observation: <strong>{observation}</strong></p>\n<ul>\n\
          <li><a href=\"{path}\">Metrics</a></li>\n\
          <li><a href=\"/api/v1/chains\">Causal chains</a> (with credentials)</li>\n\
@@ -35,8 +35,8 @@ mod tests {
         let observation = Period::disabled(1_700_049_600.0, "<SIGUSR1>").into();
         let page = page(&"/metrics".parse().unwrap(), &observation);
         let (above, _) = page.split_once("<ul>").unwrap();
-        let told = "Observation: <strong>disabled since 2023-11-15 12:00:00 UTC: nothing is observed (&lt;SIGUSR1&gt;)</strong>";
-        assert!(above.contains(told), "{page}");
+        let expected = "Observation: <strong>disabled since 2023-11-15 12:00:00 UTC: nothing is observed (&lt;SIGUSR1&gt;)</strong>";
+        assert!(above.contains(expected), "{page}");
     }
 
     #[test]

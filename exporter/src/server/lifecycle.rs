@@ -1,15 +1,15 @@
-//! Configuration reloads that are requested over HTTP.
+//! Configuration reloads over HTTP.
 
 use tokio::sync::{mpsc, oneshot};
 
-/// Whether the reload succeeded, or why not.
+/// The outcome of a reload.
 type Outcome = Result<(), String>;
 
 /// The side that requests reloads.
 #[derive(Debug, Clone)]
 pub struct ReloadHandle(mpsc::Sender<oneshot::Sender<Outcome>>);
 
-/// The side that makes them.
+/// The side that carries them out.
 #[derive(Debug)]
 pub struct ReloadRequests(mpsc::Receiver<oneshot::Sender<Outcome>>);
 
@@ -34,7 +34,7 @@ impl ReloadHandle {
 }
 
 impl ReloadRequests {
-    /// The next request; pending forever when nothing can request one.
+    /// The next request; pending forever when there is no handle.
     pub async fn next(&mut self) -> ReloadRequest {
         match self.0.recv().await {
             Some(answer) => ReloadRequest(answer),
@@ -44,7 +44,7 @@ impl ReloadRequests {
 }
 
 impl ReloadRequest {
-    /// Reports how the reload went.
+    /// Reports the outcome.
     pub fn answer(self, outcome: Outcome) {
         // The client may have hung up.
         let _ = self.0.send(outcome);

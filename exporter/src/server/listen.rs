@@ -1,4 +1,4 @@
-//! Addresses to listen on, and why one cannot be used.
+//! Listen addresses, and the errors of binding them.
 
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;
@@ -6,10 +6,10 @@ use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::str::FromStr;
 
-/// Connections that may wait to be accepted, as far as net.core.somaxconn allows. Another one is retried after a second.
+/// Connections that may wait to be accepted, capped by net.core.somaxconn. Clients retry further ones after a second.
 const BACKLOG: i32 = 4096;
 
-/// A `HOST:PORT` pair as of Prometheus exporters; without a host it means every address of this host.
+/// A `HOST:PORT` pair as in Prometheus exporters; without a host it means every address of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenAddress {
     host: Option<String>,
@@ -18,7 +18,7 @@ pub struct ListenAddress {
 
 /// Why text is not a [`ListenAddress`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no address; write :PORT, HOST:PORT or [IPV6]:PORT, such as :9400")]
+#[error("invalid listen address {0:?}; expected :PORT, HOST:PORT or [IPV6]:PORT, such as :9400")]
 pub struct AddressError(String);
 
 impl FromStr for ListenAddress {
@@ -84,7 +84,7 @@ pub enum BindError {
         /// The resolver's error.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cannot listen on {address}: {source}")]
     Other {
         /// The address.
@@ -105,7 +105,7 @@ impl BindError {
         }
     }
 
-    /// Whether only another configuration helps, and a restart does not.
+    /// Whether the configuration must be changed: a restart does not help.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         matches!(self, Self::Denied(_) | Self::NotHere(_))
@@ -119,15 +119,14 @@ impl ListenAddress {
         self.port
     }
 
-    /// Where a server that listens there is reached from this host; `None` for port 0.
-    pub(crate) fn reached_at(&self) -> Option<String> {
+    /// The address at which this host reaches the server; `None` for port 0.
+    pub(crate) fn local_address(&self) -> Option<String> {
         let host = self.host.as_deref().filter(|host| !matches!(*host, "0.0.0.0" | "::"));
         let local = Self { host: Some(host.unwrap_or("localhost").to_owned()), port: self.port };
         (self.port != 0).then(|| local.to_string())
     }
 
-    /// Binds the address. Without a host that is one socket for IPv6 and IPv4, or for IPv4 alone where the host has no
-    /// IPv6.
+    /// Binds the address. Without a host one socket serves IPv6 and IPv4, or IPv4 alone if this host has no IPv6.
     ///
     /// # Errors
     /// When it cannot be bound.
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_refused_with_the_accepted_form() {
+    fn invalid_text_is_rejected_with_the_expected_format() {
         for text in [
             "",
             "9400",
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_explained() {
+    fn a_port_in_use_is_explained() {
         let taken = ":0".parse::<ListenAddress>().unwrap().bind().unwrap();
         let port = taken.local_addr().unwrap().port();
         for text in [format!(":{port}"), format!("127.0.0.1:{port}")] {
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_only_ipv4_uses_is_taken_too() {
+    fn a_port_that_only_ipv4_uses_is_in_use_too() {
         let taken = "127.0.0.1:0".parse::<ListenAddress>().unwrap().bind().unwrap();
         let address = format!(":{}", taken.local_addr().unwrap().port());
         let error = address.parse::<ListenAddress>().unwrap().bind().unwrap_err();

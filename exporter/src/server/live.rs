@@ -8,27 +8,28 @@ use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 
-use super::web_config::{WebConfig, WebConfigError};
+use super::web_config::WebConfig;
+use crate::config::ConfigError;
 
-/// Between two polls of the files. A change is applied when two polls find the same: then nobody is still writing.
+/// Between two polls of the files. A change is applied when two polls find the same state: then the write is complete.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
-/// Device, inode, size and times of each file, which differ when it changed; `None` when there is no such file.
+/// Device, inode, size, mtime and ctime of each file; `None` for a missing file.
 type Fingerprints = Vec<Option<(u64, u64, u64, i128, i128)>>;
 
-/// The web configuration, which may change.
+/// The web configuration in effect.
 #[derive(Debug, Default)]
 pub struct LiveWebConfig {
     path: Option<PathBuf>,
     current: RwLock<Arc<WebConfig>>,
-    /// Those that the last attempt depended on, as they were then.
+    /// The files of the last attempt, with their fingerprints at that time.
     files: Mutex<(Vec<PathBuf>, Fingerprints)>,
     failures: AtomicU64,
     /// Failures at the last success.
     failures_at_success: AtomicU64,
 }
 
-/// How reloads went.
+/// The outcome of reloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReloadState {
     /// Failed reloads.
@@ -42,8 +43,8 @@ impl LiveWebConfig {
     ///
     /// # Errors
     /// When it, or one that it names, cannot be read or is invalid.
-    pub fn load(path: &Path) -> Result<Self, WebConfigError> {
-        // Before they are read, so that the first poll finds a later change.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        // Taken before the files are read, so that the first poll detects a later change.
         let fingerprints = fingerprints(&WebConfig::read(path).files);
         let reading = WebConfig::read(path);
         let config = reading.outcome?;
@@ -65,7 +66,7 @@ impl LiveWebConfig {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How reloads went, if there is a file.
+    /// The outcome of reloads, if there is a file.
     #[must_use]
     pub fn reload_state(&self) -> Option<ReloadState> {
         self.path.as_ref()?;
@@ -74,7 +75,7 @@ impl LiveWebConfig {
         Some(ReloadState { failures, last_succeeded })
     }
 
-    /// Reloads when files change, forever.
+    /// Reloads when files change, until aborted.
     pub(crate) async fn follow(self: Arc<Self>) {
         if self.path.is_none() {
             return;
@@ -105,30 +106,35 @@ impl LiveWebConfig {
         if reading.files.len() > 1 && reading.files != files.0 {
             files.1 = fingerprints(&reading.files);
             files.0 = reading.files;
-            // Before they are read, so that the next poll finds a later change.
+            // Taken before the files are read, so that the next poll detects a later change.
             reading = WebConfig::read(path);
         }
         self.apply(path, reading.outcome);
         Some(files.1.clone())
     }
 
-    fn apply(&self, path: &Path, outcome: Result<WebConfig, WebConfigError>) {
+    fn apply(&self, path: &Path, outcome: Result<WebConfig, ConfigError>) {
         let problem = match outcome {
             Ok(config) => match self.current().lost_with(&config) {
                 None => {
-                    tracing::info!(file = %path.display(), access = %config, "web configuration taken");
+                    tracing::info!(file = %path.display(), access = %config, "web configuration reloaded");
                     *self.current.write().unwrap_or_else(PoisonError::into_inner) =
                         Arc::new(config);
                     self.failures_at_success
                         .store(self.failures.load(Ordering::Relaxed), Ordering::Relaxed);
                     return;
                 }
-                Some(lost) => format!("{}: {lost}; that takes a restart", path.display()),
+                Some(lost) => {
+                    format!("{}: {lost}; restart the daemon to apply this", path.display())
+                }
             },
             Err(error) => error.to_string(),
         };
         self.failures.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(problem, "web configuration not taken; the one before stays");
+        tracing::error!(
+            problem,
+            "web configuration reload failed; the previous web configuration is still active"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Verifies passwords off the thread that serves, one at a time: bcrypt keeps a CPU busy, and wrong passwords must not take it
-//! from the host, or keep others waiting.
+//! Verifies passwords on a blocking thread, one at a time: bcrypt is expensive, and wrong passwords must neither load the host
+//! nor delay other clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::fair_semaphore::{FairSemaphore, Permit};
 use super::web_config::WebConfig;
 use gpucause_investigations::http::pool::ClientId;
 
-/// How long a request waits for its turn.
+/// How long a request waits for its permit.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-/// How long after a wrong password the next one of the same client has to wait.
+/// How long the next password of a client waits after a wrong one.
 const WRONG_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Right,
     Wrong,
-    /// Too many others are to be verified first.
+    /// Too many others wait.
     Busy,
 }
 
@@ -34,7 +34,7 @@ impl Default for PasswordVerifier {
 }
 
 impl PasswordVerifier {
-    /// Verifies a password. One that was right before is not hashed.
+    /// Verifies a password. A remembered one is not hashed.
     pub(super) async fn verify(
         &self,
         config: &Arc<WebConfig>,
@@ -46,7 +46,7 @@ impl PasswordVerifier {
             return Verdict::Right;
         }
         match timeout(MAX_WAIT, self.0.acquire(client)).await {
-            // The request before may have had the same credentials.
+            // The previous request may have had the same credentials.
             Ok(Some(_)) if config.users.is_remembered(&user, &password) => Verdict::Right,
             Ok(Some(permit)) => hash(Arc::clone(config), permit, user, password).await,
             Ok(None) | Err(_) => Verdict::Busy,
@@ -54,7 +54,7 @@ impl PasswordVerifier {
     }
 }
 
-/// Continues when the client hangs up, which therefore does not spare it the pause.
+/// Continues when the client hangs up, which therefore does not skip the pause.
 async fn hash(
     config: Arc<WebConfig>,
     Permit { own, common }: Permit,

@@ -23,7 +23,7 @@ const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 const WEB_PAGE: &str =
     "causal chains are not available to web pages; use a client that sends no Origin header";
-const BUSY: &str = "Too many scrapes at a time; try again.\n";
+const BUSY: &str = "Too many concurrent scrapes; try again.\n";
 
 /// The path that metrics are served under.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct TelemetryPath(String);
 /// Why text is not a [`TelemetryPath`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no path for metrics; it begins with /, but not with /-/, and has no ?, # or blank"
+    "invalid telemetry path {0:?}; expected a path that begins with /, but not with /-/, and has no ?, # or whitespace"
 )]
 pub struct PathError(String);
 
@@ -58,14 +58,14 @@ impl TelemetryPath {
 
 type Reply = Response<Pieces>;
 
-/// The pages, and the permits to make those that take long.
+/// The routes, and the permits of expensive ones.
 pub(super) struct Routes {
     source: Arc<dyn Source>,
     telemetry_path: TelemetryPath,
     scrapes: Arc<FairSemaphore>,
     scrape_wait: Duration,
     reload: Option<ReloadHandle>,
-    /// What a client without credentials can do.
+    /// The hint for clients without credentials.
     hint: String,
     started: Instant,
 }
@@ -132,7 +132,7 @@ impl Routes {
         }
     }
 
-    /// Off the thread that serves: the chains may be many, and locked by an evaluation.
+    /// Runs on a blocking thread: there may be many chains, and an evaluation may hold their lock.
     async fn chains(&self, peer: Peer) -> Reply {
         let Some(permit) = self.permit(peer).await else {
             return reply(StatusCode::SERVICE_UNAVAILABLE, JSON, api::failure(BUSY.trim_end()));
@@ -146,7 +146,9 @@ impl Routes {
         });
         match answer.await {
             Ok(answer) => reply(StatusCode::OK, JSON, answer),
-            Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, JSON, api::error(&error)),
+            Err(error) => {
+                reply(StatusCode::INTERNAL_SERVER_ERROR, JSON, api::failure(&error.to_string()))
+            }
         }
     }
 
@@ -162,8 +164,9 @@ impl Routes {
         match handle.reload().await {
             Ok(()) => reply(StatusCode::OK, TEXT, "Reloaded.\n"),
             Err(problem) => {
-                let problem =
-                    format!("Not reloaded; the running configuration stays:\n{problem}\n");
+                let problem = format!(
+                    "Configuration reload failed; the previous configuration is still active:\n{problem}\n"
+                );
                 reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, problem)
             }
         }
@@ -174,7 +177,7 @@ impl Routes {
         self.scrapes.has_waiting()
     }
 
-    /// The permit to make what takes long; `None` when it does not come in time.
+    /// A permit for an expensive response; `None` after a timeout.
     async fn permit(&self, peer: Peer) -> Option<Permit> {
         let permit = self.scrapes.acquire(ClientId::of(peer.address));
         timeout(self.scrape_wait, permit).await.ok().flatten()
@@ -193,10 +196,10 @@ impl Routes {
         let format = negotiate::format(&joined(headers, &header::ACCEPT));
         let gzip = negotiate::gzip(&joined(headers, &header::ACCEPT_ENCODING));
         let (source, scrapes) = (Arc::clone(&self.source), Arc::clone(&self.scrapes));
-        let (takes, page) = oneshot::channel();
-        // A scrape whose client has hung up keeps its permit until it is done.
+        let (sender, page) = oneshot::channel();
+        // Holds the permit until the scrape ends, even if the client hangs up.
         tokio::task::spawn_blocking(move || {
-            let page = PageWriter::new(takes, || scrapes.has_waiting());
+            let page = PageWriter::new(sender, || scrapes.has_waiting());
             write_page(source.as_ref(), &selection, format, gzip, page);
             drop(permit);
         });
@@ -244,7 +247,7 @@ fn write_page(
     }
 }
 
-/// All values of a header that may be given in several lines.
+/// All values of a header that may occur several times.
 fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
     let values: Vec<_> =
         headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
@@ -271,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_for_metrics_is_absolute_and_leaves_the_reserved_ones_alone() {
+    fn a_telemetry_path_is_absolute_and_not_reserved() {
         for text in ["/metrics", "/", "/a/b", "/-"] {
             assert_eq!(text.parse::<TelemetryPath>().unwrap().as_str(), text);
         }

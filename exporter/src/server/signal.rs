@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Done when SIGTERM or SIGINT has come. The signals are caught from the call on, not from the first poll.
+/// Completes on SIGTERM or SIGINT. The signals are caught from the call on, not from the first poll.
 ///
 /// # Errors
 /// When the handlers cannot be installed.

@@ -1,4 +1,4 @@
-//! What the server serves.
+//! The data that the server serves.
 
 use crate::collector::Selection;
 use crate::family::Sink;
@@ -11,16 +11,16 @@ pub trait Source: Send + Sync + 'static {
     /// The names of the collectors that a scrape can select. Must not block.
     fn collectors(&self) -> Vec<&'static str>;
 
-    /// Writes what the selected collectors export now. May block.
+    /// Writes the families of the selected collectors. May block.
     ///
     /// # Errors
-    /// When there is no page at all, or it cannot be written; the page itself reports missing parts.
+    /// When there is no page, or it cannot be written; the page itself reports collectors that failed.
     fn scrape(&self, selection: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError>;
 
     /// The detected causal chains, the worst first. Must not block for long.
     fn chains(&self) -> Vec<Chain>;
 
-    /// PIDs of the processes that are observed, where that is known. Must not block.
+    /// PIDs of the observed processes, where known. Must not block.
     fn processes(&self) -> Option<Vec<u32>> {
         None
     }
@@ -32,20 +32,20 @@ pub trait Source: Send + Sync + 'static {
     fn ready(&self) -> Readiness;
 }
 
-/// Whether the daemon works.
+/// The readiness of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
-    /// It does.
+    /// Ready.
     Ready,
     /// Probes are disabled.
     Disabled,
-    /// It does not, for this reason.
+    /// Not ready, for this reason.
     NotReady(String),
 }
 
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot make the page: {0}")]
+#[error("cannot produce the page: {0}")]
 pub struct ScrapeError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
 impl From<io::Error> for ScrapeError {

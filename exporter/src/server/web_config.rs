@@ -10,13 +10,12 @@ mod tls;
 mod users;
 
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hyper::header::{HeaderName, HeaderValue};
 
-use crate::config::{Complaint, typed};
+use crate::config::{Complaint, ConfigError, text_file, typed};
 use document::Document;
 
 pub(super) use rate::Rate;
@@ -33,74 +32,45 @@ pub struct WebConfig {
     pub(super) rate: Option<Rate>,
 }
 
-/// Why a file was not loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum WebConfigError {
-    /// It cannot be read.
-    #[error("{path}: {source}", path = .path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// It is invalid.
-    #[error("{}", lines(.path, .complaints))]
-    Wrong {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        complaints: Vec<Complaint>,
-    },
-}
-
-fn lines(path: &Path, complaints: &[Complaint]) -> String {
-    let line = |complaint: &Complaint| match complaint.place {
-        Some(place) => format!("{}:{}: {}", path.display(), place.line, complaint.problem),
-        None => format!("{}: {}", path.display(), complaint.problem),
-    };
-    complaints.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
 /// Errors in values, by their keys.
 #[derive(Debug, Default)]
 struct Complaints(Vec<Complaint>);
 
 impl Complaints {
-    fn say(&mut self, key: &str, problem: impl fmt::Display) {
-        self.0.push(Complaint { place: None, problem: format!("{key} {problem}") });
+    fn add(&mut self, key: &str, problem: impl fmt::Display) {
+        self.0.push(Complaint { position: None, problem: format!("{key} {problem}") });
     }
 }
 
-/// A file that was read, with those that it names.
+/// The outcome of reading a file, with the files that it names.
 pub(super) struct Reading {
-    /// All that the outcome depends on, the file itself first.
+    /// All files that the outcome depends on, the file itself first.
     pub(super) files: Vec<PathBuf>,
-    pub(super) outcome: Result<WebConfig, WebConfigError>,
+    pub(super) outcome: Result<WebConfig, ConfigError>,
 }
 
 impl WebConfig {
-    /// The configuration of a file and of those that it names.
+    /// Loads a file and those that it names.
     ///
     /// # Errors
-    /// When one cannot be read, or with all errors in it.
-    pub fn load(path: &Path) -> Result<Self, WebConfigError> {
+    /// When one cannot be read, or with all errors in them.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::read(path).outcome
     }
 
     pub(super) fn read(path: &Path) -> Reading {
         let mut files = vec![path.to_owned()];
-        let outcome = material::text(path)
-            .map_err(|source| WebConfigError::Unreadable { path: path.into(), source })
+        let outcome = text_file::read(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.into(), source })
             .and_then(|text| {
                 let folder = path.parent().unwrap_or(Path::new(""));
                 Self::parse(&text, folder, &mut files)
-                    .map_err(|complaints| WebConfigError::Wrong { path: path.into(), complaints })
+                    .map_err(|complaints| ConfigError::Invalid { path: path.into(), complaints })
             });
         Reading { files, outcome }
     }
 
-    /// The configuration of a text; the files that it names are added to `files`.
+    /// Parses a text, and adds the files that it names to `files`.
     pub(super) fn parse(
         text: &str,
         folder: &Path,
@@ -139,13 +109,13 @@ impl WebConfig {
         !self.users.is_empty()
     }
 
-    /// The protection that would be lost, if any, with `other` in place of `self`.
+    /// The protection, if any, that `self` has and `other` has not.
     pub(super) fn lost_with(&self, other: &Self) -> Option<&'static str> {
         if self.tls.is_some() && other.tls.is_none() {
-            return Some("tls_server_config is gone");
+            return Some("tls_server_config was removed");
         }
         if !self.users.is_empty() && other.users.is_empty() {
-            return Some("basic_auth_users are gone");
+            return Some("basic_auth_users were removed");
         }
         let verified = |config: &Self| config.tls.as_ref().is_some_and(|tls| tls.requires_identity);
         (verified(self) && !verified(other)).then_some("client certificates are no longer required")
@@ -153,7 +123,7 @@ impl WebConfig {
 }
 
 impl fmt::Display for WebConfig {
-    /// In short, without secrets.
+    /// A summary without secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.tls {
             Some(tls) => write!(f, "{tls}")?,

@@ -1,4 +1,4 @@
-//! Whether the work that goes on in the background still does.
+//! Progress of the background tasks, for the watchdog.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,31 +8,31 @@ use gpucause_abi::Nanos;
 
 use crate::clock::monotonic_now;
 
-/// Work that is done again and again on blocking threads.
+/// A periodic background task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Chore {
-    /// Looking for causal chains.
-    Look,
-    /// Dropping accounts of processes that ended.
+pub enum Task {
+    /// Evaluates causal chains.
+    Evaluate,
+    /// Drops accounts of exited processes.
     Reap,
 }
 
-impl Chore {
-    const ALL: [Self; 2] = [Self::Look, Self::Reap];
+impl Task {
+    const ALL: [Self; 2] = [Self::Evaluate, Self::Reap];
 
-    /// As the log tells it.
+    /// Its name in the log.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
-            Self::Look => "look",
+            Self::Evaluate => "evaluate",
             Self::Reap => "reap",
         }
     }
 }
 
-/// When each chore was last done, on the monotonic clock. Clones are of the same.
+/// When each task last completed, on the monotonic clock; shared by clones.
 #[derive(Debug, Clone)]
-pub struct Progress(Arc<[AtomicU64; Chore::ALL.len()]>);
+pub struct Progress(Arc<[AtomicU64; Task::ALL.len()]>);
 
 impl Default for Progress {
     fn default() -> Self {
@@ -42,28 +42,28 @@ impl Default for Progress {
 
 impl Progress {
     fn starting(now: Nanos) -> Self {
-        Self(Arc::new(Chore::ALL.map(|_| AtomicU64::new(now.0))))
+        Self(Arc::new(Task::ALL.map(|_| AtomicU64::new(now.0))))
     }
 
-    /// The chore was done once more.
-    pub fn made(&self, chore: Chore) {
-        self.made_at(chore, monotonic_now());
+    /// Records that the task completed.
+    pub fn made(&self, task: Task) {
+        self.made_at(task, monotonic_now());
     }
 
-    fn made_at(&self, chore: Chore, now: Nanos) {
-        self.0[chore as usize].store(now.0, Ordering::Relaxed);
+    fn made_at(&self, task: Task, now: Nanos) {
+        self.0[task as usize].store(now.0, Ordering::Relaxed);
     }
 
-    /// A chore that was last done longer ago than this.
+    /// A task that last completed longer ago than this.
     #[must_use]
-    pub fn stuck(&self, patience: Duration) -> Option<Chore> {
-        self.stuck_at(monotonic_now(), patience)
+    pub fn stuck(&self, timeout: Duration) -> Option<Task> {
+        self.stuck_at(monotonic_now(), timeout)
     }
 
-    fn stuck_at(&self, now: Nanos, patience: Duration) -> Option<Chore> {
-        Chore::ALL.into_iter().find(|&chore| {
-            let last = self.0[chore as usize].load(Ordering::Relaxed);
-            Duration::from_nanos(now.0.saturating_sub(last)) > patience
+    fn stuck_at(&self, now: Nanos, timeout: Duration) -> Option<Task> {
+        Task::ALL.into_iter().find(|&task| {
+            let last = self.0[task as usize].load(Ordering::Relaxed);
+            Duration::from_nanos(now.0.saturating_sub(last)) > timeout
         })
     }
 }
@@ -72,7 +72,7 @@ impl Progress {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const TIMEOUT: Duration = Duration::from_secs(10);
 
     fn second(number: u64) -> Nanos {
         Nanos(number * 1_000_000_000)
@@ -80,13 +80,13 @@ mod tests {
 
     #[test]
     fn either_chore_is_missed_when_only_the_other_goes_on() {
-        for (going, missing) in [(Chore::Look, Chore::Reap), (Chore::Reap, Chore::Look)] {
+        for (going, missing) in [(Task::Evaluate, Task::Reap), (Task::Reap, Task::Evaluate)] {
             let progress = Progress::starting(second(1));
-            assert_eq!(progress.stuck_at(second(11), PATIENCE), None);
+            assert_eq!(progress.stuck_at(second(11), TIMEOUT), None);
             progress.clone().made_at(going, second(9));
-            assert_eq!(progress.stuck_at(second(12), PATIENCE), Some(missing));
+            assert_eq!(progress.stuck_at(second(12), TIMEOUT), Some(missing));
             progress.made_at(missing, second(13));
-            assert_eq!(progress.stuck_at(second(14), PATIENCE), None);
+            assert_eq!(progress.stuck_at(second(14), TIMEOUT), None);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Sockets that the service manager has opened (`LISTEN_FDS`).
+//! Socket activation (`LISTEN_FDS`).
 
 use std::io;
 use std::net::TcpListener;
 
 use listenfd::ListenFd;
 
-/// A socket that was handed over is of no use.
+/// Why a passed socket is unusable.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "socket {number} of those that the service manager passed cannot be served: {source}; use ListenStream= with a port \
@@ -16,12 +16,12 @@ pub struct SocketError {
     source: io::Error,
 }
 
-/// Those that were passed to this process, none where there is no socket unit.
+/// The sockets passed to this process; none without a socket unit.
 ///
 /// # Errors
 /// When one of them does not listen for TCP connections.
 pub fn sockets() -> Result<Vec<TcpListener>, SocketError> {
-    // Takes the variables out of the environment, so it is asked once, and before there are threads.
+    // Removes the variables from the environment, so it must be called once, and before there are threads.
     let mut passed = ListenFd::from_env();
     let count = passed.len();
     let listener = |number| {

@@ -1,9 +1,9 @@
-//! Where the control groups of the CPU controller are.
+//! The cgroup hierarchy of the CPU controller.
 
 use std::fs::read_to_string;
 use std::path::PathBuf;
 
-/// The hierarchy that has the CPU controller, as far as this daemon sees it.
+/// The hierarchy of the CPU controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hierarchy {
     /// Where it is mounted.
@@ -18,9 +18,9 @@ impl Hierarchy {
     /// Out of the text of a `mountinfo` file.
     pub(crate) fn in_mounts(mounts: &str) -> Option<Self> {
         let mounted = mounts.lines().filter_map(|line| {
-            let (place, system) = line.split_once(" - ")?;
-            let mut place = place.split(' ').skip(3);
-            let (from, at) = (place.next()?.to_owned(), PathBuf::from(place.next()?));
+            let (mount, system) = line.split_once(" - ")?;
+            let mut mount = mount.split(' ').skip(3);
+            let (from, at) = (mount.next()?.to_owned(), PathBuf::from(mount.next()?));
             let mut system = system.split(' ');
             let (kind, options) = (system.next()?, system.nth(1).unwrap_or_default());
             match kind {
@@ -137,6 +137,6 @@ mod tests {
 
     #[test]
     fn without_control_groups_there_is_no_hierarchy() {
-        assert_eq!(Hierarchy::in_mounts("25 22 0:23 / /proc rw - proc proc rw\nrubbish\n"), None);
+        assert_eq!(Hierarchy::in_mounts("25 22 0:23 / /proc rw - proc proc rw\nunknown\n"), None);
     }
 }

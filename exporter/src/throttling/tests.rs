@@ -1,4 +1,4 @@
-//! What groups tell, of processes that come, move and go.
+//! Counters of cgroups, of processes that start, move and exit.
 
 use super::*;
 use gpucause_abi::record::COMM_LEN;
@@ -35,7 +35,7 @@ impl Host {
         self.write("proc/7/cgroup", &format!("0::{cgroup}\n"));
     }
 
-    fn tell(&self, group: &str, micros: u64, periods: u64) {
+    fn set_counters(&self, group: &str, micros: u64, periods: u64) {
         let stat = format!(
             "usage_usec 5\nnr_periods 9\nnr_throttled {periods}\nthrottled_usec {micros}\n"
         );
@@ -62,13 +62,13 @@ fn throttled(micros: u64, periods: u64) -> Throttled {
 #[test]
 fn groups_above_count_and_what_came_before_the_first_look_does_not() {
     let host = Host::new();
-    host.tell("job", 100, 1);
-    host.tell("job/pod", 1_000, 10);
+    host.set_counters("job", 100, 1);
+    host.set_counters("job/pod", 1_000, 10);
     let mut throttling = host.throttling();
     let first = throttling.refresh(&[process(1, STARTED)]);
     assert_eq!(first[&ProcId(1)], Throttled::default());
-    host.tell("job", 103, 2);
-    host.tell("job/pod", 1_040, 13);
+    host.set_counters("job", 103, 2);
+    host.set_counters("job/pod", 1_040, 13);
     let later = throttling.refresh(&[process(1, STARTED)]);
     assert_eq!(later[&ProcId(1)], throttled(43, 4));
 }
@@ -76,10 +76,10 @@ fn groups_above_count_and_what_came_before_the_first_look_does_not() {
 #[test]
 fn images_of_a_process_and_its_end_keep_the_count() {
     let host = Host::new();
-    host.tell("job/pod", 10, 1);
+    host.set_counters("job/pod", 10, 1);
     let mut throttling = host.throttling();
     throttling.refresh(&[process(1, STARTED)]);
-    host.tell("job/pod", 30, 2);
+    host.set_counters("job/pod", 30, 2);
     let mut old = process(1, STARTED);
     old.ended = Some(Nanos(1));
     let both = throttling.refresh(&[old, process(2, STARTED)]);
@@ -93,22 +93,22 @@ fn images_of_a_process_and_its_end_keep_the_count() {
 #[test]
 fn a_process_that_moves_keeps_its_count_and_takes_none_from_its_new_group() {
     let host = Host::new();
-    host.tell("job/pod", 10, 1);
-    host.tell("other", 9_000, 900);
+    host.set_counters("job/pod", 10, 1);
+    host.set_counters("other", 9_000, 900);
     let mut throttling = host.throttling();
     throttling.refresh(&[process(1, STARTED)]);
-    host.tell("job/pod", 15, 2);
+    host.set_counters("job/pod", 15, 2);
     throttling.refresh(&[process(1, STARTED)]);
     host.move_to("/other");
     assert_eq!(throttling.refresh(&[process(1, STARTED)])[&ProcId(1)], throttled(5, 1));
-    host.tell("other", 9_001, 901);
+    host.set_counters("other", 9_001, 901);
     assert_eq!(throttling.refresh(&[process(1, STARTED)])[&ProcId(1)], throttled(6, 2));
 }
 
 #[test]
 fn a_reused_pid_and_a_silent_kernel_have_no_answer() {
     let host = Host::new();
-    host.tell("job/pod", 10, 1);
+    host.set_counters("job/pod", 10, 1);
     let mut throttling = host.throttling();
     assert!(throttling.refresh(&[process(1, STARTED * 9)]).is_empty());
     host.write("cg/job/pod/cpu.stat", "usage_usec 5\n");

@@ -59,7 +59,7 @@ fn what_keeps_a_node_from_answering_is_told() {
         (["--url", &*url, "--ca-file", &*ca], Some("wrong"), 1, "requires a login"),
         (["--url", &nobody, "--ca-file", &ca], Some(PASSWORD), 1, "requires a login"),
         (["--url", &url, "--ca-file", &other], Some(PASSWORD), 1, "--ca-file"),
-        (["--url", &plain, "--ca-file", &ca], Some(PASSWORD), 1, "ask with https://"),
+        (["--url", &plain, "--ca-file", &ca], Some(PASSWORD), 1, "use https://"),
         (["--url", &url, "--ca-file", &ca], None, 78, "--password-file"),
         (["--url", &url, "--ca-file", "/nonexistent.crt"], Some(PASSWORD), 78, "/nonexistent.crt"),
         (["--url", &url, "--ca-file", &key], Some(PASSWORD), 78, "no certificate"),

@@ -105,7 +105,7 @@ fn a_file_that_cannot_be_written_is_counted_and_the_exporter_goes_on() {
 fn without_the_flag_nothing_is_kept_and_whoever_asks_is_told() {
     let exporter = Exporter::start(&[]);
     exporter.signal(Signal::SIGUSR2);
-    until("the answer", || exporter.log().contains("no events are kept").then_some(()));
+    until("the answer", || exporter.log().contains("there is no flight recorder").then_some(()));
     assert!(!exporter.scrape("").text().contains(RECORDS));
 }
 

@@ -5,7 +5,7 @@ use crate::exporter::Exporter;
 use crate::poll::until;
 use crate::prometheus_server::Prometheus;
 use crate::workload::{Workload, libraries};
-use gpucause::exposition::ladder::LADDER;
+use gpucause::exposition::bucket_bounds::BOUNDS;
 use gpucause::exposition::native::MAX_ERROR;
 use serde_json::Value;
 use std::fs;
@@ -118,7 +118,7 @@ fn durations(truth: &Value) -> Vec<f64> {
 
 /// Between which values a quantile lies when it is read from the classic bucket that counts `value`.
 fn classic_bucket(value: f64) -> (f64, f64) {
-    let bounds = || LADDER.iter().map(|bound| bound.upper.as_secs_f64());
+    let bounds = || BOUNDS.iter().map(|bound| bound.upper.as_secs_f64());
     let lower = bounds().rfind(|&bound| bound < value).unwrap_or(0.0);
     (lower, bounds().find(|&bound| value <= bound).unwrap())
 }

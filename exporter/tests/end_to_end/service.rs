@@ -75,11 +75,12 @@ fn the_service_manager_is_told_of_start_life_reloads_and_end() {
     let time = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").expect(&reloading);
     assert!(time.trim_end().parse::<u64>().unwrap() > 0);
     assert_eq!(manager.notice(), "READY=1\nSTATUS=\n");
-    // An edit, and one that is not taken: the daemon is as ready as it was.
+    // A valid edit, and an invalid one: the daemon is as ready as it was.
     std::fs::write(&config, "retention: soon\n").unwrap();
     assert!(manager.notice().starts_with("RELOADING=1\n"));
     let refused = manager.notice();
-    let expected = "READY=1\nSTATUS=an earlier configuration is in effect: ";
+    let expected =
+        "READY=1\nSTATUS=configuration reload failed; the previous configuration is still active: ";
     assert!(refused.starts_with(expected) && refused.contains("retention"), "{refused}");
     exporter.signal(Signal::SIGTERM);
     assert_eq!(manager.notice(), "STOPPING=1\n");

@@ -1,4 +1,4 @@
-//! Where an export goes, and what it must not overwrite.
+//! The destination of an export, and what it must not overwrite.
 
 mod requests;
 
@@ -12,16 +12,16 @@ use requests::Requests;
 /// The name of standard output.
 const STANDARD_OUTPUT: &str = "-";
 
-/// Why nothing is written there.
+/// Why a destination is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DestinationError {
-    /// A terminal shows nothing of use, and may take it for commands.
+    /// A terminal may interpret the output as commands.
     #[error("standard output is a terminal; name a file with -o, pipe it, or add --force")]
     Terminal,
-    /// It would be lost.
+    /// It would be overwritten.
     #[error("{} exists; name another file with -o, or add --force to overwrite it", .0.display())]
     Exists(PathBuf),
-    /// It would be read and overwritten at once.
+    /// It would be overwritten while it is read.
     #[error("{} is the trace file itself; name another file with -o", .0.display())]
     Source(PathBuf),
     /// The kernel refuses.
@@ -34,21 +34,20 @@ pub(super) enum DestinationError {
     },
 }
 
-/// Where an export goes.
 #[derive(Debug)]
 pub(super) enum Destination {
     File {
         writer: BufWriter<File>,
         path: PathBuf,
     },
-    /// For what is sent to a collector.
+    /// Requests to a collector.
     Requests(Requests),
     StandardOutput(Stdout),
 }
 
 impl Destination {
-    /// The same as [`open`](Self::open), for requests to a collector: what is too large for one goes on in further files. Standard
-    /// output must be one request.
+    /// As [`open`](Self::open), for requests to a collector: further requests go to further files. Standard output must be one
+    /// request.
     pub(super) fn open_for_requests(
         path: &Path,
         db: Option<&Path>,
@@ -59,7 +58,7 @@ impl Destination {
         Ok(Self::Requests(Requests::new(first, path.to_owned(), db, force)))
     }
 
-    /// Creates `path`. What is there already is kept unless `force`d; `db` is always kept, where a file is read.
+    /// Creates `path`. An existing file is kept unless `force`d; the trace file `db` always is.
     pub(super) fn open(
         path: &Path,
         db: Option<&Path>,
@@ -105,7 +104,7 @@ impl Destination {
         }
     }
 
-    /// Removes a file that nothing was written to; one that holds what could be read stays.
+    /// Removes a file that nothing was written to.
     pub(super) fn abandon(&mut self) {
         if let Self::Requests(requests) = self {
             requests.abandon();
@@ -113,7 +112,7 @@ impl Destination {
             && writer.get_ref().metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
             && writer.buffer().is_empty()
         {
-            // It is empty and in nobody's way for more than a message.
+            // At worst an empty file is left.
             let _ = fs::remove_file(path);
         }
     }
@@ -126,7 +125,7 @@ impl Destination {
         }
     }
 
-    /// The number of files that it is.
+    /// The number of files.
     pub(super) const fn files(&self) -> usize {
         match self {
             Self::Requests(requests) => requests.files(),

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-/// Work that is over sooner shows nothing, and what is shown is drawn again so often.
+/// Delay before the progress bar appears, and the interval of its updates.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Characters of the bar.
 const WIDTH: u64 = 30;
@@ -30,7 +30,7 @@ impl Progress {
         }
         self.drawn = Instant::now();
         self.is_shown = true;
-        // With standard error gone there is nobody to tell.
+        // Ignored: standard error is gone.
         let _ = write!(io::stderr(), "\r{}", bar(events, self.total));
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// The bucket of a slot.
 fn index_of(slot: usize) -> i32 {
-    FIRST_INDEX + i32::from(PLACES[slot])
+    FIRST_INDEX + i32::from(BUCKET_OF_SLOT[slot])
 }
 
 /// Where a bucket begins (exclusive) and ends (inclusive), in nanoseconds, as Prometheus has it.

@@ -88,7 +88,7 @@ fn a_histogram_has_classic_and_native_buckets() {
     let values = Histogram { sum: Nanos(6_000_000), max: Nanos(2_000_000), slots };
     let mut family = Family::new(&RUNQUEUE_LATENCY);
     family.push_created(["1", "p", "r"].map(Into::into), Value::Histogram(values), Some(9.0));
-    let classic = LADDER.iter().flat_map(|bound| {
+    let classic = BOUNDS.iter().flat_map(|bound| {
         let count =
             [2, 6, 7][[1_000_000, 2_000_000].iter().filter(|&&v| v <= bound.upper.0).count()];
         field(3, &[number(1, count), double(2, bound.le.parse().unwrap())].concat())

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-/// Requests a certificate, and verifies it as far as the policy says. That the client has its key is always verified.
+/// Requests a certificate, and verifies it as the policy says. Possession of its key is always verified.
 #[derive(Debug)]
 pub(super) struct Clients {
     /// Verifies the issuer, where the policy says so.
@@ -36,14 +36,14 @@ impl Clients {
 
 /// Whether one of a certificate's alternative names is in a list.
 fn has_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
-    let same = |shown: &san::Name<'_>, listed: &String| match shown {
+    let same = |found: &san::Name<'_>, listed: &String| match found {
         san::Name::Text(text) => text == listed,
         san::Name::Address(address) => {
             listed.parse::<IpAddr>().is_ok_and(|listed| listed == *address)
         }
     };
-    let shown = san::alternative_names(certificate);
-    shown.is_some_and(|shown| shown.iter().any(|s| names.iter().any(|listed| same(s, listed))))
+    let found = san::alternative_names(certificate);
+    found.is_some_and(|found| found.iter().any(|f| names.iter().any(|listed| same(f, listed))))
 }
 
 impl ClientCertVerifier for Clients {

@@ -38,7 +38,7 @@ impl TlsSection {
         *self == Self::default()
     }
 
-    /// With empty texts as unset, and paths relative to the folder of the file.
+    /// Empty texts become unset, and paths are resolved against the folder of the file.
     pub(super) fn resolved(mut self, folder: &Path) -> Self {
         for text in [
             &mut self.cert,

@@ -6,7 +6,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 
 use super::Complaints;
 
-/// Those that may be set, with their allowed values where not every value is allowed.
+/// The headers that may be set, with their allowed values unless every value is allowed.
 const ACCEPTED: [(&str, HeaderName, &[&str]); 5] = [
     ("Content-Security-Policy", header::CONTENT_SECURITY_POLICY, &[]),
     ("Strict-Transport-Security", header::STRICT_TRANSPORT_SECURITY, &[]),
@@ -15,7 +15,7 @@ const ACCEPTED: [(&str, HeaderName, &[&str]); 5] = [
     ("X-XSS-Protection", header::X_XSS_PROTECTION, &[]),
 ];
 
-/// Those that are not blank.
+/// The headers whose values are not blank.
 pub(super) fn build(
     section: &BTreeMap<String, String>,
     complaints: &mut Complaints,
@@ -26,7 +26,7 @@ pub(super) fn build(
         let Some((known, header, values)) = known else {
             let all = ACCEPTED.map(|(known, ..)| known).join(", ");
             let problem = format!("has no key {name:?}; it has {all}");
-            complaints.say("http_server_config.headers", problem);
+            complaints.add("http_server_config.headers", problem);
             continue;
         };
         let key = format!("http_server_config.headers.{known}");
@@ -36,10 +36,10 @@ pub(super) fn build(
             Ok(value) if fits => headers.push((header.clone(), value)),
             Ok(_) => {
                 let problem = format!("is {value:?}, and must be {}", values.join(" or "));
-                complaints.say(&key, problem);
+                complaints.add(&key, problem);
             }
             Err(_) => complaints
-                .say(&key, format!("is {value:?}, and must be one line of printable characters")),
+                .add(&key, format!("is {value:?}, and must be one line of printable characters")),
         }
     }
     headers

@@ -1,4 +1,4 @@
-//! Go's names of versions, cipher suites, curves and client policies, and which of them this server supports.
+//! Go's names of TLS versions, cipher suites, curves and client policies, as far as this server supports them.
 
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::ring::{cipher_suite, kx_group};
@@ -76,7 +76,7 @@ fn named<T: Copy>(
         let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
         let why = why_not.map(|why| format!(" ({why})")).unwrap_or_default();
         let problem = format!("is {name:?}, and must be one of {}{why}", names.join(", "));
-        complaints.say(&format!("tls_server_config.{key}"), problem);
+        complaints.add(&format!("tls_server_config.{key}"), problem);
     }
     found.map(|(_, thing)| *thing)
 }
@@ -89,9 +89,9 @@ pub(super) fn client_auth(name: Option<&str>, complaints: &mut Complaints) -> Op
 /// Index of a version in [`VERSIONS`].
 pub(super) fn version(key: &str, name: &str, complaints: &mut Complaints) -> Option<usize> {
     let why_not = matches!(name, "TLS10" | "TLS11" | "SSL30")
-        .then_some("older versions are broken, and rustls, which does TLS here, has none of them");
-    let places: Vec<_> = VERSIONS.iter().enumerate().map(|(i, (name, _))| (*name, i)).collect();
-    named(key, name, &places, why_not, complaints)
+        .then_some("older versions are insecure, and rustls does not implement them");
+    let indexed: Vec<_> = VERSIONS.iter().enumerate().map(|(i, (name, _))| (*name, i)).collect();
+    named(key, name, &indexed, why_not, complaints)
 }
 
 pub(super) fn curves(
@@ -99,7 +99,7 @@ pub(super) fn curves(
     complaints: &mut Complaints,
 ) -> Vec<&'static dyn SupportedKxGroup> {
     let curve = |(index, name): (usize, &String)| {
-        let why_not = (name == "CurveP521").then_some("ring, whose curves these are, has no P-521");
+        let why_not = (name == "CurveP521").then_some("ring does not implement P-521");
         named(&format!("curve_preferences[{index}]"), name, &CURVES, why_not, complaints)
     };
     names.iter().enumerate().filter_map(curve).collect()
@@ -117,7 +117,7 @@ pub(super) fn suites(names: &[String], complaints: &mut Complaints) -> Vec<Suppo
             None => name,
         };
         let why_not = unsafe_suite(name).then_some(
-            "rustls, which does TLS here, leaves out suites with CBC, RC4, 3DES or RSA key exchange, for there are attacks on them",
+            "rustls does not implement insecure suites: CBC, RC4, 3DES, RSA key exchange",
         );
         named(&format!("cipher_suites[{index}]"), whole, &SUITES_12, why_not, complaints)
     };

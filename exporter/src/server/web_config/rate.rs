@@ -1,4 +1,4 @@
-//! The rate limit of all requests together.
+//! The global rate limit of requests.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -39,14 +39,14 @@ impl fmt::Display for Rate {
     }
 }
 
-/// The longest interval: a longer one would mean that nothing is served.
-const LONGEST: Duration = Duration::from_secs(3600);
+/// With a longer interval next to nothing would be served.
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 
 pub(super) fn build(section: &RateSection, complaints: &mut Complaints) -> Option<Rate> {
     let text = section.interval.as_deref().unwrap_or("0");
-    let Some(interval) = interval(text).filter(|interval| *interval <= LONGEST) else {
+    let Some(interval) = interval(text).filter(|interval| *interval <= MAX_INTERVAL) else {
         let form = "a duration up to 1h, such as 1s or 500ms, or 0 for no limit";
-        complaints.say("rate_limit.interval", format!("is {text:?}, and must be {form}"));
+        complaints.add("rate_limit.interval", format!("is {text:?}, and must be {form}"));
         return None;
     };
     if interval.is_zero() {
@@ -54,9 +54,8 @@ pub(super) fn build(section: &RateSection, complaints: &mut Complaints) -> Optio
     }
     let burst = section.burst.unwrap_or(0);
     if burst == 0 || burst > 1_000_000 {
-        let problem =
-            format!("is {burst}, and must be from 1 to 1000000 where there is an interval");
-        complaints.say("rate_limit.burst", problem);
+        let problem = format!("is {burst}, and must be from 1 to 1000000 with an interval");
+        complaints.add("rate_limit.burst", problem);
         return None;
     }
     Some(Rate::new(interval, burst))
@@ -96,8 +95,8 @@ mod tests {
     #[test]
     fn a_burst_is_let_through_and_then_one_an_interval() {
         let rate = Rate::new(Duration::from_secs(1), 3);
-        let begin = Instant::now();
-        let admitted = |after: u64| rate.admits(begin + Duration::from_millis(after));
+        let start = Instant::now();
+        let admitted = |after: u64| rate.admits(start + Duration::from_millis(after));
         assert_eq!([0, 0, 1, 2].map(admitted), [true, true, true, false]);
         assert_eq!([1_500, 1_500].map(admitted), [true, false]);
         assert_eq!([60_000; 4].map(admitted), [true, true, true, false]);

@@ -44,7 +44,7 @@ pub(super) fn build(section: &TlsSection, complaints: &mut Complaints) -> Option
     let usable = |suite: &rustls::SupportedCipherSuite| protocols.contains(&suite.version());
     if !provider.cipher_suites.iter().any(usable) {
         let problem = "has no suite of TLS 1.2, and max_version allows no other version";
-        complaints.say("tls_server_config.cipher_suites", problem);
+        complaints.add("tls_server_config.cipher_suites", problem);
         return None;
     }
     let built = ServerConfig::builder_with_provider(provider)
@@ -70,13 +70,11 @@ pub(super) fn build(section: &TlsSection, complaints: &mut Complaints) -> Option
         }
         Err(error) => {
             let hint = match error {
-                rustls::Error::InconsistentKeys(_) => "they are not of the same pair".to_owned(),
+                rustls::Error::InconsistentKeys(_) => "they are not a pair".to_owned(),
                 other => other.to_string(),
             };
-            complaints.say(
-                "tls_server_config",
-                format!("has a certificate and a key that cannot be used: {hint}"),
-            );
+            complaints
+                .add("tls_server_config", format!("has an unusable certificate and key: {hint}"));
             None
         }
     }
@@ -90,7 +88,7 @@ fn describe(least: usize, most: usize, policy: ClientAuth) -> String {
     };
     let clients = match policy {
         ClientAuth::None => "no client certificates",
-        ClientAuth::Request => "client certificates asked for and not verified",
+        ClientAuth::Request => "client certificates requested and not verified",
         ClientAuth::RequireAny => "client certificates required and not verified",
         ClientAuth::VerifyIfGiven => "client certificates verified if given",
         ClientAuth::RequireAndVerify => "client certificates required and verified",
@@ -108,7 +106,7 @@ fn versions(section: &TlsSection, complaints: &mut Complaints) -> Option<(usize,
     let (least, most) = (least?, most?);
     if least > most {
         let problem = "is \"TLS13\", and must not be above max_version, which is \"TLS12\"";
-        complaints.say("tls_server_config.min_version", problem);
+        complaints.add("tls_server_config.min_version", problem);
         return None;
     }
     Some((least, most))
@@ -138,20 +136,22 @@ fn clients(
         Source::new("client_ca", section.client_ca.as_ref(), section.client_ca_file.as_ref());
     let mandatory = matches!(policy, ClientAuth::RequireAny | ClientAuth::RequireAndVerify);
     if section.client_allowed_sans.is_some() && !mandatory {
-        let form = "must be RequireAndVerifyClientCert or RequireAnyClientCert where there are client_allowed_sans";
-        complaints.say("tls_server_config.client_auth_type", format!("is {name:?}, and {form}"));
+        let form =
+            "must be RequireAndVerifyClientCert or RequireAnyClientCert with client_allowed_sans";
+        complaints.add("tls_server_config.client_auth_type", format!("is {name:?}, and {form}"));
         return None;
     }
     let verifier = match policy {
         ClientAuth::None if authorities.is_given() => {
-            let form = "must be RequireAndVerifyClientCert or VerifyClientCertIfGiven where there is a client_ca";
+            let form =
+                "must be RequireAndVerifyClientCert or VerifyClientCertIfGiven with a client_ca";
             complaints
-                .say("tls_server_config.client_auth_type", format!("is {name:?}, and {form}"));
+                .add("tls_server_config.client_auth_type", format!("is {name:?}, and {form}"));
             return None;
         }
         ClientAuth::None => return Some((policy, None)),
         ClientAuth::Request | ClientAuth::RequireAny => {
-            // Not used, but a file that cannot be read is reported.
+            // Unused, but an unreadable file is reported.
             if authorities.is_given() {
                 authorities.roots(complaints)?;
             }
@@ -165,7 +165,7 @@ fn clients(
                 Ok(verifier) => Some(verifier),
                 Err(error) => {
                     complaints
-                        .say("tls_server_config.client_ca", format!("cannot be used: {error}"));
+                        .add("tls_server_config.client_ca", format!("cannot be used: {error}"));
                     return None;
                 }
             }

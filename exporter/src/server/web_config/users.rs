@@ -11,9 +11,9 @@ use ring::rand::SystemRandom;
 
 use super::Complaints;
 
-/// The highest cost of a hash: each step doubles the time of a verification, which takes seconds at this one.
+/// The highest cost of a hash, at which a verification takes seconds. Each step doubles the time.
 const MAX_COST: u32 = 18;
-/// Right passwords that are remembered.
+/// Verified passwords that are remembered.
 const REMEMBERED: usize = 64;
 
 /// The users and the hashes of their passwords.
@@ -21,9 +21,9 @@ pub(in super::super) struct Users {
     hashes: BTreeMap<String, String>,
     /// Verified against for unknown users, so that they take the same time.
     decoy: String,
-    /// Remembered tags are of no use without this key, which exists in this process only.
+    /// Remembered tags are useless without this key, which exists in this process only.
     key: Option<hmac::Key>,
-    /// Tags of right credentials, the oldest first.
+    /// Tags of verified credentials, the oldest first.
     remembered: Mutex<VecDeque<hmac::Tag>>,
 }
 
@@ -51,17 +51,20 @@ impl Users {
         for (name, hash) in &section {
             let key = format!("basic_auth_users.{name}");
             if name.contains(':') || name.contains(char::is_control) {
-                complaints.say(&key, "has a name that cannot be sent, and must have one without : and control characters");
+                complaints.add(
+                    &key,
+                    "has an invalid name, and must have one without : and control characters",
+                );
             }
             // The value is not shown: it may be a password.
             let known = ["$2a$", "$2b$", "$2x$", "$2y$"].iter().any(|p| hash.starts_with(p));
             match HashParts::from_str(hash).map(|parts| parts.get_cost()) {
                 Ok(cost @ 4..=MAX_COST) if known && hash.len() == 60 => highest = highest.max(cost),
                 Ok(cost) if known && hash.len() == 60 => complaints
-                    .say(&key, format!("has a hash of cost {cost}, and must have one from 4 to {MAX_COST}")),
-                _ => complaints.say(
+                    .add(&key, format!("has a hash of cost {cost}, and must have one from 4 to {MAX_COST}")),
+                _ => complaints.add(
                     &key,
-                    "is no bcrypt hash (not shown here), and must be one, such as htpasswd -nBC 10 \"\" prints: $2y$10$ and 53 more characters",
+                    "is not a bcrypt hash (value not shown), and must be one as printed by htpasswd -nBC 10 \"\": $2y$10$ and 53 more characters",
                 ),
             }
         }
@@ -76,13 +79,13 @@ impl Users {
         self.hashes.len()
     }
 
-    /// Whether these were right before. Hashes nothing.
+    /// Whether these credentials were verified before, without hashing.
     pub(in super::super) fn is_remembered(&self, user: &str, password: &[u8]) -> bool {
         let Some(tag) = self.tag(user, password) else { return false };
         self.remembered().iter().any(|known| same(known, &tag))
     }
 
-    /// Whether these are right. Takes as long as bcrypt, for unknown users too.
+    /// Verifies credentials. Takes as long as bcrypt, for unknown users too.
     pub(in super::super) fn verify(&self, user: &str, password: &[u8]) -> bool {
         let known = self.hashes.get(user);
         let matches = bcrypt::verify(password, known.unwrap_or(&self.decoy)).unwrap_or(false);

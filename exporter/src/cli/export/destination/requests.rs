@@ -1,11 +1,11 @@
-//! Requests to a collector, as many in a file as one request may have bytes.
+//! Requests to a collector, in files that are each within the size limit of a request.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::Destination;
 
-/// Bytes of a request. A collector takes 20 MiB by default.
+/// Maximum bytes of a request. A collector takes 20 MiB by default.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// A file, and further ones whose names end in `.2`, `.3` and so on.
@@ -46,7 +46,7 @@ impl Requests {
     fn next_file(&mut self) -> io::Result<()> {
         if self.is_standard_output() {
             return Err(io::Error::other(
-                "it is more than a collector takes in one request: name a file with -o, or narrow it down",
+                "the export is larger than one request of a collector; name a file with -o, or select less",
             ));
         }
         self.current.sink().flush()?;

@@ -10,7 +10,7 @@ use gpucause_abi::hist::{Slots, slot_of};
 /// One bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
-    /// The largest value it counts.
+    /// The largest value that it counts.
     pub upper: Nanos,
     /// The slot whose upper edge it is.
     pub slot: u16,
@@ -21,8 +21,8 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Whether histograms of a metric have it. Of all launches of a process, of which rules read every bucket of a whole
-    /// fleet, bounds lie twice apart where launches are as a rule, and further apart above a millisecond.
+    /// Whether histograms of this metric have it. Rules read every bucket of [`LAUNCH_DURATION`] of a whole fleet, so it has
+    /// fewer bounds: a factor of two apart up to 4 ms, where launches usually are, and further apart above.
     #[must_use]
     pub fn is_of(&self, metric: &Metric) -> bool {
         self.everywhere || metric.name != LAUNCH_DURATION.name
@@ -35,13 +35,13 @@ const fn bound(exponent: u32, le: &'static str) -> Bound {
     Bound { upper, slot: slot_of(upper) as u16, le, everywhere: true }
 }
 
-/// A bound that [`LAUNCH_DURATION`] does without.
+/// A bound that [`LAUNCH_DURATION`] does not have.
 const fn finer(exponent: u32, le: &'static str) -> Bound {
     Bound { everywhere: false, ..bound(exponent, le) }
 }
 
 /// The bounds below `+Inf`, ascending.
-pub static LADDER: [Bound; 19] = [
+pub static BOUNDS: [Bound; 19] = [
     bound(10, "0.000001023"),
     bound(12, "0.000004095"),
     bound(13, "0.000008191"),
@@ -63,13 +63,13 @@ pub static LADDER: [Bound; 19] = [
     finer(36, "68.719476735"),
 ];
 
-/// Counts of values at most each bound of [`LADDER`], and the count of all.
+/// Counts of values at most each bound of [`BOUNDS`], and the count of all.
 #[must_use]
-pub fn cumulate(slots: &Slots) -> ([u64; LADDER.len()], u64) {
-    let mut at_most = [0; LADDER.len()];
+pub fn cumulate(slots: &Slots) -> ([u64; BOUNDS.len()], u64) {
+    let mut at_most = [0; BOUNDS.len()];
     let mut seen = 0;
     let mut rest = slots.iter().peekable();
-    for (bound, count) in LADDER.iter().zip(&mut at_most) {
+    for (bound, count) in BOUNDS.iter().zip(&mut at_most) {
         while let Some((_, n)) = rest.next_if(|&(slot, _)| slot <= bound.slot) {
             seen += n;
         }
@@ -87,25 +87,25 @@ mod tests {
 
     #[test]
     fn every_bound_is_the_upper_edge_of_its_slot() {
-        for bound in LADDER {
+        for bound in BOUNDS {
             assert_eq!(slot_upper(bound.slot.into()), bound.upper);
             assert!(usize::from(bound.slot) < SLOTS - 1, "the last slot has no upper edge");
         }
-        assert!(LADDER.is_sorted_by(|a, b| a.upper < b.upper));
+        assert!(BOUNDS.is_sorted_by(|a, b| a.upper < b.upper));
     }
 
     #[test]
     fn the_text_of_a_bound_is_exact() {
-        for bound in LADDER {
+        for bound in BOUNDS {
             let Nanos(ns) = bound.upper;
             assert_eq!(bound.le, format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000));
         }
     }
 
     #[test]
-    fn tails_of_all_launches_are_told_by_fewer_bounds_twice_apart_below_four_milliseconds() {
-        let of = |metric| LADDER.iter().filter(move |bound| bound.is_of(metric));
-        assert_eq!(of(&LAUNCH_GAP).count(), LADDER.len());
+    fn launch_durations_have_fewer_bounds_a_factor_of_two_apart_below_four_milliseconds() {
+        let of = |metric| BOUNDS.iter().filter(move |bound| bound.is_of(metric));
+        assert_eq!(of(&LAUNCH_GAP).count(), BOUNDS.len());
         let few: Vec<_> = of(&LAUNCH_DURATION).map(|bound| bound.upper.0).collect();
         assert_eq!(few.len(), 15);
         let around = few.iter().filter(|&&upper| (4_000..4_200_000).contains(&upper));
@@ -118,7 +118,7 @@ mod tests {
         let histogram = Histogram::from_slots(Nanos(0), Nanos(0), counts);
         let (at_most, total) = cumulate(&histogram.slots);
         assert_eq!(total, histogram.count());
-        for (bound, count) in LADDER.iter().zip(at_most) {
+        for (bound, count) in BOUNDS.iter().zip(at_most) {
             assert_eq!(count, histogram.count_at_most(bound.upper), "le {}", bound.le);
         }
     }
@@ -128,6 +128,6 @@ mod tests {
         let mut counts = vec![0; SLOTS];
         counts[slot_of(Nanos(200_000_000_000))] = 1;
         let histogram = Histogram::from_slots(Nanos(0), Nanos(0), counts);
-        assert_eq!(cumulate(&histogram.slots), ([0; LADDER.len()], 1));
+        assert_eq!(cumulate(&histogram.slots), ([0; BOUNDS.len()], 1));
     }
 }
