@@ -89,7 +89,7 @@ impl Folding {
 
 /// What processes choose themselves, such as addresses of kernels and names, is not told apart: the sum has a bound.
 fn add(sum: &mut Option<ProcessSnapshot>, mut process: ProcessSnapshot) {
-    process.other_launches = process.kernel_launches();
+    process.measures.other_launches = process.kernel_launches();
     process.kernels = Vec::new();
     for wait in &mut process.waits {
         *wait = Wait::host(wait.reason, OTHER, wait.total);

@@ -6,7 +6,7 @@ use gpucause_abi::snapshot::{CallSnapshot, HostUse, LaunchSampling, ProcessSnaps
 /// Adds the accounts of `image` to those of `sum`; identity, beginning and end of `sum` stay.
 pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
     sum.dispatches |= image.dispatches;
-    sum.abandoned_calls += image.abandoned_calls;
+    sum.measures.merge(&image.measures);
     for call in &image.calls {
         match sum.calls.iter_mut().find(|own| own.kind() == call.kind()) {
             Some(CallSnapshot { durations, stalled, .. }) => {
@@ -40,7 +40,6 @@ pub fn absorb(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
             None => sum.kernels.push((function, launches)),
         }
     }
-    sum.other_launches += image.other_launches;
     sum.dispatcher_time.merge(&image.dispatcher_time);
     for (total, bytes) in sum.copied.iter_mut().zip(image.copied) {
         *total += bytes;
@@ -112,10 +111,6 @@ fn absorb_host(sum: &mut HostUse, image: &HostUse) {
             *total += count;
         }
     }
-    sum.page_alloc_bytes += image.page_alloc_bytes;
-    sum.direct_reclaim.0 += image.direct_reclaim.0;
-    sum.tcp_retransmits += image.tcp_retransmits;
-    sum.oom_kills += image.oom_kills;
 }
 
 fn absorb_waits(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
@@ -134,6 +129,7 @@ fn absorb_waits(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpucause_abi::measure::MEASURES;
     use gpucause_abi::record::{COMM_LEN, DEVICE_LEN};
     use gpucause_abi::snapshot::{BlockIo, Comm, DeviceName};
     use gpucause_abi::state::BlockOperation;
@@ -150,11 +146,8 @@ mod tests {
                 requests: amount,
             }],
             page_faults: Some([amount, amount]),
-            page_alloc_bytes: amount,
-            direct_reclaim: Nanos(amount),
-            tcp_retransmits: amount,
-            oom_kills: amount,
         };
+        *image.measures.amounts_mut() = [amount; MEASURES.len()];
         image
     }
 
@@ -165,6 +158,6 @@ mod tests {
         assert_eq!(sum, image(1, 5));
         absorb(&mut sum, &image(2, 1));
         let amounts: Vec<u64> = sum.host.block_io.iter().map(|io| io.bytes).collect();
-        assert_eq!((amounts, sum.host.oom_kills), (vec![5, 1], 6));
+        assert_eq!((amounts, sum.measures.oom_kills), (vec![5, 1], 6));
     }
 }

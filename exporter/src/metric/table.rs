@@ -3,14 +3,32 @@
 use super::Kind::{Counter, Gauge, Histogram, Info};
 use super::Unit::{Bytes, Seconds};
 use super::{Metric, Unit};
+use gpucause_abi::measure::Measures;
+
+/// The position of a measure, by its name.
+macro_rules! position {
+    () => {
+        None
+    };
+    ($measure:ident) => {
+        Some(std::mem::offset_of!(Measures, $measure) / size_of::<u64>())
+    };
+}
 
 /// Declares the rows, and [`ALL`] of them in the order of the page.
 macro_rules! metrics {
-    ($($row:ident: $kind:ident $name:literal, $unit:expr, [$($label:literal),*], $help:literal;)+) => {
+    ($($row:ident: $kind:ident $name:literal, $unit:expr, [$($label:literal),*], $help:literal $(, of $measure:ident)?;)+) => {
         $(
             #[doc = $help]
             pub static $row: Metric =
-                Metric { name: $name, help: $help, unit: $unit, kind: $kind, labels: &[$($label),*] };
+                Metric {
+                    name: $name,
+                    help: $help,
+                    unit: $unit,
+                    kind: $kind,
+                    measure: position!($($measure)?),
+                    labels: &[$($label),*],
+                };
         )+
 
         /// Every metric, in the order in which a page shows them.
@@ -120,16 +138,20 @@ metrics! {
         "Page faults of the process since it began: minor ones were served from memory, major ones from a disk.";
     PAGE_ALLOC_BYTES: Counter "gpucause_page_alloc_bytes", BYTES,
         ["pid", "comm"],
-        "Pages that the process's threads took from the kernel, for themselves, the page cache or kernel memory.";
+        "Pages that the process's threads took from the kernel, for themselves, the page cache or kernel memory.",
+        of page_alloc_bytes;
     DIRECT_RECLAIM: Counter "gpucause_direct_reclaim_seconds", SECONDS,
         ["pid", "comm"],
-        "Time that the process's threads spent freeing memory, of the host or of their cgroup, before they got theirs.";
+        "Time that the process's threads spent freeing memory, of the host or of their cgroup, before they got theirs.",
+        of direct_reclaim;
     OOM_KILLS: Counter "gpucause_oom_kills", None,
         ["pid", "comm"],
-        "Times that the kernel chose the process to be killed for lack of memory.";
+        "Times that the kernel chose the process to be killed for lack of memory.",
+        of oom_kills;
     TCP_RETRANSMITS: Counter "gpucause_tcp_retransmits", None,
         ["pid", "comm"],
-        "Times that a segment of a socket that the process connected, or was the last to receive from, was sent again.";
+        "Times that a segment of a socket that the process connected, or was the last to receive from, was sent again.",
+        of tcp_retransmits;
     CGROUP_THROTTLED_TIME: Counter "gpucause_cgroup_throttled_seconds", SECONDS,
         ["pid", "comm"],
         "Time, summed over CPUs, for which the process's cgroup and those above it were out of CPU quota since the process was first scraped.";
@@ -138,7 +160,8 @@ metrics! {
         "Quota periods in which they ran out of it.";
     CALLS_ABANDONED: Counter "gpucause_calls_abandoned", None,
         ["pid", "comm"],
-        "Traced calls that never returned: unwound, or cut short by exit or exec.";
+        "Traced calls that never returned: unwound, or cut short by exit or exec.",
+        of abandoned_calls;
     CAUSAL_CHAINS: Counter "gpucause_causal_chains", None,
         ["pid", "comm", "cause", "effect", "severity"],
         "Causal chains found, each counted once for every severity it reaches; the exemplar names the last.";

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpucause_abi::hist::{Histogram, Packer, SLOTS};
+use gpucause_abi::measure::Measures;
 use gpucause_abi::op::CopyKind;
 use gpucause_abi::record::{COMM_LEN, FAULTS, PHASES, REASONS, ROLES, STATES, SWITCHES};
 use gpucause_abi::snapshot::{
@@ -121,6 +122,16 @@ fn process(axes: &Axes, told: message::Process) -> Result<ProcessSnapshot> {
         host,
         launches,
     } = told;
+    let host = host.unwrap_or_default();
+    let measures = Measures {
+        abandoned_calls,
+        other_launches,
+        ended_waits: Nanos(ended_waits),
+        page_alloc_bytes: host.page_alloc_bytes,
+        direct_reclaim: Nanos(host.direct_reclaim),
+        tcp_retransmits: host.tcp_retransmits,
+        oom_kills: host.oom_kills,
+    };
     Ok(ProcessSnapshot {
         id: ProcId(id),
         tgid: Tgid(tgid),
@@ -131,7 +142,7 @@ fn process(axes: &Axes, told: message::Process) -> Result<ProcessSnapshot> {
         dispatches,
         ended: ended.map(Nanos),
         execed,
-        abandoned_calls,
+        measures,
         calls: each(calls, |told| call(axes, told))?,
         stalls: each(stalls, |told| stall(axes, told))?,
         launches: launches.map_or_else(LaunchSampling::default, |told| launch_sampling(&told)),
@@ -139,7 +150,6 @@ fn process(axes: &Axes, told: message::Process) -> Result<ProcessSnapshot> {
             Ok(axes.ops.at(op)?.map(|op| (op, code, count)))
         })?,
         kernels: kernels.into_iter().map(|message::Pair { key, value }| (key, value)).collect(),
-        other_launches,
         launch_times: each(launch_times, |message::LaunchTimes { handle, durations }| {
             Ok(Some((handle, histogram(durations)?)))
         })?,
@@ -154,7 +164,6 @@ fn process(axes: &Axes, told: message::Process) -> Result<ProcessSnapshot> {
         dispatchers: each(dispatchers, |told| dispatcher(axes, told).map(Some))?,
         worker: worker.map(|told| dispatcher(axes, told).map(Box::new)).transpose()?,
         launch_gap: histogram(launch_gap)?,
-        ended_waits: Nanos(ended_waits),
         waits: each(waits, |told| wait(axes, told))?,
         offcpu: each(offcpu, |told| off_cpu(axes, told))?,
         runqueue: each(runqueue, |told| run_queue(axes, told))?,
@@ -163,7 +172,7 @@ fn process(axes: &Axes, told: message::Process) -> Result<ProcessSnapshot> {
             (&axes.switches, |switch| switch as usize),
             &switches,
         )?,
-        host: host_use(axes, host.unwrap_or_default())?,
+        host: host_use(axes, host)?,
     })
 }
 
@@ -311,23 +320,11 @@ fn wait(axes: &Axes, told: message::Wait) -> Result<Option<Wait>> {
 }
 
 fn host_use(axes: &Axes, told: message::HostUse) -> Result<HostUse> {
-    let message::HostUse {
-        block_io,
-        page_faults_known,
-        page_faults,
-        page_alloc_bytes,
-        direct_reclaim,
-        tcp_retransmits,
-        oom_kills,
-    } = told;
+    let message::HostUse { block_io, page_faults_known, page_faults, .. } = told;
     let page_faults = cells::<_, FAULTS>(&axes.faults, &page_faults, |fault| fault as usize)?;
     Ok(HostUse {
         block_io: each(block_io, |told| block(axes, told))?,
         page_faults: page_faults_known.then_some(page_faults),
-        page_alloc_bytes,
-        direct_reclaim: Nanos(direct_reclaim),
-        tcp_retransmits,
-        oom_kills,
     })
 }
 

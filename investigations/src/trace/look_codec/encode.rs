@@ -2,6 +2,7 @@
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
+use gpucause_abi::measure::Measures;
 use gpucause_abi::op::CopyKind;
 use gpucause_abi::snapshot::{
     BlockIo, CallSnapshot, Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling,
@@ -61,13 +62,12 @@ fn process(ops: &mut OpsTold, process: &ProcessSnapshot) -> message::Process {
         dispatches,
         ended,
         execed,
-        abandoned_calls,
+        measures,
         calls,
         stalls,
         launches,
         errors,
         kernels,
-        other_launches,
         launch_times,
         copied,
         copies,
@@ -78,7 +78,6 @@ fn process(ops: &mut OpsTold, process: &ProcessSnapshot) -> message::Process {
         dispatchers,
         worker,
         launch_gap,
-        ended_waits,
         waits,
         offcpu,
         runqueue,
@@ -95,7 +94,7 @@ fn process(ops: &mut OpsTold, process: &ProcessSnapshot) -> message::Process {
         dispatches: *dispatches,
         ended: ended.map(|at| at.0),
         execed: *execed,
-        abandoned_calls: *abandoned_calls,
+        abandoned_calls: measures.abandoned_calls,
         calls: calls.iter().map(|each| call(ops, each)).collect(),
         stalls: stalls.iter().map(|each| stall(ops, each)).collect(),
         errors: errors
@@ -103,7 +102,7 @@ fn process(ops: &mut OpsTold, process: &ProcessSnapshot) -> message::Process {
             .map(|&(op, code, count)| message::CallError { op: ops.position(op), code, count })
             .collect(),
         kernels: kernels.iter().map(|&(key, value)| message::Pair { key, value }).collect(),
-        other_launches: *other_launches,
+        other_launches: measures.other_launches,
         launch_times: launch_times.iter().map(launch_time).collect(),
         copied: used(copied.to_vec()),
         copies: copies.iter().map(copy).collect(),
@@ -119,12 +118,12 @@ fn process(ops: &mut OpsTold, process: &ProcessSnapshot) -> message::Process {
         dispatchers: dispatchers.iter().map(|each| dispatcher(ops, each)).collect(),
         worker: worker.as_ref().map(|worker| dispatcher(ops, worker)),
         launch_gap: histogram(launch_gap),
-        ended_waits: ended_waits.0,
+        ended_waits: measures.ended_waits.0,
         waits: waits.iter().map(wait).collect(),
         offcpu: offcpu.iter().map(off_cpu).collect(),
         runqueue: runqueue.iter().map(run_queue).collect(),
         switches: used(switches.iter().flatten().copied().collect()),
-        host: Some(host_use(host)),
+        host: Some(host_use(host, measures)),
         launches: (*launches != LaunchSampling::default()).then(|| launch_sampling(launches)),
     }
 }
@@ -245,15 +244,8 @@ fn wait(wait: &Wait) -> message::Wait {
     }
 }
 
-fn host_use(host: &HostUse) -> message::HostUse {
-    let HostUse {
-        block_io,
-        page_faults,
-        page_alloc_bytes,
-        direct_reclaim,
-        tcp_retransmits,
-        oom_kills,
-    } = host;
+fn host_use(host: &HostUse, measures: &Measures) -> message::HostUse {
+    let HostUse { block_io, page_faults } = host;
     message::HostUse {
         block_io: block_io
             .iter()
@@ -269,9 +261,9 @@ fn host_use(host: &HostUse) -> message::HostUse {
             .collect(),
         page_faults_known: page_faults.is_some(),
         page_faults: page_faults.map(|faults| used(faults.to_vec())).unwrap_or_default(),
-        page_alloc_bytes: *page_alloc_bytes,
-        direct_reclaim: direct_reclaim.0,
-        tcp_retransmits: *tcp_retransmits,
-        oom_kills: *oom_kills,
+        page_alloc_bytes: measures.page_alloc_bytes,
+        direct_reclaim: measures.direct_reclaim.0,
+        tcp_retransmits: measures.tcp_retransmits,
+        oom_kills: measures.oom_kills,
     }
 }

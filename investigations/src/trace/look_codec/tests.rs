@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpucause_abi::hist::{Histogram, SLOTS};
+use gpucause_abi::measure::Measures;
 use gpucause_abi::op::{CopyKind, OPS, OpId};
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{
@@ -107,11 +108,13 @@ impl Source {
                 requests: source.number(),
             }),
             page_faults: self.maybe(|source| [source.number(), source.number()]),
-            page_alloc_bytes: self.number(),
-            direct_reclaim: self.nanos(),
-            tcp_retransmits: self.number(),
-            oom_kills: self.number(),
         }
+    }
+
+    fn measures(&mut self) -> Measures {
+        let mut measures = Measures::default();
+        measures.amounts_mut().fill_with(|| self.number());
+        measures
     }
 
     fn process(&mut self) -> ProcessSnapshot {
@@ -125,7 +128,7 @@ impl Source {
             dispatches: self.flag(),
             ended: self.maybe(Self::nanos),
             execed: self.flag(),
-            abandoned_calls: self.number(),
+            measures: self.measures(),
             calls: self.some(|source| CallSnapshot {
                 op: source.op(),
                 cold: source.flag(),
@@ -153,7 +156,6 @@ impl Source {
             },
             errors: self.some(|source| (source.op(), source.small(), source.number())),
             kernels: self.some(|source| (source.number(), source.number())),
-            other_launches: self.number(),
             launch_times: self.some(|source| (source.number(), source.histogram())),
             copied: std::array::from_fn(|_| self.number()),
             copies: self.some(|source| {
@@ -166,7 +168,6 @@ impl Source {
             dispatchers: self.some(Self::dispatcher),
             worker: self.maybe(Self::dispatcher).map(Box::new),
             launch_gap: self.histogram(),
-            ended_waits: self.nanos(),
             waits: self.some(Self::wait),
             offcpu: self.some(|source| {
                 (source.one(Role::ALL), source.one(Reason::ALL), source.histogram())
