@@ -22,8 +22,7 @@ int BPF_PROG(page_alloc, struct page *page, unsigned int order, unsigned int fla
 		return 0;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)
-		__sync_fetch_and_add(&proc->measures.page_alloc_bytes,
-				     (__u64)settings.page_bytes << (order & 31));
+		__sync_fetch_and_add(&proc->measures.page_alloc_bytes, (__u64)settings.page_bytes << (order & 31));
 	return 0;
 }
 
