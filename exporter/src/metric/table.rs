@@ -152,6 +152,10 @@ metrics! {
         ["pid", "comm"],
         "Times that a segment of a socket that the process connected, or was the last to receive from, was sent again.",
         of tcp_retransmits;
+    NUMA_MIGRATIONS: Counter "gpucause_numa_migrations", None,
+        ["pid", "comm"],
+        "Times that a thread that makes traced calls got a CPU of another NUMA node than the one before; 0 on hosts with one node.",
+        of numa_migrations;
     CGROUP_THROTTLED_TIME: Counter "gpucause_cgroup_throttled_seconds", SECONDS,
         ["pid", "comm"],
         "Time, summed over CPUs, for which the process's cgroup and those above it were out of CPU quota since the process was first scraped.";

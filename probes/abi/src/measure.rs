@@ -58,6 +58,8 @@ measures! {
     tcp_retransmits: u64, Host(6), ["tcp_state", "tcp_receive", "tcp_retransmit"];
     /// Times that the kernel chose it to be killed for lack of memory.
     oom_kills: u64, Host(7), ["oom_victim"];
+    /// Times that a dispatcher thread got a CPU of another NUMA node than the one before.
+    numa_migrations: u64, Host(8), ["sched_switch"];
 }
 
 impl Measures {

@@ -507,6 +507,9 @@ records! {
         kernel_key: KernelKey,
         hist_key: HistKey,
         kernel_hist_key: u32,
+        /// NUMA node of the last CPU that it got, counted from 1; 0 before the first.
+        node: u32,
+        pad: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }
 
