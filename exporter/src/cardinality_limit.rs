@@ -90,7 +90,7 @@ impl CardinalityLimit {
 
 /// Values that processes choose, such as kernel handles and task names, are collapsed: the sum has a bounded size.
 fn add(sum: &mut Option<ProcessSnapshot>, mut process: ProcessSnapshot) {
-    process.other_launches = process.kernel_launches();
+    process.measures.other_launches = process.kernel_launches();
     process.kernels = Vec::new();
     for wait in &mut process.waits {
         *wait = Wait::host(wait.reason, OTHER, wait.total);

@@ -227,7 +227,7 @@ impl ProcessKernels {
                 *seen = launches;
             }
         }
-        let mut other = process.other_launches.saturating_sub(self.other_seen);
+        let mut other = process.measures.other_launches.saturating_sub(self.other_seen);
         self.other_seen += other;
         self.total += other;
         if fresh.is_empty() {

@@ -6,7 +6,7 @@ use gpucause_abi::snapshot::{HostUse, LaunchSampling, ProcessSnapshot, Wait};
 /// Adds the accounts of `image` to those of `sum`; identity, beginning and end of `sum` stay.
 pub fn merge_accounts(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
     sum.dispatches |= image.dispatches;
-    sum.abandoned_calls += image.abandoned_calls;
+    sum.measures.merge(&image.measures);
     merge_by(
         &mut sum.calls,
         &image.calls,
@@ -30,7 +30,6 @@ pub fn merge_accounts(sum: &mut ProcessSnapshot, image: &ProcessSnapshot) {
     merge_launches(&mut sum.launches, &image.launches);
     merge_by(&mut sum.errors, &image.errors, |a, b| (a.0, a.1) == (b.0, b.1), |a, b| a.2 += b.2);
     merge_by(&mut sum.kernels, &image.kernels, |a, b| a.0 == b.0, |a, b| a.1 += b.1);
-    sum.other_launches += image.other_launches;
     sum.dispatcher_time.merge(&image.dispatcher_time);
     add_counts(&mut sum.copied, &image.copied);
     merge_timed(&mut sum.copies, &image.copies);
@@ -107,15 +106,12 @@ fn merge_host(sum: &mut HostUse, image: &HostUse) {
     if let Some(faults) = image.page_faults {
         add_counts(sum.page_faults.get_or_insert_default(), &faults);
     }
-    sum.page_alloc_bytes += image.page_alloc_bytes;
-    sum.direct_reclaim.0 += image.direct_reclaim.0;
-    sum.tcp_retransmits += image.tcp_retransmits;
-    sum.oom_kills += image.oom_kills;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpucause_abi::measure::MEASURES;
     use gpucause_abi::record::{COMM_LEN, DEVICE_LEN};
     use gpucause_abi::snapshot::{BlockIo, Comm, DeviceName};
     use gpucause_abi::state::BlockOperation;
@@ -132,11 +128,8 @@ mod tests {
                 requests: amount,
             }],
             page_faults: Some([amount, amount]),
-            page_alloc_bytes: amount,
-            direct_reclaim: Nanos(amount),
-            tcp_retransmits: amount,
-            oom_kills: amount,
         };
+        *image.measures.amounts_mut() = [amount; MEASURES.len()];
         image
     }
 
@@ -147,6 +140,6 @@ mod tests {
         assert_eq!(sum, image(1, 5));
         merge_accounts(&mut sum, &image(2, 1));
         let amounts: Vec<u64> = sum.host.block_io.iter().map(|io| io.bytes).collect();
-        assert_eq!((amounts, sum.host.oom_kills), (vec![5, 1], 6));
+        assert_eq!((amounts, sum.measures.oom_kills), (vec![5, 1], 6));
     }
 }

@@ -60,6 +60,8 @@ pub struct Metric {
     pub unit: Option<Unit>,
     /// The kind of value.
     pub kind: Kind,
+    /// Position in [`MEASURES`](gpucause_abi::measure::MEASURES) of the number that it exports, if it exports one as it is.
+    pub measure: Option<usize>,
     /// Label keys, in the order in which samples give their values.
     pub labels: &'static [&'static str],
 }

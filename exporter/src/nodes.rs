@@ -187,9 +187,11 @@ mod tests {
             read_text("nodes: [a:9400, 'https://me@b']\n"),
             Ok(vec!["http://a:9400".into(), "https://b:9400".into()])
         );
-        for (text, part) in
-            [("nodes: []", "name 1 to"), ("nodes: [a/b]", "no address"), ("hosts: [a]", "hosts")]
-        {
+        for (text, part) in [
+            ("nodes: []", "name 1 to"),
+            ("nodes: [a/b]", "invalid node address"),
+            ("hosts: [a]", "hosts"),
+        ] {
             let error = read_text(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }

@@ -152,7 +152,7 @@ fn without_a_token_file_the_log_says_what_to_do_and_nobody_is_shown_chains() {
     assert!(log.contains("--web.config.file") && log.contains("RuntimeDirectory="), "{log}");
     let refused = http_client::get(server.address, "/api/v1/chains");
     assert_eq!(refused.status, 401);
-    assert!(refused.text().contains("the log of the server says why"), "{}", refused.text());
+    assert!(refused.text().contains("see the log of the server"), "{}", refused.text());
     assert_eq!(http_client::get(server.address, "/metrics").status, 200);
 }
 

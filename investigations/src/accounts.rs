@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use gpucause_abi::hist::{Histogram, SLOTS, slot_of};
+use gpucause_abi::measure::Measures;
 use gpucause_abi::op::{Class, CopyKind, op_of_symbol};
 use gpucause_abi::record::REASONS;
 use gpucause_abi::snapshot::{
@@ -206,9 +207,9 @@ impl Accounts {
                 let device = DeviceName(fixed(device.as_deref().unwrap_or("unknown")));
                 account.end_io(device, *operation, event.duration_ns, *bytes);
             }
-            Kind::PageAllocation { bytes } => account.base.host.page_alloc_bytes += bytes,
-            Kind::TcpRetransmit => account.base.host.tcp_retransmits += 1,
-            Kind::OomKill => account.base.host.oom_kills += 1,
+            Kind::PageAllocation { bytes } => account.base.measures.page_alloc_bytes += bytes,
+            Kind::TcpRetransmit => account.base.measures.tcp_retransmits += 1,
+            Kind::OomKill => account.base.measures.oom_kills += 1,
             // A thread ends in the same words as its process.
             Kind::Exit if event.tid == account.base.tgid.0 => account.base.ended = Some(end),
             Kind::Exit | Kind::Start | Kind::Other(_) => {}
@@ -298,7 +299,8 @@ impl Account {
         }
         let is_empty = process.calls.is_empty()
             && process.offcpu.is_empty()
-            && process.host == HostUse::default();
+            && process.host == HostUse::default()
+            && process.measures == Measures::default();
         (!is_empty).then_some(process)
     }
 }

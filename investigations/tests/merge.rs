@@ -46,7 +46,7 @@ fn record(folder: &Path, node: &str, second: i64) -> PathBuf {
     let mut name = [0; 16];
     name[..comm.len()].copy_from_slice(comm.as_bytes());
     let mut process = ProcessSnapshot::new(ProcId(1), Tgid(42), Comm(name));
-    process.abandoned_calls = second.unsigned_abs();
+    process.measures.abandoned_calls = second.unsigned_abs();
     let taken_at = Nanos(second.unsigned_abs() + 1);
     let snapshot = Snapshot { taken_at, processes: vec![process], ..Snapshot::default() };
     writer.add_snapshot(&Moment::new(Arc::new(snapshot), 1.7e9 + second as f64), &[]).unwrap();
@@ -110,7 +110,7 @@ fn events_of_several_nodes_and_sessions_keep_who_they_are_of() {
             let known = &trace.processes()[recorded.processes[&process.id].0 as usize];
             assert_eq!(known.comm, process.comm.to_text());
             let node = &trace.nodes()[recorded.node.0 as usize].name;
-            assert_eq!(known.comm, format!("{node}-{}", process.abandoned_calls));
+            assert_eq!(known.comm, format!("{node}-{}", process.measures.abandoned_calls));
             count += 1;
             ControlFlow::Continue(())
         })

@@ -180,7 +180,7 @@ static __always_inline void credit_worker(__u32 proc_id, __u64 ns)
 	struct proc *worker = bpf_map_lookup_elem(&procs, &proc_id);
 
 	if (worker)
-		__sync_fetch_and_add(&worker->ended_waits_ns, ns);
+		__sync_fetch_and_add(&worker->measures.ended_waits, ns);
 }
 
 /* A blocked wait from `since` to `woken` is over. */

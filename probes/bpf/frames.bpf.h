@@ -56,7 +56,7 @@ static __noinline void abandon(struct thread *thread, __u32 depth)
 	count_self_by(SELF_ABANDONED, calls);
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)
-		__sync_fetch_and_add(&proc->abandoned_calls, calls);
+		__sync_fetch_and_add(&proc->measures.abandoned_calls, calls);
 }
 
 /* Drops calls whose return probes are detached, and calls within them; launches still count. */

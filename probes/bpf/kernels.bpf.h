@@ -9,7 +9,7 @@ static __noinline void count_other_launch(__u32 proc_id)
 	struct proc *proc = bpf_map_lookup_elem(&procs, &proc_id);
 
 	if (proc)
-		__sync_fetch_and_add(&proc->other_launches, 1);
+		__sync_fetch_and_add(&proc->measures.other_launches, 1);
 	count_self(SELF_FULL_KERNELS);
 }
 

@@ -22,7 +22,7 @@ int BPF_PROG(page_alloc, struct page *page, unsigned int order, unsigned int fla
 		return 0;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)
-		__sync_fetch_and_add(&proc->page_alloc_bytes, (__u64)settings.page_bytes << (order & 31));
+		__sync_fetch_and_add(&proc->measures.page_alloc_bytes, (__u64)settings.page_bytes << (order & 31));
 	return 0;
 }
 
@@ -69,7 +69,7 @@ static __noinline int end_reclaim(void)
 	proc_id = thread->proc_id;
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (proc)
-		__sync_fetch_and_add(&proc->reclaim_ns, now - since);
+		__sync_fetch_and_add(&proc->measures.direct_reclaim, now - since);
 	if (is_recording())
 		record_plain(EVENT_RECLAIM, proc_id, bpf_get_current_pid_tgid(), since, now - since);
 	return 0;
@@ -120,9 +120,9 @@ int oom_victim(__u64 *ctx)
 	if (!proc_id)
 		return 0;
 	proc = bpf_map_lookup_elem(&procs, proc_id);
-	if (!proc || proc->oom_killed)
+	if (!proc || proc->measures.oom_kills)
 		return 0;
-	proc->oom_killed = 1;
+	proc->measures.oom_kills = 1;
 	if (is_recording())
 		record_plain(EVENT_OOM_KILL, *proc_id, 0, bpf_ktime_get_ns(), 0);
 	return 0;

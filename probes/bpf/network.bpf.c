@@ -76,7 +76,7 @@ int tcp_retransmit(__u64 *ctx)
 	proc = bpf_map_lookup_elem(&procs, &proc_id);
 	if (!proc)
 		return 0;
-	__sync_fetch_and_add(&proc->tcp_retransmits, 1);
+	__sync_fetch_and_add(&proc->measures.tcp_retransmits, 1);
 	if (is_recording())
 		record_plain(EVENT_TCP_RETRANSMIT, proc_id, 0, bpf_ktime_get_ns(), 0);
 	return 0;

@@ -249,6 +249,23 @@ static __noinline void charge_interval(struct thread *thread, __u32 pid, __u64 n
 	charge_runqueue(thread, pid, woken, now, prev);
 }
 
+/* Of the CPU that the thread just got. */
+static __noinline void note_node(struct thread *thread)
+{
+	__u32 last = thread->node, node = bpf_get_numa_node_id() + 1;
+	__u32 proc_id = thread->proc_id;
+	struct proc *proc;
+
+	if (node == last)
+		return;
+	thread->node = node;
+	if (!last || thread->role != ROLE_DISPATCHER)
+		return;
+	proc = bpf_map_lookup_elem(&procs, &proc_id);
+	if (proc)
+		__sync_fetch_and_add(&proc->measures.numa_migrations, 1);
+}
+
 static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, struct task_struct *prev)
 {
 	struct thread *thread = tracked_thread(task, tgid);
@@ -256,6 +273,7 @@ static __noinline void on_cpu(struct task_struct *task, __u32 tgid, __u64 now, s
 
 	if (!thread)
 		return;
+	note_node(thread);
 	since = thread->off_since_ns;
 	if (since && since > now) {
 		count_self(SELF_CLOCK_UNDERFLOW);

@@ -439,18 +439,9 @@ fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
         dispatches: record.dispatches != 0,
         ended: (record.ended_ns != 0).then_some(Nanos(record.ended_ns)),
         execed: record.execed != 0,
-        abandoned_calls: record.abandoned_calls,
-        other_launches: record.other_launches,
-        ended_waits: Nanos(record.ended_waits_ns),
+        measures: record.measures,
         switches,
-        host: HostUse {
-            page_faults: host_use::ended_faults(record),
-            page_alloc_bytes: record.page_alloc_bytes,
-            direct_reclaim: Nanos(record.reclaim_ns),
-            tcp_retransmits: record.tcp_retransmits,
-            oom_kills: record.oom_killed.into(),
-            ..HostUse::default()
-        },
+        host: HostUse { page_faults: host_use::ended_faults(record), ..HostUse::default() },
         rank: record.rank_plus_one.checked_sub(1).map(|rank| (rank, record.world_size)),
         ..ProcessSnapshot::new(id, Tgid(record.tgid), Comm(record.comm))
     }

@@ -97,72 +97,19 @@ fn unfinished(now: u64, thread: &ThreadRecord) -> Vec<(State, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpucause_abi::record::{
-        COMM_LEN, FrameRecord, HistKey, KernelKey, LaunchModeRecord, LoadRecord, MAX_DEPTH,
-        OtherTaskRecord, PHASES, REASONS,
-    };
     use gpucause_abi::state::Phase;
     use proptest::prelude::*;
+    use zerocopy::FromZeros as _;
 
     fn thread(account: AccountRecord) -> ThreadRecord {
-        let frame = FrameRecord {
-            start_ns: 0,
-            stack: 0,
-            function: 0,
-            bytes: 0,
-            pointer: 0,
-            op: 0,
-            link: 0,
-            cold: 0,
-            kind: 0,
-            nested: 0,
-            stalled: 0,
-            end_ns: 0,
-            intervals: 0,
-            tail_called: 0,
-            offcpu_at_entry_ns: [0; REASONS],
-        };
-        let nobody = OtherTaskRecord { comm: [0; COMM_LEN], tgid: 0, relation: 0 };
         ThreadRecord {
             proc_id: 1,
             tgid: 1,
-            role: 0,
-            depth: 0,
-            off_since_ns: 0,
-            run_delay_ns: 0,
             on_since_ns: 1_000,
-            woken_ns: 0,
-            off_reason: 0,
             phase: Phase::Launch as u32,
             account_since_ns: 1_000,
-            launched_ns: 0,
-            reclaim_since_ns: 0,
-            offcpu_total_ns: 0,
-            culprit: nobody,
-            waker: nobody,
-            waker_busy_since_ns: 0,
-            busy_since_ns: 0,
             account,
-            moved_ns: [0; PHASES],
-            kernel_key: KernelKey { function: 0, proc_id: 0, pad: 0 },
-            hist_key: HistKey { proc_id: 0, kind: 0, a: 0, b: 0, chunk: 0 },
-            kernel_hist_key: 0,
-            slot: 0,
-            slot_cpu: 0,
-            wakes: 0,
-            intervals: 0,
-            waits_for_lock: 0,
-            waker_proc_id: 0,
-            launched_turn: 0,
-            hit_window: 0,
-            load: LoadRecord { runtime: 0, driver: 0, nested: 0, untimed: 0, others: 0 },
-            modes: 0,
-            mode: LaunchModeRecord { turn: 0, sample_every: 0, driver_only: 0, pad: 0 },
-            untimed_in_a_row: 0,
-            launches: 0,
-            offcpu_ns: [0; REASONS],
-            offcpu_at_return_ns: [0; REASONS],
-            frames: [frame; MAX_DEPTH],
+            ..ThreadRecord::new_zeroed()
         }
     }
 

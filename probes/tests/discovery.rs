@@ -175,7 +175,12 @@ fn assert_counted_once_on_overlays(mode: AttachMode) {
     for caller in &mut containers {
         caller.await_ok();
         assert_eq!(daemon.calls(caller.pid(), "cudaMalloc"), 51 * CALLS);
-        assert!(daemon.accounts(caller.pid()).iter().all(|process| process.abandoned_calls == 0));
+        assert!(
+            daemon
+                .accounts(caller.pid())
+                .iter()
+                .all(|process| process.measures.abandoned_calls == 0)
+        );
     }
     let made = 2 * (3 + 50) * CALLS;
     assert_eq!(daemon.counter(SelfCounter::DuplicateHit) - before, made);
@@ -346,7 +351,8 @@ fn a_call_that_ends_in_another_by_a_jump_is_counted_and_so_is_the_other() {
     assert_eq!(caller.call("cudaFree", CALLS).0, 7 * CALLS);
     let counted = |function| daemon.calls(caller.pid(), function);
     assert_eq!((counted("cudaMemset"), counted("cudaFree")), (CALLS, 2 * CALLS));
-    let abandoned: u64 = daemon.accounts(caller.pid()).iter().map(|p| p.abandoned_calls).sum();
+    let abandoned: u64 =
+        daemon.accounts(caller.pid()).iter().map(|p| p.measures.abandoned_calls).sum();
     assert_eq!(abandoned, 0);
 }
 
@@ -440,7 +446,7 @@ fn a_process_that_dies_within_a_call_is_closed_and_others_are_counted() {
     let account = eventually(SOON, "the end of the process", || {
         daemon.accounts(caller.pid()).pop().filter(|process| process.ended.is_some())
     });
-    assert_eq!(account.abandoned_calls, 1);
+    assert_eq!(account.measures.abandoned_calls, 1);
     assert_eq!(daemon.calls(caller.pid(), "cudaStreamSynchronize"), 0);
     assert_eq!(daemon.calls(caller.pid(), "cudaFree"), CALLS);
     let mut next = fixture.user();

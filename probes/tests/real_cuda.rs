@@ -166,7 +166,7 @@ fn a_runtime_call_and_the_driver_call_within_are_both_counted() {
     let [process] = &daemon.accounts(workload.pid())[..] else { panic!("one process") };
     let longest = |op| process.call_durations(op_of_symbol(op).unwrap()).quantile(1.0);
     assert!(longest("cudaMalloc") >= longest("cuInit"));
-    assert_eq!(process.abandoned_calls, 0);
+    assert_eq!(process.measures.abandoned_calls, 0);
 }
 
 /// Every library, with the layer that it has.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpucause_abi::hist::Histogram;
+use gpucause_abi::measure::Measures;
 use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{PHASES, STATES};
 use gpucause_abi::snapshot::{
@@ -48,10 +49,9 @@ pub(crate) struct ProcessBaseline {
     pub(crate) worker: Option<Box<ThreadBaseline>>,
     pub(crate) dispatcher_time: PackedTime,
     pub(crate) launch_gap: Histogram,
-    pub(crate) ended_waits: Nanos,
+    pub(crate) measures: Measures,
     /// Device memory allocated in total, in bytes.
     pub(crate) allocated: u64,
-    pub(crate) oom_kills: u64,
 }
 
 impl From<ProcessSnapshot> for ProcessBaseline {
@@ -67,9 +67,8 @@ impl From<ProcessSnapshot> for ProcessBaseline {
             worker: process.worker.map(|worker| Box::new(worker.as_ref().into())),
             dispatcher_time: (&process.dispatcher_time).into(),
             launch_gap: process.launch_gap,
-            ended_waits: process.ended_waits,
+            measures: process.measures,
             allocated: process.memory.allocated,
-            oom_kills: process.host.oom_kills,
         }
     }
 }
@@ -177,13 +176,13 @@ mod tests {
         process.stalls = vec![StallSnapshot { op, cold: false, nested: false, calls: 9, offcpu }];
         process.errors = vec![(op, 2, 5)];
         process.copies = vec![(CopyKind::D2h, 3, histogram.clone())];
-        (process.memory.allocated, process.host.oom_kills) = (1 << 30, 1);
+        (process.memory.allocated, process.measures.oom_kills) = (1 << 30, 1);
         let mut time = TimeAccount::default();
         time.0[Phase::Launch as usize][0] = SECOND;
         let thread = |tid| DispatcherSnapshot { tid: Tid(tid), wall: SECOND, time, inflight: None };
         (process.dispatchers, process.worker) = (vec![thread(7)], Some(Box::new(thread(8))));
         process.dispatcher_time = time;
-        (process.launch_gap, process.ended_waits) = (histogram, SECOND);
+        (process.launch_gap, process.measures.ended_waits) = (histogram, SECOND);
         process.waits = vec![Wait {
             tid: Some(Tid(7)),
             reason: Reason::Futex,
@@ -228,18 +227,18 @@ mod tests {
         assert!(delta.calls().is_empty());
         assert_eq!(delta.refused_allocations(), 0);
         assert!(delta.copies().all(|(_, _, count, time)| (count, time) == (0, Nanos(0))));
-        assert_eq!((delta.allocated(), delta.oom_kills()), (0, 0));
+        assert_eq!((delta.allocated(), delta.measures().oom_kills), (0, 0));
         assert!(delta.threads().iter().all(|thread| thread.wall == Nanos(0)));
         assert!(delta.worker().is_none_or(|worker| worker.wall == Nanos(0)));
         assert_eq!(delta.launch_gap().count, 0);
-        assert_eq!(delta.ended_waits(), Nanos(0));
+        assert_eq!(delta.measures().ended_waits, Nanos(0));
         assert!(delta.waits().is_empty());
 
         // Without a baseline all of it counts.
         let delta = Delta::between(None, &now, Nanos(2 * SECOND.0));
         assert_eq!((delta.calls().len(), delta.refused_allocations()), (1, 5));
         assert_eq!((delta.copies().count(), delta.waits().len()), (1, 1));
-        assert_eq!((delta.launch_gap().count, delta.ended_waits()), (9, SECOND));
+        assert_eq!((delta.launch_gap().count, delta.measures().ended_waits), (9, SECOND));
         let called = delta.calls().first().unwrap();
         assert_eq!(called.offcpu(), [SECOND; Reason::COUNT]);
     }

@@ -8,6 +8,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 
 use gpucause_abi::hist::Histogram;
+use gpucause_abi::measure::Measures;
 use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, Op, OpId};
 use gpucause_abi::snapshot::{DispatcherSnapshot, LaunchSampling, ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
@@ -111,10 +112,9 @@ impl<'a> Delta<'a> {
         now.saturating_sub(self.baseline.map_or(0, |baseline| baseline.allocated))
     }
 
-    /// How often the OOM killer chose the process.
-    pub(crate) fn oom_kills(&self) -> u64 {
-        let now = self.now.map_or(0, |now| now.host.oom_kills);
-        now.saturating_sub(self.baseline.map_or(0, |baseline| baseline.oom_kills))
+    pub(crate) fn measures(&self) -> Measures {
+        let now = self.now.map_or_else(Measures::default, |now| now.measures);
+        self.baseline.map_or(now, |baseline| now.since(&baseline.measures))
     }
 
     /// Copies by kind and size class: count and total time.
@@ -132,12 +132,6 @@ impl<'a> Delta<'a> {
         let baseline = self.baseline.map(|baseline| &baseline.launch_gap);
         let since = || self.now.map(|now| Values::since(baseline, &now.launch_gap));
         self.launch_gap.get_or_init(|| since().unwrap_or_default())
-    }
-
-    /// Total time of its parent's waits that this process ended.
-    pub(crate) fn ended_waits(&self) -> Nanos {
-        let now = self.now.map_or(Nanos(0), |now| now.ended_waits);
-        now.less(self.baseline.map_or(Nanos(0), |baseline| baseline.ended_waits))
     }
 
     pub(crate) fn waits(&self) -> &[Wait] {

@@ -129,7 +129,7 @@ fn add_offcpu(family: &mut Family, series: &Series<'_>) {
 fn add_abandoned(family: &mut Family, series: &Series<'_>) {
     family.push_created(
         [(&series.pid).into(), (&series.comm).into()],
-        Value::Integer(series.process.abandoned_calls),
+        Value::Integer(series.process.measures.abandoned_calls),
         series.created,
     );
 }

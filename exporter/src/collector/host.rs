@@ -4,29 +4,15 @@ use super::series::Series;
 use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
-    BLOCK_IO_BYTES, BLOCK_IO_REQUESTS, BLOCK_IO_TIME, CGROUP_THROTTLED_PERIODS,
-    CGROUP_THROTTLED_TIME, DIRECT_RECLAIM, Metric, OOM_KILLS, PAGE_ALLOC_BYTES, PAGE_FAULTS,
-    TCP_RETRANSMITS,
+    ALL, BLOCK_IO_BYTES, BLOCK_IO_REQUESTS, BLOCK_IO_TIME, CGROUP_THROTTLED_PERIODS,
+    CGROUP_THROTTLED_TIME, Metric, PAGE_FAULTS, Unit,
 };
 use crate::observation::Observation;
-use gpucause_abi::snapshot::HostUse;
+use gpucause_abi::Nanos;
+use gpucause_abi::measure::MEASURES;
 use gpucause_abi::state::Fault;
 
 pub(super) struct Host;
-
-/// A count and the kernel programs that it needs: when one is missing, the series are absent rather than zero.
-type Counted = (&'static Metric, &'static [&'static str], fn(&HostUse) -> Value);
-
-const COUNTED: [Counted; 4] = [
-    (&PAGE_ALLOC_BYTES, &["page_alloc"], |host| Value::Integer(host.page_alloc_bytes)),
-    (&DIRECT_RECLAIM, &["reclaim_begin", "reclaim_end", "memcg_begin", "memcg_end"], |host| {
-        Value::Seconds(host.direct_reclaim)
-    }),
-    (&OOM_KILLS, &["oom_victim"], |host| Value::Integer(host.oom_kills)),
-    (&TCP_RETRANSMITS, &["tcp_state", "tcp_receive", "tcp_retransmit"], |host| {
-        Value::Integer(host.tcp_retransmits)
-    }),
-];
 
 impl Collector for Host {
     fn name(&self) -> &'static str {
@@ -36,14 +22,7 @@ impl Collector for Host {
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let mut families: Vec<Family> = block_io(&input.series).into();
         families.push(page_faults(&input.series));
-        for (metric, programs, value) in COUNTED {
-            let mut family = Family::new(metric);
-            let is_counted = !programs.iter().any(|program| lacks(input.observation, program));
-            for series in input.series.iter().filter(|_| is_counted) {
-                family.push_created(labels(series), value(&series.process.host), series.created);
-            }
-            families.push(family);
-        }
+        families.extend(ALL.iter().filter_map(|metric| measured(metric, input)));
         families.extend(throttled(input));
         Ok(eager(families))
     }
@@ -51,6 +30,26 @@ impl Collector for Host {
 
 fn labels(series: &Series<'_>) -> [LabelValue; 2] {
     [(&series.pid).into(), (&series.comm).into()]
+}
+
+/// The family of a metric that host-wide programs count: while one of them does not run, without samples rather than zero.
+fn measured(metric: &'static Metric, input: &Input<'_>) -> Option<Family> {
+    let index = metric.measure?;
+    let programs = MEASURES.get(index)?.programs;
+    if programs.is_empty() {
+        return None;
+    }
+    let mut family = Family::new(metric);
+    let is_counted = !programs.iter().any(|program| lacks(input.observation, program));
+    for series in input.series.iter().filter(|_| is_counted) {
+        let amount = series.process.measures.amounts().get(index).copied()?;
+        let value = match metric.unit {
+            Some(Unit::Seconds) => Value::Seconds(Nanos(amount)),
+            Some(Unit::Bytes) | None => Value::Integer(amount),
+        };
+        family.push_created(labels(series), value, series.created);
+    }
+    Some(family)
 }
 
 /// Whether a kernel program is known to be missing.
@@ -106,10 +105,11 @@ mod tests {
     use super::*;
     use crate::clock::WallClock;
     use crate::collector::Collectors;
+    use crate::metric::{OOM_KILLS, PAGE_ALLOC_BYTES};
     use crate::observation::ProbeState;
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Snapshot};
-    use gpucause_abi::{Nanos, ProcId, Tgid};
+    use gpucause_abi::{ProcId, Tgid};
     use std::time::Duration;
 
     #[test]

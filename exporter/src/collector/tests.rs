@@ -303,7 +303,7 @@ fn launches_of_all_images_of_a_process_add_up_by_name() {
 fn launches_of_processes_that_are_not_told_apart_are_others() {
     let mut observation = observation(Vec::new());
     let mut other = process(1, 5, 0);
-    (other.kernels, other.other_launches) = (vec![(0x10, 3), (0x20, 4)], 2);
+    (other.kernels, other.measures.other_launches) = (vec![(0x10, 3), (0x20, 4)], 2);
     observation.overflow = Some(other);
     assert_eq!(launches(&observation), [("other".to_owned(), 9)]);
 }

@@ -101,7 +101,7 @@ fn names_beyond_the_limit_are_aggregated_into_other_and_counted() {
     let (mut names, mut table) = (KernelNames::default(), Table::default());
     let many: Vec<_> = (1..=15).map(|n| (n, n)).collect();
     let mut process = process(&many);
-    process.other_launches = 100;
+    process.measures.other_launches = 100;
     let launches = sample(&mut names, &mut table, &process);
     assert_eq!(launches.by_name.len(), LIMIT);
     assert_eq!((launches.unknown, launches.other), (0, 100 + 1 + 2 + 3 + 4 + 5));
@@ -258,7 +258,8 @@ proptest! {
             *counts.entry(handle + (handle % 3) * 1000).or_default() += launches;
             other_launches += lost;
             let kernels: Vec<_> = counts.iter().map(|(&h, &n)| (h, n)).collect();
-            let process = ProcessSnapshot { other_launches, ..process(&kernels) };
+            let mut process = process(&kernels);
+            process.measures.other_launches = other_launches;
             let launches = sample(&mut names, &mut table, &process);
             prop_assert!(launches.by_name.len() <= LIMIT);
             prop_assert_eq!(launches.total, process.kernel_launches());

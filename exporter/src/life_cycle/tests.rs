@@ -131,8 +131,8 @@ fn stalls(observation: &Observation) -> Vec<Stall> {
     let stall = |process: &ProcessSnapshot| Stall {
         process: process.id,
         cause: Cause::BlockIo,
-        attributed: Nanos(process.abandoned_calls),
-        lost: Nanos(process.abandoned_calls),
+        attributed: Nanos(process.measures.abandoned_calls),
+        lost: Nanos(process.measures.abandoned_calls),
         last_id: String::new(),
         last_attributed: Nanos(0),
         last_lost: Nanos(0),

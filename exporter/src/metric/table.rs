@@ -3,14 +3,32 @@
 use super::Kind::{Counter, Gauge, Histogram, Info};
 use super::Unit::{Bytes, Seconds};
 use super::{Metric, Unit};
+use gpucause_abi::measure::Measures;
+
+/// The position of a measure, by its name.
+macro_rules! position {
+    () => {
+        None
+    };
+    ($measure:ident) => {
+        Some(std::mem::offset_of!(Measures, $measure) / size_of::<u64>())
+    };
+}
 
 /// Declares the rows, and [`ALL`] of them in the order of the page.
 macro_rules! metrics {
-    ($($row:ident: $kind:ident $name:literal, $unit:expr, [$($label:literal),*], $help:literal;)+) => {
+    ($($row:ident: $kind:ident $name:literal, $unit:expr, [$($label:literal),*], $help:literal $(, of $measure:ident)?;)+) => {
         $(
             #[doc = $help]
             pub static $row: Metric =
-                Metric { name: $name, help: $help, unit: $unit, kind: $kind, labels: &[$($label),*] };
+                Metric {
+                    name: $name,
+                    help: $help,
+                    unit: $unit,
+                    kind: $kind,
+                    measure: position!($($measure)?),
+                    labels: &[$($label),*],
+                };
         )+
 
         /// Every metric, in page order.
@@ -120,16 +138,24 @@ metrics! {
         "Page faults of the process since its start: minor ones were served from memory, major ones from disk.";
     PAGE_ALLOC_BYTES: Counter "gpucause_page_alloc_bytes", BYTES,
         ["pid", "comm"],
-        "Bytes of pages that the process's threads allocated, for themselves, the page cache or kernel memory.";
+        "Bytes of pages that the process's threads allocated, for themselves, the page cache or kernel memory.",
+        of page_alloc_bytes;
     DIRECT_RECLAIM: Counter "gpucause_direct_reclaim_seconds", SECONDS,
         ["pid", "comm"],
-        "Time that the process's threads spent in direct reclaim of memory, of the host or of their cgroup.";
+        "Time that the process's threads spent in direct reclaim of memory, of the host or of their cgroup.",
+        of direct_reclaim;
     OOM_KILLS: Counter "gpucause_oom_kills", None,
         ["pid", "comm"],
-        "Times that the OOM killer chose the process.";
+        "Times that the OOM killer chose the process.",
+        of oom_kills;
     TCP_RETRANSMITS: Counter "gpucause_tcp_retransmits", None,
         ["pid", "comm"],
-        "TCP segments retransmitted on sockets that the process connected, or was the last to receive from.";
+        "TCP segments retransmitted on sockets that the process connected, or was the last to receive from.",
+        of tcp_retransmits;
+    NUMA_MIGRATIONS: Counter "gpucause_numa_migrations", None,
+        ["pid", "comm"],
+        "Times that a dispatcher thread ran on a CPU of another NUMA node than before; 0 on hosts with one node.",
+        of numa_migrations;
     CGROUP_THROTTLED_TIME: Counter "gpucause_cgroup_throttled_seconds", SECONDS,
         ["pid", "comm"],
         "Time, summed over CPUs, that the process's cgroup and its ancestors were throttled by their CPU quota since the process was first scraped.";
@@ -138,7 +164,8 @@ metrics! {
         "Quota periods in which the process's cgroup or an ancestor was throttled.";
     CALLS_ABANDONED: Counter "gpucause_calls_abandoned", None,
         ["pid", "comm"],
-        "Traced calls that never returned: unwound, or ended by exit or exec.";
+        "Traced calls that never returned: unwound, or ended by exit or exec.",
+        of abandoned_calls;
     CAUSAL_CHAINS: Counter "gpucause_causal_chains", None,
         ["pid", "comm", "cause", "effect", "severity"],
         "Causal chains detected, each counted once for every severity that it reaches; the exemplar names the last one.";

@@ -1,25 +1,38 @@
 //! A look at the accounts as it lies in the file: all of a [`Moment`] but its time, in protobuf, compressed with zlib.
 //!
-//! Enums and ops are told by their labels, of which each look has a list, since another gpucause may count them otherwise.
-//! What a newer one knows and this one does not is passed over, or goes under `other` where there is such a thing. Both ways
-//! are written so that a field that somebody adds to the accounts does not compile until it is told here.
+//! Enums and ops go by their labels, which each look lists, since another gpucause may number them differently. What a newer
+//! one knows and this one does not is skipped, or goes under `other` where there is such a thing.
 
 mod axis;
-mod decode;
-mod encode;
-mod message;
-mod weight;
+mod cells;
+mod columns;
+mod value;
+mod wire;
 
+use std::cell::Cell;
 use std::io::{Read as _, Write as _};
+use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
+use gpucause_abi::snapshot::Snapshot;
+use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::Moment;
-use prost::Message as _;
+
+use axis::Axes;
+use value::{Message, Value as _};
+use wire::Writer;
 
 /// What a look may take when it is not compressed: many times what one of thousands of processes takes.
 const MAX_BYTES: u64 = 64 << 20;
+/// What all that is read of a look may take, in bytes: several times what thousands of processes do, of which each makes
+/// dozens of kinds of calls.
+const MOST: usize = 512 << 20;
+/// The tags of what is not in the snapshot; see `columns` for those that are.
+const LABELS: u32 = 1;
+const THROTTLED_GPUS: u32 = 7;
+const THROTTLED_CGROUPS: u32 = 8;
 
 /// Why a look cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -28,17 +41,17 @@ pub(super) enum LookError {
     Zlib(#[from] std::io::Error),
     #[error("it is larger than {MAX_BYTES} bytes")]
     TooLarge,
-    #[error("what is in it would take more than {} bytes", weight::MOST)]
+    #[error("what is in it would take more than {MOST} bytes")]
     TooMuch,
-    #[error("{0}")]
-    Protobuf(#[from] prost::DecodeError),
     #[error("{0}")]
     Accounts(&'static str),
 }
 
+type Result<T> = std::result::Result<T, LookError>;
+
 /// As it is written.
 pub(super) fn encode(moment: &Moment) -> Vec<u8> {
-    let plain = encode::look(moment).encode_to_vec();
+    let plain = plain(moment);
     let mut compressed =
         ZlibEncoder::new(Vec::with_capacity(plain.len() / 2), Compression::default());
     // Writing to memory does not fail.
@@ -50,14 +63,48 @@ pub(super) fn encode(moment: &Moment) -> Vec<u8> {
 ///
 /// # Errors
 /// When it is damaged.
-pub(super) fn decode(bytes: &[u8], unix_seconds: f64) -> Result<Moment, LookError> {
+pub(super) fn decode(bytes: &[u8], unix_seconds: f64) -> Result<Moment> {
     let mut plain = Vec::new();
     ZlibDecoder::new(bytes).take(MAX_BYTES + 1).read_to_end(&mut plain)?;
     if plain.len() as u64 > MAX_BYTES {
         return Err(LookError::TooLarge);
     }
-    weight::check(&plain)?;
-    decode::look(message::Look::decode(plain.as_slice())?, unix_seconds)
+    look(&plain, unix_seconds)
+}
+
+/// The message.
+fn plain(moment: &Moment) -> Vec<u8> {
+    let Moment { snapshot, unix_seconds: _, throttled_gpus, throttled_cgroups } = moment;
+    let mut accounts = Writer::default();
+    snapshot.write(&mut accounts);
+    let mut gpus: Vec<(String, f64)> =
+        throttled_gpus.iter().map(|(uuid, &share)| (uuid.clone(), share)).collect();
+    gpus.sort_by(|a, b| a.0.cmp(&b.0));
+    gpus.write(THROTTLED_GPUS, &mut accounts);
+    let mut cgroups: Vec<(ProcId, Nanos)> =
+        throttled_cgroups.iter().map(|(&id, &time)| (id, time)).collect();
+    cgroups.sort_unstable();
+    cgroups.write(THROTTLED_CGROUPS, &mut accounts);
+    let mut look = Writer::default();
+    look.message(LABELS, |labels| accounts.ops.write_labels(labels));
+    look.bytes.append(&mut accounts.bytes);
+    look.bytes
+}
+
+fn look(plain: &[u8], unix_seconds: f64) -> Result<Moment> {
+    let left = Cell::new(MOST);
+    wire::read([Ok(plain)], &Axes::default(), &left, |unlabelled| {
+        let axes = unlabelled.message(LABELS, Axes::read)?;
+        let from = unlabelled.with(&axes);
+        let gpus: Vec<(String, f64)> = from.messages(THROTTLED_GPUS, Message::read)?;
+        let cgroups: Vec<(ProcId, Nanos)> = from.messages(THROTTLED_CGROUPS, Message::read)?;
+        Ok(Moment {
+            snapshot: Arc::new(Snapshot::read(from)?.unwrap_or_default()),
+            unix_seconds,
+            throttled_gpus: gpus.into_iter().collect(),
+            throttled_cgroups: cgroups.into_iter().collect(),
+        })
+    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::event::{self, EventKind};
 use crate::hist;
+use crate::measure;
 use crate::op::{self, Api, Class, CopyKind};
 use crate::python;
 use crate::record::{self, ArgRole, BytesKind, CRecord, HistKind, SelfCounter, c_records};
@@ -32,7 +33,12 @@ pub fn c_header() -> String {
     c_enum(&mut text, HistKind::C_PREFIX, HistKind::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, SelfCounter::C_PREFIX, SelfCounter::ALL.iter().map(|v| v.label()));
     c_enum(&mut text, EventKind::C_PREFIX, EventKind::ALL.iter().map(|v| v.label()));
-    for record in c_records().iter().chain(&event::c_records()).chain(&python::c_records()) {
+    for record in measure::c_records()
+        .iter()
+        .chain(&c_records())
+        .chain(&event::c_records())
+        .chain(&python::c_records())
+    {
         c_record(&mut text, record);
     }
     text
@@ -144,7 +150,7 @@ fn c_type(ty: &str) -> String {
         "u8" => "__u8".into(),
         "u16" => "__u16".into(),
         "u32" => "__u32".into(),
-        "u64" => "__u64".into(),
+        "u64" | "Nanos" => "__u64".into(),
         record => c_records_name(record)
             .map_or_else(|| format!("unknown_{record}"), |name| format!("struct {name}")),
     }
@@ -156,6 +162,7 @@ fn c_records_name(rust_name: &str) -> Option<&'static str> {
         "AccountRecord" => Some("account"),
         "OtherTaskRecord" => Some("other_task"),
         "LaunchModeRecord" => Some("launch_mode"),
+        "Measures" => Some("measures"),
         "LoadRecord" => Some("load"),
         "KernelKey" => Some("kernel_key"),
         "HistKey" => Some("hist_key"),

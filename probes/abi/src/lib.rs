@@ -6,6 +6,7 @@
 
 pub mod event;
 pub mod hist;
+pub mod measure;
 pub mod op;
 pub mod python;
 pub mod record;
@@ -29,7 +30,22 @@ pub struct Tgid(pub u32);
 pub struct Tid(pub u32);
 
 /// A duration, or a time on the kernel's monotonic clock, in nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Default,
+    zerocopy::FromBytes,
+    zerocopy::IntoBytes,
+    zerocopy::Immutable,
+    zerocopy::KnownLayout,
+)]
+#[repr(transparent)]
 pub struct Nanos(pub u64);
 
 impl Nanos {

@@ -1,6 +1,7 @@
 //! Records that live in kernel maps, and the bounds of those maps.
 
 use crate::hist::SLOTS;
+use crate::measure::Measures;
 use crate::state::{BlockOperation, Fault, Phase, Reason, Role, State, Switch, shared_enum};
 
 /// Slots in one entry of the `hists` map. Histograms are stored in chunks of three powers of two, created on first use:
@@ -396,23 +397,13 @@ records! {
         first_seen_ns: u64,
         /// When it exited or was replaced by exec, on the monotonic clock; 0 while it lives.
         ended_ns: u64,
-        /// Calls that were open when their thread exited, exec'ed, or unwound past them.
-        abandoned_calls: u64,
-        /// Launches of kernel functions without a record, beyond the limit.
-        other_launches: u64,
+        measures: Measures,
         ctx_switches: [u64; CTX_SWITCHES],
         /// Page faults of the process's threads that have ended, under earlier images too.
         faults_ended: [u64; FAULTS],
-        /// Time that threads of its parent waited until it woke them.
-        ended_waits_ns: u64,
-        /// Time that threads spent freeing memory before they got theirs.
-        reclaim_ns: u64,
-        page_alloc_bytes: u64,
-        tcp_retransmits: u64,
-        /// 1 when the kernel killed it for lack of memory.
-        oom_killed: u32,
         /// Entries of `allocations`.
         allocations: u32,
+        pad: u32,
         comm: [u8; COMM_LEN],
     }
 
@@ -516,6 +507,9 @@ records! {
         kernel_key: KernelKey,
         hist_key: HistKey,
         kernel_hist_key: u32,
+        /// NUMA node of the last CPU that it got, counted from 1; 0 before the first.
+        node: u32,
+        pad: u32,
         frames: [FrameRecord; MAX_DEPTH],
     }
 

@@ -1,6 +1,7 @@
 //! What user space makes of one copy of the kernel maps.
 
 use crate::hist::Histogram;
+use crate::measure::Measures;
 use crate::op::{CopyKind, Op, OpId};
 use crate::record::{FAULTS, PHASES, REASONS, ROLES, STATES, SWITCHES, SelfCounter};
 use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, State, Switch};
@@ -59,8 +60,8 @@ pub struct ProcessSnapshot {
     pub ended: Option<Nanos>,
     /// Whether it ended by exec: the process lives on under another image.
     pub execed: bool,
-    /// Calls that never returned.
-    pub abandoned_calls: u64,
+    /// What is kept of it in one number each.
+    pub measures: Measures,
     /// Call durations by [`CallKind`].
     pub calls: Vec<CallSnapshot>,
     /// Off-CPU time inside calls, by [`CallKind`].
@@ -71,8 +72,6 @@ pub struct ProcessSnapshot {
     pub errors: Vec<(OpId, u32, u64)>,
     /// Launches by kernel function handle. A launch by the driver on behalf of the runtime counts as the runtime's alone.
     pub kernels: Vec<(u64, u64)>,
-    /// Launches of kernel functions not tracked individually.
-    pub other_launches: u64,
     /// Durations of warm launches by kernel function handle, of those that are timed and since they are.
     pub launch_times: Vec<(u64, Histogram)>,
     /// Bytes copied, by [`CopyKind`].
@@ -94,8 +93,6 @@ pub struct ProcessSnapshot {
     pub worker: Option<Box<DispatcherSnapshot>>,
     /// Time from one launch's return to the next launch's entry on the same thread.
     pub launch_gap: Histogram,
-    /// How long threads of its parent waited until this process woke them.
-    pub ended_waits: Nanos,
     /// Whom dispatchers and workers waited for.
     pub waits: Vec<Wait>,
     /// Off-CPU intervals by role and reason.
@@ -104,25 +101,17 @@ pub struct ProcessSnapshot {
     pub runqueue: Vec<(Role, Histogram)>,
     /// Context switches, `[role][kind]`.
     pub switches: [[u64; SWITCHES]; ROLES],
-    /// What its threads asked of disks, memory and network.
+    /// What its threads asked of disks and memory, by disk and kind.
     pub host: HostUse,
 }
 
-/// What a process asked of the host's disks, memory and network while it was observed.
+/// What a process asked of the host's disks and memory while it was observed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostUse {
     /// Block I/O that its threads submitted, by disk and operation.
     pub block_io: Vec<BlockIo>,
     /// Page faults since the process began, without those attributed to earlier images; `None` if unknown.
     pub page_faults: Option<[u64; FAULTS]>,
-    /// Pages that its threads took from the kernel, in bytes, given back or not.
-    pub page_alloc_bytes: u64,
-    /// Time that its threads spent freeing memory before they got theirs.
-    pub direct_reclaim: Nanos,
-    /// Segments that its TCP sockets sent again.
-    pub tcp_retransmits: u64,
-    /// Times that the kernel chose it to be killed for lack of memory.
-    pub oom_kills: u64,
 }
 
 impl HostUse {
@@ -162,13 +151,12 @@ impl ProcessSnapshot {
             dispatches: false,
             ended: None,
             execed: false,
-            abandoned_calls: 0,
+            measures: Measures::default(),
             calls: Vec::new(),
             stalls: Vec::new(),
             launches: LaunchSampling::default(),
             errors: Vec::new(),
             kernels: Vec::new(),
-            other_launches: 0,
             launch_times: Vec::new(),
             copied: [0; CopyKind::COUNT],
             copies: Vec::new(),
@@ -179,7 +167,6 @@ impl ProcessSnapshot {
             dispatchers: Vec::new(),
             worker: None,
             launch_gap: Histogram::default(),
-            ended_waits: Nanos(0),
             waits: Vec::new(),
             offcpu: Vec::new(),
             runqueue: Vec::new(),
@@ -212,7 +199,8 @@ impl ProcessSnapshot {
     /// Launches of individually tracked kernel functions, and of others.
     #[must_use]
     pub fn kernel_launches(&self) -> u64 {
-        self.kernels.iter().map(|&(_, launches)| launches).sum::<u64>() + self.other_launches
+        self.kernels.iter().map(|&(_, launches)| launches).sum::<u64>()
+            + self.measures.other_launches
     }
 
     /// Durations of each op's calls, cold ones apart, nested ones with the others.

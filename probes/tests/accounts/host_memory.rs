@@ -47,7 +47,7 @@ fn touched_memory_is_allocated_memory_and_a_little_more() -> Result<()> {
     let mut workload = ready(&observed, &stand_ins, &format!("host --touch {touched}"))?;
     workload.go()?;
     assert_eq!(number(&workload.result()?, "/touched_bytes"), touched);
-    let allocated = observed.process(workload.pid())?.host.page_alloc_bytes;
+    let allocated = observed.process(workload.pid())?.measures.page_alloc_bytes;
     ensure!((touched..=touched + touched / 5).contains(&allocated), "{allocated} of {touched}");
     Ok(())
 }
@@ -112,11 +112,11 @@ fn freeing_memory_for_a_cgroup_at_its_limit_takes_the_time_of_who_is_in_it() -> 
     limited.go()?;
     limited.result()?;
     let wall = u64::try_from(started.elapsed().as_nanos())?;
-    let reclaim = observed.process(limited.pid())?.host.direct_reclaim.0;
+    let reclaim = observed.process(limited.pid())?.measures.direct_reclaim.0;
     ensure!(reclaim > 0 && reclaim < wall, "{reclaim} ns in {wall} ns");
     free.go()?;
     free.result()?;
-    assert_eq!(observed.process(free.pid())?.host.direct_reclaim.0, 0);
+    assert_eq!(observed.process(free.pid())?.measures.direct_reclaim.0, 0);
     ensure!(limited.end()?.success(), "the workload failed in {}", cgroup.path().display());
     Ok(())
 }
@@ -138,7 +138,7 @@ fn a_process_that_is_killed_for_lack_of_memory_is_counted_once() -> Result<()> {
         || Ok(observed.process(workload.pid()).ok().filter(|process| process.ended.is_some())),
         || "the end of the victim".to_owned(),
     )?;
-    assert_eq!(process.host.oom_kills, 1);
-    assert_eq!(observed.process(bystander.pid())?.host.oom_kills, 0);
+    assert_eq!(process.measures.oom_kills, 1);
+    assert_eq!(observed.process(bystander.pid())?.measures.oom_kills, 0);
     Ok(())
 }

@@ -53,8 +53,8 @@ fn segments_sent_again_are_counted_of_sockets_connected_and_accepted() -> Result
     peer.wait()?;
     let [of_server, of_client, of_other] = results.map(|truth| number(&truth, "/retransmits"));
     ensure!(of_server >= 3 && of_client >= 1 && of_other >= 1, "nothing was lost");
-    assert_eq!(observed.process(server.pid())?.host.tcp_retransmits, of_server);
-    assert_eq!(observed.process(client.pid())?.host.tcp_retransmits, of_client);
+    assert_eq!(observed.process(server.pid())?.measures.tcp_retransmits, of_server);
+    assert_eq!(observed.process(client.pid())?.measures.tcp_retransmits, of_client);
     assert_eq!(observed.images(other.pid())?.len(), 0);
     Ok(())
 }

@@ -99,8 +99,8 @@ fn a_process_with_more_kernels_than_fit_loses_names_and_no_launch() -> Result<()
     let truth = workload.result()?;
     let process = observed.process(workload.pid())?;
     assert_eq!(process.kernel_launches(), 40_000);
-    assert!(process.kernels.len() <= 4096 && process.other_launches > 0, "{process:?}");
-    assert_eq!(observed.usage("kernels")?.refused, process.other_launches);
+    assert!(process.kernels.len() <= 4096 && process.measures.other_launches > 0, "{process:?}");
+    assert_eq!(observed.usage("kernels")?.refused, process.measures.other_launches);
     let names = observed.usage("kernel_names")?;
     assert_eq!((names.entries, names.refused), (2048, KERNELS as u64 - 2048));
     let expected = launches(&truth, "driver_kernels");

@@ -79,7 +79,7 @@ fn assert_step(mode: Option<AttachMode>, label: &str, (timed, counted): (f64, f6
     assert_eq!(own.timed_launches(), number(&truth, "/calls/cudaLaunchKernel"), "{own:?}");
     assert_eq!(own.launches.step, LaunchStep::Full);
     for process in [&process, &own] {
-        ensure!(process.abandoned_calls == 0, "{process:?}");
+        ensure!(process.measures.abandoned_calls == 0, "{process:?}");
         ensure!(process.dispatchers.iter().all(|thread| thread.inflight.is_none()), "{process:?}");
         let longest = process.launch_gap.max;
         ensure!(longest < Nanos(900_000_000), "a gap of {longest:?} spans unobserved time");
@@ -158,7 +158,7 @@ fn a_truncated_launch_is_counted_and_neither_in_flight_nor_abandoned() -> Result
     }
     slow.result()?;
     let process = observed.process(slow.pid())?;
-    assert_eq!((process.abandoned_calls, process.launches()), (0, 30), "{process:?}");
+    assert_eq!((process.measures.abandoned_calls, process.launches()), (0, 30), "{process:?}");
     let wall: u64 = process.dispatchers.iter().map(|thread| thread.wall.0).sum();
     assert_eq!(process.dispatcher_time.total().0, wall, "time is lost or made up");
     Ok(())

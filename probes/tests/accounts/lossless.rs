@@ -73,7 +73,7 @@ fn assert_all_counted(observed: &Observed, processes: &mut [Workload]) -> Result
         assert_eq!(counted(&seen), expected, "calls of process {}", process.pid());
         assert_eq!(errors(&seen), true_errors(&result), "errors of process {}", process.pid());
         assert_launches_are_true(&seen, &result);
-        assert_eq!(seen.abandoned_calls, 0);
+        assert_eq!(seen.measures.abandoned_calls, 0);
         all += expected.values().sum::<u64>();
     }
     for process in processes {

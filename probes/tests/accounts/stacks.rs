@@ -18,7 +18,7 @@ fn assert_unharmed(kind: &str, script: &str, inner: &str, launches: u64) -> Resu
     ensure!(count("cudaStreamSynchronize") == COUNT + CALLS, "{process:?}");
     ensure!(count(inner) + count("cuLaunchKernel") == 0, "{process:?}");
     ensure!(process.launches.untimed == launches, "{process:?}");
-    ensure!(process.abandoned_calls == 0, "{process:?}");
+    ensure!(process.measures.abandoned_calls == 0, "{process:?}");
     // Beside this run, one that was compared with a run without probes.
     ensure!(observed.counter(SelfCounter::OtherStack)? >= 2 * COUNT);
     assert_sane(&process);

@@ -27,7 +27,7 @@ fn ten_thousand_threads_leave_their_calls_and_time_and_nothing_else() -> Result<
     let process = observed.process(workload.pid())?;
     assert_eq!(counted(&process), BTreeMap::from([(op("cudaLaunchKernel"), THREADS * CALLS)]));
     assert!(process.dispatchers.is_empty(), "threads that ended live on: {process:?}");
-    assert_eq!(process.abandoned_calls, 0);
+    assert_eq!(process.measures.abandoned_calls, 0);
     // Every thread has a name of its own.
     let others = process.waits.iter().filter(|wait| wait.on.to_text() == "other").count();
     assert!(process.waits.len() <= MAX_NAMES + others, "{} names", process.waits.len());

@@ -83,7 +83,7 @@ fn assert_calls(process: &ProcessSnapshot, launches: u64, abandoned: u64) {
     seen.retain(|_, count| *count > 0);
     let launches = Some((op("cudaLaunchKernel"), launches)).filter(|(_, count)| *count > 0);
     assert_eq!(seen, BTreeMap::from_iter(launches), "{process:?}");
-    assert_eq!(process.abandoned_calls, abandoned, "{process:?}");
+    assert_eq!(process.measures.abandoned_calls, abandoned, "{process:?}");
     assert_sane(process);
 }
 
@@ -186,7 +186,7 @@ fn a_call_made_by_a_signal_handler_inside_a_call_is_counted_with_it() -> Result<
     let process = observed.process(pid)?;
     let expected = [(op("cudaLaunchKernel"), COUNT + CALLS), (op("cudaStreamQuery"), COUNT)];
     assert_eq!(counted(&process), BTreeMap::from(expected));
-    assert_eq!(process.abandoned_calls, 0);
+    assert_eq!(process.measures.abandoned_calls, 0);
     assert_sane(&process);
     Ok(())
 }

@@ -49,7 +49,7 @@ impl Workers {
         let mut most = Nanos(0);
         for worker in context.workers_of(process.now.id) {
             let Some(thread) = worker.short.worker() else { continue };
-            if worker.long.ended_waits().0 == 0 {
+            if worker.long.measures().ended_waits.0 == 0 {
                 continue;
             }
             let parts = busy(&thread);

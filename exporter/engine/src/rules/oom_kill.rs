@@ -24,7 +24,7 @@ impl Rule for OomKill {
 
     fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
         let process = context.processes.get(index)?;
-        let killed = |process: &Process<'_>| process.short.oom_kills();
+        let killed = |process: &Process<'_>| process.short.measures().oom_kills;
         let workers: u64 = context.workers_of(process.now.id).map(killed).sum();
         let own = killed(process);
         if own + workers == 0 {

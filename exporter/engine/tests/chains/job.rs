@@ -189,7 +189,7 @@ fn a_process_that_is_killed_for_lack_of_memory_while_it_starts_is_reported() {
     let mut host = Host::training();
     host.run(1, |train| {
         steady(train);
-        train.now.host.oom_kills = 1;
+        train.now.measures.oom_kills = 1;
     });
     let chain = host.only(Cause::OomKill);
     assert_eq!((chain.victim.pid, chain.severity), (100, Severity::Critical));

@@ -117,7 +117,7 @@ fn process(id: u32) -> impl Strategy<Value = ProcessSnapshot> {
         (process.first_seen, process.ended, process.dispatches) = life;
         process.parent = (id > 0).then_some(ProcId(0));
         (process.memory.allocated, process.memory.freed, process.rank) = other;
-        process.ended_waits = process.launch_gap.sum;
+        process.measures.ended_waits = process.launch_gap.sum;
         process
     })
 }
@@ -235,7 +235,7 @@ proptest! {
             process.dispatcher_time = thread.time;
             process.waits = waits;
             (process.calls, process.stalls) = (vec![call], vec![stall]);
-            worker.ended_waits.0 += 1;
+            worker.measures.ended_waits.0 += 1;
             let own = worker.worker.as_mut().unwrap();
             own.time.0[Phase::Host as usize][State::Running.index()].0 += worked;
             own.wall.0 += worked;

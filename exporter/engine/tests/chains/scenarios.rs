@@ -278,7 +278,7 @@ pub(crate) fn short_of_memory() -> Host {
     }
     host.run_all(1, |processes, _| {
         steady(&mut processes[0]);
-        processes[2].now.host.oom_kills = 1;
+        processes[2].now.measures.oom_kills = 1;
     });
     host
 }

@@ -4,6 +4,7 @@ use crate::clock::WallClock;
 use crate::kernel_names::NameSource;
 use crate::pipeline::AccountSource;
 use gpucause_abi::hist::{Histogram, slot_of};
+use gpucause_abi::measure::MEASURES;
 use gpucause_abi::op::{CopyKind, OpId, op_of_symbol};
 use gpucause_abi::record::{COMM_LEN, DEVICE_LEN, PHASES, STATES, SelfCounter};
 use gpucause_abi::snapshot::{
@@ -264,7 +265,7 @@ impl Kernel {
         let task = comm(TASKS[key % TASKS.len()]);
         match work {
             Work::Call | Work::Stall | Work::Error => call(image, work, key, amount),
-            Work::Launch if key == 0 => image.other_launches += 1,
+            Work::Launch if key == 0 => image.measures.other_launches += 1,
             Work::Launch => (0..6).for_each(|next| launch(image, (key + next) as u64, amount)),
             Work::Preempted => {
                 let reason = [Reason::Preempted, Reason::Runqueue][key % 2];
@@ -341,7 +342,7 @@ fn wait(image: &mut ProcessSnapshot, wait: Wait) {
 fn schedule(image: &mut ProcessSnapshot, key: usize, amount: u64) {
     let (role, reason) = (Role::ALL[key % Role::COUNT], Reason::ALL[key % Reason::COUNT]);
     image.switches[role as usize][key % 2] += 1;
-    image.abandoned_calls += 1;
+    image.measures.abandoned_calls += 1;
     let is = |own: &(Role, Reason, Histogram)| (own.0, own.1) == (role, reason);
     entry(&mut image.offcpu, is, (role, reason, Histogram::default())).2.merge(&one(amount));
     let new = (role, Histogram::default());
@@ -359,8 +360,9 @@ fn use_host(image: &mut ProcessSnapshot, key: usize, amount: u64) {
     io.bytes += amount;
     io.requests += 1;
     host.page_faults.get_or_insert_default()[key % 2] += amount;
-    host.page_alloc_bytes += amount;
-    host.direct_reclaim.0 += amount;
-    host.tcp_retransmits += 1;
-    host.oom_kills += 1;
+    for (measure, own) in MEASURES.iter().zip(image.measures.amounts_mut()) {
+        if !measure.programs.is_empty() {
+            *own += amount;
+        }
+    }
 }

@@ -4,64 +4,30 @@ use gpucause_abi::op::{Api, CopyKind, OPS, OpId};
 use gpucause_abi::record::{MAX_OPS, SelfCounter};
 use gpucause_abi::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, State, Switch};
 
-use super::message::Labels;
-
-/// Ops by their position in the look that is being written.
-#[derive(Debug, Default)]
-pub(super) struct OpsTold {
-    ids: Vec<OpId>,
-}
-
-impl OpsTold {
-    pub(super) fn position(&mut self, op: OpId) -> u32 {
-        let known = self.ids.iter().position(|&known| known == op);
-        let position = known.unwrap_or_else(|| {
-            self.ids.push(op);
-            self.ids.len() - 1
-        });
-        position as u32
-    }
-
-    /// All lists, once the accounts are told.
-    pub(super) fn labels(self) -> Labels {
-        let ops = self.ids.into_iter().map(|id| match id.op() {
-            Some(op) => format!("{} {}", op.api.label(), op.name),
-            None => id.0.to_string(),
-        });
-        Labels {
-            ops: ops.collect(),
-            counters: labels(SelfCounter::ALL, SelfCounter::label),
-            copies: labels(CopyKind::ALL, CopyKind::label),
-            reasons: labels(Reason::ALL, Reason::label),
-            phases: labels(Phase::ALL, Phase::label),
-            states: State::all().map(|state| state.label().to_owned()).collect(),
-            roles: labels(Role::ALL, Role::label),
-            switches: labels(Switch::ALL, Switch::label),
-            relations: labels(Relation::ALL, Relation::label),
-            faults: labels(Fault::ALL, Fault::label),
-            block_operations: labels(BlockOperation::ALL, BlockOperation::label),
-        }
-    }
-}
-
-fn labels<T: Copy>(all: &[T], label: impl Fn(T) -> &'static str) -> Vec<String> {
-    all.iter().map(|&each| label(each).to_owned()).collect()
-}
+use super::wire::{Reader, Writer};
+use super::{LookError, Result};
 
 /// What the positions in one list are here; `None` for what is not known and has no `other`.
 #[derive(Debug)]
 pub(super) struct Axis<T>(Vec<Option<T>>);
 
+impl<T> Default for Axis<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
 impl<T: Copy> Axis<T> {
-    fn of(told: &[String], all: &[T], label: impl Fn(T) -> &'static str, other: Option<T>) -> Self {
-        let known = |told: &String| all.iter().copied().find(|&each| label(each) == told);
-        Self(told.iter().map(|told| known(told).or(other)).collect())
+    /// Of the labels in a list.
+    fn read(from: Reader<'_>, tag: u32, known: impl Fn(&str) -> Option<T>) -> Result<Self> {
+        from.texts(tag, known).map(Self)
     }
 
     /// What is at a position; an error beyond the list.
-    pub(super) fn at(&self, position: u32) -> Result<Option<T>, super::LookError> {
-        let beyond = super::LookError::Accounts("it has a number that none of its labels explains");
-        self.0.get(position as usize).copied().ok_or(beyond)
+    pub(super) fn at(&self, position: u64) -> Result<Option<T>> {
+        let beyond = LookError::Accounts("it has a number that none of its labels explains");
+        let own = usize::try_from(position).ok().and_then(|position| self.0.get(position));
+        own.copied().ok_or(beyond)
     }
 
     /// How many positions there are.
@@ -70,62 +36,104 @@ impl<T: Copy> Axis<T> {
     }
 }
 
-/// All lists of a look that is read.
-#[derive(Debug)]
-pub(super) struct Axes {
-    pub(super) ops: Axis<OpId>,
-    pub(super) counters: Axis<SelfCounter>,
-    pub(super) copies: Axis<CopyKind>,
-    pub(super) reasons: Axis<Reason>,
-    pub(super) phases: Axis<Phase>,
-    pub(super) states: Axis<State>,
-    pub(super) roles: Axis<Role>,
-    pub(super) switches: Axis<Switch>,
-    pub(super) relations: Axis<Relation>,
-    pub(super) faults: Axis<Fault>,
-    pub(super) block_operations: Axis<BlockOperation>,
+/// What goes by its label, since another gpucause may number it otherwise.
+pub(super) trait Labelled: Copy + PartialEq + 'static {
+    /// Its number here: in looks that are written, and of array cells.
+    fn position(self) -> usize;
+
+    /// The list of a look.
+    fn axis(axes: &Axes) -> &Axis<Self>;
 }
 
-impl Axes {
-    pub(super) fn of(labels: &Labels) -> Self {
-        let states: Vec<_> = State::all().collect();
-        let (other_state, other_reason) = (Some(State::Off(Reason::Other)), Some(Reason::Other));
-        let other_block = Some(BlockOperation::Other);
-        Self {
-            ops: Axis(labels.ops.iter().map(|told| Some(op_of(told))).collect()),
-            counters: Axis::of(&labels.counters, SelfCounter::ALL, SelfCounter::label, None),
-            copies: Axis::of(&labels.copies, CopyKind::ALL, CopyKind::label, None),
-            reasons: Axis::of(&labels.reasons, Reason::ALL, Reason::label, other_reason),
-            phases: Axis::of(&labels.phases, Phase::ALL, Phase::label, Some(Phase::Other)),
-            states: Axis::of(&labels.states, &states, State::label, other_state),
-            roles: Axis::of(&labels.roles, Role::ALL, Role::label, None),
-            switches: Axis::of(&labels.switches, Switch::ALL, Switch::label, None),
-            relations: Axis::of(
-                &labels.relations,
-                Relation::ALL,
-                Relation::label,
-                Some(Relation::Other),
-            ),
-            faults: Axis::of(&labels.faults, Fault::ALL, Fault::label, None),
-            block_operations: Axis::of(
-                &labels.block_operations,
-                BlockOperation::ALL,
-                BlockOperation::label,
-                other_block,
-            ),
+/// Declares the lists: the tag of each among the labels, its type, all values in the order of their numbers, and what stands
+/// for unknown ones.
+macro_rules! axes {
+    ($($tag:literal $list:ident: $name:ident, $all:expr, $other:expr;)+) => {
+        /// All lists of a look that is read.
+        #[derive(Debug, Default)]
+        pub(super) struct Axes {
+            pub(super) ops: Axis<OpId>,
+            $($list: Axis<$name>,)+
         }
+
+        impl Axes {
+            pub(super) fn read(labels: Reader<'_>) -> Result<Self> {
+                Ok(Self {
+                    ops: Axis::read(labels, OPS_TAG, |label| Some(op_of(label)))?,
+                    $($list: Axis::read(labels, $tag, |label| {
+                        $all.find(|known: &$name| known.label() == label).or($other)
+                    })?,)+
+                })
+            }
+        }
+
+        impl OpList {
+            /// Writes all lists, once the accounts are written.
+            pub(super) fn write_labels(self, to: &mut Writer) {
+                for op in self.ids {
+                    let label = match op.op() {
+                        Some(op) => format!("{} {}", op.api.label(), op.name),
+                        None => op.0.to_string(),
+                    };
+                    to.bytes(OPS_TAG, label.as_bytes());
+                }
+                $($all.for_each(|each: $name| to.bytes($tag, each.label().as_bytes()));)+
+            }
+        }
+
+        $(impl Labelled for $name {
+            fn position(self) -> usize {
+                $all.position(|each: $name| each == self).unwrap_or_default()
+            }
+
+            fn axis(axes: &Axes) -> &Axis<Self> {
+                &axes.$list
+            }
+        })+
+    };
+}
+
+const OPS_TAG: u32 = 1;
+
+axes! {
+    2 counters: SelfCounter, SelfCounter::ALL.iter().copied(), None;
+    3 copies: CopyKind, CopyKind::ALL.iter().copied(), None;
+    4 reasons: Reason, Reason::ALL.iter().copied(), Some(Reason::Other);
+    5 phases: Phase, Phase::ALL.iter().copied(), Some(Phase::Other);
+    6 states: State, State::all(), Some(State::Off(Reason::Other));
+    7 roles: Role, Role::ALL.iter().copied(), None;
+    8 switches: Switch, Switch::ALL.iter().copied(), None;
+    9 relations: Relation, Relation::ALL.iter().copied(), Some(Relation::Other);
+    10 faults: Fault, Fault::ALL.iter().copied(), None;
+    11 block_operations: BlockOperation, BlockOperation::ALL.iter().copied(), Some(BlockOperation::Other);
+}
+
+/// Ops by their position in the look that is being written.
+#[derive(Debug, Default)]
+pub(super) struct OpList {
+    ids: Vec<OpId>,
+}
+
+impl OpList {
+    pub(super) fn position(&mut self, op: OpId) -> u32 {
+        let known = self.ids.iter().position(|&known| known == op);
+        let position = known.unwrap_or_else(|| {
+            self.ids.push(op);
+            self.ids.len() - 1
+        });
+        position as u32
     }
 }
 
 /// The op of this label. One that this table does not have gets a number beyond it, the same in every look.
-fn op_of(told: &str) -> OpId {
-    let (api, name) = told.split_once(' ').unwrap_or_default();
+fn op_of(label: &str) -> OpId {
+    let (api, name) = label.split_once(' ').unwrap_or_default();
     let api = Api::ALL.iter().find(|known| known.label() == api);
     let known = OPS.iter().position(|op| Some(&op.api) == api && op.name == name);
-    let known = known.or_else(|| told.parse::<u16>().ok().map(usize::from));
+    let known = known.or_else(|| label.parse::<u16>().ok().map(usize::from));
     let beyond = || {
         let sum =
-            told.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+            label.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         MAX_OPS + sum % (usize::from(u16::MAX) - MAX_OPS)
     };
     let number = known.unwrap_or_else(beyond);

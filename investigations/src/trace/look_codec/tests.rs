@@ -1,9 +1,11 @@
 //! What is decoded is what was encoded, and damage is an error.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpucause_abi::hist::{Histogram, SLOTS};
+use gpucause_abi::measure::Measures;
 use gpucause_abi::op::{CopyKind, OPS, OpId};
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{
@@ -15,9 +17,10 @@ use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use gpucause_engine::Moment;
 use proptest::prelude::*;
-use prost::Message as _;
 
-use super::{axis, decode, encode, message};
+use super::axis::Axes;
+use super::wire::{self, Writer};
+use super::{decode, encode};
 
 /// Makes anything of numbers; of zeros when there are no more.
 struct Source(std::vec::IntoIter<u64>);
@@ -107,11 +110,13 @@ impl Source {
                 requests: source.number(),
             }),
             page_faults: self.maybe(|source| [source.number(), source.number()]),
-            page_alloc_bytes: self.number(),
-            direct_reclaim: self.nanos(),
-            tcp_retransmits: self.number(),
-            oom_kills: self.number(),
         }
+    }
+
+    fn measures(&mut self) -> Measures {
+        let mut measures = Measures::default();
+        measures.amounts_mut().fill_with(|| self.number());
+        measures
     }
 
     fn process(&mut self) -> ProcessSnapshot {
@@ -125,7 +130,7 @@ impl Source {
             dispatches: self.flag(),
             ended: self.maybe(Self::nanos),
             execed: self.flag(),
-            abandoned_calls: self.number(),
+            measures: self.measures(),
             calls: self.some(|source| CallSnapshot {
                 op: source.op(),
                 cold: source.flag(),
@@ -153,7 +158,6 @@ impl Source {
             },
             errors: self.some(|source| (source.op(), source.small(), source.number())),
             kernels: self.some(|source| (source.number(), source.number())),
-            other_launches: self.number(),
             launch_times: self.some(|source| (source.number(), source.histogram())),
             copied: std::array::from_fn(|_| self.number()),
             copies: self.some(|source| {
@@ -166,7 +170,6 @@ impl Source {
             dispatchers: self.some(Self::dispatcher),
             worker: self.maybe(Self::dispatcher).map(Box::new),
             launch_gap: self.histogram(),
-            ended_waits: self.nanos(),
             waits: self.some(Self::wait),
             offcpu: self.some(|source| {
                 (source.one(Role::ALL), source.one(Reason::ALL), source.histogram())
@@ -223,14 +226,12 @@ proptest! {
         moment in any_moment(),
         flips in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..8),
     ) {
-        let mut bytes = super::encode::look(&moment).encode_to_vec();
+        let mut bytes = super::plain(&moment);
         for (at, byte) in flips {
             let at = at % bytes.len();
             bytes[at] = byte;
         }
-        if let Ok(look) = message::Look::decode(bytes.as_slice()) {
-            let _ = super::decode::look(look, 0.0);
-        }
+        let _ = super::look(&bytes, 0.0);
     }
 }
 
@@ -248,17 +249,24 @@ fn what_a_newer_gpucause_adds_goes_under_other_or_is_passed_over() {
         counters: vec![(SelfCounter::Cut, 1), (SelfCounter::Unmatched, 2)],
         ..Snapshot::default()
     };
-    let mut look = super::encode::look(&Moment::new(Arc::new(snapshot), 0.0));
-    let rename = |labels: &mut Vec<String>, old: &str| {
-        let at = labels.iter().position(|label| label == old).unwrap();
-        labels[at] = "of a newer gpucause".into();
+    let plain = super::plain(&Moment::new(Arc::new(snapshot), 0.0));
+    let rename = |plain: Vec<u8>, old: &str, new: &str| {
+        assert_eq!(old.len(), new.len());
+        assert!(plain.windows(old.len()).any(|part| part == old.as_bytes()), "{old}");
+        let mut renamed = plain;
+        let places = 0..=renamed.len() - old.len();
+        for at in places {
+            if renamed[at..].starts_with(old.as_bytes()) {
+                renamed[at..at + new.len()].copy_from_slice(new.as_bytes());
+            }
+        }
+        renamed
     };
-    rename(&mut look.labels.reasons, "futex");
-    rename(&mut look.labels.states, "futex");
-    rename(&mut look.labels.roles, "helper");
-    rename(&mut look.labels.counters, "cut");
-    look.labels.ops[0] = "runtime cudaNewThing".into();
-    let read = super::decode::look(look.clone(), 0.0).unwrap().snapshot;
+    let op = format!("runtime {}", OPS[0].name);
+    let renames = [("futex", "fut.x"), ("helper", "help.r"), ("\u{3}cut", "\u{3}c.t")];
+    let plain = renames.iter().fold(plain, |plain, (old, new)| rename(plain, old, new));
+    let plain = rename(plain, &op, &op.replacen('c', ".", 1));
+    let read = super::look(&plain, 0.0).unwrap().snapshot;
     let process = &read.processes[0];
     assert_eq!(process.waits[0].reason, Reason::Other);
     assert_eq!(process.dispatcher_time.0[0][Reason::Other as usize + 1], Nanos(8));
@@ -266,21 +274,20 @@ fn what_a_newer_gpucause_adds_goes_under_other_or_is_passed_over() {
     assert_eq!(read.counters, [(SelfCounter::Unmatched, 2)]);
     let op = process.errors[0].0;
     assert_eq!(op.op(), None);
-    let again = axis::Axes::of(&look.labels).ops.at(0).unwrap();
-    assert_eq!(again, Some(op), "each look has the same number for it");
+    let again = super::look(&plain, 0.0).unwrap().snapshot;
+    assert_eq!(again.processes[0].errors[0].0, op, "each look has the same number for it");
 }
 
 #[test]
 fn an_op_is_known_by_its_name_wherever_it_is_in_the_table() {
     let (first, second) = (OPS[0], OPS[1]);
-    let labels = message::Labels {
-        ops: vec![
-            format!("{} {}", second.api.label(), second.name),
-            format!("{} {}", first.api.label(), first.name),
-        ],
-        ..message::Labels::default()
-    };
-    let ops = axis::Axes::of(&labels).ops;
+    let mut labels = Writer::default();
+    for op in [second, first] {
+        labels.bytes(1, format!("{} {}", op.api.label(), op.name).as_bytes());
+    }
+    let left = Cell::new(super::MOST);
+    let axes = wire::read([Ok(labels.bytes.as_slice())], &Axes::default(), &left, Axes::read);
+    let ops = axes.unwrap().ops;
     assert_eq!(ops.at(0).unwrap(), Some(OpId(1)));
     assert_eq!(ops.at(1).unwrap(), Some(OpId(0)));
     assert!(ops.at(2).is_err());
@@ -326,8 +333,7 @@ fn numbers_and_what_lies_deeper_weigh_too() {
         [&bytes, inner].concat()
     };
     let is_too_much = |process: &[u8]| {
-        let checked = super::weight::check(&field(4, process));
-        matches!(checked, Err(super::LookError::TooMuch))
+        matches!(super::look(&field(4, process), 0.0), Err(super::LookError::TooMuch))
     };
     // Launch times of kernels, of which nothing is told.
     assert!(!is_too_much(&field(16, &[]).repeat(1000)));

@@ -1,0 +1,268 @@
+//! Protobuf in bytes: the fields of a message, each a number or bytes under a tag.
+
+use std::cell::Cell;
+
+use super::axis::{Axes, OpList};
+use super::{LookError, Result};
+
+/// A message that is being written.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    pub(super) bytes: Vec<u8>,
+    pub(super) ops: OpList,
+}
+
+impl Writer {
+    fn varint(&mut self, mut number: u64) {
+        while number > 0x7f {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
+    }
+
+    fn key(&mut self, tag: u32, kind: u64) {
+        self.varint(u64::from(tag) << 3 | kind);
+    }
+
+    pub(super) fn number(&mut self, tag: u32, number: u64) {
+        self.key(tag, 0);
+        self.varint(number);
+    }
+
+    pub(super) fn double(&mut self, tag: u32, number: f64) {
+        self.key(tag, 1);
+        self.bytes.extend_from_slice(&number.to_le_bytes());
+    }
+
+    pub(super) fn bytes(&mut self, tag: u32, bytes: &[u8]) {
+        self.key(tag, 2);
+        self.varint(bytes.len() as u64);
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(super) fn numbers(&mut self, tag: u32, numbers: &[u64]) {
+        let inner = self.apart(|inner| numbers.iter().for_each(|&number| inner.varint(number)));
+        if !inner.is_empty() {
+            self.bytes(tag, &inner);
+        }
+    }
+
+    pub(super) fn message(&mut self, tag: u32, write: impl FnOnce(&mut Self)) {
+        let inner = self.apart(write);
+        self.bytes(tag, &inner);
+    }
+
+    /// A message, unless it has no fields.
+    pub(super) fn used_message(&mut self, tag: u32, write: impl FnOnce(&mut Self)) {
+        let inner = self.apart(write);
+        if !inner.is_empty() {
+            self.bytes(tag, &inner);
+        }
+    }
+
+    fn apart(&mut self, write: impl FnOnce(&mut Self)) -> Vec<u8> {
+        let start = self.bytes.len();
+        write(self);
+        self.bytes.split_off(start)
+    }
+}
+
+/// The value of a field.
+#[derive(Debug, Clone, Copy)]
+enum Field<'a> {
+    Number(u64),
+    Double(f64),
+    Bytes(&'a [u8]),
+    /// Four bytes, as nothing here has.
+    Other,
+}
+
+/// A message that is being read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reader<'a> {
+    fields: &'a [(u64, Field<'a>)],
+    pub(super) axes: &'a Axes,
+    /// Bytes of memory that may still be taken: on the wire a process may be two bytes, and hundreds once it is read, so that a
+    /// file that somebody made up could fill all memory by a few megabytes.
+    left: &'a Cell<usize>,
+}
+
+const DAMAGED: LookError = LookError::Accounts("it is no message that gpucause writes");
+
+/// Reads a message that has come in these parts.
+pub(super) fn read<'a, T>(
+    parts: impl IntoIterator<Item = Result<&'a [u8]>>,
+    axes: &Axes,
+    left: &Cell<usize>,
+    made: impl FnOnce(Reader<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut fields = Vec::new();
+    let mut taken = 0;
+    for part in parts {
+        let mut rest = part?;
+        while !rest.is_empty() {
+            taken += charge(left, LISTED * size_of::<(u64, Field<'_>)>())?;
+            fields.push(field(&mut rest)?);
+        }
+    }
+    let made = made(Reader { fields: &fields, axes, left })?;
+    left.set(left.get() + taken);
+    Ok(made)
+}
+
+/// What a list takes in memory while it grows, in sizes of what is in it.
+const LISTED: usize = 2;
+
+fn charge(left: &Cell<usize>, bytes: usize) -> Result<usize> {
+    left.set(left.get().checked_sub(bytes).ok_or(LookError::TooMuch)?);
+    Ok(bytes)
+}
+
+impl<'a> Reader<'a> {
+    /// The same, with lists of labels that have been read.
+    pub(super) const fn with(self, axes: &'a Axes) -> Self {
+        Self { axes, ..self }
+    }
+
+    /// The number under a tag, the last of several; 0 where there is none.
+    pub(super) fn number(self, tag: u32) -> Result<u64> {
+        Ok(self.known_number(tag)?.unwrap_or(0))
+    }
+
+    pub(super) fn known_number(self, tag: u32) -> Result<Option<u64>> {
+        self.last(tag, |field| match field {
+            Field::Number(number) => Some(number),
+            _ => None,
+        })
+    }
+
+    pub(super) fn double(self, tag: u32) -> Result<f64> {
+        let number = self.last(tag, |field| match field {
+            Field::Double(number) => Some(number),
+            _ => None,
+        })?;
+        Ok(number.unwrap_or_default())
+    }
+
+    pub(super) fn bytes(self, tag: u32) -> Result<&'a [u8]> {
+        let bytes = self.last(tag, Field::bytes)?.unwrap_or_default();
+        charge(self.left, bytes.len())?;
+        Ok(bytes)
+    }
+
+    /// What each field of a tag makes in a list of `T`.
+    pub(super) fn texts<T>(self, tag: u32, made: impl Fn(&str) -> T) -> Result<Vec<T>> {
+        let mut all = Vec::new();
+        for bytes in self.each(tag) {
+            charge(self.left, LISTED * size_of::<T>())?;
+            all.push(made(&String::from_utf8_lossy(bytes?)));
+        }
+        Ok(all)
+    }
+
+    pub(super) fn numbers(self, tag: u32) -> Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        for field in self.fields(tag) {
+            match field {
+                Field::Number(number) => {
+                    charge(self.left, LISTED * size_of::<u64>())?;
+                    numbers.push(number);
+                }
+                Field::Bytes(mut packed) => {
+                    let count = packed.iter().filter(|&&byte| byte & 0x80 == 0).count();
+                    charge(self.left, count.saturating_mul(LISTED * size_of::<u64>()))?;
+                    numbers.reserve(count);
+                    while !packed.is_empty() {
+                        numbers.push(varint(&mut packed)?);
+                    }
+                }
+                Field::Double(_) | Field::Other => return Err(DAMAGED),
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// A message of which there is one: without fields where there is none.
+    pub(super) fn message<T>(
+        self,
+        tag: u32,
+        made: impl FnOnce(Reader<'_>) -> Result<T>,
+    ) -> Result<T> {
+        read(self.each(tag), self.axes, self.left, made)
+    }
+
+    /// Messages; those of which nothing is made are skipped.
+    pub(super) fn messages<T>(
+        self,
+        tag: u32,
+        made: impl Fn(Reader<'_>) -> Result<Option<T>>,
+    ) -> Result<Vec<T>> {
+        let mut all = Vec::new();
+        for bytes in self.each(tag) {
+            charge(self.left, LISTED * size_of::<T>())?;
+            all.extend(read([bytes], self.axes, self.left, &made)?);
+        }
+        Ok(all)
+    }
+
+    fn each(self, tag: u32) -> impl Iterator<Item = Result<&'a [u8]>> {
+        self.fields(tag).map(|field| field.bytes().ok_or(DAMAGED))
+    }
+
+    fn last<T>(self, tag: u32, value: impl Fn(Field<'a>) -> Option<T>) -> Result<Option<T>> {
+        self.fields(tag).last().map(|field| value(field).ok_or(DAMAGED)).transpose()
+    }
+
+    fn fields(self, tag: u32) -> impl Iterator<Item = Field<'a>> {
+        let wanted = move |(own, _): &&(u64, Field<'a>)| *own == u64::from(tag);
+        self.fields.iter().filter(wanted).map(|&(_, field)| field)
+    }
+}
+
+impl<'a> Field<'a> {
+    const fn bytes(self) -> Option<&'a [u8]> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+/// The next field, and its tag.
+fn field<'a>(rest: &mut &'a [u8]) -> Result<(u64, Field<'a>)> {
+    let key = varint(rest)?;
+    let field = match key & 7 {
+        0 => Field::Number(varint(rest)?),
+        1 => {
+            let (number, after) = rest.split_first_chunk().ok_or(DAMAGED)?;
+            *rest = after;
+            Field::Double(f64::from_le_bytes(*number))
+        }
+        2 => {
+            let length = usize::try_from(varint(rest)?).map_err(|_| DAMAGED)?;
+            let (bytes, after) = rest.split_at_checked(length).ok_or(DAMAGED)?;
+            *rest = after;
+            Field::Bytes(bytes)
+        }
+        5 => {
+            *rest = rest.get(4..).ok_or(DAMAGED)?;
+            Field::Other
+        }
+        _ => return Err(DAMAGED),
+    };
+    Ok((key >> 3, field))
+}
+
+fn varint(rest: &mut &[u8]) -> Result<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (&byte, after) = rest.split_first().ok_or(DAMAGED)?;
+        *rest = after;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(DAMAGED)
+}
