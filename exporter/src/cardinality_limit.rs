@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Wait};
 use gpucause_abi::{ProcId, Tgid};
-use gpucause_engine::FOLDED;
+use gpucause_engine::OTHER_PROCESS;
 
 use crate::error_name::{LAST_CODE, UNKNOWN_CODE};
 use crate::merge::merge_accounts;
@@ -98,7 +98,7 @@ fn add(sum: &mut Option<ProcessSnapshot>, mut process: ProcessSnapshot) {
     for (_, code, _) in &mut process.errors {
         *code = if *code > LAST_CODE { UNKNOWN_CODE } else { *code };
     }
-    let new = || ProcessSnapshot::new(FOLDED, Tgid(0), Comm([0; size_of::<Comm>()]));
+    let new = || ProcessSnapshot::new(OTHER_PROCESS, Tgid(0), Comm([0; size_of::<Comm>()]));
     let sum = sum.get_or_insert_with(new);
     merge_accounts(sum, &process);
     if process.ended.is_none() {

@@ -8,7 +8,7 @@ use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
-use gpucause_engine::{ChainCount, Engine, Moment, Stall};
+use gpucause_engine::{ChainCount, Engine, EngineInput, Stall};
 
 use crate::observation::Observation;
 use crate::pipeline::Details;
@@ -23,15 +23,15 @@ pub const EVALUATE_EVERY: Duration = Duration::from_millis(1500);
 pub(crate) fn engine_input(
     observation: &Observation,
     throttled_gpus: HashMap<String, f64>,
-) -> Moment {
+) -> EngineInput {
     let mut snapshot = Arc::clone(&observation.snapshot);
     rank_by_launcher(&mut snapshot, &observation.details);
     let unix_seconds = observation.clock.unix_seconds(snapshot.taken_at);
-    let mut moment = Moment::new(snapshot, unix_seconds);
-    moment.throttled_cgroups =
+    let mut input = EngineInput::new(snapshot, unix_seconds);
+    input.throttled_cgroups =
         observation.throttled.iter().map(|(&id, throttled)| (id, throttled.time)).collect();
-    moment.throttled_gpus = throttled_gpus;
-    moment
+    input.throttled_gpus = throttled_gpus;
+    input
 }
 
 /// A process that joined its communicator before it was observed has the rank that its launcher set. Workers inherit that without
@@ -95,10 +95,10 @@ impl Chains {
     }
 
     /// Evaluates the accounts; logs new chains.
-    pub(crate) fn evaluate(&self, moment: Moment) {
+    pub(crate) fn evaluate(&self, input: EngineInput) {
         let known = self.ids();
-        let pids = moment.snapshot.processes.iter().map(|process| process.tgid.0).collect();
-        self.engine().look(moment);
+        let pids = input.snapshot.processes.iter().map(|process| process.tgid.0).collect();
+        self.engine().evaluate(input);
         self.set_evaluated(pids);
         self.locate();
         // Without the engine's lock: a log that nobody reads must not hold up scrapes.
@@ -109,7 +109,7 @@ impl Chains {
 
     /// No process is observed.
     pub(crate) fn end(&self) {
-        self.engine().end();
+        self.engine().end_chains();
         self.set_evaluated(Vec::new());
     }
 
@@ -141,7 +141,7 @@ impl Chains {
         let place =
             |(pid, comm): (u32, Option<String>)| Some((pid, places.of(pid, comm.as_deref())?));
         let found = pids.into_iter().filter_map(place).collect();
-        self.engine().place(&places.online_cpus(), &found);
+        self.engine().set_places(&places.online_cpus(), &found);
     }
 
     /// The chains alone.
@@ -165,7 +165,7 @@ impl Chains {
 
     /// Adds the chains of these processes to those of `other` from now on.
     pub(crate) fn aggregate(&self, processes: &HashSet<ProcId>) {
-        self.engine().fold(processes);
+        self.engine().aggregate(processes);
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gpucause_probes::feature::{AttachMode, Features};
-use gpucause_probes::hazard::Gravity;
+use gpucause_probes::hazard::HazardSeverity;
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, Status};
@@ -154,9 +154,9 @@ impl Report {
         };
         self.add(state, "kernel", detail, true);
         for hazard in gpucause_probes::hazard::hazards(release) {
-            let state = match hazard.gravity {
-                Gravity::Warning => State::Missing,
-                Gravity::Note => State::Ok,
+            let state = match hazard.severity {
+                HazardSeverity::Warning => State::Missing,
+                HazardSeverity::Note => State::Ok,
             };
             let detail = format!("{}; {}", hazard.harm, hazard.remedy);
             self.add(state, &format!("hazard {}", hazard.name), detail, false);

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gpucause_abi::ProcId;
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
-use gpucause_probes::hazard::{Gravity, hazards_of_this_kernel};
+use gpucause_probes::hazard::{HazardSeverity, hazards_of_this_kernel};
 use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::{Options, Probes, StartError, Status};
 
@@ -196,16 +196,16 @@ impl Daemon {
     ///
     /// # Errors
     /// When a kernel map cannot be read.
-    pub fn evaluate(&self) -> Result<Option<(Arc<Observation>, Moment)>, SampleError> {
+    pub fn evaluate(&self) -> Result<Option<(Arc<Observation>, EngineInput)>, SampleError> {
         // Also when nothing is evaluated: these are shares of the time since the last call.
         let throttled_gpus = self.gpus.throttled();
         let Some(observation) = self.observe_any()? else {
             self.chains.end();
             return Ok(None);
         };
-        let moment = engine_input(&observation, throttled_gpus);
-        self.chains.evaluate(moment.clone());
-        Ok(Some((observation, moment)))
+        let input = engine_input(&observation, throttled_gpus);
+        self.chains.evaluate(input.clone());
+        Ok(Some((observation, input)))
     }
 
     /// What is known of this host now; `None` while no process is observed, which costs next to nothing.
@@ -303,7 +303,8 @@ impl Source for Daemon {
 
 /// Kernels on which probes can harm what they observe.
 fn warn_of_hazards() {
-    for hazard in hazards_of_this_kernel().iter().filter(|h| h.gravity == Gravity::Warning) {
+    for hazard in hazards_of_this_kernel().iter().filter(|h| h.severity == HazardSeverity::Warning)
+    {
         tracing::warn!(hazard = hazard.name, "this kernel: {}; {}", hazard.harm, hazard.remedy);
     }
 }

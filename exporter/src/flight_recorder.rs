@@ -71,7 +71,7 @@ struct History {
     handled: HashSet<String>,
     /// When the last file of a cause was begun.
     begun: HashMap<Cause, Instant>,
-    stackless: u64,
+    events_without_stack: u64,
 }
 
 /// The content of files, read at one time.
@@ -181,10 +181,11 @@ impl FlightRecorder {
 
     /// The kernel keeps all stacks: they are removed once its map was full.
     fn forget_stacks_when_full(&self) {
-        let forgotten = self.recorder.stackless().and_then(|stackless| {
-            let before = std::mem::replace(&mut self.history().stackless, stackless);
-            if stackless > before {
-                self.recorder.forget_stacks()?;
+        let forgotten = self.recorder.events_without_stack().and_then(|events_without_stack| {
+            let before =
+                std::mem::replace(&mut self.history().events_without_stack, events_without_stack);
+            if events_without_stack > before {
+                self.recorder.clear_stacks()?;
             }
             Ok(())
         });
@@ -268,8 +269,8 @@ impl FlightRecorder {
         trace.writer.set_lost_events(capture.dump.missed);
         // First, since it has the names of the processes.
         if let Some(observation) = &capture.observation {
-            let moment = engine_input(observation, HashMap::new());
-            trace.add_snapshot(&self.recorder, &self.daemon, (observation, moment))?;
+            let input = engine_input(observation, HashMap::new());
+            trace.add_snapshot(&self.recorder, &self.daemon, (observation, input))?;
         }
         trace.add_events(&self.recorder, &capture.dump.events)?;
         let Written { unsymbolized, .. } = trace.finish()?;

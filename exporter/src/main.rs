@@ -18,7 +18,7 @@ use gpucause::service_manager::{SocketError, sockets};
 use gpucause::{demo, logging, manual, privileges, record, replay, top};
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
-use gpucause_probes::allocator::keep_little;
+use gpucause_probes::allocator::limit_retained_memory;
 use gpucause_probes::recorder::RingSize;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    keep_little();
+    limit_retained_memory();
     let result = match cli.command {
         Command::Exporter(args) => {
             if args.config.check {

@@ -112,7 +112,7 @@ async fn follow(
             evaluate = (evaluate + EVALUATE_EVERY).max(now);
         }
         if now >= forget {
-            session.forget_stacks();
+            session.clear_stacks();
             forget = now + FORGET_EVERY;
         }
         if now >= reap {

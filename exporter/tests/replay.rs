@@ -29,7 +29,7 @@ use gpucause_abi::op::op_of_symbol;
 use gpucause_abi::record::COMM_LEN;
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use gpucause_investigations::trace::{Start, Writer};
 use nix::sys::signal::Signal;
 use poll::until;
@@ -43,7 +43,7 @@ fn comm(name: &[u8]) -> Comm {
 }
 
 /// A process that has made so many launches of 10 us.
-fn look(launches: u64, at_seconds: u64) -> Moment {
+fn look(launches: u64, at_seconds: u64) -> EngineInput {
     let op = op_of_symbol("cudaLaunchKernel").unwrap();
     let slot = u16::try_from(slot_of(Nanos(10_000))).unwrap();
     let durations = Histogram {
@@ -59,10 +59,10 @@ fn look(launches: u64, at_seconds: u64) -> Moment {
     };
     let taken_at = Nanos(at_seconds * 1_000_000_000);
     let snapshot = Snapshot { taken_at, processes: vec![process], ..Snapshot::default() };
-    Moment::new(Arc::new(snapshot), 1_700_000_000.0 + at_seconds as f64)
+    EngineInput::new(Arc::new(snapshot), 1_700_000_000.0 + at_seconds as f64)
 }
 
-fn record(path: &Path, looks: &[Moment]) {
+fn record(path: &Path, looks: &[EngineInput]) {
     let start = Start {
         node: "gpu-1".into(),
         recorder: "a test".into(),

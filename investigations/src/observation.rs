@@ -176,15 +176,15 @@ fn runs(
     let sessions = recording.sessions();
     let mut snapshots: Vec<Option<Snapshots>> = vec![None; sessions.len()];
     let mut previous: Option<(usize, Arc<Snapshot>)> = None;
-    recording.snapshots(&mut |RecordedSnapshot { session, moment, .. }| {
+    recording.snapshots(&mut |RecordedSnapshot { session, input, .. }| {
         let Some(own) = snapshots.get_mut(session) else { return ControlFlow::Continue(()) };
         let own = own.get_or_insert_default();
-        own.last = moment.unix_seconds;
+        own.last = input.unix_seconds;
         if let Some((_, previous)) = previous.as_ref().filter(|(known, _)| *known == session) {
-            let (elapsed, timed) = timed(previous, &moment.snapshot);
+            let (elapsed, timed) = timed(previous, &input.snapshot);
             (own.elapsed, own.timed) = (own.elapsed + elapsed, own.timed + timed);
         }
-        previous = Some((session, moment.snapshot));
+        previous = Some((session, input.snapshot));
         ControlFlow::Continue(())
     })?;
     let stored = stored_share(recording)?;
@@ -240,7 +240,7 @@ mod tests {
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::Comm;
     use gpucause_abi::{ProcId, Tgid};
-    use gpucause_engine::Moment;
+    use gpucause_engine::EngineInput;
 
     const NOON: f64 = 1_700_049_600.0;
 
@@ -296,8 +296,8 @@ mod tests {
             process.launches.unobserved = Nanos(ms * 1_000_000);
             let processes = vec![process];
             let snapshot = Snapshot { taken_at, processes, ..Snapshot::default() };
-            let moment = Moment::new(Arc::new(snapshot), 1.7e9 + second as f64);
-            RecordedSnapshot { node: NodeIndex(0), session: 0, processes: Arc::default(), moment }
+            let input = EngineInput::new(Arc::new(snapshot), 1.7e9 + second as f64);
+            RecordedSnapshot { node: NodeIndex(0), session: 0, processes: Arc::default(), input }
         };
         recording.snapshots = (0..).zip(unwatched_ms).map(snapshot).collect();
         Observed::of_recording(&recording, NodeIndex(0), None).unwrap()

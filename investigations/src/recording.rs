@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gpucause_abi::ProcId;
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use gpucause_engine::chain::Chain;
 
 pub use event::{Call, Event, EventId, Kind, OffCpu, Stack, StackFrame, StackId, Task};
@@ -89,7 +89,7 @@ pub struct RecordedSnapshot {
     /// [`Recording::processes`] by the accounts' ids, which are unique within the session.
     pub processes: Arc<HashMap<ProcId, ProcessIndex>>,
     /// The engine's input.
-    pub moment: Moment,
+    pub input: EngineInput,
 }
 
 /// The readable name of a kernel function.

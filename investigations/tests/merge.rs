@@ -11,7 +11,7 @@ use std::sync::Arc;
 use gpucause_abi::op::Api;
 use gpucause_abi::snapshot::{Comm, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use gpucause_investigations::merge::{Input, MergeError, Merged, Progress, Warning, merge};
 use gpucause_investigations::recording::{Event, Filter, Kind, Recording, Stack, StackFrame, open};
 use gpucause_investigations::trace::{CLOCK_ERROR, NewCall, NewEvent, NewKind, Start, Writer};
@@ -49,7 +49,7 @@ fn record(folder: &Path, node: &str, second: i64) -> PathBuf {
     process.measures.abandoned_calls = second.unsigned_abs();
     let taken_at = Nanos(second.unsigned_abs() + 1);
     let snapshot = Snapshot { taken_at, processes: vec![process], ..Snapshot::default() };
-    writer.add_snapshot(&Moment::new(Arc::new(snapshot), 1.7e9 + second as f64), &[]).unwrap();
+    writer.add_snapshot(&EngineInput::new(Arc::new(snapshot), 1.7e9 + second as f64), &[]).unwrap();
     writer.finish().unwrap();
     path
 }
@@ -106,7 +106,7 @@ fn events_of_several_nodes_and_sessions_keep_who_they_are_of() {
     let mut count = 0;
     trace
         .snapshots(&mut |recorded| {
-            let process = &recorded.moment.snapshot.processes[0];
+            let process = &recorded.input.snapshot.processes[0];
             let known = &trace.processes()[recorded.processes[&process.id].0 as usize];
             assert_eq!(known.comm, process.comm.to_text());
             let node = &trace.nodes()[recorded.node.0 as usize].name;

@@ -14,7 +14,7 @@ use gpucause_abi::snapshot::{
 };
 use gpucause_abi::state::{BlockOperation, Phase, Reason, Role, State};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
 use gpucause_investigations::recording::{
     Call, Completeness, Event, EventId, Filter, Kind, NodeIndex, OffCpu, ProcessIndex,
@@ -86,10 +86,10 @@ fn process(id: u32, pid: u32) -> ProcessSnapshot {
     process
 }
 
-fn moment(seconds: i64, processes: Vec<ProcessSnapshot>) -> Moment {
+fn input(seconds: i64, processes: Vec<ProcessSnapshot>) -> EngineInput {
     let taken_at = Nanos(seconds.unsigned_abs() * 1_000_000_000);
     let snapshot = Snapshot { taken_at, processes, ..Snapshot::default() };
-    Moment::new(Arc::new(snapshot), (START / SECOND + seconds) as f64)
+    EngineInput::new(Arc::new(snapshot), (START / SECOND + seconds) as f64)
 }
 
 fn chain(id: &str, severity: Severity, lost_seconds: f64) -> Chain {
@@ -340,8 +340,8 @@ fn snapshots_are_read_as_they_were_written_and_their_totals_are_those_of_the_las
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let mut writer = Writer::create(&path, &start()).unwrap();
-    let first = moment(1, vec![ProcessSnapshot::new(ProcId(5), Tgid(42), comm("sh"))]);
-    let mut second = moment(2, vec![process(5, 42)]);
+    let first = input(1, vec![ProcessSnapshot::new(ProcId(5), Tgid(42), comm("sh"))]);
+    let mut second = input(2, vec![process(5, 42)]);
     second.throttled_gpus.insert("GPU-1".into(), 0.25);
     second.throttled_cgroups.insert(ProcId(5), Nanos(11));
     writer.add_snapshot(&first, &[chain("a", Severity::Low, 1.0)]).unwrap();
@@ -366,10 +366,10 @@ fn snapshots_are_read_as_they_were_written_and_their_totals_are_those_of_the_las
 
     let read = snapshots(&trace);
     for (read, written) in read.iter().zip([&first, &second]) {
-        assert_eq!(read.moment.snapshot, written.snapshot);
-        assert_eq!(read.moment.unix_seconds.to_bits(), written.unix_seconds.to_bits());
-        assert_eq!(read.moment.throttled_gpus, written.throttled_gpus);
-        assert_eq!(read.moment.throttled_cgroups, written.throttled_cgroups);
+        assert_eq!(read.input.snapshot, written.snapshot);
+        assert_eq!(read.input.unix_seconds.to_bits(), written.unix_seconds.to_bits());
+        assert_eq!(read.input.throttled_gpus, written.throttled_gpus);
+        assert_eq!(read.input.throttled_cgroups, written.throttled_cgroups);
         assert_eq!(read.processes[&ProcId(5)], ProcessIndex(0));
     }
     assert_eq!(read.len(), 2);

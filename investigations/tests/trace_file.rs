@@ -14,7 +14,7 @@ use gpucause_abi::op::{Api, OpId};
 use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot, Wait};
 use gpucause_abi::state::{BlockOperation, Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use gpucause_engine::chain::{Cause, Chain, Effect, Evidence, Severity, Victim};
 use gpucause_investigations::recording::{
     Filter, RecordingError, Stack, StackFrame, StackId, open,
@@ -85,7 +85,7 @@ fn write_events(writer: &mut Writer, numbers: std::ops::Range<u64>) {
 }
 
 /// Of one process that makes a dozen kinds of call.
-fn moment(number: u64) -> Moment {
+fn input(number: u64) -> EngineInput {
     let mut process = ProcessSnapshot::new(ProcId(1), Tgid(4_000_001), Comm([b'p'; 16]));
     let histogram = |seed: u64| {
         let slots = (0..SLOTS as u64).map(|slot| {
@@ -121,7 +121,7 @@ fn moment(number: u64) -> Moment {
         processes: vec![process],
         ..Snapshot::default()
     };
-    Moment::new(Arc::new(snapshot), 1.7e9 + number as f64 * 1.5)
+    EngineInput::new(Arc::new(snapshot), 1.7e9 + number as f64 * 1.5)
 }
 
 fn chain() -> Chain {
@@ -153,7 +153,7 @@ fn small_file(path: &Path) {
     writer.name_thread(process, 4_000_001, "engine").unwrap();
     writer.name_kernel(process, 1, "gemm").unwrap();
     writer.describe_process(process, &[("container_id".into(), "c0ffee".into())]).unwrap();
-    writer.add_snapshot(&moment(1), &[chain()]).unwrap();
+    writer.add_snapshot(&input(1), &[chain()]).unwrap();
     writer.finish().unwrap();
 }
 
@@ -197,7 +197,7 @@ fn sixteen_seconds_of_a_process_stay_far_under_200_kib() {
     let path = folder.path().join("a.db");
     let mut writer = Writer::create(&path, &start()).unwrap();
     for number in 1..=11 {
-        writer.add_snapshot(&moment(number), &[chain()]).unwrap();
+        writer.add_snapshot(&input(number), &[chain()]).unwrap();
     }
     writer.finish().unwrap();
     let bytes = std::fs::metadata(&path).unwrap().len();
@@ -299,7 +299,7 @@ fn a_file_that_is_being_written_can_be_read() {
     let other = writer.process(ProcId(2), Tgid(7), "later").unwrap();
     let id = writer.stack(&stack()).unwrap();
     writer.add_events((0..5).map(|number| event(other, number, id))).unwrap();
-    writer.add_snapshot(&moment(1), &[]).unwrap();
+    writer.add_snapshot(&input(1), &[]).unwrap();
     writer.commit().unwrap();
     assert_eq!(opened_early.event_count().unwrap(), 100, "it is as it was when it was opened");
     opened_early.events(&Filter::default(), &mut |_| ControlFlow::Continue(())).unwrap();

@@ -93,5 +93,5 @@ static __noinline void keep_python(const struct thread *thread, const struct fra
 			return;
 		}
 	}
-	__sync_fetch_and_add(&ring_state.pythonless, 1);
+	__sync_fetch_and_add(&ring_state.events_without_python_stack, 1);
 }

@@ -51,7 +51,7 @@ static __noinline int user_stack(struct pt_regs *ctx)
 	if (bpf_ksym_exists(bpf_preempt_enable))
 		bpf_preempt_enable();
 	if (id < 0)
-		__sync_fetch_and_add(&ring_state.stackless, 1);
+		__sync_fetch_and_add(&ring_state.events_without_stack, 1);
 	return id;
 }
 

@@ -8,7 +8,7 @@ const LARGE_BYTES: libc::c_int = 1 << 20;
 /// on one thread is not reused by the next scrape on another: 15 MiB with 64 processes. glibc also raises its mmap threshold to the
 /// largest block freed (`M_MMAP_THRESHOLD` in mallopt(3)), which fragments the heap: 10 MiB with 1,000 processes.
 /// Call before threads are started. No effect with other C libraries.
-pub fn keep_little() {
+pub fn limit_retained_memory() {
     #[cfg(target_env = "gnu")]
     for (setting, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, LARGE_BYTES)] {
         // SAFETY: it changes a setting of the allocator, which takes its own lock for that.

@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Severity of a hazard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Gravity {
+pub enum HazardSeverity {
     /// Informational.
     Note,
     /// Observed programs can be harmed in some situations.
@@ -41,7 +41,7 @@ pub struct Hazard {
     /// Name in reports.
     pub name: &'static str,
     /// Severity.
-    pub gravity: Gravity,
+    pub severity: HazardSeverity,
     /// What can happen.
     pub harm: &'static str,
     /// What to do.
@@ -58,7 +58,7 @@ const SECCOMP: &str = "uretprobe_seccomp";
 pub const HAZARDS: &[Hazard] = &[
     Hazard {
         name: SECCOMP,
-        gravity: Gravity::Warning,
+        severity: HazardSeverity::Warning,
         harm: "a program under a seccomp filter, as in most containers, can be killed when a probed call returns, since \
                return probes use a system call that filters do not know",
         remedy: "use 6.12.13, 6.13.2 or newer, or a distribution's kernel that has the fix; until then set probe.enabled: \
@@ -71,7 +71,7 @@ pub const HAZARDS: &[Hazard] = &[
     },
     Hazard {
         name: "uretprobe_shadow_stack",
-        gravity: Gravity::Note,
+        severity: HazardSeverity::Note,
         harm: "a program that runs with a user shadow stack, which is off unless asked for, is killed when a probed call \
                returns",
         remedy: "use 6.11 or newer if programs run with one",
@@ -80,7 +80,7 @@ pub const HAZARDS: &[Hazard] = &[
     },
     Hazard {
         name: "uretprobe_other_stack",
-        gravity: Gravity::Note,
+        severity: HazardSeverity::Note,
         harm: "a program that changes its stack inside a probed call and makes another there, as coroutines and signal handlers \
                with a stack of their own can, is killed when a call returns",
         remedy: "use 6.13 or newer, where such calls get no return probe; until then set probe.enabled: false in the \
@@ -90,7 +90,7 @@ pub const HAZARDS: &[Hazard] = &[
     },
     Hazard {
         name: "uprobe_nop5_red_zone",
-        gravity: Gravity::Note,
+        severity: HazardSeverity::Note,
         harm: "a probe on a 5-byte no-op in the middle of a function overwrites what the function keeps below its stack \
                pointer",
         remedy: "nothing is to be done: gpucause probes the entries of functions only, where nothing lies there",

@@ -348,8 +348,8 @@ impl Recorder {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub fn stackless(&self) -> Result<u64, RecorderError> {
-        Ok(self.state()?.stackless)
+    pub fn events_without_stack(&self) -> Result<u64, RecorderError> {
+        Ok(self.state()?.events_without_stack)
     }
 
     /// Deletes stacks that no event in the ring refers to. Call regularly: nothing else deletes stacks. An event recorded
@@ -357,7 +357,7 @@ impl Recorder {
     ///
     /// # Errors
     /// When a map cannot be read or changed.
-    pub fn forget_stacks(&self) -> Result<(), RecorderError> {
+    pub fn clear_stacks(&self) -> Result<(), RecorderError> {
         let known: Vec<_> = self.stacks.keys().collect();
         let in_use: HashSet<[u8; 4]> = self
             .last(Duration::MAX)?

@@ -15,7 +15,7 @@ use gpucause_abi::snapshot::{
 use gpucause_abi::state::{Phase, Reason};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use gpucause_engine::settings::Settings;
-use gpucause_engine::{Engine, Moment};
+use gpucause_engine::{Engine, EngineInput};
 use nix::time::{ClockId, clock_gettime};
 
 /// Bound on the median.
@@ -103,9 +103,9 @@ fn main() {
         let processes = (1..=PROCESSES).map(|id| process(id, &ops, windows)).collect();
         let taken_at = Nanos(windows * WINDOW);
         let snapshot = Arc::new(Snapshot { taken_at, processes, ..Snapshot::default() });
-        let moment = Moment::new(snapshot, windows as f64 * 2.0);
+        let input = EngineInput::new(snapshot, windows as f64 * 2.0);
         let start = cpu_time();
-        engine.look(moment);
+        engine.evaluate(input);
         took.push(cpu_time() - start);
     }
     took.drain(..10);

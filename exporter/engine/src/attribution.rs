@@ -18,7 +18,7 @@ use crate::delta::Delta;
 use crate::detection::Detection;
 use crate::divide::{Span, at_most, less, lost, part, within};
 use crate::effect::Phases;
-use crate::engine::Moment;
+use crate::engine::EngineInput;
 use crate::long_calls::LongCalls;
 use crate::losses;
 
@@ -27,7 +27,7 @@ use crate::losses;
 pub(crate) struct Attribution<'a> {
     /// The latest is last.
     pub(crate) baselines: &'a [Baseline],
-    pub(crate) moment: &'a Moment,
+    pub(crate) input: &'a EngineInput,
     pub(crate) tick: u64,
     pub(crate) store: &'a mut ChainStore,
     pub(crate) charged: &'a mut Charged,
@@ -37,7 +37,7 @@ pub(crate) struct Attribution<'a> {
 impl Attribution<'_> {
     /// Charges the causes that were found for one process.
     pub(crate) fn charge(&mut self, context: &Context<'_>, found: Vec<Detection>) {
-        let (now, unix) = (self.moment.snapshot.taken_at, self.moment.unix_seconds);
+        let (now, unix) = (self.input.snapshot.taken_at, self.input.unix_seconds);
         let mut active = Vec::with_capacity(found.len());
         // No other cause is charged with the time of a pending detection.
         let mut pending: HashMap<Tid, TimeAccount> = HashMap::new();
@@ -78,8 +78,8 @@ impl Attribution<'_> {
         let Some((baseline, ticks)) = since else {
             return cost(detection, &process.short, &detection.taken);
         };
-        let delta = baseline.delta(&self.moment.snapshot, process.now);
-        let throttled = baseline.throttled(&self.moment.throttled_cgroups, process.now.id);
+        let delta = baseline.delta(&self.input.snapshot, process.now);
+        let throttled = baseline.throttled(&self.input.throttled_cgroups, process.now.id);
         let own = |delta: &Delta<'_>| detection.tid.and_then(|tid| delta.thread(tid));
         let mut taken = *detection.taken;
         if let (Some(thread), Some((claim, phases))) = (own(&delta), detection.claim) {
@@ -96,7 +96,7 @@ impl Attribution<'_> {
 
     /// What a hang cost since its chain was last charged; for a new chain, since the call began.
     fn cost_of_hang(&mut self, process: &Process<'_>, detection: &Detection) -> Cost {
-        let (id, now) = (process.now.id, self.moment.snapshot.taken_at);
+        let (id, now) = (process.now.id, self.input.snapshot.taken_at);
         let thread = process.now.dispatchers.iter().find(|own| Some(own.tid) == detection.tid);
         let mut taken = *detection.taken;
         if let (Some(thread), Some((_, Phases::Only(phase)))) = (thread, detection.claim)

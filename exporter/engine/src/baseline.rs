@@ -13,7 +13,7 @@ use gpucause_abi::snapshot::{
 };
 use gpucause_abi::{Nanos, ProcId, Tid};
 
-use crate::engine::Moment;
+use crate::engine::EngineInput;
 
 /// A previous snapshot.
 #[derive(Debug)]
@@ -24,13 +24,13 @@ pub(crate) struct Baseline {
     pub(crate) processes: HashMap<ProcId, ProcessBaseline>,
 }
 
-impl From<Moment> for Baseline {
-    fn from(moment: Moment) -> Self {
-        let snapshot = Arc::unwrap_or_clone(moment.snapshot);
+impl From<EngineInput> for Baseline {
+    fn from(input: EngineInput) -> Self {
+        let snapshot = Arc::unwrap_or_clone(input.snapshot);
         let processes = snapshot.processes.into_iter();
         Self {
             at: snapshot.taken_at,
-            throttled_cgroups: moment.throttled_cgroups,
+            throttled_cgroups: input.throttled_cgroups,
             processes: processes.map(|process| (process.id, process.into())).collect(),
         }
     }

@@ -12,7 +12,7 @@ use crate::losses;
 use crate::settings::Settings;
 
 /// Stands for all processes that are aggregated into `other`. No process has this id: they count from 1.
-pub const FOLDED: ProcId = ProcId(0);
+pub const OTHER_PROCESS: ProcId = ProcId(0);
 
 /// Consecutive ticks that a chain may go unseen for and still be ongoing: a window can have too few calls.
 const MAX_UNSEEN: u64 = 2;
@@ -137,7 +137,7 @@ impl ChainStore {
         self.stalls.values()
     }
 
-    /// Adds the counts and times of these processes, now and later, to [`FOLDED`].
+    /// Adds the counts and times of these processes, now and later, to [`OTHER_PROCESS`].
     pub(crate) fn aggregate(&mut self, processes: &HashSet<ProcId>) {
         self.aggregated.extend(processes);
         let counts = self.counts.extract_if(.., |(process, ..), _| processes.contains(process));
@@ -152,7 +152,7 @@ impl ChainStore {
 
     /// The id that a process is exported under.
     fn exported_as(&self, process: ProcId) -> ProcId {
-        if self.aggregated.contains(&process) { FOLDED } else { process }
+        if self.aggregated.contains(&process) { OTHER_PROCESS } else { process }
     }
 
     fn key(context: &Context<'_>, detection: &Detection) -> Option<Key> {
@@ -256,7 +256,7 @@ impl ChainStore {
     }
 
     /// Sets where the processes of ongoing chains run, and the CPUs of the host.
-    pub(crate) fn place(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
+    pub(crate) fn set_places(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
         online_cpus.clone_into(&mut self.online_cpus);
         for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
             let Chain { victim, culprit, .. } = &mut entry.chain;
@@ -282,7 +282,7 @@ impl ChainStore {
             let indexes = self.entries.iter().enumerate().map(|(index, entry)| (entry.key, index));
             self.latest = indexes.collect();
         }
-        let is_exported = |process| process == FOLDED || lives(process);
+        let is_exported = |process| process == OTHER_PROCESS || lives(process);
         self.counts.retain(|&(process, ..), _| is_exported(process));
         self.stalls.retain(|&(process, _), _| is_exported(process));
         self.aggregated.retain(|&process| lives(process));

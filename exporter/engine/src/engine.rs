@@ -22,7 +22,7 @@ use crate::rules::unexplained::rest;
 use crate::rules::{FALLBACK, RULES, Rule};
 use crate::settings::Settings;
 
-pub use crate::chain_store::{ChainCount, FOLDED, Stall};
+pub use crate::chain_store::{ChainCount, OTHER_PROCESS, Stall};
 
 /// Ticks of the long window.
 const LONG_WINDOW: usize = 5;
@@ -34,7 +34,7 @@ const MIN_WINDOW: Nanos = Nanos(20_000_000);
 
 /// A snapshot and the state of the host at that time.
 #[derive(Debug, Clone)]
-pub struct Moment {
+pub struct EngineInput {
     /// The accounts.
     pub snapshot: Arc<Snapshot>,
     /// When it was taken, in seconds since the Unix epoch.
@@ -46,7 +46,7 @@ pub struct Moment {
     pub throttled_cgroups: HashMap<ProcId, Nanos>,
 }
 
-impl Moment {
+impl EngineInput {
     /// A snapshot without the state of the host.
     #[must_use]
     pub fn new(snapshot: Arc<Snapshot>, unix_seconds: f64) -> Self {
@@ -84,12 +84,12 @@ impl Engine {
 
     /// Sets where the processes of ongoing chains run, by PID, and the CPUs of the host, such as `0-3`, for the commands of the
     /// chains.
-    pub fn place(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
-        self.store.place(online_cpus, places);
+    pub fn set_places(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
+        self.store.set_places(online_cpus, places);
     }
 
     /// Ends all chains: there are no more snapshots.
-    pub fn end(&mut self) {
+    pub fn end_chains(&mut self) {
         self.store.end_unseen(None);
     }
 
@@ -102,10 +102,10 @@ impl Engine {
     }
 
     /// Evaluates a snapshot. One that comes less than 20 ms after the previous is ignored: shares of so short a window say nothing.
-    pub fn look(&mut self, moment: Moment) {
-        let now = moment.snapshot.taken_at;
+    pub fn evaluate(&mut self, input: EngineInput) {
+        let now = input.snapshot.taken_at;
         let Some(last) = self.baselines.back() else {
-            self.baselines.push_back(moment.into());
+            self.baselines.push_back(input.into());
             return;
         };
         if now.less(last.at) < MIN_WINDOW {
@@ -113,12 +113,12 @@ impl Engine {
         }
         self.ticks += 1;
         let baselines: &[Baseline] = self.baselines.make_contiguous();
-        let mut context = context_of(&self.settings, &self.histories, baselines, &moment);
+        let mut context = context_of(&self.settings, &self.histories, baselines, &input);
         context.host = self.host.as_deref();
-        self.long_calls.update(&moment.snapshot, baselines, self.ticks);
+        self.long_calls.update(&input.snapshot, baselines, self.ticks);
         let mut attribution = Attribution {
             baselines,
-            moment: &moment,
+            input: &input,
             tick: self.ticks,
             store: &mut self.store,
             charged: &mut self.charged,
@@ -141,8 +141,7 @@ impl Engine {
             history.record(now, &evaluation);
             histories.insert(id, history);
         }
-        let known: HashSet<_> =
-            moment.snapshot.processes.iter().map(|process| process.id).collect();
+        let known: HashSet<_> = input.snapshot.processes.iter().map(|process| process.id).collect();
         self.store.end_unseen(Some(self.ticks));
         self.store.tidy(self.ticks, &self.settings, |id| known.contains(&id));
         let oldest = self.ticks.saturating_sub(LONG_WINDOW as u64);
@@ -152,7 +151,7 @@ impl Engine {
             known.contains(&id).then_some(first.min(oldest))
         });
         self.histories = histories;
-        self.baselines.push_back(moment.into());
+        self.baselines.push_back(input.into());
         if self.baselines.len() > LONG_WINDOW {
             self.baselines.pop_front();
         }
@@ -164,18 +163,18 @@ impl Engine {
         self.store.chains()
     }
 
-    /// Adds the counts and times of these processes, now and later, to [`FOLDED`], so that none is lost when they are no longer
+    /// Adds the counts and times of these processes, now and later, to [`OTHER_PROCESS`], so that none is lost when they are no longer
     /// tracked individually.
-    pub fn fold(&mut self, processes: &HashSet<ProcId>) {
+    pub fn aggregate(&mut self, processes: &HashSet<ProcId>) {
         self.store.aggregate(processes);
     }
 
-    /// Chains by victim, cause, effect and severity, of processes that are observed, and of [`FOLDED`].
+    /// Chains by victim, cause, effect and severity, of processes that are observed, and of [`OTHER_PROCESS`].
     pub fn counts(&self) -> impl ExactSizeIterator<Item = &ChainCount> {
         self.store.counts()
     }
 
-    /// Time attributed and lost by victim and cause, of processes that are observed, and of [`FOLDED`].
+    /// Time attributed and lost by victim and cause, of processes that are observed, and of [`OTHER_PROCESS`].
     pub fn stalls(&self) -> impl ExactSizeIterator<Item = &Stall> {
         self.store.stalls()
     }
@@ -210,9 +209,9 @@ fn context_of<'a>(
     settings: &'a Settings,
     histories: &HashMap<ProcId, History>,
     baselines: &'a [Baseline],
-    moment: &'a Moment,
+    input: &'a EngineInput,
 ) -> Context<'a> {
-    let now = &moment.snapshot;
+    let now = &input.snapshot;
     let last = baselines.last().map_or(Nanos(0), |last| last.at);
     let fresh = |process: &&ProcessSnapshot| process.ended.is_none_or(|ended| ended > last);
     let mut processes = Vec::with_capacity(now.processes.len());
@@ -230,7 +229,7 @@ fn context_of<'a>(
             warm_ticks: history.map_or(0, History::warm_ticks),
             throttled: baselines
                 .last()
-                .map_or(Nanos(0), |last| last.throttled(&moment.throttled_cgroups, snapshot.id)),
+                .map_or(Nanos(0), |last| last.throttled(&input.throttled_cgroups, snapshot.id)),
             live_memory: history
                 .map(|history| history.live_over(now.taken_at, leak_span(settings)))
                 .unwrap_or_default(),
@@ -247,7 +246,7 @@ fn context_of<'a>(
             workers.entry(parent).or_default().push(index);
         }
     }
-    Context { settings, processes, workers, throttled: &moment.throttled_gpus, host: None }
+    Context { settings, processes, workers, throttled: &input.throttled_gpus, host: None }
 }
 
 /// Detections on one process, in the [order](crate::divide::ORDER) in which they are charged with its time.

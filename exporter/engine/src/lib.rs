@@ -28,6 +28,6 @@ mod losses;
 mod rules;
 mod template;
 
-pub use engine::{ChainCount, Engine, FOLDED, Moment, Stall};
+pub use engine::{ChainCount, Engine, EngineInput, OTHER_PROCESS, Stall};
 pub use rules::{Declaration, declarations, markdown};
-pub use template::render as tell;
+pub use template::render as render_template;

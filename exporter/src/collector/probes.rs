@@ -83,13 +83,13 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
                 hits.push_created([LabelValue::Fixed(probe)], value, since);
                 continue;
             }
-            SelfCounter::Cut => &CALLS_CUT,
+            SelfCounter::Truncated => &CALLS_CUT,
             SelfCounter::DuplicateHit => &DUPLICATE_HITS,
             SelfCounter::Unmatched => &CALLS_UNMATCHED_RETURNS,
             SelfCounter::TooDeep => &CALLS_TOO_DEEP,
             SelfCounter::OtherStack => &CALLS_ON_OTHER_STACK,
             SelfCounter::ClockUnderflow => &CLOCK_UNDERFLOW,
-            SelfCounter::MissedArrival => &MISSED_ARRIVALS,
+            SelfCounter::MissedSwitchIn => &MISSED_ARRIVALS,
             // Exported elsewhere: cost beside hits, abandoned calls by process, refused updates by map.
             SelfCounter::Abandoned
             | SelfCounter::LeftAtEntry

@@ -7,7 +7,7 @@ use crate::merge::merge_accounts;
 use crate::observation::Observation;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
-use gpucause_engine::FOLDED;
+use gpucause_engine::OTHER_PROCESS;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Series<'a> {
     pub pid: Arc<str>,
     /// The `comm` label.
     pub comm: Arc<str>,
-    /// Every image of the process, the latest last; [`FOLDED`] for `other`.
+    /// Every image of the process, the latest last; [`OTHER_PROCESS`] for `other`.
     pub images: Vec<ProcId>,
     /// The accounts; identity and end are those of the latest image.
     pub process: Cow<'a, ProcessSnapshot>,
@@ -52,7 +52,7 @@ pub(super) fn group(observation: &Observation) -> Vec<Series<'_>> {
     let other = observation.overflow.as_ref().map(|process| Series {
         pid: OTHER.into(),
         comm: OTHER.into(),
-        images: vec![FOLDED],
+        images: vec![OTHER_PROCESS],
         process: Cow::Borrowed(process),
         created: Some(observation.clock.unix_seconds(observation.since)),
     });

@@ -57,7 +57,7 @@ impl PythonProcesses {
             None => 0,
         };
         let found = Python::find(tgid, frames.mappings(id, tgid));
-        let known = self.classify(tgid, unfit, found, |layout| recorder.keep_python(id, layout));
+        let known = self.classify(tgid, unfit, found, |layout| recorder.add_python(id, layout));
         self.processes.insert(id, known);
     }
 
@@ -109,7 +109,7 @@ impl PythonProcesses {
         recorder.take_python_stack(event.start, tid).unwrap_or_else(|error| {
             self.map_failed(&error);
             self.processes.insert(id, Known::Unreadable);
-            if let Err(error) = recorder.forget_python(id) {
+            if let Err(error) = recorder.remove_python(id) {
                 tracing::debug!(%error, "cannot stop keeping Python frames");
             }
             Vec::new()
@@ -161,7 +161,7 @@ impl PythonProcesses {
             if !ended(*id) {
                 return true;
             }
-            if let (Known::Readable(_), Err(error)) = (known, recorder.forget_python(*id)) {
+            if let (Known::Readable(_), Err(error)) = (known, recorder.remove_python(*id)) {
                 tracing::warn!(%error, "cannot remove an ended process");
             }
             false

@@ -26,9 +26,9 @@ pub(super) struct Summary {
     finished: Finished,
     lost: u64,
     /// Calls without a stack, as the kernel's map was full.
-    stackless: u64,
+    events_without_stack: u64,
     /// Calls without Python frames, as the kernel's map was full.
-    pythonless: u64,
+    events_without_python_stack: u64,
     /// Stacks without function names.
     unsymbolized: u64,
     /// Processes without Python frames, by reason.
@@ -38,18 +38,25 @@ pub(super) struct Summary {
 
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { finished, lost, stackless, pythonless, unsymbolized, unreadable, snapshots } =
-            self;
+        let Self {
+            finished,
+            lost,
+            events_without_stack,
+            events_without_python_stack,
+            unsymbolized,
+            unreadable,
+            snapshots,
+        } = self;
         let Finished { path, events, pruned_events } = finished;
         write!(f, "{}: {events} events and {snapshots} snapshots", path.display())?;
         if *lost > 0 {
             write!(f, "; {lost} events were lost: raise --calls-from or --off-cpu-from")?;
         }
-        if *stackless > 0 {
-            write!(f, "; {stackless} calls have no stack")?;
+        if *events_without_stack > 0 {
+            write!(f, "; {events_without_stack} calls have no stack")?;
         }
-        if *pythonless > 0 {
-            write!(f, "; {pythonless} calls have no Python frames")?;
+        if *events_without_python_stack > 0 {
+            write!(f, "; {events_without_python_stack} calls have no Python frames")?;
         }
         for (reason, processes) in unreadable {
             write!(f, "; {processes} processes have no Python frames: {reason}")?;
@@ -78,8 +85,8 @@ impl Session {
     /// Evaluates the accounts, and adds them and the chains to the file.
     pub(super) fn evaluate(&mut self) -> anyhow::Result<()> {
         let evaluated = self.daemon.evaluate().context("the accounts cannot be read")?;
-        let Some((observation, moment)) = evaluated else { return Ok(()) };
-        self.trace.add_snapshot(&self.recorder, &self.daemon, (&observation, moment))?;
+        let Some((observation, input)) = evaluated else { return Ok(()) };
+        self.trace.add_snapshot(&self.recorder, &self.daemon, (&observation, input))?;
         self.snapshots += 1;
         Ok(())
     }
@@ -108,12 +115,12 @@ impl Session {
     }
 
     /// Removes old stacks from the kernel's maps.
-    pub(super) fn forget_stacks(&mut self) {
-        let forgotten = self.recorder.forget_stacks();
-        if let Err(error) = forgotten.and_then(|()| self.recorder.forget_python_stacks()) {
+    pub(super) fn clear_stacks(&mut self) {
+        let forgotten = self.recorder.clear_stacks();
+        if let Err(error) = forgotten.and_then(|()| self.recorder.clear_python_stacks()) {
             tracing::warn!(%error, "slow calls may have no stacks");
         }
-        self.trace.forget_stacks();
+        self.trace.clear_stacks();
     }
 
     /// Adds the remaining events and completes the file.
@@ -124,9 +131,18 @@ impl Session {
         self.lost += self.recorder.unfinished() as u64;
         self.trace.writer.set_lost_events(self.lost);
         self.evaluate()?;
-        let (stackless, pythonless) = (self.recorder.stackless()?, self.recorder.pythonless()?);
+        let (events_without_stack, events_without_python_stack) =
+            (self.recorder.events_without_stack()?, self.recorder.events_without_python_stack()?);
         let Self { trace, lost, snapshots, .. } = self;
         let Written { finished, unsymbolized, unreadable } = trace.finish()?;
-        Ok(Summary { finished, lost, stackless, pythonless, unsymbolized, unreadable, snapshots })
+        Ok(Summary {
+            finished,
+            lost,
+            events_without_stack,
+            events_without_python_stack,
+            unsymbolized,
+            unreadable,
+            snapshots,
+        })
     }
 }

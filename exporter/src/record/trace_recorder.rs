@@ -7,7 +7,7 @@ use std::time::Duration;
 use gpucause_abi::event::{Detail, Image, RawCall, RawEvent};
 use gpucause_abi::python::RawPythonFrame;
 use gpucause_abi::{ProcId, Tgid};
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use gpucause_investigations::recording::StackId;
 use gpucause_investigations::trace::{Finished, ProcessRef, WriteError, Writer};
 use gpucause_probes::recorder::Recorder;
@@ -80,13 +80,13 @@ impl TraceRecorder {
         &mut self,
         recorder: &Recorder,
         daemon: &Daemon,
-        (observation, mut moment): (&Observation, Moment),
+        (observation, mut input): (&Observation, EngineInput),
     ) -> anyhow::Result<()> {
         // The clock of the events.
-        moment.unix_seconds = self.clock.unix_seconds(moment.snapshot.taken_at);
+        input.unix_seconds = self.clock.unix_seconds(input.snapshot.taken_at);
         self.describe(recorder, observation)?;
         self.name_kernels(daemon)?;
-        Ok(self.writer.add_snapshot(&moment, &daemon.findings().chains)?)
+        Ok(self.writer.add_snapshot(&input, &daemon.findings().chains)?)
     }
 
     /// Writes new processes, and details that are new.
@@ -233,7 +233,7 @@ impl TraceRecorder {
     }
 
     /// To be called when the kernel's stack numbers are reused. Addresses of code objects may be, too.
-    pub(crate) fn forget_stacks(&mut self) {
+    pub(crate) fn clear_stacks(&mut self) {
         self.stacks.clear();
         if let Some(pythons) = &mut self.pythons {
             pythons.forget_code();

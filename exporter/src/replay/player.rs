@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::time::{Duration, Instant};
 
 use gpucause_abi::ProcId;
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use gpucause_investigations::accounts::rebuild;
 use gpucause_investigations::recording::{
     NodeIndex, Process, ProcessIndex, Recording, RecordingError,
@@ -64,7 +64,7 @@ impl Player {
                 begin = None;
             }
             has_snapshots = true;
-            let flow = self.wait(&mut begin, look.moment.unix_seconds);
+            let flow = self.wait(&mut begin, look.input.unix_seconds);
             stopped = flow.is_break();
             if !stopped {
                 let processes = self.processes(&look.processes);
@@ -73,8 +73,8 @@ impl Player {
                     .iter()
                     .filter_map(|(id, index)| Some((*id, names.get(index)?.clone())))
                     .collect();
-                let moment = look.moment;
-                let recorded = Recorded { moment, processes, kernels, chains: None };
+                let input = look.input;
+                let recorded = Recorded { input, processes, kernels, chains: None };
                 self.source.set_current(Some(sampler.observe(recorded)));
             }
             flow
@@ -105,12 +105,12 @@ impl Player {
             let unix_seconds = snapshot.unix_ns as f64 / 1e9;
             let flow = self.wait(begin, unix_seconds);
             if flow.is_continue() {
-                let moment = Moment::new(Arc::new(snapshot.snapshot), unix_seconds);
+                let input = EngineInput::new(Arc::new(snapshot.snapshot), unix_seconds);
                 let seen = chains.iter().filter(|chain| chain.first_seen <= unix_seconds);
                 let chains = Some(seen.cloned().collect());
                 let kernels = &HashMap::new();
                 let processes = processes.clone();
-                let recorded = Recorded { moment, processes, kernels, chains };
+                let recorded = Recorded { input, processes, kernels, chains };
                 self.source.set_current(Some(sampler.observe(recorded)));
             }
             flow

@@ -9,7 +9,7 @@ use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
-use gpucause_engine::{ChainCount, Moment, Stall};
+use gpucause_engine::{ChainCount, EngineInput, Stall};
 use gpucause_investigations::recording::Process;
 
 use crate::chains::{Chains, Findings};
@@ -22,7 +22,7 @@ use crate::process_details::ProcessDetails;
 
 /// A recorded snapshot.
 pub(super) struct Recorded<'a> {
-    pub(super) moment: Moment,
+    pub(super) input: EngineInput,
     pub(super) processes: HashMap<ProcId, Process>,
     /// Names of kernel functions by handle.
     pub(super) kernels: &'a HashMap<ProcId, HashMap<u64, String>>,
@@ -59,9 +59,9 @@ impl RecordedSampler {
 
     /// As if the snapshot were taken now.
     pub(super) fn observe(&mut self, recorded: Recorded<'_>) -> Observation {
-        let Recorded { moment, processes, kernels, chains } = recorded;
+        let Recorded { input, processes, kernels, chains } = recorded;
         let source = &mut self.pipeline.source;
-        source.snapshot = Arc::clone(&moment.snapshot);
+        source.snapshot = Arc::clone(&input.snapshot);
         source.details = processes
             .iter()
             .map(|(id, own)| (*id, ProcessDetails::of_named(&own.details).into()))
@@ -74,7 +74,7 @@ impl RecordedSampler {
                 let snapshot = Arc::clone(&observation.snapshot);
                 // The engine reports times by the wall clock; the series' clock stands still.
                 let unix_seconds = clock_at(snapshot.taken_at).unix_seconds(snapshot.taken_at);
-                self.chains.evaluate(Moment { snapshot, unix_seconds, ..moment });
+                self.chains.evaluate(EngineInput { snapshot, unix_seconds, ..input });
                 self.chains.findings()
             }
         };

@@ -78,7 +78,7 @@ fn a_file_tells_of_the_demonstration_and_of_nothing_else_on_that_host() {
         recording::open(&case.db())
             .unwrap()
             .snapshots(&mut |look| {
-                for process in &look.moment.snapshot.processes {
+                for process in &look.input.snapshot.processes {
                     told.insert(process.comm.to_text());
                     told.extend(process.waits.iter().map(|wait| wait.on.to_text()));
                 }

@@ -19,8 +19,8 @@ fn chains_are_told_to_who_shows_the_token() {
     assert_eq!(response.header("content-type"), Some("application/json"));
     let answer: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
     assert_eq!(answer["status"], "success");
-    let moment = |name: &str| answer["data"][name].as_f64().unwrap();
-    assert!((0.0..60.0).contains(&(moment("now") - moment("watched_since"))), "{answer}");
+    let input = |name: &str| answer["data"][name].as_f64().unwrap();
+    assert!((0.0..60.0).contains(&(input("now") - input("watched_since"))), "{answer}");
     let chains: Vec<Chain> = serde_json::from_value(answer["data"]["chains"].clone()).unwrap();
     assert_eq!(chains, [snapshot::chain()], "a chain reads back as itself");
     let state: ObservationState =

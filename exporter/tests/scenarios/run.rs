@@ -9,7 +9,7 @@ use gpucause::throttling::Throttling;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
-use gpucause_engine::{Engine, Moment};
+use gpucause_engine::{Engine, EngineInput};
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::{Options, Probes};
 
@@ -121,10 +121,10 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         let snapshot = Arc::new(probes.snapshot().unwrap());
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         let at_ns = snapshot.taken_at.0;
-        let mut moment = Moment::new(Arc::clone(&snapshot), unix);
+        let mut input = EngineInput::new(Arc::clone(&snapshot), unix);
         let throttled = throttling.refresh(&snapshot.processes).into_iter();
-        moment.throttled_cgroups = throttled.map(|(id, throttled)| (id, throttled.time)).collect();
-        engine.look(moment);
+        input.throttled_cgroups = throttled.map(|(id, throttled)| (id, throttled.time)).collect();
+        engine.evaluate(input);
         // The host may have CUDA processes of other tests.
         let leader = nix::unistd::Pid::from_raw(trainer.pid().cast_signed());
         let own = |pid: u32| {

@@ -209,7 +209,7 @@ impl Copying {
             let Some(&Some(session)) = rows.sessions.get(recorded.session) else {
                 return ControlFlow::Continue(());
             };
-            for process in &recorded.moment.snapshot.processes {
+            for process in &recorded.input.snapshot.processes {
                 let known = recorded.processes.get(&process.id);
                 if let Some(row) = known.and_then(|&known| rows.process(known)) {
                     last.insert(row, process.clone());
@@ -241,7 +241,7 @@ impl Copying {
                 }
             }
         }
-        self.store.snapshot(session, &recorded.moment)
+        self.store.snapshot(session, &recorded.input)
     }
 
     fn copy_events(

@@ -1,4 +1,4 @@
-//! A look at the accounts as it lies in the file: all of a [`Moment`] but its time, in protobuf, compressed with zlib.
+//! A look at the accounts as it lies in the file: all of a [`EngineInput`] but its time, in protobuf, compressed with zlib.
 //!
 //! Enums and ops go by their labels, which each look lists, since another gpucause may number them differently. What a newer
 //! one knows and this one does not is skipped, or goes under `other` where there is such a thing.
@@ -18,7 +18,7 @@ use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use gpucause_abi::snapshot::Snapshot;
 use gpucause_abi::{Nanos, ProcId};
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 
 use axis::Axes;
 use value::{Message, Value as _};
@@ -50,8 +50,8 @@ pub(super) enum LookError {
 type Result<T> = std::result::Result<T, LookError>;
 
 /// As it is written.
-pub(super) fn encode(moment: &Moment) -> Vec<u8> {
-    let plain = plain(moment);
+pub(super) fn encode(input: &EngineInput) -> Vec<u8> {
+    let plain = plain(input);
     let mut compressed =
         ZlibEncoder::new(Vec::with_capacity(plain.len() / 2), Compression::default());
     // Writing to memory does not fail.
@@ -63,7 +63,7 @@ pub(super) fn encode(moment: &Moment) -> Vec<u8> {
 ///
 /// # Errors
 /// When it is damaged.
-pub(super) fn decode(bytes: &[u8], unix_seconds: f64) -> Result<Moment> {
+pub(super) fn decode(bytes: &[u8], unix_seconds: f64) -> Result<EngineInput> {
     let mut plain = Vec::new();
     ZlibDecoder::new(bytes).take(MAX_BYTES + 1).read_to_end(&mut plain)?;
     if plain.len() as u64 > MAX_BYTES {
@@ -73,8 +73,8 @@ pub(super) fn decode(bytes: &[u8], unix_seconds: f64) -> Result<Moment> {
 }
 
 /// The message.
-fn plain(moment: &Moment) -> Vec<u8> {
-    let Moment { snapshot, unix_seconds: _, throttled_gpus, throttled_cgroups } = moment;
+fn plain(input: &EngineInput) -> Vec<u8> {
+    let EngineInput { snapshot, unix_seconds: _, throttled_gpus, throttled_cgroups } = input;
     let mut accounts = Writer::default();
     snapshot.write(&mut accounts);
     let mut gpus: Vec<(String, f64)> =
@@ -91,14 +91,14 @@ fn plain(moment: &Moment) -> Vec<u8> {
     look.bytes
 }
 
-fn look(plain: &[u8], unix_seconds: f64) -> Result<Moment> {
+fn look(plain: &[u8], unix_seconds: f64) -> Result<EngineInput> {
     let left = Cell::new(MOST);
     wire::read([Ok(plain)], &Axes::default(), &left, |unlabelled| {
         let axes = unlabelled.message(LABELS, Axes::read)?;
         let from = unlabelled.with(&axes);
         let gpus: Vec<(String, f64)> = from.messages(THROTTLED_GPUS, Message::read)?;
         let cgroups: Vec<(ProcId, Nanos)> = from.messages(THROTTLED_CGROUPS, Message::read)?;
-        Ok(Moment {
+        Ok(EngineInput {
             snapshot: Arc::new(Snapshot::read(from)?.unwrap_or_default()),
             unix_seconds,
             throttled_gpus: gpus.into_iter().collect(),

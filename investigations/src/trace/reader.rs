@@ -360,10 +360,10 @@ impl Recording for Trace {
                 let columns =
                     || Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?));
                 let (id, unix_seconds, accounts) = self.sql(columns())?;
-                let moment = look_codec::decode(&accounts, unix_seconds)
+                let input = look_codec::decode(&accounts, unix_seconds)
                     .map_err(|failure| self.damaged(format!("look {id}: {failure}")))?;
                 let processes = Arc::clone(processes);
-                if each(RecordedSnapshot { node: *node, session, processes, moment }).is_break() {
+                if each(RecordedSnapshot { node: *node, session, processes, input }).is_break() {
                     return Ok(());
                 }
             }

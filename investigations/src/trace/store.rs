@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gpucause_abi::ProcId;
 use gpucause_abi::op::Api;
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use gpucause_engine::chain::Chain;
 use rusqlite::{Connection, OpenFlags, Params, params};
 
@@ -288,11 +288,11 @@ impl Store {
     pub(crate) fn snapshot(
         &mut self,
         session: SessionRef,
-        moment: &Moment,
+        input: &EngineInput,
     ) -> Result<(), WriteError> {
         self.snapshots += 1;
-        let (id, accounts) = (self.snapshots, look_codec::encode(moment));
-        let row = params![id, session.0, moment.unix_seconds, accounts];
+        let (id, accounts) = (self.snapshots, look_codec::encode(input));
+        let row = params![id, session.0, input.unix_seconds, accounts];
         self.execute("INSERT INTO looks VALUES (?, ?, ?, ?)", row).map(drop)
     }
 

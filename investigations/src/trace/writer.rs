@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use gpucause_engine::chain::Chain;
 
 use super::event_row::NewEvent;
@@ -197,9 +197,13 @@ impl Writer {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn add_snapshot(&mut self, moment: &Moment, chains: &[Chain]) -> Result<(), WriteError> {
-        self.store.snapshot(self.session, moment)?;
-        for process in &moment.snapshot.processes {
+    pub fn add_snapshot(
+        &mut self,
+        input: &EngineInput,
+        chains: &[Chain],
+    ) -> Result<(), WriteError> {
+        self.store.snapshot(self.session, input)?;
+        for process in &input.snapshot.processes {
             self.settle(process)?;
         }
         for chain in chains {

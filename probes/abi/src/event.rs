@@ -116,9 +116,9 @@ records! {
         /// Events that have reserved or missed a slot.
         head: u64,
         /// Calls without a stack: the map was full or the stack unavailable.
-        stackless: u64,
+        events_without_stack: u64,
         /// Calls without Python frames: the map was full.
-        pythonless: u64,
+        events_without_python_stack: u64,
     }
 }
 

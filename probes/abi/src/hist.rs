@@ -7,7 +7,7 @@
 mod slots;
 
 use crate::Nanos;
-pub use slots::{Arena, ArenaRange, Iter, Packer, Slots};
+pub use slots::{Arena, ArenaRange, Encoder, Iter, Slots};
 
 /// Slots with a width of one nanosecond.
 pub const UNIT_SLOTS: u32 = 32;
@@ -67,9 +67,9 @@ impl Histogram {
     /// From a full slot array, as in the kernel.
     #[must_use]
     pub fn from_slots(sum: Nanos, max: Nanos, slots: impl IntoIterator<Item = u64>) -> Self {
-        let mut packer = Packer::default();
-        (0u16..).zip(slots).for_each(|(slot, count)| packer.push(slot, count));
-        Self { sum, max, slots: packer.finish() }
+        let mut encoder = Encoder::default();
+        (0u16..).zip(slots).for_each(|(slot, count)| encoder.push(slot, count));
+        Self { sum, max, slots: encoder.finish() }
     }
 
     /// Number of values: the sum over the slots, so that count and buckets never disagree.
@@ -100,15 +100,15 @@ impl Histogram {
     /// it is given as that of the last slot in use, and never more than the maximum of all.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let mut packer = Packer::default();
+        let mut encoder = Encoder::default();
         let mut last = None;
         self.slots.since(&earlier.slots, |slot, count| {
-            packer.push(slot, count);
+            encoder.push(slot, count);
             last = Some(slot);
         });
         let max = last.map_or(Nanos(0), |slot| slot_upper(usize::from(slot)).min(self.max));
         let sum = Nanos(self.sum.0.saturating_sub(earlier.sum.0));
-        Self { sum, max, slots: packer.finish() }
+        Self { sum, max, slots: encoder.finish() }
     }
 
     /// Number of values that are at most `bound`. Exact when `bound` is a slot's upper edge.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use gpucause_abi::Nanos;
-use gpucause_abi::hist::{Arena, ArenaRange, Histogram, Packer, Slots};
+use gpucause_abi::hist::{Arena, ArenaRange, Encoder, Histogram, Slots};
 use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{
     CALL_COLD, CALL_NESTED, CALL_STALLED, CHUNK_SLOTS, HistKey, HistKind, HistRecord,
@@ -51,10 +51,10 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn of(key: HistKey, record: &HistRecord, packer: &mut Packer, arena: &mut Arena) -> Self {
+    fn of(key: HistKey, record: &HistRecord, encoder: &mut Encoder, arena: &mut Arena) -> Self {
         let first = key.chunk.saturating_mul(CHUNK_SLOTS as u16);
-        (first..).zip(record.slots).for_each(|(slot, count)| packer.push(slot, count));
-        let slots = packer.move_to(arena);
+        (first..).zip(record.slots).for_each(|(slot, count)| encoder.push(slot, count));
+        let slots = encoder.move_to(arena);
         Self { key, sum: Nanos(record.sum_ns), max: Nanos(record.max_ns), slots }
     }
 
@@ -77,11 +77,11 @@ impl Reader {
         let mut entries = 0;
         let known = self.known_slots.take();
         let mut chunks = Vec::with_capacity(known.len());
-        let (mut packer, mut arena) = (Packer::default(), Arena::default());
+        let (mut encoder, mut arena) = (Encoder::default(), Arena::default());
         for_each(&self.hists, "hists", |key, value| {
             entries += 1;
             let key: HistKey = decode("hists", key)?;
-            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut packer, &mut arena));
+            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut encoder, &mut arena));
             Ok(())
         })?;
         // Maps are unordered.
@@ -94,14 +94,14 @@ impl Reader {
             for of_whole in of_process.chunk_by(|a, b| a.whole() == b.whole()) {
                 let Some(key) = of_whole.first().map(|chunk| chunk.key) else { continue };
                 let known = find(&known, whole(&key));
-                let histogram = joined(of_whole, &arena, &mut packer, known);
+                let histogram = joined(of_whole, &arena, &mut encoder, known);
                 read.push((whole(&key), histogram.slots.clone()));
                 put(process, &key, histogram);
             }
             // So far these are the calls that never left the CPU.
             for call in process.calls.iter_mut().filter(|call| !call.stalled.slots.is_empty()) {
                 let key = (process.id.0, HistKind::Call as u16, call.op.0, flags(call));
-                add_stalled(call, &mut packer, find(&known, key));
+                add_stalled(call, &mut encoder, find(&known, key));
                 let slots = call.durations.slots.clone();
                 match position(&read, key).and_then(|at| read.get_mut(at)) {
                     Some((_, own)) => *own = slots,
@@ -122,7 +122,7 @@ impl Reader {
 fn joined(
     chunks: &[Chunk],
     arena: &Arena,
-    packer: &mut Packer,
+    encoder: &mut Encoder,
     known: Option<&Slots>,
 ) -> Histogram {
     let sum = chunks.iter().fold(0u64, |all, chunk| all.saturating_add(chunk.sum.0));
@@ -131,18 +131,18 @@ fn joined(
         [only] => arena.slots_like(only.slots, known),
         several => {
             let entries = several.iter().flat_map(|chunk| arena.entries(chunk.slots));
-            entries.for_each(|(slot, count)| packer.push(slot, count));
-            packer.take_like(known)
+            entries.for_each(|(slot, count)| encoder.push(slot, count));
+            encoder.take_like(known)
         }
     };
     Histogram { sum: Nanos(sum), max, slots }
 }
 
 /// Adds the stalled calls.
-fn add_stalled(call: &mut CallSnapshot, packer: &mut Packer, known: Option<&Slots>) {
+fn add_stalled(call: &mut CallSnapshot, encoder: &mut Encoder, known: Option<&Slots>) {
     let CallSnapshot { durations, stalled, .. } = call;
-    packer.push_both(&durations.slots, &stalled.slots);
-    durations.slots = packer.take_like(known);
+    encoder.push_both(&durations.slots, &stalled.slots);
+    durations.slots = encoder.take_like(known);
     durations.sum.0 = durations.sum.0.saturating_add(stalled.sum.0);
     durations.max = durations.max.max(stalled.max);
 }

@@ -32,7 +32,7 @@ impl Recorder {
     ///
     /// # Errors
     /// When the map is full or cannot be changed.
-    pub fn keep_python(&self, id: ProcId, layout: PythonLayout) -> Result<(), RecorderError> {
+    pub fn add_python(&self, id: ProcId, layout: PythonLayout) -> Result<(), RecorderError> {
         let key = id.0.to_ne_bytes();
         let kept = self.python.layouts.update(&key, layout.as_bytes(), MapFlags::ANY);
         kept.map_err(|error| RecorderError::broken("pythons", &error))
@@ -42,7 +42,7 @@ impl Recorder {
     ///
     /// # Errors
     /// When the map cannot be changed.
-    pub fn forget_python(&self, id: ProcId) -> Result<(), RecorderError> {
+    pub fn remove_python(&self, id: ProcId) -> Result<(), RecorderError> {
         delete(&self.python.layouts, "pythons", &id.0.to_ne_bytes())
     }
 
@@ -73,7 +73,7 @@ impl Recorder {
     ///
     /// # Errors
     /// When the map cannot be changed.
-    pub fn forget_python_stacks(&mut self) -> Result<(), RecorderError> {
+    pub fn clear_python_stacks(&mut self) -> Result<(), RecorderError> {
         let known: HashSet<Vec<u8>> = self.python.stacks.keys().collect();
         for key in known.intersection(&self.python.seen) {
             delete(&self.python.stacks, "python_stacks", key)?;
@@ -86,7 +86,7 @@ impl Recorder {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub fn pythonless(&self) -> Result<u64, RecorderError> {
-        Ok(self.state()?.pythonless)
+    pub fn events_without_python_stack(&self) -> Result<u64, RecorderError> {
+        Ok(self.state()?.events_without_python_stack)
     }
 }

@@ -16,9 +16,9 @@ pub(crate) fn undisturbed(
 ) -> Result<()> {
     let mut tries = 0;
     loop {
-        let before = observed.counter(SelfCounter::MissedArrival)?;
+        let before = observed.counter(SelfCounter::MissedSwitchIn)?;
         let Err(error) = measure() else { return Ok(()) };
-        let missed = observed.counter(SelfCounter::MissedArrival)? - before;
+        let missed = observed.counter(SelfCounter::MissedSwitchIn)? - before;
         tries += 1;
         if missed == 0 || tries == TRIES {
             return Err(error.context(format!("try {tries}, {missed} switches not reported")));

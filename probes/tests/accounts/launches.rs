@@ -145,7 +145,7 @@ fn a_truncated_launch_is_counted_and_neither_in_flight_nor_abandoned() -> Result
     fast.go()?;
     until_step(&observed, fast.pid(), "driver_only")?;
     until(
-        || Ok((observed.counter(SelfCounter::Cut)? > 0).then_some(())),
+        || Ok((observed.counter(SelfCounter::Truncated)? > 0).then_some(())),
         || "no launch was truncated".to_owned(),
     )?;
     let started = Instant::now();

@@ -389,7 +389,7 @@ fn check_stacks(mode: AttachMode) -> Result<()> {
         let is_there = code.iter().any(|&(start, end)| (start..end).contains(&caller));
         assert!(is_there, "{stack:x?} begins elsewhere:\n{maps}");
     }
-    recorder.forget_stacks()?;
+    recorder.clear_stacks()?;
     let kept = recorder.stack(calls[0].1.stack.context("no stack")?)?;
     assert!(!kept.is_empty(), "a stack of an event in the ring was forgotten");
     Ok(())

@@ -19,7 +19,7 @@ fn placed(mut host: Host) -> Host {
         (100, place("train.service", "/system.slice/train.service", "2-3")),
         (900, place("hog.service", "/system.slice/hog.service", "0-3")),
     ]);
-    host.engine.place("0-3", &places);
+    host.engine.set_places("0-3", &places);
     host
 }
 
@@ -61,7 +61,7 @@ fn a_culprit_in_a_unit_of_hostile_name_gives_a_quoted_command_or_none() {
     let mut host = scenarios::preempted();
     let fix = |host: &mut Host, unit: &str| {
         let places = HashMap::from([(100, place("", "", "2-3")), (900, place(unit, "", "0-3"))]);
-        host.engine.place("0-3", &places);
+        host.engine.set_places("0-3", &places);
         host.only(Cause::CpuPreemption).fix.clone()
     };
     let quoted = fix(&mut host, "a;reboot;$(id).service");

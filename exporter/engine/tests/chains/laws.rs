@@ -11,7 +11,7 @@ use gpucause_abi::snapshot::{
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use gpucause_engine::settings::Settings;
-use gpucause_engine::{Engine, Moment};
+use gpucause_engine::{Engine, EngineInput};
 use proptest::collection::vec as some;
 use proptest::prelude::*;
 
@@ -149,12 +149,12 @@ fn eager() -> Settings {
 fn tick(engine: &mut Engine, at: u64, processes: Vec<ProcessSnapshot>) {
     let ids: Vec<_> = processes.iter().map(|process| process.id).collect();
     let snapshot = Snapshot { taken_at: Nanos(at), processes, ..Snapshot::default() };
-    let mut moment = Moment::new(Arc::new(snapshot), at as f64 / 1e9);
-    moment.throttled_gpus = HashMap::from([("g".to_owned(), f64::NAN), ("h".to_owned(), 7.0)]);
+    let mut input = EngineInput::new(Arc::new(snapshot), at as f64 / 1e9);
+    input.throttled_gpus = HashMap::from([("g".to_owned(), f64::NAN), ("h".to_owned(), 7.0)]);
     // A limit explains what preemption would: not for all of them.
     let limited = ids.into_iter().filter(|id| id.0 == 1);
-    moment.throttled_cgroups = limited.map(|id| (id, Nanos(at))).collect();
-    engine.look(moment);
+    input.throttled_cgroups = limited.map(|id| (id, Nanos(at))).collect();
+    engine.evaluate(input);
 }
 
 fn chains_are_sane(engine: &Engine, wall: f64) {

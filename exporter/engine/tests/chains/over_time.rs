@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use gpucause_abi::op::op_of_symbol;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
-use gpucause_engine::FOLDED;
+use gpucause_engine::OTHER_PROCESS;
 use gpucause_engine::chain::{Cause, Effect, Severity};
 use gpucause_engine::settings::{RuleSettings, Settings};
 
@@ -160,14 +160,14 @@ fn a_snapshot_that_is_hardly_later_than_the_previous_or_earlier_is_ignored() {
     let mut host = trained();
     host.run(3, |train| reads_for(train, 700 * MS));
     let before = host.only(Cause::BlockIo).clone();
-    let moment = host.moment();
-    host.engine.look(moment);
+    let input = host.input();
+    host.engine.evaluate(input);
     host.now += WINDOW / 100;
-    let moment = host.moment();
-    host.engine.look(moment);
+    let input = host.input();
+    host.engine.evaluate(input);
     host.now -= 10 * WINDOW;
-    let moment = host.moment();
-    host.engine.look(moment);
+    let input = host.input();
+    host.engine.evaluate(input);
     assert_eq!(host.only(Cause::BlockIo), &before);
 }
 
@@ -238,14 +238,14 @@ fn counters_of_a_process_that_is_aggregated_are_added_to_other() {
     let before: Vec<_> = host.engine.stalls().map(|stall| (stall.cause, stall.lost)).collect();
     let counted: u64 = host.engine.counts().map(|count| count.count).sum();
     assert!(counted > 0 && !before.is_empty());
-    host.engine.fold(&HashSet::from([host.processes[0].now.id]));
+    host.engine.aggregate(&HashSet::from([host.processes[0].now.id]));
     host.forget_counters();
     // The process may still be in a later snapshot.
     host.run(1, |train| reads_for(train, 700 * MS));
     host.processes.clear();
     host.run_all(2, |_, _| {});
-    assert!(host.engine.stalls().all(|stall| stall.process == FOLDED));
-    assert!(host.engine.counts().all(|count| count.process == FOLDED));
+    assert!(host.engine.stalls().all(|stall| stall.process == OTHER_PROCESS));
+    assert!(host.engine.counts().all(|count| count.process == OTHER_PROCESS));
     assert_eq!(host.engine.counts().map(|count| count.count).sum::<u64>(), counted);
     let lost = |cause| host.engine.stalls().find(|stall| stall.cause == cause).unwrap().lost;
     for (cause, before) in before {

@@ -41,7 +41,7 @@ fn a_chain_that_is_not_seen_any_more_has_ended_when_it_was_seen_last() {
 #[test]
 fn chains_end_with_the_last_snapshot() {
     let mut host = scenarios::preempted();
-    host.engine.end();
+    host.engine.end_chains();
     assert_eq!(host.only(Cause::CpuPreemption).ongoing, Some(false));
 }
 

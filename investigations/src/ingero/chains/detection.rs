@@ -2,8 +2,8 @@
 
 use gpucause_abi::state::Reason;
 use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Step, Victim};
+use gpucause_engine::render_template;
 use gpucause_engine::settings::Severities;
-use gpucause_engine::tell;
 
 use super::{RuleContext, Waits, seconds, share};
 use crate::recording::{NodeChain, ProcessIndex};
@@ -56,7 +56,7 @@ impl RuleContext<'_> {
         let mut names: Vec<_> =
             detection.names.iter().map(|(name, value)| (*name, value.as_str())).collect();
         names.push(("comm", &process.comm));
-        let sentence = tell(detection.sentence, &evidence, &names);
+        let sentence = render_template(detection.sentence, &evidence, &names);
         let of_node = match self.file.lists.nodes.get(usize::from(process.node.0)) {
             Some(node) if self.file.lists.node_count() > 1 => format!("{}:", node.name),
             _ => String::new(),

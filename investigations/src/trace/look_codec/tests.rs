@@ -15,7 +15,7 @@ use gpucause_abi::snapshot::{
 };
 use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
-use gpucause_engine::Moment;
+use gpucause_engine::EngineInput;
 use proptest::prelude::*;
 
 use super::axis::Axes;
@@ -180,7 +180,7 @@ impl Source {
         }
     }
 
-    fn moment(&mut self) -> Moment {
+    fn input(&mut self) -> EngineInput {
         let snapshot = Snapshot {
             taken_at: self.nanos(),
             processes: self.some(Self::process),
@@ -192,23 +192,23 @@ impl Source {
                 refused: source.number(),
             }),
         };
-        let mut moment = Moment::new(Arc::new(snapshot), 1.7e9);
-        moment.throttled_gpus =
+        let mut input = EngineInput::new(Arc::new(snapshot), 1.7e9);
+        input.throttled_gpus =
             HashMap::from_iter(self.some(|source| (source.number().to_string(), 0.25)));
-        moment.throttled_cgroups =
+        input.throttled_cgroups =
             HashMap::from_iter(self.some(|source| (ProcId(source.small()), source.nanos())));
-        moment
+        input
     }
 }
 
-fn any_moment() -> impl Strategy<Value = Moment> {
+fn any_input() -> impl Strategy<Value = EngineInput> {
     // Large and small numbers alike, so that every length of a number comes by.
     let number = (any::<u64>(), 0u32..64).prop_map(|(number, shift)| number >> shift);
     proptest::collection::vec(number, 0..900)
-        .prop_map(|numbers| Source(numbers.into_iter()).moment())
+        .prop_map(|numbers| Source(numbers.into_iter()).input())
 }
 
-fn assert_same(read: &Moment, written: &Moment) {
+fn assert_same(read: &EngineInput, written: &EngineInput) {
     assert_eq!(read.snapshot, written.snapshot);
     assert_eq!(read.unix_seconds.to_bits(), written.unix_seconds.to_bits());
     assert_eq!(read.throttled_gpus, written.throttled_gpus);
@@ -217,16 +217,16 @@ fn assert_same(read: &Moment, written: &Moment) {
 
 proptest! {
     #[test]
-    fn what_is_decoded_is_what_was_encoded(moment in any_moment()) {
-        assert_same(&decode(&encode(&moment), moment.unix_seconds).unwrap(), &moment);
+    fn what_is_decoded_is_what_was_encoded(input in any_input()) {
+        assert_same(&decode(&encode(&input), input.unix_seconds).unwrap(), &input);
     }
 
     #[test]
     fn whatever_bytes_there_are_it_ends_in_an_answer(
-        moment in any_moment(),
+        input in any_input(),
         flips in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..8),
     ) {
-        let mut bytes = super::plain(&moment);
+        let mut bytes = super::plain(&input);
         for (at, byte) in flips {
             let at = at % bytes.len();
             bytes[at] = byte;
@@ -246,10 +246,10 @@ fn what_a_newer_gpucause_adds_goes_under_other_or_is_passed_over() {
     process.errors = vec![(OpId(0), 2, 3)];
     let snapshot = Snapshot {
         processes: vec![process],
-        counters: vec![(SelfCounter::Cut, 1), (SelfCounter::Unmatched, 2)],
+        counters: vec![(SelfCounter::Truncated, 1), (SelfCounter::Unmatched, 2)],
         ..Snapshot::default()
     };
-    let plain = super::plain(&Moment::new(Arc::new(snapshot), 0.0));
+    let plain = super::plain(&EngineInput::new(Arc::new(snapshot), 0.0));
     let rename = |plain: Vec<u8>, old: &str, new: &str| {
         assert_eq!(old.len(), new.len());
         assert!(plain.windows(old.len()).any(|part| part == old.as_bytes()), "{old}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use gpucause_abi::hist::{Histogram, Packer, SLOTS, Slots};
+use gpucause_abi::hist::{Encoder, Histogram, SLOTS, Slots};
 use gpucause_abi::measure::{MEASURES, Measures, WireTag};
 use gpucause_abi::op::OpId;
 use gpucause_abi::snapshot::{
@@ -347,17 +347,17 @@ impl Value for Slots {
         if gaps.len() != counts.len() {
             return Err(DISORDER);
         }
-        let mut packer = Packer::with_room(gaps.len() * 2);
+        let mut encoder = Encoder::with_capacity(gaps.len() * 2);
         let mut next = 0u16;
         for (gap, count) in gaps.into_iter().zip(counts) {
             let slot = narrow::<u16>(gap)?.checked_add(next).ok_or(DISORDER)?;
             if usize::from(slot) >= SLOTS || count == 0 {
                 return Err(DISORDER);
             }
-            packer.push(slot, count);
+            encoder.push(slot, count);
             next = slot + 1;
         }
-        Ok(Some(packer.finish()))
+        Ok(Some(encoder.finish()))
     }
 }
 

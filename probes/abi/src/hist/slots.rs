@@ -55,9 +55,9 @@ impl Slots {
     /// The sum of both.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
-        let mut packer = Packer::with_room(self.packed.len() + other.packed.len());
-        packer.push_both(self, other);
-        packer.finish()
+        let mut encoder = Encoder::with_capacity(self.packed.len() + other.packed.len());
+        encoder.push_both(self, other);
+        encoder.finish()
     }
 
     /// Calls `each` with every increase over `earlier`.
@@ -90,16 +90,16 @@ impl std::fmt::Debug for Slots {
 
 /// Encodes entries, in ascending slot order.
 #[derive(Debug, Default)]
-pub struct Packer {
+pub struct Encoder {
     packed: Vec<u8>,
     count: u64,
     next: u16,
 }
 
-impl Packer {
+impl Encoder {
     /// Creates an encoder with capacity for this many bytes.
     #[must_use]
-    pub fn with_room(bytes: usize) -> Self {
+    pub fn with_capacity(bytes: usize) -> Self {
         Self { packed: Vec::with_capacity(bytes), ..Self::default() }
     }
 
@@ -374,12 +374,12 @@ impl FromIterator<(u16, u64)> for Slots {
     fn from_iter<I: IntoIterator<Item = (u16, u64)>>(entries: I) -> Self {
         let mut entries: Vec<(u16, u64)> = entries.into_iter().collect();
         entries.sort_by_key(|&(slot, _)| slot);
-        let mut packer = Packer::default();
+        let mut encoder = Encoder::default();
         for of_slot in entries.chunk_by(|a, b| a.0 == b.0) {
             let count = of_slot.iter().fold(0u64, |all, &(_, count)| all.saturating_add(count));
-            packer.push(of_slot[0].0, count);
+            encoder.push(of_slot[0].0, count);
         }
-        packer.finish()
+        encoder.finish()
     }
 }
 
@@ -440,24 +440,24 @@ mod tests {
             prop_assert!(slots.iter().is_sorted());
             let count = entries.values().fold(0u64, |all, &n| all.saturating_add(n));
             prop_assert_eq!(slots.count(), count);
-            let mut packer = Packer::default();
-            entries.iter().for_each(|(&slot, &count)| packer.push(slot, count));
-            prop_assert_eq!(&packer.take(), &slots);
-            packer.push(0, 1);
-            prop_assert_eq!(packer.take().iter().collect::<Vec<_>>(), [(0, 1)]);
-            entries.iter().for_each(|(&slot, &count)| packer.push(slot, count));
-            let again = packer.take_like(Some(&slots));
+            let mut encoder = Encoder::default();
+            entries.iter().for_each(|(&slot, &count)| encoder.push(slot, count));
+            prop_assert_eq!(&encoder.take(), &slots);
+            encoder.push(0, 1);
+            prop_assert_eq!(encoder.take().iter().collect::<Vec<_>>(), [(0, 1)]);
+            entries.iter().for_each(|(&slot, &count)| encoder.push(slot, count));
+            let again = encoder.take_like(Some(&slots));
             prop_assert!(again == slots && again.is_shared_with(&slots));
-            entries.iter().for_each(|(&slot, &count)| packer.push(slot, count));
-            packer.push(544, 1);
-            let more = packer.take_like(Some(&slots));
+            entries.iter().for_each(|(&slot, &count)| encoder.push(slot, count));
+            encoder.push(544, 1);
+            let more = encoder.take_like(Some(&slots));
             prop_assert!(!more.is_shared_with(&slots));
             prop_assert_eq!(more.count(), slots.count().saturating_add(1));
             let mut arena = Arena::default();
-            packer.push(3, 9);
-            let other = packer.move_to(&mut arena);
-            entries.iter().for_each(|(&slot, &count)| packer.push(slot, count));
-            let range = packer.move_to(&mut arena);
+            encoder.push(3, 9);
+            let other = encoder.move_to(&mut arena);
+            entries.iter().for_each(|(&slot, &count)| encoder.push(slot, count));
+            let range = encoder.move_to(&mut arena);
             prop_assert_eq!(arena.entries(other).collect::<Vec<_>>(), [(3, 9)]);
             prop_assert_eq!(arena.entries(range).collect::<BTreeMap<_, _>>(), entries);
             let again = arena.slots_like(range, Some(&slots));
@@ -480,9 +480,9 @@ mod tests {
             b.iter().for_each(|(slot, count)| *expected.entry(slot).or_default() += count);
             prop_assert_eq!(both.iter().collect::<BTreeMap<_, _>>(), expected);
             let since = |later: &Slots, earlier: &Slots| {
-                let mut packer = Packer::default();
-                later.since(earlier, |slot, count| packer.push(slot, count));
-                packer.finish()
+                let mut encoder = Encoder::default();
+                later.since(earlier, |slot, count| encoder.push(slot, count));
+                encoder.finish()
             };
             prop_assert_eq!(since(&both, &a), b);
             prop_assert!(since(&a, &both).is_empty());
