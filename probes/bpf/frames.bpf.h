@@ -67,7 +67,7 @@ static __noinline void drop_truncated(struct thread *thread)
 	for (__u32 i = 0; i < MAX_DEPTH && i < depth; i++) {
 		if (!is_truncated(frame_at(thread, i)))
 			continue;
-		count_self_by(SELF_TRUNCATED, depth - i);
+		count_self_by(SELF_CUT, depth - i);
 		thread->depth = i;
 		if (!i && is_launch_class(frame_at(thread, 0)->op))
 			bytes_add(thread->proc_id, BYTES_UNTIMED_LAUNCHES, frame_at(thread, 0)->op, 1);

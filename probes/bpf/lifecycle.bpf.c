@@ -49,7 +49,7 @@ static __noinline void forget_thread(struct task_struct *task, struct thread *th
 	__u64 since = thread->off_since_ns, now = bpf_ktime_get_ns();
 
 	if (thread->depth)
-		count_self_by(SELF_TRUNCATED, thread->depth);
+		count_self_by(SELF_CUT, thread->depth);
 	thread->depth = 0;
 	if (thread->slot)
 		free_slot(thread, task->pid);

@@ -50,7 +50,7 @@ static __noinline void recover_missed_switch_in(struct thread *thread, struct ta
 	/* Unless the switch that reports it interrupted this. */
 	if (!since || __sync_val_compare_and_swap(&thread->off_since_ns, since, 0) != since)
 		return;
-	count_self(SELF_MISSED_SWITCH_IN);
+	count_self(SELF_MISSED_ARRIVAL);
 	thread->on_since_ns = woken + queued;
 	if (reason == REASON_PREEMPTED) {
 		charge_unseen(thread, reason, since, queued);

@@ -213,7 +213,7 @@ shared_enum! {
         CostNetwork = "cost_network",
         /// Calls in flight when their return probes were detached; not timed, and only their outermost launches are
         /// counted.
-        Truncated = "truncated",
+        Truncated = "cut",
         /// Calls that the program left at entry: nested launches, and launches counted but not timed. Cheaper than others.
         LeftAtEntry = "left_at_entry",
         /// Second reports of one call through another mount of the same file; not counted as calls.
@@ -256,7 +256,7 @@ shared_enum! {
         FullThreads = "full_threads",
         /// Off-CPU intervals whose end the kernel did not report; reconstructed from the wakeup and the scheduler's run
         /// delay.
-        MissedSwitchIn = "missed_switch_in",
+        MissedSwitchIn = "missed_arrival",
         /// Calls on another stack than the thread's open calls, as of a coroutine; only their launches are counted.
         OtherStack = "other_stack",
     }
