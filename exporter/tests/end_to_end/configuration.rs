@@ -140,8 +140,8 @@ fn a_bad_edit_keeps_the_running_configuration_and_is_told() {
     configured.until_refused("config.yaml:2: limits.wait_names is \\\"many\\\", and must be");
     assert!(!configured.tells_of(&workload));
     assert_eq!(configured.exporter.samples().sum(TAKEN_AT, &[]), taken_at);
-    let told = configured.exporter.log().matches("not reloaded").count();
-    assert_eq!(told, 1, "once for each edit: {}", configured.exporter.log());
+    let failures = configured.exporter.log().matches("configuration reload failed").count();
+    assert_eq!(failures, 1, "once for each edit: {}", configured.exporter.log());
 
     configured.write(INCLUDE_ALL);
     promptly("the repair", || configured.successful());
