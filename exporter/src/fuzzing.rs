@@ -17,7 +17,7 @@ use crate::collector::{Collectors, Selection};
 use crate::config::Config;
 use crate::exposition::{Format, negotiate};
 use crate::family::Exported;
-use crate::kernel_names::readable::readable;
+use crate::kernel_launches::readable::readable;
 use crate::process_details::membership::Membership;
 use crate::server::fuzzing as server;
 use crate::{dcgm, foreign};

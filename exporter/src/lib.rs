@@ -24,7 +24,7 @@ pub mod foreign;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod gpus;
-pub mod kernel_names;
+pub mod kernel_launches;
 mod life_cycle;
 pub mod logging;
 pub mod manual;

@@ -3,7 +3,7 @@
 use crate::chains::Findings;
 use crate::clock::WallClock;
 use crate::gpus::View;
-use crate::kernel_names::KernelLaunches;
+use crate::kernel_launches::KernelLaunches;
 use crate::process_details::ProcessDetails;
 use crate::server::ReloadState;
 use crate::throttling::Throttled;

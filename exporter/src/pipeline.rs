@@ -12,7 +12,7 @@ use gpucause_abi::{Nanos, ProcId};
 use crate::chains::Chains;
 use crate::clock::WallClock;
 use crate::config::Config;
-use crate::kernel_names::{KernelNames, NameSource};
+use crate::kernel_launches::{KernelNames, NameSource};
 use crate::life_cycle::LifeCycle;
 use crate::observation::Observation;
 use crate::process_details::ProcessDetails;

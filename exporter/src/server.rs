@@ -12,22 +12,21 @@ mod fair_semaphore;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod landing;
-mod lifecycle;
 mod listen;
-mod live;
 mod password_verifier;
+mod reload_requests;
 mod routes;
 mod signal;
 mod source;
 mod web_config;
 
-pub use lifecycle::{ReloadHandle, ReloadRequest, ReloadRequests, reload_channel};
 pub use listen::{BindError, ListenAddress};
-pub use live::{LiveWebConfig, ReloadState};
+pub use reload_requests::{ReloadHandle, ReloadRequest, ReloadRequests, reload_channel};
 pub use routes::TelemetryPath;
 pub use signal::shutdown_signal;
 pub use source::{Readiness, ScrapeError, Source};
 pub use web_config::WebConfig;
+pub use web_config::reload::{LiveWebConfig, ReloadState};
 
 pub(crate) use api::node as node_name;
 
@@ -35,7 +34,7 @@ use crate::token_file::TokenFile;
 use auth::AuthMiddleware;
 use connection::Handler;
 use fair_semaphore::FairSemaphore;
-use gpucause_investigations::http::pool::Pool;
+use gpucause_investigations::server_pool::Pool;
 use routes::Routes;
 use std::future::Future;
 use std::io;

@@ -4,7 +4,6 @@
 mod address;
 mod listeners;
 mod login;
-pub mod pool;
 mod token;
 mod trust;
 

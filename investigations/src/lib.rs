@@ -12,6 +12,7 @@ pub mod node;
 pub mod observation;
 pub mod query;
 pub mod recording;
+pub mod server_pool;
 pub mod symbol;
 pub mod trace;
 

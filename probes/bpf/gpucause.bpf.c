@@ -12,7 +12,7 @@
 #include "maps.bpf.h"
 #include "ring.bpf.h"
 #include "recorder.bpf.h"
-#include "hdr.h"
+#include "hist.h"
 #include "hist.bpf.h"
 #include "account.bpf.h"
 #include "thread.bpf.h"

@@ -13,7 +13,7 @@ use libbpf_rs::{Link, MapCore as _, MapHandle, ProgramMut, UprobeMultiOpts, Upro
 
 use crate::elf::ProbeSite;
 use crate::feature::AttachMode;
-use crate::launch_groups::{Group, Groups, LaunchUsers, LinkStates};
+use crate::launch_control::groups::{Group, Groups, LaunchUsers, LinkStates};
 use crate::program::{LoadError, Programs};
 use crate::registry::{Attach, LinkId};
 

@@ -15,8 +15,8 @@ use gpucause_abi::{Nanos, Tgid};
 use libbpf_rs::Link;
 
 use crate::attach::{AttachError, CallProbes};
-use crate::launch_budget::HitCost;
-use crate::launch_modes::{Calibrate, LaunchModes};
+use crate::launch_control::budget::HitCost;
+use crate::launch_control::modes::{Calibrate, LaunchModes};
 use crate::mapped::executable_mappings;
 
 /// Bursts, pairs of batches per burst, and calls per batch: 3 ms of calls at 1 us each.

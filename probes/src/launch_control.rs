@@ -1,6 +1,11 @@
 //! Applies the decisions of [`LaunchBudget`]: updates the programs, then detaches or attaches launch probes. The programs
 //! alone decide what counts; links only save the cost of a hit.
 
+pub(crate) mod budget;
+pub(crate) mod groups;
+pub(crate) mod modes;
+pub(crate) mod states;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,10 +14,10 @@ use gpucause_abi::record::LaunchModeRecord;
 use gpucause_abi::snapshot::LaunchStep;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
+use self::budget::{CHANGE_SHARE, HitCost, LaunchBudget, Window};
+use self::modes::LaunchModes;
+use self::states::LaunchStates;
 use crate::attach::{CallProbes, FileLinks};
-use crate::launch_budget::{CHANGE_SHARE, HitCost, LaunchBudget, Window};
-use crate::launch_modes::LaunchModes;
-use crate::launch_states::LaunchStates;
 use crate::reader::{Load, ReadError, Reader, monotonic_now};
 use crate::registry::{Layers, Registry};
 

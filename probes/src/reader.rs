@@ -17,7 +17,7 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use zerocopy::FromBytes;
 
-use crate::launch_states::LaunchStates;
+use crate::launch_control::states::LaunchStates;
 use crate::program::Iterators;
 use crate::{batch, warm_up};
 

@@ -13,7 +13,7 @@ use gpucause_abi::{Nanos, Tgid};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::elf::{LibraryImage, ProbeSite};
-use crate::launch_groups::{FIRST_GROUP, LaunchUsers};
+use crate::launch_control::groups::{FIRST_GROUP, LaunchUsers};
 use crate::mapped::{Candidate, Located, MappedError, Mapping, candidate, locate_mapped};
 
 mod file;

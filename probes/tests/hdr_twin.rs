@@ -16,7 +16,7 @@ typedef unsigned long long __u64;
 typedef unsigned short __u16;
 typedef unsigned char __u8;
 #include "abi.h"
-#include "hdr.h"
+#include "hist.h"
 int main(void) {
     __u64 value;
     while (fread(&value, sizeof(value), 1, stdin) == 1) {

@@ -4,6 +4,7 @@ mod allocator_churn;
 mod block_io;
 mod clock_throttling;
 mod cold_start;
+mod cpu_limit;
 mod cpu_preemption;
 mod dataloader_starvation;
 mod graph_recapture;
@@ -13,7 +14,6 @@ mod large_copy;
 pub(crate) mod lock_wait;
 mod memory_leak;
 mod nccl_late_rank;
-mod noisy_cgroup;
 mod oom_kill;
 mod page_fault;
 mod runqueue_wait;
@@ -48,7 +48,7 @@ pub(crate) trait Rule: Sync {
 /// Every rule but the fallback.
 pub(crate) const RULES: &[&dyn Rule] = &[
     &hang::Hang,
-    &noisy_cgroup::NoisyCgroup,
+    &cpu_limit::CpuLimit,
     &cpu_preemption::CpuPreemption,
     &runqueue_wait::RunqueueWait,
     &dataloader_starvation::DataloaderStarvation,

@@ -2,7 +2,7 @@
 
 use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
-use crate::kernel_names::{KernelLaunches, OTHER, UNKNOWN};
+use crate::kernel_launches::{KernelLaunches, OTHER, UNKNOWN};
 use crate::metric::{KERNEL_LAUNCH_DURATION, KERNEL_LAUNCHES, KERNEL_NAMES_FOLDED};
 
 pub(super) struct Kernels;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock::WallClock;
 use crate::family::Sample;
-use crate::kernel_names::KernelLaunches;
+use crate::kernel_launches::KernelLaunches;
 use crate::metric::{
     CAUSAL_CHAIN_SECONDS, CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, DISPATCHER_LOST,
     DISPATCHER_TIME, DISPATCHER_WALL, KERNEL_LAUNCHES, Metric, PROCESSES_OBSERVED, STALL_SECONDS,

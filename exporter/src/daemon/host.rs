@@ -6,13 +6,13 @@ use std::sync::Arc;
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_probes::ReadError;
-use gpucause_probes::host_functions::{FunctionName, HostFunctions};
+use gpucause_probes::kernel_symbols::{FunctionName, HostFunctions};
 
 use super::Shared;
 use super::probe_states::{attach_gaps, nvml_state, probe_states};
 use crate::clock::WallClock;
 use crate::gpus::Gpus;
-use crate::kernel_names::NameSource;
+use crate::kernel_launches::NameSource;
 use crate::nvml::GpusByPid;
 use crate::observation::Observation;
 use crate::pipeline::{AccountSource, Details};

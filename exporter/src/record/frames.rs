@@ -10,7 +10,7 @@ use gpucause_investigations::recording::{Stack, StackFrame};
 use gpucause_probes::elf::LinkAddresses;
 use gpucause_probes::mapped::{FileVersion, Mapping, executable_mappings, locate_mapped};
 
-use crate::kernel_names::readable::one_line;
+use crate::kernel_launches::readable::one_line;
 
 /// Characters of a path that are kept.
 const MAX_PATH: usize = 256;

@@ -11,7 +11,7 @@ use gpucause_probes::python::{Python, PythonError, PythonFrame};
 use gpucause_probes::recorder::{Recorder, RecorderError};
 
 use super::frames::Frames;
-use crate::kernel_names::readable::one_line;
+use crate::kernel_launches::readable::one_line;
 
 /// Between two tries to read a process whose interpreter has not started.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

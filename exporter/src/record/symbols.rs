@@ -21,7 +21,7 @@ use gpucause_probes::elf::{ElfError, SymbolTables, symbol_tables};
 use gpucause_probes::mapped::FileVersion;
 
 use super::frames::{Found, Module};
-use crate::kernel_names::readable::{function, one_line};
+use crate::kernel_launches::readable::{function, one_line};
 
 /// Stacks that wait for their names.
 const MAX_WAITING: usize = 4096;

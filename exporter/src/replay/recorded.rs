@@ -15,7 +15,7 @@ use gpucause_investigations::recording::Process;
 use crate::chains::{Chains, Findings};
 use crate::clock::WallClock;
 use crate::config::Config;
-use crate::kernel_names::NameSource;
+use crate::kernel_launches::NameSource;
 use crate::observation::Observation;
 use crate::pipeline::{AccountSource, Details, Pipeline};
 use crate::process_details::ProcessDetails;

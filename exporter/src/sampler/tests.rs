@@ -2,7 +2,7 @@ use super::*;
 use crate::chains::Chains;
 use crate::clock::WallClock;
 use crate::config::Config;
-use crate::kernel_names::NameSource;
+use crate::kernel_launches::NameSource;
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::{HandleName, Snapshot};
 use gpucause_engine::settings::Settings;

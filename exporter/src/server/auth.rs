@@ -12,11 +12,11 @@ use hyper::{Response, StatusCode};
 
 use super::access::Peer;
 use super::body::Pieces;
-use super::live::LiveWebConfig;
 use super::password_verifier::{PasswordVerifier, Verdict};
 use super::routes::{TEXT, reply};
 use super::web_config::WebConfig;
-use gpucause_investigations::http::pool::ClientId;
+use super::web_config::reload::LiveWebConfig;
+use gpucause_investigations::server_pool::ClientId;
 
 /// Some clients pad, others do not.
 const BASE64: GeneralPurpose = GeneralPurpose::new(

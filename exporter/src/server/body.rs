@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use gpucause_investigations::http::pool::Connection;
+use gpucause_investigations::server_pool::Connection;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 

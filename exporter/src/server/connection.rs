@@ -24,7 +24,7 @@ use super::auth::{self, AuthMiddleware};
 use super::body::Pieces;
 use super::routes::Routes;
 use super::web_config::Tls;
-use gpucause_investigations::http::pool::Connection;
+use gpucause_investigations::server_pool::Connection;
 
 /// Bytes that a request's line and headers may take.
 const MAX_HEAD_BYTES: usize = 64 * 1024;

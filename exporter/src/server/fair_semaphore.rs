@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use gpucause_investigations::http::pool::ClientId;
+use gpucause_investigations::server_pool::ClientId;
 
 /// Requests of one client that wait.
 const MAX_QUEUE: u64 = 32;

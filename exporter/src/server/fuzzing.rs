@@ -24,7 +24,7 @@ use crate::family::Sink;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_investigations::http::Token;
-use gpucause_investigations::http::pool::Connection;
+use gpucause_investigations::server_pool::Connection;
 
 /// The token in the corpus.
 const TOKEN: &str = "0123456789abcdef";

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::fair_semaphore::{FairSemaphore, Permit};
 use super::web_config::WebConfig;
-use gpucause_investigations::http::pool::ClientId;
+use gpucause_investigations::server_pool::ClientId;
 
 /// How long a request waits for its permit.
 const MAX_WAIT: Duration = Duration::from_secs(5);

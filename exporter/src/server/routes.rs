@@ -8,7 +8,7 @@ use super::{Readiness, ReloadHandle, ScrapeError, Source, landing};
 use crate::collector::Selection;
 use crate::exposition::gzip::Gzip;
 use crate::exposition::{Format, negotiate};
-use gpucause_investigations::http::pool::ClientId;
+use gpucause_investigations::server_pool::ClientId;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use std::io;

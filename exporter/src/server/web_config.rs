@@ -6,6 +6,7 @@ mod headers;
 mod material;
 mod names;
 mod rate;
+pub(super) mod reload;
 mod tls;
 mod users;
 

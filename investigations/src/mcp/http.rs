@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::Assistant;
 use crate::http::Token;
-use crate::http::pool::{Connection, Pool};
+use crate::server_pool::{Connection, Pool};
 
 /// The endpoint.
 pub const PATH: &str = "/mcp";

@@ -2,7 +2,7 @@
 //!
 //! 32 unit-wide slots, then 16 linear slots for every power of two up to 2^37 ns (137 s): 544 slots, none wider than
 //! 6.25 % of its lower edge. It is what `hdrhistogram` uses for one significant digit, so a slot array loads into a
-//! `hdrhistogram::Histogram` without loss. The C twin is `bpf/hdr.h`; a test compares both over every edge.
+//! `hdrhistogram::Histogram` without loss. The C twin is `bpf/hist.h`; a test compares both over every edge.
 
 mod slots;
 

@@ -1,7 +1,7 @@
 //! Processes and the kernel maps that count them.
 
 use crate::clock::WallClock;
-use crate::kernel_names::NameSource;
+use crate::kernel_launches::NameSource;
 use crate::pipeline::AccountSource;
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::measure::MEASURES;
@@ -13,7 +13,7 @@ use gpucause_abi::snapshot::{
 };
 use gpucause_abi::state::{BlockOperation, Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
-use gpucause_probes::host_functions::FunctionName;
+use gpucause_probes::kernel_symbols::FunctionName;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
 use std::time::Duration;

@@ -8,7 +8,7 @@ pub(crate) mod readable;
 use gpucause_abi::ProcId;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot};
-use gpucause_probes::host_functions::FunctionName;
+use gpucause_probes::kernel_symbols::FunctionName;
 use readable::readable;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};

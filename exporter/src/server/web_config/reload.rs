@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 
-use super::web_config::WebConfig;
+use super::WebConfig;
 use crate::config::ConfigError;
 
 /// Between two polls of the files. A change is applied when two polls find the same state: then the write is complete.

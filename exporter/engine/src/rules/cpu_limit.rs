@@ -11,14 +11,14 @@ use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::{Span, at_most};
 use crate::effect::{Phases, ratio};
 
-pub(super) struct NoisyCgroup;
+pub(super) struct CpuLimit;
 
 /// Time without a CPU, at most the throttled time.
 fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     at_most(lost_part(thread, &NO_CPU), span.throttled)
 }
 
-impl Rule for NoisyCgroup {
+impl Rule for CpuLimit {
     fn declaration(&self) -> Declaration {
         Declaration {
             cause: Cause::NoisyCgroup,
