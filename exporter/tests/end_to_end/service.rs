@@ -100,8 +100,19 @@ fn a_daemon_that_stands_still_gives_no_sign_of_life() {
     assert_eq!(manager.notice_within(DEADLINE).unwrap(), "WATCHDOG=1\n");
 }
 
-/// Stops the thread that takes samples, until it is let go.
-fn stop_sampler(pid: u32) -> Vec<Pid> {
+/// Threads that run again when this is dropped: a process with a stopped thread cannot end.
+struct Stopped(Vec<Pid>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for thread in self.0.drain(..) {
+            let _ = ptrace::detach(thread, None);
+        }
+    }
+}
+
+/// Stops the thread that takes samples.
+fn stop_sampler(pid: u32) -> Stopped {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(Result::unwrap);
     let workers = tasks.filter(|task| {
         std::fs::read_to_string(task.path().join("comm")).unwrap().starts_with("gpucause-sample")
@@ -113,7 +124,7 @@ fn stop_sampler(pid: u32) -> Vec<Pid> {
         waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap();
         thread
     };
-    workers.map(stop).collect()
+    Stopped(workers.map(stop).collect())
 }
 
 #[test]
@@ -122,16 +133,14 @@ fn a_daemon_whose_background_work_is_stuck_gives_no_sign_of_life_although_it_ser
     let exporter = manager.exporter(&[]);
     assert_eq!(manager.notice(), "READY=1\n");
     let stopped = stop_sampler(exporter.pid());
-    assert!(!stopped.is_empty());
+    assert!(!stopped.0.is_empty());
     let begin = Instant::now();
     while manager.notice_within(Duration::from_secs(1)).is_some() {
         assert!(begin.elapsed() < DEADLINE, "still signs of life");
     }
     assert_eq!(http_client::get(exporter.address, "/-/healthy").status, 200);
-    until("a word in the log", || exporter.log().contains("no progress").then_some(()));
-    for thread in stopped {
-        ptrace::detach(thread, None).unwrap();
-    }
+    until("a word in the log", || exporter.log().contains("task is stuck").then_some(()));
+    drop(stopped);
     assert_eq!(manager.notice_within(DEADLINE).unwrap(), "WATCHDOG=1\n");
 }
 
