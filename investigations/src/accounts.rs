@@ -181,7 +181,7 @@ impl Accounts {
         Self { origin_ns: 0, by_process }
     }
 
-    fn input(&self, unix_ns: i64) -> Nanos {
+    fn since_start(&self, unix_ns: i64) -> Nanos {
         Nanos(u64::try_from(unix_ns.saturating_sub(self.origin_ns)).unwrap_or_default())
     }
 
@@ -194,7 +194,7 @@ impl Accounts {
     }
 
     fn end(&mut self, event: &Event) {
-        let (start, end) = (self.input(event.start_ns), self.input(event.end_ns()));
+        let (start, end) = (self.since_start(event.start_ns), self.since_start(event.end_ns()));
         let Some(account) = self.by_process.get_mut(&event.process.0) else { return };
         account.first_seen = Some(account.first_seen.map_or(start, |first| first.min(start)));
         match &event.kind {
@@ -217,7 +217,7 @@ impl Accounts {
     }
 
     fn look(&self, unix_ns: i64) -> Look {
-        let mut snapshot = Snapshot { taken_at: self.input(unix_ns), ..Snapshot::default() };
+        let mut snapshot = Snapshot { taken_at: self.since_start(unix_ns), ..Snapshot::default() };
         snapshot.processes = self.by_process.values().filter_map(Account::snapshot).collect();
         snapshot.processes.sort_by_key(|process| process.id);
         Look { unix_ns, snapshot }

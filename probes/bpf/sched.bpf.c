@@ -165,6 +165,8 @@ static __noinline void off_cpu(struct task_struct *task, __u32 tgid, bool preemp
 	if (thread->account_since_ns)
 		account_add(thread, thread->phase, STATE_RUNNING,
 			    now > thread->account_since_ns ? now : thread->account_since_ns);
+	/* Of the CPU that it leaves: a thread may have run there before it was tracked. */
+	thread->node = bpf_get_numa_node_id() + 1;
 	thread->run_delay_ns = run_delay_of(task);
 	thread->off_since_ns = now;
 	proc_id = thread->proc_id;

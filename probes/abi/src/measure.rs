@@ -1,5 +1,6 @@
 //! What the kernel keeps of a process in one number each. A row here is all that the kernel's record, reading, adding up,
-//! deltas and the trace file need; a row of the exporter's metrics that names it puts it on the page.
+//! deltas and the trace file need. If host-wide programs count it, a row of the exporter's metrics that names it puts it on
+//! the page.
 
 use crate::Nanos;
 use crate::record::{CRecord, records};
@@ -49,7 +50,7 @@ measures! {
     /// Launches of kernel functions without a record, beyond the limit.
     other_launches: u64, Process(15), [];
     /// How long threads of its parent waited until this process woke them.
-    ended_waits: Nanos, Process(28), [];
+    ended_waits: Nanos, Process(28), ["sched_switch", "sched_waking"];
     /// Pages that its threads took from the kernel, in bytes, given back or not.
     page_alloc_bytes: u64, Host(4), ["page_alloc"];
     /// Time that its threads spent freeing memory before they got theirs.

@@ -111,8 +111,8 @@ pub(super) fn read<'a, T>(
     Ok(made)
 }
 
-/// What a list takes in memory while it grows, in sizes of what is in it.
-const LISTED: usize = 2;
+/// What a list takes in memory while it grows, in sizes of what is in it: the first entry of most has room for four.
+const LISTED: usize = 4;
 
 fn charge(left: &Cell<usize>, bytes: usize) -> Result<usize> {
     left.set(left.get().checked_sub(bytes).ok_or(LookError::TooMuch)?);
@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
         let mut all = Vec::new();
         for bytes in self.each(tag) {
             charge(self.left, LISTED * size_of::<T>())?;
-            all.push(made(&String::from_utf8_lossy(bytes?)));
+            all.push(made(str::from_utf8(bytes?).map_err(|_| DAMAGED)?));
         }
         Ok(all)
     }
