@@ -55,6 +55,9 @@ fn a_storm_of_preemptions_loses_no_call_and_no_time() -> Result<()> {
         assert_eq!(counted(&seen), true_calls(&truth), "process {}", process.pid());
         assert_eq!(counted(&seen).values().sum::<u64>(), THREADS * CALLS);
         assert_eq!(seen.measures.abandoned_calls, 0);
+        if !fs::exists("/sys/devices/system/node/node1")? {
+            assert_eq!(seen.measures.numa_migrations, 0, "this host has one node");
+        }
         assert_stalls_fit_into_calls(&seen);
         let preempted = seen.offcpu.iter().filter(|(_, reason, _)| *reason == Reason::Preempted);
         let preemptions: u64 = preempted.map(|(.., intervals)| intervals.count()).sum();
