@@ -159,9 +159,12 @@ fn a_crowd_of_bad_clients_leaves_no_memory_behind() {
     // The allocator keeps what so many connections at a time took.
     crowd(exporter.address, 10_000);
     let before = allocated(exporter.pid());
+    println!("before: {before} KiB");
     crowd(exporter.address, 10_000);
     until("the memory's return", || {
         assert_eq!(get(exporter.address, "/metrics").status, 200);
-        (allocated(exporter.pid()) < before + 4 * 1024).then_some(())
+        let now = allocated(exporter.pid());
+        println!("now: {now} KiB");
+        (now < before + 4 * 1024).then_some(())
     });
 }
