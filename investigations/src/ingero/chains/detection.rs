@@ -24,7 +24,7 @@ pub(super) struct Detection<'a> {
     pub(super) from: Option<(String, &'static str)>,
     /// What the victim did meanwhile.
     pub(super) mechanism: &'static str,
-    /// A template, see [`tell`], in which `comm` is the victim.
+    /// A template, see [`render_template`], in which `comm` is the victim.
     pub(super) sentence: &'static str,
     pub(super) names: Vec<(&'a str, String)>,
     pub(super) fix: String,
