@@ -162,9 +162,11 @@ impl Groups {
         let (gone, left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.retiring).into_iter().partition(|(until, _)| *until <= now);
         self.retiring = left;
+        // Before the links are gone: a launch whose return is not reported must not make the next one look like its
+        // duplicate, and the kernel takes up to 0.1 s to remove probes.
+        states.set(gone.iter().map(|(_, group)| (group.id, LINK_CLOSED)));
         for (_, Group { id, links, .. }) in gone {
             drop(links);
-            states.set([(id, LINK_CLOSED)]);
             self.ids.give_back(id);
         }
         self.retiring.iter().map(|&(until, _)| until).min()
@@ -172,10 +174,9 @@ impl Groups {
 
     /// Detaches groups at once.
     pub(crate) fn detach(&mut self, groups: Vec<Group>, states: &mut LinkStates) {
-        states.set(groups.iter().map(|group| (group.id, LINK_RETIRING)));
+        states.set(groups.iter().map(|group| (group.id, LINK_CLOSED)));
         for Group { id, links, .. } in groups {
             drop(links);
-            states.set([(id, LINK_CLOSED)]);
             self.ids.give_back(id);
         }
     }
