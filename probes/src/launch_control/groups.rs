@@ -162,23 +162,14 @@ impl Groups {
         let (gone, left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.retiring).into_iter().partition(|(until, _)| *until <= now);
         self.retiring = left;
-        // Before the links are gone: a launch whose return is not reported must not make the next one look like its
-        // duplicate, and the kernel takes up to 0.1 s to remove probes.
-        states.set(gone.iter().map(|(_, group)| (group.id, LINK_CLOSED)));
-        for (_, Group { id, links, .. }) in gone {
-            drop(links);
-            self.ids.give_back(id);
-        }
+        close(gone.into_iter().map(|(_, group)| group), &mut self.ids, states);
         self.retiring.iter().map(|&(until, _)| until).min()
     }
 
     /// Detaches groups at once.
     pub(crate) fn detach(&mut self, groups: Vec<Group>, states: &mut LinkStates) {
-        states.set(groups.iter().map(|group| (group.id, LINK_CLOSED)));
-        for Group { id, links, .. } in groups {
-            drop(links);
-            self.ids.give_back(id);
-        }
+        states.set(groups.iter().map(|group| (group.id, LINK_RETIRING)));
+        close(groups, &mut self.ids, states);
     }
 
     /// Retires these groups and returns the links of all retired ones, to close before [`Self::close_retired`].
@@ -193,6 +184,16 @@ impl Groups {
         let ids: Vec<LinkId> = self.retiring.drain(..).map(|(_, group)| group.id).collect();
         states.set(ids.iter().map(|&id| (id, LINK_CLOSED)));
         ids.into_iter().for_each(|id| self.ids.give_back(id));
+    }
+}
+
+/// Closes each link before the kernel removes its probes, which takes tens of milliseconds: a launch that returns in that
+/// time is not reported, and the next one would look like its duplicate.
+fn close(groups: impl IntoIterator<Item = Group>, ids: &mut LinkIds, states: &mut LinkStates) {
+    for Group { id, links, .. } in groups {
+        states.set([(id, LINK_CLOSED)]);
+        drop(links);
+        ids.give_back(id);
     }
 }
 
