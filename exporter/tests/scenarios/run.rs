@@ -66,6 +66,9 @@ pub(crate) struct Outcome {
     pub(crate) evaluations: Vec<Evaluation>,
     /// The processes of the trainer in the last snapshot.
     pub(crate) processes: Vec<ProcessSnapshot>,
+    /// The longest time from when an evaluation was due until its thread ran, and that of a snapshot.
+    pub(crate) late: Duration,
+    pub(crate) snapshot: Duration,
 }
 
 fn until_attached(probes: &Probes, library: &std::path::Path) {
@@ -109,7 +112,13 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     }
     let mut engine = Engine::new(plan.settings.clone());
     let mut throttling = Throttling::at("/proc");
-    let mut outcome = Outcome { trainer, evaluations: Vec::new(), processes: Vec::new() };
+    let mut outcome = Outcome {
+        trainer,
+        evaluations: Vec::new(),
+        processes: Vec::new(),
+        late: Duration::ZERO,
+        snapshot: Duration::ZERO,
+    };
     trainer = outcome.trainer;
     trainer.go();
     let mut next = Instant::now();
@@ -118,7 +127,10 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         if !trainer.listen_until(next) {
             break;
         }
+        let late = next.elapsed();
         let snapshot = Arc::new(probes.snapshot().unwrap());
+        outcome.late = outcome.late.max(late);
+        outcome.snapshot = outcome.snapshot.max(next.elapsed().saturating_sub(late));
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         let at_ns = snapshot.taken_at.0;
         let mut input = EngineInput::new(Arc::clone(&snapshot), unix);
@@ -156,6 +168,8 @@ impl Outcome {
     pub(crate) fn report(&self) -> String {
         let mut text = format!("injected: {:?}\n", self.trainer.injected);
         let _ = writeln!(text, "the trainer has ended: {:?}", self.trainer.ended);
+        let _ =
+            writeln!(text, "evaluations late by {:?}, snapshots {:?}", self.late, self.snapshot);
         for evaluation in &self.evaluations {
             let _ = writeln!(text, "evaluation at {:.3} s:", evaluation.at_ns as f64 / 1e9);
             for chain in &evaluation.chains {
