@@ -111,6 +111,8 @@ fn series() -> BTreeMap<String, Option<Vec<&'static str>>> {
         if metric.kind == Kind::Histogram {
             series.insert(format!("{}_sum", metric.name), Some(labels.clone()));
             series.insert(format!("{}_count", metric.name), Some(labels.clone()));
+            // A native histogram has the name alone.
+            series.insert(metric.query_name(), Some(labels.clone()));
             let labels = [&labels[..], &["le"]].concat();
             series.insert(format!("{}_bucket", metric.name), Some(labels));
         } else {

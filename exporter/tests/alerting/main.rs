@@ -144,8 +144,7 @@ fn every_metric_is_used_or_explained() {
         let mut forms =
             EXPOSED.iter().filter(|(_, of)| of.name == metric.name).map(|(name, _)| name);
         let row = format!("| `{}` | {} |", metric.query_name(), metric.kind.type_name());
-        let is_explained =
-            page.lines().any(|line| line.starts_with(&row) && line.ends_with(". |"));
+        let is_explained = page.lines().any(|line| line.starts_with(&row) && line.ends_with(". |"));
         assert!(is_explained || forms.any(|form| used.contains(form)), "{}", metric.name);
     }
 }
