@@ -191,7 +191,7 @@ Scenario {args.scenario}: demo-trainer (PID {pid}) feeds a GPU that is not there
   routing    {host}:{port['alertmanager']}/#/alerts
   metrics    {host}:{port['exporter']}/metrics
   why        sudo {args.programs}/gpucause explain --url {host}:{port['exporter']}
-  panels     PROMETHEUS_URL={host}:{port['prometheus']} and the line for Grafana in the README
+  panels     PROMETHEUS_URL={host}:{port['prometheus']} and the line for Grafana in alerts/README.md
 Most alerts take about a minute: the loss must last for half of one, and Alertmanager collects for a sixth.
 {'Enter ends the fault, ' if sys.stdin.isatty() else ''}Ctrl-C ends all.
 """, flush=True)

@@ -75,7 +75,7 @@ impl Metric {
     }
 }
 
-/// The table as Markdown, for the README.
+/// The table as Markdown, for `METRICS.md`.
 #[must_use]
 pub fn markdown() -> String {
     let mut page = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");

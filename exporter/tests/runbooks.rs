@@ -1,4 +1,4 @@
-//! The runbooks as an on-call meets them: there is one for each alert, and its queries, commands and links work.
+//! The runbooks as an on-call meets them: there is one for each alert. Queries, commands and links of all documents work.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
@@ -45,6 +45,33 @@ fn runbooks() -> BTreeMap<String, String> {
     pages().into_iter().filter(|(name, _)| name.starts_with("Gpucause")).collect()
 }
 
+/// All documents, by path from the root of the workspace.
+fn documents() -> BTreeMap<String, String> {
+    let folders = [
+        ".",
+        "alerts",
+        "dashboards",
+        "exporter",
+        "investigations",
+        "investigations/cases",
+        "probes",
+        "rules",
+        "systemd",
+    ];
+    let of = |dir: &'static str| {
+        files(dir, "md").into_iter().map(move |(name, text)| (format!("{dir}/{name}.md"), text))
+    };
+    folders.into_iter().flat_map(of).collect()
+}
+
+/// The words of a command line up to a comment, a pipe or a redirection.
+fn words(command: &str) -> Vec<String> {
+    let word = Regex::new(r#"(?:'[^']*'|"[^"]*"|[^\s'"])+"#).unwrap();
+    let found = word.find_iter(command).map(|found| found.as_str());
+    let own = found.take_while(|word| !word.starts_with('#') && !matches!(*word, "|" | ">"));
+    own.map(|word| word.replace(['\'', '"'], "")).collect()
+}
+
 /// The code blocks of a page in this language.
 fn blocks(text: &str, language: &str) -> Vec<String> {
     let (mut blocks, mut open) = (Vec::new(), None::<(bool, String)>);
@@ -65,7 +92,7 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
 /// Every query of every page, with the page's name: an empty line parts two of a block.
 fn queries() -> Vec<(String, String)> {
     let mut queries = Vec::new();
-    for (name, text) in pages() {
+    for (name, text) in documents() {
         for block in blocks(&text, "promql") {
             let parts = block.split("\n\n").map(str::trim).filter(|query| !query.is_empty());
             queries.extend(parts.map(|query| (name.clone(), query.to_owned())));
@@ -84,6 +111,8 @@ fn series() -> BTreeMap<String, Option<Vec<&'static str>>> {
         if metric.kind == Kind::Histogram {
             series.insert(format!("{}_sum", metric.name), Some(labels.clone()));
             series.insert(format!("{}_count", metric.name), Some(labels.clone()));
+            // A native histogram has the name alone.
+            series.insert(metric.query_name(), Some(labels.clone()));
             let labels = [&labels[..], &["le"]].concat();
             series.insert(format!("{}_bucket", metric.name), Some(labels));
         } else {
@@ -189,9 +218,15 @@ fn gpucause_takes_every_command_line() {
         let lines = shell.iter().flat_map(|block| block.lines()).map(str::to_owned);
         commands.extend(spans.chain(lines).map(|command| (page.clone(), command)));
     }
+    for (page, text) in documents() {
+        let shell = blocks(&text, "sh");
+        let lines = shell.iter().flat_map(|block| block.lines()).map(str::to_owned);
+        let ours = lines.filter(|line| line.trim_start_matches("sudo ").starts_with("gpucause "));
+        commands.extend(ours.map(|command| (page.clone(), command)));
+    }
     assert!(commands.len() > 20, "only {} commands were found", commands.len());
     for (page, command) in commands {
-        let words = command.split_whitespace().skip_while(|word| *word == "sudo");
+        let words = words(&command).into_iter().skip_while(|word| word == "sudo");
         if let Err(error) = Cli::try_parse_from(words) {
             let only_asks =
                 matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
@@ -211,14 +246,11 @@ fn anchor(heading: &str) -> String {
 #[test]
 fn every_relative_link_leads_to_a_file_and_a_heading() {
     let link = Regex::new(r"\]\(([^)\s]+)\)").unwrap();
-    for (page, text) in pages() {
+    for (page, text) in documents() {
         for found in link.captures_iter(&text).filter(|found| !found[1].contains("://")) {
             let (file, heading) = found[1].split_once('#').unwrap_or((&found[1], ""));
-            let path = folder("investigations").join(if file.is_empty() {
-                format!("{page}.md")
-            } else {
-                file.to_owned()
-            });
+            let own = folder(&page);
+            let path = if file.is_empty() { own } else { own.parent().unwrap().join(file) };
             assert!(path.exists(), "{page} links to {}", &found[1]);
             if !heading.is_empty() {
                 let target = fs::read_to_string(&path).unwrap();

@@ -101,12 +101,12 @@ fn the_markdown_has_one_row_a_metric() {
     ));
 }
 
-/// Compares the part of the README between two marks with what it should be; `GPUCAUSE_BLESS=1 cargo test` rewrites it.
-fn assert_in_readme(mark: &str, expected: &str) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
-    let readme = std::fs::read_to_string(path).unwrap();
+/// Compares the part of a document between two marks with what it should be; `GPUCAUSE_BLESS=1 cargo test` rewrites it.
+fn assert_in_document(path: &str, mark: &str, expected: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let page = std::fs::read_to_string(&path).unwrap();
     let (open, close) = (format!("<!-- {mark} -->\n"), format!("<!-- /{mark} -->\n"));
-    let (before, rest) = readme.split_once(&open).unwrap();
+    let (before, rest) = page.split_once(&open).unwrap();
     let (part, after) = rest.split_once(&close).unwrap();
     if std::env::var_os("GPUCAUSE_BLESS").is_some() {
         std::fs::write(path, format!("{before}{open}{expected}{close}{after}")).unwrap();
@@ -118,11 +118,10 @@ fn assert_in_readme(mark: &str, expected: &str) {
     assert_eq!(part.lines().count(), expected.lines().count());
 }
 
-/// Both tables in one test: blessing rewrites the file.
 #[test]
-fn the_readme_has_the_tables_of_metrics_and_causes() {
-    assert_in_readme("metrics", &markdown());
-    assert_in_readme("causes", &gpucause_engine::markdown());
+fn the_documents_have_the_tables_of_metrics_and_causes() {
+    assert_in_document("METRICS.md", "metrics", &markdown());
+    assert_in_document("../investigations/causes.md", "causes", &gpucause_engine::markdown());
 }
 
 #[test]

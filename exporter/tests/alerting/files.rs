@@ -133,16 +133,17 @@ fn promql_of(query: &str) -> Option<String> {
     (inner.contains("gpucause_") || inner.contains("DCGM_")).then(|| inner.to_owned())
 }
 
-/// The README.
-pub(crate) fn readme() -> String {
-    std::fs::read_to_string(root().join("README.md")).unwrap()
+/// The document with the table of metrics.
+pub(crate) fn metrics_page() -> String {
+    std::fs::read_to_string(root().join("exporter/METRICS.md")).unwrap()
 }
 
-/// The README and the runbooks.
+/// The README, the runbooks and the references.
 pub(crate) fn documents() -> Vec<(String, String)> {
-    let mut documents = files("investigations", ".md");
-    documents.push(("README.md".into(), readme()));
-    documents
+    let folders =
+        ["", "alerts", "dashboards", "exporter", "investigations", "probes", "rules", "systemd"];
+    let documents = folders.into_iter().flat_map(|folder| files(folder, ".md"));
+    documents.filter(|(name, _)| name != "CHANGELOG.md").collect()
 }
 
 /// The series that a text names in code.

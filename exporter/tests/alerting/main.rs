@@ -139,13 +139,12 @@ fn every_metric_is_used_or_explained() {
     for expression in expressions.chain(queries) {
         used.extend(names(&expression).selectors.into_iter().map(|selector| selector.name));
     }
-    let readme = files::readme();
+    let page = files::metrics_page();
     for metric in ALL {
         let mut forms =
             EXPOSED.iter().filter(|(_, of)| of.name == metric.name).map(|(name, _)| name);
         let row = format!("| `{}` | {} |", metric.query_name(), metric.kind.type_name());
-        let is_explained =
-            readme.lines().any(|line| line.starts_with(&row) && line.ends_with(". |"));
+        let is_explained = page.lines().any(|line| line.starts_with(&row) && line.ends_with(". |"));
         assert!(is_explained || forms.any(|form| used.contains(form)), "{}", metric.name);
     }
 }

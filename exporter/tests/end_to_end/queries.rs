@@ -1,4 +1,4 @@
-//! The queries of launches, as the README and the rules have them, at each step that keeps to the probe budget: a real Prometheus
+//! The queries of launches, as the documents and the rules have them, at each step that keeps to the probe budget: a real Prometheus
 //! evaluates them, and what the programs did is the truth.
 
 use std::path::{Path, PathBuf};
@@ -22,9 +22,10 @@ fn shipped(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
 }
 
-/// Lines of code in the README that ask for launches.
-fn queries_of_the_readme() -> Vec<String> {
-    let readme = std::fs::read_to_string(shipped("README.md")).unwrap();
+/// Lines of code in documents that ask for launches.
+fn queries_of_the_documents() -> Vec<String> {
+    let read = |path| std::fs::read_to_string(shipped(path)).unwrap();
+    let readme = ["README.md", "probes/README.md"].map(read).concat();
     let code = readme.split("```").skip(1).step_by(2);
     let lines = code.flat_map(str::lines).map(|line| line.split('#').next().unwrap_or_default());
     let asks = |line: &&str| line.contains("(gpucause_launch") && !line.contains("curl");
@@ -60,7 +61,7 @@ fn rates(exporter: &Exporter) -> [(&'static str, f64); 4] {
 }
 
 #[test]
-fn queries_of_the_readme_and_rules_are_right_at_each_step_of_the_budget() {
+fn queries_of_the_documents_and_rules_are_right_at_each_step_of_the_budget() {
     let exporter = Exporter::start(&["--probe.budget", &BUDGET.to_string()]);
     let rules = rules();
     let prometheus = Prometheus::start(
@@ -98,7 +99,7 @@ fn queries_of_the_readme_and_rules_are_right_at_each_step_of_the_budget() {
         let of_pid = prometheus.query(query, "pid").into_iter().find(|(own, _)| own == pid);
         of_pid.map(|(_, value)| value)
     };
-    let queries = queries_of_the_readme();
+    let queries = queries_of_the_documents();
     assert!(queries.len() >= 4, "{queries:?}");
     let asked: Vec<_> = programs
         .iter()

@@ -75,9 +75,9 @@ fn the_example_of_exporter_toolkit_is_taken() {
 }
 
 #[test]
-fn the_example_of_the_readme_is_taken() {
-    let readme = include_str!("../../../../README.md");
-    let (_, rest) = readme.split_once("```yaml\ntls_server_config:").unwrap();
+fn the_example_of_the_documents_is_taken() {
+    let page = include_str!("../../../SECURITY.md");
+    let (_, rest) = page.split_once("```yaml\ntls_server_config:").unwrap();
     let (example, _) = rest.split_once("```").unwrap();
     let folder = folder();
     for (from, to) in [("crt.pem", "tls.crt"), ("key.pem", "tls.key"), ("ca.pem", "ca.crt")] {
