@@ -16,7 +16,7 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use self::budget::{CHANGE_SHARE, HitCost, LaunchBudget, Window};
 use self::modes::LaunchModes;
-use self::states::LaunchStates;
+use self::states::{Activity, LaunchStates};
 use crate::attach::{CallProbes, FileLinks};
 use crate::reader::{Load, ReadError, Reader, monotonic_now};
 use crate::registry::{Layers, Registry};
@@ -304,8 +304,9 @@ impl LaunchControl {
         for id in resuming {
             let Some(own) = self.launchers.get_mut(&id) else { continue };
             own.turn = own.turn.wrapping_add(1);
+            let activity = self.reader.activities()?.get(&id).copied().unwrap_or_else(ended);
             write_mode(&mut self.modes, id, own)?;
-            self.states.resume(id, monotonic_now());
+            self.states.resume(id, activity);
             let since = Instant::now();
             let until = match own.budget.step() {
                 LaunchStep::PartTime { share, .. } => Some(since + period.mul_f64(share)),
@@ -341,10 +342,11 @@ impl LaunchControl {
     }
 
     /// Detaches everything: no call counts until [`Self::resume`].
-    pub(crate) fn pause(&mut self) -> Result<(), libbpf_rs::Error> {
+    pub(crate) fn pause(&mut self) -> Result<(), ControlError> {
         self.modes.pause(true)?;
+        let activities = self.reader.activities()?;
         for (id, _) in self.launchers.drain() {
-            self.states.resume(id, monotonic_now());
+            self.states.resume(id, activities.get(&id).copied().unwrap_or_else(ended));
             self.states.end(id);
             self.modes.set(id, None)?;
         }
@@ -358,6 +360,11 @@ impl LaunchControl {
         self.opened = now;
         Ok(())
     }
+}
+
+/// Of a process that has ended meanwhile.
+fn ended() -> Activity {
+    Activity { now: monotonic_now(), ran: None }
 }
 
 const NO_HITS: gpucause_abi::record::LoadRecord =

@@ -17,7 +17,7 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use zerocopy::FromBytes;
 
-use crate::launch_control::states::LaunchStates;
+use crate::launch_control::states::{Activity, LaunchStates};
 use crate::program::Iterators;
 use crate::{batch, warm_up};
 
@@ -211,15 +211,20 @@ impl Reader {
         usage.insert("kernel_names", self.names_given()?);
         self.timers.read(&mut processes)?;
         usage.insert("blame", self.read_blame(&mut processes)?);
-        usage.insert("accounts", self.read_accounts(&mut processes, flushes)?);
+        let accounts = self.read_accounts(&mut processes, flushes)?;
+        usage.insert("accounts", accounts.entries);
         usage.insert("bytes", self.read_bytes(&mut processes)?);
         usage.insert("block_io", self.read_block_io(&mut processes)?);
         host_use::split_faults(&mut processes);
         for process in processes.values_mut() {
             let untimed = process.launches.untimed;
-            let until = process.ended.map_or(taken_at, |ended| ended.min(taken_at));
+            let activity = match process.ended {
+                // Its threads are gone; they ran to end it.
+                Some(ended) => Activity::until(ended.min(taken_at)),
+                None => accounts.activity(process.id, taken_at),
+            };
             process.launches =
-                LaunchSampling { untimed, ..self.launch_states.of(process.id, until) };
+                LaunchSampling { untimed, ..self.launch_states.of(process.id, activity) };
         }
         let counters = self.counters()?;
         let refused =

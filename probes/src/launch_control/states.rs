@@ -22,34 +22,54 @@ struct State {
     ended: bool,
 }
 
-/// A pause in which launches are not observed, and the launch rate before it.
+/// A time, and when a dispatcher thread of a process last ran: `now` while one does, `None` when there is none.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Activity {
+    pub(crate) now: Nanos,
+    pub(crate) ran: Option<Nanos>,
+}
+
+impl Activity {
+    /// Of a process that ran until then.
+    pub(crate) const fn until(now: Nanos) -> Self {
+        Self { now, ran: Some(now) }
+    }
+}
+
+/// A pause in which launches are not observed.
 #[derive(Debug, Clone, Copy)]
 struct Pause {
     since: Nanos,
+    /// When a dispatcher last ran: none launches after it.
+    ran: Nanos,
+    /// Rate of launches before it.
     per_second: f64,
 }
 
 impl State {
-    fn until(&self, now: Nanos) -> (f64, u64) {
-        let Some(paused) = self.paused else { return (self.estimated, self.unobserved) };
-        let elapsed = now.less(paused.since);
-        (self.estimated + paused.per_second * elapsed.as_secs_f64(), self.unobserved + elapsed.0)
+    fn until(&mut self, Activity { now, ran }: Activity) -> (f64, u64) {
+        let Some(pause) = &mut self.paused else { return (self.estimated, self.unobserved) };
+        pause.ran = pause.ran.max(ran.unwrap_or_default());
+        let launching = pause.ran.less(pause.since).as_secs_f64();
+        (self.estimated + pause.per_second * launching, self.unobserved + now.less(pause.since).0)
     }
 }
 
 impl LaunchStates {
     /// The sampling state of a process at this time, or at its end, without counted launches.
-    pub(crate) fn of(&self, id: ProcId, now: Nanos) -> LaunchSampling {
-        let state = self.states().get(&id).copied();
-        let Some(state) = state else { return LaunchSampling::default() };
+    pub(crate) fn of(&self, id: ProcId, now: Activity) -> LaunchSampling {
+        let mut states = self.states();
+        let Some(state) = states.get_mut(&id) else { return LaunchSampling::default() };
         let (estimated, unobserved) = state.until(now);
+        let step = state.step;
+        drop(states);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "not negative, and far less than the type holds"
         )]
         let estimated = estimated as u64;
-        LaunchSampling { step: state.step, untimed: 0, estimated, unobserved: Nanos(unobserved) }
+        LaunchSampling { step, untimed: 0, estimated, unobserved: Nanos(unobserved) }
     }
 
     /// The least share of the time for which launches of any live process are observed.
@@ -78,12 +98,13 @@ impl LaunchStates {
     }
 
     /// Starts a pause; launches were made at this rate before.
-    pub(crate) fn pause(&self, id: ProcId, now: Nanos, per_second: f64) {
-        self.states().entry(id).or_default().paused.get_or_insert(Pause { since: now, per_second });
+    pub(crate) fn pause(&self, id: ProcId, since: Nanos, per_second: f64) {
+        let pause = Pause { since, ran: since, per_second };
+        self.states().entry(id).or_default().paused.get_or_insert(pause);
     }
 
     /// Ends the pause.
-    pub(crate) fn resume(&self, id: ProcId, now: Nanos) {
+    pub(crate) fn resume(&self, id: ProcId, now: Activity) {
         if let Some(state) = self.states().get_mut(&id) {
             (state.estimated, state.unobserved) = state.until(now);
             state.paused = None;
@@ -111,20 +132,27 @@ impl LaunchStates {
 mod tests {
     use super::*;
 
+    const SECOND: u64 = 1_000_000_000;
+
+    /// After so many seconds, when a dispatcher ran last after so many.
+    fn after(seconds: u64, ran: Option<u64>) -> Activity {
+        Activity { now: Nanos(seconds * SECOND), ran: ran.map(|ran| Nanos(ran * SECOND)) }
+    }
+
     #[test]
     fn estimates_grow_at_the_rate_before_while_paused_and_stay_when_resumed() {
-        let (states, id, second) = (LaunchStates::default(), ProcId(1), 1_000_000_000);
-        assert_eq!(states.of(id, Nanos(0)), LaunchSampling::default());
-        states.pause(id, Nanos(second), 1_000.0);
-        states.pause(id, Nanos(2 * second), 5.0);
+        let (states, id) = (LaunchStates::default(), ProcId(1));
         let at = |seconds| {
-            let sampling = states.of(id, Nanos(seconds * second));
-            (sampling.estimated, sampling.unobserved.0 / second)
+            let sampling = states.of(id, after(seconds, Some(seconds)));
+            (sampling.estimated, sampling.unobserved.0 / SECOND)
         };
+        assert_eq!(states.of(id, after(0, Some(0))), LaunchSampling::default());
+        states.pause(id, Nanos(SECOND), 1_000.0);
+        states.pause(id, Nanos(2 * SECOND), 5.0);
         assert_eq!((at(1), at(3)), ((0, 0), (2_000, 2)));
-        states.resume(id, Nanos(4 * second));
+        states.resume(id, after(4, Some(4)));
         assert_eq!(at(9), (3_000, 3));
-        states.pause(id, Nanos(10 * second), 1.0);
+        states.pause(id, Nanos(10 * SECOND), 1.0);
         assert_eq!(at(12), (3_002, 5));
         states.set_step(id, LaunchStep::Sampled { one_in: 4 });
         assert_eq!(states.least_timed_share(), 0.25);
@@ -132,5 +160,17 @@ mod tests {
         assert_eq!((at(12), states.least_timed_share()), ((3_002, 5), 1.0));
         states.forget(&HashSet::from([id]));
         assert_eq!(at(12), (0, 0));
+    }
+
+    #[test]
+    fn nothing_is_estimated_after_a_dispatcher_last_ran() {
+        let (states, id) = (LaunchStates::default(), ProcId(1));
+        let estimated = |seconds, ran| states.of(id, after(seconds, ran)).estimated;
+        states.pause(id, Nanos(10 * SECOND), 1_000.0);
+        assert_eq!((estimated(12, Some(12)), estimated(15, Some(13))), (2_000, 3_000));
+        assert_eq!((estimated(16, None), estimated(17, Some(5))), (3_000, 3_000));
+        states.resume(id, after(18, None));
+        assert_eq!(states.of(id, after(19, Some(19))).estimated, 3_000);
+        assert_eq!(states.of(id, after(19, Some(19))).unobserved, Nanos(8 * SECOND));
     }
 }

@@ -1,9 +1,12 @@
 //! Probe hits of processes: cheaper than a snapshot, for one read per second.
 
+use std::collections::HashMap;
+
 use gpucause_abi::record::{LoadRecord, ProcRecord};
 use gpucause_abi::{ProcId, Tgid};
 
-use super::{ReadError, Reader, decode, for_each};
+use super::{ReadError, Reader, decode, for_each, monotonic_now};
+use crate::launch_control::states::Activity;
 
 /// A live process, and the hits of its busiest thread.
 #[derive(Debug, Clone, Copy)]
@@ -42,5 +45,17 @@ impl Reader {
             Ok(())
         })?;
         Ok(loads)
+    }
+
+    /// When dispatchers of each process last ran.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub(crate) fn activities(&self) -> Result<HashMap<ProcId, Activity>, ReadError> {
+        let now = monotonic_now();
+        let (mut processes, flushes) = self.processes()?;
+        let accounts = self.read_accounts(&mut processes, flushes)?;
+        let ids = processes.into_keys().map(ProcId);
+        Ok(ids.map(|id| (id, accounts.activity(id, now))).collect())
     }
 }

@@ -1,6 +1,6 @@
 //! Reports of live threads, time accounts of dispatcher threads, and what threads waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
 use std::sync::PoisonError;
 
@@ -11,14 +11,31 @@ use gpucause_abi::record::{
 };
 use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, Role};
-use gpucause_abi::{Nanos, Tgid, Tid};
+use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use libbpf_rs::{Iter, MapCore as _, MapFlags};
 
 use super::{ReadError, Reader, decode, for_each, monotonic_now};
-use crate::thread_report::{settle, time_account};
+use crate::launch_control::states::Activity;
+use crate::thread_report::{last_ran, settle, time_account};
 
 /// Most retries: accounts are read again when a thread ended meanwhile, since it could be missing or counted twice.
 const TRIES: usize = 5;
+
+/// What [`Reader::read_accounts`] says beside the accounts.
+pub(super) struct AccountUse {
+    /// Entries of the map of ended threads.
+    pub(super) entries: u64,
+    /// When a live dispatcher of each process last ran; `None` without reports of threads.
+    ran: Option<HashMap<u32, Nanos>>,
+}
+
+impl AccountUse {
+    /// When a dispatcher of a live process last ran.
+    pub(super) fn activity(&self, id: ProcId, now: Nanos) -> Activity {
+        let Some(ran) = &self.ran else { return Activity::until(now) };
+        Activity { now, ran: ran.get(&id.0).map(|&ran| ran.min(now)) }
+    }
+}
 
 /// Flushes begun and done, by process.
 pub(super) type Flushes = BTreeMap<u32, (u32, u32)>;
@@ -49,12 +66,12 @@ impl Reader {
         Ok(entries)
     }
 
-    /// Fills in time accounts; returns the entries of the map of ended threads.
+    /// Fills in time accounts.
     pub(super) fn read_accounts(
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
         mut before: Flushes,
-    ) -> Result<u64, ReadError> {
+    ) -> Result<AccountUse, ReadError> {
         for attempt in 1..=TRIES {
             let ended = self.ended_accounts()?;
             let began = monotonic_now();
@@ -70,6 +87,7 @@ impl Reader {
                 self.end_unseen(processes, &reported, began);
             }
             let entries = ended.len() as u64;
+            let mut ran = live.is_some().then(HashMap::new);
             for (id, account) in ended {
                 if let Some(process) = processes.get_mut(&id) {
                     process.dispatcher_time.merge(&account);
@@ -82,6 +100,9 @@ impl Reader {
                 }
                 match report.thread {
                     Some((Role::Dispatcher, thread)) => {
+                        let ran = ran.get_or_insert_default().entry(report.proc_id);
+                        let last = ran.or_insert(report.ran);
+                        *last = report.ran.max(*last);
                         process.dispatcher_time.merge(&thread.time);
                         if process.dispatchers.is_empty() {
                             // Most have one; the vector would allocate four.
@@ -93,9 +114,9 @@ impl Reader {
                     None => {}
                 }
             }
-            return Ok(entries);
+            return Ok(AccountUse { entries, ran });
         }
-        Ok(0)
+        Ok(AccountUse { entries: 0, ran: None })
     }
 
     fn flushes(&self) -> Result<Flushes, ReadError> {
@@ -150,6 +171,8 @@ fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], ReadError> 
 struct Report {
     proc_id: u32,
     faults: [u64; FAULTS],
+    /// When it was last on a CPU.
+    ran: Nanos,
     thread: Option<(Role, DispatcherSnapshot)>,
 }
 
@@ -157,13 +180,14 @@ fn reports_in(mut bytes: &[u8], links: &[u8]) -> Result<Vec<Report>, ReadError> 
     let mut reports = Vec::new();
     while !bytes.is_empty() {
         let head: ThreadReport = decode(REPORTS, take(&mut bytes, size_of::<ThreadReport>())?)?;
-        let thread = if head.has_record == 0 {
-            None
-        } else {
-            let record = decode(REPORTS, take(&mut bytes, size_of::<ThreadRecord>())?)?;
-            Some(thread_of(&head, &record, links))
-        };
-        reports.push(Report { proc_id: head.proc_id, faults: head.faults, thread });
+        let (mut ran, mut thread) = (Nanos(head.now_ns), None);
+        if head.has_record != 0 {
+            let record: ThreadRecord =
+                decode(REPORTS, take(&mut bytes, size_of::<ThreadRecord>())?)?;
+            ran = Nanos(last_ran(head.now_ns, &record));
+            thread = Some(thread_of(&head, &record, links));
+        }
+        reports.push(Report { proc_id: head.proc_id, faults: head.faults, ran, thread });
     }
     Ok(reports)
 }
