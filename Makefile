@@ -30,7 +30,7 @@ CARGO_TOOLS := $(abspath $(TARGET_DIR))/tools
 DIST := $(TARGET_DIR)/dist
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick test-unit deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny stand-ins debug-stand-ins tools alert-tools test-tools
+.PHONY: help run test test-quick test-unit deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -38,8 +38,9 @@ help:
 build: tools
 	$(CARGO) build --release -p gpucause
 
-stand-ins: tools
-	$(CARGO) build --release $(STAND_INS)
+# The exporter and what the demo runs, by one call of cargo: two choose other features of the same dependencies, and build those twice.
+demo: tools
+	$(CARGO) build --release -p gpucause $(STAND_INS)
 	$(TARGET_DIR)/release/gpucause-workload lay-out $(TARGET_DIR)/release/stand-ins
 
 # By a profile of its own, which takes longer to build. cargo-deb looks for target/release there, too.
@@ -69,7 +70,7 @@ deny: cargo-deny
 advisories: cargo-deny
 	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CARGO) deny --workspace check advisories
 
-run: build stand-ins
+run: demo
 	$(SUDO) $(TARGET_DIR)/release/gpucause demo $(RUN_ARGS)
 
 test: test-tools
@@ -91,7 +92,7 @@ scenarios: debug-stand-ins
 healthy: debug-stand-ins
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=600 $(CARGO) test -p gpucause --test scenarios healthy -- --test-threads=1 --nocapture
 
-dashboards-picture: build stand-ins
+dashboards-picture: demo
 	@.ci/install prometheus:prometheus python3:python3 chromium:chromium
 	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards
 
@@ -105,7 +106,7 @@ cases: debug-stand-ins
 	$(SUDO) python3 -B investigations/cases/record.py --programs $(TARGET_DIR)/debug $(CASES)
 	GPUCAUSE_BLESS=1 $(CARGO) test --workspace --test cases
 
-demo-stack: build stand-ins alert-tools
+demo-stack: demo alert-tools
 	@.ci/install python3:python3
 	@$(SUDO) python3 -B alerts/demo-stack/run.py --programs $(TARGET_DIR)/release --scenario $(SCENARIO) $(DEMO_STACK_ARGS)
 
@@ -117,7 +118,7 @@ debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)
 
 # All with the same choice of packages and features, or each would build the dependencies again.
-bench: stand-ins
+bench: demo
 	$(SUDO) $(CARGO) bench --workspace --features gpucause-probes/bench --bench cost
 	$(SUDO) $(CARGO) bench --workspace --features gpucause-probes/bench --bench daemon
 	$(CARGO) bench --workspace --features gpucause-probes/bench --bench page
