@@ -1,4 +1,4 @@
-//! Accounts made anew from events, for recordings that hold none: what a node would have shown of what is in the file.
+//! Accounts rebuilt from events, for recordings without accounts: what a node would have shown for these events.
 //!
 //! Only what events tell exactly is made: durations of calls, bytes copied and allocated, errors, off-CPU intervals. Time
 //! accounts need to know of every moment, and are left empty.

@@ -24,10 +24,10 @@ use axis::Axes;
 use value::{Message, Value as _};
 use wire::Writer;
 
-/// What a look may take when it is not compressed: many times what one of thousands of processes takes.
+/// Bound of an uncompressed snapshot: many times one of thousands of processes.
 const MAX_BYTES: u64 = 64 << 20;
-/// What all that is read of a look may take, in bytes: several times what thousands of processes do, of which each makes
-/// dozens of kinds of calls.
+/// Bound of the memory that a decoded snapshot may take, in bytes: several times that of thousands of processes with dozens of
+/// kinds of calls each.
 const MOST: usize = 512 << 20;
 /// The tags of what is not in the snapshot; see `columns` for those that are.
 const LABELS: u32 = 1;

@@ -26,7 +26,7 @@ fn trace(made_up: &MadeUp) -> Vec<TracePacket> {
     Trace::decode(&*out).unwrap().packet
 }
 
-/// Slices that were begun, instants, and counters, after every track was looked at: times never go back, and slices nest.
+/// Checks every track: times never go back, and slices nest. Returns the numbers of slices, instants and counters.
 fn checked(packets: &[TracePacket]) -> [usize; 3] {
     let mut open: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     let (mut begun, mut ended, mut instants, mut counters) = (0, 0, 0, 0);

@@ -153,8 +153,9 @@ impl RuleContext<'_> {
 /// A detection with a cause, and its evidence.
 pub(super) struct Blamed<'a> {
     pub(super) cause: Cause,
-    /// The time that it explains, and that of which it is a part.
+    /// The time that it explains.
     pub(super) time: u64,
+    /// The whole time that `time` is a part of.
     pub(super) of: u64,
     pub(super) waits: &'a Waits,
     /// For a disk, a culprit, and a CPU that nobody in particular had.

@@ -186,7 +186,7 @@ impl RuleContext<'_> {
             "{culprit} had the CPU for {culprit_seconds|seconds} in which {comm} had none between its CUDA calls: having none \
              is {explained_share|percent} of the {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there.",
             "{comm} had no CPU between its CUDA calls: that is {explained_share|percent} of the \
-             {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there; no one task had it meanwhile.",
+             {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there; no single task had it meanwhile.",
         ];
         let (waits, of) = (&gaps.waits, gaps.waits.all);
         self.blame(detection, &Blamed { cause, time, of, waits, sentences })

@@ -310,7 +310,7 @@ fn what_is_small_on_the_wire_and_large_in_memory_is_refused_before_it_is_made() 
     use std::io::Write as _;
     let of_empty_processes = |processes: usize| {
         let mut bomb = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
-        // No labels, and processes of which nothing is told.
+        // No labels, and processes without fields.
         bomb.write_all(&[0x0a, 0]).unwrap();
         bomb.write_all(&[0x22, 0].repeat(processes)).unwrap();
         bomb.finish().unwrap()
@@ -335,7 +335,7 @@ fn numbers_and_what_lies_deeper_weigh_too() {
     let is_too_much = |process: &[u8]| {
         matches!(super::look(&field(4, process), 0.0), Err(super::LookError::TooMuch))
     };
-    // Launch times of kernels, of which nothing is told.
+    // Launch times of kernels, without fields.
     assert!(!is_too_much(&field(16, &[]).repeat(1000)));
     assert!(is_too_much(&field(16, &[]).repeat(8 << 20)));
     // Counts of a histogram, a byte each.

@@ -361,7 +361,7 @@ impl Value for Slots {
     }
 }
 
-/// Messages of which there is one: where nothing is written, one without fields is read.
+/// Messages that occur once. A missing one is read as one without fields.
 macro_rules! single {
     ($($name:ty),+) => {$(
         impl Value for $name {

@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
         Ok(numbers)
     }
 
-    /// A message of which there is one: without fields where there is none.
+    /// A message that occurs once; a missing one has no fields.
     pub(super) fn message<T>(
         self,
         tag: u32,
@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
         read(self.each(tag), self.axes, self.left, made)
     }
 
-    /// Messages; those of which nothing is made are skipped.
+    /// Repeated messages; `made` skips one by returning `None`.
     pub(super) fn messages<T>(
         self,
         tag: u32,
