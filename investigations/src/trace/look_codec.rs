@@ -37,11 +37,11 @@ const THROTTLED_CGROUPS: u32 = 8;
 /// Why a look cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LookError {
-    #[error("it is not compressed as it should be: {0}")]
+    #[error("it cannot be decompressed: {0}")]
     Zlib(#[from] std::io::Error),
     #[error("it is larger than {MAX_BYTES} bytes")]
     TooLarge,
-    #[error("what is in it would take more than {MOST} bytes")]
+    #[error("its contents would take more than {MOST} bytes")]
     TooMuch,
     #[error("{0}")]
     Accounts(&'static str),

@@ -125,7 +125,7 @@ impl RuleContext<'_> {
             return self.chain(Detection {
                 sentence: "{comm} spends {host_gap_share|percent} of {span_seconds|seconds} between its stored CUDA calls, and \
                            the file has no waits of that thread: whether it worked or waited is not known.",
-                fix: "Record the thread that launches, too (gpucause record).".into(),
+                fix: "Record the launching thread too (gpucause record).".into(),
                 ..detection
             });
         }
@@ -166,7 +166,7 @@ impl RuleContext<'_> {
                     evidence,
                     sentence,
                     mechanism: "blocked",
-                    fix: "Record it with gpucause record, which tells the reason of each wait and who ended it.".into(),
+                    fix: "Record it with gpucause record, which stores the reason of each wait and the thread that ended it.".into(),
                     ..detection
                 })
             }

@@ -278,7 +278,7 @@ impl RuleContext<'_> {
             mechanism: "not known",
             sentence: "",
             names: vec![("op", slow.name.to_owned())],
-            fix: "Take stacks of the slow calls (gpucause record); a full launch queue looks like this too: the GPU is then the bottleneck.".into(),
+            fix: "Record stacks of the slow calls (gpucause record). A full launch queue looks the same: then the GPU is the bottleneck.".into(),
             seen: (first.start, last.end),
         };
         if slow.not_captured == slow.others.len() as u64 {

@@ -25,7 +25,7 @@ impl<T: Copy> Axis<T> {
 
     /// What is at a position; an error beyond the list.
     pub(super) fn at(&self, position: u64) -> Result<Option<T>> {
-        let beyond = LookError::Accounts("it has a number that none of its labels explains");
+        let beyond = LookError::Accounts("it has a number without a label");
         let own = usize::try_from(position).ok().and_then(|position| self.0.get(position));
         own.copied().ok_or(beyond)
     }

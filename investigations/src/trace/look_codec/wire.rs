@@ -88,7 +88,7 @@ pub(super) struct Reader<'a> {
     left: &'a Cell<usize>,
 }
 
-const DAMAGED: LookError = LookError::Accounts("it is no message that gpucause writes");
+const DAMAGED: LookError = LookError::Accounts("it is not a message that gpucause writes");
 
 /// Reads a message that has come in these parts.
 pub(super) fn read<'a, T>(
