@@ -153,7 +153,7 @@ impl RuleContext<'_> {
             workers => {
                 let mut evidence = detection.evidence;
                 let mut sentence = "{comm} was off the CPU for {off_cpu_share_of_gaps|percent} of the {host_gap_seconds|seconds} \
-                                    between its stored CUDA calls. What it waited for is not recorded: nobody is blamed.";
+                                    between its stored CUDA calls. What it waited for is not recorded, so no culprit is named.";
                 if let Some(workers) = workers {
                     evidence = evidence
                         .with("workers", workers.count as f64)
