@@ -29,14 +29,14 @@ from webhook import Receiver
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START_SECONDS = 60
-# Whoever is asked nicely has this long to end.
+# Seconds between SIGTERM and SIGKILL.
 END_SECONDS = 5
-# Not those that Debian's packages, or exporters, listen on.
+# Ports that neither Debian's packages nor exporters use.
 PORTS = {"exporter": 19400, "prometheus": 19090, "alertmanager": 19093, "webhook": 19095}
 
 
 class Failure(Exception):
-    """Told to the user in one line."""
+    """Shown to the user in one line."""
 
 
 def arguments():
@@ -113,13 +113,13 @@ class Stack:
         raise Failure(f"{name} is not ready after {START_SECONDS} s:\n{self.log_of(name)}")
 
     def end(self, names=None):
-        """Ends these, in this order, or all, the last that was started first."""
+        """Ends these in this order, or all in reverse order of their start."""
         for name in names or list(reversed(self.running)):
             child = self.running.pop(name)
-            for wish in (signal.SIGTERM, signal.SIGKILL):
+            for action in (signal.SIGTERM, signal.SIGKILL):
                 # The leader may have ended, and others of its group not.
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, wish)
+                    os.killpg(child.pid, action)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(END_SECONDS)
 
@@ -129,7 +129,7 @@ def workload(args):
 
 
 def start_servers(stack, args, port):
-    """Exporter, Alertmanager and Prometheus, each once what it needs is there."""
+    """Starts exporter, Alertmanager and Prometheus, each after those that it needs."""
     config = stack_files.exporter(stack.folder, workload(args))
     stack.start("exporter", [args.programs / "gpucause", "exporter", f"--web.listen-address=127.0.0.1:{port['exporter']}",
                              f"--config.file={config}"])
@@ -151,7 +151,7 @@ def start_servers(stack, args, port):
 
 
 def start_workload(stack, args, events):
-    # Nothing else on this host is to disturb it, however busy that is. A real-time thread has no competitors, and no CPU limit.
+    # Other load on this host must not disturb it. A real-time thread has no competitors and no CPU limit.
     contended = args.scenario in ("incident", "cpu-contention", "cpu-limit")
     before, first = (["nice", "-n", "-20"], []) if contended else ([], ["--undisturbed"])
     child = stack.start("workload", [*before, workload(args), "scenario", args.scenario, *first, "--with-parent",
@@ -174,7 +174,7 @@ def start_workload(stack, args, events):
 
 
 def hear_enter(events):
-    """Whoever sits at a terminal may end the fault."""
+    """Enter at a terminal ends the fault."""
     def listen():
         if sys.stdin.readline():
             events.put(("enter", None))
@@ -185,25 +185,25 @@ def hear_enter(events):
 def where_to_look(args, port, pid):
     host = "http://127.0.0.1"
     print(f"""
-Scenario {args.scenario}: demo-trainer (PID {pid}) feeds a GPU that is not there; what goes wrong with it is real.
+Scenario {args.scenario}: demo-trainer (PID {pid}) feeds a simulated GPU; its fault is real.
   alerts     {host}:{port['prometheus']}/alerts
   graphs     {host}:{port['prometheus']}/graph?g0.tab=0&g0.range_input=10m&g0.expr=cause%3Agpucause_attributed%3Arate1m
   routing    {host}:{port['alertmanager']}/#/alerts
   metrics    {host}:{port['exporter']}/metrics
   why        sudo {args.programs}/gpucause explain --url {host}:{port['exporter']}
   panels     PROMETHEUS_URL={host}:{port['prometheus']} and the line for Grafana in alerts/README.md
-Most alerts take about a minute: the loss must last for half of one, and Alertmanager collects for a sixth.
-{'Enter ends the fault, ' if sys.stdin.isatty() else ''}Ctrl-C ends all.
+Most alerts take about a minute: the loss must last 30 s, and Alertmanager groups for 10 s.
+{'Enter ends the fault, ' if sys.stdin.isatty() else ''}Ctrl-C ends everything.
 """, flush=True)
 
 
-def tell_injected(injected):
+def report_injected(injected):
     culprit = injected.get("culprit")
     by = f" by {culprit['comm']} (PID {' or '.join(map(str, culprit['pids']))})" if culprit else ""
-    say(f"the fault begins: {injected['cause']}{by}" if injected["cause"] else "nothing goes wrong, and no alert is to come")
+    say(f"the fault begins: {injected['cause']}{by}" if injected["cause"] else "no fault is injected, and no alert is expected")
 
 
-def tell_alert(receiver, alert, since):
+def report_alert(receiver, alert, since):
     labels, notes = alert["labels"], alert["annotations"]
     resolved = alert["status"] == "resolved"
     after = f", {time.time() - since:.0f} s after the fault {'ended' if resolved else 'began'}" if since else ""
@@ -212,16 +212,14 @@ def tell_alert(receiver, alert, since):
         f"{notes.get('summary')} investigations/{runbook}")
     if not resolved:
         print("          " + " ".join(notes.get("description", "").split()), flush=True)
-        if "command" in notes:
-            print("          On that host: " + notes["command"], flush=True)
 
 
 def follow(stack, args, events):
-    """Prints what happens, until the time is over."""
+    """Prints events until the time is over."""
     end = time.monotonic() + args.duration if args.duration else float("inf")
     begun = ended = None
-    # A notification repeats what others of its group have told.
-    told = set()
+    # A notification repeats the earlier alerts of its group.
+    reported = set()
     while time.monotonic() < end:
         stack.check()
         try:
@@ -230,21 +228,21 @@ def follow(stack, args, events):
             continue
         if kind == "injected":
             begun = what["at_unix"]
-            tell_injected(what)
+            report_injected(what)
         elif kind == "enter" and not ended:
             stack.end(["workload"])
             ended = time.time()
-            say("the fault has ended, and the program with it; the alert resolves when the last minute shows none")
+            say("the fault and its program have ended; the alert resolves when the last minute shows no loss")
         elif kind == "alert":
             receiver, alert = what
             state = (receiver, alert["fingerprint"], alert["startsAt"], alert["status"])
-            if state not in told:
-                told.add(state)
-                tell_alert(receiver, alert, ended if alert["status"] == "resolved" else begun)
+            if state not in reported:
+                reported.add(state)
+                report_alert(receiver, alert, ended if alert["status"] == "resolved" else begun)
 
 
 def stop(signum, _frame):
-    # From now on nothing interrupts the ending.
+    # No signal interrupts the ending.
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt(signum)

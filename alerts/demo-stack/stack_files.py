@@ -7,7 +7,7 @@ RECEIVERS = "http://localhost:9095/"
 
 
 def replaced(text, old, new, times=None):
-    """What is to be replaced must be there, or the demo would tell of something that is not shipped."""
+    """Fails when `old` is missing: the demo must show the shipped files."""
     found = text.count(old)
     if found == 0 or (times is not None and found != times):
         raise ValueError(f"{old} is there {found} times")
@@ -15,15 +15,15 @@ def replaced(text, old, new, times=None):
 
 
 def exporter(folder, workload):
-    """The host may have CUDA processes of its own: the demo tells of none but its workload."""
+    """Observes only the demo's workload, for the host may have other CUDA processes."""
     path = folder / "gpucause.yaml"
-    # What is a string in JSON is one in YAML.
+    # A JSON string is a YAML string.
     path.write_text(f"processes: {{include: [{{exe: {json.dumps(re.escape(str(workload.resolve())))}}}]}}\n")
     return path
 
 
 def alertmanager(root, folder, port):
-    """Routes and inhibition as they are; each receiver is the demo's."""
+    """The shipped routes and inhibition, with the demo's receivers."""
     text = (root / "alerts/alertmanager.yml").read_text()
     names = len(re.findall(r"^  - name: ", text, re.MULTILINE))
     path = folder / "alertmanager.yml"
@@ -32,7 +32,7 @@ def alertmanager(root, folder, port):
 
 
 def prometheus(root, folder, port, interval):
-    """Rules and alerts where they are, looked at more often than on a host that is watched for years."""
+    """The shipped rules and alerts, evaluated more often than in production."""
     text = (root / "alerts/prometheus.yml").read_text()
     text = replaced(text, "- ../rules/", f"- {root}/rules/", 1)
     text = replaced(text, "- ./", f"- {root}/alerts/", 1)

@@ -179,7 +179,7 @@ class Feed:
         self.running.remove(process)
 
     def run(self, seconds):
-        """Feeds for about so long, and says of which moments in seconds since the Unix epoch."""
+        """Feeds for about `seconds`; returns the begin and end in seconds since the Unix epoch."""
         subprocess.run(
             [self.programs / "gpucause-workload", "lay-out", self.late_stand_ins], check=True, stdout=subprocess.DEVNULL
         )

@@ -40,7 +40,7 @@ class Variables:
             self.values[one["name"], "all"] = one.get("allValue") or "|".join(found)
 
     def one(self, name, value):
-        """The same variables, of which one has one value."""
+        """The same variables, with one value for `name`."""
         copy = object.__new__(Variables)
         copy.__dict__ = {**self.__dict__, "values": {**self.values, name: [value]}, "all": self.all - {name}}
         return copy

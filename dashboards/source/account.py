@@ -3,7 +3,7 @@
 from grafana import CAUSES, GREEN, REASONS, coloured, query, timeseries
 
 SECONDS = "gpucause_dispatcher_seconds_total"
-# Running and waiting for the GPU are healthy, so they are calm colours; the rest has those of its reason.
+# Running and waiting for the GPU are healthy and have calm colours; lost states have the colour of their reason.
 HEALTHY = {
     "GPU works": "#2F6B3A",
     "running: host": "#9FC5A8",
@@ -12,7 +12,7 @@ HEALTHY = {
     "running: other calls": "#C8DCC9",
 }
 
-# The runbooks of what takes time.
+# Runbooks of the causes that take time.
 LOSS = ["GpucauseDispatcherStarved", "GpucauseLockHolder", "GpucauseDataloaderStarvation", "GpucauseInefficientProgram"]
 
 
@@ -47,9 +47,9 @@ def _time_account(selector, *, w, h):
     ]
     return timeseries(
         "Where the time of dispatcher threads goes",
-        """All wall time of the threads that make CUDA calls, stacked to 100 %. Green is healthy: running, or waiting in a
-        synchronise while the GPU works. Lost are preempted, runqueue, futex, io and page_fault outside of a synchronise, and
-        runqueue in it.""",
+        """All wall time of dispatcher threads (threads that make CUDA calls), stacked to 100 %. Green is healthy: running, or
+        synchronising while the GPU works. Time in preempted, runqueue, futex, io and page_fault is lost, except inside of a
+        synchronise, where only runqueue is.""",
         targets,
         unit="percentunit",
         w=w,
@@ -64,11 +64,11 @@ def _time_account(selector, *, w, h):
 
 
 def taken_by_cause(selector, *, w, h, runbooks, only=""):
-    """Time that chains attribute to causes, `only` of series that a part of the query says."""
+    """Time that chains attribute to causes; `only` restricts the series."""
     return timeseries(
         "Time taken by each cause",
-        """Time of dispatcher threads that causal chains attribute to a cause, lost or not; 1 s/s is one thread all of the time. Of
-        several processes, all together.""",
+        """Time of dispatcher threads (threads that make CUDA calls) that causal chains attribute to a cause, lost or not, summed
+        over processes. 1 s/s is one thread all of the time.""",
         [query(f"sum by (cause) (cause:gpucause_attributed:rate1m{{{selector}}}{only}) > 0", "{{cause}}")],
         unit="suffix: s/s",
         w=w,

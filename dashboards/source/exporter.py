@@ -1,4 +1,4 @@
-"""The exporter about itself: whether it sees everything, what it costs, and how near its limits it is."""
+"""The exporter itself: coverage, cost and limits."""
 
 from grafana import (
     GREEN,
@@ -21,10 +21,10 @@ from grafana import (
 )
 
 ON = 'instance=~"$instance"'
-# Who the process metrics are of, whatever the scrape job is called.
+# Selects process metrics of the exporter, whatever the scrape job is called.
 OURS = f"and on (job, instance) gpucause_build_info{{{ON}}}"
 AT = "{{instance}}"
-# It holds as many of the most launched kernels as there is room for, and is no alert either.
+# kernel_hists fills up by design: it keeps the most launched kernels.
 NOT_BY_DESIGN = 'map!="kernel_hists"'
 
 
@@ -32,7 +32,7 @@ def _state():
     return [
         stat(
             "Exporters down",
-            "Exporters that were there within a day and did not answer their last scrape.",
+            "Exporters that answered within the last day, but not the last scrape.",
             [
                 query(
                     f"count(up{{{ON}}} == 0 and on (job, instance) last_over_time(gpucause_build_info{{{ON}}}[1d])) or"
@@ -55,8 +55,8 @@ def _state():
             w=3,
         ),
         stat(
-            "Probes that do not count",
-            "Probes and libraries that are broken or silent: what they should tell is missing.",
+            "Probes not working",
+            "Probes and libraries that are broken or silent; their metrics are missing.",
             [query(f'count(gpucause_probe_info{{{ON}, verdict=~"broken|silent"}}) or vector(0)', "probes")],
             unit="short",
             decimals=0,
@@ -66,8 +66,8 @@ def _state():
         ),
         stat(
             "CPU",
-            "CPU time of the costliest daemon, as a share of one CPU; probes run on the CPUs of the programs they observe and"
-            " are not in it.",
+            "CPU time of the exporter where it is largest, as a share of one CPU. The cost of probes is not included: they run in the"
+            " observed programs.",
             [query(f"max(rate(process_cpu_seconds_total{{{ON}}}[$__rate_interval]) {OURS})", "CPU")],
             unit="percentunit",
             decimals=2,
@@ -76,7 +76,7 @@ def _state():
         ),
         stat(
             "Memory",
-            "Resident memory of the largest daemon.",
+            "Resident memory of the exporter where it is largest.",
             [query(f"max(process_resident_memory_bytes{{{ON}}} {OURS})", "memory")],
             unit="bytes",
             decimals=0,
@@ -85,7 +85,7 @@ def _state():
         ),
         stat(
             "Fullest map",
-            "How full the fullest bounded map in the kernel is, but for kernel_hists, which fills by design.",
+            "Fill of the fullest kernel map, without kernel_hists, which fills up by design.",
             [query(f"max(map:gpucause_map_fill:ratio{{{ON}, {NOT_BY_DESIGN}}})", "map")],
             unit="percentunit",
             decimals=0,
@@ -95,8 +95,8 @@ def _state():
         ),
         stat(
             "Updates refused",
-            "Updates that full maps, other than kernel_hists, refused in the time range that is shown: what they would have counted"
-            " is missing.",
+            "Updates that full kernel maps refused over the selected time range, without kernel_hists. They are not counted in any"
+            " metric.",
             [query(f"sum(increase(gpucause_map_full_total{{{ON}, {NOT_BY_DESIGN}}}[$__range]))", "updates", instant=True)],
             unit="short",
             decimals=0,
@@ -113,7 +113,7 @@ def _inventory():
     return [
         table(
             "Exporters",
-            "Version and build of each exporter, and since when it runs.",
+            "Version, build and start time of each exporter.",
             [
                 query(
                     f"max by (instance, version, revision, rustversion, arch) (gpucause_build_info{{{ON}}})",
@@ -146,7 +146,7 @@ def _inventory():
         ),
         table(
             "Probes",
-            "What became of each probe, and of each library. unsupported is a feature that this kernel lacks.",
+            "State of each probe and library. unsupported: this kernel lacks the feature.",
             [query(f"max by (instance, probe, library, verdict) (gpucause_probe_info{{{ON}}})", "probe", table=True)],
             {"instance": "Instance", "probe": "Probe", "library": "Library", "verdict": "Verdict"},
             w=12,
@@ -167,22 +167,22 @@ def _inventory():
 def _cost():
     return [
         timeseries(
-            "CPU of the daemon",
+            "CPU of the exporter",
             "User and system CPU time, as a share of one CPU.",
             [query(f"rate(process_cpu_seconds_total{{{ON}}}[$__rate_interval]) {OURS}", AT)],
             unit="percentunit",
             runbooks=["GpucauseProbesOverBudget"],
         ),
         timeseries(
-            "Memory of the daemon",
-            "Resident memory of the daemon; what its maps in the kernel take is not in it.",
+            "Memory of the exporter",
+            "Resident memory of the exporter, without its kernel maps.",
             [query(f"process_resident_memory_bytes{{{ON}}} {OURS}", AT)],
             unit="bytes",
             legend=("lastNotNull", "max"),
         ),
         timeseries(
             "Time of the collectors",
-            "Time that each collector took in the last scrape.",
+            "Duration of each collector in the last scrape.",
             [query(f"topk(8, max by (collector) (gpucause_scrape_collector_duration_seconds{{{ON}}}))", "{{collector}}")],
             unit="s",
             legend=("mean", "max"),
@@ -190,7 +190,7 @@ def _cost():
         ),
         timeseries(
             "Probe hits",
-            "Runs of each kernel program a second.",
+            "Runs per second of each kernel program.",
             [query(f"topk(8, {rate('gpucause_probe_hits_total', 'probe', ON)})", "{{probe}}")],
             unit="ops",
             log=True,
@@ -200,7 +200,7 @@ def _cost():
         ),
         timeseries(
             "Cost of the probes",
-            "CPU time that the probes of each host took from the programs they observe, as a share of one CPU, over five minutes.",
+            "CPU time that probes took from the observed programs of each host, as a share of one CPU, over five minutes.",
             [query(f"instance:gpucause_probe_cost:rate5m{{{ON}}}", AT)],
             unit="percentunit",
             w=12,
@@ -209,8 +209,8 @@ def _cost():
         ),
         timeseries(
             "Cost of the probes, by program",
-            "The same by kernel program, and over all hosts: call is on the path of each call, the others are on that of the"
-            " scheduler and of other parts of the kernel.",
+            "The same by kernel program, summed over hosts. call runs in each CUDA call, the others in the scheduler and other parts of"
+            " the kernel.",
             [query(rate("gpucause_probe_cost_seconds_total", "probe", ON), "{{probe}}")],
             unit="percentunit",
             legend=("mean", "max"),
@@ -218,7 +218,7 @@ def _cost():
         ),
         timeseries(
             "Cost of a hit",
-            "What one hit of a probe on a call costs the program: measured when the exporter started.",
+            "Cost of one probe hit to the program, measured at the start of the exporter.",
             [query(f"gpucause_probe_hit_cost_seconds{{{ON}}}", "{{probe}}, " + AT)],
             unit="s",
             legend=("lastNotNull",),
@@ -226,8 +226,8 @@ def _cost():
         ),
         timeseries(
             "Launches timed",
-            "Share of the launches of a process that are timed: below 100 % timing all of them would cost it more than the budget."
-            " All are counted; durations and gaps are those of the sample.",
+            "Share of the launches of a process that are timed. Below 100 %, timing all of them would exceed the probe budget."
+            " All launches are counted; durations and gaps are those of the timed ones.",
             [query(f"process:gpucause_launches_timed:ratio_rate1m{{{ON}}}", "{{comm}} {{pid}}, " + AT)],
             unit="percentunit",
             legend=("lastNotNull", "min"),
@@ -239,18 +239,18 @@ def _cost():
 def _coverage():
     lost = [
         ("gpucause_calls_unmatched_returns_total", "returns without a known entry"),
-        ("gpucause_duplicate_hits_total", "second reports of one call"),
+        ("gpucause_duplicate_hits_total", "duplicate hits of one call"),
         ("gpucause_calls_too_deep_total", "calls nested too deep"),
         ("gpucause_calls_on_other_stack_total", "calls on another stack"),
         ("gpucause_clock_underflow_total", "intervals that ended before they began"),
         ("gpucause_missed_arrivals_total", "intervals without an end"),
-        ("gpucause_mmap_events_lost_total", "notices of new files lost"),
+        ("gpucause_mmap_events_lost_total", "lost events of new mappings"),
     ]
     collector = values({1: ("succeeded", "#2F6B3A"), 0: ("failed", RED)})
     return [
         timeseries(
-            "What was not counted",
-            "Events a second that could not be counted, or not as a call; each says what happened.",
+            "Not counted",
+            "Events per second that could not be counted as calls, by reason.",
             [query(f"sum(rate({metric}{{{ON}}}[$__rate_interval]))", title) for metric, title in lost]
             + [query(f"sum(rate(gpucause_calls_abandoned_total{{{ON}}}[$__rate_interval]))", "calls that never returned")],
             unit="ops",
@@ -260,9 +260,8 @@ def _coverage():
             runbooks=["GpucauseProbesBroken"],
         ),
         bars(
-            "Attach gap of libraries",
-            "Time between the mapping of a library and the attach of its probes, of those with the longest: calls in it were"
-            " not seen.",
+            "Attach delay of libraries",
+            "Time from the mapping of a library to the attach of its probes, the longest ones. Calls in this time are not counted.",
             [query(f"topk(8, max by (library) (gpucause_library_attach_gap_seconds{{{ON}}}))", "{{library}}", instant=True)],
             unit="s",
             w=12,
@@ -281,7 +280,7 @@ def _coverage():
         ),
         timeseries(
             "Sources of GPU metrics",
-            "Age of what the NVIDIA driver said last, or of the page of dcgm-exporter.",
+            "Age of the last sample of the NVIDIA driver, or of the last page of dcgm-exporter.",
             [
                 query(f"gpucause_nvml_sample_age_seconds{{{ON}}}", "driver, {{instance}}"),
                 query(f"gpucause_dcgm_page_age_seconds{{{ON}}}", "dcgm-exporter, {{instance}}"),
@@ -299,7 +298,7 @@ def _limits():
     return [
         bars(
             "Fill of the maps",
-            "How full each bounded map in the kernel is, of the exporter where it is fullest.",
+            "Fill of each kernel map, of the exporter where it is fullest.",
             [query(f"topk(16, max by (map) (map:gpucause_map_fill:ratio{{{ON}}}))", "{{map}}", instant=True)],
             unit="percentunit",
             high=1,
@@ -310,7 +309,7 @@ def _limits():
         ),
         timeseries(
             "Updates refused",
-            "Updates a second that a full map refused.",
+            "Updates per second that a full kernel map refused.",
             [query(rate("gpucause_map_full_total", "map", ON), "{{map}}")],
             unit="ops",
             h=10,
@@ -319,13 +318,12 @@ def _limits():
         ),
         timeseries(
             "Series",
-            "Samples that Prometheus took from each page, and processes that were folded into others so that there are not"
-            " more.",
+            "Samples per scrape, and processes and names that cardinality limits aggregated into \"other\".",
             [
                 query(f"scrape_samples_scraped{{{ON}}} {OURS}", "samples, " + AT),
-                query(f"gpucause_processes_folded_total{{{ON}}}", "processes folded, " + AT),
-                query(f"sum by (instance) (gpucause_wait_names_folded_total{{{ON}}})", "names of culprits folded, " + AT),
-                query(f"gpucause_kernel_names_folded_total{{{ON}}}", "names of kernels folded, " + AT),
+                query(f"gpucause_processes_folded_total{{{ON}}}", "processes aggregated, " + AT),
+                query(f"sum by (instance) (gpucause_wait_names_folded_total{{{ON}}})", "names of culprits aggregated, " + AT),
+                query(f"gpucause_kernel_names_folded_total{{{ON}}}", "names of kernels aggregated, " + AT),
             ],
             unit="short",
             h=10,
@@ -334,10 +332,10 @@ def _limits():
         ),
         timeseries(
             "Processes",
-            "Live processes under observation, and those that the configuration leaves out.",
+            "Live processes that are observed, and those that the configuration excludes.",
             [
                 query(f"gpucause_processes_observed{{{ON}}}", "observed, " + AT),
-                query(f"gpucause_processes_excluded{{{ON}}}", "left out, " + AT),
+                query(f"gpucause_processes_excluded{{{ON}}}", "excluded, " + AT),
             ],
             unit="short",
             decimals=0,
@@ -347,7 +345,7 @@ def _limits():
         ),
         timeseries(
             "Scrapes",
-            "How long a scrape took, as Prometheus saw it.",
+            "Duration of a scrape, measured by Prometheus.",
             [query(f"scrape_duration_seconds{{{ON}}} {OURS}", AT)],
             unit="s",
             w=12,
@@ -361,7 +359,7 @@ def dashboard():
     return make(
         "gpucause-exporter",
         "gpucause / Exporter",
-        "The exporter about itself: whether it sees everything, what it costs, and how near its limits it is.",
+        "The exporter itself: coverage, cost and limits.",
         [instances()],
         [("Now", _state() + _inventory()), ("Coverage", _coverage()), ("Cost", _cost()), ("Limits", _limits())],
     )

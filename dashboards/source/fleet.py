@@ -1,4 +1,4 @@
-"""The ranks of a job beside each other: who is slower than its peers, and whom all others wait for."""
+"""The ranks of a job compared: which is slower than its peers, and which one do the others wait for."""
 
 from account import taken_by_cause
 from grafana import (
@@ -33,7 +33,7 @@ def _state():
     return [
         stat(
             "Ranks",
-            "Processes of jobs with a rank, that are seen now.",
+            "Live processes with a rank.",
             [query(f"count(process:gpucause_health:score{{{ON}}})", "ranks")],
             unit="short",
             decimals=0,
@@ -41,7 +41,7 @@ def _state():
         ),
         stat(
             "Stragglers",
-            "Ranks that are slower than their peers, or than their own past where there are fewer than three.",
+            "Ranks that are slower than their peers, or than their own past where there are fewer than three peers.",
             [query(f"count(process:gpucause_straggler:state{{{ON}}} > 0) or vector(0)", "stragglers")],
             unit="short",
             decimals=0,
@@ -50,8 +50,8 @@ def _state():
             runbooks=["GpucauseStraggler"],
         ),
         stat(
-            "Worst delayed rank",
-            "Share of the last minute for which the host of the worst rank delayed it.",
+            "Most delayed rank",
+            "Share of the last minute that its host delayed the most delayed rank.",
             [query(f"1 - min(process:gpucause_health:score{{{ON}}})", "delayed")],
             unit="percentunit",
             decimals=0,
@@ -61,7 +61,7 @@ def _state():
         ),
         stat(
             "Waiting for the late rank",
-            "By how much of its time the rank that waits least is alone in that: the others wait for it.",
+            "How much less the late rank waits than every other rank, as a share of time. The others wait for it.",
             [query(f"max(peers:gpucause_nccl_wait:late_margin_1m{{{ON}}})", "margin")],
             unit="percentunit",
             decimals=0,
@@ -77,8 +77,7 @@ def _stragglers():
     return [
         timeseries(
             "Health of each rank",
-            "Share of the last minute that a rank did not lose on its host: 100 % is healthy. Dashed is the median of its"
-            " peers.",
+            "Share of the last minute in which its host did not delay a rank: 100 % is healthy. Dashed: the median of its peers.",
             [
                 query(f"process:gpucause_health:score{{{ON}}}", RANK),
                 query(f"peers:gpucause_health:median{{{ON}}}", "median of {{world_size}} {{comm}}"),
@@ -95,8 +94,7 @@ def _stragglers():
         ),
         timeseries(
             "Deviation from peers",
-            "How far below its peers a rank is, in parts of what is too far: above 1 it is a straggler, until it is below one"
-            " half.",
+            "Distance of a rank below its peers, divided by the threshold. Above 1 it is a straggler, until it is below 0.5.",
             [query(f"process:gpucause_health:deviation{{{ON}}}", RANK)],
             unit="suffix:x",
             w=12,
@@ -109,7 +107,7 @@ def _stragglers():
         ),
         states(
             "Stragglers",
-            "Which rank was a straggler when.",
+            "When each rank was a straggler.",
             [
                 query(
                     f"max by (instance, comm, rank) ((process:gpucause_straggler:state{{{ON}}} > bool 0) or 0 *"
@@ -142,7 +140,7 @@ def _ranks():
     return [
         table(
             "Ranks",
-            "The last minute of each rank. The PID leads to what it does.",
+            "The last minute of each rank. The PID links to its dashboard.",
             [
                 query(f"{by} (process:gpucause_health:score{{{ON}}})", "health", table=True),
                 query(
@@ -177,8 +175,8 @@ def _collectives():
     return [
         timeseries(
             "Waiting in collectives and for the GPU",
-            "Share of the last minute that each rank waits in collectives and for its GPU. The one that waits least is the one"
-            " that the others wait for.",
+            "Share of the last minute that each rank waits in collectives and for its GPU. The others wait for the rank that waits"
+            " least.",
             [query(f"process:gpucause_nccl_wait:ratio_rate1m{{{ON}}}", RANK)],
             unit="percentunit",
             w=12,
@@ -188,7 +186,7 @@ def _collectives():
         ),
         timeseries(
             "Skew of collectives",
-            "How far the most and the least waiting rank are apart, and by how much the least waiting one is alone.",
+            "Skew: the longest minus the shortest wait of a rank. Margin: the second shortest minus the shortest.",
             [
                 query(f"peers:gpucause_nccl_wait:skew_1m{{{ON}}}", "skew of {{comm}}"),
                 query(f"peers:gpucause_nccl_wait:late_margin_1m{{{ON}}}", "margin of the late rank"),
@@ -216,8 +214,8 @@ def _peers():
     return [
         table(
             "Jobs",
-            "Jobs whose ranks are compared: there are three at least, each with a rank of its own. Too far is five deviations,"
-            " at least a tenth of the time.",
+            "Jobs with at least three ranks, each of a number of its own, which are compared. Too far is five deviations, and at least"
+            " 10 % of the time.",
             [
                 query(f"max by ({JOB}) (peers:gpucause_health:count{{{ON}}})", "ranks", table=True),
                 query(f"max by ({JOB}) (peers:gpucause_health:median{{{ON}}})", "median", table=True),
@@ -250,7 +248,7 @@ def dashboard():
             "slurm_job",
             "Slurm job",
             "label_values(process:gpucause_peers:info, slurm_job)",
-            description="Jobs by Slurm's number; ranks without Slurm have none and are in All.",
+            description="Slurm jobs. Ranks without Slurm are in All.",
         ),
         variable(
             "comm",
@@ -262,7 +260,7 @@ def dashboard():
     return make(
         "gpucause-fleet",
         "gpucause / Fleet",
-        "The ranks of a job beside each other: who is slower than its peers, and whom all others wait for.",
+        "The ranks of a job compared: which is slower than its peers, and which one do the others wait for.",
         variables,
         [("Now", _state()), ("Stragglers", _stragglers() + _ranks()), ("Collectives", _collectives()), ("Peers", _peers())],
         alerts=["Health of each rank", "Deviation from peers", "Waiting in collectives and for the GPU"],

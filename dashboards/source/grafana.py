@@ -31,7 +31,7 @@ CAUSES = {
     "large_copy": "#3D71D9",
     "unexplained": "#8E8E8E",
 }
-# The same for why a thread had no CPU, which is what those causes come from.
+# Reasons off the CPU have the colour of the cause that they lead to.
 REASONS = {
     "preempted": CAUSES["cpu_preemption"],
     "runqueue": CAUSES["runqueue_wait"],
@@ -92,10 +92,10 @@ def coloured(colours):
 
 
 def to_process():
-    """The column of PIDs, each of which leads to what that process does."""
+    """The column of PIDs, each a link to the dashboard of that process."""
     links = [
         {
-            "title": "What this process does",
+            "title": "This process",
             "url": "/d/gpucause-process/?${datasource:queryparam}&var-instance=${__data.fields.Instance}"
             "&var-pid=${__data.fields.PID}&${__url_time_range}",
         }
@@ -359,7 +359,7 @@ def cell(kind, **more):
 
 
 def variable(name, label, of, *, description, default=None):
-    """A variable of which several values, or all, can be chosen. `of` is a query for values of a label."""
+    """A variable that can have several values, or all. `of` is a query for values of a label."""
     current = {"selected": True, "text": ["All"], "value": ["$__all"]}
     if default:
         current = {"selected": True, "text": list(default), "value": list(default)}

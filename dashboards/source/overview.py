@@ -1,4 +1,4 @@
-"""The first look: what the GPUs say of themselves, beside what their hosts do to feed them."""
+"""The first dashboard to open: what the GPUs report, beside what their hosts do to feed them."""
 
 from account import LOSS, account
 from grafana import (
@@ -29,7 +29,7 @@ from grafana import (
 ON = 'instance=~"$instance"'
 LOST = steps(GREEN, (0.02, YELLOW), (0.1, ORANGE), (0.25, RED))
 SPREAD = steps(GREEN, (4, YELLOW), (8, RED))
-# Exporters spell the label of the host in two ways, and tell it in one of them.
+# Exporters name the label of the host in one of two ways.
 BY_GPU = "max by (UUID, gpu, Hostname, hostname)"
 GPU = "GPU {{gpu}} on {{Hostname}}{{hostname}}"
 # Of whichever exporter Prometheus scrapes.
@@ -37,8 +37,8 @@ BUSY = 'gpu:gpucause_gpu_busy:ratio_avg2m{UUID=~"$gpu"}'
 
 
 def smi(metric):
-    """A metric of nvidia_gpu_exporter with DCGM's labels. It tells nothing of a GPU but its UUID, and that without GPU-: the
-    begin of that stands for the number, and the target for the host.
+    """A metric of nvidia_gpu_exporter with DCGM's labels. Its only label is the UUID without `GPU-`: the first characters of that
+    stand for the number, and the target for the host.
     """
     metric = f"max by (uuid, instance) ({metric})"
     for label, value, source, pattern in [
@@ -51,12 +51,12 @@ def smi(metric):
 
 
 def by_gpu(dcgm, of_smi):
-    """What DCGM or, of GPUs that it does not tell of, nvidia_gpu_exporter says."""
+    """A metric of DCGM, or of nvidia_gpu_exporter for GPUs that DCGM does not report."""
     return f"{BY_GPU} ({dcgm}) or on (UUID) {BY_GPU} ({smi(of_smi)} and on (UUID) {BUSY})"
 
 
 def named(of_gpu):
-    """A recorded series of each GPU, which has no label but the UUID that names it, with number and host."""
+    """A recorded series by GPU, whose only label is the UUID, with number and host."""
     names = f"DCGM_FI_DEV_GPU_UTIL ^ 0 or on (UUID) {smi('nvidia_smi_utilization_gpu_ratio')} ^ 0"
     return f"{of_gpu} * on (UUID) group_left (gpu, Hostname, hostname) topk by (UUID) (1, {names})"
 
@@ -64,24 +64,23 @@ def named(of_gpu):
 def _state():
     return [
         stat(
-            "GPU utilisation",
-            "What the GPUs say of themselves, as an average over two minutes: the share of time in which any kernel ran, however"
-            " small. It stays high when launches come late.",
-            [query(f"avg({BUSY})", "utilisation")],
+            "GPU utilization (nvidia-smi / DCGM)",
+            "Average over two minutes of the share of time in which any kernel ran, however small. It stays high when launches"
+            " are late.",
+            [query(f"avg({BUSY})", "utilization")],
             unit="percentunit",
             decimals=0,
             runbooks=["GpucauseUtilisationMisleading"],
         ),
         stat(
             "Launches",
-            "Kernel launches of all processes a second, as an average over a minute.",
+            "Kernel launches per second of all processes, averaged over a minute.",
             [query(f"sum(instance:gpucause_launches:rate1m{{{ON}}})", "launches")],
             unit="ops",
         ),
         stat(
             "Worst p99 spread",
-            "How many times as long as the median launch the slowest hundredth takes, of the process in which that is worst."
-            " Only warm launches count.",
+            "p99 over p50 of warm launches, of the process where it is largest.",
             [query(f"max(process:gpucause_launch_p99_spread:ratio_1m{{{ON}}})", "spread")],
             unit="suffix:x",
             decimals=1,
@@ -89,8 +88,9 @@ def _state():
             runbooks=["GpucauseLaunchP99SpreadHigh"],
         ),
         stat(
-            "Worst loss of feeding time",
-            "Share of the last minute that the dispatcher threads of the worst process lost on the host.",
+            "Worst lost time",
+            "Share of the last minute that dispatcher threads (threads that make CUDA calls) lost on the host, of the process where it"
+            " is largest.",
             [query(f"max(process:gpucause_dispatcher_lost:ratio_rate1m{{{ON}}})", "lost")],
             unit="percentunit",
             decimals=0,
@@ -99,7 +99,7 @@ def _state():
         ),
         stat(
             "Processes losing time",
-            "Processes that lost more than 2 % of the time of their dispatchers to proven causes over the last minute.",
+            "Processes whose dispatcher threads lost more than 2 % of the last minute to proven causes.",
             [query(f"count(process:gpucause_proven_loss:ratio_rate1m{{{ON}}} > 0.02) or vector(0)", "processes")],
             unit="short",
             decimals=0,
@@ -107,7 +107,7 @@ def _state():
         ),
         stat(
             "Alerts firing",
-            "Alerts of gpucause that fire now, on any host.",
+            "Alerts of gpucause that are firing, on all hosts.",
             [query('count(ALERTS{alertname=~"Gpucause.*", alertstate="firing"}) or vector(0)', "alerts")],
             unit="short",
             decimals=0,
@@ -119,10 +119,9 @@ def _state():
 def _cause_side():
     return [
         timeseries(
-            "GPU utilisation",
-            "What each GPU says of itself, as an average over two minutes: DCGM_FI_DEV_GPU_UTIL, of dcgm-exporter or of this"
-            " exporter's page, or what nvidia_gpu_exporter tells. Compare with the panels beside it: a busy GPU that gets fewer"
-            " launches is not well fed.",
+            "GPU utilization (nvidia-smi / DCGM)",
+            "Utilization of each GPU, averaged over two minutes: DCGM_FI_DEV_GPU_UTIL of dcgm-exporter or of this exporter's page, or"
+            " that of nvidia_gpu_exporter. Compare it with the panels beside it: a busy GPU that gets fewer launches is starved.",
             [query(named(BUSY), GPU)],
             unit="percentunit",
             high=1,
@@ -131,8 +130,7 @@ def _cause_side():
         ),
         timeseries(
             "Launch p99 spread",
-            "p99 over p50 of the warm launches of each process, over a minute. 1 is a tail that is no tail; the alert begins at"
-            " the line.",
+            "p99 over p50 of the warm launches of each process, over a minute. 1 is no tail; the alert fires above the line.",
             [query(f"process:gpucause_launch_p99_spread:ratio_1m{{{ON}}}", "{{comm}} {{pid}}")],
             unit="suffix:x",
             log=True,
@@ -142,7 +140,7 @@ def _cause_side():
         ),
         timeseries(
             "Launches",
-            "Kernel launches a second of each process.",
+            "Kernel launches per second of each process.",
             [query(f"process:gpucause_launches:rate1m{{{ON}}}", "{{comm}} {{pid}}")],
             unit="ops",
             legend=("mean", "lastNotNull"),
@@ -173,8 +171,8 @@ def _chains():
     return [
         table(
             "Causal chains",
-            "Findings since the exporter began: a cause, proven on the threads of the process, its effect, the time that the cause"
-            " took, and the part of it that was lost. `gpucause explain` reports their evidence, culprit and fix.",
+            "Causal chains since the exporter started: a cause that was proven on the threads of the process (the victim), its effect,"
+            " the time that the cause took, and the part of it that was lost. `gpucause explain` reports evidence, culprit and fix.",
             [
                 query(chain, "chains", table=True),
                 query(time("gpucause_causal_chain_seconds_total"), "taken", table=True),
@@ -194,7 +192,7 @@ def _chains():
         ),
         bars(
             "Time taken by each cause",
-            "Time of dispatcher threads that causal chains attribute to a cause, lost or not, in the time range that is shown.",
+            "Time of dispatcher threads that causal chains attribute to a cause, lost or not, over the selected time range.",
             [
                 query(
                     f"sort_desc(sum by (cause) (increase(gpucause_causal_chain_seconds_total{{{ON}}}[$__range])) > 0)",
@@ -229,7 +227,7 @@ def _processes():
     return [
         table(
             "Processes",
-            "The last minute of each process that feeds a GPU. The PID leads to what it does.",
+            "The last minute of each process that feeds a GPU. The PID links to its dashboard.",
             [
                 query(f"{by} (process:gpucause_launches:rate1m{{{ON}}})", "launches", table=True),
                 query(f"{by} (process:gpucause_launch_duration_seconds:p50_1m{{{ON}}})", "p50", table=True),
@@ -265,9 +263,9 @@ def _gpus():
     gpu = 'UUID=~"$gpu"'
     return [
         timeseries(
-            "Busy beyond its launches",
-            "How much busier the GPU of a process says it is than the launches of the process, as a share of what they are as a"
-            " rule, would let expect.",
+            "Utilization beyond launches",
+            "GPU utilization minus the launch rate of the process as a share of its usual rate. High: the GPU reports busy, but gets"
+            " fewer launches than usual.",
             [query(f"clamp_min(process:gpucause_utilisation_gap:ratio{{{ON}}}, 0)", "{{comm}} {{pid}}")],
             unit="percentunit",
             high=1,
@@ -278,8 +276,8 @@ def _gpus():
         ),
         timeseries(
             "Throttled",
-            "Share of two minutes for which a fault, heat or power kept the clock of a GPU down. It is read from DCGM's field"
-            " alone, which this exporter's page has and which is off by default in dcgm-exporter.",
+            "Share of two minutes in which heat, power or a fault lowered the clock of a GPU. Needs DCGM's field of clock reasons,"
+            " which this exporter's page has and dcgm-exporter omits by default.",
             [query(named(f"gpu:gpucause_gpu_throttled:ratio_avg2m{{{gpu}}}"), GPU)],
             unit="percentunit",
             high=1,
@@ -290,8 +288,8 @@ def _gpus():
         ),
         timeseries(
             "Memory in use",
-            "Device memory that is in use on each GPU, by all processes.",
-            # MiB both.
+            "Device memory of each GPU that all processes use.",
+            # Both in MiB.
             [query(by_gpu(f"DCGM_FI_DEV_FB_USED{{{gpu}}}", "nvidia_smi_memory_used_bytes / 1048576"), GPU)],
             unit="mbytes",
             w=6,
@@ -300,7 +298,7 @@ def _gpus():
         ),
         timeseries(
             "Power",
-            "What each GPU draws: a GPU that waits while it says that it is busy draws little.",
+            "Power draw of each GPU. A GPU that spins in a collective reports 100 % utilization but draws little.",
             [query(by_gpu(f"DCGM_FI_DEV_POWER_USAGE{{{gpu}}}", "nvidia_smi_power_draw_watts"), GPU)],
             unit="watt",
             w=6,
@@ -323,13 +321,13 @@ def dashboard():
     return make(
         "gpucause-overview",
         "gpucause / Overview",
-        "What the GPUs say of themselves, beside what their hosts do to feed them.",
+        "What the GPUs report, beside what their hosts do to feed them.",
         variables,
         [
             ("Now", _state()),
-            ("What the GPU says, and what its host does", _cause_side()),
+            ("GPUs and their hosts", _cause_side()),
             ("Causes", _chains() + _processes()),
             ("GPUs", _gpus()),
         ],
-        alerts=["GPU utilisation", "Launch p99 spread", "Launches"],
+        alerts=["GPU utilization (nvidia-smi / DCGM)", "Launch p99 spread", "Launches"],
     )

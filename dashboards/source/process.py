@@ -1,4 +1,4 @@
-"""One process, or a few: what its calls take, why they are late, and who is to blame."""
+"""One process, or a few: how long its calls take, why they are late, and which culprits delay them."""
 
 import grafana
 from account import account
@@ -22,10 +22,10 @@ from grafana import (
 ON = 'instance=~"$instance", comm=~"$comm", pid=~"$pid"'
 CALLS = "gpucause_cuda_call_duration_seconds"
 NAME = "{{comm}} {{pid}}"
-# A panel draws classic buckets or native histograms, not what happens to be there.
+# A panel draws either classic buckets or native histograms.
 HEATMAP = (
-    " It is drawn of classic buckets: where Prometheus keeps native histograms, it must keep those too, with"
-    " scrape_classic_histograms (from 2.45) or always_scrape_classic_histograms (from 3.0)."
+    " Needs classic buckets. Where Prometheus stores native histograms, make it store classic ones too: scrape_classic_histograms"
+    " (from 2.45) or always_scrape_classic_histograms (from 3.0)."
 )
 LOCKS = 'reason="futex"'
 
@@ -34,14 +34,14 @@ def rate(metric, by, more=""):
     return grafana.rate(metric, by, f"{ON}, {more}" if more else ON)
 
 
-# Prometheus keeps histograms as classic series, as native ones, or as both: then the classic ones count.
+# Prometheus stores histograms as classic series, as native ones, or as both; classic ones are preferred.
 def p99(metric, by, more=""):
     classic, native = rate(metric + "_bucket", f"{by}, le", more), rate(metric, by, more)
     return f"(histogram_quantile(0.99, {classic}) > 0 or histogram_quantile(0.99, {native}) > 0)"
 
 
 def part(name, metric, by, more=""):
-    """The rate of a histogram's `count` or `sum`, which native ones have inside."""
+    """The rate of the `count` or `sum` of a classic or native histogram."""
     selector = f"{ON}, {more}" if more else ON
     classic, native = (f"rate({one}{{{selector}}}[$__rate_interval])" for one in (f"{metric}_{name}", metric))
     return f"sum by ({by}) ({classic} or histogram_{name}({native}))"
@@ -62,13 +62,13 @@ def _who():
         "gpu_uuid": "GPUs",
     }
     info = f"gpucause_process_info{{{ON}}}"
-    # Where the exporter's own pod is a label of its target, Prometheus has renamed those of the process.
+    # Where the target has labels of the exporter's own pod, Prometheus renames those of the process.
     for name in ("namespace", "pod"):
         info = f'label_replace({info}, "{name}", "$1", "exported_{name}", "(.+)")'
     return [
         table(
             "Processes",
-            "What the chosen processes are, as read on their hosts.",
+            "The selected processes, as their hosts report them.",
             [query(f"max by ({', '.join(columns)}) ({info})", "process", table=True)],
             columns,
             h=5,
@@ -82,19 +82,19 @@ def _launches():
     return [
         timeseries(
             "Launches",
-            "Kernel launches a second, and dashed what they are as a rule: their median over the last hour.",
+            "Kernel launches per second. Dashed: the usual rate, the median over the last hour.",
             [
                 query(f"process:gpucause_launches:rate1m{{{ON}}}", NAME),
-                query(f"process:gpucause_launches:past_rate1m{{{ON}}}", NAME + " as a rule"),
+                query(f"process:gpucause_launches:past_rate1m{{{ON}}}", NAME + " usual"),
             ],
             unit="ops",
             legend=("lastNotNull",),
             runbooks=["GpucauseUtilisationMisleading"],
-            overrides=[dashed("/as a rule$/")],
+            overrides=[dashed("/usual$/")],
         ),
         timeseries(
             "Duration of warm launches",
-            "The median and the slowest hundredth of launches over a minute, without first launches, which load the kernel.",
+            "p50 and p99 of launches over a minute, without first launches, which load the kernel.",
             [
                 query(f"process:gpucause_launch_duration_seconds:p99_1m{{{ON}}}", NAME + " p99"),
                 query(f"process:gpucause_launch_duration_seconds:p50_1m{{{ON}}}", NAME + " p50"),
@@ -106,7 +106,7 @@ def _launches():
         ),
         timeseries(
             "p99 spread",
-            "p99 over p50 of warm launches over a minute. The alert begins at the line.",
+            "p99 over p50 of warm launches over a minute. The alert fires above the line.",
             [query(f"process:gpucause_launch_p99_spread:ratio_1m{{{ON}}}", NAME)],
             unit="suffix:x",
             log=True,
@@ -121,8 +121,8 @@ def _latency():
     return [
         heatmap(
             "Duration of $op",
-            "How long calls took, by histogram bucket: the brighter, the more calls. A second band far above the first is a"
-            " tail with a cause of its own." + HEATMAP,
+            "Duration of calls by histogram bucket; brighter is more calls. A second band far above the first is a tail with a"
+            " cause of its own." + HEATMAP,
             [
                 query(
                     f'sum by (le) (increase({CALLS}_bucket{{{ON}, op="$op", cold="false"}}[$__rate_interval]))',
@@ -138,8 +138,7 @@ def _latency():
         ),
         heatmap(
             "Time between launches",
-            "From one launch's return to the next launch's entry on the same thread: what the GPU may have to wait for."
-            + HEATMAP,
+            "From one launch's return to the next launch's entry on the same thread. The GPU may idle for this time." + HEATMAP,
             [
                 query(
                     f"sum by (le) (increase(gpucause_launch_gap_seconds_bucket{{{ON}}}[$__rate_interval]))",
@@ -153,7 +152,7 @@ def _latency():
         ),
         heatmap(
             "Copies",
-            "How long copies took, by histogram bucket, of all directions and sizes." + HEATMAP,
+            "Duration of copies of all directions and sizes, by histogram bucket." + HEATMAP,
             [
                 query(
                     f"sum by (le) (increase(gpucause_memcpy_duration_seconds_bucket{{{ON}}}[$__rate_interval]))",
@@ -172,8 +171,8 @@ def _stalls():
     return [
         timeseries(
             "Off the CPU inside calls, by reason",
-            "Time that dispatcher threads were off the CPU in outermost calls of every layer other than waits for the GPU, by"
-            " reason; 1 s/s is one thread all of the time.",
+            "Time that dispatcher threads (threads that make CUDA calls) were off the CPU inside of calls, by reason, without waits"
+            " for the GPU. 1 s/s is one thread all of the time.",
             [
                 query(
                     rate("gpucause_dispatcher_seconds_total", "state", 'phase!~"host|sync", state!="running"') + " > 0",
@@ -187,7 +186,7 @@ def _stalls():
         ),
         timeseries(
             "Calls that stalled",
-            "Share of the calls of each operation in which the thread was off the CPU at any time.",
+            "Share of the calls of each operation during which the thread left the CPU.",
             [
                 query(
                     f"topk(8, {rate('gpucause_cuda_call_stalled_total', 'op')} /"
@@ -202,8 +201,8 @@ def _stalls():
         ),
         timeseries(
             "Oldest call in flight",
-            "Age of the oldest call that has not returned, by operation. A call that waits for the GPU may be old; a launch may"
-            " not.",
+            "Age of the oldest call that has not returned, by operation. A call that waits for the GPU may be old, a launch should"
+            " not be.",
             [query(f"max by (op) (gpucause_inflight_call_age_seconds{{{ON}}})", "{{op}}")],
             unit="s",
             legend=("lastNotNull", "max"),
@@ -212,8 +211,8 @@ def _stalls():
         ),
         timeseries(
             "Run-queue latency, p99",
-            "How long runnable threads waited for a CPU in the slowest hundredth, by role: dispatchers make calls, helpers are"
-            " other threads of the process, workers those of its children.",
+            "p99 of the time that runnable threads waited for a CPU, by role: dispatchers make CUDA calls, helpers are other threads"
+            " of the process, workers are threads of its child processes.",
             [query(p99("gpucause_runqueue_latency_seconds", "role"), "{{role}}")],
             unit="s",
             log=True,
@@ -222,7 +221,7 @@ def _stalls():
         ),
         timeseries(
             "Off the CPU, by role and reason",
-            "Time off the CPU of the threads of each role, as it ended, by reason; sleep and poll are idleness as a rule.",
+            "Time off the CPU of the threads of each role, by the reason that ended it. sleep and poll are usually idle threads.",
             [
                 query(
                     f"topk(10, {part('sum', 'gpucause_offcpu_duration_seconds', 'role, reason')} > 0)", "{{role}} {{reason}}"
@@ -234,7 +233,7 @@ def _stalls():
         ),
         timeseries(
             "Context switches",
-            "Times a second that threads left a CPU: voluntary when they block, involuntary when they are preempted.",
+            "Context switches per second: voluntary when a thread blocks, involuntary when it is preempted.",
             [query(rate("gpucause_context_switches_total", "role, kind"), "{{role}} {{kind}}")],
             unit="ops",
             legend=("mean",),
@@ -243,11 +242,11 @@ def _stalls():
     ]
 
 
-def _blame():
+def _culprits():
     return [
         timeseries(
-            "Culprits: who had the CPU",
-            "Time a second that dispatchers and workers could have run, by who had their CPU.",
+            "Culprits: tasks that had the CPU",
+            "Time per second that dispatchers and workers were runnable but had no CPU, by the task that had it.",
             [query(f"topk(8, {rate('gpucause_preempted_by_seconds_total', 'culprit')} > 0)", "{{culprit}}")],
             unit="suffix: s/s",
             w=12,
@@ -255,9 +254,8 @@ def _blame():
             runbooks=["GpucauseDispatcherStarved"],
         ),
         timeseries(
-            "Holders: who ended the wait for a lock",
-            "Time a second that dispatchers and workers were blocked on locks and conditions, by the thread that released"
-            " them.",
+            "Holders: threads that ended a wait for a lock",
+            "Time per second that dispatchers and workers were blocked on locks and conditions, by the thread that released them.",
             [query(f"topk(8, {rate('gpucause_blocked_on_seconds_total', 'waker', LOCKS)} > 0)", "{{waker}}")],
             unit="suffix: s/s",
             w=12,
@@ -266,7 +264,7 @@ def _blame():
         ),
         bars(
             "Culprits",
-            "The same for the whole time range that is shown, in seconds.",
+            "The same over the selected time range, in seconds.",
             [
                 query(
                     f"topk(8, sum by (culprit) (increase(gpucause_preempted_by_seconds_total{{{ON}}}[$__range])) > 0)",
@@ -283,7 +281,7 @@ def _blame():
         ),
         bars(
             "Holders",
-            "The same for the whole time range that is shown, in seconds.",
+            "The same over the selected time range, in seconds.",
             [
                 query(
                     f'topk(8, sum by (waker) (increase(gpucause_blocked_on_seconds_total{{{ON}, reason="futex"}}[$__range]))'
@@ -301,7 +299,7 @@ def _blame():
         ),
         bars(
             "Other waits",
-            "Time blocked on anything but locks in the time range that is shown, by reason and by who ended the wait.",
+            "Time blocked on anything but locks over the selected time range, by reason and by the thread that ended the wait.",
             [
                 query(
                     f"topk(8, sum by (reason, waker) (increase(gpucause_blocked_on_seconds_total{{{ON},"
@@ -324,7 +322,7 @@ def _memory():
     return [
         timeseries(
             "Device memory in use",
-            "Device memory that each process took and has not given back. Growth that never ends is a leak.",
+            "Device memory that each process has allocated and not freed. Growth without an end is a leak.",
             [query(f"gpucause_device_memory_live_bytes{{{ON}}}", NAME)],
             unit="bytes",
             w=6,
@@ -332,11 +330,11 @@ def _memory():
             runbooks=["GpucauseMemoryLeak"],
         ),
         timeseries(
-            "Device memory taken and given back",
-            "Bytes a second; both high and alike is an allocator that is asked in each step.",
+            "Device memory allocated and freed",
+            "Bytes per second. When both are high and alike, the program allocates in each step.",
             [
-                query(rate("gpucause_device_memory_allocated_bytes_total", "job"), "taken"),
-                query(rate("gpucause_device_memory_freed_bytes_total", "job"), "given back"),
+                query(rate("gpucause_device_memory_allocated_bytes_total", "job"), "allocated"),
+                query(rate("gpucause_device_memory_freed_bytes_total", "job"), "freed"),
             ],
             unit="Bps",
             w=6,
@@ -345,7 +343,7 @@ def _memory():
         ),
         timeseries(
             "Copies, by direction",
-            "Bytes a second that successful copies moved.",
+            "Bytes per second of successful copies.",
             [query(rate("gpucause_memcpy_bytes_total", "kind") + " > 0", "{{kind}}")],
             unit="Bps",
             w=6,
@@ -354,7 +352,7 @@ def _memory():
         ),
         timeseries(
             "Duration of copies, p99",
-            "The slowest hundredth of copies, by direction and upper bound of the size in bytes.",
+            "p99 of copies, by direction and upper bound of the size in bytes.",
             [query(p99("gpucause_memcpy_duration_seconds", "kind, size"), "{{kind}} up to {{size}} B")],
             unit="s",
             w=6,
@@ -369,7 +367,7 @@ def _programme():
     return [
         timeseries(
             "Kernels, by launches",
-            "Launches a second of the most launched kernels.",
+            "Launches per second of the most launched kernels.",
             [query(f"topk(8, {rate('gpucause_kernel_launches_total', 'kernel')})", "{{kernel}}")],
             unit="ops",
             stack=True,
@@ -378,7 +376,7 @@ def _programme():
         ),
         timeseries(
             "Kernels, p99 of their launches",
-            "The slowest hundredth of warm launches of each kernel that is timed.",
+            "p99 of warm launches of each timed kernel.",
             [query(f"topk(8, {p99('gpucause_kernel_launch_duration_seconds', 'kernel')})", "{{kernel}}")],
             unit="s",
             log=True,
@@ -387,7 +385,7 @@ def _programme():
         ),
         timeseries(
             "Timed calls, by operation",
-            "Calls a second of the most called operations of the runtime, the driver and NCCL; of launches, only those that are timed.",
+            "Calls per second of the most called operations of the runtime, the driver and NCCL. Untimed launches are not included.",
             [query(f"topk(8, {part('count', CALLS, 'api, op')})", "{{op}} ({{api}})")],
             unit="ops",
             legend=("mean",),
@@ -395,7 +393,7 @@ def _programme():
         ),
         timeseries(
             "Collectives",
-            "Bytes a second that collectives, sends and receives were given.",
+            "Bytes per second passed to collectives, sends and receives.",
             [query(rate("gpucause_nccl_bytes_total", "op"), "{{op}}")],
             unit="Bps",
             stack=True,
@@ -403,7 +401,7 @@ def _programme():
         ),
         timeseries(
             "First launches",
-            "Timed launches a second that loaded their kernel first: slow for that reason alone.",
+            "Timed launches per second that had to load their kernel, which makes them slow.",
             [query(part("count", CALLS, "op", 'cold="true"'), "{{op}}")],
             unit="ops",
             legend=("mean", "max"),
@@ -411,7 +409,7 @@ def _programme():
         ),
         timeseries(
             "Errors",
-            "Calls that returned an error in the last five minutes. Not ready is none.",
+            "Calls that returned an error in the last five minutes. \"Not ready\" is not counted.",
             [query(f"sum by (op, error) (op:gpucause_cuda_call_errors:increase5m{{{ON}}}) > 0", "{{op}}: {{error}}")],
             unit="short",
             legend=("lastNotNull",),
@@ -424,7 +422,7 @@ def _host():
     return [
         timeseries(
             "Block I/O, time",
-            "Time of the block I/O requests of the process's threads, by device; requests in parallel add up.",
+            "Time of the block I/O requests of the process's threads, by device. Parallel requests add up.",
             [query(rate("gpucause_block_io_seconds_total", "device, operation"), "{{device}} {{operation}}")],
             unit="suffix: s/s",
             w=6,
@@ -433,7 +431,7 @@ def _host():
         ),
         timeseries(
             "Block I/O, bytes",
-            "Bytes a second of those requests.",
+            "Bytes per second of these requests.",
             [query(rate("gpucause_block_io_bytes_total", "device, operation"), "{{device}} {{operation}}")],
             unit="Bps",
             w=6,
@@ -441,9 +439,9 @@ def _host():
             runbooks=["GpucauseDispatcherStarved"],
         ),
         timeseries(
-            "Memory of the host",
-            "Bytes a second of pages that the process's threads took from the kernel.",
-            [query(rate("gpucause_page_alloc_bytes_total", "job"), "pages taken")],
+            "Host memory allocated",
+            "Bytes per second of pages that the kernel allocated to the process's threads.",
+            [query(rate("gpucause_page_alloc_bytes_total", "job"), "pages allocated")],
             unit="Bps",
             w=6,
             legend=("mean", "max"),
@@ -451,7 +449,7 @@ def _host():
         ),
         timeseries(
             "Page faults",
-            "Page faults a second: minor ones were served from memory, major ones from a disk.",
+            "Page faults per second. Minor ones were served from memory, major ones from a disk.",
             [query(rate("gpucause_page_faults_total", "kind"), "{{kind}}")],
             unit="ops",
             w=6,
@@ -460,9 +458,9 @@ def _host():
             runbooks=["GpucauseDispatcherStarved"],
         ),
         timeseries(
-            "Out of CPU quota",
-            "Time a second for which the cgroup of the process was out of its CPU quota, summed over CPUs; and time that its"
-            " threads spent freeing memory before they got theirs.",
+            "CPU quota and direct reclaim",
+            "Time per second that the cgroup of the process was throttled by its CPU quota, summed over CPUs, and time that its"
+            " threads spent in direct reclaim.",
             [
                 query(f"sum by (comm, pid) (process:gpucause_cgroup_throttled:rate5m{{{ON}}})", "throttled {{comm}} {{pid}}"),
                 query(rate("gpucause_direct_reclaim_seconds_total", "job") + " > 0", "direct reclaim"),
@@ -473,11 +471,11 @@ def _host():
             runbooks=["GpucauseDispatcherStarved"],
         ),
         timeseries(
-            "Killed for lack of memory, and segments sent again",
-            "Processes that the kernel chose to kill, and TCP segments that were sent again, a minute.",
+            "OOM kills and TCP retransmissions",
+            "Processes that the OOM killer killed, and TCP segments that were sent again, per minute.",
             [
-                query(f"60 * {rate('gpucause_oom_kills_total', 'job')}", "killed"),
-                query(f"60 * {rate('gpucause_tcp_retransmits_total', 'job')}", "segments sent again"),
+                query(f"60 * {rate('gpucause_oom_kills_total', 'job')}", "OOM kills"),
+                query(f"60 * {rate('gpucause_tcp_retransmits_total', 'job')}", "retransmissions"),
             ],
             unit="short",
             w=12,
@@ -499,20 +497,20 @@ def dashboard():
             "op",
             "Operation",
             f"label_values(gpucause_cuda_call_stalled_total{{{ON}}}, op)",
-            description="Operations that have a heatmap of their own.",
+            description="Operations with a heatmap of their own.",
             default=["cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize"],
         ),
     ]
     return make(
         "gpucause-process",
         "gpucause / Process",
-        "What the calls of a process take, why they are late, and who is to blame.",
+        "How long the calls of a process take, why they are late, and which culprits delay them.",
         variables,
         [
             ("Account", _who()),
             ("Launches", _launches()),
             ("Latency", _latency()),
-            ("Culprits and holders", _blame()),
+            ("Culprits and holders", _culprits()),
             ("Stalls", _stalls()),
             ("Memory and copies", _memory()),
             ("Kernels and calls", _programme()),

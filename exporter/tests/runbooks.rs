@@ -12,7 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SECTIONS: [&str; 4] = ["Meaning", "Impact", "Diagnosis", "Mitigation"];
+const SECTIONS: [&str; 6] =
+    ["Do this first", "Meaning", "Diagnosis", "Mitigation", "Verify", "Look-alikes"];
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)
@@ -35,6 +36,19 @@ fn values(dir: &str, key: &str) -> BTreeSet<String> {
     let lines = files.values().flat_map(|text| text.lines());
     let found = lines.filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix(key));
     found.map(|value| value.trim().to_owned()).collect()
+}
+
+/// What follows `key` in the rules of this alert.
+fn values_of(alert: &str, key: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for text in files("alerts", "yaml").values() {
+        let rules = text.split("- alert: ").skip(1);
+        for rule in rules.filter(|rule| rule.lines().next() == Some(alert)) {
+            let lines = rule.lines().filter_map(|line| line.trim().strip_prefix(key));
+            found.extend(lines.map(|value| value.trim().to_owned()));
+        }
+    }
+    found
 }
 
 fn pages() -> BTreeMap<String, String> {
@@ -143,7 +157,7 @@ fn every_alert_has_a_runbook_that_it_names_and_that_the_index_lists() {
 }
 
 #[test]
-fn a_runbook_has_four_sections_and_leaves_nothing_to_be_done() {
+fn a_runbook_has_its_sections_and_leaves_nothing_to_be_done() {
     for (name, text) in runbooks() {
         assert!(text.starts_with(&format!("# {name}\n")), "{name} has another title");
         let headings: Vec<_> =
@@ -151,14 +165,35 @@ fn a_runbook_has_four_sections_and_leaves_nothing_to_be_done() {
         assert_eq!(headings, SECTIONS, "{name}");
         for section in text.split("\n## ").skip(1) {
             let (heading, rest) = section.split_once('\n').unwrap();
-            assert!(rest.trim().len() > 100, "{heading} of {name} says nothing");
+            assert!(rest.trim().len() > 40, "{heading} of {name} says nothing");
+            let has_command = rest.contains("\n```bash\n") || rest.contains("\n```sh\n");
+            assert!(heading != "Mitigation" || has_command, "{name} has no command to copy");
         }
         let lines = text.lines().count();
-        assert!((40..=90).contains(&lines), "{name} has {lines} lines");
+        assert!((40..=100).contains(&lines), "{name} has {lines} lines");
         for left in ["TODO", "FIXME", "TBD", "XXX"] {
             assert!(!text.contains(left), "{name} has a {left}");
         }
         assert!(text.is_ascii(), "{name} is not plain ASCII");
+    }
+}
+
+#[test]
+fn a_runbook_begins_with_three_steps_its_urgency_and_its_owner() {
+    for (name, text) in runbooks() {
+        let (_, rest) = text.split_once("\n## Do this first\n").unwrap();
+        let first = rest.split("\n## ").next().unwrap();
+        let lines: Vec<_> = first.lines().filter(|line| !line.is_empty()).collect();
+        let [one, two, three, urgency] = &lines[..] else { panic!("{name}: {first}") };
+        for (step, number) in [one, two, three].into_iter().zip(["1. ", "2. ", "3. "]) {
+            assert!(step.starts_with(number) && step.ends_with('.'), "{name}: {step}");
+        }
+        let severities = values_of(&name, "severity:");
+        assert!(urgency.starts_with("Urgency: ") && urgency.contains(" Owner: "), "{name}");
+        assert!(
+            severities.iter().all(|own| urgency.to_lowercase().contains(own)),
+            "{name} is {severities:?}"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records the worked cases anew: `make cases`. Needs root, two CPUs, and a host that does nothing else meanwhile.
+"""Records the worked cases again: `make cases`. Needs root, two CPUs, and a host that does nothing else meanwhile.
 
 For each case the stand-in workload injects its fault for real while `gpucause record` looks on; beside the trace file stands
 what the workload says of itself, in a JSON file that a test compares the trace with. The programs run from /opt/gpucause in a
@@ -52,15 +52,15 @@ CASES = {
 
 
 class Failure(Exception):
-    """Told to the user in one line."""
+    """Shown to the user in one line."""
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description="Record the worked cases anew.")
+    parser = argparse.ArgumentParser(description="Record the worked cases again.")
     parser.add_argument("--programs", type=pathlib.Path, required=True, metavar="DIR",
                         help="folder of gpucause, gpucause-workload and the stand-in libraries")
     parser.add_argument("--within", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"all when none is named: {', '.join(CASES)}")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(CASES)}")
     args = parser.parse_args()
     for name in args.cases:
         if name not in CASES:
@@ -215,19 +215,19 @@ def is_known(name):
 
 
 def stand_in_name(name, number):
-    """Of the same length, so that what holds it stays as it is; told apart by a number where there is room."""
+    """A name of the same length, so that records keep their layout; it ends with `number` where there is room."""
     digits = str(number) if len(str(number)) < len(name) else ""
     return NEIGHBOUR[: len(name) - len(digits)] + digits
 
 
 def leave_out_the_host(db):
-    """Who else ran on the host gets a name that tells nothing; of the kernel's release the version stays."""
+    """Replaces the names of the host's other programs, and cuts the kernel's release down to its version."""
     trace = sqlite3.connect(db)
     with trace:
         (release,) = trace.execute("SELECT value FROM session_details WHERE name = 'kernel'").fetchone()
         trace.execute("UPDATE session_details SET value = ? WHERE name = 'kernel'", [release.split("-")[0]])
         names = trace.execute("SELECT comm FROM parties UNION SELECT comm FROM waited_for")
-        # There is least room in the shortest.
+        # The shortest names have the least room for a number.
         foreign = sorted((name for (name,) in names if name and not is_known(name)), key=len)
         renamed = {name: stand_in_name(name, number) for number, name in enumerate(foreign, 1)}
         for table in ("parties", "waited_for"):
@@ -238,12 +238,12 @@ def leave_out_the_host(db):
                 old, new = (bytes([len(name)]) + name for name in (old.encode(), new.encode()))
                 accounts = accounts.replace(old, new)
             trace.execute("UPDATE looks SET accounts = ? WHERE id = ?", [zlib.compress(accounts, 9), look])
-        for (sentence, told) in trace.execute("SELECT sentence, json FROM chains"):
-            steps = json.loads(told)["path"]
+        for (sentence, chain) in trace.execute("SELECT sentence, json FROM chains"):
+            steps = json.loads(chain)["path"]
             words = " ".join([sentence, *(end for step in steps for end in (step["from"], step["to"]))])
             if named := [name for name in foreign if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", words)]:
                 raise Failure(f"{named} took from the workload: record on a host that is less busy")
-    # What was there is in the pages until they are written anew.
+    # Old names stay in free pages until VACUUM rewrites the file.
     trace.execute("VACUUM")
     trace.close()
 

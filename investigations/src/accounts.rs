@@ -1,7 +1,7 @@
-//! Accounts made anew from events, for recordings that hold none: what a node would have shown of what is in the file.
+//! Accounts rebuilt from events, for recordings without accounts: what a node would have shown for these events.
 //!
-//! Only what events tell exactly is made: durations of calls, bytes copied and allocated, errors, off-CPU intervals. Time
-//! accounts need to know of every moment, and are left empty.
+//! Only exact quantities are rebuilt: durations of calls, bytes copied and allocated, errors, off-CPU intervals. Time accounts need
+//! complete data and stay empty.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -21,24 +21,24 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use crate::recording::{Call, Event, Filter, Kind, NodeIndex, Process, Recording, RecordingError};
 
-/// The accounts at one moment.
+/// The accounts at one time.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Look {
-    /// The moment, in nanoseconds since the Unix epoch by the node's clock.
+pub struct TimedSnapshot {
+    /// The time, in nanoseconds since the Unix epoch by the node's clock.
     pub unix_ns: i64,
     /// The accounts. Their clock is zero when the first event begins.
     pub snapshot: Snapshot,
 }
 
-/// Shows `each` the accounts of one node after every so long, and at the end, until it breaks.
+/// Calls `each` with the accounts of one node in intervals of `every`, and at the end, until it breaks.
 ///
 /// # Errors
-/// When the recording is damaged. Looks before the damage have been shown.
+/// When the recording is damaged. `each` got the snapshots before the damage.
 pub fn rebuild(
     recording: &dyn Recording,
     node: NodeIndex,
     every: Duration,
-    each: &mut dyn FnMut(Look) -> ControlFlow<()>,
+    each: &mut dyn FnMut(TimedSnapshot) -> ControlFlow<()>,
 ) -> Result<(), RecordingError> {
     let every = i64::try_from(every.as_nanos()).unwrap_or(i64::MAX).max(1);
     let mut accounts = Accounts::of(recording, node);
@@ -55,7 +55,7 @@ pub fn rebuild(
         });
         while next <= event.start_ns {
             accounts.end_until(&mut begun, next);
-            if each(accounts.look(next)).is_break() {
+            if each(accounts.snapshot(next)).is_break() {
                 broken = true;
                 return ControlFlow::Break(());
             }
@@ -70,7 +70,7 @@ pub fn rebuild(
     })?;
     if let Some(last) = begun.iter().map(|own| own.end_ns.0).max().filter(|_| !broken) {
         accounts.end_until(&mut begun, last);
-        let _ = each(accounts.look(last));
+        let _ = each(accounts.snapshot(last));
     }
     Ok(())
 }
@@ -216,11 +216,11 @@ impl Accounts {
         }
     }
 
-    fn look(&self, unix_ns: i64) -> Look {
+    fn snapshot(&self, unix_ns: i64) -> TimedSnapshot {
         let mut snapshot = Snapshot { taken_at: self.since_start(unix_ns), ..Snapshot::default() };
         snapshot.processes = self.by_process.values().filter_map(Account::snapshot).collect();
         snapshot.processes.sort_by_key(|process| process.id);
-        Look { unix_ns, snapshot }
+        TimedSnapshot { unix_ns, snapshot }
     }
 }
 

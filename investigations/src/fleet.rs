@@ -22,7 +22,7 @@ pub struct Limits {
     pub parallel: usize,
     /// Time for one node, with connecting.
     pub deadline: Duration,
-    /// Readings of a node's clock, of which the median counts.
+    /// Readings of a node's clock; their median is used.
     pub samples: usize,
 }
 

@@ -136,7 +136,7 @@ fn detail(period: &Period) -> String {
     let what = match (period.state, period.timed_share) {
         (State::Attached, _) => "every launch is timed".to_owned(),
         (State::Partial, Some(share)) => format!("{} % of launches are timed", percent(share)),
-        (State::Partial, None) => "some launches or causes are not seen".to_owned(),
+        (State::Partial, None) => "some launches or causes are not observed".to_owned(),
         (State::Disabled, _) => "nothing is observed".to_owned(),
     };
     if period.reason.is_empty() { what } else { format!("{what} ({})", period.reason) }

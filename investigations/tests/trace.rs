@@ -261,7 +261,7 @@ fn every_kind_of_event_is_read_as_it_was_written_in_the_order_of_starts() {
     let stacks = (writer.stack(&stack).unwrap(), writer.stack(&stack).unwrap());
     assert_eq!(stacks.0, stacks.1, "a stack is written once");
     let kinds = kinds();
-    // Told in the order in which they end, which is not that in which they start.
+    // Reported in the order of their ends, not of their starts.
     let reported = kinds.iter().zip(0i64..).map(|(&kind, at)| NewEvent {
         kind,
         start_ns: START - at,

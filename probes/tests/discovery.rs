@@ -427,7 +427,7 @@ fn processes_killed_right_after_they_mapped_a_library_harm_nothing() {
     assert_counted(&daemon, &mut caller);
     let counts = daemon.probes.status().counts;
     println!("{counts:?}");
-    assert!(counts.vanished > 0, "no process was gone when it was looked at: {counts:?}");
+    assert!(counts.vanished > 0, "no process vanished before it was scanned: {counts:?}");
     assert_eq!((counts.refused, counts.unreachable), (0, 0), "{counts:?}");
 }
 

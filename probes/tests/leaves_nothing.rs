@@ -237,7 +237,7 @@ fn a_workload_that_is_attached_to_again_and_again_does_what_it_does_without() {
         }
         drop(ends);
         let (runs, rounds) = (short.join().unwrap(), long.join().unwrap());
-        println!("{runs} runs, and {rounds} rounds of which {counted} calls were counted");
+        println!("{runs} runs; {counted} calls of {rounds} rounds were counted");
         assert!(runs >= 2 && counted < rounds * 10_000);
     });
 }

@@ -1,5 +1,5 @@
-//! What the daemon takes of a program that launches 200,000 kernels a second: with its budget, and without one, where what it says
-//! that it takes is compared with what the program lost.
+//! The daemon's cost for a program that launches 200,000 kernels a second, with its budget and without one. Without one, the cost that
+//! it reports is compared with the time that the program lost.
 
 use crate::exporter::Exporter;
 use crate::workload::{Workload, libraries};
@@ -9,7 +9,7 @@ const ROUNDS: usize = 3;
 /// As long as launches take by themselves, so that one thread makes 200,000 a second.
 const SPIN: &str = "--script=cudaLaunchKernel:spin=4700ns";
 const LAUNCHES: u64 = 2_000_000;
-/// Enough to be over the budget for as long as it takes to be believed.
+/// Enough launches to exceed the budget until the daemon acts on it.
 const WARM_UP: u64 = 1_600_000;
 const LOSS_BOUND: f64 = 0.02;
 const AGREEMENT_BOUND: f64 = 0.2;
@@ -27,8 +27,8 @@ fn launches(count: u64) -> Duration {
 
 struct Watched {
     took: Duration,
-    /// What the call probes say that they took from the program.
-    told: f64,
+    /// Seconds that the call probes report as their cost to the program.
+    reported: f64,
     duty: f64,
 }
 
@@ -43,10 +43,10 @@ fn watched(budget: &str) -> Watched {
     let took = launches(LAUNCHES);
     let (cost, hits) = both();
     // Other programs of the host may launch as well.
-    let told = (cost - before.0) * (LAUNCHES as f64 / (hits - before.1)).min(1.0);
+    let reported = (cost - before.0) * (LAUNCHES as f64 / (hits - before.1)).min(1.0);
     let duty = exporter.samples().sum("gpucause_probe_duty_ratio", &[]);
     drop(holder);
-    Watched { took, told, duty }
+    Watched { took, reported, duty }
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -65,13 +65,13 @@ pub(crate) fn run() {
         let plain = before.min(after);
         losses.push(kept.took.as_secs_f64() / plain - 1.0);
         noise.push((before / after - 1.0).abs());
-        agreements.push(free.told / (free.took.as_secs_f64() - plain));
+        agreements.push(free.reported / (free.took.as_secs_f64() - plain));
         duties.push(kept.duty);
         println!(
-            "  round: none {before:.2} s and {after:.2} s, budget {:.2} s, no budget {:.2} s, of which it tells {:.2} s",
+            "  round: none {before:.2} s and {after:.2} s, budget {:.2} s, no budget {:.2} s, reported {:.2} s",
             kept.took.as_secs_f64(),
             free.took.as_secs_f64(),
-            free.told
+            free.reported
         );
     }
     println!(
@@ -85,7 +85,7 @@ pub(crate) fn run() {
         100.0 * median(noise.into_iter())
     );
     println!(
-        "  without a budget, cost told / time lost  {:.2}   (must be within {:.0} %)",
+        "  without a budget, reported cost / time lost  {:.2}   (must be within {:.0} %)",
         median(agreements.into_iter()),
         100.0 * AGREEMENT_BOUND
     );

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use workload::{Workload, libraries};
 
 const CALLS_PER_SECOND: u64 = 100_000;
-/// Several, because other programs that start on the host are looked at, which costs too.
+/// Several, because the daemon also scans other programs that start on the host.
 const CPU_WINDOWS: u32 = 7;
 const CPU_WINDOW: Duration = Duration::from_secs(3);
 /// Part of one core.
@@ -50,7 +50,7 @@ struct Crowd {
     calls_each: u64,
     scrape_bound: Duration,
     memory_bound_mib: f64,
-    /// Scrapes after which memory is looked at again.
+    /// Scrapes before memory is measured again.
     many_scrapes: usize,
 }
 
@@ -153,7 +153,7 @@ fn scraped(crowd: &Crowd) {
     }
     let start = memory(exporter.pid());
     let gathered = crowd.gather();
-    let looked_at = share(&exporter);
+    let idle_share = share(&exporter);
     let (first, _) = timed_scrape(&exporter, FORMATS[1].1);
     let samples = exporter.samples();
     let series = samples.of("gpucause_cuda_call_duration_seconds_count", &[]).len();
@@ -165,7 +165,7 @@ fn scraped(crowd: &Crowd) {
         OPS.len(),
         samples.series().len()
     );
-    println!("  looks for causes   {:5.2} % of a core, nobody scrapes", 100.0 * looked_at);
+    println!("  evaluates causes   {:5.2} % of a core, without scrapes", 100.0 * idle_share);
     println!("  first scrape       {:5.1} ms, {}", first.as_secs_f64() * 1e3, FORMATS[1].0);
     for (name, headers) in FORMATS {
         let mut bytes = 0;

@@ -31,10 +31,10 @@ use measure::{Memory, cpu_time, memory, quantile};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// As many as the kernel maps hold, nearly: most of them are not told apart.
+/// Nearly as many as the kernel maps hold: most of them are aggregated.
 const MANY: u32 = 10_000;
-/// How many processes are told apart by default.
-const TOLD_APART: usize = 1_024;
+/// How many processes are tracked individually by default.
+const TRACKED: usize = 1_024;
 
 #[derive(Clone, Copy)]
 enum Packing {
@@ -139,12 +139,12 @@ fn page(observation: &Observation, rounds: usize) {
 fn many() {
     let mut processes = crowd::processes(MANY, &crowd::OPS);
     let mut cardinality = CardinalityLimit::default();
-    cardinality.set_limit(TOLD_APART);
+    cardinality.set_limit(TRACKED);
     let (mut assigning, mut splitting) = (Times::default(), Times::default());
     assigning.of(|| cardinality.assign(&processes));
     let overflow = splitting.of(|| cardinality.take_overflow(&mut processes));
-    println!("{MANY} processes, {TOLD_APART} of them told apart");
-    assigning.report("who is told apart", 0);
+    println!("{MANY} processes, {TRACKED} of them tracked individually");
+    assigning.report("assignment", 0);
     splitting.report("sum of the others", 0);
     let mut observation = crowd::observation(processes);
     (observation.processes_live, observation.processes_aggregated) =

@@ -163,7 +163,7 @@ impl Engine {
         self.store.chains()
     }
 
-    /// Adds the counts and times of these processes, now and later, to [`OTHER_PROCESS`], so that none is lost when they are no longer
+    /// Adds the counts and times of these processes, now and later, to [`OTHER_PROCESS`]: nothing is lost when they are no longer
     /// tracked individually.
     pub fn aggregate(&mut self, processes: &HashSet<ProcId>) {
         self.store.aggregate(processes);

@@ -133,9 +133,14 @@ fn promql_of(query: &str) -> Option<String> {
     (inner.contains("gpucause_") || inner.contains("DCGM_")).then(|| inner.to_owned())
 }
 
+/// A file of the repository, by path from its root.
+pub(crate) fn document(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
 /// The document with the table of metrics.
 pub(crate) fn metrics_page() -> String {
-    std::fs::read_to_string(root().join("exporter/METRICS.md")).unwrap()
+    document("exporter/METRICS.md")
 }
 
 /// The README, the runbooks and the references.

@@ -10,6 +10,7 @@
 mod files;
 mod launches;
 mod promql;
+mod routes;
 
 use files::{Rule, rules};
 use gpucause::metric::{ALL, Kind, Metric};
@@ -188,15 +189,16 @@ fn every_alert_says_what_is_wrong_how_bad_it_is_and_where_to_look() {
         let of = |key: &str| {
             annotations.get(key).unwrap_or_else(|| panic!("{name} has no {key}")).as_str()
         };
+        let command = format!(" On the host: `{}`.", of("command"));
         assert!(name.starts_with("Gpucause"), "{name}");
         assert!(["critical", "warning", "info"].contains(&labels["severity"].as_str()), "{name}");
         assert!(
             ["workload", "fleet", "exporter"].contains(&labels["component"].as_str()),
             "{name}"
         );
-        assert!(of("summary").ends_with('.') && !of("summary").contains("{{"), "{name}");
+        assert!(of("summary").ends_with(['.', '}']) && of("summary").contains("{{"), "{name}");
         assert!(
-            of("description").ends_with(['.', '}']) && of("description").contains("{{"),
+            of("description").contains("{{") && of("description").ends_with(&command),
             "{name}"
         );
         assert_eq!(of("runbook_url"), format!("{runbooks}{name}.md"));

@@ -155,7 +155,7 @@ fn a_page_tells_what_was_seen_asked_wrong_and_done_and_that_the_gpu_was_played()
     for case in cases() {
         let page = case.page();
         let headings: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
-        assert_eq!(headings, ["Seen", "Asked", "Cause", "Fix"], "{}", case.name);
+        assert_eq!(headings, ["Symptom", "Questions", "Cause", "Fix"], "{}", case.name);
         for part in ["stand-in", &format!("`gpucause demo {}`", case.name), "gpucause explain"] {
             assert!(page.contains(part), "{} says nothing of {part}", case.name);
         }

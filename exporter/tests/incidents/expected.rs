@@ -34,7 +34,7 @@ pub(crate) const DATALOADER: Expected = Expected {
     alert: "GpucauseDataloaderStarvation",
     receiver: "gpu-hosts",
     labels: &[],
-    description: &["waited for data that busy workers had not ready"],
+    description: &["for data that its busy workers had not produced"],
     inhibited: None,
 };
 

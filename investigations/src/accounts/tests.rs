@@ -22,14 +22,14 @@ fn launch() -> Kind {
     call(Api::Runtime, "cudaLaunchKernel")
 }
 
-fn looks(recording: &MadeUp, node: u16) -> Vec<Look> {
-    let mut looks = Vec::new();
-    rebuild(recording, NodeIndex(node), Duration::from_secs(1), &mut |look| {
-        looks.push(look);
+fn snapshots(recording: &MadeUp, node: u16) -> Vec<TimedSnapshot> {
+    let mut snapshots = Vec::new();
+    rebuild(recording, NodeIndex(node), Duration::from_secs(1), &mut |taken| {
+        snapshots.push(taken);
         ControlFlow::Continue(())
     })
     .unwrap();
-    looks
+    snapshots
 }
 
 #[test]
@@ -43,15 +43,15 @@ fn a_look_tells_what_has_ended_by_then_and_nothing_of_other_nodes() {
         (0, 3 * SECOND, 70, copy),
         (0, 3 * SECOND + 1, 9, waited(Reason::Io)),
     ]);
-    let looks = looks(&recording, 0);
+    let snapshots = snapshots(&recording, 0);
     let begin = BEGIN.unsigned_abs();
-    let at = |look: &Look| look.unix_ns.unsigned_abs() - begin;
-    assert_eq!(looks.iter().map(at).collect::<Vec<_>>()[..2], [SECOND, 2 * SECOND]);
-    let calls = |look: &Look| {
-        look.snapshot.processes[0].calls.iter().map(|call| call.durations.count()).sum::<u64>()
+    let at = |taken: &TimedSnapshot| taken.unix_ns.unsigned_abs() - begin;
+    assert_eq!(snapshots.iter().map(at).collect::<Vec<_>>()[..2], [SECOND, 2 * SECOND]);
+    let calls = |taken: &TimedSnapshot| {
+        taken.snapshot.processes[0].calls.iter().map(|call| call.durations.count()).sum::<u64>()
     };
-    assert_eq!(looks.iter().map(calls).collect::<Vec<_>>(), [1, 1, 2, 3]);
-    let process = &looks.last().unwrap().snapshot.processes[0];
+    assert_eq!(snapshots.iter().map(calls).collect::<Vec<_>>(), [1, 1, 2, 3]);
+    let process = &snapshots.last().unwrap().snapshot.processes[0];
     assert_eq!(
         (process.tgid, process.memory.allocated, process.dispatches),
         (Tgid(100), 4096, true)
@@ -70,17 +70,18 @@ fn a_process_is_seen_from_when_its_first_event_began_not_from_when_that_ended() 
         (0, SECOND, 5, launch()),
         (0, 3 * SECOND, 5, launch()),
     ]);
-    let seen = |look: &Look| look.snapshot.processes.first().map(|process| process.first_seen);
-    let seen: Vec<_> = looks(&recording, 0).iter().filter_map(seen).collect();
+    let seen =
+        |taken: &TimedSnapshot| taken.snapshot.processes.first().map(|process| process.first_seen);
+    let seen: Vec<_> = snapshots(&recording, 0).iter().filter_map(seen).collect();
     assert_eq!((seen[0], seen.last()), (Nanos(SECOND), Some(&Nanos(0))));
 }
 
 #[test]
 fn a_pause_of_a_year_takes_no_look_a_second() {
     let year = 365 * 24 * 3600 * SECOND;
-    let looks = looks(&recording([(0, 0, 1, launch()), (0, year, 1, launch())]), 0);
-    assert!(looks.len() <= 3, "{}", looks.len());
-    assert_eq!(looks.last().unwrap().snapshot.processes[0].calls[0].durations.count(), 2);
+    let snapshots = snapshots(&recording([(0, 0, 1, launch()), (0, year, 1, launch())]), 0);
+    assert!(snapshots.len() <= 3, "{}", snapshots.len());
+    assert_eq!(snapshots.last().unwrap().snapshot.processes[0].calls[0].durations.count(), 2);
 }
 
 proptest! {
@@ -93,9 +94,9 @@ proptest! {
         for node in 0..2 {
             let expected = events.iter().filter(|own| own.0 == node).count() as u64;
             let mut before = (i64::MIN, 0);
-            for look in looks(&recording, u16::try_from(node).unwrap()) {
-                let calls = look.snapshot.processes.iter().flat_map(|process| &process.calls);
-                let now = (look.unix_ns, calls.map(|call| call.durations.count()).sum());
+            for taken in snapshots(&recording, u16::try_from(node).unwrap()) {
+                let calls = taken.snapshot.processes.iter().flat_map(|process| &process.calls);
+                let now = (taken.unix_ns, calls.map(|call| call.durations.count()).sum());
                 prop_assert!(now.0 > before.0, "{now:?} after {before:?}");
                 prop_assert!(now.1 >= before.1);
                 before = now;

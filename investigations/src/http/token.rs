@@ -55,7 +55,9 @@ impl Token {
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; RANDOM_BYTES];
         let random = ring::default_provider().secure_random;
-        random.fill(&mut bytes).map_err(|_| io::Error::other("there are no random numbers"))?;
+        random
+            .fill(&mut bytes)
+            .map_err(|_| io::Error::other("the system has no random numbers"))?;
         Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 

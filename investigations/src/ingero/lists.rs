@@ -298,7 +298,7 @@ fn containers(file: &File) -> Result<HashMap<i64, Vec<(String, String)>>, Record
     Ok(containers)
 }
 
-/// Totals of one minute, of which only a part was stored as events.
+/// Totals of one minute. Only a part of its events was stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Aggregate {
     pub(super) source: i64,

@@ -52,7 +52,7 @@ impl Name {
                 "Per process and function: calls, time, p50, p99, longest, time off the CPU; per process and reason: waits. Says where percentiles are of a sample."
             }
             Self::GetCausalChains => {
-                "Who kept a GPU from being fed, the worst first: cause, effect, victim, culprit, share of the effect explained, seconds that the cause took and those of them that are lost, a sentence, and what to try. detail adds evidence and path."
+                "Causes of GPU starvation, the worst first: cause, effect, victim, culprit, share of the effect explained, seconds that the cause took, lost seconds, a sentence and a fix. detail adds evidence and path."
             }
             Self::GetStacks => {
                 "The stacks under which slow calls cost most time, innermost frame first. Needs a trace file."

@@ -93,10 +93,10 @@ fn parse(line: &[u8]) -> Result<Option<Message>, ErrorData> {
         return Ok(None);
     }
     let value: Value = serde_json::from_slice(line)
-        .map_err(|_| ErrorData::new(ErrorCode::PARSE_ERROR, "this is no JSON", None))?;
+        .map_err(|_| ErrorData::new(ErrorCode::PARSE_ERROR, "not valid JSON", None))?;
     serde_json::from_value(value)
         .map(|message| Some(Box::new(message)))
-        .map_err(|_| ErrorData::invalid_request("this is no message of MCP", None))
+        .map_err(|_| ErrorData::invalid_request("not an MCP message", None))
 }
 
 async fn write<W: AsyncWrite + Unpin>(

@@ -38,7 +38,7 @@ pub(super) fn begins_to_read(sql: &str) -> Result<(), String> {
     }
     Err(match &*word {
         "" => "it does not begin with a SQL keyword".into(),
-        word => format!("{} does not read", word.to_ascii_uppercase()),
+        word => format!("{} is not a reading statement", word.to_ascii_uppercase()),
     })
 }
 

@@ -145,8 +145,8 @@ impl Lists {
             Ok((row.get(0)?, row.get(1)?, known_as, process))
         };
         let mut accounts = vec![HashMap::new(); self.sessions.len()];
-        for (index, told) in (0..).zip(rows(connection, sql, [], process)?) {
-            let (id, node, (session, proc_id), mut process) = told;
+        for (index, stored) in (0..).zip(rows(connection, sql, [], process)?) {
+            let (id, node, (session, proc_id), mut process) = stored;
             process.node = self.node("processes", id, node)?;
             process.details = details.remove(&id).unwrap_or_default();
             let session = session.and_then(|session| self.session_rows.get(&session));

@@ -12,8 +12,8 @@ use rusqlite::{Connection, Row, params};
 use super::event_row::kind;
 use super::frames::FrameText;
 use super::lists::{ListError, Lists, natural, rows, some_natural};
-use super::look_codec;
 use super::schema;
+use super::snapshot_codec;
 use crate::recording::{
     Call, CallStatistics, Completeness, Durations, Event, EventId, Filter, KernelName, Kind, Node,
     NodeChain, OffCpu, Process, ProcessIndex, RecordedSnapshot, Recording, RecordingError, Session,
@@ -360,8 +360,8 @@ impl Recording for Trace {
                 let columns =
                     || Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?));
                 let (id, unix_seconds, accounts) = self.sql(columns())?;
-                let input = look_codec::decode(&accounts, unix_seconds)
-                    .map_err(|failure| self.damaged(format!("look {id}: {failure}")))?;
+                let input = snapshot_codec::decode(&accounts, unix_seconds)
+                    .map_err(|failure| self.damaged(format!("snapshot {id}: {failure}")))?;
                 let processes = Arc::clone(processes);
                 if each(RecordedSnapshot { node: *node, session, processes, input }).is_break() {
                     return Ok(());

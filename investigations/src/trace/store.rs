@@ -14,7 +14,7 @@ use super::event_row::NewEvent;
 use super::frames::{fnv1a, frames_text};
 use super::lists::rows;
 use super::write_error::WriteError;
-use super::{look_codec, output_file, schema};
+use super::{output_file, schema, snapshot_codec};
 use crate::recording::{Stack, StackId};
 
 /// A process in the written file.
@@ -291,7 +291,7 @@ impl Store {
         input: &EngineInput,
     ) -> Result<(), WriteError> {
         self.snapshots += 1;
-        let (id, accounts) = (self.snapshots, look_codec::encode(input));
+        let (id, accounts) = (self.snapshots, snapshot_codec::encode(input));
         let row = params![id, session.0, input.unix_seconds, accounts];
         self.execute("INSERT INTO looks VALUES (?, ?, ?, ?)", row).map(drop)
     }

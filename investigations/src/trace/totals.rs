@@ -1,4 +1,4 @@
-//! The accounts as tables, for those who ask in SQL and for reports: what the last look at each process told.
+//! The accounts as tables for SQL and reports: the last snapshot of each process.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
@@ -50,8 +50,8 @@ impl Store {
             self.call_total(row, (api, &op), Some(cold), (&durations, stalled, off_cpu_ns))?;
         }
         for (role, reason, histogram) in &process.offcpu {
-            let told = (None, Some(*role), Some(reason.label()));
-            self.wait_total(row, told, &durations(histogram))?;
+            let kind = (None, Some(*role), Some(reason.label()));
+            self.wait_total(row, kind, &durations(histogram))?;
         }
         self.waited_for(row, process)?;
         self.dispatcher_time(row, process)

@@ -11,13 +11,13 @@ fn chains(db: &Database) -> Vec<Chain> {
     let chains = Ingero::open(&db.path()).unwrap().chains().unwrap();
     let chains: Vec<_> = chains.into_iter().map(|chain| chain.chain).collect();
     for chain in &chains {
-        told_in_evidence(chain);
+        assert_numbers_are_evidence(chain);
     }
     chains
 }
 
-/// The number of each word that is one is in the evidence, in some unit.
-pub(crate) fn told_in_evidence(chain: &Chain) {
+/// Every number of the sentence is in the evidence, in some unit.
+pub(crate) fn assert_numbers_are_evidence(chain: &Chain) {
     for word in chain.sentence.split([' ', '(', ')', ',', ';', ':']) {
         let Ok(number) = word.trim_end_matches('.').parse::<f64>() else { continue };
         let scales = [1.0, 100.0, 1e3, 1e6, 1e9, 1.0 / 1024.0, 1.0 / 1048576.0, 1.0 / 1073741824.0];
@@ -38,7 +38,7 @@ fn find(chains: &[Chain], effect: Effect) -> &Chain {
         .unwrap_or_else(|| panic!("no {effect} in {chains:#?}"))
 }
 
-/// Launches back to back, of which every tenth is slow.
+/// Launches back to back; every tenth is slow.
 fn launches(pid: u32) -> impl Iterator<Item = Row> {
     (0..300).map(move |i| {
         let slow = i % 10 == 5;
@@ -89,7 +89,7 @@ fn waits_of_the_thread_that_lie_between_its_slow_launches_explain_none_of_them()
 }
 
 #[test]
-fn a_thread_without_waits_in_the_file_is_not_judged() {
+fn a_thread_without_waits_in_the_file_gets_no_cause() {
     let mut db = Database::new(Schema::V08);
     db.add(launches(7).map(|row| row.thread(8)));
     db.add(slow_starts().map(|at| Row::off(7, at, 4 * MS, 50)));

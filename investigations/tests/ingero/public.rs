@@ -8,7 +8,7 @@ use gpucause_engine::chain::{Cause, Effect};
 use gpucause_investigations::ingero::Ingero;
 use gpucause_investigations::recording::{CallStatistics, Completeness, Recording as _};
 
-use crate::chains::told_in_evidence;
+use crate::chains::assert_numbers_are_evidence;
 use crate::statistics::agree;
 
 fn public(name: &str) -> PathBuf {
@@ -59,7 +59,7 @@ fn the_waits_of_node_01_are_for_the_disk() {
 fn the_data_loaders_slow_launch_is_cold_and_its_slow_copies_are_large() {
     let chains = Ingero::open(&loader()).unwrap().chains().unwrap();
     for chain in &chains {
-        told_in_evidence(&chain.chain);
+        assert_numbers_are_evidence(&chain.chain);
     }
     let find = |effect| {
         let mut of = chains.iter().filter(|chain| chain.chain.effect == effect);
@@ -86,6 +86,6 @@ fn the_data_loaders_slow_launch_is_cold_and_its_slow_copies_are_large() {
 fn the_chain_of_node_01_is_its_disk() {
     let chains = Ingero::open(&node_01()).unwrap().chains().unwrap();
     assert_eq!(chains.len(), 1, "{chains:#?}");
-    told_in_evidence(&chains[0].chain);
+    assert_numbers_are_evidence(&chains[0].chain);
     assert_eq!((chains[0].chain.cause, chains[0].chain.victim.pid), (Cause::BlockIo, 1887));
 }

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 async def call(session, name, arguments):
     try:
         result = await session.call_tool(name, arguments)
-    except Exception as error:  # What the client makes of a refusal is the test's to judge.
+    except Exception as error:  # The test checks what the client makes of a refusal.
         return {"refused": str(error)}
     return {"error": bool(result.is_error), "text": "".join(block.text for block in result.content)}
 
@@ -30,7 +30,7 @@ async def talk(streams, arguments):
         answers = {}
         for tool in tools:
             answers[tool.name] = await call(session, tool.name, arguments.get(tool.name, {}))
-        told = {
+        seen = {
             "instructions": begun.instructions,
             "read_only": {tool.name: tool.annotations.read_only_hint for tool in tools},
             "prompts": [one.name for one in prompts],
@@ -39,7 +39,7 @@ async def talk(streams, arguments):
             "unknown_tool": await call(session, "rm_rf", {}),
             "unknown_field": await call(session, "get_causal_chains", {"sql": "x"}),
         }
-    print(json.dumps(told))
+    print(json.dumps(seen))
 
 
 async def main():

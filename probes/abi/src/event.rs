@@ -145,7 +145,7 @@ pub struct RawEvent {
     pub duration: Nanos,
     /// The process.
     pub tgid: Tgid,
-    /// The thread; `None` where none is known to have done it.
+    /// The thread, where it is known.
     pub tid: Option<Tid>,
     /// The image that the process ran.
     pub process: ProcId,

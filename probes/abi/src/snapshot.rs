@@ -364,7 +364,7 @@ pub struct CallSnapshot {
 pub type CallKind = (OpId, bool, bool);
 
 impl CallSnapshot {
-    /// Outermost calls of which none left the CPU.
+    /// Outermost calls that never left the CPU.
     #[must_use]
     pub fn unstalled(op: OpId, cold: bool, durations: Histogram) -> Self {
         Self { op, cold, nested: false, durations, stalled: Histogram::default() }

@@ -180,7 +180,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn flipped_bytes_of_a_specimen_never_panic(
+    fn flipped_bytes_of_a_library_never_panic(
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         keep in any::<prop::sample::Index>(),
     ) {

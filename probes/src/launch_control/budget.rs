@@ -197,7 +197,7 @@ mod tests {
     const BUDGET: Option<f64> = Some(0.02);
     const SAMPLED: LaunchStep = LaunchStep::Sampled { one_in: ONE_IN };
 
-    /// One second of runtime launches, each of which calls the driver, as the programs count them at a step.
+    /// One second of runtime launches as the programs count them at a step. Each launch also calls the driver.
     fn second(step: LaunchStep, launches: u32, others: u32) -> Window {
         let (mut load, mut observed) = (
             LoadRecord { runtime: 0, driver: 0, nested: 0, untimed: 0, others },

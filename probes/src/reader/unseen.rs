@@ -14,8 +14,8 @@ use super::{ReadError, Reader};
 pub(super) const PROGRAM: &str = "end_unseen";
 
 impl Reader {
-    /// Ends the accounts of processes that existed before live threads reported at `began`, of which no thread reported,
-    /// and that are gone.
+    /// Ends the accounts of processes that existed before live threads reported at `began`, have no thread that reported,
+    /// and are gone.
     pub(super) fn end_unseen(
         &self,
         processes: &BTreeMap<u32, ProcessSnapshot>,

@@ -136,7 +136,7 @@ fn launches_of_a_chosen_kernel_are_timed_from_then_on() -> Result<()> {
         )?;
         let function = before.kernels[0].0;
         assert!(observed.time_kernel(before.id, function)?);
-        assert!(observed.time_kernel(before.id, function)?, "it begins anew");
+        assert!(observed.time_kernel(before.id, function)?, "its times start again");
         let after = observed.process(pid)?;
         workload.result()?;
         let end = observed.process(pid)?;

@@ -69,7 +69,7 @@ fn switched_off_nothing_is_hit_and_switched_on_everything_is_counted_again() -> 
 }
 
 #[test]
-fn switched_off_from_the_start_no_library_is_looked_for_until_switched_on() -> Result<()> {
+fn disabled_from_the_start_no_library_is_searched_for_until_enabled() -> Result<()> {
     let stand_ins = StandIns::lay_out()?;
     let _workload = stand_ins.start("--wait --hold rate --per-second 1000")?;
     let observed =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A program that does to libraries what it is told on standard input, a command a line, and answers each with a line:
+/* Runs commands on libraries: one a line of standard input, each answered with a line:
  *   open PATH            dlopen
  *   memfd PATH           dlopen of a copy in memory
  *   close                dlclose of what was opened last

@@ -137,10 +137,10 @@ fn is_idle(wait: &&Wait) -> bool {
     wait.reason == Reason::Runqueue && wait.tgid.is_none() && wait.on.to_text() == "idle"
 }
 
-/// The kernel counts a woken thread as runnable from the wakeup on; until an idle CPU has left its idle state, or the hypervisor
-/// runs it, nobody has that CPU.
+/// The kernel counts a woken thread as runnable from the wakeup on. No task has its CPU until an idle CPU has left its idle state,
+/// or the hypervisor runs it.
 const SLOW_WAKEUP: &str =
-    "Idle CPUs wake up late: limit deep idle states, or look at steal time on a virtual machine.";
+    "Idle CPUs wake up late: limit deep idle states, or check the steal time of a virtual machine.";
 
 fn fix(named: Option<&Wait>, culprit: &str, comm: &str) -> String {
     match named {

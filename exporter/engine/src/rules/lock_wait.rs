@@ -21,8 +21,8 @@ fn is_for_lock(wait: &&Wait) -> bool {
     wait.relation != Relation::Worker
 }
 
-/// Whether whoever ended the wait was busy for most of it. If it slept, as a front end does between requests, it held no lock: the
-/// victim was idle.
+/// Whether the thread that ended the wait was busy for most of it. If it slept, as a front end does between requests, it held no
+/// lock: the victim was idle.
 pub(crate) fn was_held(wait: &Wait) -> bool {
     is_for_lock(&wait) && wait.held.0 >= wait.total.less(wait.held).0
 }
@@ -131,7 +131,7 @@ impl Rule for LockWait {
             ],
             sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name)]),
             fix: format!(
-                "Look at what thread {name} does while it holds the lock (gpucause record, or py-spy dump for Python), and move it out."
+                "Find what thread {name} does while it holds the lock (gpucause record, or py-spy dump for Python), and move it out."
             ),
             evidence,
         })

@@ -1,4 +1,4 @@
-//! The part of a tail that no cause explains. Reported so that nobody has to guess.
+//! The part of a tail that no cause explains, reported as unexplained.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::state::{Phase, Reason};

@@ -171,7 +171,7 @@ fn a_process_that_joins_its_job_waits_for_the_other_ranks_without_alarm() {
 }
 
 #[test]
-fn a_worker_that_is_killed_for_lack_of_memory_is_told_at_once_and_once() {
+fn a_worker_that_is_killed_for_lack_of_memory_is_reported_at_once_and_once() {
     let mut host = scenarios::short_of_memory();
     let (id, sentence) = {
         let chain = host.only(Cause::OomKill);

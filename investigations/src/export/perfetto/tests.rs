@@ -26,7 +26,7 @@ fn trace(made_up: &MadeUp) -> Vec<TracePacket> {
     Trace::decode(&*out).unwrap().packet
 }
 
-/// Slices that were begun, instants, and counters, after every track was looked at: times never go back, and slices nest.
+/// Checks every track: times never go back, and slices nest. Returns the numbers of slices, instants and counters.
 fn checked(packets: &[TracePacket]) -> [usize; 3] {
     let mut open: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     let (mut begun, mut ended, mut instants, mut counters) = (0, 0, 0, 0);
@@ -104,7 +104,7 @@ fn the_packages_of_perfetto_find_every_event_on_its_track() {
         [slice("read", 1, 41, 44), slice("read", 1, 42, 46)]
     );
     assert_eq!(said[&main][2]["name"], "page allocation");
-    let counter = &said[format!("{first} / device memory taken since the recording began")];
+    let counter = &said[format!("{first} / device memory allocated since the recording started")];
     assert_eq!((&counter[0]["value"], &counter[1]["value"]), (&json!(1 << 20), &json!(0)));
     let main = format!("{second} / trainer (TID 100) 4194305:4194305");
     let shifted = expected.map(|(name, depth, start, end)| (name, depth, start + 1000, end + 1000));

@@ -141,7 +141,7 @@ impl<'a> Tracks<'a> {
         let uuid = next(&mut self.last_uuid);
         packets.track(TrackDescriptor {
             counter: Some(CounterDescriptor { unit: Some(SIZE_BYTES) }),
-            ..child(uuid, "device memory taken since the recording began", Some(parent))
+            ..child(uuid, "device memory allocated since the recording started", Some(parent))
         })?;
         if let Some(track) = self.processes.get_mut(&process) {
             track.memory = Some(uuid);

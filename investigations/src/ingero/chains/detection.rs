@@ -153,8 +153,9 @@ impl RuleContext<'_> {
 /// A detection with a cause, and its evidence.
 pub(super) struct Blamed<'a> {
     pub(super) cause: Cause,
-    /// The time that it explains, and that of which it is a part.
+    /// The time that it explains.
     pub(super) time: u64,
+    /// The whole time that `time` is a part of.
     pub(super) of: u64,
     pub(super) waits: &'a Waits,
     /// For a disk, a culprit, and a CPU that nobody in particular had.
@@ -175,13 +176,13 @@ pub(super) fn actor(cause: Cause, culprit: Option<&Culprit>) -> (String, &'stati
 /// What to try.
 pub(super) fn fix(cause: Cause, culprit: Option<&Culprit>, comm: &str) -> String {
     match (cause, culprit) {
-        (Cause::BlockIo, _) => "Keep what the feeding thread reads in memory or on a faster disk, or read it in another thread beforehand.".into(),
+        (Cause::BlockIo, _) => "Keep the files of the GPU-feeding thread in memory or on a faster disk, or read them ahead in another thread.".into(),
         (_, Some(culprit)) => format!(
-            "Keep {} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the feeding thread to CPUs of its own.",
+            "Keep {} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the GPU-feeding thread to dedicated CPUs.",
             culprit.comm
         ),
         (_, None) => format!(
-            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the feeding thread to CPUs of its own."
+            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the GPU-feeding thread to dedicated CPUs."
         ),
     }
 }

@@ -125,7 +125,7 @@ impl RuleContext<'_> {
             return self.chain(Detection {
                 sentence: "{comm} spends {host_gap_share|percent} of {span_seconds|seconds} between its stored CUDA calls, and \
                            the file has no waits of that thread: whether it worked or waited is not known.",
-                fix: "Record the thread that launches, too (gpucause record).".into(),
+                fix: "Record the launching thread too (gpucause record).".into(),
                 ..detection
             });
         }
@@ -153,7 +153,7 @@ impl RuleContext<'_> {
             workers => {
                 let mut evidence = detection.evidence;
                 let mut sentence = "{comm} was off the CPU for {off_cpu_share_of_gaps|percent} of the {host_gap_seconds|seconds} \
-                                    between its stored CUDA calls. What it waited for is not recorded: nobody is blamed.";
+                                    between its stored CUDA calls. What it waited for is not recorded, so no culprit is named.";
                 if let Some(workers) = workers {
                     evidence = evidence
                         .with("workers", workers.count as f64)
@@ -166,7 +166,7 @@ impl RuleContext<'_> {
                     evidence,
                     sentence,
                     mechanism: "blocked",
-                    fix: "Record it with gpucause record, which tells the reason of each wait and who ended it.".into(),
+                    fix: "Record it with gpucause record, which stores the reason of each wait and the thread that ended it.".into(),
                     ..detection
                 })
             }
@@ -186,7 +186,7 @@ impl RuleContext<'_> {
             "{culprit} had the CPU for {culprit_seconds|seconds} in which {comm} had none between its CUDA calls: having none \
              is {explained_share|percent} of the {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there.",
             "{comm} had no CPU between its CUDA calls: that is {explained_share|percent} of the \
-             {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there; no one task had it meanwhile.",
+             {off_cpu_in_gaps_seconds|seconds} that it was off the CPU there; no single task had it meanwhile.",
         ];
         let (waits, of) = (&gaps.waits, gaps.waits.all);
         self.blame(detection, &Blamed { cause, time, of, waits, sentences })

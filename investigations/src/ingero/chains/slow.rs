@@ -278,7 +278,7 @@ impl RuleContext<'_> {
             mechanism: "not known",
             sentence: "",
             names: vec![("op", slow.name.to_owned())],
-            fix: "Take stacks of the slow calls (gpucause record); a full launch queue looks like this too: the GPU is then the bottleneck.".into(),
+            fix: "Record stacks of the slow calls (gpucause record). A full launch queue looks the same: then the GPU is the bottleneck.".into(),
             seen: (first.start, last.end),
         };
         if slow.not_captured == slow.others.len() as u64 {
@@ -295,7 +295,7 @@ impl RuleContext<'_> {
                 sentence: "{judged_calls|count} of {calls_stored|count} stored calls of {op} by {comm} were slow, \
                            {excess_seconds|seconds} beyond what is usual. The file has no waits of their threads: whether they \
                            were off the CPU is not known.",
-                fix: "Record the threads that launch, too (gpucause record): without their waits nobody can be blamed.".into(),
+                fix: "Record the launching threads too (gpucause record): without their waits no culprit can be named.".into(),
                 ..detection
             });
         }
@@ -303,9 +303,9 @@ impl RuleContext<'_> {
             Some((cause, reasons)) => self.explained(slow, detection, cause, slow.waits.of(reasons).min(excess)),
             None => self.chain(Detection {
                 sentence: "{judged_calls|count} of {calls_stored|count} stored calls of {op} by {comm} were slow, \
-                           {excess_seconds|seconds} beyond what is usual, and nothing in the file explains it: the thread was \
-                           off the CPU for {off_cpu_share_of_excess|percent} of the excess, for reasons that explain less than \
-                           half of it or are not recorded.",
+                           {excess_seconds|seconds} beyond what is usual. Nothing in the file explains it: the thread was off \
+                           the CPU for {off_cpu_share_of_excess|percent} of the excess, for reasons that explain less than half \
+                           of it or are not recorded.",
                 ..detection
             }),
         }
@@ -325,7 +325,7 @@ impl RuleContext<'_> {
              {explained_share|percent} of the {excess_seconds|seconds} that its {judged_calls|count} slow calls took beyond \
              what is usual.",
             "{comm} had no CPU in {op}: that is {explained_share|percent} of the {excess_seconds|seconds} that its \
-             {judged_calls|count} slow calls took beyond what is usual; no one task had it meanwhile.",
+             {judged_calls|count} slow calls took beyond what is usual; no single task had it meanwhile.",
         ];
         let (waits, of) = (&slow.waits, detection.lost_ns);
         self.blame(detection, &Blamed { cause, time, of, waits, sentences })

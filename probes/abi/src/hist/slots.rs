@@ -187,7 +187,7 @@ impl Encoder {
     }
 }
 
-/// A buffer for the entries of many histograms, most of which turn out to be unchanged.
+/// A buffer for the entries of many histograms. Most turn out to be unchanged and are never copied out.
 #[derive(Debug, Default)]
 pub struct Arena(Vec<u8>);
 

@@ -6,7 +6,7 @@ pub(super) const LONGEST: u64 = 15;
 pub(super) const FARTHEST: u64 = 16 << 10;
 
 /// Whether an instruction begins before `place` and ends after it, when instructions follow one another from the beginning of the
-/// code. What follows bytes that are none is not known.
+/// code. After bytes that are no instruction it is unknown, which reads as `false`.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn span(code: &[u8], place: u64) -> bool {
     use iced_x86::{Decoder, DecoderOptions};

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::settings::Severities;
 
-/// The effect of calls of this op, some of which are far slower than the others.
+/// The effect of calls of this op, some of them far slower than the others.
 fn effect(op: &str, settings: &Settings) -> Option<Effect> {
     let slot = |ns| u16::try_from(slot_of(Nanos(ns))).unwrap();
     let slots = vec![(slot(10_000), 900), (slot(5_000_000), 100)].into();

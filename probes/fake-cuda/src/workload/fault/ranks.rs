@@ -1,4 +1,4 @@
-//! Ranks that meet in each step, of which one comes late.
+//! Ranks that meet in each step, one of them late.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;

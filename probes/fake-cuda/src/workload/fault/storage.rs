@@ -24,9 +24,9 @@ impl Fault for Reads {
 
 /// Page faults on a file that is being read in.
 ///
-/// Each waits for many pages: one for a single page of a fast disk is over in some 25 us, of which a tenth and more goes by
-/// between the disk's answer and the thread's return, and the kernel's clocks call part of that blocked. Only the touch counts
-/// as lost, not the CPU time of asking for pages and evicting them.
+/// Each waits for many pages: a single page of a fast disk takes some 25 us, and a tenth or more of that passes between the
+/// disk's answer and the thread's return, which the kernel partly counts as blocked. Only the touch counts as lost, not the CPU
+/// time of requesting pages and evicting them.
 pub(super) struct Faults {
     each_ns: u64,
     mapping: Option<EvictedMapping>,

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::axis::{Axes, OpList};
-use super::{LookError, Result};
+use super::{Result, SnapshotError};
 
 /// A message that is being written.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ pub(super) struct Reader<'a> {
     left: &'a Cell<usize>,
 }
 
-const DAMAGED: LookError = LookError::Accounts("it is no message that gpucause writes");
+const DAMAGED: SnapshotError = SnapshotError::Accounts("it is not a message that gpucause writes");
 
 /// Reads a message that has come in these parts.
 pub(super) fn read<'a, T>(
@@ -115,7 +115,7 @@ pub(super) fn read<'a, T>(
 const LISTED: usize = 4;
 
 fn charge(left: &Cell<usize>, bytes: usize) -> Result<usize> {
-    left.set(left.get().checked_sub(bytes).ok_or(LookError::TooMuch)?);
+    left.set(left.get().checked_sub(bytes).ok_or(SnapshotError::TooMuch)?);
     Ok(bytes)
 }
 
@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
         Ok(numbers)
     }
 
-    /// A message of which there is one: without fields where there is none.
+    /// A message that occurs once; a missing one has no fields.
     pub(super) fn message<T>(
         self,
         tag: u32,
@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
         read(self.each(tag), self.axes, self.left, made)
     }
 
-    /// Messages; those of which nothing is made are skipped.
+    /// Repeated messages; `made` skips one by returning `None`.
     pub(super) fn messages<T>(
         self,
         tag: u32,

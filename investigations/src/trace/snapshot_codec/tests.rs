@@ -231,7 +231,7 @@ proptest! {
             let at = at % bytes.len();
             bytes[at] = byte;
         }
-        let _ = super::look(&bytes, 0.0);
+        let _ = super::read_message(&bytes, 0.0);
     }
 }
 
@@ -266,7 +266,7 @@ fn what_a_newer_gpucause_adds_goes_under_other_or_is_passed_over() {
     let renames = [("futex", "fut.x"), ("helper", "help.r"), ("\u{3}cut", "\u{3}c.t")];
     let plain = renames.iter().fold(plain, |plain, (old, new)| rename(plain, old, new));
     let plain = rename(plain, &op, &op.replacen('c', ".", 1));
-    let read = super::look(&plain, 0.0).unwrap().snapshot;
+    let read = super::read_message(&plain, 0.0).unwrap().snapshot;
     let process = &read.processes[0];
     assert_eq!(process.waits[0].reason, Reason::Other);
     assert_eq!(process.dispatcher_time.0[0][Reason::Other as usize + 1], Nanos(8));
@@ -274,8 +274,8 @@ fn what_a_newer_gpucause_adds_goes_under_other_or_is_passed_over() {
     assert_eq!(read.counters, [(SelfCounter::Unmatched, 2)]);
     let op = process.errors[0].0;
     assert_eq!(op.op(), None);
-    let again = super::look(&plain, 0.0).unwrap().snapshot;
-    assert_eq!(again.processes[0].errors[0].0, op, "each look has the same number for it");
+    let again = super::read_message(&plain, 0.0).unwrap().snapshot;
+    assert_eq!(again.processes[0].errors[0].0, op, "each snapshot has the same number for it");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn what_inflates_without_end_is_refused() {
         bomb.write_all(&zeros).unwrap();
     }
     let refused = decode(&bomb.finish().unwrap(), 0.0).unwrap_err();
-    assert!(matches!(refused, super::LookError::TooLarge), "{refused}");
+    assert!(matches!(refused, super::SnapshotError::TooLarge), "{refused}");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn what_is_small_on_the_wire_and_large_in_memory_is_refused_before_it_is_made() 
     use std::io::Write as _;
     let of_empty_processes = |processes: usize| {
         let mut bomb = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
-        // No labels, and processes of which nothing is told.
+        // No labels, and processes without fields.
         bomb.write_all(&[0x0a, 0]).unwrap();
         bomb.write_all(&[0x22, 0].repeat(processes)).unwrap();
         bomb.finish().unwrap()
@@ -320,7 +320,7 @@ fn what_is_small_on_the_wire_and_large_in_memory_is_refused_before_it_is_made() 
     let bomb = of_empty_processes(1 << 20);
     assert!(bomb.len() < 10_000, "{} bytes", bomb.len());
     let refused = decode(&bomb, 0.0).unwrap_err();
-    assert!(matches!(refused, super::LookError::TooMuch), "{refused}");
+    assert!(matches!(refused, super::SnapshotError::TooMuch), "{refused}");
 }
 
 #[test]
@@ -333,9 +333,9 @@ fn numbers_and_what_lies_deeper_weigh_too() {
         [&bytes, inner].concat()
     };
     let is_too_much = |process: &[u8]| {
-        matches!(super::look(&field(4, process), 0.0), Err(super::LookError::TooMuch))
+        matches!(super::read_message(&field(4, process), 0.0), Err(super::SnapshotError::TooMuch))
     };
-    // Launch times of kernels, of which nothing is told.
+    // Launch times of kernels, without fields.
     assert!(!is_too_much(&field(16, &[]).repeat(1000)));
     assert!(is_too_much(&field(16, &[]).repeat(8 << 20)));
     // Counts of a histogram, a byte each.

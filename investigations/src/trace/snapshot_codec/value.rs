@@ -13,7 +13,7 @@ use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 
 use super::axis::Labelled;
 use super::wire::{Reader, Writer};
-use super::{LookError, Result};
+use super::{Result, SnapshotError};
 
 /// What is a message of its own.
 pub(super) trait Message: Sized {
@@ -95,7 +95,7 @@ numbers! {
 }
 
 pub(super) fn narrow<T: TryFrom<u64>>(number: u64) -> Result<T> {
-    T::try_from(number).map_err(|_| LookError::Accounts("it has a number that is too large"))
+    T::try_from(number).map_err(|_| SnapshotError::Accounts("it has a number that is too large"))
 }
 
 impl<T: Number> Value for Option<T> {
@@ -175,7 +175,7 @@ impl Value for f64 {
 
 fn text<'a>(from: Reader<'a>, tag: u32) -> Result<&'a str> {
     let text = std::str::from_utf8(from.bytes(tag)?);
-    text.map_err(|_| LookError::Accounts("it has a text that is not UTF-8"))
+    text.map_err(|_| SnapshotError::Accounts("it has a text that is not UTF-8"))
 }
 
 impl Value for String {
@@ -213,7 +213,7 @@ fn name_of_map(name: &str) -> Result<&'static str> {
         return Ok(name);
     }
     if known.len() >= MOST || name.len() > LONGEST {
-        return Err(LookError::Accounts("it has names of maps that no kernel program has"));
+        return Err(SnapshotError::Accounts("it has names of maps that no kernel program has"));
     }
     let name: &'static str = String::leak(name.to_owned());
     known.insert(name);
@@ -232,7 +232,7 @@ fn read_name<const N: usize>(from: Reader<'_>, tag: u32) -> Result<[u8; N]> {
     let used = from.bytes(tag)?;
     let mut name = [0; N];
     let own = name.get_mut(..used.len());
-    own.ok_or(LookError::Accounts("it has a name that is too long"))?.copy_from_slice(used);
+    own.ok_or(SnapshotError::Accounts("it has a name that is too long"))?.copy_from_slice(used);
     Ok(name)
 }
 
@@ -342,7 +342,7 @@ impl Value for Slots {
     }
 
     fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
-        const DISORDER: LookError = LookError::Accounts("it has a histogram without order");
+        const DISORDER: SnapshotError = SnapshotError::Accounts("it has a histogram without order");
         let (gaps, counts) = (from.numbers(tag)?, from.numbers(tag + 1)?);
         if gaps.len() != counts.len() {
             return Err(DISORDER);
@@ -361,7 +361,7 @@ impl Value for Slots {
     }
 }
 
-/// Messages of which there is one: where nothing is written, one without fields is read.
+/// Messages that occur once. A missing one is read as one without fields.
 macro_rules! single {
     ($($name:ty),+) => {$(
         impl Value for $name {

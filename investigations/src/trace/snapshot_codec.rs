@@ -1,7 +1,7 @@
-//! A look at the accounts as it lies in the file: all of a [`EngineInput`] but its time, in protobuf, compressed with zlib.
+//! The stored form of a snapshot: an [`EngineInput`] without its time, in protobuf, compressed with zlib.
 //!
-//! Enums and ops go by their labels, which each look lists, since another gpucause may number them differently. What a newer
-//! one knows and this one does not is skipped, or goes under `other` where there is such a thing.
+//! Enums and ops are written as their labels, which each snapshot lists, since another version may number them differently. Labels of a
+//! newer version are skipped, or become `other` where there is one.
 
 mod axis;
 mod cells;
@@ -24,32 +24,32 @@ use axis::Axes;
 use value::{Message, Value as _};
 use wire::Writer;
 
-/// What a look may take when it is not compressed: many times what one of thousands of processes takes.
+/// Bound of an uncompressed snapshot: many times one of thousands of processes.
 const MAX_BYTES: u64 = 64 << 20;
-/// What all that is read of a look may take, in bytes: several times what thousands of processes do, of which each makes
-/// dozens of kinds of calls.
+/// Bound of the memory that a decoded snapshot may take, in bytes: several times that of thousands of processes with dozens of
+/// kinds of calls each.
 const MOST: usize = 512 << 20;
 /// The tags of what is not in the snapshot; see `columns` for those that are.
 const LABELS: u32 = 1;
 const THROTTLED_GPUS: u32 = 7;
 const THROTTLED_CGROUPS: u32 = 8;
 
-/// Why a look cannot be read.
+/// Why a stored snapshot cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum LookError {
-    #[error("it is not compressed as it should be: {0}")]
+pub(super) enum SnapshotError {
+    #[error("it cannot be decompressed: {0}")]
     Zlib(#[from] std::io::Error),
     #[error("it is larger than {MAX_BYTES} bytes")]
     TooLarge,
-    #[error("what is in it would take more than {MOST} bytes")]
+    #[error("its contents would take more than {MOST} bytes")]
     TooMuch,
     #[error("{0}")]
     Accounts(&'static str),
 }
 
-type Result<T> = std::result::Result<T, LookError>;
+type Result<T> = std::result::Result<T, SnapshotError>;
 
-/// As it is written.
+/// Encodes a snapshot.
 pub(super) fn encode(input: &EngineInput) -> Vec<u8> {
     let plain = plain(input);
     let mut compressed =
@@ -59,7 +59,7 @@ pub(super) fn encode(input: &EngineInput) -> Vec<u8> {
     compressed.finish().unwrap_or_default()
 }
 
-/// What was written, at that time.
+/// Decodes a snapshot that was taken at `unix_seconds`.
 ///
 /// # Errors
 /// When it is damaged.
@@ -67,9 +67,9 @@ pub(super) fn decode(bytes: &[u8], unix_seconds: f64) -> Result<EngineInput> {
     let mut plain = Vec::new();
     ZlibDecoder::new(bytes).take(MAX_BYTES + 1).read_to_end(&mut plain)?;
     if plain.len() as u64 > MAX_BYTES {
-        return Err(LookError::TooLarge);
+        return Err(SnapshotError::TooLarge);
     }
-    look(&plain, unix_seconds)
+    read_message(&plain, unix_seconds)
 }
 
 /// The message.
@@ -85,13 +85,13 @@ fn plain(input: &EngineInput) -> Vec<u8> {
         throttled_cgroups.iter().map(|(&id, &time)| (id, time)).collect();
     cgroups.sort_unstable();
     cgroups.write(THROTTLED_CGROUPS, &mut accounts);
-    let mut look = Writer::default();
-    look.message(LABELS, |labels| accounts.ops.write_labels(labels));
-    look.bytes.append(&mut accounts.bytes);
-    look.bytes
+    let mut message = Writer::default();
+    message.message(LABELS, |labels| accounts.ops.write_labels(labels));
+    message.bytes.append(&mut accounts.bytes);
+    message.bytes
 }
 
-fn look(plain: &[u8], unix_seconds: f64) -> Result<EngineInput> {
+fn read_message(plain: &[u8], unix_seconds: f64) -> Result<EngineInput> {
     let left = Cell::new(MOST);
     wire::read([Ok(plain)], &Axes::default(), &left, |unlabelled| {
         let axes = unlabelled.message(LABELS, Axes::read)?;

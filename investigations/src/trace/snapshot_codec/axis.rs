@@ -1,11 +1,11 @@
-//! The lists of labels of a look, and what each position in them is here.
+//! The lists of labels of a stored snapshot, and the value of each position here.
 
 use gpucause_abi::op::{Api, CopyKind, OPS, OpId};
 use gpucause_abi::record::{MAX_OPS, SelfCounter};
 use gpucause_abi::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, State, Switch};
 
 use super::wire::{Reader, Writer};
-use super::{LookError, Result};
+use super::{Result, SnapshotError};
 
 /// What the positions in one list are here; `None` for what is not known and has no `other`.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl<T: Copy> Axis<T> {
 
     /// What is at a position; an error beyond the list.
     pub(super) fn at(&self, position: u64) -> Result<Option<T>> {
-        let beyond = LookError::Accounts("it has a number that none of its labels explains");
+        let beyond = SnapshotError::Accounts("it has a number without a label");
         let own = usize::try_from(position).ok().and_then(|position| self.0.get(position));
         own.copied().ok_or(beyond)
     }
@@ -38,10 +38,10 @@ impl<T: Copy> Axis<T> {
 
 /// What goes by its label, since another gpucause may number it otherwise.
 pub(super) trait Labelled: Copy + PartialEq + 'static {
-    /// Its number here: in looks that are written, and of array cells.
+    /// Its number here, in written snapshots and in array cells.
     fn position(self) -> usize;
 
-    /// The list of a look.
+    /// The list of a snapshot.
     fn axis(axes: &Axes) -> &Axis<Self>;
 }
 
@@ -49,7 +49,7 @@ pub(super) trait Labelled: Copy + PartialEq + 'static {
 /// for unknown ones.
 macro_rules! axes {
     ($($tag:literal $list:ident: $name:ident, $all:expr, $other:expr;)+) => {
-        /// All lists of a look that is read.
+        /// All lists of a snapshot that is read.
         #[derive(Debug, Default)]
         pub(super) struct Axes {
             pub(super) ops: Axis<OpId>,
@@ -108,7 +108,7 @@ axes! {
     11 block_operations: BlockOperation, BlockOperation::ALL.iter().copied(), Some(BlockOperation::Other);
 }
 
-/// Ops by their position in the look that is being written.
+/// Ops by their position in the snapshot that is written.
 #[derive(Debug, Default)]
 pub(super) struct OpList {
     ids: Vec<OpId>,
@@ -125,7 +125,7 @@ impl OpList {
     }
 }
 
-/// The op of this label. One that this table does not have gets a number beyond it, the same in every look.
+/// The op of this label. A label that this table lacks gets a number beyond it, the same in every snapshot.
 fn op_of(label: &str) -> OpId {
     let (api, name) = label.split_once(' ').unwrap_or_default();
     let api = Api::ALL.iter().find(|known| known.label() == api);
