@@ -5,6 +5,7 @@ mod place;
 
 use std::fmt;
 
+use gpucause_abi::Nanos;
 use serde::{Deserialize, Serialize};
 
 use crate::template::number;
@@ -181,6 +182,18 @@ pub struct Step {
     pub mechanism: String,
     /// For how long, in seconds, in the chain's last window.
     pub seconds: f64,
+}
+
+impl Step {
+    pub(crate) fn new(
+        from: impl Into<String>,
+        to: impl ToString,
+        mechanism: impl Into<String>,
+        time: Nanos,
+    ) -> Self {
+        let (from, to, mechanism) = (from.into(), to.to_string(), mechanism.into());
+        Self { from, to, mechanism, seconds: time.as_secs_f64() }
+    }
 }
 
 /// Smallest unexplained share that the sentence mentions.

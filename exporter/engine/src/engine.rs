@@ -254,17 +254,15 @@ fn detections(context: &Context<'_>, index: usize) -> Vec<Detection> {
     let Some(process) = context.processes.get(index).filter(|process| process.dispatches()) else {
         return Vec::new();
     };
-    let enabled = |cause| context.settings.rule(cause).enabled;
-    let applies = |rule: &&&dyn Rule| {
-        enabled(rule.declaration().cause) && (process.warmed_up || rule.during_warm_up())
-    };
-    let evaluate = |rule: &&dyn Rule| {
-        rule.evaluate(context, index).filter(|detection| enabled(detection.cause))
+    let evaluate = |rule: &Rule| {
+        let detection = (rule.evaluate)(context, index)?;
+        context.settings.rule(detection.cause).enabled.then_some(detection)
     };
     let mut found = Vec::with_capacity(RULES.len() / 2);
-    found.extend(RULES.iter().filter(applies).filter_map(evaluate));
+    let due = RULES.iter().filter(|rule| rule.applies(context, process));
+    found.extend(due.filter_map(evaluate));
     divide((process.short.threads(), process.short.wall), context.settings, &mut found);
-    if applies(&&FALLBACK) {
+    if FALLBACK.applies(context, process) {
         found.extend(rest(context, index, &found));
     }
     divide_effects(&mut found);
