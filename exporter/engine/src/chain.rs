@@ -187,11 +187,11 @@ pub struct Step {
 impl Step {
     pub(crate) fn new(
         from: impl Into<String>,
-        to: impl ToString,
+        to: impl Into<String>,
         mechanism: impl Into<String>,
         time: Nanos,
     ) -> Self {
-        let (from, to, mechanism) = (from.into(), to.to_string(), mechanism.into());
+        let (from, to, mechanism) = (from.into(), to.into(), mechanism.into());
         Self { from, to, mechanism, seconds: time.as_secs_f64() }
     }
 }

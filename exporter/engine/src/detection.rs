@@ -117,7 +117,12 @@ impl SelfInflicted {
             taken: taken.into(),
             claim: self.claims_earlier.then_some((self.claim, Phases::Feeding)),
             lost_share: self.lost_share,
-            path: vec![Step::new(name_of(process), self.effect, self.mechanism, taken.total())],
+            path: vec![Step::new(
+                name_of(process),
+                self.effect.label(),
+                self.mechanism,
+                taken.total(),
+            )],
             sentence: Sentence::new(self.sentence, [("comm", &*comm)]),
             fix: self.fix.into(),
             ..Detection::new(self.cause, self.effect, index, evidence)

@@ -100,7 +100,7 @@ pub(super) fn detection(
         culprit: named.and_then(culprit_of),
         path: vec![
             Step::new(from, &victim, mechanism, named.map_or(share.time, |wait| wait.total)),
-            Step::new(victim, share.effect.effect, "off the CPU", share.time),
+            Step::new(victim, share.effect.effect.label(), "off the CPU", share.time),
         ],
         sentence,
         fix: if was_idle { SLOW_WAKEUP.into() } else { fix(named, &name, &comm) },

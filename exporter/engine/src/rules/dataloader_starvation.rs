@@ -168,7 +168,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         path: vec![
 Step::new(mechanism, &from, "kept the workers busy", workers.busy()),
             Step::new(from, &victim, "had no data ready", share.time),
-Step::new(victim, share.effect.effect, "blocked", share.time),
+Step::new(victim, share.effect.effect.label(), "blocked", share.time),
         ],
         culprit: workers.busiest,
         sentence: Sentence::new(sentence, names),

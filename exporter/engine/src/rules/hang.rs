@@ -94,7 +94,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         lost_share: 1.0,
         path: vec![Step::new(
             victim,
-            Effect::Hang,
+            Effect::Hang.label(),
             format!("{} does not return", hung.op),
             hung.age,
         )],

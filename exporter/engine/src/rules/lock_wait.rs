@@ -105,7 +105,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         culprit: holder.and_then(culprit_of),
         path: vec![
             Step::new(name.clone(), &victim, "held a lock", share.time),
-            Step::new(victim, share.effect.effect, "blocked in futex", share.time),
+            Step::new(victim, share.effect.effect.label(), "blocked in futex", share.time),
         ],
         sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name)]),
         fix: format!(

@@ -120,7 +120,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         tid: Some(own_thread.tid),
         path: vec![
             Step::new(&*late_name, &name, "comes late to collectives", late_busy),
-            Step::new(name, effect, "waits in collectives", attributed),
+            Step::new(name, effect.label(), "waits in collectives", attributed),
         ],
         culprit: Some(culprit),
         explained,

@@ -156,7 +156,7 @@ pub(super) fn blocked(context: &Context<'_>, index: usize, wait: &Blocked) -> Op
     Some(Detection {
         path: vec![
             Step::new(wait.by, &victim, wait.mechanism, share.time),
-            Step::new(victim, share.effect.effect, wait.state, share.time),
+            Step::new(victim, share.effect.effect.label(), wait.state, share.time),
         ],
         sentence: Sentence::new(wait.sentence, [("comm", &*comm)]),
         fix: wait.fix.into(),

@@ -59,7 +59,7 @@ pub(crate) fn rest(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         explained: 0.0,
         // Launches may as well have waited for a full queue, which loses nothing.
         lost_share: context.settings.severities.low,
-        path: vec![Step::new(victim, Effect::LaunchTail, "unknown", tail.excess)],
+        path: vec![Step::new(victim, Effect::LaunchTail.label(), "unknown", tail.excess)],
         sentence: Sentence::new(sentence, [("comm", &*comm)]),
         fix: "Record stacks of the slow calls (gpucause record); a full launch queue looks the same: the GPU is then the bottleneck."
             .into(),
