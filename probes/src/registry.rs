@@ -203,8 +203,8 @@ impl<L> Registry<L> {
             }
             Ok(image) => {
                 let state = Err(String::new());
-                let (last_seen, gap, max_gap) = (Instant::now(), None, None);
-                let users = HashMap::new();
+                let (last_seen, users) = (Instant::now(), HashMap::new());
+                let (gap, max_gap) = (None, None);
                 let attached = AttachedFile {
                     path,
                     kind,
@@ -303,11 +303,8 @@ impl<L> Registry<L> {
                     }
                 }
                 Write::Done(id) => {
-                    if self
-                        .files
-                        .get(&id)
-                        .is_some_and(|attached| attached.version == FileVersion::WRITTEN)
-                    {
+                    let file = self.files.get(&id);
+                    if file.is_some_and(|attached| attached.version == FileVersion::WRITTEN) {
                         self.recheck_one(attacher, id, None);
                     }
                 }
@@ -340,16 +337,15 @@ impl<L> Registry<L> {
         }
     }
 
+    fn files_with(&self, wanted: impl Fn(&AttachedFile<L>) -> bool) -> Vec<FileId> {
+        self.files.iter().filter(|(_, attached)| wanted(attached)).map(|(id, _)| *id).collect()
+    }
+
     /// Finds files that were overwritten in place, and re-attaches them.
     pub fn recheck<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
-        let changed: Vec<FileId> = self
-            .files
-            .iter()
-            .filter(|(_, attached)| {
-                attached.file.metadata().is_ok_and(|m| FileVersion::of(&m) != attached.version)
-            })
-            .map(|(id, _)| *id)
-            .collect();
+        let changed = self.files_with(|attached| {
+            attached.file.metadata().is_ok_and(|m| FileVersion::of(&m) != attached.version)
+        });
         for id in changed {
             self.recheck_one(attacher, id, None);
         }
@@ -411,13 +407,7 @@ impl<L> Registry<L> {
             let unseen = scan_started.saturating_duration_since(attached.last_seen);
             unmapped(attached) && (deleted || unseen >= UNMAPPED_GRACE)
         };
-        let done: Vec<FileId> = self
-            .files
-            .iter()
-            .filter(|(_, attached)| outdated(attached))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in done {
+        for id in self.files_with(outdated) {
             if let Some(mut attached) = self.files.remove(&id) {
                 self.detach(attacher, &mut attached);
                 self.unwatch(id);
@@ -427,13 +417,7 @@ impl<L> Registry<L> {
         for attached in self.files.values_mut() {
             attached.users.retain(|_, seen| *seen >= scan_started);
         }
-        let refused: Vec<FileId> = self
-            .files
-            .iter()
-            .filter(|(_, attached)| attached.state.is_err())
-            .map(|(id, _)| *id)
-            .collect();
-        for id in refused {
+        for id in self.files_with(|attached| attached.state.is_err()) {
             if let Some(attached) = self.files.remove(&id) {
                 self.attach(attacher, id, attached, None);
             }

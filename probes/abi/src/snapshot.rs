@@ -40,7 +40,7 @@ pub struct MapUsage {
 }
 
 /// One process image's accounts.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProcessSnapshot {
     /// Identity over PID reuse and exec.
     pub id: ProcId,
@@ -141,38 +141,7 @@ impl ProcessSnapshot {
     /// A process that nothing has been counted of yet.
     #[must_use]
     pub fn new(id: ProcId, tgid: Tgid, comm: Comm) -> Self {
-        Self {
-            id,
-            tgid,
-            comm,
-            parent: None,
-            started_boottime: Nanos(0),
-            first_seen: Nanos(0),
-            dispatches: false,
-            ended: None,
-            execed: false,
-            measures: Measures::default(),
-            calls: Vec::new(),
-            stalls: Vec::new(),
-            launches: LaunchSampling::default(),
-            errors: Vec::new(),
-            kernels: Vec::new(),
-            launch_times: Vec::new(),
-            copied: [0; CopyKind::COUNT],
-            copies: Vec::new(),
-            memory: MemorySnapshot::default(),
-            collectives: Vec::new(),
-            rank: None,
-            dispatcher_time: TimeAccount::default(),
-            dispatchers: Vec::new(),
-            worker: None,
-            launch_gap: Histogram::default(),
-            waits: Vec::new(),
-            offcpu: Vec::new(),
-            runqueue: Vec::new(),
-            switches: [[0; SWITCHES]; ROLES],
-            host: HostUse::default(),
-        }
+        Self { id, tgid, comm, ..Self::default() }
     }
 
     /// Context switches of one role and kind.

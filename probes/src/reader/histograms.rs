@@ -13,7 +13,7 @@ use gpucause_abi::record::{
 use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
 use gpucause_abi::state::{Reason, Role};
 
-use super::{ReadError, Reader, decode, for_each};
+use super::{ReadError, Reader};
 
 /// The identity of a histogram: a [`HistKey`] without chunk number.
 type Whole = (u32, u16, u16, u16);
@@ -74,15 +74,11 @@ impl Reader {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
-        let mut entries = 0;
         let known = self.known_slots.take();
         let mut chunks = Vec::with_capacity(known.len());
         let (mut encoder, mut arena) = (Encoder::default(), Arena::default());
-        for_each(&self.hists, "hists", |key, value| {
-            entries += 1;
-            let key: HistKey = decode("hists", key)?;
-            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut encoder, &mut arena));
-            Ok(())
+        let entries = self.hists.each(|key: HistKey, record: HistRecord| {
+            chunks.push(Chunk::of(key, &record, &mut encoder, &mut arena));
         })?;
         // Maps are unordered.
         chunks.sort_unstable_by_key(|chunk| (chunk.whole(), chunk.key.chunk));

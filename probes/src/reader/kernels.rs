@@ -5,14 +5,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::record::{
-    KERNEL_HISTS, KernelHistRecord, KernelKey, KernelNameRecord, KernelRecord,
+    KERNEL_HISTS, KernelHistRecord, KernelKey, KernelNameRecord, KernelRecord, ProcRecord,
 };
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
+use libbpf_rs::{MapCore as _, MapFlags, Object};
 
 use super::own_program::OwnProgram;
-use super::{ReadError, Reader, decode, for_each, map_of};
+use super::{Map, ReadError, Reader, decode, failed};
 
 /// The program that starts timing of a kernel.
 const PROGRAM: &str = "time_kernel";
@@ -24,7 +24,7 @@ const MAX_OF_PROCESS: usize = 16;
 /// Allocation of `kernel_hists` entries to kernel functions.
 #[derive(Debug)]
 pub(super) struct Timers {
-    hists: MapHandle,
+    hists: Map,
     program: OwnProgram,
     given: Mutex<Given>,
 }
@@ -41,7 +41,7 @@ struct Given {
 impl Timers {
     pub(super) fn new(object: &Object) -> Result<Self, ReadError> {
         let program = OwnProgram::of(object, PROGRAM)?;
-        Ok(Self { hists: map_of(object, HISTS)?, program, given: Mutex::default() })
+        Ok(Self { hists: Map::of(object, HISTS)?, program, given: Mutex::default() })
     }
 
     fn given(&self) -> MutexGuard<'_, Given> {
@@ -106,9 +106,7 @@ impl Timers {
 
     fn clear(&self, entry: usize) -> Result<(), ReadError> {
         let zero = [0; size_of::<KernelHistRecord>()];
-        self.hists
-            .update(&key(entry), &zero, MapFlags::ANY)
-            .map_err(|source| ReadError::Libbpf { map: HISTS, source })
+        self.hists.handle.update(&key(entry), &zero, MapFlags::ANY).map_err(failed(HISTS))
     }
 
     /// Fills in histograms of timed kernels.
@@ -119,11 +117,7 @@ impl Timers {
         for (entry, owner) in self.given().owners.iter().enumerate() {
             let Some((id, function)) = *owner else { continue };
             let Some(process) = processes.get_mut(&id.0) else { continue };
-            let value = self
-                .hists
-                .lookup(&key(entry), MapFlags::ANY)
-                .map_err(|source| ReadError::Libbpf { map: HISTS, source })?
-                .ok_or(ReadError::Layout(HISTS))?;
+            let value = self.hists.lookup(&key(entry))?.ok_or(ReadError::Layout(HISTS))?;
             let record: KernelHistRecord = decode(HISTS, &value)?;
             let durations =
                 Histogram::from_slots(Nanos(record.sum_ns), Nanos(record.max_ns), record.slots);
@@ -157,14 +151,9 @@ impl Reader {
         id: ProcId,
         handle: u64,
     ) -> Result<Option<HandleName>, ReadError> {
-        let map = "kernel_names";
         let key = [&handle.to_ne_bytes()[..], &id.0.to_ne_bytes(), &[0; 4]].concat();
-        let value = self
-            .kernel_names
-            .lookup(&key, MapFlags::ANY)
-            .map_err(|source| ReadError::Libbpf { map, source })?;
-        let Some(value) = value else { return Ok(None) };
-        let record: KernelNameRecord = decode(map, &value)?;
+        let Some(value) = self.kernel_names.lookup(&key)? else { return Ok(None) };
+        let record: KernelNameRecord = decode(self.kernel_names.name, &value)?;
         if record.stands_for != 0 {
             return Ok(Some(HandleName::SameAs(record.stands_for)));
         }
@@ -186,15 +175,10 @@ impl Reader {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.kernels, "kernels", |key, value| {
-            entries += 1;
-            let key: KernelKey = decode("kernels", key)?;
-            let record: KernelRecord = decode("kernels", value)?;
+        let entries = self.kernels.each(|key: KernelKey, record: KernelRecord| {
             if let Some(process) = processes.get_mut(&key.proc_id) {
                 process.kernels.push((key.function, record.launches));
             }
-            Ok(())
         })?;
         for process in processes.values_mut() {
             process.kernels.sort_unstable();
@@ -205,11 +189,7 @@ impl Reader {
     /// Entries of the map of handle names, including those of ended processes.
     pub(super) fn names_given(&self) -> Result<u64, ReadError> {
         let mut names = 0;
-        for_each(&self.procs, "procs", |_, value| {
-            let record: gpucause_abi::record::ProcRecord = decode("procs", value)?;
-            names += u64::from(record.kernel_names);
-            Ok(())
-        })?;
-        Ok(names.min(u64::from(self.kernel_names.max_entries())))
+        self.procs.each(|_: u32, record: ProcRecord| names += u64::from(record.kernel_names))?;
+        Ok(names.min(u64::from(self.kernel_names.handle.max_entries())))
     }
 }

@@ -3,7 +3,7 @@
 use gpucause_abi::record::{LoadRecord, ProcRecord};
 use gpucause_abi::{ProcId, Tgid};
 
-use super::{ReadError, Reader, decode, for_each};
+use super::{ReadError, Reader};
 
 /// A live process, and the hits of its busiest thread.
 #[derive(Debug, Clone, Copy)]
@@ -26,9 +26,7 @@ impl Reader {
     /// When the map cannot be read.
     pub(crate) fn loads(&self) -> Result<Vec<Load>, ReadError> {
         let mut loads = Vec::new();
-        for_each(&self.procs, "procs", |key, value| {
-            let id = decode::<u32>("procs", key)?;
-            let record: ProcRecord = decode("procs", value)?;
+        self.procs.each(|id: u32, record: ProcRecord| {
             if record.ended_ns == 0 {
                 loads.push(Load {
                     id: ProcId(id),
@@ -39,7 +37,6 @@ impl Reader {
                     launches: record.launches,
                 });
             }
-            Ok(())
         })?;
         Ok(loads)
     }

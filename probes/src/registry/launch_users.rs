@@ -50,12 +50,7 @@ impl<L> Registry<L> {
             either
                 .any(|tgid| limited.get(tgid) != self.limited.get(tgid) && users.contains_key(tgid))
         };
-        let files: Vec<FileId> = self
-            .files
-            .iter()
-            .filter(|(_, attached)| touched(&attached.users))
-            .map(|(id, _)| *id)
-            .collect();
+        let files = self.files_with(|attached| touched(&attached.users));
         self.limited = limited;
         for id in files {
             self.apply_users(attacher, id);
@@ -84,16 +79,10 @@ impl<L> Registry<L> {
         parent: Tgid,
         child: Tgid,
     ) {
-        let inherits = |attached: &&mut AttachedFile<L>| {
+        let inherits = |attached: &AttachedFile<L>| {
             attached.users.contains_key(&parent) && !attached.users.contains_key(&child)
         };
-        let files: Vec<FileId> = self
-            .files
-            .iter_mut()
-            .filter(|(_, attached)| inherits(attached))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in files {
+        for id in self.files_with(inherits) {
             self.add_user(attacher, id, child, false);
         }
     }

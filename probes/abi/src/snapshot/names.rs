@@ -3,7 +3,7 @@
 use crate::record::{COMM_LEN, DEVICE_LEN};
 
 /// A task name: at most 15 bytes that the task chose itself, in no particular encoding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Comm(pub [u8; COMM_LEN]);
 
 impl Comm {
