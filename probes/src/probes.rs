@@ -225,7 +225,7 @@ impl Probes {
     /// # Errors
     /// When the map cannot be changed.
     pub fn set_launch_ops(&self, ops: &LaunchOps) -> Result<(), ReadError> {
-        let refused = |source| ReadError::Libbpf { map: "op_info", source };
+        let refused = |source| ReadError::Libbpf("op_info", source);
         self.op_table.set_launch_ops(ops).map_err(refused)
     }
 

@@ -92,7 +92,7 @@ impl PythonError {
     /// Whether the process has ended, or is about to.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        matches!(self, Self::Mapped(MappedError::Gone { .. }) | Self::Memory(Errno::ESRCH))
+        matches!(self, Self::Mapped(MappedError::Gone(..)) | Self::Memory(Errno::ESRCH))
     }
 }
 

@@ -44,13 +44,8 @@ pub enum ReadError {
     #[error("the loaded programs have no map {0}")]
     NoMap(&'static str),
     /// A read failed.
-    #[error("map {map} cannot be read: {source}")]
-    Read {
-        /// The map.
-        map: &'static str,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
+    #[error("map {0} cannot be read: {1}")]
+    Read(&'static str, #[source] std::io::Error),
     /// An entry has another size than its record.
     #[error("map {0} holds entries of an unexpected size")]
     Layout(&'static str),
@@ -58,21 +53,11 @@ pub enum ReadError {
     #[error("live threads do not report: {0}")]
     Reports(std::io::Error),
     /// A program could not be run.
-    #[error("program {program} does not run: {source}")]
-    Run {
-        /// The program.
-        program: &'static str,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
+    #[error("program {0} does not run: {1}")]
+    Run(&'static str, #[source] std::io::Error),
     /// libbpf failed.
-    #[error("map {map}: {source}")]
-    Libbpf {
-        /// The map.
-        map: &'static str,
-        /// What libbpf said.
-        source: libbpf_rs::Error,
-    },
+    #[error("map {0}: {1}")]
+    Libbpf(&'static str, #[source] libbpf_rs::Error),
 }
 
 fn decode<T: FromBytes>(map: &'static str, bytes: &[u8]) -> Result<T, ReadError> {
@@ -121,7 +106,7 @@ impl Map {
                 outcome = take(key, value);
             }
         })
-        .map_err(|source| ReadError::Read { map: self.name, source })?;
+        .map_err(|source| ReadError::Read(self.name, source))?;
         outcome
     }
 
@@ -155,7 +140,7 @@ impl Map {
 }
 
 fn failed(map: &'static str) -> impl Fn(libbpf_rs::Error) -> ReadError {
-    move |source| ReadError::Libbpf { map, source }
+    move |source| ReadError::Libbpf(map, source)
 }
 
 /// Handles of the maps.

@@ -164,7 +164,7 @@ impl<L> Registry<L> {
         match result {
             Ok(value) => return Some(value),
             // Short-lived processes end before they can be examined.
-            Err(MappedError::Gone { .. }) => self.counts.vanished += 1,
+            Err(MappedError::Gone(..)) => self.counts.vanished += 1,
             Err(error) => {
                 self.counts.unreachable += 1;
                 tracing::debug!(%error, "cannot reach a library");

@@ -37,7 +37,7 @@ pub(super) struct File {
 
 impl File {
     pub(super) fn open(path: &Path) -> Result<Self, RecordingError> {
-        let cannot = |source| RecordingError::Open { path: path.to_path_buf(), source };
+        let cannot = |source| RecordingError::Open(path.to_path_buf(), source);
         let connection = open_read_only(path).map_err(cannot)?;
         let columns = columns(&connection).map_err(|flaw| match flaw {
             Flaw::Sqlite(rusqlite::Error::SqliteFailure(error, _))
@@ -104,14 +104,14 @@ fn damaged(path: &Path, flaw: &Flaw) -> RecordingError {
     let path = path.to_path_buf();
     match flaw {
         Flaw::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::OutOfMemory) => {
-            RecordingError::Busy { path }
+            RecordingError::Busy(path)
         }
-        flaw => RecordingError::Damaged { path, reason: flaw.to_string() },
+        flaw => RecordingError::Damaged(path, flaw.to_string()),
     }
 }
 
 fn not_a_trace(path: &Path, reason: &str) -> RecordingError {
-    RecordingError::NotATrace { path: path.to_path_buf(), reason: reason.into() }
+    RecordingError::NotATrace(path.to_path_buf(), reason.into())
 }
 
 /// Columns by table. Reading a row of a view, virtual table or computed column could take unbounded work.

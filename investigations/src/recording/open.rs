@@ -46,16 +46,16 @@ pub(crate) fn error(path: &Path, source: rusqlite::Error) -> RecordingError {
     let code = source.sqlite_error_code();
     match code {
         Some(ErrorCode::NotADatabase) => {
-            RecordingError::NotATrace { path, reason: "it is not a SQLite database".to_owned() }
+            RecordingError::NotATrace(path, "it is not a SQLite database".to_owned())
         }
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) if wal_of(&path).exists() => {
-            RecordingError::LeftOpen { path }
+            RecordingError::LeftOpen(path)
         }
         Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::DatabaseBusy) => {
-            RecordingError::Open { path, source }
+            RecordingError::Open(path, source)
         }
-        Some(ErrorCode::OutOfMemory) => RecordingError::Busy { path },
-        _ => RecordingError::Damaged { path, reason: source.to_string() },
+        Some(ErrorCode::OutOfMemory) => RecordingError::Busy(path),
+        _ => RecordingError::Damaged(path, source.to_string()),
     }
 }
 

@@ -47,7 +47,7 @@ impl Trace {
         let owned = path.to_owned();
         if !recognise(&connection).map_err(|source| error(path, source))? {
             let reason = "it was not written by gpucause".to_owned();
-            return Err(RecordingError::NotATrace { path: owned, reason });
+            return Err(RecordingError::NotATrace(owned, reason));
         }
         let version: i64 = connection
             .pragma_query_value(None, "user_version", |row| row.get(0))
@@ -56,7 +56,7 @@ impl Trace {
             let known = schema::VERSION;
             return Err(RecordingError::TooNew { path: owned, found: version, known });
         }
-        let damaged = |reason| RecordingError::Damaged { path: path.to_owned(), reason };
+        let damaged = |reason| RecordingError::Damaged(path.to_owned(), reason);
         if version < 1 {
             return Err(damaged(format!("there is no schema version {version}")));
         }
@@ -83,7 +83,7 @@ impl Trace {
     }
 
     fn damaged(&self, reason: impl Into<String>) -> RecordingError {
-        RecordingError::Damaged { path: self.path.clone(), reason: reason.into() }
+        RecordingError::Damaged(self.path.clone(), reason.into())
     }
 
     fn sql<T>(&self, result: rusqlite::Result<T>) -> Result<T, RecordingError> {

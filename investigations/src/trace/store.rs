@@ -63,7 +63,7 @@ impl Store {
     /// Creates an empty file.
     pub(crate) fn create(path: &Path, overwrite: bool) -> Result<Self, WriteError> {
         output_file::create(path, overwrite)?;
-        let write_error = |source| WriteError::Write { path: path.to_owned(), source };
+        let write_error = |source| WriteError::Write(path.to_owned(), source);
         // Without SQLITE_OPEN_URI, a path that begins with `file:` is a path.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(write_error)?;
@@ -99,7 +99,7 @@ impl Store {
     }
 
     pub(super) fn error(&self, source: rusqlite::Error) -> WriteError {
-        WriteError::Write { path: self.path.clone(), source }
+        WriteError::Write(self.path.clone(), source)
     }
 
     /// Age of the open transaction.
@@ -127,7 +127,7 @@ impl Store {
         }
         let id = self.nodes.len();
         if id >= MAX_NODES {
-            return Err(WriteError::Full { path: self.path.clone(), what: "nodes" });
+            return Err(WriteError::Full(self.path.clone(), "nodes"));
         }
         self.nodes.push(name.to_owned());
         let row = params![id as i64, name, clock_ahead_ns];
@@ -279,7 +279,7 @@ impl Store {
             Ok(())
         })?;
         if full {
-            return Err(WriteError::Full { path: self.path.clone(), what: "events" });
+            return Err(WriteError::Full(self.path.clone(), "events"));
         }
         Ok(())
     }
@@ -391,7 +391,7 @@ impl Store {
             {
                 Err(self.error(source))
             }
-            _ => Err(WriteError::InUse { path: self.path.clone() }),
+            _ => Err(WriteError::InUse(self.path.clone())),
         }
     }
 }
