@@ -61,12 +61,8 @@ impl File {
         if !self.has("schema_info", "key") || !self.has("schema_info", "value") {
             return Ok(None);
         }
-        let mut version = None;
-        self.each("SELECT value FROM schema_info WHERE key = 'version'", |row| {
-            version = Some(text(row, 0)?);
-            Ok(())
-        })?;
-        Ok(version)
+        let sql = "SELECT value FROM schema_info WHERE key = 'version'";
+        Ok(self.rows(sql, |row| text(row, 0))?.pop())
     }
 
     pub(super) fn has(&self, table: &str, column: &str) -> bool {
@@ -76,6 +72,17 @@ impl File {
     /// The column where the table has it, else its default.
     pub(super) fn column<'a>(&self, table: &str, column: &'a str, default: &'a str) -> &'a str {
         if self.has(table, column) { column } else { default }
+    }
+
+    /// What each row of a statement makes.
+    pub(super) fn rows<T>(
+        &self,
+        sql: &str,
+        make: impl Fn(&Row<'_>) -> Result<T, Flaw>,
+    ) -> Result<Vec<T>, RecordingError> {
+        let mut all = Vec::new();
+        self.each(sql, |row| Ok(all.push(make(row)?)))?;
+        Ok(all)
     }
 
     /// Passes every row of a statement to `each`.
