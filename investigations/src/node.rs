@@ -53,7 +53,6 @@ impl FromStr for NodeUrl {
 
 impl NodeUrl {
     /// The address.
-    #[must_use]
     pub const fn address(&self) -> &Address {
         &self.0
     }
@@ -134,7 +133,6 @@ pub struct Chains {
 impl Chains {
     /// What the node observed in the last `seconds`, or in the filter's time range. `here` is this host's clock in seconds since
     /// the Unix epoch, for nodes too old to report theirs.
-    #[must_use]
     pub fn observed(&self, seconds: f64, here: f64, filter: &ChainFilter) -> Observed {
         let now = self.now.unwrap_or(here);
         let until = filter.until.unwrap_or(now).min(now);

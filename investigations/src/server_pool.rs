@@ -26,7 +26,6 @@ pub struct ClientId(IpAddr);
 
 impl ClientId {
     /// The one that has this address.
-    #[must_use]
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(address) if !address.is_loopback() => {
@@ -51,7 +50,6 @@ pub struct Connection {
 
 impl Connection {
     /// One that is idle.
-    #[must_use]
     pub fn new(address: IpAddr) -> Self {
         Self::of_pool(address, Arc::default())
     }
@@ -62,7 +60,6 @@ impl Connection {
     }
 
     /// Whether another connection waits for a slot.
-    #[must_use]
     pub fn is_slot_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -156,7 +153,6 @@ impl Drop for Waits<'_> {
 
 impl Pool {
     /// One with this many slots.
-    #[must_use]
     pub fn new(size: u32) -> Self {
         let (connections, freed, waiting) = (Mutex::default(), Notify::new(), Arc::default());
         Self(Arc::new(State { size: size.into(), connections, freed, waiting }))

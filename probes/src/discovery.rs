@@ -91,7 +91,6 @@ impl Default for Discovery {
 impl Discovery {
     /// Starts to watch, so that a following scan misses nothing. Without the privilege to watch, logs a warning and relies
     /// on scans.
-    #[must_use]
     pub fn new() -> Self {
         match MmapEvents::open() {
             Ok(watch) => Self::with(Some(watch)),
@@ -112,7 +111,6 @@ impl Discovery {
     }
 
     /// The current status.
-    #[must_use]
     pub fn status(&self) -> DiscoveryStatus {
         self.status
     }

@@ -120,7 +120,6 @@ pub struct Located {
 
 impl Located {
     /// What `stat` says of the file.
-    #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

@@ -135,7 +135,6 @@ impl MmapEvents {
     }
 
     /// Events that did not fit the buffers.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }

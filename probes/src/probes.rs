@@ -72,7 +72,6 @@ pub struct Status {
 
 impl Status {
     /// Whether the libraries in use at start have been attached to.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.discovery.scans > 0
     }
@@ -249,7 +248,6 @@ impl Probes {
     }
 
     /// The state of all probes.
-    #[must_use]
     pub fn status(&self) -> Status {
         let status = lock(&self.status);
         Status {

@@ -436,7 +436,6 @@ fn fitted(mut process: ProcessSnapshot) -> ProcessSnapshot {
 }
 
 /// The current monotonic time, as used by the programs.
-#[must_use]
 pub fn monotonic_now() -> Nanos {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Nanos(0), |at| {
         let seconds = u64::try_from(at.tv_sec()).unwrap_or(0);

@@ -112,7 +112,6 @@ pub struct Registry<L> {
 
 impl<L> Registry<L> {
     /// Creates an empty registry.
-    #[must_use]
     pub fn new(limits: Limits) -> Self {
         let writes = WriteWatch::new().inspect_err(
             |error| tracing::warn!(%error, "cannot watch libraries for writes; overwritten ones are detected by scans only"),
@@ -314,7 +313,6 @@ impl<L> Registry<L> {
     }
 
     /// Readable when there are writes to follow.
-    #[must_use]
     pub fn writes(&self) -> Option<BorrowedFd<'_>> {
         self.writes.as_ref().map(AsFd::as_fd)
     }
@@ -466,13 +464,11 @@ impl<L> Registry<L> {
     }
 
     /// Totals since the start.
-    #[must_use]
     pub fn counts(&self) -> RegistryCounts {
         self.counts
     }
 
     /// Grows when [`Self::libraries`] may have changed.
-    #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }

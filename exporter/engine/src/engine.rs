@@ -48,7 +48,6 @@ pub struct EngineInput {
 
 impl EngineInput {
     /// A snapshot without the state of the host.
-    #[must_use]
     pub fn new(snapshot: Arc<Snapshot>, unix_seconds: f64) -> Self {
         let (throttled_gpus, throttled_cgroups) = Default::default();
         Self { snapshot, unix_seconds, throttled_gpus, throttled_cgroups }
@@ -71,7 +70,6 @@ pub struct Engine {
 
 impl Engine {
     /// An engine without snapshots.
-    #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
     }
@@ -158,7 +156,6 @@ impl Engine {
     }
 
     /// Chains, the worst first: by severity, then by time attributed.
-    #[must_use]
     pub fn chains(&self) -> Vec<&Chain> {
         self.store.chains()
     }

@@ -76,7 +76,6 @@ pub fn rules() -> impl Iterator<Item = Rule> {
 }
 
 /// The causes as a Markdown table.
-#[must_use]
 pub fn markdown() -> String {
     let mut page = String::from("| cause | named when | read from |\n|---|---|---|\n");
     let mut rules: Vec<_> = rules().collect();

@@ -107,7 +107,6 @@ pub enum Source {
 
 impl Source {
     /// A recording; with SQL, where there is a runner.
-    #[must_use]
     pub fn file(recording: Box<dyn Recording>, sql: Option<Box<dyn SqlRunner>>) -> Self {
         let sql = sql.map(|runner| Arc::new(Mutex::new(runner)));
         Self::File(File { recording: Arc::new(Mutex::new(recording)), sql })

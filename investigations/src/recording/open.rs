@@ -20,7 +20,6 @@ pub fn open(path: &Path) -> Result<Box<dyn Recording>, RecordingError> {
 }
 
 /// Whether two paths lead to one file.
-#[must_use]
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| {
         let file = std::fs::metadata(path).ok()?;

@@ -50,7 +50,6 @@ pub struct Nanos(pub u64);
 
 impl Nanos {
     /// In seconds, the unit of everything exported.
-    #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }

@@ -31,7 +31,6 @@ pub struct Extent {
 
 impl Extent {
     /// Bytes in the box.
-    #[must_use]
     pub const fn bytes(&self) -> usize {
         self.width.wrapping_mul(self.height).wrapping_mul(self.depth)
     }
@@ -66,7 +65,6 @@ impl<T> Out<T> {
     }
 
     /// Whether the caller wants no result.
-    #[must_use]
     pub fn is_null(self) -> bool {
         self.0.is_null()
     }
@@ -85,7 +83,6 @@ pub struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
     /// The block, unless the caller passed null.
-    #[must_use]
     pub fn read(self) -> Option<T> {
         if self.0.is_null() {
             return None;
@@ -102,7 +99,6 @@ pub struct Text(*const c_char);
 
 impl Text {
     /// The text, unless it is null or not UTF-8.
-    #[must_use]
     pub fn read(&self) -> Option<&str> {
         if self.0.is_null() {
             return None;

@@ -29,7 +29,6 @@ impl LinkAddresses {
     }
 
     /// The load bias of a file, if the code at this offset, the start of a mapping, is mapped at this address.
-    #[must_use]
     pub fn bias(&self, mapped_at: u64, offset: u64) -> Option<u64> {
         let own = code(&self.segments).find(|segment| {
             let begin = segment.p_offset.get(LE);
@@ -42,7 +41,6 @@ impl LinkAddresses {
     }
 
     /// The address of a file offset, if it is code.
-    #[must_use]
     pub fn at(&self, offset: u64) -> Option<u64> {
         address_of(&self.segments, offset)
     }

@@ -8,7 +8,6 @@ pub struct Comm(pub [u8; COMM_LEN]);
 
 impl Comm {
     /// As text; bytes that are not UTF-8 become U+FFFD and control characters `?`, so that it fits on one line.
-    #[must_use]
     pub fn to_text(self) -> String {
         one_line(&self.0)
     }
@@ -20,7 +19,6 @@ pub struct DeviceName(pub [u8; DEVICE_LEN]);
 
 impl DeviceName {
     /// As text on one line, like [`Comm::to_text`].
-    #[must_use]
     pub fn to_text(self) -> String {
         one_line(&self.0)
     }
