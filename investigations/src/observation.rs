@@ -231,7 +231,7 @@ fn stored_share(recording: &dyn Recording) -> Result<f64, RecordingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::testing::MadeUp;
+    use crate::export::tests::MadeUp;
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::Comm;
     use gpucause_abi::{ProcId, Tgid};
