@@ -2,10 +2,11 @@
 //! everything when probes are disabled.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::Link;
+use parking_lot::Mutex;
 
 use crate::attach::{CallProbes, FileLinks};
 use crate::desired_state::DesiredStateCell;
@@ -48,11 +49,6 @@ pub(crate) struct Attacher {
     pub(crate) used_links: Vec<Link>,
 }
 
-/// Ignores poisoning: a panic elsewhere must not make the status unavailable.
-pub(crate) fn lock(status: &Mutex<AttacherStatus>) -> MutexGuard<'_, AttacherStatus> {
-    status.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Attacher {
     /// Detaches all probes and ends the accounts.
     fn disable(&mut self, registry: &mut Registry<FileLinks>, probes: &mut CallProbes) {
@@ -84,7 +80,7 @@ impl Attacher {
 impl BackgroundTasks<CallProbes> for Attacher {
     fn changed(&mut self, registry: &Registry<FileLinks>, discovery: DiscoveryStatus) {
         {
-            let mut status = lock(&self.status);
+            let mut status = self.status.lock();
             status.libraries = registry.libraries().collect();
             status.discovery = discovery;
             status.counts = registry.counts();
@@ -100,7 +96,7 @@ impl BackgroundTasks<CallProbes> for Attacher {
                 false => self.disable(registry, probes),
             }
             self.enabled = desired.enabled;
-            let mut status = lock(&self.status);
+            let mut status = self.status.lock();
             status.enabled = desired.enabled;
             status.libraries.clear();
         }
@@ -111,7 +107,7 @@ impl BackgroundTasks<CallProbes> for Attacher {
                 Instant::now() + AGAIN
             })
         });
-        let mut status = lock(&self.status);
+        let mut status = self.status.lock();
         status.duty_ratio = if self.enabled { self.launches.least_share() } else { 0.0 };
         status.timed_share = if self.enabled { self.launches.least_timed_share() } else { 0.0 };
         drop(status);

@@ -3,7 +3,7 @@
 //! Maps are cumulative and shared: a copy is consistent per entry, not across entries, and counts only grow.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
@@ -15,6 +15,7 @@ use gpucause_abi::snapshot::{
 };
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
 use crate::launch_control::states::LaunchStates;
@@ -143,9 +144,9 @@ fn failed(map: &'static str) -> impl Fn(libbpf_rs::Error) -> ReadError {
     move |source| ReadError::Libbpf(map, source)
 }
 
-/// Handles of the maps.
+/// Reads the accounts of processes.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub struct Reader {
     tracked: Map,
     procs: Map,
     hists: Map,
@@ -204,7 +205,7 @@ impl Reader {
 
     /// Replaces the iterators.
     pub(crate) fn set_iterators(&self, Iterators { reports, adopts }: Iterators) {
-        *self.reports.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+        *self.reports.lock() = reports;
         self.adoption.set_program(adopts);
     }
 
@@ -226,7 +227,7 @@ impl Reader {
     ///
     /// # Errors
     /// When a map cannot be read; never because a process starts or ends meanwhile.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot, ReadError> {
+    pub fn snapshot(&self) -> Result<Snapshot, ReadError> {
         self.adoption.run_if_due()?;
         let taken_at = monotonic_now();
         let (mut processes, flushes) = self.processes()?;
@@ -277,7 +278,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub(crate) fn observes_any(&self) -> Result<bool, ReadError> {
+    pub fn observes_any(&self) -> Result<bool, ReadError> {
         Ok(self.procs.handle.keys().next().is_some())
     }
 
@@ -287,7 +288,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub(crate) fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
+    pub fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
         self.adoption.run_if_due()?;
         let (processes, _) = self.processes()?;
         let gone =
@@ -302,7 +303,7 @@ impl Reader {
     ///
     /// # Errors
     /// When a map cannot be changed.
-    pub(crate) fn remove(&self, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
+    pub fn remove(&self, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
         if ids.is_empty() {
             return Ok(());
         }

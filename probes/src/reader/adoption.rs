@@ -2,9 +2,9 @@
 
 use std::io::Read as _;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{Iter, Link};
+use parking_lot::Mutex;
 
 use super::{Map, ReadError, failed};
 
@@ -27,12 +27,12 @@ impl Adoption {
 
     /// Replaces the iterator.
     pub(super) fn set_program(&self, program: Option<Link>) {
-        *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program;
+        *self.program.lock() = program;
     }
 
     #[expect(clippy::significant_drop_tightening, reason = "the link must stay while it is read")]
     pub(super) fn run_if_due(&self) -> Result<(), ReadError> {
-        let program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        let program = self.program.lock();
         let Some(program) = &*program else { return Ok(()) };
         let bytes = self.dispatchers.lookup(&0u32.to_ne_bytes())?;
         let bytes = bytes.as_ref().and_then(|bytes| bytes.first_chunk().copied());

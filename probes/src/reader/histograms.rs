@@ -2,7 +2,6 @@
 //! snapshots are retained.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{Arena, ArenaRange, Encoder, Histogram, Slots};
@@ -12,6 +11,7 @@ use gpucause_abi::record::{
 };
 use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
 use gpucause_abi::state::{Reason, Role};
+use parking_lot::Mutex;
 
 use super::{ReadError, Reader};
 
@@ -25,11 +25,11 @@ pub(super) struct Known(Mutex<Vec<(Whole, Slots)>>);
 impl Known {
     /// Takes the slots and leaves none.
     fn take(&self) -> Vec<(Whole, Slots)> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.0.lock())
     }
 
     fn put(&self, known: Vec<(Whole, Slots)>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.0.lock() = known;
     }
 }
 

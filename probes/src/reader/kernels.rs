@@ -1,7 +1,6 @@
 //! Launches by kernel function, histograms of selected ones, and names of handles.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::record::{
@@ -10,6 +9,7 @@ use gpucause_abi::record::{
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId};
 use libbpf_rs::{MapCore as _, MapFlags, Object};
+use parking_lot::Mutex;
 
 use super::own_program::OwnProgram;
 use super::{Map, ReadError, Reader, decode, failed};
@@ -44,13 +44,9 @@ impl Timers {
         Ok(Self { hists: Map::of(object, HISTS)?, program, given: Mutex::default() })
     }
 
-    fn given(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Used entries, and processes for which the map was full.
     pub(super) fn usage(&self) -> (u64, u64) {
-        let given = self.given();
+        let given = self.given.lock();
         let used = given.owners.iter().flatten().count() as u64;
         (used, given.refused_gone + given.refused.len() as u64)
     }
@@ -64,7 +60,7 @@ impl Timers {
         if !self.program.is_there() {
             return Ok(false);
         }
-        let mut given = self.given();
+        let mut given = self.given.lock();
         let owned = given.owners.iter().position(|owner| *owner == Some((id, function)));
         let of_process = given.owners.iter().flatten().filter(|owner| owner.0 == id).count();
         let free = owned.or_else(|| given.owners.iter().position(Option::is_none));
@@ -93,7 +89,7 @@ impl Timers {
 
     /// Frees the entries of ended processes.
     pub(super) fn release(&self, ids: &HashSet<ProcId>) {
-        let mut given = self.given();
+        let mut given = self.given.lock();
         for owner in &mut given.owners {
             if owner.is_some_and(|(id, _)| ids.contains(&id)) {
                 *owner = None;
@@ -114,7 +110,7 @@ impl Timers {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<(), ReadError> {
-        for (entry, owner) in self.given().owners.iter().enumerate() {
+        for (entry, owner) in self.given.lock().owners.iter().enumerate() {
             let Some((id, function)) = *owner else { continue };
             let Some(process) = processes.get_mut(&id.0) else { continue };
             let value = self.hists.lookup(&key(entry))?.ok_or(ReadError::Layout(HISTS))?;
@@ -136,7 +132,7 @@ impl Reader {
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub(crate) fn launches(&self) -> Result<Vec<ProcessSnapshot>, ReadError> {
+    pub fn launches(&self) -> Result<Vec<ProcessSnapshot>, ReadError> {
         let (mut processes, _) = self.processes()?;
         self.read_kernels(&mut processes)?;
         Ok(processes.into_values().collect())
@@ -146,11 +142,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub(crate) fn handle_name(
-        &self,
-        id: ProcId,
-        handle: u64,
-    ) -> Result<Option<HandleName>, ReadError> {
+    pub fn handle_name(&self, id: ProcId, handle: u64) -> Result<Option<HandleName>, ReadError> {
         let key = [&handle.to_ne_bytes()[..], &id.0.to_ne_bytes(), &[0; 4]].concat();
         let Some(value) = self.kernel_names.lookup(&key)? else { return Ok(None) };
         let record: KernelNameRecord = decode(self.kernel_names.name, &value)?;
@@ -166,7 +158,7 @@ impl Reader {
     ///
     /// # Errors
     /// When a map or the program cannot be accessed.
-    pub(crate) fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
+    pub fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
         self.timers.start(id, function)
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::sync::PoisonError;
 
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
@@ -117,7 +116,7 @@ impl Reader {
     /// `None` without the iterator.
     #[expect(clippy::significant_drop_tightening, reason = "the link must stay while it is read")]
     fn live_reports(&self) -> Result<Option<Vec<Report>>, ReadError> {
-        let link = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = self.reports.lock();
         let Some(link) = &*link else { return Ok(None) };
         let mut bytes = Vec::new();
         Iter::new(link)

@@ -1,7 +1,6 @@
 //! How each type of the accounts lies in a message.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 use gpucause_abi::hist::{Encoder, Histogram, SLOTS, Slots};
 use gpucause_abi::measure::{MEASURES, Measures, WireTag};
@@ -10,6 +9,7 @@ use gpucause_abi::snapshot::{
     Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling, LaunchStep, MemorySnapshot,
 };
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
+use parking_lot::Mutex;
 
 use super::axis::Labelled;
 use super::wire::{Reader, Writer};
@@ -208,7 +208,7 @@ fn name_of_map(name: &str) -> Result<&'static str> {
     const MOST: usize = 256;
     const LONGEST: usize = 64;
     static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     if let Some(&name) = known.get(name) {
         return Ok(name);
     }
