@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::Link;
 use parking_lot::Mutex;
 
-use crate::attach::{CallProbes, FileLinks};
+use crate::attach::CallProbes;
 use crate::desired_state::DesiredStateCell;
 use crate::discovery::{BackgroundTasks, DiscoveryStatus, Tick};
 use crate::launch_control::LaunchControl;
@@ -51,11 +51,11 @@ pub(crate) struct Attacher {
 
 impl Attacher {
     /// Detaches all probes and ends the accounts.
-    fn disable(&mut self, registry: &mut Registry<FileLinks>, probes: &mut CallProbes) {
+    fn disable(&mut self, registry: &mut Registry<CallProbes>) {
         let began = Instant::now();
         let failed = |error| tracing::warn!(%error, "cannot pause the programs");
         self.launches.pause().unwrap_or_else(failed);
-        registry.detach_all(probes);
+        registry.detach_all();
         self.programs.detach_host_programs();
         if let Err(error) = self.programs.forget_tasks() {
             tracing::error!(%error, "accounts of live processes stay open");
@@ -78,7 +78,7 @@ impl Attacher {
 }
 
 impl BackgroundTasks<CallProbes> for Attacher {
-    fn changed(&mut self, registry: &Registry<FileLinks>, discovery: DiscoveryStatus) {
+    fn changed(&mut self, registry: &Registry<CallProbes>, discovery: DiscoveryStatus) {
         {
             let mut status = self.status.lock();
             status.libraries = registry.libraries().collect();
@@ -88,12 +88,12 @@ impl BackgroundTasks<CallProbes> for Attacher {
         self.used_links.clear();
     }
 
-    fn tick(&mut self, registry: &mut Registry<FileLinks>, probes: &mut CallProbes) -> Tick {
+    fn tick(&mut self, registry: &mut Registry<CallProbes>) -> Tick {
         let desired = self.desired.latest();
         if desired.enabled != self.enabled {
             match desired.enabled {
                 true => self.enable(),
-                false => self.disable(registry, probes),
+                false => self.disable(registry),
             }
             self.enabled = desired.enabled;
             let mut status = self.status.lock();
@@ -102,7 +102,7 @@ impl BackgroundTasks<CallProbes> for Attacher {
         }
         self.launches.set_budget(desired.budget);
         let again = self.enabled.then(|| {
-            self.launches.tick(Instant::now(), registry, probes).unwrap_or_else(|error| {
+            self.launches.tick(Instant::now(), registry).unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot update the launch modes");
                 Instant::now() + AGAIN
             })

@@ -109,7 +109,7 @@ impl Probes {
         let reader = Arc::new(Reader::new(&programs.object, Arc::clone(&states))?);
         let op_table = OpTable::new(&programs)?;
         let programs = Arc::new(programs);
-        let mut attacher = CallProbes::new(Arc::clone(&programs))?;
+        let attacher = CallProbes::new(Arc::clone(&programs))?;
         reader.set_iterators(programs.attach_host_programs());
         let calibration = options
             .calibrate
@@ -142,9 +142,9 @@ impl Probes {
         }
         let attacher_thread =
             std::thread::Builder::new().name("gpucause-find".into()).spawn(move || {
-                let mut registry = Registry::new(Limits::default());
-                discovery.run(&mut registry, &mut attacher, &stopping, tasks);
-                registry.detach_all(&mut attacher);
+                let mut registry = Registry::new(Limits::default(), attacher);
+                discovery.run(&mut registry, &stopping, tasks);
+                registry.detach_all();
             })?;
         let attacher_thread = Some(attacher_thread);
         let has_recorder = Arc::default();
