@@ -79,11 +79,6 @@ pub struct ProcessLoss {
 }
 
 impl Incident {
-    /// Of the chains seen since the window began. `chains` has the worst first.
-    pub fn of_window(node: String, chains: Vec<Chain>, observation: Observed) -> Self {
-        Self::filtered(node, chains, observation, &ChainFilter::default())
-    }
-
     /// Of a live node. `here` is as in [`Chains::observed`].
     pub fn of_answer(answer: Chains, seconds: f64, here: f64, filter: &ChainFilter) -> Self {
         let observation = answer.observed(seconds, here, filter);

@@ -346,7 +346,7 @@ fn refused_program() -> Option<&'static str> {
 }
 
 fn refusal(step: &'static str, source: libbpf_rs::Error) -> LoadError {
-    let log = LOAD_LOG.lock();
+    let log = LOAD_LOG.lock().clone();
     let lines: Vec<_> = log.iter().flat_map(|text| text.lines()).collect();
     let detail = lines[lines.len().saturating_sub(8)..].join(" | ");
     LoadError::Refused { step, source, detail }

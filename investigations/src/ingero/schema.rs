@@ -81,7 +81,10 @@ impl File {
         make: impl Fn(&Row<'_>) -> Result<T, Flaw>,
     ) -> Result<Vec<T>, RecordingError> {
         let mut all = Vec::new();
-        self.each(sql, |row| Ok(all.push(make(row)?)))?;
+        self.each(sql, |row| {
+            all.push(make(row)?);
+            Ok(())
+        })?;
         Ok(all)
     }
 
