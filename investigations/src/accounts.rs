@@ -3,8 +3,7 @@
 //! Only exact quantities are rebuilt: durations of calls, bytes copied and allocated, errors, off-CPU intervals. Time accounts need
 //! complete data and stay empty.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -42,7 +41,8 @@ pub fn rebuild(
 ) -> Result<(), RecordingError> {
     let every = i64::try_from(every.as_nanos()).unwrap_or(i64::MAX).max(1);
     let mut accounts = Accounts::of(recording, node);
-    let mut begun: BinaryHeap<Ends> = BinaryHeap::new();
+    let mut begun = Begun::new();
+    let mut serial = 0;
     let mut due = None;
     let mut broken = false;
     recording.events(&Filter::default(), &mut |event| {
@@ -65,42 +65,20 @@ pub fn rebuild(
             next = next.saturating_add(every.saturating_mul(steps));
         }
         due = Some(next);
-        begun.push(Ends { end_ns: Reverse(event.end_ns()), event: event.clone() });
+        serial += 1;
+        begun.insert((event.end_ns(), serial), event.clone());
         ControlFlow::Continue(())
     })?;
-    if let Some(last) = begun.iter().map(|own| own.end_ns.0).max().filter(|_| !broken) {
+    let last = begun.last_key_value().map(|(&(end, _), _)| end);
+    if let Some(last) = last.filter(|_| !broken) {
         accounts.end_until(&mut begun, last);
         let _ = each(accounts.snapshot(last));
     }
     Ok(())
 }
 
-/// An event that has begun, by its end.
-#[derive(Debug)]
-struct Ends {
-    end_ns: Reverse<i64>,
-    event: Event,
-}
-
-impl PartialEq for Ends {
-    fn eq(&self, other: &Self) -> bool {
-        self.end_ns == other.end_ns
-    }
-}
-
-impl Eq for Ends {}
-
-impl PartialOrd for Ends {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Ends {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.end_ns.cmp(&other.end_ns)
-    }
-}
+/// Events that have begun, by their ends and in the order of their starts.
+type Begun = BTreeMap<(i64, u64), Event>;
 
 /// Durations that are being counted.
 #[derive(Debug)]
@@ -185,11 +163,9 @@ impl Accounts {
         Nanos(u64::try_from(unix_ns.saturating_sub(self.origin_ns)).unwrap_or_default())
     }
 
-    fn end_until(&mut self, begun: &mut BinaryHeap<Ends>, until_ns: i64) {
-        while begun.peek().is_some_and(|next| next.end_ns.0 <= until_ns) {
-            if let Some(Ends { event, .. }) = begun.pop() {
-                self.end(&event);
-            }
+    fn end_until(&mut self, begun: &mut Begun, until_ns: i64) {
+        while let Some(first) = begun.first_entry().filter(|own| own.key().0 <= until_ns) {
+            self.end(&first.remove());
         }
     }
 

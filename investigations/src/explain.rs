@@ -79,14 +79,7 @@ pub struct ProcessLoss {
 }
 
 impl Incident {
-    /// Of the chains seen since the window began. `chains` has the worst first.
-    #[must_use]
-    pub fn of_window(node: String, chains: Vec<Chain>, observation: Observed) -> Self {
-        Self::filtered(node, chains, observation, &ChainFilter::default())
-    }
-
     /// Of a live node. `here` is as in [`Chains::observed`].
-    #[must_use]
     pub fn of_answer(answer: Chains, seconds: f64, here: f64, filter: &ChainFilter) -> Self {
         let observation = answer.observed(seconds, here, filter);
         let observed = answer.processes;
@@ -101,7 +94,6 @@ impl Incident {
     }
 
     /// Of the chains seen in the window that the filter selects.
-    #[must_use]
     pub fn filtered(
         node: String,
         mut chains: Vec<Chain>,
@@ -117,7 +109,6 @@ impl Incident {
     }
 
     /// Of all these chains, the worst first.
-    #[must_use]
     pub fn of(node: String, mut others: Vec<Chain>, observation: Observed) -> Self {
         let timeline = timeline(&others);
         let processes = processes(&others);

@@ -10,7 +10,7 @@ mod perfetto;
 mod selection;
 mod stream;
 #[cfg(test)]
-pub(crate) mod testing;
+pub(crate) mod tests;
 
 use std::io;
 

@@ -49,21 +49,18 @@ pub struct ClockOffset {
 impl ClockOffset {
     /// From one reading of the node's clock, between sending the request and receiving the answer by this host's clock. All in
     /// seconds since the Unix epoch.
-    #[must_use]
     pub fn of_reading(sent: f64, node: f64, received: f64) -> Self {
         let middle = f64::midpoint(sent, received);
         Self { ahead_seconds: node - middle, uncertainty_seconds: (received - sent).max(0.0) / 2.0 }
     }
 
     /// The median reading; the lower of the two middle ones for an even number.
-    #[must_use]
     pub fn median(mut readings: Vec<Self>) -> Option<Self> {
         readings.sort_by(|a, b| a.ahead_seconds.total_cmp(&b.ahead_seconds));
         readings.get(readings.len().checked_sub(1)? / 2).copied()
     }
 
     /// Whether the clocks certainly differ, and by more than a tenth of a second.
-    #[must_use]
     pub fn is_noteworthy(&self) -> bool {
         let ahead = self.ahead_seconds.abs();
         ahead > NOTEWORTHY && ahead > self.uncertainty_seconds
@@ -101,7 +98,6 @@ pub struct FleetAnswer {
 
 impl FleetAnswer {
     /// A line for each noteworthy clock skew.
-    #[must_use]
     pub fn clock_warnings(&self) -> Vec<String> {
         let warning = |answer: &NodeAnswer| {
             let clock = answer.clock.filter(ClockOffset::is_noteworthy)?;

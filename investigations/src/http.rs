@@ -130,7 +130,6 @@ impl Client {
     }
 
     /// The server's address.
-    #[must_use]
     pub const fn address(&self) -> &Address {
         &self.address
     }

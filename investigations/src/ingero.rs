@@ -47,10 +47,11 @@ impl Ingero {
         let file = File::open(path)?;
         let mut names = HashMap::new();
         if file.has("ops", "source_id") && file.has("ops", "op_id") && file.has("ops", "name") {
-            file.each("SELECT source_id, op_id, name FROM ops LIMIT 10000", |row| {
-                names.insert((integer(row, 0)?, integer(row, 1)?), Arc::from(text(row, 2)?));
-                Ok(())
-            })?;
+            names.extend(
+                file.rows("SELECT source_id, op_id, name FROM ops LIMIT 10000", |row| {
+                    Ok(((integer(row, 0)?, integer(row, 1)?), Arc::from(text(row, 2)?)))
+                })?,
+            );
         }
         let lists = Lists::read(&file)?;
         let aggregates = lists::aggregates(&file)?;
@@ -118,12 +119,8 @@ impl Recording for Ingero {
     }
 
     fn event_count(&self) -> Result<u64, RecordingError> {
-        let mut count = 0;
-        self.file.each("SELECT count(*) FROM events", |row| {
-            count = natural(row, 0)?;
-            Ok(())
-        })?;
-        Ok(count)
+        let count = self.file.rows("SELECT count(*) FROM events", |row| natural(row, 0))?;
+        Ok(count.into_iter().sum())
     }
 
     fn stack(&self, id: StackId) -> Result<Option<Stack>, RecordingError> {

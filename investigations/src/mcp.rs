@@ -82,7 +82,6 @@ struct Inner {
 
 impl Assistant {
     /// A server for a source and this host.
-    #[must_use]
     pub fn new(source: Source, host: Arc<dyn Host>) -> Self {
         let (calls, demos) = (Semaphore::new(PARALLEL), Semaphore::new(1));
         Self(Arc::new(Inner { source, host, calls, demos }))

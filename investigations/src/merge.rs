@@ -33,15 +33,10 @@ pub enum MergeError {
     Write(#[from] WriteError),
     /// An input holds sessions of earlier inputs and others of the same node.
     #[error(
-        "{path} holds a session of {node} that an earlier file also holds, and further sessions; merge the original files \
+        "{0} holds a session of {1} that an earlier file also holds, and further sessions; merge the original files \
          instead"
     )]
-    Overlap {
-        /// The later input.
-        path: PathBuf,
-        /// The node of the session.
-        node: String,
-    },
+    Overlap(PathBuf, String),
     /// The output is one of the inputs.
     #[error("{0} is one of the files to be merged; choose another output file")]
     Source(PathBuf),
@@ -223,7 +218,7 @@ fn duplicates(
     }
     if let Some(&node) = known.intersection(&new).next() {
         let node = recording.node_name(node).to_owned();
-        return Err(MergeError::Overlap { path: input.path.clone(), node });
+        return Err(MergeError::Overlap(input.path.clone(), node));
     }
     seen.extend(added);
     Ok(known)

@@ -53,7 +53,6 @@ impl FromStr for NodeUrl {
 
 impl NodeUrl {
     /// The address.
-    #[must_use]
     pub const fn address(&self) -> &Address {
         &self.0
     }
@@ -69,68 +68,31 @@ impl fmt::Display for NodeUrl {
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// The node cannot be reached.
-    #[error("{url} cannot be reached ({cause}); does gpucause exporter run there, on that port?")]
-    Unreachable {
-        /// The node.
-        url: Address,
-        /// The operating system's error.
-        cause: std::io::Error,
-    },
+    #[error("{0} cannot be reached ({1}); does gpucause exporter run there, on that port?")]
+    Unreachable(Address, std::io::Error),
     /// TLS failed, such as for an untrusted certificate.
-    #[error("TLS with {url} failed ({cause}); trust your own authority with --ca-file")]
-    Tls {
-        /// The node.
-        url: Address,
-        /// The error of TLS.
-        cause: std::io::Error,
-    },
+    #[error("TLS with {0} failed ({1}); trust your own authority with --ca-file")]
+    Tls(Address, std::io::Error),
     /// The request timed out.
-    #[error("{url} did not answer within {within:?}")]
-    Silent {
-        /// The node.
-        url: Address,
-        /// The timeout.
-        within: Duration,
-    },
+    #[error("{0} did not answer within {1:?}")]
+    Silent(Address, Duration),
     /// The connection broke, or the answer is too large.
-    #[error("{url} did not answer correctly: {cause}")]
-    Broken {
-        /// The node.
-        url: Address,
-        /// The error.
-        cause: GetError,
-    },
+    #[error("{0} did not answer correctly: {1}")]
+    Broken(Address, GetError),
     /// The answer does not fit into memory.
-    #[error("the answer of {url} does not fit into memory ({reason}); query fewer nodes at once")]
-    OutOfMemory {
-        /// The node.
-        url: Address,
-        /// The error.
-        reason: String,
-    },
+    #[error("the answer of {0} does not fit into memory ({1}); query fewer nodes at once")]
+    OutOfMemory(Address, String),
     /// The login is missing or wrong.
     #[error(
         "{0} requires a login: use https://USER@HOST:PORT, with the password in GPUCAUSE_PASSWORD or --password-file"
     )]
     Unauthorized(Address),
-    /// The node answered with an error status.
-    #[error("{url} answered {status}: {reason}")]
-    Refused {
-        /// The node.
-        url: Address,
-        /// The status code.
-        status: u16,
-        /// The node's error message.
-        reason: String,
-    },
+    /// The node answered with an error status, and why.
+    #[error("{0} answered {1}: {2}")]
+    Refused(Address, u16, String),
     /// The answer is not gpucause's.
-    #[error("{url} is not gpucause, or an incompatible version: {cause}")]
-    NotUnderstood {
-        /// The node.
-        url: Address,
-        /// The error.
-        cause: serde_json::Error,
-    },
+    #[error("{0} is not gpucause, or an incompatible version: {1}")]
+    NotUnderstood(Address, serde_json::Error),
 }
 
 /// The envelope of a node's answers.
@@ -171,7 +133,6 @@ pub struct Chains {
 impl Chains {
     /// What the node observed in the last `seconds`, or in the filter's time range. `here` is this host's clock in seconds since
     /// the Unix epoch, for nodes too old to report theirs.
-    #[must_use]
     pub fn observed(&self, seconds: f64, here: f64, filter: &ChainFilter) -> Observed {
         let now = self.now.unwrap_or(here);
         let until = filter.until.unwrap_or(now).min(now);
@@ -207,7 +168,7 @@ pub(crate) async fn within<T>(
     node: &Client,
     request: impl Future<Output = Result<T, AskError>>,
 ) -> Result<T, AskError> {
-    let silent = |_| AskError::Silent { url: node.address().clone(), within: limit };
+    let silent = |_| AskError::Silent(node.address().clone(), limit);
     timeout(limit, request).await.map_err(silent)?
 }
 
@@ -221,7 +182,7 @@ pub(crate) async fn chains_over(
     url: &Address,
 ) -> Result<Chains, AskError> {
     let body = body_of(node, url, CHAINS, JSON).await?;
-    let not_understood = |cause| AskError::NotUnderstood { url: url.clone(), cause };
+    let not_understood = |cause| AskError::NotUnderstood(url.clone(), cause);
     let answer: Answer<Chains> = serde_json::from_slice(&body).map_err(not_understood)?;
     answer.data.ok_or_else(|| not_understood(serde::de::Error::custom("the answer has no data")))
 }
@@ -235,9 +196,9 @@ pub(crate) async fn now_over(node: &mut Conversation<'_>, url: &Address) -> Opti
 fn failed(url: &Address, error: GetError) -> AskError {
     let url = url.clone();
     match error {
-        GetError::Unreachable(cause) => AskError::Unreachable { url, cause },
-        GetError::Tls(cause) => AskError::Tls { url, cause },
-        cause => AskError::Broken { url, cause },
+        GetError::Unreachable(cause) => AskError::Unreachable(url, cause),
+        GetError::Tls(cause) => AskError::Tls(url, cause),
+        cause => AskError::Broken(url, cause),
     }
 }
 
@@ -260,7 +221,7 @@ async fn body_of(
     }
     let message = message.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim().into());
     let reason = message.chars().take(MAX_REASON).collect();
-    Err(AskError::Refused { url: url.clone(), status: answer.status.as_u16(), reason })
+    Err(AskError::Refused(url.clone(), answer.status.as_u16(), reason))
 }
 
 #[cfg(test)]

@@ -37,7 +37,6 @@ pub struct Observed {
 
 impl Observed {
     /// Of a live node; `state` is `None` for one too old to report it.
-    #[must_use]
     pub fn of_node(state: Option<ObservationState>, from: f64, until: f64) -> Self {
         let parts = state.as_ref().map(|state| state.over(from, until)).unwrap_or_default();
         let short = parts.into_iter().filter(|part| part.state != State::Attached);
@@ -78,7 +77,6 @@ impl Observed {
     }
 
     /// The outcome, by whether there is a causal chain.
-    #[must_use]
     pub fn outcome(&self, found: bool) -> Outcome {
         match found {
             true => Outcome::Found,
@@ -91,7 +89,6 @@ impl Observed {
     }
 
     /// Whether no part of the window is known to have been observed.
-    #[must_use]
     pub fn is_blind(&self) -> bool {
         let blind: f64 = (self.not_fully_observed.iter())
             .filter(|part| part.state == State::Disabled)
@@ -102,7 +99,6 @@ impl Observed {
     }
 
     /// The first lines of a report: the state, and each part that was not observed in full.
-    #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let state = match &self.current {
             Some(current) => sentence(current),
@@ -125,7 +121,6 @@ impl Observed {
 }
 
 /// A state in words, such as `disabled since 2023-11-15 12:00:00 UTC: nothing is observed (SIGUSR1)`.
-#[must_use]
 pub fn sentence(period: &Period) -> String {
     let until = period.until.map(|until| format!(" until {}", utc(until, true)));
     let (state, since) = (period.state, utc(period.since, true));
@@ -236,7 +231,7 @@ fn stored_share(recording: &dyn Recording) -> Result<f64, RecordingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::testing::MadeUp;
+    use crate::export::tests::MadeUp;
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::Comm;
     use gpucause_abi::{ProcId, Tgid};

@@ -148,31 +148,18 @@ pub(crate) fn or_break<E>(result: Result<(), E>, failure: &mut Option<E>) -> Con
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// The file is missing or not readable.
-    #[error("cannot open {path}: {source}")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// SQLite's error.
-        source: rusqlite::Error,
-    },
+    #[error("cannot open {0}: {1}")]
+    Open(PathBuf, #[source] rusqlite::Error),
     /// The file is another database, or none.
     #[error(
-        "{path} is not a trace: {reason}; supported are files of `gpucause record` and Ingero's trace databases"
+        "{0} is not a trace: {1}; supported are files of `gpucause record` and Ingero's trace databases"
     )]
-    NotATrace {
-        /// The file.
-        path: PathBuf,
-        /// The missing property.
-        reason: String,
-    },
+    NotATrace(PathBuf, String),
     /// The last part is still in the WAL file beside it, which SQLite reads only from a writable folder.
     #[error(
-        "{path} was not finished and its folder is not writable: copy it and {path}-wal to a folder that is"
+        "{0} was not finished and its folder is not writable: copy it and {0}-wal to a folder that is"
     )]
-    LeftOpen {
-        /// The file.
-        path: PathBuf,
-    },
+    LeftOpen(PathBuf),
     /// A newer gpucause wrote it.
     #[error(
         "{path} has schema version {found}, this gpucause reads up to {known}; use a newer gpucause"
@@ -186,19 +173,11 @@ pub enum RecordingError {
         known: i64,
     },
     /// A query uses all memory of SQLite's heap limit, which applies to the whole process.
-    #[error("{path} cannot be read now: SQLite is out of memory because of other queries; retry")]
-    Busy {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{0} cannot be read now: SQLite is out of memory because of other queries; retry")]
+    Busy(PathBuf),
     /// The file contradicts its schema.
-    #[error("{path} is damaged: {reason}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong and where.
-        reason: String,
-    },
+    #[error("{0} is damaged: {1}")]
+    Damaged(PathBuf, String),
 }
 
 /// What was recorded on one or more nodes.

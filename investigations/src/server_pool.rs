@@ -5,10 +5,11 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -26,7 +27,6 @@ pub struct ClientId(IpAddr);
 
 impl ClientId {
     /// The one that has this address.
-    #[must_use]
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(address) if !address.is_loopback() => {
@@ -51,7 +51,6 @@ pub struct Connection {
 
 impl Connection {
     /// One that is idle.
-    #[must_use]
     pub fn new(address: IpAddr) -> Self {
         Self::of_pool(address, Arc::default())
     }
@@ -62,21 +61,20 @@ impl Connection {
     }
 
     /// Whether another connection waits for a slot.
-    #[must_use]
     pub fn is_slot_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// The client received data: restarts the idle time, unless the connection cannot be evicted.
     pub fn has_progressed(&self) {
-        if let Some(since) = &mut *self.idle_since() {
+        if let Some(since) = &mut *self.idle_since.lock() {
             *since = Instant::now();
         }
     }
 
     /// Is never evicted from now on.
     pub fn keep(&self) {
-        *self.idle_since() = None;
+        *self.idle_since.lock() = None;
     }
 
     /// Is not evicted until the guard is dropped.
@@ -84,10 +82,6 @@ impl Connection {
     pub fn busy(&self) -> Busy<'_> {
         self.keep();
         Busy(self)
-    }
-
-    fn idle_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.idle_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,7 +91,7 @@ pub struct Busy<'c>(&'c Connection);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        *self.0.idle_since() = Some(Instant::now());
+        *self.0.idle_since.lock() = Some(Instant::now());
     }
 }
 
@@ -126,7 +120,7 @@ struct Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let client = ClientId::of(self.connection.address);
-        let mut connections = self.pool.connections();
+        let mut connections = self.pool.0.connections.lock();
         if let Some(own) = connections.get_mut(&client) {
             own.retain(|other| !Arc::ptr_eq(other, &self.connection));
             if own.is_empty() {
@@ -156,7 +150,6 @@ impl Drop for Waits<'_> {
 
 impl Pool {
     /// One with this many slots.
-    #[must_use]
     pub fn new(size: u32) -> Self {
         let (connections, freed, waiting) = (Mutex::default(), Notify::new(), Arc::default());
         Self(Arc::new(State { size: size.into(), connections, freed, waiting }))
@@ -170,7 +163,7 @@ impl Pool {
 
     /// Done when no connection is open.
     pub async fn emptied(&self) {
-        while !self.connections().is_empty() {
+        while !self.0.connections.lock().is_empty() {
             self.0.freed.notified().await;
         }
     }
@@ -223,7 +216,7 @@ impl Pool {
 
     /// Tries to take a slot, evicting connections if necessary.
     fn has_taken(&self, connection: &Arc<Connection>) -> bool {
-        let mut connections = self.connections();
+        let mut connections = self.0.connections.lock();
         let size = self.0.size.load(Ordering::Relaxed) as usize;
         while count(&connections) >= size && evict(&mut connections) {}
         let is_free = count(&connections) < size;
@@ -234,10 +227,6 @@ impl Pool {
         drop(connections);
         is_free
     }
-
-    fn connections(&self) -> MutexGuard<'_, Connections> {
-        self.0.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 fn count(connections: &Connections) -> usize {
@@ -247,7 +236,7 @@ fn count(connections: &Connections) -> usize {
 /// Returns whether there was one to evict.
 fn evict(connections: &mut Connections) -> bool {
     let idle = connections.values_mut().filter_map(|own| {
-        let since = own.iter().map(|connection| *connection.idle_since()).enumerate();
+        let since = own.iter().map(|connection| *connection.idle_since.lock()).enumerate();
         let (since, index) = since.filter_map(|(index, since)| Some((since?, index))).min()?;
         (since.elapsed() >= MIN_IDLE).then_some((own.len(), Reverse(since), index, own))
     });

@@ -29,7 +29,6 @@ impl DemangleWrite for Bounded {
 }
 
 /// A function's name from its symbol; `None` for an empty one.
-#[must_use]
 pub fn function(symbol: &str) -> Option<String> {
     let name = demangled(symbol.as_bytes(), MAX_CHARS);
     let name = one_line(name.as_deref().unwrap_or(symbol), MAX_CHARS);
@@ -37,13 +36,11 @@ pub fn function(symbol: &str) -> Option<String> {
 }
 
 /// Untrusted text as one line of at most `most` characters.
-#[must_use]
 pub fn one_line(text: &str, most: usize) -> String {
     text.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// A C++ name without parameters, truncated to `most` characters; `None` for other symbols.
-#[must_use]
 pub fn demangled(symbol: &[u8], most: usize) -> Option<String> {
     if symbol.len() > MAX_MANGLED || !symbol.starts_with(b"_Z") {
         return None;

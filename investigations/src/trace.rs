@@ -19,11 +19,11 @@ mod writer;
 pub use event_row::{NewCall, NewEvent, NewKind, NewOffCpu, NewTask};
 pub use output_file::check;
 pub use reader::Trace;
-pub use store::ProcessRef;
+pub use store::{ProcessRef, Store};
 pub use write_error::WriteError;
 pub use writer::{CLOCK_ERROR, Finished, Start, Writer};
 
 pub(crate) use frames::fnv1a;
 pub(crate) use lists::PRUNED;
 pub(crate) use reader::recognise;
-pub(crate) use store::{NodeRef, SessionRef, Store};
+pub(crate) use store::{NodeRef, SessionRef};

@@ -49,7 +49,7 @@ fn incident() -> Incident {
         chain(Cause::BlockIo, 50, 99.0, (NOON - 900.0, NOON - 600.0)),
     ];
     let observed = observed(Period::attached(NOON - 3600.0));
-    Incident::of_window("node1".into(), chains, observed)
+    Incident::filtered("node1".into(), chains, observed, &ChainFilter::default())
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn a_node_that_observed_nothing_or_only_a_part_says_so_and_not_that_nothing_was_
 fn the_state_stands_before_the_chains_that_were_found() {
     let chains = vec![chain(Cause::LockWait, 42, 1.0, (NOON - 40.0, NOON - 30.0))];
     let state = observed(Period::disabled(NOON - 20.0, "SIGUSR1"));
-    let incident = Incident::of_window("node1".into(), chains, state);
+    let incident = Incident::filtered("node1".into(), chains, state, &ChainFilter::default());
     assert_eq!(incident.outcome, Outcome::Found);
     let report = render(&incident, false);
     let lines: Vec<_> = report.lines().map(|line| line.split("  ").next().unwrap()).collect();

@@ -41,9 +41,9 @@ fn a_file_that_there_is_no_memory_to_read_is_not_called_damaged() {
     let greedy = Connection::open_in_memory().unwrap();
     greedy.execute_batch("PRAGMA hard_heap_limit = 1;").unwrap();
     let refused = count().unwrap_err();
-    assert!(matches!(refused, RecordingError::Busy { .. }), "{refused}");
+    assert!(matches!(refused, RecordingError::Busy(..)), "{refused}");
     let refused = open(&path).unwrap_err();
-    assert!(matches!(refused, RecordingError::Busy { .. }), "{refused}");
+    assert!(matches!(refused, RecordingError::Busy(..)), "{refused}");
     let refused = query(&path, "SELECT count(*) FROM events", &Limits::default()).unwrap_err();
     assert!(matches!(refused, QueryError::TooLarge(..)), "{refused}");
 }

@@ -134,7 +134,7 @@ fn the_same_session_is_taken_once_and_that_is_said() {
     merged(&[&one, &later], &both).unwrap();
     let refused = folder.path().join("refused.db");
     let refusal = merged(&[&one, &both], &refused).unwrap_err();
-    assert!(matches!(refusal, MergeError::Overlap { .. }), "{refusal}");
+    assert!(matches!(refusal, MergeError::Overlap(..)), "{refusal}");
     assert!(!refused.exists(), "nothing is left of a merge that failed");
 }
 
@@ -164,7 +164,7 @@ fn a_file_is_overwritten_only_by_a_whole_one_and_never_by_itself() {
     let overlap = folder.path().join("overlap.db");
     merged(&[&one, &record(folder.path(), "a", 2)], &overlap).unwrap();
     let refused = force(&[&one, &overlap], &output);
-    assert!(matches!(refused, Err(MergeError::Overlap { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(MergeError::Overlap(..))), "{refused:?}");
     assert_eq!(std::fs::read(&output).unwrap(), whole);
     let before = std::fs::read(&one).unwrap();
     let link = folder.path().join("link.db");

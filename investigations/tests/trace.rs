@@ -397,7 +397,7 @@ fn a_file_that_is_there_is_overwritten_only_when_that_is_said() {
     let path = folder.path().join("a.db");
     std::fs::write(&path, "precious").unwrap();
     let refused = Writer::create(&path, &start()).unwrap_err();
-    assert!(matches!(refused, WriteError::Exists { .. }), "{refused}");
+    assert!(matches!(refused, WriteError::Exists(..)), "{refused}");
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     let reported = Start { overwrite: true, ..start() };
     Writer::create(&path, &reported).unwrap().finish().unwrap();
@@ -409,10 +409,10 @@ fn a_file_of_something_else_is_distinguished_from_one_of_a_newer_gpucause() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let refusal = || open(&path).unwrap_err();
-    assert!(matches!(refusal(), RecordingError::Open { .. }));
+    assert!(matches!(refusal(), RecordingError::Open(..)));
     for other in [&b""[..], b"x", &[b'x'; 5000]] {
         std::fs::write(&path, other).unwrap();
-        assert!(matches!(refusal(), RecordingError::NotATrace { .. }), "{}", refusal());
+        assert!(matches!(refusal(), RecordingError::NotATrace(..)), "{}", refusal());
     }
     std::fs::remove_file(&path).unwrap();
     Writer::create(&path, &start()).unwrap().finish().unwrap();

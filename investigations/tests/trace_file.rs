@@ -321,7 +321,7 @@ fn a_file_without_the_folder_for_what_was_written_last_says_what_to_do() {
     // Where its shared memory goes nothing can be written, whoever asks.
     std::os::unix::fs::symlink("nowhere", folder.path().join("b.db-shm")).unwrap();
     let refused = open(&copy).unwrap_err();
-    assert!(matches!(refused, RecordingError::LeftOpen { .. }), "{refused:?}");
+    assert!(matches!(refused, RecordingError::LeftOpen(..)), "{refused:?}");
     assert!(refused.to_string().contains("b.db-wal"), "{refused}");
 }
 

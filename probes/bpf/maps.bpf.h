@@ -22,133 +22,58 @@ volatile struct watch watch SEC(".data.watch");
 /* Written by user space: before loading, and `is_launch` again when the configuration changes. */
 volatile struct op_info op_info[MAX_OPS] SEC(".data.ops");
 
+/* One row a map. Storage maps have no bound of their own. */
+#define MAP(name, kind, flags, entries, key_type, value_type)                                                          \
+	struct {                                                                                                       \
+		__uint(type, BPF_MAP_TYPE_##kind);                                                                     \
+		__uint(map_flags, flags);                                                                              \
+		__uint(max_entries, entries);                                                                          \
+		__type(key, key_type);                                                                                 \
+		__type(value, value_type);                                                                             \
+	} name SEC(".maps")
+
 /* A tracked thread, about 1.2 KiB. Freed by the kernel with its task. */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct thread);
-} threads SEC(".maps");
+MAP(threads, TASK_STORAGE, BPF_F_NO_PREALLOC, 0, int, struct thread);
 
 /* tgid -> process id, for live processes only: written at the first call or fork, deleted at exit or exec. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__type(key, __u32);
-	__type(value, __u32);
-} tracked SEC(".maps");
+MAP(tracked, HASH, 0, 16384, __u32, __u32);
 
 /* process id -> process. Deleted by user space some time after the process has ended. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__type(key, __u32);
-	__type(value, struct proc);
-} procs SEC(".maps");
+MAP(procs, HASH, 0, 16384, __u32, struct proc);
 
 /* Histogram chunks, 512 bytes each, allocated on first use. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 131072);
-	__type(key, struct hist_key);
-	__type(value, struct hist);
-} hists SEC(".maps");
+MAP(hists, HASH, BPF_F_NO_PREALLOC, 131072, struct hist_key, struct hist);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 32768);
-	__type(key, struct call_key);
-	__type(value, struct stall);
-} stalls SEC(".maps");
+MAP(stalls, HASH, BPF_F_NO_PREALLOC, 32768, struct call_key, struct stall);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 8192);
-	__type(key, struct error_key);
-	__type(value, __u64);
-} errors SEC(".maps");
+MAP(errors, HASH, BPF_F_NO_PREALLOC, 8192, struct error_key, __u64);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 32768);
-	__type(key, struct kernel_key);
-	__type(value, struct kernel);
-} kernels SEC(".maps");
+MAP(kernels, HASH, BPF_F_NO_PREALLOC, 32768, struct kernel_key, struct kernel);
 
 /* Handle -> name, for handles that processes asked the driver or the runtime for; 256 bytes each. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 8192);
-	__type(key, struct kernel_key);
-	__type(value, struct kernel_name);
-} kernel_names SEC(".maps");
+MAP(kernel_names, HASH, BPF_F_NO_PREALLOC, 8192, struct kernel_key, struct kernel_name);
 
 /* Launch durations of selected kernels, 4.3 KiB each. User space zeroes reused entries. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, KERNEL_HISTS);
-	__type(key, __u32);
-	__type(value, struct kernel_hist);
-} kernel_hists SEC(".maps");
+MAP(kernel_hists, ARRAY, 0, KERNEL_HISTS, __u32, struct kernel_hist);
 
 /* Allocated device memory: address, array or handle -> bytes. Deleted when freed, and by user space when the process has
  * ended. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 262144);
-	__type(key, struct allocation_key);
-	__type(value, __u64);
-} allocations SEC(".maps");
+MAP(allocations, HASH, BPF_F_NO_PREALLOC, 262144, struct allocation_key, __u64);
 
 /* Byte counts. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 32768);
-	__type(key, struct bytes_key);
-	__type(value, __u64);
-} bytes SEC(".maps");
+MAP(bytes, HASH, BPF_F_NO_PREALLOC, 32768, struct bytes_key, __u64);
 
 /* process id -> launch mode, for processes over budget. Written by user space. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, struct launch_mode);
-} launch_modes SEC(".maps");
+MAP(launch_modes, HASH, 0, 4096, __u32, struct launch_mode);
 
 /* Time accounts of ended dispatcher threads, by process. Those of live threads are in their records. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16384);
-	__type(key, __u32);
-	__type(value, struct account);
-} accounts SEC(".maps");
+MAP(accounts, HASH, BPF_F_NO_PREALLOC, 16384, __u32, struct account);
 
 /* Waits of dispatchers and workers, by the task waited for. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, struct blame_key);
-	__type(value, struct blamed);
-} blame SEC(".maps");
+MAP(blame, HASH, BPF_F_NO_PREALLOC, 65536, struct blame_key, struct blamed);
 
 /* Completed block I/O. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 8192);
-	__type(key, struct block_key);
-	__type(value, struct block_total);
-} block_io SEC(".maps");
+MAP(block_io, HASH, BPF_F_NO_PREALLOC, 8192, struct block_key, struct block_total);
 
 struct block_request {
 	__u64 since_ns;
@@ -160,29 +85,13 @@ struct block_request {
 
 /* Requests of tracked processes in flight, by address. A request that never completes because it was merged stays until
  * its address is reused: no more than the host has requests. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16384);
-	__type(key, __u64);
-	__type(value, struct block_request);
-} block_requests SEC(".maps");
+MAP(block_requests, HASH, BPF_F_NO_PREALLOC, 16384, __u64, struct block_request);
 
 /* Process id of the last tracked process that connected or received from a socket. Freed by the kernel with the socket. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, __u32);
-} sockets SEC(".maps");
+MAP(sockets, SK_STORAGE, BPF_F_NO_PREALLOC, 0, int, __u32);
 
 /* The programs' self counters. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SELF_COUNTERS);
-	__type(key, __u32);
-	__type(value, __u64);
-} self_counters SEC(".maps");
+MAP(self_counters, PERCPU_ARRAY, 0, SELF_COUNTERS, __u32, __u64);
 
 /* Initial values, too large for the BPF stack. */
 static const struct hist zero_hist;

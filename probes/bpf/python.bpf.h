@@ -10,22 +10,10 @@
 #define PYTHON_THREADS 256
 
 /* Process id -> Python layout. Written by user space, and deleted when the process has ended. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, struct python_layout);
-} pythons SEC(".maps");
+MAP(pythons, HASH, BPF_F_NO_PREALLOC, 4096, __u32, struct python_layout);
 
 /* Stacks by call. Deleted by user space after reading. One entry unless the loader sets a size. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct python_call);
-	__type(value, struct python_stack);
-} python_stacks SEC(".maps");
+MAP(python_stacks, HASH, BPF_F_NO_PREALLOC, 1, struct python_call, struct python_stack);
 
 static const struct python_stack zero_python_stack;
 

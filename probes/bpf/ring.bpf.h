@@ -13,22 +13,10 @@ volatile struct recording recording SEC(".data.record");
 struct ring_state ring_state SEC(".data.ring");
 
 /* One slot unless the loader sets a size. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct event);
-} ring SEC(".maps");
+MAP(ring, ARRAY, BPF_F_MMAPABLE, 1, __u32, struct event);
 
 /* Recorded processes, when not all are. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, __u32);
-} recorded SEC(".maps");
+MAP(recorded, HASH, BPF_F_NO_PREALLOC, 4096, __u32, __u32);
 
 /* Programs without a ring are loaded without the code that this guards. */
 static __always_inline bool is_recording(void)

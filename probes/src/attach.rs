@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpucause_abi::Tgid;
 use gpucause_abi::op::{Api, Class, OpId};
 use gpucause_abi::record::{LINK_CLOSED, LINK_RETIRING};
 use libbpf_rs::{Link, MapCore as _, MapHandle, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use parking_lot::Mutex;
 
 use crate::elf::ProbeSite;
 use crate::feature::AttachMode;
@@ -66,7 +67,7 @@ fn close_all(links: Vec<Link>) {
     let closers = links.len().min(CLOSERS);
     let left = Mutex::new(links);
     // The lock must not be held while a link is closed.
-    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let next = || left.lock().pop();
     let close = || {
         while let Some(link) = next() {
             drop(link);

@@ -2,12 +2,13 @@
 //! everything when probes are disabled.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::Link;
+use parking_lot::Mutex;
 
-use crate::attach::{CallProbes, FileLinks};
+use crate::attach::CallProbes;
 use crate::desired_state::DesiredStateCell;
 use crate::discovery::{BackgroundTasks, DiscoveryStatus, Tick};
 use crate::launch_control::LaunchControl;
@@ -48,18 +49,13 @@ pub(crate) struct Attacher {
     pub(crate) used_links: Vec<Link>,
 }
 
-/// Ignores poisoning: a panic elsewhere must not make the status unavailable.
-pub(crate) fn lock(status: &Mutex<AttacherStatus>) -> MutexGuard<'_, AttacherStatus> {
-    status.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Attacher {
     /// Detaches all probes and ends the accounts.
-    fn disable(&mut self, registry: &mut Registry<FileLinks>, probes: &mut CallProbes) {
+    fn disable(&mut self, registry: &mut Registry<CallProbes>) {
         let began = Instant::now();
         let failed = |error| tracing::warn!(%error, "cannot pause the programs");
         self.launches.pause().unwrap_or_else(failed);
-        registry.detach_all(probes);
+        registry.detach_all();
         self.programs.detach_host_programs();
         if let Err(error) = self.programs.forget_tasks() {
             tracing::error!(%error, "accounts of live processes stay open");
@@ -82,9 +78,9 @@ impl Attacher {
 }
 
 impl BackgroundTasks<CallProbes> for Attacher {
-    fn changed(&mut self, registry: &Registry<FileLinks>, discovery: DiscoveryStatus) {
+    fn changed(&mut self, registry: &Registry<CallProbes>, discovery: DiscoveryStatus) {
         {
-            let mut status = lock(&self.status);
+            let mut status = self.status.lock();
             status.libraries = registry.libraries().collect();
             status.discovery = discovery;
             status.counts = registry.counts();
@@ -92,26 +88,26 @@ impl BackgroundTasks<CallProbes> for Attacher {
         self.used_links.clear();
     }
 
-    fn tick(&mut self, registry: &mut Registry<FileLinks>, probes: &mut CallProbes) -> Tick {
+    fn tick(&mut self, registry: &mut Registry<CallProbes>) -> Tick {
         let desired = self.desired.latest();
         if desired.enabled != self.enabled {
             match desired.enabled {
                 true => self.enable(),
-                false => self.disable(registry, probes),
+                false => self.disable(registry),
             }
             self.enabled = desired.enabled;
-            let mut status = lock(&self.status);
+            let mut status = self.status.lock();
             status.enabled = desired.enabled;
             status.libraries.clear();
         }
         self.launches.set_budget(desired.budget);
         let again = self.enabled.then(|| {
-            self.launches.tick(Instant::now(), registry, probes).unwrap_or_else(|error| {
+            self.launches.tick(Instant::now(), registry).unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot update the launch modes");
                 Instant::now() + AGAIN
             })
         });
-        let mut status = lock(&self.status);
+        let mut status = self.status.lock();
         status.duty_ratio = if self.enabled { self.launches.least_share() } else { 0.0 };
         status.timed_share = if self.enabled { self.launches.least_timed_share() } else { 0.0 };
         drop(status);

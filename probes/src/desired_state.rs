@@ -2,10 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
 
 /// The desired state.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,7 +31,7 @@ impl DesiredStateCell {
 
     /// Changes the desired state and wakes the reader.
     pub(crate) fn update(&self, update: impl FnOnce(&mut DesiredState)) {
-        update(&mut self.state());
+        update(&mut self.state.lock());
         // Fails only when the counter is full, and then the reader wakes anyway.
         let _ = self.event.write(1);
     }
@@ -42,11 +42,7 @@ impl DesiredStateCell {
             Ok(_) | Err(Errno::EAGAIN) => {}
             Err(error) => tracing::debug!(%error, "cannot clear the event"),
         }
-        *self.state()
-    }
-
-    fn state(&self) -> MutexGuard<'_, DesiredState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.state.lock()
     }
 }
 

@@ -46,10 +46,10 @@ pub struct DiscoveryStatus {
 pub trait BackgroundTasks<A: Attach> {
     /// Called after the first scan, when all libraries in use are attached, and whenever the registry or the status may
     /// have changed.
-    fn changed(&mut self, registry: &Registry<A::Links>, status: DiscoveryStatus);
+    fn changed(&mut self, registry: &Registry<A>, status: DiscoveryStatus);
 
     /// Does what is due. Called often.
-    fn tick(&mut self, _registry: &mut Registry<A::Links>, _attacher: &mut A) -> Tick {
+    fn tick(&mut self, _registry: &mut Registry<A>) -> Tick {
         Tick::default()
     }
 
@@ -59,8 +59,8 @@ pub trait BackgroundTasks<A: Attach> {
     }
 }
 
-impl<A: Attach, F: FnMut(&Registry<A::Links>, DiscoveryStatus)> BackgroundTasks<A> for F {
-    fn changed(&mut self, registry: &Registry<A::Links>, status: DiscoveryStatus) {
+impl<A: Attach, F: FnMut(&Registry<A>, DiscoveryStatus)> BackgroundTasks<A> for F {
+    fn changed(&mut self, registry: &Registry<A>, status: DiscoveryStatus) {
         self(registry, status);
     }
 }
@@ -91,7 +91,6 @@ impl Default for Discovery {
 impl Discovery {
     /// Starts to watch, so that a following scan misses nothing. Without the privilege to watch, logs a warning and relies
     /// on scans.
-    #[must_use]
     pub fn new() -> Self {
         match MmapEvents::open() {
             Ok(watch) => Self::with(Some(watch)),
@@ -112,13 +111,12 @@ impl Discovery {
     }
 
     /// The current status.
-    #[must_use]
     pub fn status(&self) -> DiscoveryStatus {
         self.status
     }
 
     /// Scans every process but this one, then lets the registry drop unmapped files.
-    pub fn scan<A: Attach>(&mut self, registry: &mut Registry<A::Links>, attacher: &mut A) {
+    pub fn scan<A: Attach>(&mut self, registry: &mut Registry<A>) {
         let started = Instant::now();
         let processes = match all_processes() {
             Ok(processes) => processes,
@@ -131,22 +129,17 @@ impl Discovery {
         for some in processes.chunks(PROCESSES_AT_ONCE) {
             for &tgid in some {
                 if tgid != self.own {
-                    self.scan_process(registry, attacher, tgid);
+                    self.scan_process(registry, tgid);
                 }
             }
-            self.follow(registry, attacher);
+            self.follow(registry);
         }
-        registry.collect_garbage(attacher, started);
+        registry.collect_garbage(started);
         self.status.scans += 1;
         self.status.last_scan = started.elapsed();
     }
 
-    fn scan_process<A: Attach>(
-        &mut self,
-        registry: &mut Registry<A::Links>,
-        attacher: &mut A,
-        tgid: Tgid,
-    ) {
+    fn scan_process<A: Attach>(&mut self, registry: &mut Registry<A>, tgid: Tgid) {
         let mappings = match executable_mappings(tgid) {
             Ok(mappings) => mappings,
             Err(error) => {
@@ -162,15 +155,15 @@ impl Discovery {
                 previous.inode == mapping.inode && previous.path == mapping.path
             });
             if !same {
-                registry.observe(attacher, tgid, &mapping, None);
+                registry.observe(tgid, &mapping, None);
             }
             previous = Some(mapping);
         }
     }
 
     /// Handles pending events.
-    pub fn follow<A: Attach>(&mut self, registry: &mut Registry<A::Links>, attacher: &mut A) {
-        registry.follow_writes(attacher);
+    pub fn follow<A: Attach>(&mut self, registry: &mut Registry<A>) {
+        registry.follow_writes();
         let Some(watch) = &mut self.watch else { return };
         let (own, status) = (self.own, &mut self.status);
         watch.drain(|event| {
@@ -181,7 +174,7 @@ impl Discovery {
             // Nearly all events end here.
             if candidate(&event.path).is_some() {
                 let (tgid, at) = (event.tgid, event.at);
-                registry.observe(attacher, tgid, &Mapping::from(event), Some(at));
+                registry.observe(tgid, &Mapping::from(event), Some(at));
             }
         });
         status.lost_events = watch.lost();
@@ -190,8 +183,7 @@ impl Discovery {
     /// Runs until `stop` is raised; the probes stay attached.
     pub fn run<A: Attach>(
         mut self,
-        registry: &mut Registry<A::Links>,
-        attacher: &mut A,
+        registry: &mut Registry<A>,
         stop: &StopSignal,
         mut tasks: impl BackgroundTasks<A>,
     ) {
@@ -199,7 +191,7 @@ impl Discovery {
         let mut next_scan = Instant::now();
         let mut next_recheck = next_scan + RECHECK_EVERY;
         while !stop.is_stopped() {
-            let tick = tasks.tick(registry, attacher);
+            let tick = tasks.tick(registry);
             if tick.paused {
                 if let Some(watch) = &mut self.watch {
                     watch.drain(|_| {});
@@ -211,16 +203,16 @@ impl Discovery {
             }
             let lost_before = self.status.lost_events;
             if Instant::now() >= next_scan {
-                self.scan(registry, attacher);
+                self.scan(registry);
                 let pause = if self.watch.is_some() { SCAN_EVERY } else { SCAN_OFTEN };
                 // Bounds the CPU share of slow scans.
                 next_scan = Instant::now() + pause.max(self.status.last_scan * 20);
                 next_recheck = Instant::now() + RECHECK_EVERY;
             } else if Instant::now() >= next_recheck {
-                registry.recheck(attacher);
+                registry.recheck();
                 next_recheck = Instant::now() + RECHECK_EVERY;
             }
-            self.follow(registry, attacher);
+            self.follow(registry);
             if self.status.lost_events > lost_before {
                 next_scan = next_scan.min(Instant::now() + SCAN_OFTEN);
             }

@@ -12,6 +12,7 @@ use object::LittleEndian as LE;
 use object::elf::{
     EM_AARCH64, EM_X86_64, FileHeader64, Machine, PF_X, PT_LOAD, PT_NOTE, ProgramHeader64,
     SHN_UNDEF, SHT_DYNSYM, SHT_STRTAB, SHT_SYMTAB, STT_FUNC, SectionHeader64, SectionType, Sym64,
+    SymbolType,
 };
 use thiserror::Error;
 
@@ -333,16 +334,20 @@ fn symbols_of(
     Ok(())
 }
 
+/// The symbols of one kind that are defined in the file.
+fn defined(symbols: &[Sym64<LE>], kind: SymbolType) -> impl Iterator<Item = &Sym64<LE>> {
+    symbols
+        .iter()
+        .filter(move |symbol| symbol.st_type() == kind && symbol.st_shndx.get(LE) != SHN_UNDEF)
+}
+
 /// Adds the defined functions with traced names, of any binding and version.
 fn collect(
     symbols: &[Sym64<LE>],
     names: &HashMap<u64, TracedName>,
     functions: &mut Vec<Function>,
 ) -> Result<(), ElfError> {
-    let defined = symbols
-        .iter()
-        .filter(|symbol| symbol.st_type() == STT_FUNC && symbol.st_shndx.get(LE) != SHN_UNDEF);
-    for symbol in defined {
+    for symbol in defined(symbols, STT_FUNC) {
         let Some(name) = names.get(&u64::from(symbol.st_name.get(LE))) else { continue };
         if functions.len() >= MAX_FUNCTIONS {
             let (size, limit) = (functions.len() as u64 + 1, MAX_FUNCTIONS as u64);
@@ -409,15 +414,19 @@ fn place(
 
 /// File offset of an address in an executable segment, and the bytes that follow in the segment.
 fn file_range(segments: &[ProgramHeader64<LE>], address: u64) -> Option<(u64, u64)> {
+    code(segments).find_map(|segment| {
+        let within = address.checked_sub(segment.p_vaddr.get(LE))?;
+        let available = segment.p_filesz.get(LE).checked_sub(within).filter(|n| *n > 0)?;
+        let offset = segment.p_offset.get(LE).checked_add(within)?;
+        // The kernel takes signed offsets.
+        i64::try_from(offset).ok().filter(|o| *o < i64::MAX - 16)?;
+        Some((offset, available))
+    })
+}
+
+/// The executable segments.
+fn code(segments: &[ProgramHeader64<LE>]) -> impl Iterator<Item = &ProgramHeader64<LE>> {
     segments
         .iter()
-        .filter(|s| s.p_type.get(LE) == PT_LOAD && s.p_flags.get(LE).0 & PF_X.0 != 0)
-        .find_map(|segment| {
-            let within = address.checked_sub(segment.p_vaddr.get(LE))?;
-            let available = segment.p_filesz.get(LE).checked_sub(within).filter(|n| *n > 0)?;
-            let offset = segment.p_offset.get(LE).checked_add(within)?;
-            // The kernel takes signed offsets.
-            i64::try_from(offset).ok().filter(|o| *o < i64::MAX - 16)?;
-            Some((offset, available))
-        })
+        .filter(|own| own.p_type.get(LE) == PT_LOAD && own.p_flags.get(LE).0 & PF_X.0 != 0)
 }

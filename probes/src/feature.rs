@@ -25,7 +25,6 @@ impl AttachMode {
     pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
 
     /// Name on the command line and in labels.
-    #[must_use]
     pub fn label(self) -> &'static str {
         match self {
             Self::Session => "session",
@@ -36,7 +35,6 @@ impl AttachMode {
 
     /// Capabilities needed to attach once the programs are loaded. For links these are only those needed to reach other
     /// users' files.
-    #[must_use]
     pub const fn privileges(self) -> &'static [&'static str] {
         match self {
             Self::Session | Self::Multi => {
@@ -117,7 +115,6 @@ impl Features {
     }
 
     /// The best attach mode.
-    #[must_use]
     pub fn best_mode(self) -> AttachMode {
         if self.session {
             AttachMode::Session

@@ -21,7 +21,6 @@ pub struct Version(pub u32, pub u32, pub u32);
 
 impl Version {
     /// Parses a release such as `5.15.0-1065-aws`, `6.6.30`, `6.12-rc3` or `5.14.0-427.13.1.el9_4.x86_64`.
-    #[must_use]
     pub fn parse(release: &str) -> Option<Self> {
         let end = release.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(release.len());
         let mut numbers = release[..end].split('.').map(|number| number.parse().ok());
@@ -109,7 +108,6 @@ impl Hazard {
 }
 
 /// Hazards of a kernel release; empty when it has no version.
-#[must_use]
 pub fn hazards(release: &str) -> Vec<&'static Hazard> {
     let Some(version) = Version::parse(release) else { return Vec::new() };
     let here = |hazard: &&Hazard| cfg!(target_arch = "x86_64") || !hazard.only_x86_64;
@@ -131,7 +129,6 @@ fn has_filter(status: &str) -> bool {
 }
 
 /// Hazards of the running kernel.
-#[must_use]
 pub fn hazards_of_this_kernel() -> Vec<&'static Hazard> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     hazards(release.trim())

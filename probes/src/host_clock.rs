@@ -4,7 +4,6 @@ use gpucause_abi::Nanos;
 
 /// Maximum error of the wall clock according to the kernel and its time service; `None` if the clock is not synchronised or
 /// the kernel does not report it.
-#[must_use]
 pub fn clock_error() -> Option<Nanos> {
     // SAFETY: all zeroes are a value of this structure of integers.
     let mut known: libc::timex = unsafe { std::mem::zeroed() };

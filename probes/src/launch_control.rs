@@ -17,7 +17,7 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 use self::budget::{CHANGE_SHARE, HitCost, LaunchBudget, Window};
 use self::modes::LaunchModes;
 use self::states::{Activity, LaunchStates};
-use crate::attach::{CallProbes, FileLinks};
+use crate::attach::CallProbes;
 use crate::reader::{Load, ReadError, Reader, monotonic_now};
 use crate::registry::{Layers, Registry};
 
@@ -124,13 +124,12 @@ impl LaunchControl {
     pub(crate) fn tick(
         &mut self,
         now: Instant,
-        registry: &mut Registry<FileLinks>,
-        attacher: &mut CallProbes,
+        registry: &mut Registry<CallProbes>,
     ) -> Result<Instant, ControlError> {
         if now >= self.opened + WINDOW {
             let loads = self.reader.loads()?;
             self.evaluate(now, &loads)?;
-            self.inherit(&loads, registry, attacher);
+            self.inherit(&loads, registry);
         }
         let due = |launcher: &Launcher| match launcher.presence {
             Presence::Observed { until, .. } => until.is_some_and(|until| until <= now),
@@ -139,11 +138,11 @@ impl LaunchControl {
         let ids: Vec<ProcId> =
             self.launchers.iter().filter(|(_, own)| due(own)).map(|(id, _)| *id).collect();
         if !ids.is_empty() {
-            self.switch_presence(now, &ids, registry, attacher)?;
+            self.switch_presence(now, &ids, registry)?;
         }
-        self.limit(registry, attacher);
+        self.limit(registry);
         let began = Instant::now();
-        let retired = attacher.detach_retired(now);
+        let retired = registry.attacher().detach_retired(now);
         self.transition += began.elapsed();
         let ends = self.launchers.values().filter_map(|own| match own.presence {
             Presence::Observed { until, .. } => until,
@@ -208,19 +207,14 @@ impl LaunchControl {
     }
 
     /// Children of processes observed in part use the same libraries, but no mapping is seen of them.
-    fn inherit(
-        &self,
-        loads: &[Load],
-        registry: &mut Registry<FileLinks>,
-        attacher: &mut CallProbes,
-    ) {
+    fn inherit(&self, loads: &[Load], registry: &mut Registry<CallProbes>) {
         if self.launchers.values().all(|own| own.budget.step() == LaunchStep::Full) {
             return;
         }
         let tgids: HashMap<ProcId, Tgid> = loads.iter().map(|load| (load.id, load.tgid)).collect();
         for load in loads {
             if let Some(&parent) = load.parent.and_then(|parent| tgids.get(&parent)) {
-                registry.add_child(attacher, parent, load.tgid);
+                registry.add_child(parent, load.tgid);
             }
         }
     }
@@ -267,8 +261,7 @@ impl LaunchControl {
         &mut self,
         now: Instant,
         ids: &[ProcId],
-        registry: &mut Registry<FileLinks>,
-        attacher: &mut CallProbes,
+        registry: &mut Registry<CallProbes>,
     ) -> Result<(), ControlError> {
         let period = self.period();
         self.transition = Duration::ZERO;
@@ -300,7 +293,7 @@ impl LaunchControl {
             }
         }
         // Probes are attached before they count.
-        self.limit(registry, attacher);
+        self.limit(registry);
         for id in resuming {
             let Some(own) = self.launchers.get_mut(&id) else { continue };
             own.turn = own.turn.wrapping_add(1);
@@ -318,8 +311,8 @@ impl LaunchControl {
     }
 
     /// Detaches launch probes that are not needed, and attaches those that are again.
-    fn limit(&mut self, registry: &mut Registry<FileLinks>, attacher: &mut CallProbes) {
-        if !attacher.is_per_process() {
+    fn limit(&mut self, registry: &mut Registry<CallProbes>) {
+        if !registry.attacher().is_per_process() {
             return;
         }
         let began = Instant::now();
@@ -328,7 +321,7 @@ impl LaunchControl {
             let paused = matches!(own.presence, Presence::Paused { .. });
             Layers { runtime: paused || own.driver_only, driver: paused }
         };
-        registry.limit_users(attacher, limited.map(|own| (own.tgid, layers(own))).collect());
+        registry.limit_users(limited.map(|own| (own.tgid, layers(own))).collect());
         self.transition += began.elapsed();
     }
 

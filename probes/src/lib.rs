@@ -39,4 +39,4 @@ mod warm_up;
 
 pub use probes::{Probes, StartError, Status};
 pub use program::{LoadError, Options};
-pub use reader::{ReadError, monotonic_now};
+pub use reader::{ReadError, Reader, monotonic_now};

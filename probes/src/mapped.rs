@@ -53,34 +53,17 @@ pub struct Mapping {
 #[derive(Debug, Error)]
 pub enum MappedError {
     /// The process ended, or unmapped it.
-    #[error("process {tgid} no longer maps {path:?}")]
-    Gone {
-        /// The process.
-        tgid: Tgid,
-        /// The path of the mapping.
-        path: PathBuf,
-    },
+    #[error("process {0} no longer maps {1:?}")]
+    Gone(Tgid, PathBuf),
     /// A special file, such as a device, which must not be opened.
-    #[error("{path:?} of process {tgid} is not a regular file")]
-    NotRegular {
-        /// The process.
-        tgid: Tgid,
-        /// The path of the mapping.
-        path: PathBuf,
-    },
+    #[error("{1:?} of process {0} is not a regular file")]
+    NotRegular(Tgid, PathBuf),
     /// A file system error or a missing privilege.
     #[error(
-        "cannot reach {path:?} of process {tgid}: {source}; needs CAP_SYS_PTRACE, \
+        "cannot reach {1:?} of process {0}: {2}; needs CAP_SYS_PTRACE, \
          and CAP_CHECKPOINT_RESTORE for deleted files"
     )]
-    Unreachable {
-        /// The process.
-        tgid: Tgid,
-        /// The path of the mapping.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    Unreachable(Tgid, PathBuf, #[source] io::Error),
 }
 
 /// All processes of the host.
@@ -137,7 +120,6 @@ pub struct Located {
 
 impl Located {
     /// What `stat` says of the file.
-    #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -149,7 +131,7 @@ impl Located {
     pub fn open(&self) -> Result<File, MappedError> {
         let (tgid, path) = (self.tgid, self.mapped_as.clone());
         if !self.metadata.is_file() {
-            return Err(MappedError::NotRegular { tgid, path });
+            return Err(MappedError::NotRegular(tgid, path));
         }
         // If a pipe or terminal has replaced the file, opening it must not block or change this process.
         let opened =
@@ -158,13 +140,13 @@ impl Located {
             Ok(now) if (now.dev(), now.ino()) == (self.metadata.dev(), self.metadata.ino()) => {
                 Ok(file)
             }
-            Ok(_) => Err(MappedError::Gone { tgid, path: path.clone() }),
-            Err(source) => Err(MappedError::Unreachable { tgid, path: path.clone(), source }),
+            Ok(_) => Err(MappedError::Gone(tgid, path.clone())),
+            Err(source) => Err(MappedError::Unreachable(tgid, path.clone(), source)),
         };
         match opened {
             Ok(file) => same(file),
-            Err(error) if is_gone(&error) => Err(MappedError::Gone { tgid, path }),
-            Err(source) => Err(MappedError::Unreachable { tgid, path, source }),
+            Err(error) if is_gone(&error) => Err(MappedError::Gone(tgid, path)),
+            Err(source) => Err(MappedError::Unreachable(tgid, path, source)),
         }
     }
 }
@@ -196,11 +178,9 @@ pub fn locate_mapped(tgid: Tgid, mapping: &Mapping) -> Result<Located, MappedErr
     match fs::metadata(&reach) {
         Ok(metadata) if metadata.ino() == mapping.inode => Ok(located(reach, metadata)),
         Ok(_) | Err(_) if is_gone(&first_error) => {
-            Err(MappedError::Gone { tgid, path: mapping.path.clone() })
+            Err(MappedError::Gone(tgid, mapping.path.clone()))
         }
-        Ok(_) | Err(_) => {
-            Err(MappedError::Unreachable { tgid, path: mapping.path.clone(), source: first_error })
-        }
+        Ok(_) | Err(_) => Err(MappedError::Unreachable(tgid, mapping.path.clone(), first_error)),
     }
 }
 

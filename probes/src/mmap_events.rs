@@ -23,24 +23,14 @@ use ring::Ring;
 #[derive(Debug, Error)]
 pub enum MmapEventsError {
     /// The list of CPUs is missing.
-    #[error("cannot read the online CPUs from {path}: {source}")]
-    Cpus {
-        /// Path of the list.
-        path: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    #[error("cannot read the online CPUs from {0}: {1}")]
+    Cpus(&'static str, #[source] io::Error),
     /// The kernel rejected the event on a CPU.
     #[error(
-        "cannot watch executable mappings on CPU {cpu}: {source}; needs CAP_PERFMON, and CAP_SYS_ADMIN \
+        "cannot watch executable mappings on CPU {0}: {1}; needs CAP_PERFMON, and CAP_SYS_ADMIN \
          while kernel.perf_event_paranoid is above 2, as Debian and Ubuntu have it"
     )]
-    Open {
-        /// The CPU.
-        cpu: u32,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    Open(u32, #[source] io::Error),
     /// The kernel rejected the event's buffer.
     #[error(
         "cannot map {bytes} bytes for the mapping events of CPU {cpu}: {source}; \
@@ -145,7 +135,6 @@ impl MmapEvents {
     }
 
     /// Events that did not fit the buffers.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }

@@ -71,7 +71,6 @@ impl Library {
     }
 
     /// Driver version; empty if unknown.
-    #[must_use]
     pub fn driver(&self) -> &str {
         &self.driver
     }
@@ -180,7 +179,6 @@ pub struct Gpu {
 
 impl Gpu {
     /// Whether any value is reported.
-    #[must_use]
     pub const fn answers(&self) -> bool {
         self.memory.is_some()
             || self.temperature.is_some()
@@ -217,7 +215,6 @@ impl Session<'_> {
     }
 
     /// Whether the host has no GPU.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.gpus.is_empty()
     }

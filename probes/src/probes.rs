@@ -1,19 +1,19 @@
 //! The running probes: programs loaded, host programs attached, libraries attached to as they appear.
 
-use std::collections::HashSet;
 use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use gpucause_abi::Nanos;
 use gpucause_abi::op::LaunchOps;
-use gpucause_abi::snapshot::{HandleName, ProcessSnapshot, Snapshot};
-use gpucause_abi::{Nanos, ProcId};
 use libbpf_rs::Link;
+use parking_lot::Mutex;
 
 use crate::attach::CallProbes;
-use crate::attacher::{Attacher, AttacherStatus, lock};
+use crate::attacher::{Attacher, AttacherStatus};
 use crate::calibrate::hit_cost;
 use crate::desired_state::{DesiredState, DesiredStateCell};
 use crate::discovery::{Discovery, DiscoveryStatus};
@@ -72,7 +72,6 @@ pub struct Status {
 
 impl Status {
     /// Whether the libraries in use at start have been attached to.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.discovery.scans > 0
     }
@@ -110,7 +109,7 @@ impl Probes {
         let reader = Arc::new(Reader::new(&programs.object, Arc::clone(&states))?);
         let op_table = OpTable::new(&programs)?;
         let programs = Arc::new(programs);
-        let mut attacher = CallProbes::new(Arc::clone(&programs))?;
+        let attacher = CallProbes::new(Arc::clone(&programs))?;
         reader.set_iterators(programs.attach_host_programs());
         let calibration = options
             .calibrate
@@ -143,9 +142,9 @@ impl Probes {
         }
         let attacher_thread =
             std::thread::Builder::new().name("gpucause-find".into()).spawn(move || {
-                let mut registry = Registry::new(Limits::default());
-                discovery.run(&mut registry, &mut attacher, &stopping, tasks);
-                registry.detach_all(&mut attacher);
+                let mut registry = Registry::new(Limits::default(), attacher);
+                discovery.run(&mut registry, &stopping, tasks);
+                registry.detach_all();
             })?;
         let attacher_thread = Some(attacher_thread);
         let has_recorder = Arc::default();
@@ -162,70 +161,12 @@ impl Probes {
         })
     }
 
-    /// Copies every account.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
-    pub fn snapshot(&self) -> Result<Snapshot, ReadError> {
-        self.reader.snapshot()
-    }
-
-    /// Whether any process is or was observed.
-    ///
-    /// # Errors
-    /// When the map cannot be read.
-    pub fn observes_any(&self) -> Result<bool, ReadError> {
-        self.reader.observes_any()
-    }
-
-    /// Ended processes, oldest first, with the monotonic time of their end; without images that were replaced by `exec` after
-    /// they made calls.
-    ///
-    /// # Errors
-    /// When the map cannot be read.
-    pub fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
-        self.reader.ended()
-    }
-
-    /// Every process with only its launches by kernel function: cheaper than a snapshot.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
-    pub fn launches(&self) -> Result<Vec<ProcessSnapshot>, ReadError> {
-        self.reader.launches()
-    }
-
-    /// The kernel name behind a handle that the process asked for; `None` for other handles.
-    ///
-    /// # Errors
-    /// When the map cannot be read.
-    pub fn handle_name(&self, id: ProcId, handle: u64) -> Result<Option<HandleName>, ReadError> {
-        self.reader.handle_name(id, handle)
-    }
-
-    /// Starts (or restarts) a separate histogram of a kernel function's warm launches, until the process is removed. False
-    /// when the map is full or the kernel rejected the program.
-    ///
-    /// # Errors
-    /// When a map or the program cannot be reached.
-    pub fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
-        self.reader.time_kernel(id, function)
-    }
-
-    /// Deletes every account of processes that have ended.
-    ///
-    /// # Errors
-    /// When a map cannot be changed.
-    pub fn remove(&self, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
-        self.reader.remove(ids)
-    }
-
     /// Sets the ops that count as launches: they end a launch gap, and the next gap starts at their return.
     ///
     /// # Errors
     /// When the map cannot be changed.
     pub fn set_launch_ops(&self, ops: &LaunchOps) -> Result<(), ReadError> {
-        let refused = |source| ReadError::Libbpf { map: "op_info", source };
+        let refused = |source| ReadError::Libbpf("op_info", source);
         self.op_table.set_launch_ops(ops).map_err(refused)
     }
 
@@ -249,9 +190,8 @@ impl Probes {
     }
 
     /// The state of all probes.
-    #[must_use]
     pub fn status(&self) -> Status {
-        let status = lock(&self.status);
+        let status = self.status.lock();
         Status {
             enabled: status.enabled,
             duty_ratio: status.duty_ratio,
@@ -264,6 +204,15 @@ impl Probes {
             discovery: status.discovery,
             counts: status.counts,
         }
+    }
+}
+
+/// The accounts are read through the reader.
+impl Deref for Probes {
+    type Target = Reader;
+
+    fn deref(&self) -> &Reader {
+        &self.reader
     }
 }
 

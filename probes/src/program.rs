@@ -1,7 +1,6 @@
 //! Opens, configures and loads the kernel programs, and attaches the host-wide ones.
 
 use std::io::Read as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpucause_abi::op::LaunchOps;
 use gpucause_abi::record::Settings;
@@ -10,6 +9,7 @@ use gpucause_abi::{reason_of_syscalls, wakes_of_syscalls};
 use libbpf_rs::{Iter, Link, Object, ObjectBuilder, OpenObject, PrintLevel};
 use nix::unistd::{SysconfVar, sysconf};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+use parking_lot::Mutex;
 use zerocopy::IntoBytes as _;
 
 use crate::feature::{AttachMode, FeatureError, Features, Tracepoints, kernel_types};
@@ -119,15 +119,9 @@ static LOAD_LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Serialises loads, so that their logs do not mix.
 static LOADING: Mutex<()> = Mutex::new(());
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[expect(clippy::needless_pass_by_value, reason = "libbpf-rs wants this signature")]
 fn record_log(_: PrintLevel, line: String) {
-    if let Ok(mut log) = LOAD_LOG.lock() {
-        log.push(line.trim_end().to_owned());
-    }
+    LOAD_LOG.lock().push(line.trim_end().to_owned());
 }
 
 impl Programs {
@@ -156,13 +150,13 @@ impl Programs {
 
     /// Status of the host-wide programs.
     pub(crate) fn statuses(&self) -> Vec<ProgramStatus> {
-        lock(&self.statuses).clone()
+        self.statuses.lock().clone()
     }
 
     /// Detaches the host-wide programs.
     pub(crate) fn detach_host_programs(&self) {
-        lock(&self.links).clear();
-        for status in lock(&self.statuses).iter_mut() {
+        self.links.lock().clear();
+        for status in self.statuses.lock().iter_mut() {
             if status.verdict == Verdict::Attached {
                 status.verdict = Verdict::Disabled;
             }
@@ -218,8 +212,8 @@ impl Programs {
             }
             statuses.push(ProgramStatus { program: name, verdict });
         }
-        *lock(&self.links) = links;
-        *lock(&self.statuses) = statuses;
+        *self.links.lock() = links;
+        *self.statuses.lock() = statuses;
         iterators
     }
 }
@@ -262,9 +256,7 @@ fn load_with_recorder(
 
 /// Whether libbpf's log blames a program, not a map.
 fn program_was_refused() -> bool {
-    LOAD_LOG.lock().is_ok_and(|log| {
-        log.iter().any(|line| line.contains("prog '") && line.contains("failed to load"))
-    })
+    is_in_log("prog '")
 }
 
 /// Loads the object with the call programs of this mode; when the kernel rejects them and the mode was not requested, of the
@@ -291,9 +283,13 @@ fn load_best(
 
 /// Whether libbpf's log blames one of the call programs.
 fn call_was_refused() -> bool {
-    LOAD_LOG.lock().is_ok_and(|log| {
-        log.iter().any(|line| line.contains("prog 'call_") && line.contains("failed to load"))
-    })
+    is_in_log("prog 'call_")
+}
+
+/// Whether libbpf's log says that a program with this name failed to load.
+fn is_in_log(program: &str) -> bool {
+    let is_it = |line: &String| line.contains(program) && line.contains("failed to load");
+    LOAD_LOG.lock().iter().any(is_it)
 }
 
 /// Loads the object without unsupported host programs; each rejected one is disabled and the load retried. Returns their
@@ -305,9 +301,7 @@ fn load_without_refused(
 ) -> Result<(Object, Vec<ProgramStatus>), LoadError> {
     let mut refused = host::unsupported(tracepoints);
     loop {
-        if let Ok(mut log) = LOAD_LOG.lock() {
-            log.clear();
-        }
+        LOAD_LOG.lock().clear();
         let mut open = ObjectBuilder::default()
             .name("gpucause")
             .and_then(|builder| builder.open_memory(OBJECT))
@@ -323,7 +317,7 @@ fn load_without_refused(
             Err(source) => source,
         };
         if source.kind() == libbpf_rs::ErrorKind::PermissionDenied {
-            let log = LOAD_LOG.lock().map(|log| log.join(" ")).unwrap_or_default();
+            let log = LOAD_LOG.lock().join(" ");
             if !log.contains("BEGIN PROG LOAD LOG") {
                 return Err(LoadError::NotPermitted);
             }
@@ -346,19 +340,15 @@ fn load_without_refused(
 
 /// The host program that libbpf's log blames, as in `prog 'sched_switch': failed to load: -EINVAL`.
 fn refused_program() -> Option<&'static str> {
-    let log = LOAD_LOG.lock().ok()?;
+    let log = LOAD_LOG.lock();
     let mut all = HOST_PROGRAMS.into_iter().map(|(name, _)| name).chain(RUN_BY_US).chain([FORGETS]);
     all.find(|name| log.iter().any(|line| line.contains(&format!("prog '{name}': failed to load"))))
 }
 
 fn refusal(step: &'static str, source: libbpf_rs::Error) -> LoadError {
-    let detail = LOAD_LOG
-        .lock()
-        .map(|log| {
-            let lines: Vec<_> = log.iter().flat_map(|text| text.lines()).collect();
-            lines[lines.len().saturating_sub(8)..].join(" | ")
-        })
-        .unwrap_or_default();
+    let log = LOAD_LOG.lock().clone();
+    let lines: Vec<_> = log.iter().flat_map(|text| text.lines()).collect();
+    let detail = lines[lines.len().saturating_sub(8)..].join(" | ");
     LoadError::Refused { step, source, detail }
 }
 

@@ -90,9 +90,8 @@ pub struct Python {
 
 impl PythonError {
     /// Whether the process has ended, or is about to.
-    #[must_use]
     pub fn is_gone(&self) -> bool {
-        matches!(self, Self::Mapped(MappedError::Gone { .. }) | Self::Memory(Errno::ESRCH))
+        matches!(self, Self::Mapped(MappedError::Gone(..)) | Self::Memory(Errno::ESRCH))
     }
 }
 
@@ -144,13 +143,11 @@ impl Python {
     }
 
     /// The layout of its frames.
-    #[must_use]
     pub fn layout(&self) -> PythonLayout {
         self.layout
     }
 
     /// Its version, such as `CPython 3.12`.
-    #[must_use]
     pub fn version(&self) -> &'static str {
         self.version.name
     }
@@ -161,7 +158,6 @@ impl Python {
     }
 
     /// Memory of known code objects, in bytes.
-    #[must_use]
     pub fn code_bytes(&self) -> usize {
         self.known.bytes()
     }

@@ -3,7 +3,7 @@
 //! Maps are cumulative and shared: a copy is consistent per entry, not across entries, and counts only grow.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
@@ -15,6 +15,7 @@ use gpucause_abi::snapshot::{
 };
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
 use crate::launch_control::states::{Activity, LaunchStates};
@@ -44,13 +45,8 @@ pub enum ReadError {
     #[error("the loaded programs have no map {0}")]
     NoMap(&'static str),
     /// A read failed.
-    #[error("map {map} cannot be read: {source}")]
-    Read {
-        /// The map.
-        map: &'static str,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
+    #[error("map {0} cannot be read: {1}")]
+    Read(&'static str, #[source] std::io::Error),
     /// An entry has another size than its record.
     #[error("map {0} holds entries of an unexpected size")]
     Layout(&'static str),
@@ -58,84 +54,121 @@ pub enum ReadError {
     #[error("live threads do not report: {0}")]
     Reports(std::io::Error),
     /// A program could not be run.
-    #[error("program {program} does not run: {source}")]
-    Run {
-        /// The program.
-        program: &'static str,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
+    #[error("program {0} does not run: {1}")]
+    Run(&'static str, #[source] std::io::Error),
     /// libbpf failed.
-    #[error("map {map}: {source}")]
-    Libbpf {
-        /// The map.
-        map: &'static str,
-        /// What libbpf said.
-        source: libbpf_rs::Error,
-    },
+    #[error("map {0}: {1}")]
+    Libbpf(&'static str, #[source] libbpf_rs::Error),
 }
 
 fn decode<T: FromBytes>(map: &'static str, bytes: &[u8]) -> Result<T, ReadError> {
     T::read_from_prefix(bytes).map(|(value, _)| value).map_err(|_| ReadError::Layout(map))
 }
 
-/// Handles of the maps.
+/// A map, with its name for errors.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    tracked: MapHandle,
-    procs: MapHandle,
-    hists: MapHandle,
+struct Map {
+    name: &'static str,
+    handle: MapHandle,
+}
+
+impl Map {
+    fn of(object: &Object, name: &'static str) -> Result<Self, ReadError> {
+        let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
+        let handle = MapHandle::try_from(&map).map_err(failed(name))?;
+        Ok(Self { name, handle })
+    }
+
+    fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        self.handle.lookup(key, MapFlags::ANY).map_err(failed(self.name))
+    }
+
+    /// Takes every entry; returns their number.
+    fn each<K: FromBytes, V: FromBytes>(
+        &self,
+        mut take: impl FnMut(K, V),
+    ) -> Result<u64, ReadError> {
+        let mut entries = 0;
+        self.each_raw(|key, value| {
+            entries += 1;
+            take(decode(self.name, key)?, decode(self.name, value)?);
+            Ok(())
+        })?;
+        Ok(entries)
+    }
+
+    fn each_raw(
+        &self,
+        mut take: impl FnMut(&[u8], &[u8]) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let mut outcome = Ok(());
+        batch::for_each(&self.handle, |key, value| {
+            if outcome.is_ok() {
+                outcome = take(key, value);
+            }
+        })
+        .map_err(|source| ReadError::Read(self.name, source))?;
+        outcome
+    }
+
+    /// Deletes an entry, if it is there.
+    fn delete(&self, key: &[u8]) -> Result<(), ReadError> {
+        match self.handle.delete(key) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                Err(failed(self.name)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes the entries of these processes.
+    fn delete_of(&self, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
+        let mut doomed = Vec::new();
+        self.each_raw(|key, _| {
+            let id = match self.name {
+                "kernels" | "kernel_names" => decode::<KernelKey>(self.name, key)?.proc_id,
+                "allocations" => decode::<AllocationKey>(self.name, key)?.proc_id,
+                _ => decode::<u32>(self.name, key)?,
+            };
+            if ids.contains(&ProcId(id)) {
+                doomed.extend_from_slice(key);
+            }
+            Ok(())
+        })?;
+        let key_size = self.handle.key_size() as usize;
+        doomed.chunks_exact(key_size).try_for_each(|key| self.delete(key))
+    }
+}
+
+fn failed(map: &'static str) -> impl Fn(libbpf_rs::Error) -> ReadError {
+    move |source| ReadError::Libbpf(map, source)
+}
+
+/// Reads the accounts of processes.
+#[derive(Debug)]
+pub struct Reader {
+    tracked: Map,
+    procs: Map,
+    hists: Map,
     known_slots: histograms::Known,
-    stalls: MapHandle,
-    errors: MapHandle,
-    kernels: MapHandle,
-    kernel_names: MapHandle,
+    stalls: Map,
+    errors: Map,
+    kernels: Map,
+    kernel_names: Map,
     timers: Timers,
-    blame: MapHandle,
-    bytes: MapHandle,
-    allocations: MapHandle,
-    accounts: MapHandle,
-    block_io: MapHandle,
-    self_counters: MapHandle,
+    blame: Map,
+    bytes: Map,
+    allocations: Map,
+    accounts: Map,
+    block_io: Map,
+    self_counters: Map,
     /// The iterator that reports live threads; without it time accounts contain only ended threads.
     reports: Mutex<Option<Link>>,
-    links: MapHandle,
+    links: Map,
     launch_states: Arc<LaunchStates>,
     adoption: Adoption,
     /// Ends the account of a process.
     ends: OwnProgram,
-}
-
-/// Bounded maps whose fill is reported, with their overflow counters.
-const BOUNDED: [(&str, SelfCounter); 10] = [
-    ("procs", SelfCounter::FullProcs),
-    ("hists", SelfCounter::FullHists),
-    ("stalls", SelfCounter::FullStalls),
-    ("errors", SelfCounter::FullErrors),
-    ("kernels", SelfCounter::FullKernels),
-    ("kernel_names", SelfCounter::FullKernelNames),
-    ("blame", SelfCounter::FullBlame),
-    ("bytes", SelfCounter::FullBytes),
-    ("accounts", SelfCounter::FullAccounts),
-    ("block_io", SelfCounter::FullBlockIo),
-];
-
-/// Maps keyed by process.
-const PER_PROCESS: [&str; 9] = [
-    "hists",
-    "stalls",
-    "errors",
-    "kernels",
-    "kernel_names",
-    "blame",
-    "bytes",
-    "block_io",
-    "allocations",
-];
-
-fn map_of(object: &Object, name: &'static str) -> Result<MapHandle, ReadError> {
-    let map = object.maps().find(|map| map.name() == name).ok_or(ReadError::NoMap(name))?;
-    MapHandle::try_from(&map).map_err(|source| ReadError::Libbpf { map: name, source })
 }
 
 impl Reader {
@@ -143,9 +176,9 @@ impl Reader {
         object: &Object,
         launch_states: Arc<LaunchStates>,
     ) -> Result<Self, ReadError> {
-        let map = |name: &'static str| map_of(object, name);
+        let map = |name: &'static str| Map::of(object, name);
         let hists = map("hists")?;
-        warm_up::histograms(&hists);
+        warm_up::histograms(&hists.handle);
         Ok(Self {
             tracked: map("tracked")?,
             procs: map("procs")?,
@@ -172,7 +205,7 @@ impl Reader {
 
     /// Replaces the iterators.
     pub(crate) fn set_iterators(&self, Iterators { reports, adopts }: Iterators) {
-        *self.reports.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+        *self.reports.lock() = reports;
         self.adoption.set_program(adopts);
     }
 
@@ -180,17 +213,12 @@ impl Reader {
     pub(crate) fn remove_all(&self) -> Result<(), ReadError> {
         let ids = self.processes()?.0.into_keys().map(ProcId).collect();
         self.remove(&ids)?;
-        let map = "self_counters";
         for &counter in SelfCounter::ALL {
             let key = u32::from(counter as u8).to_ne_bytes();
-            let failed = |source| ReadError::Libbpf { map, source };
-            let Some(mut values) =
-                self.self_counters.lookup_percpu(&key, MapFlags::ANY).map_err(failed)?
-            else {
-                continue;
-            };
+            let Some(mut values) = self.self_counter(counter)? else { continue };
             values.iter_mut().for_each(|value| value.fill(0));
-            self.self_counters.update_percpu(&key, &values, MapFlags::ANY).map_err(failed)?;
+            let Map { name, handle } = &self.self_counters;
+            handle.update_percpu(&key, &values, MapFlags::ANY).map_err(failed(name))?;
         }
         Ok(())
     }
@@ -199,7 +227,7 @@ impl Reader {
     ///
     /// # Errors
     /// When a map cannot be read; never because a process starts or ends meanwhile.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot, ReadError> {
+    pub fn snapshot(&self) -> Result<Snapshot, ReadError> {
         self.adoption.run_if_due()?;
         let taken_at = monotonic_now();
         let (mut processes, flushes) = self.processes()?;
@@ -236,12 +264,13 @@ impl Reader {
             capacity: self.timers.capacity(),
             refused: untimed,
         };
-        let maps = BOUNDED
-            .iter()
-            .map(|&(map, counter)| MapUsage {
-                map,
-                entries: usage.get(map).copied().unwrap_or(0),
-                capacity: u64::from(self.handle(map).max_entries()),
+        let maps = self
+            .bounded()
+            .into_iter()
+            .map(|(map, counter)| MapUsage {
+                map: map.name,
+                entries: usage.get(map.name).copied().unwrap_or(0),
+                capacity: u64::from(map.handle.max_entries()),
                 refused: refused(counter),
             })
             .chain([timers])
@@ -254,8 +283,8 @@ impl Reader {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub(crate) fn observes_any(&self) -> Result<bool, ReadError> {
-        Ok(self.procs.keys().next().is_some())
+    pub fn observes_any(&self) -> Result<bool, ReadError> {
+        Ok(self.procs.handle.keys().next().is_some())
     }
 
     /// Ended processes, oldest first, with the time of their end; also tracks children that are older than the tracking of
@@ -264,7 +293,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub(crate) fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
+    pub fn ended(&self) -> Result<Vec<(ProcId, Nanos)>, ReadError> {
         self.adoption.run_if_due()?;
         let (processes, _) = self.processes()?;
         let gone =
@@ -279,79 +308,53 @@ impl Reader {
     ///
     /// # Errors
     /// When a map cannot be changed.
-    pub(crate) fn remove(&self, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
+    pub fn remove(&self, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
         if ids.is_empty() {
             return Ok(());
         }
-        for name in PER_PROCESS {
-            self.remove_keys(name, ids)?;
-        }
+        self.per_process().into_iter().try_for_each(|map| map.delete_of(ids))?;
         self.timers.release(ids);
         self.launch_states.forget(ids);
         for id in ids {
-            self.delete("accounts", &id.0.to_ne_bytes())?;
-            self.delete("procs", &id.0.to_ne_bytes())?;
+            self.accounts.delete(&id.0.to_ne_bytes())?;
+            self.procs.delete(&id.0.to_ne_bytes())?;
         }
         Ok(())
     }
 
-    fn handle(&self, name: &str) -> &MapHandle {
-        match name {
-            "procs" => &self.procs,
-            "hists" => &self.hists,
-            "stalls" => &self.stalls,
-            "errors" => &self.errors,
-            "kernels" => &self.kernels,
-            "kernel_names" => &self.kernel_names,
-            "blame" => &self.blame,
-            "bytes" => &self.bytes,
-            "allocations" => &self.allocations,
-            "accounts" => &self.accounts,
-            "block_io" => &self.block_io,
-            _ => &self.tracked,
-        }
+    /// Bounded maps whose fill is reported, with their overflow counters.
+    fn bounded(&self) -> [(&Map, SelfCounter); 10] {
+        [
+            (&self.procs, SelfCounter::FullProcs),
+            (&self.hists, SelfCounter::FullHists),
+            (&self.stalls, SelfCounter::FullStalls),
+            (&self.errors, SelfCounter::FullErrors),
+            (&self.kernels, SelfCounter::FullKernels),
+            (&self.kernel_names, SelfCounter::FullKernelNames),
+            (&self.blame, SelfCounter::FullBlame),
+            (&self.bytes, SelfCounter::FullBytes),
+            (&self.accounts, SelfCounter::FullAccounts),
+            (&self.block_io, SelfCounter::FullBlockIo),
+        ]
     }
 
-    fn remove_keys(&self, name: &'static str, ids: &HashSet<ProcId>) -> Result<(), ReadError> {
-        let mut doomed = Vec::new();
-        for_each(self.handle(name), name, |key, _| {
-            let id = match name {
-                "kernels" | "kernel_names" => decode::<KernelKey>(name, key)?.proc_id,
-                "allocations" => decode::<AllocationKey>(name, key)?.proc_id,
-                _ => decode::<u32>(name, key)?,
-            };
-            if ids.contains(&ProcId(id)) {
-                doomed.extend_from_slice(key);
-            }
-            Ok(())
-        })?;
-        let key_size = self.handle(name).key_size() as usize;
-        doomed.chunks_exact(key_size).try_for_each(|key| self.delete(name, key))
-    }
-
-    fn delete(&self, name: &'static str, key: &[u8]) -> Result<(), ReadError> {
-        match self.handle(name).delete(key) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                Err(ReadError::Libbpf { map: name, source: error })
-            }
-            _ => Ok(()),
-        }
+    /// Maps keyed by process.
+    fn per_process(&self) -> [&Map; 9] {
+        let Self { hists, stalls, errors, kernels, kernel_names, blame, .. } = self;
+        let Self { bytes, block_io, allocations, .. } = self;
+        [hists, stalls, errors, kernels, kernel_names, blame, bytes, block_io, allocations]
     }
 
     /// The processes without their counts, and the flush counts of their threads' accounts.
     fn processes(&self) -> Result<(BTreeMap<u32, ProcessSnapshot>, Flushes), ReadError> {
         let mut processes = BTreeMap::new();
         let mut flushes = Flushes::new();
-        for_each(&self.procs, "procs", |key, value| {
-            let id = decode::<u32>("procs", key)?;
-            let record: ProcRecord = decode("procs", value)?;
-            // Not tracked under this id (yet).
-            if record.first_seen_ns == 0 {
-                return Ok(());
+        self.procs.each(|id: u32, record: ProcRecord| {
+            // Zero: not tracked under this id (yet).
+            if record.first_seen_ns != 0 {
+                flushes.insert(id, (record.flushes_begun, record.flushes_done));
+                processes.insert(id, process_of(ProcId(id), &record));
             }
-            flushes.insert(id, (record.flushes_begun, record.flushes_done));
-            processes.insert(id, process_of(ProcId(id), &record));
-            Ok(())
         })?;
         Ok((processes, flushes))
     }
@@ -360,11 +363,7 @@ impl Reader {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.stalls, "stalls", |key, value| {
-            entries += 1;
-            let key: CallKey = decode("stalls", key)?;
-            let record: StallRecord = decode("stalls", value)?;
+        self.stalls.each(|key: CallKey, record: StallRecord| {
             if let Some(process) = processes.get_mut(&key.proc_id) {
                 process.stalls.push(StallSnapshot {
                     op: OpId(key.op),
@@ -374,38 +373,32 @@ impl Reader {
                     offcpu: record.offcpu_ns.map(Nanos),
                 });
             }
-            Ok(())
-        })?;
-        Ok(entries)
+        })
     }
 
     fn read_errors(
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.errors, "errors", |key, value| {
-            entries += 1;
-            let key: ErrorKey = decode("errors", key)?;
-            let count = decode::<u64>("errors", value)?;
+        self.errors.each(|key: ErrorKey, count: u64| {
             if let Some(process) = processes.get_mut(&key.proc_id) {
                 process.errors.push((OpId(key.op), key.code, count));
             }
-            Ok(())
-        })?;
-        Ok(entries)
+        })
+    }
+
+    /// A counter, by CPU.
+    fn self_counter(&self, counter: SelfCounter) -> Result<Option<Vec<Vec<u8>>>, ReadError> {
+        let Map { name, handle } = &self.self_counters;
+        let key = u32::from(counter as u8).to_ne_bytes();
+        handle.lookup_percpu(&key, MapFlags::ANY).map_err(failed(name))
     }
 
     fn counters(&self) -> Result<Vec<(SelfCounter, u64)>, ReadError> {
-        let map = "self_counters";
         SelfCounter::ALL
             .iter()
             .map(|&counter| {
-                let per_cpu = self
-                    .self_counters
-                    .lookup_percpu(&u32::from(counter as u8).to_ne_bytes(), MapFlags::ANY)
-                    .map_err(|source| ReadError::Libbpf { map, source })?
-                    .unwrap_or_default();
+                let per_cpu = self.self_counter(counter)?.unwrap_or_default();
                 let total = per_cpu
                     .iter()
                     .filter_map(|bytes| bytes.first_chunk().copied())
@@ -415,21 +408,6 @@ impl Reader {
             })
             .collect()
     }
-}
-
-fn for_each(
-    map: &MapHandle,
-    name: &'static str,
-    mut each: impl FnMut(&[u8], &[u8]) -> Result<(), ReadError>,
-) -> Result<(), ReadError> {
-    let mut outcome = Ok(());
-    batch::for_each(map, |key, value| {
-        if outcome.is_ok() {
-            outcome = each(key, value);
-        }
-    })
-    .map_err(|source| ReadError::Read { map: name, source })?;
-    outcome
 }
 
 fn process_of(id: ProcId, record: &ProcRecord) -> ProcessSnapshot {
@@ -464,7 +442,6 @@ fn fitted(mut process: ProcessSnapshot) -> ProcessSnapshot {
 }
 
 /// The current monotonic time, as used by the programs.
-#[must_use]
 pub fn monotonic_now() -> Nanos {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Nanos(0), |at| {
         let seconds = u64::try_from(at.tv_sec()).unwrap_or(0);

@@ -301,7 +301,6 @@ impl Recorder {
     }
 
     /// Events that were due in a drain but still being written.
-    #[must_use]
     pub fn unfinished(&self) -> usize {
         self.unfinished.len()
     }

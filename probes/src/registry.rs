@@ -99,9 +99,10 @@ struct AttachedFile<L> {
 }
 
 /// The known files and their probes.
-pub struct Registry<L> {
+pub struct Registry<A: Attach> {
+    attacher: A,
     limits: Limits,
-    files: HashMap<FileId, AttachedFile<L>>,
+    files: HashMap<FileId, AttachedFile<A::Links>>,
     ignored: IgnoredFiles,
     ids: LinkIds,
     writes: Option<WriteWatch>,
@@ -110,14 +111,14 @@ pub struct Registry<L> {
     limited: LimitedUsers,
 }
 
-impl<L> Registry<L> {
+impl<A: Attach> Registry<A> {
     /// Creates an empty registry.
-    #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, attacher: A) -> Self {
         let writes = WriteWatch::new().inspect_err(
             |error| tracing::warn!(%error, "cannot watch libraries for writes; overwritten ones are detected by scans only"),
         );
         Self {
+            attacher,
             limits,
             files: HashMap::new(),
             ignored: IgnoredFiles::new(limits.remembered),
@@ -129,11 +130,14 @@ impl<L> Registry<L> {
         }
     }
 
+    pub(crate) fn attacher(&mut self) -> &mut A {
+        &mut self.attacher
+    }
+
     /// Examines the file behind an executable mapping, and attaches when it is new and has traced functions. `seen_at` is
     /// when it was mapped, if known. Returns the file's id if it is a reachable candidate.
-    pub fn observe<A: Attach<Links = L>>(
+    pub fn observe(
         &mut self,
-        attacher: &mut A,
         tgid: Tgid,
         mapping: &Mapping,
         seen_at: Option<Nanos>,
@@ -146,16 +150,16 @@ impl<L> Registry<L> {
         if let Some(attached) = self.files.get_mut(&id) {
             attached.last_seen = now;
             if attached.version != version {
-                self.recheck_one(attacher, id, seen_at);
+                self.recheck_one(id, seen_at);
             }
-            self.add_user(attacher, id, tgid, seen_at.is_some());
+            self.add_user(id, tgid, seen_at.is_some());
             return Some(id);
         }
         let below_limit = self.is_below_limit(version.owner);
         if !self.ignored.contains(id, version, now, below_limit) {
             let path = mapping.path.clone();
-            self.examine(attacher, (id, path, kind), &located, seen_at)?;
-            self.add_user(attacher, id, tgid, false);
+            self.examine((id, path, kind), &located, seen_at)?;
+            self.add_user(id, tgid, false);
         }
         Some(id)
     }
@@ -164,7 +168,7 @@ impl<L> Registry<L> {
         match result {
             Ok(value) => return Some(value),
             // Short-lived processes end before they can be examined.
-            Err(MappedError::Gone { .. }) => self.counts.vanished += 1,
+            Err(MappedError::Gone(..)) => self.counts.vanished += 1,
             Err(error) => {
                 self.counts.unreachable += 1;
                 tracing::debug!(%error, "cannot reach a library");
@@ -174,9 +178,8 @@ impl<L> Registry<L> {
     }
 
     /// Decides on an unknown file.
-    fn examine<A: Attach<Links = L>>(
+    fn examine(
         &mut self,
-        attacher: &mut A,
         (id, path, kind): (FileId, PathBuf, Candidate),
         located: &Located,
         seen_at: Option<Nanos>,
@@ -203,8 +206,8 @@ impl<L> Registry<L> {
             }
             Ok(image) => {
                 let state = Err(String::new());
-                let (last_seen, gap, max_gap) = (Instant::now(), None, None);
-                let users = HashMap::new();
+                let (last_seen, users) = (Instant::now(), HashMap::new());
+                let (gap, max_gap) = (None, None);
                 let attached = AttachedFile {
                     path,
                     kind,
@@ -217,7 +220,7 @@ impl<L> Registry<L> {
                     gap,
                     max_gap,
                 };
-                self.attach(attacher, id, attached, seen_at);
+                self.attach(id, attached, seen_at);
             }
         }
         Some(())
@@ -242,13 +245,7 @@ impl<L> Registry<L> {
     }
 
     /// Attaches a file that has no probes; it stays known whatever the outcome.
-    fn attach<A: Attach<Links = L>>(
-        &mut self,
-        attacher: &mut A,
-        id: FileId,
-        mut attached: AttachedFile<L>,
-        seen_at: Option<Nanos>,
-    ) {
+    fn attach(&mut self, id: FileId, mut attached: AttachedFile<A::Links>, seen_at: Option<Nanos>) {
         self.generation += 1;
         if let Some(Err(error)) = self.writes.as_mut().map(|writes| writes.add(id, &attached.file))
         {
@@ -256,7 +253,7 @@ impl<L> Registry<L> {
         }
         attached.state = match self.ids.take() {
             None => Err("all link ids are in use".to_owned()),
-            Some(link) => match attacher.attach(&attached.file, link, &attached.image.sites) {
+            Some(link) => match self.attacher.attach(&attached.file, link, &attached.image.sites) {
                 Ok(links) => Ok((link, links)),
                 Err(error) => {
                     self.ids.give_back(link);
@@ -286,38 +283,34 @@ impl<L> Registry<L> {
         }
         self.files.insert(id, attached);
         if !self.limited.is_empty() {
-            self.apply_users(attacher, id);
+            self.apply_users(id);
         }
     }
 
     /// Detaches from files that are being written, and re-attaches when the writer is done.
-    pub fn follow_writes<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
+    pub fn follow_writes(&mut self) {
         let writes = self.writes.as_ref().map(WriteWatch::drain).unwrap_or_default();
         for write in writes {
             match write {
                 Write::Some(id) => {
                     if let Some(mut attached) = self.files.remove(&id) {
-                        self.detach(attacher, &mut attached);
+                        self.detach(&mut attached);
                         self.files
                             .insert(id, AttachedFile { version: FileVersion::WRITTEN, ..attached });
                     }
                 }
                 Write::Done(id) => {
-                    if self
-                        .files
-                        .get(&id)
-                        .is_some_and(|attached| attached.version == FileVersion::WRITTEN)
-                    {
-                        self.recheck_one(attacher, id, None);
+                    let file = self.files.get(&id);
+                    if file.is_some_and(|attached| attached.version == FileVersion::WRITTEN) {
+                        self.recheck_one(id, None);
                     }
                 }
-                Write::Missed => self.recheck(attacher),
+                Write::Missed => self.recheck(),
             }
         }
     }
 
     /// Readable when there are writes to follow.
-    #[must_use]
     pub fn writes(&self) -> Option<BorrowedFd<'_>> {
         self.writes.as_ref().map(AsFd::as_fd)
     }
@@ -328,11 +321,11 @@ impl<L> Registry<L> {
         }
     }
 
-    fn detach<A: Attach<Links = L>>(&mut self, attacher: &mut A, attached: &mut AttachedFile<L>) {
+    fn detach(&mut self, attached: &mut AttachedFile<A::Links>) {
         if let Ok((link, links)) =
             std::mem::replace(&mut attached.state, Err("detached".to_owned()))
         {
-            attacher.detach(link, links);
+            self.attacher.detach(link, links);
             self.ids.give_back(link);
             self.counts.detached += 1;
             self.generation += 1;
@@ -340,27 +333,21 @@ impl<L> Registry<L> {
         }
     }
 
+    fn files_with(&self, wanted: impl Fn(&AttachedFile<A::Links>) -> bool) -> Vec<FileId> {
+        self.files.iter().filter(|(_, attached)| wanted(attached)).map(|(id, _)| *id).collect()
+    }
+
     /// Finds files that were overwritten in place, and re-attaches them.
-    pub fn recheck<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
-        let changed: Vec<FileId> = self
-            .files
-            .iter()
-            .filter(|(_, attached)| {
-                attached.file.metadata().is_ok_and(|m| FileVersion::of(&m) != attached.version)
-            })
-            .map(|(id, _)| *id)
-            .collect();
+    pub fn recheck(&mut self) {
+        let changed = self.files_with(|attached| {
+            attached.file.metadata().is_ok_and(|m| FileVersion::of(&m) != attached.version)
+        });
         for id in changed {
-            self.recheck_one(attacher, id, None);
+            self.recheck_one(id, None);
         }
     }
 
-    fn recheck_one<A: Attach<Links = L>>(
-        &mut self,
-        attacher: &mut A,
-        id: FileId,
-        seen_at: Option<Nanos>,
-    ) {
+    fn recheck_one(&mut self, id: FileId, seen_at: Option<Nanos>) {
         let Some(mut attached) = self.files.remove(&id) else { return };
         let version = match attached.file.metadata() {
             Ok(metadata) => FileVersion::of(&metadata),
@@ -369,7 +356,7 @@ impl<L> Registry<L> {
         let overwritten = version.contents_differ(&attached.version);
         if overwritten {
             self.counts.overwritten += 1;
-            self.detach(attacher, &mut attached);
+            self.detach(&mut attached);
         }
         let read = attached.kind.read(&attached.file);
         // A change of mode, owner or link count is no reason to detach.
@@ -378,11 +365,11 @@ impl<L> Registry<L> {
             self.files.insert(id, attached);
             return;
         }
-        self.detach(attacher, &mut attached);
+        self.detach(&mut attached);
         let verdict = match read {
             Ok(image) if !image.sites.is_empty() => {
                 let attached = AttachedFile { version, image, ..attached };
-                return self.attach(attacher, id, attached, seen_at);
+                return self.attach(id, attached, seen_at);
             }
             Ok(_) => Verdict::NoSymbols,
             Err(error) => Verdict::Broken(error.to_string()),
@@ -399,27 +386,17 @@ impl<L> Registry<L> {
 
     /// Cleans up after a scan that began at `scan_started`: rechecks all files, retries rejected ones, and drops those that
     /// are deleted, or that [`Self::observe`] has not seen for longer than [`UNMAPPED_GRACE`].
-    pub fn collect_garbage<A: Attach<Links = L>>(
-        &mut self,
-        attacher: &mut A,
-        scan_started: Instant,
-    ) {
-        self.recheck(attacher);
-        let unmapped = |attached: &AttachedFile<L>| attached.last_seen < scan_started;
-        let outdated = |attached: &AttachedFile<L>| {
+    pub fn collect_garbage(&mut self, scan_started: Instant) {
+        self.recheck();
+        let unmapped = |attached: &AttachedFile<A::Links>| attached.last_seen < scan_started;
+        let outdated = |attached: &AttachedFile<A::Links>| {
             let deleted = attached.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0);
             let unseen = scan_started.saturating_duration_since(attached.last_seen);
             unmapped(attached) && (deleted || unseen >= UNMAPPED_GRACE)
         };
-        let done: Vec<FileId> = self
-            .files
-            .iter()
-            .filter(|(_, attached)| outdated(attached))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in done {
+        for id in self.files_with(outdated) {
             if let Some(mut attached) = self.files.remove(&id) {
-                self.detach(attacher, &mut attached);
+                self.detach(&mut attached);
                 self.unwatch(id);
                 self.generation += 1;
             }
@@ -427,15 +404,9 @@ impl<L> Registry<L> {
         for attached in self.files.values_mut() {
             attached.users.retain(|_, seen| *seen >= scan_started);
         }
-        let refused: Vec<FileId> = self
-            .files
-            .iter()
-            .filter(|(_, attached)| attached.state.is_err())
-            .map(|(id, _)| *id)
-            .collect();
-        for id in refused {
+        for id in self.files_with(|attached| attached.state.is_err()) {
             if let Some(attached) = self.files.remove(&id) {
-                self.attach(attacher, id, attached, None);
+                self.attach(id, attached, None);
             }
         }
         let forgotten = self.ignored.forget_reports(scan_started, UNMAPPED_GRACE);
@@ -443,7 +414,7 @@ impl<L> Registry<L> {
     }
 
     /// Removes all probes, as before the process ends. Per-process limits are cleared.
-    pub fn detach_all<A: Attach<Links = L>>(&mut self, attacher: &mut A) {
+    pub fn detach_all(&mut self) {
         self.limited.clear();
         let mut all = Vec::new();
         for (id, attached) in std::mem::take(&mut self.files) {
@@ -451,7 +422,7 @@ impl<L> Registry<L> {
             all.extend(attached.state.ok());
         }
         let links: Vec<LinkId> = all.iter().map(|(link, _)| *link).collect();
-        attacher.detach_all(all);
+        self.attacher.detach_all(all);
         tracing::info!(files = links.len(), "detached from all files");
         for link in links {
             self.ids.give_back(link);
@@ -482,13 +453,11 @@ impl<L> Registry<L> {
     }
 
     /// Totals since the start.
-    #[must_use]
     pub fn counts(&self) -> RegistryCounts {
         self.counts
     }
 
     /// Grows when [`Self::libraries`] may have changed.
-    #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }

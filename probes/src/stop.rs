@@ -34,13 +34,11 @@ impl StopSignal {
     }
 
     /// Whether it was raised.
-    #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.raised.load(Ordering::Acquire)
     }
 
     /// Sleeps until the signal is raised or the timeout; true when raised.
-    #[must_use]
     pub fn wait(&self, timeout: Duration) -> bool {
         // An interrupted sleep only ends early.
         let _ = poll_readable(&[self.wake.as_fd()], timeout);

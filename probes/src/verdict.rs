@@ -15,7 +15,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// The label value on metrics.
-    #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
             Self::Attached => "attached",
@@ -26,7 +25,6 @@ impl Verdict {
     }
 
     /// The reason, if unsupported or broken.
-    #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Attached | Self::Disabled => None,

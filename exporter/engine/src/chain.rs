@@ -5,6 +5,7 @@ mod place;
 
 use std::fmt;
 
+use gpucause_abi::Nanos;
 use serde::{Deserialize, Serialize};
 
 use crate::template::number;
@@ -25,7 +26,6 @@ macro_rules! labelled {
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The label value.
-            #[must_use]
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label),+ }
             }
@@ -81,14 +81,12 @@ labelled! {
 
 impl Cause {
     /// Whether it takes GPU-feeding time while it lasts: a leak does not until memory runs out, and a killed process has none.
-    #[must_use]
     pub const fn takes_time(self) -> bool {
         !matches!(self, Self::MemoryLeak | Self::OomKill)
     }
 
     /// Whether the time that it takes can be lost: the victim is off the CPU in a [lost
     /// state](gpucause_abi::state::State::is_lost_in).
-    #[must_use]
     pub const fn loses_time(self) -> bool {
         matches!(
             self,
@@ -183,6 +181,18 @@ pub struct Step {
     pub seconds: f64,
 }
 
+impl Step {
+    pub(crate) fn new(
+        from: impl Into<String>,
+        to: impl Into<String>,
+        mechanism: impl Into<String>,
+        time: Nanos,
+    ) -> Self {
+        let (from, to, mechanism) = (from.into(), to.into(), mechanism.into());
+        Self { from, to, mechanism, seconds: time.as_secs_f64() }
+    }
+}
+
 /// Smallest unexplained share that the sentence mentions.
 const WORTH_SAYING: f64 = 0.05;
 
@@ -232,7 +242,6 @@ impl Chain {
 
     /// Total time of the victim that the cause took, in seconds, lost or not: an implicit sync, for example, runs or waits for
     /// the GPU, and neither is lost. Chains of old nodes only have the lost time.
-    #[must_use]
     pub fn attributed_seconds(&self) -> f64 {
         self.evidence.get(Self::ATTRIBUTED).unwrap_or(self.lost_seconds)
     }
@@ -241,7 +250,6 @@ impl Chain {
     pub const UNEXPLAINED: &str = "unexplained_share";
 
     /// The clause about the unexplained share; empty when it is too small to act on.
-    #[must_use]
     pub(crate) fn unexplained(&self) -> String {
         match self.evidence.get(Self::UNEXPLAINED) {
             Some(share) if share >= WORTH_SAYING && self.cause != Cause::Unexplained => {
@@ -255,7 +263,6 @@ impl Chain {
     pub const WINDOW: &str = "window_seconds";
 
     /// The clause about the window, and whether the chain is ongoing or has ended.
-    #[must_use]
     pub fn when(&self) -> String {
         let (first, last) = (utc(self.first_seen, true), utc(self.last_seen, true));
         let mut when = String::with_capacity(128);

@@ -62,6 +62,28 @@ pub(crate) struct Detection {
     pub(crate) fix: String,
 }
 
+impl Detection {
+    /// A cause that takes no time and has no culprit.
+    pub(crate) fn new(cause: Cause, effect: Effect, process: usize, evidence: Evidence) -> Self {
+        Self {
+            cause,
+            effect,
+            process,
+            tid: None,
+            culprit: None,
+            explained: 1.0,
+            size: Nanos(0),
+            taken: Box::default(),
+            claim: None,
+            lost_share: 0.0,
+            evidence,
+            path: Vec::new(),
+            sentence: Sentence::default(),
+            fix: String::new(),
+        }
+    }
+}
+
 /// A cause within the program itself: a chain of one step without a culprit.
 #[derive(Debug)]
 pub(crate) struct SelfInflicted {
@@ -89,25 +111,21 @@ impl SelfInflicted {
         let taken = (self.claim)(&process.span(), thread, Phases::Feeding);
         let comm = process.now.comm.to_text();
         Detection {
-            cause: self.cause,
-            effect: self.effect,
-            process: index,
             tid: Some(thread.tid),
-            culprit: None,
             explained: self.explained,
             size: self.size,
             taken: taken.into(),
             claim: self.claims_earlier.then_some((self.claim, Phases::Feeding)),
             lost_share: self.lost_share,
-            path: vec![Step {
-                from: name_of(process),
-                to: self.effect.label().into(),
-                mechanism: self.mechanism.into(),
-                seconds: taken.total().as_secs_f64(),
-            }],
+            path: vec![Step::new(
+                name_of(process),
+                self.effect.label(),
+                self.mechanism,
+                taken.total(),
+            )],
             sentence: Sentence::new(self.sentence, [("comm", &*comm)]),
             fix: self.fix.into(),
-            evidence,
+            ..Detection::new(self.cause, self.effect, index, evidence)
         }
     }
 }

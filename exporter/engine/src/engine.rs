@@ -48,7 +48,6 @@ pub struct EngineInput {
 
 impl EngineInput {
     /// A snapshot without the state of the host.
-    #[must_use]
     pub fn new(snapshot: Arc<Snapshot>, unix_seconds: f64) -> Self {
         let (throttled_gpus, throttled_cgroups) = Default::default();
         Self { snapshot, unix_seconds, throttled_gpus, throttled_cgroups }
@@ -71,7 +70,6 @@ pub struct Engine {
 
 impl Engine {
     /// An engine without snapshots.
-    #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
     }
@@ -158,7 +156,6 @@ impl Engine {
     }
 
     /// Chains, the worst first: by severity, then by time attributed.
-    #[must_use]
     pub fn chains(&self) -> Vec<&Chain> {
         self.store.chains()
     }
@@ -254,17 +251,15 @@ fn detections(context: &Context<'_>, index: usize) -> Vec<Detection> {
     let Some(process) = context.processes.get(index).filter(|process| process.dispatches()) else {
         return Vec::new();
     };
-    let enabled = |cause| context.settings.rule(cause).enabled;
-    let applies = |rule: &&&dyn Rule| {
-        enabled(rule.declaration().cause) && (process.warmed_up || rule.during_warm_up())
-    };
-    let evaluate = |rule: &&dyn Rule| {
-        rule.evaluate(context, index).filter(|detection| enabled(detection.cause))
+    let evaluate = |rule: &Rule| {
+        let detection = (rule.evaluate)(context, index)?;
+        context.settings.rule(detection.cause).enabled.then_some(detection)
     };
     let mut found = Vec::with_capacity(RULES.len() / 2);
-    found.extend(RULES.iter().filter(applies).filter_map(evaluate));
+    let due = RULES.iter().filter(|rule| rule.applies(context, process));
+    found.extend(due.filter_map(evaluate));
     divide((process.short.threads(), process.short.wall), context.settings, &mut found);
-    if applies(&&FALLBACK) {
+    if FALLBACK.applies(context, process) {
         found.extend(rest(context, index, &found));
     }
     divide_effects(&mut found);

@@ -29,5 +29,5 @@ mod rules;
 mod template;
 
 pub use engine::{ChainCount, Engine, EngineInput, OTHER_PROCESS, Stall};
-pub use rules::{Declaration, declarations, markdown};
+pub use rules::{Rule, markdown, rules};
 pub use template::render as render_template;

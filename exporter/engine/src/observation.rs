@@ -24,7 +24,6 @@ impl State {
     pub const ALL: [Self; 3] = [Self::Attached, Self::Partial, Self::Disabled];
 
     /// The label value.
-    #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::Attached => "attached",
@@ -59,7 +58,6 @@ pub struct Period {
 
 impl Period {
     /// A current period in which every launch is timed.
-    #[must_use]
     pub const fn attached(since: f64) -> Self {
         Self {
             state: State::Attached,
@@ -71,14 +69,12 @@ impl Period {
     }
 
     /// A current period in which nothing is observed.
-    #[must_use]
     pub fn disabled(since: f64, reason: impl Into<String>) -> Self {
         let (state, timed_share) = (State::Disabled, Some(0.0));
         Self { state, timed_share, since, until: None, reason: reason.into() }
     }
 
     /// Whether causes are found: a sample shows them, a missing probe may hide them.
-    #[must_use]
     pub fn shows_causes(&self) -> bool {
         self.state != State::Disabled && self.timed_share.is_some()
     }
@@ -133,7 +129,6 @@ impl ObservationState {
     }
 
     /// Periods between `from` and `until` without gaps, including the time before observation began.
-    #[must_use]
     pub fn over(&self, from: f64, until: f64) -> Vec<Period> {
         let begun = self.earlier.first().unwrap_or(&self.current).since;
         let before = Period {

@@ -21,64 +21,64 @@ mod share;
 pub(crate) mod unexplained;
 
 use crate::chain::Cause;
-use crate::context::Context;
+use crate::context::{Context, Process};
 use crate::detection::Detection;
 
-/// Inputs and thresholds of a rule.
+/// A rule: what it detects, its inputs and thresholds.
 #[derive(Debug, Clone, Copy)]
-pub struct Declaration {
+pub struct Rule {
     /// The cause that it detects.
     pub cause: Cause,
     /// Metrics of the accounts that it reads.
     pub reads: &'static [&'static str],
     /// Conditions for a detection.
     pub needs: &'static str,
+    /// Whether it is evaluated while a process warms up.
+    during_warm_up: bool,
+    /// Evaluates the process at an index.
+    pub(crate) evaluate: fn(&Context<'_>, usize) -> Option<Detection>,
 }
 
-pub(crate) trait Rule: Sync {
-    fn declaration(&self) -> Declaration;
-    /// Whether it is evaluated while a process warms up.
-    fn during_warm_up(&self) -> bool {
-        false
+impl Rule {
+    pub(crate) fn applies(&self, context: &Context<'_>, process: &Process<'_>) -> bool {
+        let is_due = process.warmed_up || self.during_warm_up;
+        is_due && context.settings.rule(self.cause).enabled
     }
-    /// Evaluates the process at this index.
-    fn evaluate(&self, context: &Context<'_>, process: usize) -> Option<Detection>;
 }
 
 /// Every rule but the fallback.
-pub(crate) const RULES: &[&dyn Rule] = &[
-    &hang::Hang,
-    &cpu_limit::CpuLimit,
-    &cpu_preemption::CpuPreemption,
-    &runqueue_wait::RunqueueWait,
-    &dataloader_starvation::DataloaderStarvation,
-    &lock_wait::LockWait,
-    &block_io::BlockIo,
-    &page_fault::PageFault,
-    &implicit_sync::ImplicitSync,
-    &allocator_churn::AllocatorChurn,
-    &memory_leak::MemoryLeak,
-    &graph_recapture::GraphRecapture,
-    &nccl_late_rank::NcclLateRank,
-    &clock_throttling::ClockThrottling,
-    &oom_kill::OomKill,
-    &cold_start::ColdStart,
-    &large_copy::LargeCopy,
+pub(crate) const RULES: &[Rule] = &[
+    hang::RULE,
+    cpu_limit::RULE,
+    cpu_preemption::RULE,
+    runqueue_wait::RULE,
+    dataloader_starvation::RULE,
+    lock_wait::RULE,
+    block_io::RULE,
+    page_fault::RULE,
+    implicit_sync::RULE,
+    allocator_churn::RULE,
+    memory_leak::RULE,
+    graph_recapture::RULE,
+    nccl_late_rank::RULE,
+    clock_throttling::RULE,
+    oom_kill::RULE,
+    cold_start::RULE,
+    large_copy::RULE,
 ];
 
 /// Reports a tail that no rule explains.
-pub(crate) const FALLBACK: &dyn Rule = &unexplained::Unexplained;
+pub(crate) const FALLBACK: Rule = unexplained::RULE;
 
-/// Declarations of all rules.
-pub fn declarations() -> impl Iterator<Item = Declaration> {
-    RULES.iter().chain([&FALLBACK]).map(|rule| rule.declaration())
+/// All rules.
+pub fn rules() -> impl Iterator<Item = Rule> {
+    RULES.iter().copied().chain([FALLBACK])
 }
 
 /// The causes as a Markdown table.
-#[must_use]
 pub fn markdown() -> String {
     let mut page = String::from("| cause | named when | read from |\n|---|---|---|\n");
-    let mut rules: Vec<_> = declarations().collect();
+    let mut rules: Vec<_> = rules().collect();
     rules.sort_by_key(|rule| rule.cause);
     for rule in rules {
         let reads: Vec<_> = rule.reads.iter().map(|name| format!("`{name}`")).collect();

@@ -89,7 +89,6 @@ impl Default for Severities {
 
 impl Severities {
     /// The severity of a lost share that is at least [`low`](Self::low).
-    #[must_use]
     pub fn of(&self, lost_share: f64) -> Severity {
         match lost_share {
             share if share >= self.critical => Severity::Critical,
@@ -124,13 +123,11 @@ impl Default for Settings {
 
 impl Settings {
     /// Settings of the rule for a cause.
-    #[must_use]
     pub fn rule(&self, cause: Cause) -> RuleSettings {
         self.rules.get(&cause).copied().unwrap_or_default()
     }
 
     /// Invalid values.
-    #[must_use]
     pub fn complaints(&self) -> Vec<Complaint> {
         let mut complaints = Vec::new();
         let mut complain = |key: &str, problem: String| {

@@ -5,7 +5,6 @@ use crate::chain::Evidence;
 /// Renders a template. `{name}` stands for a name, `{number|form}` for a number of the evidence formatted as `seconds`,
 /// `percent`, `count`, `times` or `bytes`, and `{number|one/many}` for the singular or plural word. A clause in `[` and `]`, or
 /// the text between clauses, is left out when a number or name that it uses is missing.
-#[must_use]
 pub fn render(template: &str, evidence: &Evidence, names: &[(&str, &str)]) -> String {
     let mut text = String::with_capacity(2 * template.len());
     let mut rest = template;

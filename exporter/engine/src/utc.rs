@@ -3,7 +3,6 @@
 use time::OffsetDateTime;
 
 /// Time of day in UTC, such as `07:03:12`, optionally with the date.
-#[must_use]
 pub fn utc(unix_seconds: f64, with_date: bool) -> String {
     #[expect(
         clippy::cast_possible_truncation,

@@ -27,7 +27,7 @@ pub(super) fn line(address: &ListenAddress) -> Option<Line> {
         Err(AskError::Unauthorized(_)) => {
             (State::Missing, "this exporter requires a password; use gpucause explain".into())
         }
-        Err(AskError::Refused { status: UNAUTHORIZED, .. }) => {
+        Err(AskError::Refused(_, UNAUTHORIZED, _)) => {
             (State::Missing, "this exporter requires its token; run gpucause check as root".into())
         }
         // The port is free, or another program has it.

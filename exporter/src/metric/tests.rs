@@ -126,7 +126,7 @@ fn the_documents_have_the_tables_of_metrics_and_causes() {
 
 #[test]
 fn rules_read_metrics_that_there_are() {
-    for rule in gpucause_engine::declarations() {
+    for rule in gpucause_engine::rules() {
         for name in rule.reads.iter().filter(|name| !name.starts_with("DCGM_")) {
             let known = ALL.iter().any(|metric| metric.query_name() == **name);
             assert!(known, "{}: {name}", rule.cause);

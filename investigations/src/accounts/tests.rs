@@ -2,7 +2,7 @@ use gpucause_abi::op::Api;
 use proptest::prelude::*;
 
 use super::*;
-use crate::export::testing::{BEGIN, MadeUp, call, sized, waited};
+use crate::export::tests::{BEGIN, MadeUp, call, sized, waited};
 
 const SECOND: u64 = 1_000_000_000;
 

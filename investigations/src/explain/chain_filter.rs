@@ -17,7 +17,6 @@ pub struct ChainFilter {
 
 impl ChainFilter {
     /// Whether a chain is selected.
-    #[must_use]
     pub fn has(&self, chain: &Chain) -> bool {
         let is_culprit = |pid| chain.culprit.as_ref().is_some_and(|own| own.pid == pid);
         self.pid.is_none_or(|pid| chain.victim.pid == pid || is_culprit(pid))

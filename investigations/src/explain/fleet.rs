@@ -43,7 +43,6 @@ pub struct FailureReport {
 
 impl FleetReport {
     /// Of the chains seen in the last `seconds` on each node. `here` is as in [`Chains::observed`](crate::node::Chains::observed).
-    #[must_use]
     pub fn of(answer: FleetAnswer, seconds: f64, here: f64, filter: &ChainFilter) -> Self {
         let warnings = answer.clock_warnings();
         let report = |node: crate::fleet::NodeAnswer| {
@@ -68,7 +67,6 @@ impl FleetReport {
     }
 
     /// The report as text.
-    #[must_use]
     pub fn render(&self, per_process: bool) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.

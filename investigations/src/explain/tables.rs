@@ -12,7 +12,6 @@ const MOST_ROWS: usize = 40;
 const MOST_STACKS: usize = 5;
 
 /// The report as text; `per_process` adds a table of the victims' losses. Characters that control a terminal are replaced.
-#[must_use]
 pub fn render_report(report: &Report, per_process: bool) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.

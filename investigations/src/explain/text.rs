@@ -13,7 +13,6 @@ const MOST_LOSSES: usize = 5;
 
 /// The report as text; `per_process` adds a table of the victims' losses. Names are untrusted: characters that control a
 /// terminal are replaced.
-#[must_use]
 pub fn render(incident: &Incident, per_process: bool) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.

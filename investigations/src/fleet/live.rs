@@ -19,7 +19,6 @@ pub struct LiveChains {
 impl LiveChains {
     /// Chains of the nodes that answered. A name that occurs again gets the address appended. Clocks are relative to the
     /// first node's.
-    #[must_use]
     pub fn of(answer: &FleetAnswer) -> Self {
         let mut all = Self::default();
         let reference = answer.answers.first().and_then(|first| first.clock);

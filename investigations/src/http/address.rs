@@ -18,7 +18,6 @@ pub struct Address {
 
 impl Address {
     /// Parses a URL with `http://` or `https://`. `ports` are the defaults without and with TLS.
-    #[must_use]
     pub fn parse(text: &str, ports: [u16; 2]) -> Option<Self> {
         let uri: Uri = text.parse().ok()?;
         let tls = match uri.scheme_str() {
@@ -50,13 +49,11 @@ impl Address {
     }
 
     /// Whether the scheme is `https`.
-    #[must_use]
     pub const fn is_tls(&self) -> bool {
         self.tls
     }
 
     /// Path and query.
-    #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -68,25 +65,21 @@ impl Address {
     }
 
     /// The user.
-    #[must_use]
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
     /// The password.
-    #[must_use]
     pub fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
 
     /// Host (without brackets) and port.
-    #[must_use]
     pub fn target(&self) -> (&str, u16) {
         (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
     }
 
     /// Whether the host is `localhost` or a loopback address: traffic stays on this host.
-    #[must_use]
     pub fn is_loopback(&self) -> bool {
         let host = self.target().0;
         let loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
@@ -94,7 +87,6 @@ impl Address {
     }
 
     /// The value of the `Host` header.
-    #[must_use]
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }

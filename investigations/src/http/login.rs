@@ -19,13 +19,8 @@ pub struct Login {
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
     /// The password file cannot be read.
-    #[error("cannot read the password from {path}: {source}", path = .path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
+    #[error("cannot read the password from {path}: {1}", path = .0.display())]
+    Unreadable(PathBuf, #[source] io::Error),
     /// There is a user without a password.
     #[error("no password for {0}; {1}")]
     NoPassword(String, &'static str),
@@ -46,7 +41,7 @@ impl Login {
         inherited: Option<String>,
         hint: &'static str,
     ) -> Result<Option<Self>, LoginError> {
-        let unreadable = |path: &Path, source| LoginError::Unreadable { path: path.into(), source };
+        let unreadable = |path: &Path, source| LoginError::Unreadable(path.into(), source);
         let password = match file {
             Some(path) => Some(read(path).map_err(|source| unreadable(path, source))?),
             None => address.password().map(str::to_owned),

@@ -62,13 +62,11 @@ impl Token {
     }
 
     /// Its text. Secret.
-    #[must_use]
     pub fn secret(&self) -> &str {
         &self.0
     }
 
     /// Whether the headers carry this token. Compares in constant time.
-    #[must_use]
     pub fn is_in(&self, headers: &HeaderMap) -> bool {
         let sent = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
         let Some((scheme, sent)) = sent.split_at_checked(7) else { return false };

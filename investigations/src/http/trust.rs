@@ -25,21 +25,11 @@ const USUAL: [&str; 4] = [
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// The file of authorities cannot be read.
-    #[error("cannot read the authorities in {path}: {source}", path = .path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
+    #[error("cannot read the authorities in {path}: {1}", path = .0.display())]
+    Unreadable(PathBuf, #[source] io::Error),
     /// The client certificate or its key cannot be used.
-    #[error("cannot use {path} as client certificate: {reason}", path = .path.display())]
-    Identity {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        reason: String,
-    },
+    #[error("cannot use {path} as client certificate: {1}", path = .0.display())]
+    Identity(PathBuf, String),
     /// The file holds no authority.
     #[error("{path} holds no certificate of an authority in PEM", path = .0.display())]
     None(PathBuf),
@@ -61,7 +51,7 @@ pub struct Identity<'a> {
 }
 
 fn unusable(path: &Path, reason: &dyn std::fmt::Display) -> TrustError {
-    TrustError::Identity { path: path.to_owned(), reason: reason.to_string() }
+    TrustError::Identity(path.to_owned(), reason.to_string())
 }
 
 impl Identity<'_> {
@@ -112,7 +102,7 @@ fn usual() -> Option<PathBuf> {
 }
 
 fn roots(path: &Path) -> Result<RootCertStore, TrustError> {
-    let unreadable = |source| TrustError::Unreadable { path: path.to_owned(), source };
+    let unreadable = |source| TrustError::Unreadable(path.to_owned(), source);
     let bytes = fs::read(path).map_err(unreadable)?;
     let mut roots = RootCertStore::empty();
     // Distributions' bundles contain certificates that rustls does not accept.

@@ -86,7 +86,6 @@ impl Ingero {
     }
 
     pub(super) fn read_stack(&self, id: StackId) -> Result<Option<Stack>, RecordingError> {
-        let mut stack = None;
         if !self.file.has("stack_traces", "hash") {
             return Ok(None);
         }
@@ -96,11 +95,8 @@ impl Ingero {
             self.file.column("stack_traces", "ips", "''"),
             id.0
         );
-        self.file.each(&sql, |row| {
-            stack = Some(read_frames(&text(row, 0)?, &text(row, 1)?)?);
-            Ok(())
-        })?;
-        Ok(stack)
+        let stack = |row: &Row<'_>| read_frames(&text(row, 0)?, &text(row, 1)?);
+        Ok(self.file.rows(&sql, stack)?.pop())
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use rusqlite::Row;
+
 use super::schema::{File, Flaw, id32, integer, natural, text};
 use crate::recording::{Node, NodeIndex, Process, ProcessIndex, RecordingError, Session};
 
@@ -95,30 +97,23 @@ impl Lists {
             "flags",
             "world_size",
         ];
-        let details = DETAILS.map(|name| file.column("sessions", name, "''"));
+        let columns = DETAILS.map(|name| file.column("sessions", name, "''"));
         let sql = format!(
             "SELECT {}, started_at, {}, {}, {} FROM sessions ORDER BY started_at LIMIT 100000",
             file.column("sessions", "node", "''"),
             file.column("sessions", "stopped_at", "0"),
             file.column("sessions", "ingero_ver", "''"),
-            details.join(", ")
+            columns.join(", ")
         );
         file.each(&sql, |row| {
             let node = self.node(text(row, 0)?)?;
             let ended = integer(row, 2)?;
-            let mut details = Vec::new();
-            for (name, at) in DETAILS.iter().zip(4..) {
-                let value = text(row, at)?;
-                if !value.is_empty() {
-                    details.push(((*name).to_owned(), value));
-                }
-            }
             self.sessions.push(Session {
                 node,
                 started_ns: integer(row, 1)?,
                 ended_ns: (ended != 0).then_some(ended),
                 recorder: format!("Ingero {}", text(row, 3)?).trim_end().to_owned(),
-                details,
+                details: details(row, 4, DETAILS)?,
                 lost_events: None,
             });
             Ok(())
@@ -129,10 +124,9 @@ impl Lists {
         if !file.has("process_names", "pid") || !file.has("process_names", "name") {
             return Ok(());
         }
-        file.each("SELECT pid, name FROM process_names LIMIT 1000000", |row| {
-            self.names.insert(id32(row, 0)?, text(row, 1)?);
-            Ok(())
-        })
+        let sql = "SELECT pid, name FROM process_names LIMIT 1000000";
+        self.names.extend(file.rows(sql, |row| Ok((id32(row, 0)?, text(row, 1)?)))?);
+        Ok(())
     }
 
     fn read_processes(&mut self, file: &File) -> Result<(), RecordingError> {
@@ -272,9 +266,8 @@ impl Lists {
 
 /// Details by cgroup.
 fn containers(file: &File) -> Result<HashMap<i64, Vec<(String, String)>>, RecordingError> {
-    let mut containers = HashMap::new();
     if !file.has("cgroup_metadata", "cgroup_id") {
-        return Ok(containers);
+        return Ok(HashMap::new());
     }
     const NAMES: [(&str, &str); 4] = [
         ("container_id", "container_id"),
@@ -284,18 +277,25 @@ fn containers(file: &File) -> Result<HashMap<i64, Vec<(String, String)>>, Record
     ];
     let columns = NAMES.map(|(column, _)| file.column("cgroup_metadata", column, "''"));
     let sql = format!("SELECT cgroup_id, {} FROM cgroup_metadata LIMIT 100000", columns.join(", "));
-    file.each(&sql, |row| {
-        let mut details = Vec::new();
-        for ((_, name), at) in NAMES.iter().zip(1..) {
-            let value = text(row, at)?;
-            if !value.is_empty() {
-                details.push(((*name).to_owned(), value));
-            }
+    let container =
+        |row: &Row<'_>| Ok((integer(row, 0)?, details(row, 1, NAMES.map(|(_, name)| name))?));
+    Ok(file.rows(&sql, container)?.into_iter().collect())
+}
+
+/// Columns that are not empty, by these names, from a position on.
+fn details<const N: usize>(
+    row: &Row<'_>,
+    first: usize,
+    names: [&str; N],
+) -> Result<Vec<(String, String)>, Flaw> {
+    let mut details = Vec::new();
+    for (at, name) in (first..).zip(names) {
+        let value = text(row, at)?;
+        if !value.is_empty() {
+            details.push((name.to_owned(), value));
         }
-        containers.insert(integer(row, 0)?, details);
-        Ok(())
-    })?;
-    Ok(containers)
+    }
+    Ok(details)
 }
 
 /// Totals of one minute. Only a part of its events was stored.
@@ -315,16 +315,15 @@ pub(super) struct Aggregate {
 
 /// All aggregates; none in versions without the table.
 pub(super) fn aggregates(file: &File) -> Result<Vec<Aggregate>, RecordingError> {
-    let mut all = Vec::new();
     if !file.has("event_aggregates", "count") || !file.has("event_aggregates", "stored") {
-        return Ok(all);
+        return Ok(Vec::new());
     }
     let sql = format!(
         "SELECT source, op, {}, bucket, count, stored, sum_dur, max_dur FROM event_aggregates",
         file.column("event_aggregates", "pid", "0")
     );
-    file.each(&sql, |row| {
-        all.push(Aggregate {
+    file.rows(&sql, |row| {
+        Ok(Aggregate {
             source: integer(row, 0)?,
             op: integer(row, 1)?,
             pid: id32(row, 2)?,
@@ -333,8 +332,6 @@ pub(super) fn aggregates(file: &File) -> Result<Vec<Aggregate>, RecordingError> 
             stored: natural(row, 5)?,
             sum_ns: natural(row, 6)?,
             max_ns: natural(row, 7)?,
-        });
-        Ok(())
-    })?;
-    Ok(all)
+        })
+    })
 }

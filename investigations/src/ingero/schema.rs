@@ -37,7 +37,7 @@ pub(super) struct File {
 
 impl File {
     pub(super) fn open(path: &Path) -> Result<Self, RecordingError> {
-        let cannot = |source| RecordingError::Open { path: path.to_path_buf(), source };
+        let cannot = |source| RecordingError::Open(path.to_path_buf(), source);
         let connection = open_read_only(path).map_err(cannot)?;
         let columns = columns(&connection).map_err(|flaw| match flaw {
             Flaw::Sqlite(rusqlite::Error::SqliteFailure(error, _))
@@ -61,12 +61,8 @@ impl File {
         if !self.has("schema_info", "key") || !self.has("schema_info", "value") {
             return Ok(None);
         }
-        let mut version = None;
-        self.each("SELECT value FROM schema_info WHERE key = 'version'", |row| {
-            version = Some(text(row, 0)?);
-            Ok(())
-        })?;
-        Ok(version)
+        let sql = "SELECT value FROM schema_info WHERE key = 'version'";
+        Ok(self.rows(sql, |row| text(row, 0))?.pop())
     }
 
     pub(super) fn has(&self, table: &str, column: &str) -> bool {
@@ -76,6 +72,20 @@ impl File {
     /// The column where the table has it, else its default.
     pub(super) fn column<'a>(&self, table: &str, column: &'a str, default: &'a str) -> &'a str {
         if self.has(table, column) { column } else { default }
+    }
+
+    /// What each row of a statement makes.
+    pub(super) fn rows<T>(
+        &self,
+        sql: &str,
+        make: impl Fn(&Row<'_>) -> Result<T, Flaw>,
+    ) -> Result<Vec<T>, RecordingError> {
+        let mut all = Vec::new();
+        self.each(sql, |row| {
+            all.push(make(row)?);
+            Ok(())
+        })?;
+        Ok(all)
     }
 
     /// Passes every row of a statement to `each`.
@@ -104,14 +114,14 @@ fn damaged(path: &Path, flaw: &Flaw) -> RecordingError {
     let path = path.to_path_buf();
     match flaw {
         Flaw::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::OutOfMemory) => {
-            RecordingError::Busy { path }
+            RecordingError::Busy(path)
         }
-        flaw => RecordingError::Damaged { path, reason: flaw.to_string() },
+        flaw => RecordingError::Damaged(path, flaw.to_string()),
     }
 }
 
 fn not_a_trace(path: &Path, reason: &str) -> RecordingError {
-    RecordingError::NotATrace { path: path.to_path_buf(), reason: reason.into() }
+    RecordingError::NotATrace(path.to_path_buf(), reason.into())
 }
 
 /// Columns by table. Reading a row of a view, virtual table or computed column could take unbounded work.

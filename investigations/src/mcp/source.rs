@@ -1,9 +1,10 @@
 //! Sources of answers: a recording or live nodes, and the host of the server.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::ToolError;
@@ -107,7 +108,6 @@ pub enum Source {
 
 impl Source {
     /// A recording; with SQL, where there is a runner.
-    #[must_use]
     pub fn file(recording: Box<dyn Recording>, sql: Option<Box<dyn SqlRunner>>) -> Self {
         let sql = sql.map(|runner| Arc::new(Mutex::new(runner)));
         Self::File(File { recording: Arc::new(Mutex::new(recording)), sql })
@@ -132,7 +132,7 @@ impl File {
     ) -> Result<T, ToolError> {
         let recording = Arc::clone(&self.recording);
         let read = tokio::task::spawn_blocking(move || {
-            let recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
+            let recording = recording.lock();
             read(&**recording)
         });
         read.await.map_err(ToolError::new)?.map_err(ToolError::new)
@@ -187,9 +187,7 @@ pub(super) async fn sql(source: &Source, asked: Sql) -> Result<Value, ToolError>
     let page = asked.page();
     // One more row than shown reveals whether there are more.
     let most = page.offset.saturating_add(page.limit).saturating_add(1);
-    let run = tokio::task::spawn_blocking(move || {
-        runner.lock().unwrap_or_else(PoisonError::into_inner).run(&asked.sql, most)
-    });
+    let run = tokio::task::spawn_blocking(move || runner.lock().run(&asked.sql, most));
     let found = run.await.map_err(ToolError::new)?.map_err(ToolError)?;
     let most = if page.detail { 2000 } else { 200 };
     let cell = |value: &Value| match value {

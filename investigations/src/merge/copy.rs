@@ -171,7 +171,7 @@ impl Copying {
             if process.rank.is_some() {
                 self.store.rename_process(row, &process.comm, process.rank)?;
             }
-            self.store.process_details(row, &process.details)?;
+            self.store.describe_process(row, &process.details)?;
             rows.processes.push(Some(row));
         }
         for name in rows.recording.kernel_names()? {

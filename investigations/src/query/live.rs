@@ -59,7 +59,7 @@ pub async fn tables(
         if let Err(error) = tables.add(answer, page) {
             refused.push(NodeFailure {
                 url: answer.url.clone(),
-                error: AskError::OutOfMemory { url: answer.url.clone(), reason: error.to_string() },
+                error: AskError::OutOfMemory(answer.url.clone(), error.to_string()),
             });
         }
     })

@@ -10,7 +10,6 @@ const MAX_WIDTH: usize = 60;
 
 /// A table with aligned columns. Values are untrusted: characters that control a terminal are replaced, and long values are
 /// truncated.
-#[must_use]
 pub fn table(answer: &Answer) -> String {
     let mut cells: Vec<Vec<(String, bool)>> =
         vec![answer.columns.iter().map(|name| (cell(name), false)).collect()];
@@ -46,7 +45,6 @@ pub fn table(answer: &Answer) -> String {
 }
 
 /// Comma-separated values as of RFC 4180.
-#[must_use]
 pub fn csv(answer: &Answer) -> String {
     let mut out = String::new();
     let names = answer.columns.iter().map(|name| quoted(name)).collect::<Vec<_>>();

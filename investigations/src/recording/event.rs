@@ -42,7 +42,6 @@ pub struct Event {
 
 impl Event {
     /// End in nanoseconds since the Unix epoch.
-    #[must_use]
     pub fn end_ns(&self) -> i64 {
         self.start_ns.saturating_add_unsigned(self.duration_ns)
     }
@@ -168,7 +167,6 @@ pub struct Stack {
 impl Stack {
     /// At most `most` frames as text, the innermost first, with the number of those left out. Python frames get at least two
     /// thirds of the lines.
-    #[must_use]
     pub fn lines(&self, most: usize) -> Vec<String> {
         let (python, native): (Vec<_>, Vec<_>) =
             self.frames.iter().partition(|frame| frame.is_python);

@@ -20,7 +20,6 @@ pub fn open(path: &Path) -> Result<Box<dyn Recording>, RecordingError> {
 }
 
 /// Whether two paths lead to one file.
-#[must_use]
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| {
         let file = std::fs::metadata(path).ok()?;
@@ -46,16 +45,16 @@ pub(crate) fn error(path: &Path, source: rusqlite::Error) -> RecordingError {
     let code = source.sqlite_error_code();
     match code {
         Some(ErrorCode::NotADatabase) => {
-            RecordingError::NotATrace { path, reason: "it is not a SQLite database".to_owned() }
+            RecordingError::NotATrace(path, "it is not a SQLite database".to_owned())
         }
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) if wal_of(&path).exists() => {
-            RecordingError::LeftOpen { path }
+            RecordingError::LeftOpen(path)
         }
         Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::DatabaseBusy) => {
-            RecordingError::Open { path, source }
+            RecordingError::Open(path, source)
         }
-        Some(ErrorCode::OutOfMemory) => RecordingError::Busy { path },
-        _ => RecordingError::Damaged { path, reason: source.to_string() },
+        Some(ErrorCode::OutOfMemory) => RecordingError::Busy(path),
+        _ => RecordingError::Damaged(path, source.to_string()),
     }
 }
 

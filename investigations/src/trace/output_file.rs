@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::write_error::WriteError;
 
 fn cannot_create(path: &Path) -> impl FnOnce(std::io::Error) -> WriteError {
-    move |source| WriteError::Create { path: path.to_owned(), source }
+    move |source| WriteError::Create(path.to_owned(), source)
 }
 
 /// Whether a file could be created here. Changes nothing.
@@ -16,7 +16,7 @@ fn cannot_create(path: &Path) -> impl FnOnce(std::io::Error) -> WriteError {
 /// When a file exists that may not be overwritten, or none can be created in that folder.
 pub fn check(path: &Path, overwrite: bool) -> Result<(), WriteError> {
     if !overwrite && path.symlink_metadata().is_ok() {
-        return Err(WriteError::Exists { path: path.to_owned() });
+        return Err(WriteError::Exists(path.to_owned()));
     }
     let attempt = unfinished(path);
     File::create_new(&attempt).map_err(cannot_create(path))?;
@@ -38,7 +38,7 @@ pub(super) fn create(path: &Path, overwrite: bool) -> Result<(), WriteError> {
     match File::create_new(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            Err(WriteError::Exists { path: path.to_owned() })
+            Err(WriteError::Exists(path.to_owned()))
         }
         Err(error) => Err(cannot_create(path)(error)),
     }

@@ -47,7 +47,7 @@ impl Trace {
         let owned = path.to_owned();
         if !recognise(&connection).map_err(|source| error(path, source))? {
             let reason = "it was not written by gpucause".to_owned();
-            return Err(RecordingError::NotATrace { path: owned, reason });
+            return Err(RecordingError::NotATrace(owned, reason));
         }
         let version: i64 = connection
             .pragma_query_value(None, "user_version", |row| row.get(0))
@@ -56,7 +56,7 @@ impl Trace {
             let known = schema::VERSION;
             return Err(RecordingError::TooNew { path: owned, found: version, known });
         }
-        let damaged = |reason| RecordingError::Damaged { path: path.to_owned(), reason };
+        let damaged = |reason| RecordingError::Damaged(path.to_owned(), reason);
         if version < 1 {
             return Err(damaged(format!("there is no schema version {version}")));
         }
@@ -75,23 +75,16 @@ impl Trace {
                 return Err(damaged(format!("columns of its table {table} are computed")));
             }
         }
-        let lists = Lists::read(&connection).map_err(|failure| match failure {
-            ListError::Sql(source) => error(path, source),
-            other => damaged(other.to_string()),
-        })?;
+        let lists = Lists::read(&connection).map_err(|failure| failed(path, failure))?;
         Ok(Self { path: owned, connection, version, lists })
     }
 
     fn damaged(&self, reason: impl Into<String>) -> RecordingError {
-        RecordingError::Damaged { path: self.path.clone(), reason: reason.into() }
+        RecordingError::Damaged(self.path.clone(), reason.into())
     }
 
     fn sql<T>(&self, result: rusqlite::Result<T>) -> Result<T, RecordingError> {
         result.map_err(|source| error(&self.path, source))
-    }
-
-    fn list(&self, failure: &ListError) -> RecordingError {
-        self.damaged(failure.to_string())
     }
 
     /// The process of a row; `None` for one that was added after the file was opened.
@@ -104,14 +97,14 @@ impl Trace {
         }
     }
 
-    fn event(&self, row: &Row<'_>) -> Result<Event, EventError> {
+    fn event(&self, row: &Row<'_>) -> Result<Event, ListError> {
         let id: i64 = row.get(0)?;
         let node = self.lists.node("event", id, id >> schema::SEQUENCE_BITS)?;
         let sequence = (id & schema::MAX_SEQUENCE).unsigned_abs();
         let thread: i64 = row.get(3)?;
-        let missing = |what| EventError::List(ListError::Missing { table: "event", row: id, what });
+        let missing = |what| ListError::Missing { table: "event", row: id, what };
         let &(process, tid) = self.lists.threads.get(&thread).ok_or(missing("a thread"))?;
-        let name = |column| -> Result<Option<&Arc<str>>, EventError> {
+        let name = |column| -> Result<Option<&Arc<str>>, ListError> {
             let name: Option<i64> = row.get(column)?;
             let known = |name| self.lists.names.get(&name).ok_or(missing("a name"));
             name.map(known).transpose()
@@ -166,12 +159,11 @@ impl Trace {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum EventError {
-    #[error(transparent)]
-    Sql(#[from] rusqlite::Error),
-    #[error(transparent)]
-    List(#[from] ListError),
+fn failed(path: &Path, failure: ListError) -> RecordingError {
+    match failure {
+        ListError::Sql(source) => error(path, source),
+        other => RecordingError::Damaged(path.to_owned(), other.to_string()),
+    }
 }
 
 fn call(
@@ -242,7 +234,7 @@ impl Recording for Trace {
         let mut chains = Vec::new();
         for (row, node, json) in self.sql(rows(&self.connection, sql, [], text))? {
             let node =
-                self.lists.node("chains", row, node).map_err(|failure| self.list(&failure))?;
+                self.lists.node("chains", row, node).map_err(|own| failed(&self.path, own))?;
             let chain: Chain = serde_json::from_str(&json)
                 .map_err(|failure| self.damaged(format!("row {row} of chains: {failure}")))?;
             chains.push(NodeChain { node, chain: chain.upgraded() });
@@ -318,10 +310,7 @@ impl Recording for Trace {
         ]);
         let mut found = self.sql(query)?;
         while let Some(row) = self.sql(found.next())? {
-            let event = self.event(row).map_err(|failure| match failure {
-                EventError::Sql(source) => error(&self.path, source),
-                EventError::List(failure) => self.list(&failure),
-            })?;
+            let event = self.event(row).map_err(|failure| failed(&self.path, failure))?;
             if each(&event).is_break() {
                 break;
             }

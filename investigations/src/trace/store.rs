@@ -42,7 +42,7 @@ const INSERT_EVENT: &str =
 
 /// A file being written.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub struct Store {
     pub(super) connection: Connection,
     pub(super) path: PathBuf,
     dictionaries: Dictionaries,
@@ -63,7 +63,7 @@ impl Store {
     /// Creates an empty file.
     pub(crate) fn create(path: &Path, overwrite: bool) -> Result<Self, WriteError> {
         output_file::create(path, overwrite)?;
-        let write_error = |source| WriteError::Write { path: path.to_owned(), source };
+        let write_error = |source| WriteError::Write(path.to_owned(), source);
         // Without SQLITE_OPEN_URI, a path that begins with `file:` is a path.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(write_error)?;
@@ -94,12 +94,12 @@ impl Store {
     }
 
     /// Runs one statement in the open transaction and returns the number of changed rows.
-    fn execute(&mut self, sql: &str, values: impl Params) -> Result<usize, WriteError> {
+    pub(super) fn execute(&mut self, sql: &str, values: impl Params) -> Result<usize, WriteError> {
         self.write(|store| store.connection.execute(sql, values))
     }
 
     pub(super) fn error(&self, source: rusqlite::Error) -> WriteError {
-        WriteError::Write { path: self.path.clone(), source }
+        WriteError::Write(self.path.clone(), source)
     }
 
     /// Age of the open transaction.
@@ -127,7 +127,7 @@ impl Store {
         }
         let id = self.nodes.len();
         if id >= MAX_NODES {
-            return Err(WriteError::Full { path: self.path.clone(), what: "nodes" });
+            return Err(WriteError::Full(self.path.clone(), "nodes"));
         }
         self.nodes.push(name.to_owned());
         let row = params![id as i64, name, clock_ahead_ns];
@@ -202,7 +202,11 @@ impl Store {
         self.execute(update, params![comm, rank, process.0]).map(drop)
     }
 
-    pub(crate) fn process_details(
+    /// Replaces the details of a process.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn describe_process(
         &mut self,
         process: ProcessRef,
         details: &[(String, String)],
@@ -210,7 +214,11 @@ impl Store {
         self.write(|store| replace_details(&store.connection, "process", process.0, details))
     }
 
-    pub(crate) fn name_thread(
+    /// Names a thread.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn name_thread(
         &mut self,
         process: ProcessRef,
         tid: u32,
@@ -224,7 +232,11 @@ impl Store {
         Ok(())
     }
 
-    pub(crate) fn name_kernel(
+    /// Sets the name of the kernel function that a process launches by this handle.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn name_kernel(
         &mut self,
         process: ProcessRef,
         handle: u64,
@@ -234,7 +246,11 @@ impl Store {
         self.execute("INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)", row).map(drop)
     }
 
-    pub(crate) fn stack(&mut self, stack: &Stack) -> Result<StackId, WriteError> {
+    /// The id of a stack, which is written once.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn stack(&mut self, stack: &Stack) -> Result<StackId, WriteError> {
         let (hash, frames) = hashed(stack);
         self.write(|store| {
             let row = |id| (id, hash, frames);
@@ -242,12 +258,11 @@ impl Store {
         })
     }
 
-    /// Replaces the frames of a stack. [`stack`](Self::stack) still finds it by its first frames.
-    pub(super) fn name_stack(
-        &mut self,
-        StackId(id): StackId,
-        stack: &Stack,
-    ) -> Result<(), WriteError> {
+    /// Replaces the frames of a stack, when more is known of them. [`stack`](Self::stack) still finds it by its first frames.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn name_stack(&mut self, StackId(id): StackId, stack: &Stack) -> Result<(), WriteError> {
         let (hash, frames) = hashed(stack);
         let update = "UPDATE stacks SET hash = ?, frames = ? WHERE id = ?";
         self.execute(update, params![hash, frames, id]).map(drop)
@@ -279,7 +294,7 @@ impl Store {
             Ok(())
         })?;
         if full {
-            return Err(WriteError::Full { path: self.path.clone(), what: "events" });
+            return Err(WriteError::Full(self.path.clone(), "events"));
         }
         Ok(())
     }
@@ -391,7 +406,7 @@ impl Store {
             {
                 Err(self.error(source))
             }
-            _ => Err(WriteError::InUse { path: self.path.clone() }),
+            _ => Err(WriteError::InUse(self.path.clone())),
         }
     }
 }

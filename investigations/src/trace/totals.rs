@@ -83,27 +83,11 @@ impl Store {
         (durations, stalled, off_cpu_ns): (&Durations, Option<u64>, Option<u64>),
     ) -> Result<(), WriteError> {
         let op = self.op(api, op)?;
-        let Durations { count, sum_ns, p50_ns, p99_ns, max_ns, completeness } = *durations;
+        let [count, sum, p50, p99, max, stored] = numbers(durations);
+        let (stalled, off_cpu) = (stalled.map(signed), off_cpu_ns.map(signed));
         let insert = "INSERT INTO call_totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-        self.write(|store| {
-            store.connection.execute(
-                insert,
-                params![
-                    row.0,
-                    op,
-                    cold,
-                    signed(count),
-                    signed(sum_ns),
-                    p50_ns.map(signed),
-                    p99_ns.map(signed),
-                    signed(max_ns),
-                    stored(completeness),
-                    stalled.map(signed),
-                    off_cpu_ns.map(signed),
-                ],
-            )
-        })?;
-        Ok(())
+        let row = params![row.0, op, cold, count, sum, p50, p99, max, stored, stalled, off_cpu];
+        self.execute(insert, row).map(drop)
     }
 
     fn wait_total(
@@ -112,26 +96,11 @@ impl Store {
         (tid, role, reason): (Option<u32>, Option<Role>, Option<&str>),
         durations: &Durations,
     ) -> Result<(), WriteError> {
-        let Durations { count, sum_ns, p50_ns, p99_ns, max_ns, completeness } = *durations;
+        let [count, sum, p50, p99, max, stored] = numbers(durations);
+        let role = role.map(Role::label);
         let insert = "INSERT INTO wait_totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-        self.write(|store| {
-            store.connection.execute(
-                insert,
-                params![
-                    row.0,
-                    tid,
-                    role.map(Role::label),
-                    reason,
-                    signed(count),
-                    signed(sum_ns),
-                    p50_ns.map(signed),
-                    p99_ns.map(signed),
-                    signed(max_ns),
-                    stored(completeness),
-                ],
-            )
-        })?;
-        Ok(())
+        let row = params![row.0, tid, role, reason, count, sum, p50, p99, max, stored];
+        self.execute(insert, row).map(drop)
     }
 
     fn waited_for(&mut self, row: ProcessRef, process: &ProcessSnapshot) -> Result<(), WriteError> {
@@ -181,11 +150,14 @@ impl Store {
     }
 }
 
-fn stored(completeness: Completeness) -> Option<i64> {
-    match completeness {
+/// Durations in the order of the columns.
+fn numbers(durations: &Durations) -> [Option<i64>; 6] {
+    let Durations { count, sum_ns, p50_ns, p99_ns, max_ns, completeness } = *durations;
+    let stored = match completeness {
         Completeness::Exact => None,
-        Completeness::Sample { stored } => Some(signed(stored)),
-    }
+        Completeness::Sample { stored } => Some(stored),
+    };
+    [Some(count), Some(sum_ns), p50_ns, p99_ns, Some(max_ns), stored].map(|own| own.map(signed))
 }
 
 /// The op's name; one of a newer table goes by its number.

@@ -3,6 +3,7 @@
 //! Committed data survives a crash of the process: call [`Writer::commit_if_due`] at least once a second.
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +16,6 @@ use super::event_row::NewEvent;
 use super::schema;
 use super::store::{NodeRef, ProcessRef, SessionRef, Store};
 use super::write_error::WriteError;
-use crate::recording::{Stack, StackId};
 
 /// Age at which a transaction is committed: with the caller's interval, at most a second is lost.
 const COMMIT_AFTER: Duration = Duration::from_millis(500);
@@ -64,6 +64,21 @@ pub struct Writer {
     sequences: (u64, u64),
     size_limit: Option<u64>,
     lost_events: Option<u64>,
+}
+
+/// What is written as it comes.
+impl Deref for Writer {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl DerefMut for Writer {
+    fn deref_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
 }
 
 #[derive(Debug)]
@@ -115,60 +130,6 @@ impl Writer {
         let known = Known { row, comm: comm.to_owned(), rank: None, settled: false };
         self.processes.insert(id, known);
         Ok(row)
-    }
-
-    /// Replaces the details of a process.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn describe_process(
-        &mut self,
-        process: ProcessRef,
-        details: &[(String, String)],
-    ) -> Result<(), WriteError> {
-        self.store.process_details(process, details)
-    }
-
-    /// Names a thread.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn name_thread(
-        &mut self,
-        process: ProcessRef,
-        tid: u32,
-        name: &str,
-    ) -> Result<(), WriteError> {
-        self.store.name_thread(process, tid, name)
-    }
-
-    /// Sets the name of the kernel function that a process launches by this handle.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn name_kernel(
-        &mut self,
-        process: ProcessRef,
-        handle: u64,
-        name: &str,
-    ) -> Result<(), WriteError> {
-        self.store.name_kernel(process, handle, name)
-    }
-
-    /// The id of a stack, which is written once.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn stack(&mut self, stack: &Stack) -> Result<StackId, WriteError> {
-        self.store.stack(stack)
-    }
-
-    /// Replaces the frames of a stack, when more is known of them.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn name_stack(&mut self, id: StackId, stack: &Stack) -> Result<(), WriteError> {
-        self.store.name_stack(id, stack)
     }
 
     /// Adds events. Their ids increase in this order.

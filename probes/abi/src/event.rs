@@ -247,7 +247,6 @@ pub struct Image {
 
 impl RawEvent {
     /// Decodes a slot; `None` for kinds or values unknown to this version.
-    #[must_use]
     pub fn decode(record: &EventRecord) -> Option<Self> {
         let detail = match EventKind::from_raw(record.kind)? {
             EventKind::Call => Detail::Call(call(record)),
@@ -276,7 +275,6 @@ impl RawEvent {
     }
 
     /// When it was over.
-    #[must_use]
     pub const fn end(&self) -> Nanos {
         Nanos(self.start.0.saturating_add(self.duration.0))
     }

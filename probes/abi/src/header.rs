@@ -12,7 +12,6 @@ use crate::state::{BlockOperation, Fault, Phase, Reason, Relation, Role, Switch}
 
 /// The C header with every constant, enum and record that this crate shares with the kernel programs. Sizes and
 /// offsets are asserted in C against the Rust layout.
-#[must_use]
 pub fn c_header() -> String {
     let mut text = String::from("/* Generated from the gpucause-abi crate. */\n#pragma once\n\n");
     for (name, value) in constants() {

@@ -21,7 +21,6 @@ pub const UNIT_SHIFT: u32 = 5;
 pub const SLOTS: usize = (UNIT_SLOTS + (MAX_EXPONENT - UNIT_SHIFT) * SUB_SLOTS) as usize;
 
 /// The slot that counts `value`. Values beyond the range are counted in the last slot.
-#[must_use]
 pub const fn slot_of(value: Nanos) -> usize {
     let ns = value.0;
     if ns < UNIT_SLOTS as u64 {
@@ -36,7 +35,6 @@ pub const fn slot_of(value: Nanos) -> usize {
 }
 
 /// The smallest value that `slot` counts. A slot past the end has the range's upper bound.
-#[must_use]
 pub const fn slot_lower(slot: usize) -> Nanos {
     if slot < UNIT_SLOTS as usize {
         return Nanos(slot as u64);
@@ -47,7 +45,6 @@ pub const fn slot_lower(slot: usize) -> Nanos {
 }
 
 /// The largest value that `slot` counts, inclusive: one nanosecond less than the next slot's lower edge.
-#[must_use]
 pub const fn slot_upper(slot: usize) -> Nanos {
     Nanos(slot_lower(slot + 1).0 - 1)
 }
@@ -65,7 +62,6 @@ pub struct Histogram {
 
 impl Histogram {
     /// From a full slot array, as in the kernel.
-    #[must_use]
     pub fn from_slots(sum: Nanos, max: Nanos, slots: impl IntoIterator<Item = u64>) -> Self {
         let mut encoder = Encoder::default();
         (0u16..).zip(slots).for_each(|(slot, count)| encoder.push(slot, count));
@@ -73,14 +69,12 @@ impl Histogram {
     }
 
     /// Number of values: the sum over the slots, so that count and buckets never disagree.
-    #[must_use]
     pub const fn count(&self) -> u64 {
         self.slots.count()
     }
 
     /// The largest value equivalent to the `q`-quantile (0..=1), as HdrHistogram's `value_at_quantile` defines it and
     /// no larger than the true maximum; `None` when empty.
-    #[must_use]
     pub fn quantile(&self, q: f64) -> Option<Nanos> {
         quantile_of(self.slots.iter(), self.count(), self.max, q)
     }
@@ -112,7 +106,6 @@ impl Histogram {
     }
 
     /// Number of values that are at most `bound`. Exact when `bound` is a slot's upper edge.
-    #[must_use]
     pub fn count_at_most(&self, bound: Nanos) -> u64 {
         self.slots
             .iter()
@@ -123,7 +116,6 @@ impl Histogram {
 }
 
 /// The `q`-quantile of `count` values given by ascending slot, with maximum `max`; see [`Histogram::quantile`].
-#[must_use]
 pub fn quantile_of(
     slots: impl IntoIterator<Item = (u16, u64)>,
     count: u64,

@@ -22,7 +22,7 @@ pub use syscall::{reason_of_syscalls, wakes_of_syscalls};
 use std::fmt;
 
 /// A process: what user space calls a PID and the kernel a thread-group id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tgid(pub u32);
 
 /// A thread: what the kernel calls a PID.
@@ -50,7 +50,6 @@ pub struct Nanos(pub u64);
 
 impl Nanos {
     /// In seconds, the unit of everything exported.
-    #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
@@ -74,7 +73,7 @@ impl Nanos {
 }
 
 /// One process image under observation. Ids are never reused, so a recycled PID does not inherit numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcId(pub u32);
 
 impl fmt::Display for Tgid {

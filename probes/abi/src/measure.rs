@@ -65,7 +65,6 @@ measures! {
 
 impl Measures {
     /// The numbers, in the order of [`MEASURES`].
-    #[must_use]
     pub fn amounts(&self) -> &[u64; MEASURES.len()] {
         zerocopy::transmute_ref!(self)
     }

@@ -80,19 +80,16 @@ const NCCL_IN_PROGRESS: u16 = 7;
 
 impl Op {
     /// Whether each call hands the GPU kernels to run: launches, and launches of whole graphs.
-    #[must_use]
     pub fn feeds_gpu(&self) -> bool {
         self.class == Class::Launch || matches!(self.name, "cudaGraphLaunch" | "cuGraphLaunch")
     }
 
     /// Whether calls are launches: those that feed the GPU, less functions that the host runs in its turn.
-    #[must_use]
     pub fn is_launch(&self) -> bool {
         self.feeds_gpu() && !self.name.ends_with("LaunchHostFunc")
     }
 
     /// What the kernel programs need to know about this op on a platform.
-    #[must_use]
     pub fn info(&self, abi: Abi) -> OpInfo {
         let info = OpInfo {
             phase: self.class.phase() as u8,
@@ -110,7 +107,6 @@ impl Op {
 
 impl Class {
     /// What a thread inside such an op is doing.
-    #[must_use]
     pub const fn phase(self) -> Phase {
         match self {
             Self::Launch => Phase::Launch,
@@ -126,7 +122,6 @@ impl Class {
 
 impl OpId {
     /// The op's row, unless the id is from a newer table.
-    #[must_use]
     pub fn op(self) -> Option<&'static Op> {
         OPS.get(usize::from(self.0))
     }
@@ -139,7 +134,6 @@ impl OpId {
 
 /// The op that an exported symbol performs. ABI suffixes (`_v2`, `_ptsz`, `_ptds`) and NCCL's `pnccl` aliases count as
 /// the op itself.
-#[must_use]
 pub fn op_of_symbol(symbol: &str) -> Option<OpId> {
     let stem =
         symbol.strip_suffix("_ptsz").or_else(|| symbol.strip_suffix("_ptds")).unwrap_or(symbol);

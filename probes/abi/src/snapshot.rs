@@ -40,7 +40,7 @@ pub struct MapUsage {
 }
 
 /// One process image's accounts.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProcessSnapshot {
     /// Identity over PID reuse and exec.
     pub id: ProcId,
@@ -116,7 +116,6 @@ pub struct HostUse {
 
 impl HostUse {
     /// Page faults of one kind.
-    #[must_use]
     pub fn page_faults(&self, kind: Fault) -> Option<u64> {
         self.page_faults.map(|faults| faults[kind as usize])
     }
@@ -139,57 +138,22 @@ pub struct BlockIo {
 
 impl ProcessSnapshot {
     /// A process that nothing has been counted of yet.
-    #[must_use]
     pub fn new(id: ProcId, tgid: Tgid, comm: Comm) -> Self {
-        Self {
-            id,
-            tgid,
-            comm,
-            parent: None,
-            started_boottime: Nanos(0),
-            first_seen: Nanos(0),
-            dispatches: false,
-            ended: None,
-            execed: false,
-            measures: Measures::default(),
-            calls: Vec::new(),
-            stalls: Vec::new(),
-            launches: LaunchSampling::default(),
-            errors: Vec::new(),
-            kernels: Vec::new(),
-            launch_times: Vec::new(),
-            copied: [0; CopyKind::COUNT],
-            copies: Vec::new(),
-            memory: MemorySnapshot::default(),
-            collectives: Vec::new(),
-            rank: None,
-            dispatcher_time: TimeAccount::default(),
-            dispatchers: Vec::new(),
-            worker: None,
-            launch_gap: Histogram::default(),
-            waits: Vec::new(),
-            offcpu: Vec::new(),
-            runqueue: Vec::new(),
-            switches: [[0; SWITCHES]; ROLES],
-            host: HostUse::default(),
-        }
+        Self { id, tgid, comm, ..Self::default() }
     }
 
     /// Context switches of one role and kind.
-    #[must_use]
     pub fn switches(&self, role: Role, kind: Switch) -> u64 {
         self.switches[role as usize][kind as usize]
     }
 
     /// Outermost launches of all layers whose duration was measured.
-    #[must_use]
     pub fn timed_launches(&self) -> u64 {
         let launches = self.calls.iter().filter(|call| call.is_launch());
         launches.map(|call| call.durations.count()).sum()
     }
 
     /// Outermost launches of all layers: exact, but for those that are estimated while launches are observed for a part of the time.
-    #[must_use]
     pub fn launches(&self) -> u64 {
         self.timed_launches()
             .saturating_add(self.launches.untimed)
@@ -197,14 +161,12 @@ impl ProcessSnapshot {
     }
 
     /// Launches of individually tracked kernel functions, and of others.
-    #[must_use]
     pub fn kernel_launches(&self) -> u64 {
         self.kernels.iter().map(|&(_, launches)| launches).sum::<u64>()
             + self.measures.other_launches
     }
 
     /// Durations of each op's calls, cold ones apart, nested ones with the others.
-    #[must_use]
     pub fn calls_by_op(&self) -> Vec<(OpId, bool, Histogram)> {
         let mut calls: Vec<(OpId, bool, Histogram)> = Vec::with_capacity(self.calls.len());
         for call in &self.calls {
@@ -217,7 +179,6 @@ impl ProcessSnapshot {
     }
 
     /// Durations of an op's calls, cold and warm together.
-    #[must_use]
     pub fn call_durations(&self, op: OpId) -> Histogram {
         let mut all = Histogram::default();
         for call in self.calls.iter().filter(|call| call.op == op) {
@@ -248,7 +209,6 @@ pub struct MemorySnapshot {
 
 impl MemorySnapshot {
     /// In use now.
-    #[must_use]
     pub const fn live(&self) -> u64 {
         self.allocated.saturating_sub(self.freed)
     }
@@ -260,33 +220,28 @@ pub struct TimeAccount(pub [[Nanos; STATES]; PHASES]);
 
 impl TimeAccount {
     /// The time in one phase and state.
-    #[must_use]
     pub fn at(&self, phase: Phase, state: State) -> Nanos {
         self.0[phase as usize][state.index()]
     }
 
     /// The sum of all cells: wall time.
-    #[must_use]
     pub fn total(&self) -> Nanos {
         Nanos(self.0.iter().flatten().fold(0, |all, time| all.saturating_add(time.0)))
     }
 
     /// The time in one state that was lost to the GPU: that of the phases in which [it is](State::is_lost_in).
-    #[must_use]
     pub fn lost(&self, state: State) -> Nanos {
         let lost = Phase::ALL.iter().filter(|&&phase| state.is_lost_in(phase));
         Nanos(lost.fold(0, |all, &phase| all.saturating_add(self.at(phase, state).0)))
     }
 
     /// The time in one phase for which the thread [was suspended](State::is_suspended).
-    #[must_use]
     pub fn suspended(&self, phase: Phase) -> Nanos {
         let states = State::all().filter(|state| state.is_suspended());
         Nanos(states.fold(0, |all, state| all.saturating_add(self.at(phase, state).0)))
     }
 
     /// The time that was lost to the GPU, in all states.
-    #[must_use]
     pub fn all_lost(&self) -> Nanos {
         Nanos(State::all().fold(0, |all, state| all.saturating_add(self.lost(state).0)))
     }
@@ -338,7 +293,6 @@ pub struct Wait {
 
 impl Wait {
     /// A wait in the thread's own code for no process.
-    #[must_use]
     pub fn host(reason: Reason, on: Comm, total: Nanos) -> Self {
         let (phase, relation, held) = (Phase::Host, Relation::None, Nanos(0));
         Self { tid: None, reason, on, phase, total, held, tgid: None, relation }
@@ -365,19 +319,16 @@ pub type CallKind = (OpId, bool, bool);
 
 impl CallSnapshot {
     /// Outermost calls that never left the CPU.
-    #[must_use]
     pub fn unstalled(op: OpId, cold: bool, durations: Histogram) -> Self {
         Self { op, cold, nested: false, durations, stalled: Histogram::default() }
     }
 
     /// Which calls these are.
-    #[must_use]
     pub const fn kind(&self) -> CallKind {
         (self.op, self.cold, self.nested)
     }
 
     /// Whether these are outermost calls that hand the GPU kernels to run.
-    #[must_use]
     pub fn is_launch(&self) -> bool {
         !self.nested && self.op.op().is_some_and(Op::is_launch)
     }
@@ -400,7 +351,6 @@ pub struct StallSnapshot {
 
 impl StallSnapshot {
     /// Which calls these are of.
-    #[must_use]
     pub const fn kind(&self) -> CallKind {
         (self.op, self.cold, self.nested)
     }

@@ -19,13 +19,11 @@ macro_rules! shared_enum {
             pub(crate) const C_PREFIX: &str = $prefix;
 
             /// The label value on metrics; also the C name, in lower case.
-            #[must_use]
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label),+ }
             }
 
             /// The variant with this discriminant, if there is one.
-            #[must_use]
             pub fn from_raw(raw: u8) -> Option<Self> {
                 Self::ALL.get(usize::from(raw)).copied()
             }
@@ -165,7 +163,6 @@ impl State {
     }
 
     /// The position in an account: running first, then the reasons.
-    #[must_use]
     pub const fn index(self) -> usize {
         match self {
             Self::Running => 0,
@@ -177,7 +174,6 @@ impl State {
     /// chains and `top`. In a wait for the GPU only the wait for a CPU after the wake-up is lost: a polling thread that is
     /// preempted there delays nothing that can be measured. Elsewhere it is time without a CPU, or blocked on a lock, a disk or
     /// a page.
-    #[must_use]
     pub const fn is_lost_in(self, phase: Phase) -> bool {
         let Self::Off(reason) = self else { return false };
         match reason {
@@ -190,13 +186,11 @@ impl State {
     }
 
     /// Whether somebody outside suspended the thread: it is neither healthy nor lost time, and no chain.
-    #[must_use]
     pub const fn is_suspended(self) -> bool {
         matches!(self, Self::Off(Reason::Frozen | Reason::Stopped | Reason::CoreDump))
     }
 
     /// The label value on metrics.
-    #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::Running => "running",

@@ -35,7 +35,6 @@ const WAKERS: [(u8, &[&str]); 2] = [
 ];
 
 /// What every system-call number can wake, as `WAKES_` bits, given the number of each name on this architecture.
-#[must_use]
 pub fn wakes_of_syscalls(number_of: impl Fn(&str) -> Option<usize>) -> [u8; MAX_SYSCALLS] {
     let mut wakes = [0; MAX_SYSCALLS];
     for (bit, names) in WAKERS {
@@ -106,7 +105,6 @@ const SYSCALL_REASONS: &[(Reason, &[&str])] = &[
 /// The reason of every system-call number, given the number of each name on this architecture; names that the
 /// architecture does not have are passed over. `read`-like calls are [`Reason::Io`] with a flag that makes the switch
 /// program inspect the descriptor: a wait on a pipe is [`Reason::Poll`], on a socket [`Reason::Net`].
-#[must_use]
 pub fn reason_of_syscalls(number_of: impl Fn(&str) -> Option<usize>) -> [u8; MAX_SYSCALLS] {
     let mut reasons = [Reason::Other as u8; MAX_SYSCALLS];
     for (reason, names) in SYSCALL_REASONS {

@@ -17,7 +17,6 @@ fn to_ns(time: &libc::timespec) -> u64 {
 }
 
 /// A duration or an instant in the kernel's form.
-#[must_use]
 pub fn timespec(ns: u64) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
@@ -26,13 +25,11 @@ pub fn timespec(ns: u64) -> libc::timespec {
 }
 
 /// `CLOCK_MONOTONIC`, in nanoseconds.
-#[must_use]
 pub fn monotonic_ns() -> u64 {
     now(libc::CLOCK_MONOTONIC)
 }
 
 /// The time that this thread has been on a CPU, in nanoseconds.
-#[must_use]
 pub fn thread_cpu_ns() -> u64 {
     now(libc::CLOCK_THREAD_CPUTIME_ID)
 }

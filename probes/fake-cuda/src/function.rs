@@ -20,7 +20,6 @@ pub struct Call {
 
 impl Call {
     /// A transfer of this many bytes.
-    #[must_use]
     #[inline]
     pub const fn transfer(bytes: usize) -> Self {
         Self { bytes: bytes as u64 }
@@ -105,13 +104,11 @@ pub struct Function {
 
 impl Function {
     /// A function that does nothing.
-    #[must_use]
     pub const fn new(symbol: &'static str) -> Self {
         Self { symbol, plan: AtomicPtr::new(ptr::null_mut()), per_thread: AtomicBool::new(false) }
     }
 
     /// The exported name.
-    #[must_use]
     pub const fn symbol(&self) -> &'static str {
         self.symbol
     }

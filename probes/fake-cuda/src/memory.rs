@@ -13,7 +13,6 @@ const WINDOW: usize = 64;
 const ALIGN: usize = 512;
 
 /// Allocates page-aligned host memory; `None` when out of memory.
-#[must_use]
 pub fn host_memory(bytes: usize, out: Out<usize>) -> Option<()> {
     let mut memory = std::ptr::null_mut();
     // SAFETY: `memory` is valid for writes and the alignment is a power of two.
@@ -35,7 +34,6 @@ pub struct Heap {
 
 impl Heap {
     /// An empty heap that hands out addresses from `base` on.
-    #[must_use]
     pub const fn new(base: usize) -> Self {
         Self {
             base,

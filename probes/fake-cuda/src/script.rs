@@ -61,13 +61,11 @@ impl Way {
     ];
 
     /// The way of this name.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|&(_, way)| way)
     }
 
     /// The name in scripts.
-    #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, way)| *way == self).map_or("", |&(name, _)| name)
     }
@@ -167,7 +165,6 @@ pub enum ScriptError {
 const TIME: &str = "an integer with ns, us, ms or s, such as 200us";
 
 /// Reads a time such as `200us`; the result is in nanoseconds.
-#[must_use]
 pub fn parse_time(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);

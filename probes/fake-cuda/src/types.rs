@@ -1,9 +1,34 @@
 //! C types of the CUDA interfaces, with the layout and calling convention of the real ones.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// A pointer that is passed on, never followed.
 pub type Ptr = *const c_void;
+
+/// Integer registers and stack slots of a call, in which structures by value are as the ABI puts them. What a function does not
+/// take is ignored by it.
+pub type Slots = [usize; 14];
+
+type Word = usize;
+#[rustfmt::skip]
+type AnyFunction = extern "C-unwind" fn(
+    Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word,
+) -> c_int;
+
+/// The slots that begin with these values.
+pub fn slots(given: &[usize]) -> Slots {
+    let mut slots = [0; 14];
+    slots.iter_mut().zip(given).for_each(|(slot, value)| *slot = *value);
+    slots
+}
+
+/// Calls a CUDA function by its address.
+#[inline(always)]
+pub fn call_at(address: usize, s: &Slots) -> c_int {
+    // SAFETY: the address is that of a CUDA function, which takes integers and pointers only and returns an int.
+    let function: AnyFunction = unsafe { std::mem::transmute(address as Ptr) };
+    function(s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13])
+}
 
 /// `dim3`: passed by value in two registers.
 #[repr(C)]
@@ -31,7 +56,6 @@ pub struct Extent {
 
 impl Extent {
     /// Bytes in the box.
-    #[must_use]
     pub const fn bytes(&self) -> usize {
         self.width.wrapping_mul(self.height).wrapping_mul(self.depth)
     }
@@ -66,7 +90,6 @@ impl<T> Out<T> {
     }
 
     /// Whether the caller wants no result.
-    #[must_use]
     pub fn is_null(self) -> bool {
         self.0.is_null()
     }
@@ -85,7 +108,6 @@ pub struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
     /// The block, unless the caller passed null.
-    #[must_use]
     pub fn read(self) -> Option<T> {
         if self.0.is_null() {
             return None;
@@ -102,7 +124,6 @@ pub struct Text(*const c_char);
 
 impl Text {
     /// The text, unless it is null or not UTF-8.
-    #[must_use]
     pub fn read(&self) -> Option<&str> {
         if self.0.is_null() {
             return None;

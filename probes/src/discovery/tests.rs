@@ -10,11 +10,11 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
+use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -22,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.lock()
 }
 
 struct Fake;
@@ -92,11 +92,11 @@ fn beside(discovery: Discovery, test: impl FnOnce(&Receiver<Update>)) {
     std::thread::scope(|scope| {
         let stop = &stop;
         let running = scope.spawn(move || {
-            let mut registry = Registry::new(Limits::default());
-            let report = |registry: &Registry<()>, status: DiscoveryStatus| {
+            let mut registry = Registry::new(Limits::default(), Fake);
+            let report = |registry: &Registry<Fake>, status: DiscoveryStatus| {
                 let _ = sender.send((registry.libraries().collect(), status));
             };
-            discovery.run(&mut registry, &mut Fake, stop, report);
+            discovery.run(&mut registry, stop, report);
         });
         struct Stop<'a>(&'a StopSignal);
         impl Drop for Stop<'_> {
@@ -133,10 +133,10 @@ fn a_library_that_was_mapped_before_the_start_is_found_by_the_first_scan() {
     // The child maps when it comes to run.
     let started = Instant::now();
     let mut discovery = Discovery::with(None);
-    let mut registry = Registry::new(Limits::default());
+    let mut registry = Registry::new(Limits::default(), Fake);
     while registry.libraries().all(|library| library.path != path) {
         assert!(started.elapsed() < DEADLINE);
-        discovery.scan(&mut registry, &mut Fake);
+        discovery.scan(&mut registry);
     }
     let status = discovery.status();
     assert!(status.scans > 0 && !status.watching, "{status:?}");
@@ -186,9 +186,9 @@ mod as_root {
         let length = NonZero::new(4096).unwrap();
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { mmap(None, length, access, MapFlags::MAP_PRIVATE, &file, 0) }.unwrap();
-        let mut registry = Registry::new(Limits::default());
-        discovery.scan(&mut registry, &mut Fake);
-        discovery.follow(&mut registry, &mut Fake);
+        let mut registry = Registry::new(Limits::default(), Fake);
+        discovery.scan(&mut registry);
+        discovery.follow(&mut registry);
         let mapped = executable_mappings(discovery.own).unwrap();
         // SAFETY: the mapping was made above and nothing refers to it.
         unsafe { munmap(base, 4096) }.unwrap();

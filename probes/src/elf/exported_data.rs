@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 
 use object::LittleEndian as LE;
-use object::elf::{SHN_UNDEF, SHT_DYNSYM, STT_OBJECT};
+use object::elf::{SHT_DYNSYM, STT_OBJECT};
 
 use super::source::Source;
-use super::{ElfError, file_header, section_headers, symbol_table, symbols_of};
+use super::{ElfError, defined, file_header, section_headers, symbol_table, symbols_of};
 
 /// Limit of the symbol table; the largest libraries need a tenth.
 const MAX_TABLE: u64 = 16 << 20;
@@ -36,10 +36,7 @@ pub fn exported_data<'n>(
         })
     };
     symbols_of(&source, table, |symbols| {
-        let data = symbols.iter().filter(|symbol| {
-            symbol.st_type() == STT_OBJECT && symbol.st_shndx.get(LE) != SHN_UNDEF
-        });
-        for symbol in data {
+        for symbol in defined(symbols, STT_OBJECT) {
             if let Some(name) = name_at(symbol.st_name.get(LE)) {
                 found.insert(*name, symbol.st_value.get(LE));
             }

@@ -1,10 +1,10 @@
 //! Symbols that point into a function.
 
 use object::LittleEndian as LE;
-use object::elf::{ProgramHeader64, SHN_UNDEF, STT_FUNC, SectionHeader64, SectionType};
+use object::elf::{ProgramHeader64, STT_FUNC, SectionHeader64, SectionType};
 
 use super::source::Source;
-use super::{ElfError, Function, file_range, symbol_table, symbols_of};
+use super::{ElfError, Function, defined, file_range, symbol_table, symbols_of};
 
 mod instructions;
 
@@ -32,10 +32,7 @@ pub(super) fn remove(
         }
         let Some((table, _)) = symbol_table(layout.sections, kind, most)? else { continue };
         symbols_of(source, table, |symbols| {
-            let defined = symbols.iter().filter(|symbol| {
-                symbol.st_type() == STT_FUNC && symbol.st_shndx.get(LE) != SHN_UNDEF
-            });
-            for symbol in defined {
+            for symbol in defined(symbols, STT_FUNC) {
                 let (start, size) = (symbol.st_value.get(LE), symbol.st_size.get(LE));
                 let end = start.saturating_add(size);
                 let first = functions.partition_point(|function| function.address <= start);

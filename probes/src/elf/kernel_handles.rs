@@ -57,26 +57,16 @@ pub fn kernel_handles(file: &File) -> Result<Vec<KernelHandle>, ElfError> {
 
 /// The functions of all handle variables, by offset of the variable's name in the string table.
 fn names(source: &Source<'_>, strings: &Section) -> Result<HashMap<u32, Box<[u8]>>, ElfError> {
-    let (offset, size) = (strings.sh_offset.get(LE), strings.sh_size.get(LE));
+    let table = (strings.sh_offset.get(LE), strings.sh_size.get(LE));
     let mut names = HashMap::new();
-    // The unfinished string of the last piece, and its offset in the table.
-    let (mut open, mut open_at, mut done): (Vec<u8>, u64, u64) = (Vec::new(), 0, 0);
-    while done < size && names.len() < MAX_KERNELS {
-        let piece = PIECE.min(size - done);
-        open.extend(source.read("the string table", offset.saturating_add(done), piece)?);
-        done += piece;
-        let complete = open.iter().rposition(|&b| b == 0).map_or(0, |last| last + 1);
-        let mut at = open_at;
-        for string in open[..complete].split_inclusive(|&b| b == 0) {
-            let name = string.strip_suffix(b"\0").and_then(function_of);
+    // A string longer than a piece is no name.
+    source.strings(table, (PIECE, PIECE as usize), |string, at| {
+        if names.len() < MAX_KERNELS {
+            let name = function_of(string);
             names.extend(name.and_then(|name| Some((u32::try_from(at).ok()?, name.into()))));
-            at += string.len() as u64;
         }
-        // A string longer than a piece is no name.
-        let drop = if complete == 0 { open.len() } else { complete };
-        open.drain(..drop);
-        open_at += drop as u64;
-    }
+        Ok(())
+    })?;
     Ok(names)
 }
 

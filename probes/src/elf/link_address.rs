@@ -3,10 +3,10 @@
 use std::fs::File;
 
 use object::LittleEndian as LE;
-use object::elf::{PF_X, PT_LOAD, ProgramHeader64};
+use object::elf::ProgramHeader64;
 
 use super::source::Source;
-use super::{ElfError, file_header, program_headers};
+use super::{ElfError, code, file_header, program_headers};
 
 /// The largest page size.
 const MAX_PAGE: u64 = 1 << 16;
@@ -29,15 +29,11 @@ impl LinkAddresses {
     }
 
     /// The load bias of a file, if the code at this offset, the start of a mapping, is mapped at this address.
-    #[must_use]
     pub fn bias(&self, mapped_at: u64, offset: u64) -> Option<u64> {
-        let own = self.segments.iter().find(|segment| {
+        let own = code(&self.segments).find(|segment| {
             let begin = segment.p_offset.get(LE);
-            let is_code =
-                segment.p_type.get(LE) == PT_LOAD && segment.p_flags.get(LE).0 & PF_X.0 != 0;
             // A mapping starts at the page boundary before the segment.
-            is_code
-                && offset <= begin.saturating_add(segment.p_filesz.get(LE))
+            offset <= begin.saturating_add(segment.p_filesz.get(LE))
                 && begin <= offset.saturating_add(MAX_PAGE)
         })?;
         let linked_at = own.p_vaddr.get(LE).wrapping_sub(own.p_offset.get(LE)).wrapping_add(offset);
@@ -45,7 +41,6 @@ impl LinkAddresses {
     }
 
     /// The address of a file offset, if it is code.
-    #[must_use]
     pub fn at(&self, offset: u64) -> Option<u64> {
         address_of(&self.segments, offset)
     }
@@ -53,10 +48,7 @@ impl LinkAddresses {
 
 /// Link-time address of an offset in an executable segment.
 pub(super) fn address_of(segments: &[ProgramHeader64<LE>], offset: u64) -> Option<u64> {
-    let code = segments
-        .iter()
-        .filter(|s| s.p_type.get(LE) == PT_LOAD && s.p_flags.get(LE).0 & PF_X.0 != 0);
-    code.into_iter().find_map(|segment| {
+    code(segments).find_map(|segment| {
         let within = offset.checked_sub(segment.p_offset.get(LE))?;
         if within >= segment.p_filesz.get(LE) {
             return None;

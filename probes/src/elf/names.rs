@@ -42,25 +42,8 @@ fn search(
     limit: u64,
 ) -> Result<HashMap<u64, TracedName>, ElfError> {
     let mut search = Search { names: HashMap::new(), lookups: 0, limit };
-    // The unfinished string of the last piece, and its offset in the table.
-    let mut open: Vec<u8> = Vec::new();
-    let mut open_at = 0;
-    let mut done = 0;
-    while done < size {
-        let piece = PIECE.min(size - done);
-        open.extend(source.read("the string table", offset.saturating_add(done), piece)?);
-        done += piece;
-        let complete = open.iter().rposition(|&b| b == 0).map_or(0, |last| last + 1);
-        let mut at = open_at;
-        for string in open[..complete].split_inclusive(|&b| b == 0) {
-            search.string(&string[..string.len() - 1], at)?;
-            at += string.len() as u64;
-        }
-        // Of a string longer than any name only the end matters.
-        let drop = complete.max(open.len().saturating_sub(LONGEST));
-        open.drain(..drop);
-        open_at += drop as u64;
-    }
+    // Of a string longer than any name only the end matters.
+    source.strings((offset, size), (PIECE, LONGEST), |string, at| search.string(string, at))?;
     Ok(search.names)
 }
 

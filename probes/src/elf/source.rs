@@ -65,4 +65,31 @@ impl<'a> Source<'a> {
             Err(()) => Err(ElfError::Malformed { what }),
         }
     }
+
+    /// Takes each string of a table without its end, and its offset in the table. Of one that is longer than `keep` bytes the
+    /// beginning may be missing. Reads pieces of a size.
+    pub(super) fn strings(
+        &self,
+        (offset, size): (u64, u64),
+        (piece, keep): (u64, usize),
+        mut take: impl FnMut(&[u8], u64) -> Result<(), ElfError>,
+    ) -> Result<(), ElfError> {
+        // The unfinished string of the last piece, and its offset in the table.
+        let (mut open, mut open_at, mut done): (Vec<u8>, u64, u64) = (Vec::new(), 0, 0);
+        while done < size {
+            let piece = piece.min(size - done);
+            open.extend(self.read("the string table", offset.saturating_add(done), piece)?);
+            done += piece;
+            let complete = open.iter().rposition(|&b| b == 0).map_or(0, |last| last + 1);
+            let mut at = open_at;
+            for string in open[..complete].split_inclusive(|&b| b == 0) {
+                take(&string[..string.len() - 1], at)?;
+                at += string.len() as u64;
+            }
+            let drop = complete.max(open.len().saturating_sub(keep));
+            open.drain(..drop);
+            open_at += drop as u64;
+        }
+        Ok(())
+    }
 }

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::fs::File;
 
 use object::LittleEndian as LE;
-use object::elf::{
-    SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_FUNC, SectionHeader64, SectionType,
-};
+use object::elf::{SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_FUNC, SectionHeader64, SectionType};
 
 use super::link_address::address_of;
 use super::source::Source;
-use super::{ElfError, file_header, program_headers, section_headers, symbol_table, symbols_of};
+use super::{
+    ElfError, defined, file_header, program_headers, section_headers, symbol_table, symbols_of,
+};
 
 /// Longest name, in bytes. Kernels made of templates have some hundred.
 const LONGEST: u64 = 4096;
@@ -70,10 +70,7 @@ fn search(
 ) -> Result<(), ElfError> {
     let Some((table, strings)) = symbol_table(sections, kind, MAX_TABLE)? else { return Ok(()) };
     symbols_of(source, table, |symbols| {
-        let defined = symbols
-            .iter()
-            .filter(|symbol| symbol.st_type() == STT_FUNC && symbol.st_shndx.get(LE) != SHN_UNDEF);
-        for symbol in defined {
+        for symbol in defined(symbols, STT_FUNC) {
             let Some(found) = wanted.get_mut(&symbol.st_value.get(LE)) else { continue };
             let at = u64::from(symbol.st_name.get(LE));
             let follow = strings.sh_size.get(LE).saturating_sub(at);

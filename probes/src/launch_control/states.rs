@@ -2,10 +2,10 @@
 //! snapshots.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpucause_abi::snapshot::{LaunchSampling, LaunchStep};
 use gpucause_abi::{Nanos, ProcId};
+use parking_lot::Mutex;
 
 /// By process; processes without an entry have always been observed in full.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl State {
 impl LaunchStates {
     /// The sampling state of a process at this time, or at its end, without counted launches.
     pub(crate) fn of(&self, id: ProcId, now: Activity) -> LaunchSampling {
-        let mut states = self.states();
+        let mut states = self.0.lock();
         let Some(state) = states.get_mut(&id) else { return LaunchSampling::default() };
         let (estimated, unobserved) = state.until(now);
         let step = state.step;
@@ -87,25 +87,25 @@ impl LaunchStates {
 
     fn least(&self, share: impl Fn(LaunchStep) -> f64) -> f64 {
         let share = |state: &State| share(state.step);
-        self.states().values().filter(|state| !state.ended).map(share).fold(1.0, f64::min)
+        self.0.lock().values().filter(|state| !state.ended).map(share).fold(1.0, f64::min)
     }
 
     /// Sets the step of a process.
     pub(crate) fn set_step(&self, id: ProcId, step: LaunchStep) {
-        if step != LaunchStep::Full || self.states().contains_key(&id) {
-            self.states().entry(id).or_default().step = step;
+        if step != LaunchStep::Full || self.0.lock().contains_key(&id) {
+            self.0.lock().entry(id).or_default().step = step;
         }
     }
 
     /// Starts a pause; launches were made at this rate before.
     pub(crate) fn pause(&self, id: ProcId, since: Nanos, per_second: f64) {
         let pause = Pause { since, ran: since, per_second };
-        self.states().entry(id).or_default().paused.get_or_insert(pause);
+        self.0.lock().entry(id).or_default().paused.get_or_insert(pause);
     }
 
     /// Ends the pause.
     pub(crate) fn resume(&self, id: ProcId, now: Activity) {
-        if let Some(state) = self.states().get_mut(&id) {
+        if let Some(state) = self.0.lock().get_mut(&id) {
             (state.estimated, state.unobserved) = state.until(now);
             state.paused = None;
         }
@@ -113,18 +113,14 @@ impl LaunchStates {
 
     /// Marks the process as ended; callers know when.
     pub(crate) fn end(&self, id: ProcId) {
-        if let Some(state) = self.states().get_mut(&id) {
+        if let Some(state) = self.0.lock().get_mut(&id) {
             state.ended = true;
         }
     }
 
     /// Forgets processes.
     pub(crate) fn forget(&self, ids: &HashSet<ProcId>) {
-        self.states().retain(|id, _| !ids.contains(id));
-    }
-
-    fn states(&self) -> MutexGuard<'_, HashMap<ProcId, State>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().retain(|id, _| !ids.contains(id));
     }
 }
 

@@ -30,7 +30,6 @@ const SYSTEM: [&[u8]; 2] = [b"/usr/lib", b"/lib"];
 /// Classifies the path of an executable mapping. Cheap: called for nearly every mapping of the host.
 ///
 /// Does not use `/proc/PID/exe`: by now the process may run another program.
-#[must_use]
 pub fn candidate(path: &Path) -> Option<Candidate> {
     let whole = path.as_os_str().as_bytes();
     // Not `Path::file_name`, which parses the path from both ends.

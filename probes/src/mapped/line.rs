@@ -5,7 +5,6 @@ use super::{Device, Mapping, path_of};
 const DELETED: &[u8] = b" (deleted)";
 
 /// Parses a line without newline; `None` unless it is an executable mapping of a named file.
-#[must_use]
 pub fn parse_maps_line(line: &[u8]) -> Option<Mapping> {
     let (range, rest) = field(line)?;
     let (permissions, rest) = field(rest)?;
@@ -36,7 +35,6 @@ pub fn parse_maps_line(line: &[u8]) -> Option<Mapping> {
 }
 
 /// Strips the kernel's ` (deleted)`; true if it was there. File names may end so too.
-#[must_use]
 pub fn split_deleted(path: &[u8]) -> (&[u8], bool) {
     path.strip_suffix(DELETED).map_or((path, false), |path| (path, true))
 }

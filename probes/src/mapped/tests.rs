@@ -83,7 +83,7 @@ fn a_process_that_ended_has_no_mappings() {
     let nobody = Tgid(1 << 23);
     assert_eq!(executable_mappings(nobody).unwrap(), []);
     let mapping = executable_mappings(Tgid(std::process::id())).unwrap().remove(0);
-    assert!(matches!(open_mapped(nobody, &mapping), Err(MappedError::Gone { .. })));
+    assert!(matches!(open_mapped(nobody, &mapping), Err(MappedError::Gone(..))));
 }
 
 /// `/proc/PID/map_files` takes root.
@@ -121,6 +121,6 @@ mod as_root {
         assert_eq!(opened.metadata().unwrap().ino(), inode);
         // SAFETY: the first page is what is left of the mapping, which nothing refers to.
         unsafe { munmap(base, 4096) }.unwrap();
-        assert!(matches!(open_mapped(own, &whole), Err(MappedError::Gone { .. })));
+        assert!(matches!(open_mapped(own, &whole), Err(MappedError::Gone(..))));
     }
 }

@@ -14,7 +14,6 @@ pub struct FileVersion {
 
 impl FileVersion {
     /// From `stat` data.
-    #[must_use]
     pub fn of(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),

@@ -10,7 +10,7 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 const MAX_CPU: u32 = 65_536;
 
 pub(super) fn online() -> Result<Vec<u32>, MmapEventsError> {
-    let failed = |source| MmapEventsError::Cpus { path: ONLINE, source };
+    let failed = |source| MmapEventsError::Cpus(ONLINE, source);
     let list = fs::read_to_string(ONLINE).map_err(failed)?;
     parse(list.trim()).ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidData, list)))
 }

@@ -79,7 +79,7 @@ impl Ring {
         let event = match open_event(cpu) {
             Ok(event) => event,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
-            Err(source) => return Err(MmapEventsError::Open { cpu, source }),
+            Err(source) => return Err(MmapEventsError::Open(cpu, source)),
         };
         let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
         let page = page.and_then(|page| usize::try_from(page).ok()).unwrap_or(4096);

@@ -6,7 +6,7 @@ use gpucause_abi::op::OpId;
 use gpucause_abi::record::{BytesKey, BytesKind};
 use gpucause_abi::snapshot::ProcessSnapshot;
 
-use super::{ReadError, Reader, decode, for_each};
+use super::{ReadError, Reader};
 
 impl Reader {
     /// Fills in byte counts; returns the entries of the map.
@@ -14,12 +14,8 @@ impl Reader {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.bytes, "bytes", |key, value| {
-            entries += 1;
-            let key: BytesKey = decode("bytes", key)?;
-            let count = decode::<u64>("bytes", value)?;
-            let Some(process) = processes.get_mut(&key.proc_id) else { return Ok(()) };
+        let entries = self.bytes.each(|key: BytesKey, count: u64| {
+            let Some(process) = processes.get_mut(&key.proc_id) else { return };
             match u8::try_from(key.what).ok().and_then(BytesKind::from_raw) {
                 Some(BytesKind::Copied) => {
                     if let Some(total) = process.copied.get_mut(usize::from(key.which)) {
@@ -32,7 +28,6 @@ impl Reader {
                 Some(BytesKind::UntimedLaunches) => process.launches.untimed += count,
                 None => {}
             }
-            Ok(())
         })?;
         for process in processes.values_mut() {
             process.collectives.sort_unstable();

@@ -2,7 +2,6 @@
 //! snapshots are retained.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{Arena, ArenaRange, Encoder, Histogram, Slots};
@@ -12,8 +11,9 @@ use gpucause_abi::record::{
 };
 use gpucause_abi::snapshot::{CallSnapshot, ProcessSnapshot};
 use gpucause_abi::state::{Reason, Role};
+use parking_lot::Mutex;
 
-use super::{ReadError, Reader, decode, for_each};
+use super::{ReadError, Reader};
 
 /// The identity of a histogram: a [`HistKey`] without chunk number.
 type Whole = (u32, u16, u16, u16);
@@ -25,11 +25,11 @@ pub(super) struct Known(Mutex<Vec<(Whole, Slots)>>);
 impl Known {
     /// Takes the slots and leaves none.
     fn take(&self) -> Vec<(Whole, Slots)> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.0.lock())
     }
 
     fn put(&self, known: Vec<(Whole, Slots)>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.0.lock() = known;
     }
 }
 
@@ -74,15 +74,11 @@ impl Reader {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
-        let mut entries = 0;
         let known = self.known_slots.take();
         let mut chunks = Vec::with_capacity(known.len());
         let (mut encoder, mut arena) = (Encoder::default(), Arena::default());
-        for_each(&self.hists, "hists", |key, value| {
-            entries += 1;
-            let key: HistKey = decode("hists", key)?;
-            chunks.push(Chunk::of(key, &decode("hists", value)?, &mut encoder, &mut arena));
-            Ok(())
+        let entries = self.hists.each(|key: HistKey, record: HistRecord| {
+            chunks.push(Chunk::of(key, &record, &mut encoder, &mut arena));
         })?;
         // Maps are unordered.
         chunks.sort_unstable_by_key(|chunk| (chunk.whole(), chunk.key.chunk));

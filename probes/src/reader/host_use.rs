@@ -7,7 +7,7 @@ use gpucause_abi::record::{BlockKey, BlockRecord, FAULTS, ProcRecord};
 use gpucause_abi::snapshot::{BlockIo, DeviceName, ProcessSnapshot};
 use gpucause_abi::state::BlockOperation;
 
-use super::{ReadError, Reader, decode, for_each};
+use super::{ReadError, Reader};
 
 impl Reader {
     /// Fills in block I/O; returns the entries of the map.
@@ -15,11 +15,7 @@ impl Reader {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.block_io, "block_io", |key, value| {
-            entries += 1;
-            let key: BlockKey = decode("block_io", key)?;
-            let record: BlockRecord = decode("block_io", value)?;
+        let entries = self.block_io.each(|key: BlockKey, record: BlockRecord| {
             let operation = u8::try_from(key.operation).ok().and_then(BlockOperation::from_raw);
             if let (Some(process), Some(operation)) = (processes.get_mut(&key.proc_id), operation) {
                 process.host.block_io.push(BlockIo {
@@ -30,7 +26,6 @@ impl Reader {
                     requests: record.requests,
                 });
             }
-            Ok(())
         })?;
         for process in processes.values_mut() {
             process.host.block_io.sort_unstable_by_key(|io| (io.device, io.operation));

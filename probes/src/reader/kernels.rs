@@ -1,18 +1,18 @@
 //! Launches by kernel function, histograms of selected ones, and names of handles.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::record::{
-    KERNEL_HISTS, KernelHistRecord, KernelKey, KernelNameRecord, KernelRecord,
+    KERNEL_HISTS, KernelHistRecord, KernelKey, KernelNameRecord, KernelRecord, ProcRecord,
 };
 use gpucause_abi::snapshot::{HandleName, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object};
+use libbpf_rs::{MapCore as _, MapFlags, Object};
+use parking_lot::Mutex;
 
 use super::own_program::OwnProgram;
-use super::{ReadError, Reader, decode, for_each, map_of};
+use super::{Map, ReadError, Reader, decode, failed};
 
 /// The program that starts timing of a kernel.
 const PROGRAM: &str = "time_kernel";
@@ -24,7 +24,7 @@ const MAX_OF_PROCESS: usize = 16;
 /// Allocation of `kernel_hists` entries to kernel functions.
 #[derive(Debug)]
 pub(super) struct Timers {
-    hists: MapHandle,
+    hists: Map,
     program: OwnProgram,
     given: Mutex<Given>,
 }
@@ -41,16 +41,12 @@ struct Given {
 impl Timers {
     pub(super) fn new(object: &Object) -> Result<Self, ReadError> {
         let program = OwnProgram::of(object, PROGRAM)?;
-        Ok(Self { hists: map_of(object, HISTS)?, program, given: Mutex::default() })
-    }
-
-    fn given(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Self { hists: Map::of(object, HISTS)?, program, given: Mutex::default() })
     }
 
     /// Used entries, and processes for which the map was full.
     pub(super) fn usage(&self) -> (u64, u64) {
-        let given = self.given();
+        let given = self.given.lock();
         let used = given.owners.iter().flatten().count() as u64;
         (used, given.refused_gone + given.refused.len() as u64)
     }
@@ -64,7 +60,7 @@ impl Timers {
         if !self.program.is_there() {
             return Ok(false);
         }
-        let mut given = self.given();
+        let mut given = self.given.lock();
         let owned = given.owners.iter().position(|owner| *owner == Some((id, function)));
         let of_process = given.owners.iter().flatten().filter(|owner| owner.0 == id).count();
         let free = owned.or_else(|| given.owners.iter().position(Option::is_none));
@@ -93,7 +89,7 @@ impl Timers {
 
     /// Frees the entries of ended processes.
     pub(super) fn release(&self, ids: &HashSet<ProcId>) {
-        let mut given = self.given();
+        let mut given = self.given.lock();
         for owner in &mut given.owners {
             if owner.is_some_and(|(id, _)| ids.contains(&id)) {
                 *owner = None;
@@ -106,9 +102,7 @@ impl Timers {
 
     fn clear(&self, entry: usize) -> Result<(), ReadError> {
         let zero = [0; size_of::<KernelHistRecord>()];
-        self.hists
-            .update(&key(entry), &zero, MapFlags::ANY)
-            .map_err(|source| ReadError::Libbpf { map: HISTS, source })
+        self.hists.handle.update(&key(entry), &zero, MapFlags::ANY).map_err(failed(HISTS))
     }
 
     /// Fills in histograms of timed kernels.
@@ -116,14 +110,10 @@ impl Timers {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<(), ReadError> {
-        for (entry, owner) in self.given().owners.iter().enumerate() {
+        for (entry, owner) in self.given.lock().owners.iter().enumerate() {
             let Some((id, function)) = *owner else { continue };
             let Some(process) = processes.get_mut(&id.0) else { continue };
-            let value = self
-                .hists
-                .lookup(&key(entry), MapFlags::ANY)
-                .map_err(|source| ReadError::Libbpf { map: HISTS, source })?
-                .ok_or(ReadError::Layout(HISTS))?;
+            let value = self.hists.lookup(&key(entry))?.ok_or(ReadError::Layout(HISTS))?;
             let record: KernelHistRecord = decode(HISTS, &value)?;
             let durations =
                 Histogram::from_slots(Nanos(record.sum_ns), Nanos(record.max_ns), record.slots);
@@ -142,7 +132,7 @@ impl Reader {
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub(crate) fn launches(&self) -> Result<Vec<ProcessSnapshot>, ReadError> {
+    pub fn launches(&self) -> Result<Vec<ProcessSnapshot>, ReadError> {
         let (mut processes, _) = self.processes()?;
         self.read_kernels(&mut processes)?;
         Ok(processes.into_values().collect())
@@ -152,19 +142,10 @@ impl Reader {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub(crate) fn handle_name(
-        &self,
-        id: ProcId,
-        handle: u64,
-    ) -> Result<Option<HandleName>, ReadError> {
-        let map = "kernel_names";
+    pub fn handle_name(&self, id: ProcId, handle: u64) -> Result<Option<HandleName>, ReadError> {
         let key = [&handle.to_ne_bytes()[..], &id.0.to_ne_bytes(), &[0; 4]].concat();
-        let value = self
-            .kernel_names
-            .lookup(&key, MapFlags::ANY)
-            .map_err(|source| ReadError::Libbpf { map, source })?;
-        let Some(value) = value else { return Ok(None) };
-        let record: KernelNameRecord = decode(map, &value)?;
+        let Some(value) = self.kernel_names.lookup(&key)? else { return Ok(None) };
+        let record: KernelNameRecord = decode(self.kernel_names.name, &value)?;
         if record.stands_for != 0 {
             return Ok(Some(HandleName::SameAs(record.stands_for)));
         }
@@ -177,7 +158,7 @@ impl Reader {
     ///
     /// # Errors
     /// When a map or the program cannot be accessed.
-    pub(crate) fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
+    pub fn time_kernel(&self, id: ProcId, function: u64) -> Result<bool, ReadError> {
         self.timers.start(id, function)
     }
 
@@ -186,15 +167,10 @@ impl Reader {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.kernels, "kernels", |key, value| {
-            entries += 1;
-            let key: KernelKey = decode("kernels", key)?;
-            let record: KernelRecord = decode("kernels", value)?;
+        let entries = self.kernels.each(|key: KernelKey, record: KernelRecord| {
             if let Some(process) = processes.get_mut(&key.proc_id) {
                 process.kernels.push((key.function, record.launches));
             }
-            Ok(())
         })?;
         for process in processes.values_mut() {
             process.kernels.sort_unstable();
@@ -205,11 +181,7 @@ impl Reader {
     /// Entries of the map of handle names, including those of ended processes.
     pub(super) fn names_given(&self) -> Result<u64, ReadError> {
         let mut names = 0;
-        for_each(&self.procs, "procs", |_, value| {
-            let record: gpucause_abi::record::ProcRecord = decode("procs", value)?;
-            names += u64::from(record.kernel_names);
-            Ok(())
-        })?;
-        Ok(names.min(u64::from(self.kernel_names.max_entries())))
+        self.procs.each(|_: u32, record: ProcRecord| names += u64::from(record.kernel_names))?;
+        Ok(names.min(u64::from(self.kernel_names.handle.max_entries())))
     }
 }

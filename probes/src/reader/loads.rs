@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gpucause_abi::record::{LoadRecord, ProcRecord};
 use gpucause_abi::{ProcId, Tgid};
 
-use super::{ReadError, Reader, decode, for_each, monotonic_now};
+use super::{ReadError, Reader, monotonic_now};
 use crate::launch_control::states::Activity;
 
 /// A live process, and the hits of its busiest thread.
@@ -29,9 +29,7 @@ impl Reader {
     /// When the map cannot be read.
     pub(crate) fn loads(&self) -> Result<Vec<Load>, ReadError> {
         let mut loads = Vec::new();
-        for_each(&self.procs, "procs", |key, value| {
-            let id = decode::<u32>("procs", key)?;
-            let record: ProcRecord = decode("procs", value)?;
+        self.procs.each(|id: u32, record: ProcRecord| {
             if record.ended_ns == 0 {
                 loads.push(Load {
                     id: ProcId(id),
@@ -42,7 +40,6 @@ impl Reader {
                     launches: record.launches,
                 });
             }
-            Ok(())
         })?;
         Ok(loads)
     }

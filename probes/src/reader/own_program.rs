@@ -19,7 +19,7 @@ impl OwnProgram {
         let program = object.progs().find(|program| program.name() == name);
         let program = program.filter(|program| program.as_fd().as_raw_fd() >= 0);
         let duplicated = program.map(|program| program.as_fd().try_clone_to_owned()).transpose();
-        let program = duplicated.map_err(|source| ReadError::Run { program: name, source })?;
+        let program = duplicated.map_err(|source| ReadError::Run(name, source))?;
         Ok(Self { name, program })
     }
 
@@ -41,7 +41,7 @@ impl OwnProgram {
             unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
         if failed != 0 {
             let source = io::Error::from_raw_os_error(-failed);
-            return Err(ReadError::Run { program: self.name, source });
+            return Err(ReadError::Run(self.name, source));
         }
         Ok(options.retval)
     }

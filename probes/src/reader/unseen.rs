@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, Tgid};
-use libbpf_rs::{MapCore as _, MapFlags};
+use libbpf_rs::MapCore as _;
 
 use super::{ReadError, Reader};
 
@@ -37,11 +37,10 @@ impl Reader {
     /// Ends all tracked processes. Call when nothing is attached and
     /// [`Programs::forget_tasks`](crate::program::Programs::forget_tasks) has ended the others.
     pub(crate) fn end_rest(&self) -> Result<(), ReadError> {
-        let failed = |source| ReadError::Libbpf { map: "tracked", source };
         let word = |bytes: &[u8]| bytes.first_chunk().copied().map(u32::from_ne_bytes);
-        let keys: Vec<_> = self.tracked.keys().collect();
+        let keys: Vec<_> = self.tracked.handle.keys().collect();
         for key in keys {
-            let id = self.tracked.lookup(&key, MapFlags::ANY).map_err(failed)?;
+            let id = self.tracked.lookup(&key)?;
             if let (Some(tgid), Some(id)) = (word(&key), id.as_deref().and_then(word)) {
                 self.end(Tgid(tgid), id)?;
             }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
-use std::sync::PoisonError;
 
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::{
@@ -12,9 +11,9 @@ use gpucause_abi::record::{
 use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
-use libbpf_rs::{Iter, MapCore as _, MapFlags};
+use libbpf_rs::Iter;
 
-use super::{ReadError, Reader, decode, for_each, monotonic_now};
+use super::{ReadError, Reader, decode, failed, monotonic_now};
 use crate::launch_control::states::Activity;
 use crate::thread_report::{last_ran, settle, time_account};
 
@@ -46,17 +45,12 @@ impl Reader {
         &self,
         processes: &mut BTreeMap<u32, ProcessSnapshot>,
     ) -> Result<u64, ReadError> {
-        let mut entries = 0;
-        for_each(&self.blame, "blame", |key, value| {
-            entries += 1;
-            let key: BlameKey = decode("blame", key)?;
-            let record: BlameRecord = decode("blame", value)?;
+        let entries = self.blame.each(|key: BlameKey, record: BlameRecord| {
             if let (Some(process), Some(wait)) =
                 (processes.get_mut(&key.proc_id), wait_of(&key, &record))
             {
                 process.waits.push(wait);
             }
-            Ok(())
         })?;
         for process in processes.values_mut() {
             process.waits.sort_unstable_by_key(|wait| {
@@ -121,40 +115,35 @@ impl Reader {
 
     fn flushes(&self) -> Result<Flushes, ReadError> {
         let mut flushes = Flushes::new();
-        for_each(&self.procs, "procs", |key, value| {
-            let id = decode::<u32>("procs", key)?;
-            let record: ProcRecord = decode("procs", value)?;
+        self.procs.each(|id: u32, record: ProcRecord| {
             flushes.insert(id, (record.flushes_begun, record.flushes_done));
-            Ok(())
         })?;
         Ok(flushes)
     }
 
     fn ended_accounts(&self) -> Result<Vec<(u32, TimeAccount)>, ReadError> {
         let mut accounts = Vec::new();
-        for_each(&self.accounts, "accounts", |key, value| {
-            let id = decode::<u32>("accounts", key)?;
-            accounts.push((id, time_account(&decode::<AccountRecord>("accounts", value)?)));
-            Ok(())
+        self.accounts.each(|id: u32, account: AccountRecord| {
+            accounts.push((id, time_account(&account)));
         })?;
         Ok(accounts)
     }
 
     /// State of each link, by id.
     fn link_states(&self) -> Result<Vec<u8>, ReadError> {
-        let failed = |source| ReadError::Libbpf { map: LINKS, source };
-        let states = self.links.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
-        Ok(states.unwrap_or_default())
+        Ok(self.links.lookup(&0u32.to_ne_bytes())?.unwrap_or_default())
     }
 
     /// `None` without the iterator.
     #[expect(clippy::significant_drop_tightening, reason = "the link must stay while it is read")]
     fn live_reports(&self) -> Result<Option<Vec<Report>>, ReadError> {
-        let link = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = self.reports.lock();
         let Some(link) = &*link else { return Ok(None) };
         let mut bytes = Vec::new();
-        let failed = |source| ReadError::Libbpf { map: REPORTS, source };
-        Iter::new(link).map_err(failed)?.read_to_end(&mut bytes).map_err(ReadError::Reports)?;
+        Iter::new(link)
+            .map_err(failed(REPORTS))?
+            .read_to_end(&mut bytes)
+            .map_err(ReadError::Reports)?;
         reports_in(&bytes, &self.link_states()?).map(Some)
     }
 }

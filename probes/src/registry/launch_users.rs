@@ -35,13 +35,9 @@ fn users_of<L>(attached: &AttachedFile<L>, limited: &LimitedUsers) -> [LaunchUse
     [users(|removed| removed.runtime), users(|removed| removed.driver)]
 }
 
-impl<L> Registry<L> {
+impl<A: Attach> Registry<A> {
     /// Sets the processes that are observed in part.
-    pub(crate) fn limit_users<A: Attach<Links = L>>(
-        &mut self,
-        attacher: &mut A,
-        limited: LimitedUsers,
-    ) {
+    pub(crate) fn limit_users(&mut self, limited: LimitedUsers) {
         if limited == self.limited {
             return;
         }
@@ -50,59 +46,37 @@ impl<L> Registry<L> {
             either
                 .any(|tgid| limited.get(tgid) != self.limited.get(tgid) && users.contains_key(tgid))
         };
-        let files: Vec<FileId> = self
-            .files
-            .iter()
-            .filter(|(_, attached)| touched(&attached.users))
-            .map(|(id, _)| *id)
-            .collect();
+        let files = self.files_with(|attached| touched(&attached.users));
         self.limited = limited;
         for id in files {
-            self.apply_users(attacher, id);
+            self.apply_users(id);
         }
     }
 
     /// Adds a user of a file. `maps_again`: it has just mapped it, so the PID may have been reused.
-    pub(super) fn add_user<A: Attach<Links = L>>(
-        &mut self,
-        attacher: &mut A,
-        id: FileId,
-        tgid: Tgid,
-        maps_again: bool,
-    ) {
+    pub(super) fn add_user(&mut self, id: FileId, tgid: Tgid, maps_again: bool) {
         let Some(attached) = self.files.get_mut(&id) else { return };
         let known = attached.users.insert(tgid, Instant::now()).is_some();
         if (!known || maps_again) && !self.limited.is_empty() {
-            self.apply_users(attacher, id);
+            self.apply_users(id);
         }
     }
 
     /// Adds a child as a user of its parent's files.
-    pub(crate) fn add_child<A: Attach<Links = L>>(
-        &mut self,
-        attacher: &mut A,
-        parent: Tgid,
-        child: Tgid,
-    ) {
-        let inherits = |attached: &&mut AttachedFile<L>| {
+    pub(crate) fn add_child(&mut self, parent: Tgid, child: Tgid) {
+        let inherits = |attached: &AttachedFile<A::Links>| {
             attached.users.contains_key(&parent) && !attached.users.contains_key(&child)
         };
-        let files: Vec<FileId> = self
-            .files
-            .iter_mut()
-            .filter(|(_, attached)| inherits(attached))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in files {
-            self.add_user(attacher, id, child, false);
+        for id in self.files_with(inherits) {
+            self.add_user(id, child, false);
         }
     }
 
-    pub(super) fn apply_users<A: Attach<Links = L>>(&mut self, attacher: &mut A, id: FileId) {
+    pub(super) fn apply_users(&mut self, id: FileId) {
         let Some(attached) = self.files.get_mut(&id) else { return };
         let users = users_of(attached, &self.limited);
         let Ok((_, links)) = &mut attached.state else { return };
-        if let Err(error) = attacher.set_launch_users(&attached.file, links, &users) {
+        if let Err(error) = self.attacher.set_launch_users(&attached.file, links, &users) {
             tracing::warn!(path = %attached.path.display(), %error, "cannot change the launch probes of a process");
         }
     }

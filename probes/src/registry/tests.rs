@@ -56,14 +56,13 @@ impl Attach for Fake {
 
 struct Host {
     directory: tempfile::TempDir,
-    registry: Registry<u16>,
-    fake: Fake,
+    registry: Registry<Fake>,
 }
 
 impl Host {
     fn new(limits: Limits) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        Self { directory, registry: Registry::new(limits), fake: Fake::default() }
+        Self { directory, registry: Registry::new(limits, Fake::default()) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -78,16 +77,16 @@ impl Host {
 
     fn observe(&mut self, path: &Path) -> Option<FileId> {
         let mapping = mapping_of(path);
-        self.registry.observe(&mut self.fake, Tgid(std::process::id()), &mapping, None)
+        self.registry.observe(Tgid(std::process::id()), &mapping, None)
     }
 
     /// As after a scan that saw none of the files, so long after they were seen.
     fn collect_after(&mut self, unseen: Duration) {
-        self.registry.collect_garbage(&mut self.fake, Instant::now() + unseen);
+        self.registry.collect_garbage(Instant::now() + unseen);
     }
 
     fn log(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.fake.log)
+        std::mem::take(&mut self.registry.attacher().log)
     }
 
     fn verdicts(&self) -> Vec<(String, Verdict)> {
@@ -135,7 +134,7 @@ fn the_time_from_mapping_to_attach_is_kept() {
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));
     let seen = Nanos(monotonic_now().unwrap().0 - 5_000_000);
     let own = Tgid(std::process::id());
-    host.registry.observe(&mut host.fake, own, &mapping_of(&path), Some(seen));
+    host.registry.observe(own, &mapping_of(&path), Some(seen));
     let status = host.registry.libraries().next().unwrap();
     assert!((5_000_000..60_000_000_000).contains(&status.gap.unwrap().0), "{status:?}");
     assert_eq!(status.gap, status.max_gap);
@@ -171,7 +170,7 @@ fn a_deleted_library_that_is_still_mapped_keeps_its_probes() {
     let before_scan = Instant::now();
     host.observe(&path);
     fs::remove_file(&path).unwrap();
-    host.registry.collect_garbage(&mut host.fake, before_scan);
+    host.registry.collect_garbage(before_scan);
     assert_eq!(host.log(), [ATTACH_0]);
     host.collect_after(SHORT);
     assert_eq!(host.log(), ["detach 0"]);
@@ -186,7 +185,7 @@ fn a_library_overwritten_in_place_is_detached_before_it_is_reattached() {
         // The length changes too, since the clock of a file system may be coarse.
         fs::write(&path, [cuda_library(&[2]), vec![0; 8]].concat()).unwrap();
         if by_scan {
-            host.registry.collect_garbage(&mut host.fake, Instant::now());
+            host.registry.collect_garbage(Instant::now());
         } else {
             host.observe(&path);
         }
@@ -204,11 +203,11 @@ fn a_library_has_no_probes_while_it_is_written() {
     let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
     // The same contents: what was written is not known before it is read.
     writer.write_all(&cuda_library(&[1])).unwrap();
-    host.registry.follow_writes(&mut host.fake);
-    host.registry.follow_writes(&mut host.fake);
+    host.registry.follow_writes();
+    host.registry.follow_writes();
     assert_eq!(host.log(), [ATTACH_0, "detach 0"]);
     drop(writer);
-    host.registry.follow_writes(&mut host.fake);
+    host.registry.follow_writes();
     assert_eq!(host.log(), ["attach 1 cudaMalloc cudaFree"]);
     assert_eq!(host.registry.counts().overwritten, 1);
 }
@@ -219,7 +218,7 @@ fn a_library_overwritten_with_something_else_loses_its_probes() {
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));
     host.observe(&path);
     fs::write(&path, "gone").unwrap();
-    host.registry.recheck(&mut host.fake);
+    host.registry.recheck();
     assert_eq!(host.log(), [ATTACH_0, "detach 0"]);
     let broken = Verdict::Broken("not an ELF file".to_owned());
     assert_eq!(host.verdicts(), [("libcudart.so.12".to_owned(), broken)]);
@@ -236,7 +235,7 @@ fn new_permissions_are_no_reason_to_detach() {
     host.observe(&path);
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     host.observe(&path);
-    host.registry.recheck(&mut host.fake);
+    host.registry.recheck();
     assert_eq!(host.log(), [ATTACH_0]);
 }
 
@@ -319,7 +318,7 @@ fn an_ignored_file_is_read_again_only_after_a_change() {
 #[test]
 fn a_refused_attach_is_reported_and_retried_after_the_next_scan() {
     let mut host = Host::new(Limits::default());
-    host.fake.refuse = 2;
+    host.registry.attacher().refuse = 2;
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));
     host.observe(&path);
     host.observe(&path);
@@ -338,7 +337,7 @@ fn a_process_that_ended_before_the_check_is_counted() {
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));
     // Above the highest PID that Linux gives.
     let nobody = Tgid(1 << 23);
-    assert_eq!(host.registry.observe(&mut host.fake, nobody, &mapping_of(&path), None), None);
+    assert_eq!(host.registry.observe(nobody, &mapping_of(&path), None), None);
     assert_eq!(host.registry.counts(), RegistryCounts { vanished: 1, ..Default::default() });
 }
 
@@ -348,7 +347,7 @@ fn a_path_that_leads_to_another_file_is_not_opened() {
     let path = host.write("libcudart.so.12", &cuda_library(&[1]));
     let mapping = Mapping { inode: 1, ..mapping_of(&path) };
     let own = Tgid(std::process::id());
-    assert_eq!(host.registry.observe(&mut host.fake, own, &mapping, None), None);
+    assert_eq!(host.registry.observe(own, &mapping, None), None);
     assert_eq!(host.log(), [""; 0]);
 }
 
@@ -369,7 +368,7 @@ fn all_probes_can_be_removed() {
         host.observe(&path);
     }
     host.log();
-    host.registry.detach_all(&mut host.fake);
+    host.registry.detach_all();
     let mut log = host.log();
     log.sort();
     assert_eq!(log, ["detach 0", "detach 1"]);
@@ -383,10 +382,10 @@ fn a_process_that_is_observed_in_part_has_its_launches_removed_and_the_others_ke
     host.log();
     let own = Tgid(std::process::id());
     let other = Tgid(1);
-    host.registry.add_child(&mut host.fake, own, other);
+    host.registry.add_child(own, other);
     let limit = |host: &mut Host, layers: Option<Layers>| {
         let limited = layers.map(|layers| (own, layers)).into_iter().collect();
-        host.registry.limit_users(&mut host.fake, limited);
+        host.registry.limit_users(limited);
         host.log()
     };
     let all = |others: &str| format!("[{others}, {}]", own.0);
@@ -394,13 +393,13 @@ fn a_process_that_is_observed_in_part_has_its_launches_removed_and_the_others_ke
     let line = format!("launches 0 of [1] and {}", all("1"));
     assert_eq!(limit(&mut host, Some(runtime)), [line]);
     assert_eq!(limit(&mut host, Some(runtime)), [""; 0]);
-    host.registry.add_child(&mut host.fake, own, Tgid(2));
+    host.registry.add_child(own, Tgid(2));
     let of_both = format!("launches 0 of [1, 2] and {}", all("1, 2"));
     assert_eq!(host.log(), [of_both.as_str()]);
     let driver = Layers { runtime: false, driver: true };
     let line = format!("launches 0 of {} and [1, 2]", all("1, 2"));
     assert_eq!(limit(&mut host, Some(driver)), [line]);
-    host.fake.refuse = 1;
+    host.registry.attacher().refuse = 1;
     assert_eq!(limit(&mut host, None), [""; 0]);
     assert_eq!(limit(&mut host, Some(runtime)), [of_both]);
     assert_eq!(limit(&mut host, None), ["launches 0 of all and all"]);

@@ -41,7 +41,6 @@ impl Evidence {
     }
 
     /// A number by name.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }

@@ -28,7 +28,6 @@ pub struct Place {
 
 impl Place {
     /// The pod, else the container, else the unit.
-    #[must_use]
     pub fn owner(&self) -> Option<String> {
         let short = |id: &str| id.chars().take(12).collect::<String>();
         match self {
@@ -42,7 +41,6 @@ impl Place {
     }
 
     /// PID, owner and CPUs, such as `PID 7, fluent-bit.service, CPUs 0-3`.
-    #[must_use]
     pub fn describe(&self, pid: u32) -> String {
         let owner = self.owner().map(|owner| format!(", {owner}")).unwrap_or_default();
         let cpus =

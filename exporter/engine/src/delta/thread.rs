@@ -5,6 +5,7 @@ use gpucause_abi::state::{Phase, State};
 use gpucause_abi::{Nanos, Tid};
 
 use crate::baseline::{ProcessBaseline, ThreadBaseline};
+use crate::divide::{less, share};
 
 /// An account may exceed the window by this factor, since threads are not read at the same time; beyond it is discarded.
 const JITTER: f64 = 1.25;
@@ -50,7 +51,7 @@ impl ThreadDelta {
         if wall <= window {
             return Some(Self { tid, wall, time, fed });
         }
-        let time = scaled(time, window.0 as f64 / wall.0 as f64);
+        let time = share(time, window.0 as f64 / wall.0 as f64);
         Some(Self { tid, wall: time.total(), time, fed })
     }
 }
@@ -61,18 +62,6 @@ fn in_phase(time: &TimeAccount, phase: Phase) -> Nanos {
 
 fn launching(time: &TimeAccount) -> Nanos {
     Nanos(in_phase(time, Phase::Launch).0.saturating_add(in_phase(time, Phase::Graph).0))
-}
-
-fn scaled(mut time: TimeAccount, by: f64) -> TimeAccount {
-    time.0.iter_mut().flatten().for_each(|cell| *cell = cell.share(by));
-    time
-}
-
-fn less(mut time: TimeAccount, earlier: &TimeAccount) -> TimeAccount {
-    for (cell, earlier) in time.0.iter_mut().flatten().zip(earlier.0.iter().flatten()) {
-        *cell = cell.less(*earlier);
-    }
-    time
 }
 
 /// Activity of the thread since `baseline`; one with less time than that is another thread with the same TID.
@@ -111,6 +100,6 @@ pub(super) fn ended(
     let tid = last.map_or(Tid(now.tgid.0), |thread| thread.tid);
     let threads = known.max(needed);
     let fed = last.map_or(Nanos(0), fed);
-    let mean = if threads > 1.0 { scaled(rest, 1.0 / threads) } else { rest };
+    let mean = share(rest, 1.0 / threads);
     ThreadDelta::of(tid, mean, fed, window).filter(|thread| thread.wall.0 > 0)
 }

@@ -2,13 +2,11 @@
 
 use gpucause_abi::state::Reason;
 
+use super::Rule;
 use super::share::{Blocked, OFF_CPU_ACCOUNTS, blocked, lost_part};
-use super::{Declaration, Rule};
 use crate::chain::Cause;
 use crate::context::Context;
 use crate::detection::Detection;
-
-pub(super) struct BlockIo;
 
 const WAIT: Blocked = Blocked {
     cause: Cause::BlockIo,
@@ -22,16 +20,14 @@ const WAIT: Blocked = Blocked {
     fix: "Read ahead in another thread or in loader workers, move the data to a faster disk, and write checkpoints and logs from another thread.",
 };
 
-impl Rule for BlockIo {
-    fn declaration(&self) -> Declaration {
-        Declaration {
-            cause: Cause::BlockIo,
-            reads: &OFF_CPU_ACCOUNTS,
-            needs: "waits for files and block devices are part of an effect",
-        }
-    }
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::BlockIo,
+    reads: &OFF_CPU_ACCOUNTS,
+    needs: "waits for files and block devices are part of an effect",
+    during_warm_up: false,
+    evaluate,
+};
 
-    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
-        blocked(context, index, &WAIT)
-    }
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    blocked(context, index, &WAIT)
 }

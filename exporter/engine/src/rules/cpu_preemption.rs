@@ -3,8 +3,8 @@
 use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::Reason;
 
+use super::Rule;
 use super::share::{Share, best, lost, lost_part};
-use super::{Declaration, Rule};
 use crate::chain::{Cause, Effect, Step};
 use crate::context::{Context, Process};
 use crate::delta::{NO_CPU, ThreadDelta};
@@ -12,27 +12,22 @@ use crate::detection::{Detection, Sentence, culprit_of, name_of};
 use crate::divide::Span;
 use crate::effect::{Phases, ratio, total};
 
-pub(super) struct CpuPreemption;
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::CpuPreemption,
+    reads: &[
+        "gpucause_cuda_call_offcpu_seconds_total",
+        "gpucause_dispatcher_seconds_total",
+        "gpucause_preempted_by_seconds_total",
+    ],
+    needs: "time preempted or in the run queue, mostly preempted, is part of an effect",
+    during_warm_up: false,
+    evaluate,
+};
 
-impl Rule for CpuPreemption {
-    fn declaration(&self) -> Declaration {
-        Declaration {
-            cause: Cause::CpuPreemption,
-            reads: &[
-                "gpucause_cuda_call_offcpu_seconds_total",
-                "gpucause_dispatcher_seconds_total",
-                "gpucause_preempted_by_seconds_total",
-            ],
-            needs: "time preempted or in the run queue, mostly preempted, is part of an effect",
-        }
-    }
-
-    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
-        let process = context.processes.get(index)?;
-        let share = without_cpu(context, process, Cause::CpuPreemption)?;
-        (!was_queued(process, &share))
-            .then(|| detection(Cause::CpuPreemption, context, index, &share))
-    }
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    let process = context.processes.get(index)?;
+    let share = without_cpu(context, process, Cause::CpuPreemption)?;
+    (!was_queued(process, &share)).then(|| detection(Cause::CpuPreemption, context, index, &share))
 }
 
 /// Whether the thread waited in the run queue for longer than it was preempted. Decided over the long window: in a single one a time
@@ -102,33 +97,14 @@ pub(super) fn detection(
     let others = if was_idle { "idle CPU" } else { "other tasks" };
     let from = named.map_or_else(|| others.to_owned(), |wait| wait.on.to_text());
     Detection {
-        cause,
-        effect: share.effect.effect,
-        process: index,
-        tid: Some(share.tid),
         culprit: named.and_then(culprit_of),
-        explained: share.explained,
-        size: share.effect.excess,
-        taken: share.taken(process, claim).into(),
-        claim: Some((claim, share.effect.phases)),
-        lost_share: share.lost_share,
         path: vec![
-            Step {
-                from,
-                to: victim.clone(),
-                mechanism: mechanism.into(),
-                seconds: named.map_or(share.time, |wait| wait.total).as_secs_f64(),
-            },
-            Step {
-                from: victim,
-                to: share.effect.effect.label().into(),
-                mechanism: "off the CPU".into(),
-                seconds: share.time.as_secs_f64(),
-            },
+            Step::new(from, &victim, mechanism, named.map_or(share.time, |wait| wait.total)),
+            Step::new(victim, share.effect.effect.label(), "off the CPU", share.time),
         ],
         sentence,
         fix: if was_idle { SLOW_WAKEUP.into() } else { fix(named, &name, &comm) },
-        evidence,
+        ..share.detection(cause, (index, process), claim, evidence)
     }
 }
 

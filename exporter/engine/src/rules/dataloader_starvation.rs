@@ -4,8 +4,8 @@ use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 
+use super::Rule;
 use super::share::best;
-use super::{Declaration, Rule};
 use crate::chain::{Cause, Culprit, Evidence, Step};
 use crate::context::{Context, Process, waits_in};
 use crate::delta::{Delta, NO_CPU, ThreadDelta};
@@ -17,7 +17,6 @@ use crate::effect::{Phases, ratio, total};
 const WAITS: [Reason; 4] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Other];
 /// Least busy share of the workers' time.
 const MIN_BUSY: f64 = 0.8;
-pub(super) struct DataloaderStarvation;
 
 /// Main threads of workers that ended a wait of the victim: other child processes, such as a shell or Python's resource tracker, do
 /// not count.
@@ -68,8 +67,12 @@ impl Workers {
         all
     }
 
+    fn busy(&self) -> Nanos {
+        sum([self.running, self.io, self.without_cpu])
+    }
+
     fn busy_share(&self) -> f64 {
-        ratio(sum([self.running, self.io, self.without_cpu]), self.wall)
+        ratio(self.busy(), self.wall)
     }
 
     /// What took most of their busy time.
@@ -109,98 +112,72 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, phases: Phases) -> TimeAccou
     share(waits, for_data(span.delta, phases))
 }
 
-impl Rule for DataloaderStarvation {
-    fn declaration(&self) -> Declaration {
-        Declaration {
-            cause: Cause::DataloaderStarvation,
-            reads: &[
-                "gpucause_dispatcher_seconds_total",
-                "gpucause_blocked_on_seconds_total",
-                "gpucause_offcpu_duration_seconds",
-            ],
-            needs: "waits that workers end are part of an effect, and the workers are busy for 80 % of their time",
-        }
-    }
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::DataloaderStarvation,
+    reads: &[
+        "gpucause_dispatcher_seconds_total",
+        "gpucause_blocked_on_seconds_total",
+        "gpucause_offcpu_duration_seconds",
+    ],
+    needs: "waits that workers end are part of an effect, and the workers are busy for 80 % of their time",
+    during_warm_up: false,
+    evaluate,
+};
 
-    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
-        let process = context.processes.get(index)?;
-        let mut workers = Workers::of(context, process);
-        if workers.count == 0 || workers.busy_share() < MIN_BUSY {
-            return None;
-        }
-        let cause = Cause::DataloaderStarvation;
-        let share = best(
-            context,
-            process,
-            cause,
-            |effect| effect.offcpu(&WAITS).share(for_data(effect.delta(process), effect.phases)),
-            |effect, thread| {
-                let delta = effect.delta(process);
-                claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()
-            },
-        )?;
-        // A forked worker has its parent's name until it sets its own.
-        let waits = process.waits(share.effect, &WAITS);
-        let named = waits.iter().find(|wait| wait.relation == Relation::Worker);
-        if let (Some(worker), Some(wait)) = (&mut workers.busiest, named) {
-            worker.comm = wait.on.to_text();
-        }
-        let evidence = share.evidence().and(
-            &Evidence::default()
-                .with("workers", workers.count as f64)
-                .with("workers_busy_share", workers.busy_share())
-                .with("workers_running_seconds", workers.running.as_secs_f64())
-                .with("workers_io_seconds", workers.io.as_secs_f64())
-                .with("workers_without_cpu_seconds", workers.without_cpu.as_secs_f64()),
-        );
-        let (comm, victim) = (process.now.comm.to_text(), name_of(process));
-        let mechanism = workers.mechanism();
-        // A worker whose batch is never waited for ends no wait and is not counted.
-        let sentence = "Waiting for data explains {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of \
-                        the last {window_seconds|seconds}). The {workers|count} {workers|worker/workers} that it waited for \
-                        {workers|was/were} busy {workers_busy_share|percent} of the time, mostly {what}.";
-        let names = [("comm", &*comm), ("what", mechanism)];
-        let name = |worker: &Culprit| format!("{} ({})", worker.comm, worker.pid);
-        let from = workers.busiest.as_ref().map_or_else(|| "workers".into(), name);
-        Some(Detection {
-            cause,
-            effect: share.effect.effect,
-            process: index,
-            tid: Some(share.tid),
-            explained: share.explained,
-            size: share.effect.excess,
-            taken: share.taken(process, claim).into(),
-            claim: Some((claim, share.effect.phases)),
-            lost_share: share.lost_share,
-            path: vec![
-                Step {
-                    from: mechanism.into(),
-                    to: from.clone(),
-                    mechanism: "kept the workers busy".into(),
-                    seconds: sum([workers.running, workers.io, workers.without_cpu]).as_secs_f64(),
-                },
-                Step {
-                    from,
-                    to: victim.clone(),
-                    mechanism: "had no data ready".into(),
-                    seconds: share.time.as_secs_f64(),
-                },
-                Step {
-                    from: victim,
-                    to: share.effect.effect.label().into(),
-                    mechanism: "blocked".into(),
-                    seconds: share.time.as_secs_f64(),
-                },
-            ],
-            culprit: workers.busiest,
-            sentence: Sentence::new(sentence, names),
-            fix: match mechanism {
-                "reading from disk" => "Move the dataset to a faster disk or into memory, read larger blocks, or use more workers.",
-                "waiting for a CPU" => "Give the workers more CPUs, or run fewer of them: they compete with each other.",
-                _ => "Use more workers, or make the preprocessing of a sample cheaper; cache what does not change.",
-            }
-            .into(),
-            evidence,
-        })
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    let process = context.processes.get(index)?;
+    let mut workers = Workers::of(context, process);
+    if workers.count == 0 || workers.busy_share() < MIN_BUSY {
+        return None;
     }
+    let cause = Cause::DataloaderStarvation;
+    let share = best(
+        context,
+        process,
+        cause,
+        |effect| effect.offcpu(&WAITS).share(for_data(effect.delta(process), effect.phases)),
+        |effect, thread| {
+            let delta = effect.delta(process);
+            claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()
+        },
+    )?;
+    // A forked worker has its parent's name until it sets its own.
+    let waits = process.waits(share.effect, &WAITS);
+    let named = waits.iter().find(|wait| wait.relation == Relation::Worker);
+    if let (Some(worker), Some(wait)) = (&mut workers.busiest, named) {
+        worker.comm = wait.on.to_text();
+    }
+    let evidence = share.evidence().and(
+        &Evidence::default()
+            .with("workers", workers.count as f64)
+            .with("workers_busy_share", workers.busy_share())
+            .with("workers_running_seconds", workers.running.as_secs_f64())
+            .with("workers_io_seconds", workers.io.as_secs_f64())
+            .with("workers_without_cpu_seconds", workers.without_cpu.as_secs_f64()),
+    );
+    let (comm, victim) = (process.now.comm.to_text(), name_of(process));
+    let mechanism = workers.mechanism();
+    // A worker whose batch is never waited for ends no wait and is not counted.
+    let sentence = "Waiting for data explains {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of \
+                    the last {window_seconds|seconds}). The {workers|count} {workers|worker/workers} that it waited for \
+                    {workers|was/were} busy {workers_busy_share|percent} of the time, mostly {what}.";
+    let names = [("comm", &*comm), ("what", mechanism)];
+    let name = |worker: &Culprit| format!("{} ({})", worker.comm, worker.pid);
+    let from = workers.busiest.as_ref().map_or_else(|| "workers".into(), name);
+    Some(Detection {
+        path: vec![
+Step::new(mechanism, &from, "kept the workers busy", workers.busy()),
+            Step::new(from, &victim, "had no data ready", share.time),
+Step::new(victim, share.effect.effect.label(), "blocked", share.time),
+        ],
+        culprit: workers.busiest,
+        sentence: Sentence::new(sentence, names),
+        fix: match mechanism {
+            "reading from disk" => "Move the dataset to a faster disk or into memory, read larger blocks, or use more workers.",
+            "waiting for a CPU" => "Give the workers more CPUs, or run fewer of them: they compete with each other.",
+            _ => "Use more workers, or make the preprocessing of a sample cheaper; cache what does not change.",
+        }
+        .into(),
+        ..share.detection(cause, (index, process), claim, evidence)
+    })
 }

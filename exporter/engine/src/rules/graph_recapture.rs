@@ -1,6 +1,6 @@
 //! CUDA graphs are captured and built repeatedly instead of built once and launched often.
 
-use super::{Declaration, Rule};
+use super::Rule;
 use crate::chain::{Cause, Effect, Evidence};
 use crate::context::Context;
 use crate::delta::ThreadDelta;
@@ -13,8 +13,6 @@ use gpucause_abi::state::Phase;
 
 /// Least graphs built a second.
 const MIN_RATE: f64 = 1.0;
-
-pub(super) struct GraphRecapture;
 
 fn builds(name: &str) -> bool {
     name.contains("GraphInstantiate") || name.ends_with("StreamBeginCapture")
@@ -30,64 +28,62 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     at_most(in_graphs, span.delta.time_in(Class::Graph, is_build_time))
 }
 
-impl Rule for GraphRecapture {
-    fn declaration(&self) -> Declaration {
-        Declaration {
-            cause: Cause::GraphRecapture,
-            reads: &["gpucause_cuda_call_duration_seconds", "gpucause_dispatcher_seconds_total"],
-            needs: "one graph built a second over several ticks, in time of severity low",
-        }
-    }
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::GraphRecapture,
+    reads: &["gpucause_cuda_call_duration_seconds", "gpucause_dispatcher_seconds_total"],
+    needs: "one graph built a second over several ticks, in time of severity low",
+    during_warm_up: false,
+    evaluate,
+};
 
-    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
-        let process = context.processes.get(index)?;
-        let (delta, settings) = (&process.short, context.settings);
-        let rule = settings.rule(Cause::GraphRecapture);
-        let built = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));
-        let captured = delta.count(Class::Graph, |name| name.ends_with("StreamBeginCapture"));
-        let launched = delta.count(Class::Graph, |name| name.ends_with("GraphLaunch"));
-        let took = delta.time_in(Class::Graph, is_build_time);
-        let thread = delta.victim(|thread| thread.in_phase(Phase::Graph))?;
-        let lost_share = ratio(took, thread.wall).min(1.0);
-        let rate = built as f64 / delta.wall.as_secs_f64().max(1e-9);
-        // A graph pays off when it is launched more often than built.
-        let wasteful = launched < built.saturating_mul(4);
-        if rate < MIN_RATE
-            || !wasteful
-            || lost_share < rule.min_lost_share.unwrap_or(settings.severities.low)
-        {
-            return None;
-        }
-        // Once is a program that starts.
-        let before = process.long.count(Class::Graph, |name| name.contains("GraphInstantiate"));
-        if before <= built {
-            return None;
-        }
-        let size = thread.in_phase(Phase::Graph);
-        let explained = ratio(took, size).min(1.0);
-        if explained < rule.explained_share.unwrap_or(settings.explained_share) {
-            return None;
-        }
-        let evidence = Evidence::default()
-            .with("graphs_built", built as f64)
-            .with("captures", captured as f64)
-            .with("graph_launches", launched as f64)
-            .with("building_seconds", took.as_secs_f64())
-            .with("lost_share", lost_share)
-            .with("explained_share", explained);
-        let doing = SelfInflicted {
-            cause: Cause::GraphRecapture,
-            effect: Effect::LaunchGap,
-            explained,
-            size,
-            claim,
-            claims_earlier: true,
-            lost_share,
-            mechanism: "captures and builds graphs",
-            sentence: "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} graph launches, which took \
-                        {building_seconds|seconds} ({lost_share|percent} of its time).",
-            fix: "Keep shapes and addresses fixed so that one graph fits all steps: pad inputs, mark dynamic dimensions, or keep one graph for each shape.",
-        };
-        Some(doing.into_detection(index, (process, thread), evidence))
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    let process = context.processes.get(index)?;
+    let (delta, settings) = (&process.short, context.settings);
+    let rule = settings.rule(Cause::GraphRecapture);
+    let built = delta.count(Class::Graph, |name| name.contains("GraphInstantiate"));
+    let captured = delta.count(Class::Graph, |name| name.ends_with("StreamBeginCapture"));
+    let launched = delta.count(Class::Graph, |name| name.ends_with("GraphLaunch"));
+    let took = delta.time_in(Class::Graph, is_build_time);
+    let thread = delta.victim(|thread| thread.in_phase(Phase::Graph))?;
+    let lost_share = ratio(took, thread.wall).min(1.0);
+    let rate = built as f64 / delta.wall.as_secs_f64().max(1e-9);
+    // A graph pays off when it is launched more often than built.
+    let wasteful = launched < built.saturating_mul(4);
+    if rate < MIN_RATE
+        || !wasteful
+        || lost_share < rule.min_lost_share.unwrap_or(settings.severities.low)
+    {
+        return None;
     }
+    // Once is a program that starts.
+    let before = process.long.count(Class::Graph, |name| name.contains("GraphInstantiate"));
+    if before <= built {
+        return None;
+    }
+    let size = thread.in_phase(Phase::Graph);
+    let explained = ratio(took, size).min(1.0);
+    if explained < rule.explained_share.unwrap_or(settings.explained_share) {
+        return None;
+    }
+    let evidence = Evidence::default()
+        .with("graphs_built", built as f64)
+        .with("captures", captured as f64)
+        .with("graph_launches", launched as f64)
+        .with("building_seconds", took.as_secs_f64())
+        .with("lost_share", lost_share)
+        .with("explained_share", explained);
+    let doing = SelfInflicted {
+        cause: Cause::GraphRecapture,
+        effect: Effect::LaunchGap,
+        explained,
+        size,
+        claim,
+        claims_earlier: true,
+        lost_share,
+        mechanism: "captures and builds graphs",
+        sentence: "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} graph launches, which took \
+                    {building_seconds|seconds} ({lost_share|percent} of its time).",
+        fix: "Keep shapes and addresses fixed so that one graph fits all steps: pad inputs, mark dynamic dimensions, or keep one graph for each shape.",
+    };
+    Some(doing.into_detection(index, (process, thread), evidence))
 }

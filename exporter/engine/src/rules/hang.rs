@@ -5,16 +5,14 @@ use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 use gpucause_abi::{Nanos, Tid};
 
+use super::Rule;
 use super::share::MOST;
-use super::{Declaration, Rule};
 use crate::chain::{Cause, Effect, Evidence, Step};
 use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::{Span, part};
 use crate::effect::{Phases, ratio};
-
-pub(super) struct Hang;
 
 struct Hung {
     tid: Tid,
@@ -52,71 +50,57 @@ fn state(thread: Option<&ThreadDelta>, hung: &Hung) -> (State, Nanos, Nanos) {
     (most, time(most), thread.map_or(Nanos(0), |thread| thread.wall))
 }
 
-impl Rule for Hang {
-    fn declaration(&self) -> Declaration {
-        Declaration {
-            cause: Cause::Unexplained,
-            reads: &["gpucause_inflight_call_age_seconds", "gpucause_dispatcher_seconds_total"],
-            needs: "a call that has not returned for hang_seconds, or hang_in_sync_seconds when it waits for the GPU or for other ranks",
-        }
-    }
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::Unexplained,
+    reads: &["gpucause_inflight_call_age_seconds", "gpucause_dispatcher_seconds_total"],
+    needs: "a call that has not returned for hang_seconds, or hang_in_sync_seconds when it waits for the GPU or for other ranks",
+    during_warm_up: true,
+    evaluate,
+};
 
-    fn during_warm_up(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
-        let process = context.processes.get(index).filter(|process| process.now.ended.is_none())?;
-        let hung = oldest(context, process)?;
-        let thread = process.short.threads().iter().find(|thread| thread.tid == hung.tid);
-        let (state, time, wall) = state(thread, &hung);
-        let phases = Phases::Only(hung.phase);
-        let cause = match state {
-            State::Off(Reason::Futex) => Cause::LockWait,
-            State::Off(Reason::Io) => Cause::BlockIo,
-            State::Off(Reason::PageFault) => Cause::PageFault,
-            State::Off(Reason::Preempted) => Cause::CpuPreemption,
-            State::Off(Reason::Runqueue) => Cause::RunqueueWait,
-            _ => Cause::Unexplained,
-        };
-        let explained = ratio(time, wall);
-        let needed = context.settings.rule(cause).explained_share;
-        let cause = if explained >= needed.unwrap_or(MOST) { cause } else { Cause::Unexplained };
-        let evidence = Evidence::default()
-            .with("age_seconds", hung.age.as_secs_f64())
-            .with("state_share", explained);
-        let (comm, victim) = (process.now.comm.to_text(), name_of(process));
-        let doing = match state {
-            State::Running => "running".to_owned(),
-            State::Off(reason) => format!("off the CPU ({})", reason.label()),
-        };
-        let sentence = "{comm} has been in {op} for {age_seconds|seconds}: {doing} for {state_share|percent} of the last \
-                        {window_seconds|seconds}.";
-        let names = [("comm", &*comm), ("op", hung.op), ("doing", &*doing)];
-        Some(Detection {
-            cause,
-            effect: Effect::Hang,
-            process: index,
-            tid: Some(hung.tid),
-            culprit: None,
-            explained: if cause == Cause::Unexplained { 0.0 } else { explained },
-            size: Nanos(0),
-            taken: thread
-                .map(|own| claim(&process.span(), own, phases))
-                .unwrap_or_default()
-                .into(),
-            claim: Some((claim, phases)),
-            lost_share: 1.0,
-            path: vec![Step {
-                from: victim,
-                to: Effect::Hang.label().into(),
-                mechanism: format!("{} does not return", hung.op),
-                seconds: hung.age.as_secs_f64(),
-            }],
-            sentence: Sentence::new(sentence, names),
-            fix: "Check the stack of the thread (py-spy dump, gdb -p), the kernel log for Xid messages and, in a job of several ranks, the calls in flight of the other ranks."
-                .into(),
-            evidence,
-        })
-    }
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    let process = context.processes.get(index).filter(|process| process.now.ended.is_none())?;
+    let hung = oldest(context, process)?;
+    let thread = process.short.threads().iter().find(|thread| thread.tid == hung.tid);
+    let (state, time, wall) = state(thread, &hung);
+    let phases = Phases::Only(hung.phase);
+    let cause = match state {
+        State::Off(Reason::Futex) => Cause::LockWait,
+        State::Off(Reason::Io) => Cause::BlockIo,
+        State::Off(Reason::PageFault) => Cause::PageFault,
+        State::Off(Reason::Preempted) => Cause::CpuPreemption,
+        State::Off(Reason::Runqueue) => Cause::RunqueueWait,
+        _ => Cause::Unexplained,
+    };
+    let explained = ratio(time, wall);
+    let needed = context.settings.rule(cause).explained_share;
+    let cause = if explained >= needed.unwrap_or(MOST) { cause } else { Cause::Unexplained };
+    let evidence = Evidence::default()
+        .with("age_seconds", hung.age.as_secs_f64())
+        .with("state_share", explained);
+    let (comm, victim) = (process.now.comm.to_text(), name_of(process));
+    let doing = match state {
+        State::Running => "running".to_owned(),
+        State::Off(reason) => format!("off the CPU ({})", reason.label()),
+    };
+    let sentence = "{comm} has been in {op} for {age_seconds|seconds}: {doing} for {state_share|percent} of the last \
+                    {window_seconds|seconds}.";
+    let names = [("comm", &*comm), ("op", hung.op), ("doing", &*doing)];
+    Some(Detection {
+        tid: Some(hung.tid),
+        explained: if cause == Cause::Unexplained { 0.0 } else { explained },
+        taken: thread.map(|own| claim(&process.span(), own, phases)).unwrap_or_default().into(),
+        claim: Some((claim, phases)),
+        lost_share: 1.0,
+        path: vec![Step::new(
+            victim,
+            Effect::Hang.label(),
+            format!("{} does not return", hung.op),
+            hung.age,
+        )],
+        sentence: Sentence::new(sentence, names),
+        fix: "Check the stack of the thread (py-spy dump, gdb -p), the kernel log for Xid messages and, in a job of several ranks, the calls in flight of the other ranks."
+            .into(),
+        ..Detection::new(cause, Effect::Hang, index, evidence)
+    })
 }

@@ -4,7 +4,7 @@ use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::{Phase, Reason, State};
 
-use super::{Declaration, Rule};
+use super::Rule;
 use crate::chain::{Cause, Effect, Evidence};
 use crate::context::Context;
 use crate::delta::{Delta, ThreadDelta};
@@ -16,8 +16,6 @@ use crate::effect::{Phases, ratio};
 const FIRST_LARGE_CLASS: u16 = 3;
 /// Its lower bound in bytes.
 const LARGE_FROM: f64 = 1024.0 * 1024.0;
-
-pub(super) struct LargeCopy;
 
 #[derive(Debug, Default)]
 struct Copies {
@@ -55,62 +53,56 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     share(own(thread), ratio(large.sum, all.sum))
 }
 
-impl Rule for LargeCopy {
-    fn declaration(&self) -> Declaration {
-        Declaration {
-            cause: Cause::LargeCopy,
-            reads: &[
-                "gpucause_memcpy_duration_seconds",
-                "gpucause_memcpy_bytes_total",
-                "gpucause_dispatcher_seconds_total",
-            ],
-            needs: "time in copies above 1 MiB of severity medium",
-        }
-    }
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::LargeCopy,
+    reads: &[
+        "gpucause_memcpy_duration_seconds",
+        "gpucause_memcpy_bytes_total",
+        "gpucause_dispatcher_seconds_total",
+    ],
+    needs: "time in copies above 1 MiB of severity medium",
+    during_warm_up: false,
+    evaluate,
+};
 
-    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
-        let process = context.processes.get(index)?;
-        let settings = context.settings;
-        let rule = settings.rule(Cause::LargeCopy);
-        let (large, all) = copies(&process.short);
-        let thread = process.short.victim(|thread| thread.in_phase(Phase::Memcpy))?;
-        let size = own(thread).total();
-        let lost_share =
-            ratio(claim(&process.span(), thread, Phases::Feeding).total(), thread.wall);
-        let explained = ratio(large.sum, all.sum).min(1.0);
-        let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
-        // Copies delay nothing in a program that only loads or stores.
-        if large.count == 0
-            || process.short.launches(&settings.launch_ops) == 0
-            || lost_share < least
-        {
-            return None;
-        }
-        if explained < rule.explained_share.unwrap_or(settings.explained_share) {
-            return None;
-        }
-        let evidence = Evidence::default()
-            .with("large_from_bytes", LARGE_FROM)
-            .with("large_copies", large.count as f64)
-            .with("copies", all.count as f64)
-            .with("large_copies_seconds", large.sum.as_secs_f64())
-            .with("large_copy_mean_seconds", large.sum.as_secs_f64() / large.count.max(1) as f64)
-            .with("lost_share", lost_share)
-            .with("explained_share", explained);
-        let doing = SelfInflicted {
-            cause: Cause::LargeCopy,
-            effect: Effect::CopyTail,
-            explained,
-            size,
-            claim,
-            claims_earlier: true,
-            lost_share,
-            mechanism: "copies large blocks",
-            sentence: "{comm} spends {lost_share|percent} of its time in large copies: {large_copies|count} of {copies|count} copies \
-                        are above {large_from_bytes|bytes}, take {large_copy_mean_seconds|seconds} each and \
-                        {explained_share|percent} of all copy time. They are slow because they are large.",
-            fix: "Copy less: keep data on the GPU, use smaller types; copy asynchronously from pinned memory on a separate stream while kernels run.",
-        };
-        Some(doing.into_detection(index, (process, thread), evidence))
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    let process = context.processes.get(index)?;
+    let settings = context.settings;
+    let rule = settings.rule(Cause::LargeCopy);
+    let (large, all) = copies(&process.short);
+    let thread = process.short.victim(|thread| thread.in_phase(Phase::Memcpy))?;
+    let size = own(thread).total();
+    let lost_share = ratio(claim(&process.span(), thread, Phases::Feeding).total(), thread.wall);
+    let explained = ratio(large.sum, all.sum).min(1.0);
+    let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
+    // Copies delay nothing in a program that only loads or stores.
+    if large.count == 0 || process.short.launches(&settings.launch_ops) == 0 || lost_share < least {
+        return None;
     }
+    if explained < rule.explained_share.unwrap_or(settings.explained_share) {
+        return None;
+    }
+    let evidence = Evidence::default()
+        .with("large_from_bytes", LARGE_FROM)
+        .with("large_copies", large.count as f64)
+        .with("copies", all.count as f64)
+        .with("large_copies_seconds", large.sum.as_secs_f64())
+        .with("large_copy_mean_seconds", large.sum.as_secs_f64() / large.count.max(1) as f64)
+        .with("lost_share", lost_share)
+        .with("explained_share", explained);
+    let doing = SelfInflicted {
+        cause: Cause::LargeCopy,
+        effect: Effect::CopyTail,
+        explained,
+        size,
+        claim,
+        claims_earlier: true,
+        lost_share,
+        mechanism: "copies large blocks",
+        sentence: "{comm} spends {lost_share|percent} of its time in large copies: {large_copies|count} of {copies|count} copies \
+                    are above {large_from_bytes|bytes}, take {large_copy_mean_seconds|seconds} each and \
+                    {explained_share|percent} of all copy time. They are slow because they are large.",
+        fix: "Copy less: keep data on the GPU, use smaller types; copy asynchronously from pinned memory on a separate stream while kernels run.",
+    };
+    Some(doing.into_detection(index, (process, thread), evidence))
 }

@@ -4,16 +4,14 @@ use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 use gpucause_abi::{Nanos, Tid};
 
+use super::Rule;
 use super::share::best;
-use super::{Declaration, Rule};
 use crate::chain::{Cause, Step};
 use crate::context::{Context, waits_in};
 use crate::delta::{Delta, ThreadDelta};
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
 use crate::divide::Span;
 use crate::effect::{Phases, ratio, total};
-
-pub(super) struct LockWait;
 
 const FUTEX: [Reason; 1] = [Reason::Futex];
 
@@ -61,79 +59,58 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     claim
 }
 
-impl Rule for LockWait {
-    fn declaration(&self) -> Declaration {
-        Declaration {
-            cause: Cause::LockWait,
-            reads: &[
-                "gpucause_cuda_call_offcpu_seconds_total",
-                "gpucause_dispatcher_seconds_total",
-                "gpucause_blocked_on_seconds_total",
-            ],
-            needs: "futex waits for a lock, or for a thread that was busy for most of the wait, are part of an effect",
-        }
-    }
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::LockWait,
+    reads: &[
+        "gpucause_cuda_call_offcpu_seconds_total",
+        "gpucause_dispatcher_seconds_total",
+        "gpucause_blocked_on_seconds_total",
+    ],
+    needs: "futex waits for a lock, or for a thread that was busy for most of the wait, are part of an effect",
+    during_warm_up: false,
+    evaluate,
+};
 
-    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
-        let process = context.processes.get(index)?;
-        let cause = Cause::LockWait;
-        let share = best(
-            context,
-            process,
-            cause,
-            |effect| {
-                let held = held_share(effect.delta(process), effect.phases, effect.tid);
-                effect.offcpu(&FUTEX).share(held)
-            },
-            |effect, thread| {
-                let delta = effect.delta(process);
-                claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()
-            },
-        )?;
-        let waits = process.waits_of(share.tid, share.effect, &FUTEX);
-        let all = total(waits.iter().filter(is_for_lock).map(|wait| wait.total));
-        let tasks = waits.iter().filter(is_for_lock).filter(|wait| wait.tgid.is_some());
-        let holder = tasks.max_by_key(|wait| wait.held);
-        let evidence = share
-            .evidence()
-            .with("held_seconds", share.time.as_secs_f64())
-            .with("holder_share", holder.map_or(0.0, |wait| ratio(wait.total, all)))
-            .with("holder_seconds", holder.map_or(0.0, |wait| wait.total.as_secs_f64()));
-        let (comm, victim) = (process.now.comm.to_text(), name_of(process));
-        let name = holder.map_or_else(|| "another thread".to_owned(), |wait| wait.on.to_text());
-        let sentence = "Waiting for a lock held by {holder} explains {explained_share|percent} of the lost time of {comm} \
-                        ({lost_share|percent} of the last {window_seconds|seconds}); {holder} ended {holder_seconds|seconds} of \
-                        the waits.";
-        Some(Detection {
-            cause,
-            effect: share.effect.effect,
-            process: index,
-            tid: Some(share.tid),
-            culprit: holder.and_then(culprit_of),
-            explained: share.explained,
-            size: share.effect.excess,
-            taken: share.taken(process, claim).into(),
-            claim: Some((claim, share.effect.phases)),
-            lost_share: share.lost_share,
-            path: vec![
-                Step {
-                    from: name.clone(),
-                    to: victim.clone(),
-                    mechanism: "held a lock".into(),
-                    seconds: share.time.as_secs_f64(),
-                },
-                Step {
-                    from: victim,
-                    to: share.effect.effect.label().into(),
-                    mechanism: "blocked in futex".into(),
-                    seconds: share.time.as_secs_f64(),
-                },
-            ],
-            sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name)]),
-            fix: format!(
-                "Find what thread {name} does while it holds the lock (gpucause record, or py-spy dump for Python), and move it out."
-            ),
-            evidence,
-        })
-    }
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    let process = context.processes.get(index)?;
+    let cause = Cause::LockWait;
+    let share = best(
+        context,
+        process,
+        cause,
+        |effect| {
+            let held = held_share(effect.delta(process), effect.phases, effect.tid);
+            effect.offcpu(&FUTEX).share(held)
+        },
+        |effect, thread| {
+            let delta = effect.delta(process);
+            claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()
+        },
+    )?;
+    let waits = process.waits_of(share.tid, share.effect, &FUTEX);
+    let all = total(waits.iter().filter(is_for_lock).map(|wait| wait.total));
+    let tasks = waits.iter().filter(is_for_lock).filter(|wait| wait.tgid.is_some());
+    let holder = tasks.max_by_key(|wait| wait.held);
+    let evidence = share
+        .evidence()
+        .with("held_seconds", share.time.as_secs_f64())
+        .with("holder_share", holder.map_or(0.0, |wait| ratio(wait.total, all)))
+        .with("holder_seconds", holder.map_or(0.0, |wait| wait.total.as_secs_f64()));
+    let (comm, victim) = (process.now.comm.to_text(), name_of(process));
+    let name = holder.map_or_else(|| "another thread".to_owned(), |wait| wait.on.to_text());
+    let sentence = "Waiting for a lock held by {holder} explains {explained_share|percent} of the lost time of {comm} \
+                    ({lost_share|percent} of the last {window_seconds|seconds}); {holder} ended {holder_seconds|seconds} of \
+                    the waits.";
+    Some(Detection {
+        culprit: holder.and_then(culprit_of),
+        path: vec![
+            Step::new(name.clone(), &victim, "held a lock", share.time),
+            Step::new(victim, share.effect.effect.label(), "blocked in futex", share.time),
+        ],
+        sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name)]),
+        fix: format!(
+            "Find what thread {name} does while it holds the lock (gpucause record, or py-spy dump for Python), and move it out."
+        ),
+        ..share.detection(cause, (index, process), claim, evidence)
+    })
 }

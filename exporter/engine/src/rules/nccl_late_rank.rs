@@ -8,16 +8,14 @@ use gpucause_abi::op::OpId;
 use gpucause_abi::snapshot::TimeAccount;
 use gpucause_abi::state::Phase;
 
+use super::Rule;
 use super::share::MOST;
-use super::{Declaration, Rule};
 use crate::chain::{Cause, Culprit, Effect, Evidence, Step};
 use crate::context::{Context, Process};
 use crate::delta::ThreadDelta;
 use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::{at_most, part};
 use crate::effect::{ratio, total};
-
-pub(super) struct NcclLateRank;
 
 /// Waits for other ranks: in collectives, and for the GPU that runs them.
 fn in_collectives(thread: &ThreadDelta) -> TimeAccount {
@@ -53,99 +51,87 @@ fn share_communicator(ranks: &[(f64, &Process<'_>, &ThreadDelta)]) -> bool {
     least as f64 >= most as f64 * MIN_CALL_RATIO
 }
 
-impl Rule for NcclLateRank {
-    fn declaration(&self) -> Declaration {
-        Declaration {
-            cause: Cause::NcclLateRank,
-            reads: &["gpucause_dispatcher_seconds_total", "gpucause_process_info"],
-            needs: "all other ranks of the job on this host wait in collectives for longer than this one, by severity medium, all make the \
-                    same number of NCCL calls, and the late rank's own time explains it",
-        }
-    }
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::NcclLateRank,
+    reads: &["gpucause_dispatcher_seconds_total", "gpucause_process_info"],
+    needs: "all other ranks of the job on this host wait in collectives for longer than this one, by severity medium, all make the \
+            same number of NCCL calls, and the late rank's own time explains it",
+    during_warm_up: false,
+    evaluate,
+};
 
-    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
-        let victim = context.processes.get(index)?;
-        let (_, world) = victim.now.rank.filter(|&(_, world)| world > 1)?;
-        let settings = context.settings;
-        let same_job = |process: &&Process<'_>| {
-            process.now.rank.is_some_and(|(_, ranks)| ranks == world) && process.now.ended.is_none()
-        };
-        // Duplicate rank numbers mean two independent jobs.
-        let numbers = || context.processes.iter().filter(same_job).filter_map(|s| s.now.rank);
-        if numbers().collect::<HashSet<_>>().len() != numbers().count() {
-            return None;
-        }
-        let mut ranks: Vec<_> = context
-            .processes
-            .iter()
-            .filter(same_job)
-            .filter_map(|process| wait_of(process).map(|(share, thread)| (share, process, thread)))
-            .collect();
-        if !share_communicator(&ranks) {
-            return None;
-        }
-        ranks.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let [(late_share, late, late_thread), rest @ ..] = ranks.as_slice() else { return None };
-        // The second shortest wait is for the late rank only.
-        let (next_share, ..) = rest.first()?;
-        let (own_share, _, own_thread) =
-            rest.iter().find(|(_, process, _)| process.now.id == victim.now.id)?;
-        let lost_share = own_share - late_share;
-        let rule = settings.rule(Cause::NcclLateRank);
-        let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
-        if next_share - late_share < least || lost_share < least {
-            return None;
-        }
-        let late_busy = Nanos(late_thread.wall.less(waiting(late_thread)).0);
-        let attributed = own_thread.wall.share(lost_share);
-        let explained = ratio(late_busy.min(attributed), attributed);
-        if explained < rule.explained_share.unwrap_or(MOST) {
-            return None;
-        }
-        let (late_rank, _) = late.now.rank?;
-        let (rank, _) = victim.now.rank?;
-        let evidence = Evidence::default()
-            .with("rank", f64::from(rank))
-            .with("late_rank", f64::from(late_rank))
-            .with("world_size", f64::from(world))
-            .with("waiting_share", *own_share)
-            .with("late_rank_waiting_share", *late_share)
-            .with("late_rank_busy_seconds", late_busy.as_secs_f64())
-            .with("lost_share", lost_share)
-            .with("explained_share", explained);
-        let (comm, name, late_name) = (victim.now.comm.to_text(), name_of(victim), name_of(late));
-        let (pid, late_comm) = (late.now.tgid.0, late.now.comm.to_text());
-        let culprit = Culprit { pid, comm: late_comm, ..Culprit::default() };
-        let sentence = "Rank {late_rank|count}, {late}[ on {host}], comes late to the collectives: rank {rank|count} of {comm} waits \
-                        {waiting_share|percent} of its time in them, the late rank {late_rank_waiting_share|percent}.";
-        let step = |from: String, to: String, mechanism: &str, time: Nanos| Step {
-            from,
-            to,
-            mechanism: mechanism.into(),
-            seconds: time.as_secs_f64(),
-        };
-        let effect = Effect::LaunchRateDrop;
-        Some(Detection {
-            cause: Cause::NcclLateRank,
-            effect,
-            process: index,
-            tid: Some(own_thread.tid),
-            path: vec![
-                step(late_name.clone(), name.clone(), "comes late to collectives", late_busy),
-                step(name, effect.label().into(), "waits in collectives", attributed),
-            ],
-            culprit: Some(culprit),
-            explained,
-            size: attributed,
-            taken: at_most(in_collectives(own_thread), attributed).into(),
-            // Earlier windows would be charged with collectives of all ranks.
-            claim: None,
-            lost_share,
-            sentence: Sentence::new(sentence, [("comm", &*comm), ("late", &*late_name)])
-                .and("host", context.host),
-            fix: "Check the late rank's own chains and time account; if it has none, compare its input sizes, GPU clocks and CPUs with those of the other ranks."
-                .into(),
-            evidence,
-        })
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    let victim = context.processes.get(index)?;
+    let (_, world) = victim.now.rank.filter(|&(_, world)| world > 1)?;
+    let settings = context.settings;
+    let same_job = |process: &&Process<'_>| {
+        process.now.rank.is_some_and(|(_, ranks)| ranks == world) && process.now.ended.is_none()
+    };
+    // Duplicate rank numbers mean two independent jobs.
+    let numbers = || context.processes.iter().filter(same_job).filter_map(|s| s.now.rank);
+    if numbers().collect::<HashSet<_>>().len() != numbers().count() {
+        return None;
     }
+    let mut ranks: Vec<_> = context
+        .processes
+        .iter()
+        .filter(same_job)
+        .filter_map(|process| wait_of(process).map(|(share, thread)| (share, process, thread)))
+        .collect();
+    if !share_communicator(&ranks) {
+        return None;
+    }
+    ranks.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let [(late_share, late, late_thread), rest @ ..] = ranks.as_slice() else { return None };
+    // The second shortest wait is for the late rank only.
+    let (next_share, ..) = rest.first()?;
+    let (own_share, _, own_thread) =
+        rest.iter().find(|(_, process, _)| process.now.id == victim.now.id)?;
+    let lost_share = own_share - late_share;
+    let rule = settings.rule(Cause::NcclLateRank);
+    let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
+    if next_share - late_share < least || lost_share < least {
+        return None;
+    }
+    let late_busy = Nanos(late_thread.wall.less(waiting(late_thread)).0);
+    let attributed = own_thread.wall.share(lost_share);
+    let explained = ratio(late_busy.min(attributed), attributed);
+    if explained < rule.explained_share.unwrap_or(MOST) {
+        return None;
+    }
+    let (late_rank, _) = late.now.rank?;
+    let (rank, _) = victim.now.rank?;
+    let evidence = Evidence::default()
+        .with("rank", f64::from(rank))
+        .with("late_rank", f64::from(late_rank))
+        .with("world_size", f64::from(world))
+        .with("waiting_share", *own_share)
+        .with("late_rank_waiting_share", *late_share)
+        .with("late_rank_busy_seconds", late_busy.as_secs_f64())
+        .with("lost_share", lost_share)
+        .with("explained_share", explained);
+    let (comm, name, late_name) = (victim.now.comm.to_text(), name_of(victim), name_of(late));
+    let (pid, late_comm) = (late.now.tgid.0, late.now.comm.to_text());
+    let culprit = Culprit { pid, comm: late_comm, ..Culprit::default() };
+    let sentence = "Rank {late_rank|count}, {late}[ on {host}], comes late to the collectives: rank {rank|count} of {comm} waits \
+                    {waiting_share|percent} of its time in them, the late rank {late_rank_waiting_share|percent}.";
+    let effect = Effect::LaunchRateDrop;
+    Some(Detection {
+        tid: Some(own_thread.tid),
+        path: vec![
+            Step::new(&*late_name, &name, "comes late to collectives", late_busy),
+            Step::new(name, effect.label(), "waits in collectives", attributed),
+        ],
+        culprit: Some(culprit),
+        explained,
+        size: attributed,
+        // Without a claim: earlier windows would be charged with collectives of all ranks.
+        taken: at_most(in_collectives(own_thread), attributed).into(),
+        lost_share,
+        sentence: Sentence::new(sentence, [("comm", &*comm), ("late", &*late_name)])
+            .and("host", context.host),
+        fix: "Check the late rank's own chains and time account; if it has none, compare its input sizes, GPU clocks and CPUs with those of the other ranks."
+            .into(),
+        ..Detection::new(Cause::NcclLateRank, effect, index, evidence)
+    })
 }

@@ -2,13 +2,11 @@
 
 use gpucause_abi::state::Reason;
 
+use super::Rule;
 use super::share::{Blocked, OFF_CPU_ACCOUNTS, blocked, lost_part};
-use super::{Declaration, Rule};
 use crate::chain::Cause;
 use crate::context::Context;
 use crate::detection::Detection;
-
-pub(super) struct PageFault;
 
 const WAIT: Blocked = Blocked {
     cause: Cause::PageFault,
@@ -22,16 +20,14 @@ const WAIT: Blocked = Blocked {
     fix: "Give the job more memory, or prefault and lock the pages that the thread uses (mlock, MAP_POPULATE); check its cgroup for memory pressure.",
 };
 
-impl Rule for PageFault {
-    fn declaration(&self) -> Declaration {
-        Declaration {
-            cause: Cause::PageFault,
-            reads: &OFF_CPU_ACCOUNTS,
-            needs: "waits in page faults are part of an effect",
-        }
-    }
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::PageFault,
+    reads: &OFF_CPU_ACCOUNTS,
+    needs: "waits in page faults are part of an effect",
+    during_warm_up: false,
+    evaluate,
+};
 
-    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
-        blocked(context, index, &WAIT)
-    }
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    blocked(context, index, &WAIT)
 }

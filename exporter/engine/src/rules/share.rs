@@ -92,6 +92,25 @@ impl Share<'_> {
         self.now.map(taken).unwrap_or_default()
     }
 
+    /// The detection of the cause, without its culprit and words.
+    pub(super) fn detection(
+        &self,
+        cause: Cause,
+        (index, process): (usize, &Process<'_>),
+        claim: Claim,
+        evidence: Evidence,
+    ) -> Detection {
+        Detection {
+            tid: Some(self.tid),
+            explained: self.explained,
+            size: self.effect.excess,
+            taken: self.taken(process, claim).into(),
+            claim: Some((claim, self.effect.phases)),
+            lost_share: self.lost_share,
+            ..Detection::new(cause, self.effect.effect, index, evidence)
+        }
+    }
+
     pub(super) fn evidence(&self) -> Evidence {
         Evidence::default()
             .with("explained_share", self.explained)
@@ -134,30 +153,13 @@ pub(super) fn blocked(context: &Context<'_>, index: usize, wait: &Blocked) -> Op
         best(context, process, wait.cause, |e| e.offcpu(&reasons), |_, t| lost(t, &reasons))?;
     let evidence = share.evidence();
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
-    let step = |from: String, to: String, mechanism: &str| Step {
-        from,
-        to,
-        mechanism: mechanism.into(),
-        seconds: share.time.as_secs_f64(),
-    };
-    let effect = share.effect.effect;
     Some(Detection {
-        cause: wait.cause,
-        effect,
-        process: index,
-        tid: Some(share.tid),
-        culprit: None,
-        explained: share.explained,
-        size: share.effect.excess,
-        taken: share.taken(process, wait.claim).into(),
-        claim: Some((wait.claim, share.effect.phases)),
-        lost_share: share.lost_share,
         path: vec![
-            step(wait.by.into(), victim.clone(), wait.mechanism),
-            step(victim, effect.label().into(), wait.state),
+            Step::new(wait.by, &victim, wait.mechanism, share.time),
+            Step::new(victim, share.effect.effect.label(), wait.state, share.time),
         ],
         sentence: Sentence::new(wait.sentence, [("comm", &*comm)]),
         fix: wait.fix.into(),
-        evidence,
+        ..share.detection(wait.cause, (index, process), wait.claim, evidence)
     })
 }

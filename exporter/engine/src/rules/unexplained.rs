@@ -1,35 +1,27 @@
 //! The part of a tail that no cause explains, reported as unexplained.
 
-use gpucause_abi::Nanos;
 use gpucause_abi::state::{Phase, Reason};
 
-use super::{Declaration, Rule};
+use super::Rule;
 use crate::chain::{Cause, Chain, Effect, Step};
 use crate::context::Context;
 use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::explained;
 use crate::effect::{Measured, ratio, total};
 
-pub(super) struct Unexplained;
-
 /// Least unexplained share of a tail: the width of histogram slots limits the accuracy of its size.
 const MIN_SHARE: f64 = 0.1;
 
-impl Rule for Unexplained {
-    fn declaration(&self) -> Declaration {
-        Declaration {
-            cause: Cause::Unexplained,
-            reads: &[
-                "gpucause_cuda_call_duration_seconds",
-                "gpucause_cuda_call_offcpu_seconds_total",
-            ],
-            needs: "a tail of launches of severity low that no other cause explains",
-        }
-    }
+pub(super) const RULE: Rule = Rule {
+    cause: Cause::Unexplained,
+    reads: &["gpucause_cuda_call_duration_seconds", "gpucause_cuda_call_offcpu_seconds_total"],
+    needs: "a tail of launches of severity low that no other cause explains",
+    during_warm_up: false,
+    evaluate,
+};
 
-    fn evaluate(&self, context: &Context<'_>, index: usize) -> Option<Detection> {
-        rest(context, index, &[])
-    }
+fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
+    rest(context, index, &[])
 }
 
 /// The part of a tail that the other detections do not explain.
@@ -63,26 +55,14 @@ pub(crate) fn rest(context: &Context<'_>, index: usize, found: &[Detection]) -> 
                         {p99_seconds|seconds}). No measured cause explains {unexplained_share|percent} of their excess time; the \
                         thread was off the CPU for {off_cpu_share_of_excess|percent} of it.";
     Some(Detection {
-            cause: Cause::Unexplained,
-            effect: Effect::LaunchTail,
-            process: index,
-            tid: Some(thread.tid),
-            culprit: None,
-            explained: 0.0,
-            size: Nanos(0),
-            taken: Box::default(),
-            claim: None,
-            // Launches may as well have waited for a full queue, which loses nothing.
-            lost_share: context.settings.severities.low,
-            path: vec![Step {
-                from: victim,
-                to: Effect::LaunchTail.label().into(),
-                mechanism: "unknown".into(),
-                seconds: tail.excess.as_secs_f64(),
-            }],
-            sentence: Sentence::new(sentence, [("comm", &*comm)]),
-            fix: "Record stacks of the slow calls (gpucause record); a full launch queue looks the same: the GPU is then the bottleneck."
-                .into(),
-            evidence,
-        })
+        tid: Some(thread.tid),
+        explained: 0.0,
+        // Launches may as well have waited for a full queue, which loses nothing.
+        lost_share: context.settings.severities.low,
+        path: vec![Step::new(victim, Effect::LaunchTail.label(), "unknown", tail.excess)],
+        sentence: Sentence::new(sentence, [("comm", &*comm)]),
+        fix: "Record stacks of the slow calls (gpucause record); a full launch queue looks the same: the GPU is then the bottleneck."
+            .into(),
+        ..Detection::new(Cause::Unexplained, Effect::LaunchTail, index, evidence)
+    })
 }

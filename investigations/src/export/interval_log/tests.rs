@@ -2,7 +2,7 @@ use gpucause_abi::op::Api;
 use gpucause_abi::state::Reason;
 use serde_json::{Value, json};
 
-use crate::export::testing::{BEGIN, MS, MadeUp, call, python, statistics, waited};
+use crate::export::tests::{BEGIN, MS, MadeUp, call, python, statistics, waited};
 use crate::export::{Format, Selection};
 use crate::recording::{Call, Completeness, Kind};
 

@@ -2,7 +2,7 @@ use gpucause_abi::op::Api;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
-use crate::export::testing::{BEGIN, MS, MadeUp, call, python};
+use crate::export::tests::{BEGIN, MS, MadeUp, call, python};
 use crate::export::{Format, Selection};
 use crate::recording::Kind;
 

@@ -22,133 +22,99 @@ pub(super) const BOOTTIME: u32 = 6;
 /// `CounterDescriptor.Unit.UNIT_SIZE_BYTES`.
 pub(super) const SIZE_BYTES: i32 = 3;
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TracePacket {
-    #[prost(message, optional, tag = "6")]
-    pub(super) clock_snapshot: Option<ClockSnapshot>,
-    #[prost(uint64, optional, tag = "8")]
-    pub(super) timestamp: Option<u64>,
-    #[prost(uint32, optional, tag = "10")]
-    pub(super) trusted_packet_sequence_id: Option<u32>,
-    #[prost(message, optional, tag = "11")]
-    pub(super) track_event: Option<TrackEvent>,
-    #[prost(message, optional, tag = "12")]
-    pub(super) interned_data: Option<InternedData>,
-    #[prost(uint32, optional, tag = "13")]
-    pub(super) sequence_flags: Option<u32>,
-    #[prost(message, optional, tag = "60")]
-    pub(super) track_descriptor: Option<TrackDescriptor>,
+/// Declares messages as the schema does; a field of one value may be missing.
+macro_rules! messages {
+    (@type optional $type:ty) => { Option<$type> };
+    (@type repeated $type:ty) => { Vec<$type> };
+    ($($(#[$meta:meta])* $name:ident {
+        $($tag:tt $field:ident: $label:ident $kind:ident $type:ty $(, packed = $packed:tt)?;)+
+    })+) => {$(
+        $(#[$meta])*
+        #[derive(Clone, PartialEq, Message)]
+        pub(super) struct $name {
+            $(
+                #[prost($kind, $label, tag = $tag $(, packed = $packed)?)]
+                pub(super) $field: messages!(@type $label $type),
+            )+
+        }
+    )+};
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ClockSnapshot {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) clocks: Vec<Clock>,
-}
+messages! {
+    TracePacket {
+        "6" clock_snapshot: optional message ClockSnapshot;
+        "8" timestamp: optional uint64 u64;
+        "10" trusted_packet_sequence_id: optional uint32 u32;
+        "11" track_event: optional message TrackEvent;
+        "12" interned_data: optional message InternedData;
+        "13" sequence_flags: optional uint32 u32;
+        "60" track_descriptor: optional message TrackDescriptor;
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Clock {
-    #[prost(uint32, optional, tag = "1")]
-    pub(super) clock_id: Option<u32>,
-    #[prost(uint64, optional, tag = "2")]
-    pub(super) timestamp: Option<u64>,
-}
+    ClockSnapshot {
+        "1" clocks: repeated message Clock;
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TrackDescriptor {
-    #[prost(uint64, optional, tag = "1")]
-    pub(super) uuid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) name: Option<String>,
-    #[prost(message, optional, tag = "3")]
-    pub(super) process: Option<ProcessDescriptor>,
-    #[prost(message, optional, tag = "4")]
-    pub(super) thread: Option<ThreadDescriptor>,
-    #[prost(uint64, optional, tag = "5")]
-    pub(super) parent_uuid: Option<u64>,
-    #[prost(message, optional, tag = "8")]
-    pub(super) counter: Option<CounterDescriptor>,
-}
+    Clock {
+        "1" clock_id: optional uint32 u32;
+        "2" timestamp: optional uint64 u64;
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ProcessDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pub(super) pid: Option<i32>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) process_name: Option<String>,
-    #[prost(string, repeated, tag = "8")]
-    pub(super) process_labels: Vec<String>,
-}
+    TrackDescriptor {
+        "1" uuid: optional uint64 u64;
+        "2" name: optional string String;
+        "3" process: optional message ProcessDescriptor;
+        "4" thread: optional message ThreadDescriptor;
+        "5" parent_uuid: optional uint64 u64;
+        "8" counter: optional message CounterDescriptor;
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ThreadDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pub(super) pid: Option<i32>,
-    #[prost(int64, optional, tag = "2")]
-    pub(super) tid: Option<i64>,
-    #[prost(string, optional, tag = "5")]
-    pub(super) thread_name: Option<String>,
-}
+    ProcessDescriptor {
+        "1" pid: optional int32 i32;
+        "6" process_name: optional string String;
+        "8" process_labels: repeated string String;
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct CounterDescriptor {
-    #[prost(int32, optional, tag = "3")]
-    pub(super) unit: Option<i32>,
-}
+    ThreadDescriptor {
+        "1" pid: optional int32 i32;
+        "2" tid: optional int64 i64;
+        "5" thread_name: optional string String;
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TrackEvent {
-    #[prost(uint64, repeated, packed = "false", tag = "3")]
-    pub(super) category_iids: Vec<u64>,
-    #[prost(message, repeated, tag = "4")]
-    pub(super) debug_annotations: Vec<DebugAnnotation>,
-    #[prost(int32, optional, tag = "9")]
-    pub(super) r#type: Option<i32>,
-    #[prost(uint64, optional, tag = "10")]
-    pub(super) name_iid: Option<u64>,
-    #[prost(uint64, optional, tag = "11")]
-    pub(super) track_uuid: Option<u64>,
-    #[prost(string, optional, tag = "23")]
-    pub(super) name: Option<String>,
-    #[prost(int64, optional, tag = "30")]
-    pub(super) counter_value: Option<i64>,
-}
+    CounterDescriptor {
+        "3" unit: optional int32 i32;
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct DebugAnnotation {
-    #[prost(uint64, optional, tag = "1")]
-    pub(super) name_iid: Option<u64>,
-    #[prost(bool, optional, tag = "2")]
-    pub(super) bool_value: Option<bool>,
-    #[prost(int64, optional, tag = "4")]
-    pub(super) int_value: Option<i64>,
-    #[prost(double, optional, tag = "5")]
-    pub(super) double_value: Option<f64>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) string_value: Option<String>,
-    #[prost(string, optional, tag = "10")]
-    pub(super) name: Option<String>,
-    #[prost(uint64, optional, tag = "17")]
-    pub(super) string_value_iid: Option<u64>,
-}
+    TrackEvent {
+        "3" category_iids: repeated uint64 u64, packed = "false";
+        "4" debug_annotations: repeated message DebugAnnotation;
+        "9" r#type: optional int32 i32;
+        "10" name_iid: optional uint64 u64;
+        "11" track_uuid: optional uint64 u64;
+        "23" name: optional string String;
+        "30" counter_value: optional int64 i64;
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct InternedData {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) event_categories: Vec<InternedString>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) event_names: Vec<InternedString>,
-    #[prost(message, repeated, tag = "3")]
-    pub(super) debug_annotation_names: Vec<InternedString>,
-    #[prost(message, repeated, tag = "29")]
-    pub(super) debug_annotation_string_values: Vec<InternedString>,
-}
+    DebugAnnotation {
+        "1" name_iid: optional uint64 u64;
+        "2" bool_value: optional bool bool;
+        "4" int_value: optional int64 i64;
+        "5" double_value: optional double f64;
+        "6" string_value: optional string String;
+        "10" name: optional string String;
+        "17" string_value_iid: optional uint64 u64;
+    }
 
-/// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, which are encoded alike.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct InternedString {
-    #[prost(uint64, optional, tag = "1")]
-    pub(super) iid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) name: Option<String>,
+    InternedData {
+        "1" event_categories: repeated message InternedString;
+        "2" event_names: repeated message InternedString;
+        "3" debug_annotation_names: repeated message InternedString;
+        "29" debug_annotation_string_values: repeated message InternedString;
+    }
+
+    /// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, which are encoded alike.
+    InternedString {
+        "1" iid: optional uint64 u64;
+        "2" name: optional string String;
+    }
 }

@@ -7,7 +7,7 @@ use prost::Message;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::export::testing::{
+use crate::export::tests::{
     BEGIN, MS, MadeUp, call, inner, python, read, sized, statistics, waited,
 };
 use crate::export::{Format, Selection};

@@ -1,6 +1,6 @@
 use super::*;
 use crate::export::Format;
-use crate::export::testing::{BEGIN, MS, MadeUp};
+use crate::export::tests::{BEGIN, MS, MadeUp};
 use crate::recording::Event;
 
 fn chosen(made_up: &MadeUp, selection: &Selection) -> (u64, u64) {

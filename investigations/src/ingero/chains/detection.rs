@@ -32,6 +32,34 @@ pub(super) struct Detection<'a> {
     pub(super) seen: (i64, i64),
 }
 
+impl Detection<'_> {
+    /// One whose cause is not known (yet), and that lost no time.
+    pub(super) fn unexplained(
+        effect: Effect,
+        (process, tid): (ProcessIndex, u32),
+        (span_ns, seen): (u64, (i64, i64)),
+        evidence: Evidence,
+    ) -> Self {
+        Self {
+            cause: Cause::Unexplained,
+            effect,
+            process,
+            tid,
+            culprit: None,
+            explained: 0.0,
+            lost_ns: 0,
+            span_ns,
+            evidence,
+            from: None,
+            mechanism: "not known",
+            sentence: "",
+            names: Vec::new(),
+            fix: String::new(),
+            seen,
+        }
+    }
+}
+
 impl RuleContext<'_> {
     pub(super) fn chain(&self, detection: Detection<'_>) -> Option<NodeChain> {
         let process = self.file.lists.get(detection.process)?;

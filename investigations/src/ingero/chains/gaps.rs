@@ -104,22 +104,10 @@ impl RuleContext<'_> {
                 .with("off_cpu_seconds", seconds(in_span))
                 .with("off_cpu_share", share(in_span, gaps.span));
         }
+        let thread = (gaps.process, gaps.tid);
         let detection = Detection {
-            cause: Cause::Unexplained,
-            effect: Effect::LaunchGap,
-            process: gaps.process,
-            tid: gaps.tid,
-            culprit: None,
-            explained: 0.0,
             lost_ns: gaps.waits.all,
-            span_ns: gaps.span,
-            evidence,
-            from: None,
-            mechanism: "not known",
-            sentence: "",
-            names: Vec::new(),
-            fix: String::new(),
-            seen: gaps.seen,
+            ..Detection::unexplained(Effect::LaunchGap, thread, (gaps.span, gaps.seen), evidence)
         };
         if gaps.thread.is_none() {
             return self.chain(Detection {
@@ -340,25 +328,18 @@ impl RuleContext<'_> {
             .with("disk_waits", for_disk as f64)
             .with("disk_seconds", seconds(disk))
             .with("explained_share", explained);
+        let thread = (process, tid);
+        // Without calls it is not known to feed a GPU, so no feeding time is lost.
         self.chain(Detection {
             cause: Cause::BlockIo,
-            effect: Effect::LaunchGap,
-            process,
-            tid,
-            culprit: None,
             explained,
-            // Without calls it is not known to feed a GPU, so no feeding time is lost.
-            lost_ns: 0,
-            span_ns: span,
-            evidence,
             from: Some(actor(Cause::BlockIo, None)),
             mechanism: "blocked on a file",
             sentence: "{comm} was off the CPU for {off_cpu_share|percent} of {span_seconds|seconds}, and {explained_share|percent} \
                        of that ({disk_seconds|seconds} in {disk_waits|count} of {waits|count} waits) was for the disk. The file has \
                        no CUDA call of it.",
-            names: Vec::new(),
             fix: fix(Cause::BlockIo, None, comm),
-            seen: (start, end),
+            ..Detection::unexplained(Effect::LaunchGap, thread, (span, (start, end)), evidence)
         })
     }
 }

@@ -192,22 +192,13 @@ impl RuleContext<'_> {
                 .with("off_cpu_in_them_seconds", seconds(off))
                 .with("off_cpu_share_of_them", share(off, taken(calls)));
         }
+        let (thread, span) = ((slow.process, first.tid), self.span(slow.process));
+        let seen = (first.start, last.end);
         Some(Detection {
-            cause: Cause::Unexplained,
-            effect: slow.effect(),
-            process: slow.process,
-            tid: first.tid,
-            culprit: None,
             explained,
             lost_ns: lost,
-            span_ns: self.span(slow.process),
-            evidence,
-            from: None,
-            mechanism: "not known",
-            sentence: "",
             names: vec![("op", slow.name.to_owned())],
-            fix: String::new(),
-            seen: (first.start, last.end),
+            ..Detection::unexplained(slow.effect(), thread, (span, seen), evidence)
         })
     }
 
@@ -264,32 +255,16 @@ impl RuleContext<'_> {
             .with("judged_calls", slow.others.len() as f64)
             .with("excess_seconds", seconds(excess))
             .with("off_cpu_share_of_excess", share(off, excess));
+        let (thread, seen) = ((slow.process, first.tid), (first.start, last.end));
         let detection = Detection {
-            cause: Cause::Unexplained,
-            effect: slow.effect(),
-            process: slow.process,
-            tid: first.tid,
-            culprit: None,
-            explained: 0.0,
             lost_ns: excess,
-            span_ns: span,
-            evidence,
-            from: None,
-            mechanism: "not known",
-            sentence: "",
             names: vec![("op", slow.name.to_owned())],
             fix: "Record stacks of the slow calls (gpucause record). A full launch queue looks the same: then the GPU is the bottleneck.".into(),
-            seen: (first.start, last.end),
+            ..Detection::unexplained(slow.effect(), thread, (span, seen), evidence)
         };
         if slow.not_captured == slow.others.len() as u64 {
-            let evidence = Evidence(
-                detection
-                    .evidence
-                    .0
-                    .into_iter()
-                    .filter(|(name, _)| name != "off_cpu_share_of_excess")
-                    .collect(),
-            );
+            let mut evidence = detection.evidence;
+            evidence.0.retain(|(name, _)| name != "off_cpu_share_of_excess");
             return self.chain(Detection {
                 evidence,
                 sentence: "{judged_calls|count} of {calls_stored|count} stored calls of {op} by {comm} were slow, \

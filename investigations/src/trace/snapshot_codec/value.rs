@@ -1,7 +1,6 @@
 //! How each type of the accounts lies in a message.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 use gpucause_abi::hist::{Encoder, Histogram, SLOTS, Slots};
 use gpucause_abi::measure::{MEASURES, Measures, WireTag};
@@ -10,6 +9,7 @@ use gpucause_abi::snapshot::{
     Comm, DeviceName, DispatcherSnapshot, HostUse, LaunchSampling, LaunchStep, MemorySnapshot,
 };
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
+use parking_lot::Mutex;
 
 use super::axis::Labelled;
 use super::wire::{Reader, Writer};
@@ -208,7 +208,7 @@ fn name_of_map(name: &str) -> Result<&'static str> {
     const MOST: usize = 256;
     const LONGEST: usize = 64;
     static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     if let Some(&name) = known.get(name) {
         return Ok(name);
     }
@@ -236,25 +236,21 @@ fn read_name<const N: usize>(from: Reader<'_>, tag: u32) -> Result<[u8; N]> {
     Ok(name)
 }
 
-impl Value for Comm {
-    fn write(&self, tag: u32, to: &mut Writer) {
-        write_name(&self.0, tag, to);
-    }
+macro_rules! fixed_names {
+    ($($name:ident),+) => {$(
+        impl Value for $name {
+            fn write(&self, tag: u32, to: &mut Writer) {
+                write_name(&self.0, tag, to);
+            }
 
-    fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
-        read_name(from, tag).map(|name| Some(Self(name)))
-    }
+            fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
+                read_name(from, tag).map(|name| Some(Self(name)))
+            }
+        }
+    )+};
 }
 
-impl Value for DeviceName {
-    fn write(&self, tag: u32, to: &mut Writer) {
-        write_name(&self.0, tag, to);
-    }
-
-    fn read(from: Reader<'_>, tag: u32) -> Result<Option<Self>> {
-        read_name(from, tag).map(|name| Some(Self(name)))
-    }
-}
+fixed_names!(Comm, DeviceName);
 
 /// Under two tags.
 impl Value for MemorySnapshot {
@@ -404,26 +400,21 @@ impl<T: Message> Value for Vec<T> {
     }
 }
 
-impl<A: Value, B: Value> Message for (A, B) {
-    fn write(&self, to: &mut Writer) {
-        self.0.write(1, to);
-        self.1.write(2, to);
-    }
+macro_rules! tuples {
+    ($(($($name:ident $tag:literal),+))+) => {$(
+        #[expect(non_snake_case, reason = "named as their types")]
+        impl<$($name: Value),+> Message for ($($name,)+) {
+            fn write(&self, to: &mut Writer) {
+                let ($($name,)+) = self;
+                $($name.write($tag, to);)+
+            }
 
-    fn read(from: Reader<'_>) -> Result<Option<Self>> {
-        Ok(A::read(from, 1)?.zip(B::read(from, 2)?))
-    }
+            fn read(from: Reader<'_>) -> Result<Option<Self>> {
+                $(let $name = $name::read(from, $tag)?;)+
+                Ok((|| Some(($($name?,)+)))())
+            }
+        }
+    )+};
 }
 
-impl<A: Value, B: Value, C: Value> Message for (A, B, C) {
-    fn write(&self, to: &mut Writer) {
-        self.0.write(1, to);
-        self.1.write(2, to);
-        self.2.write(3, to);
-    }
-
-    fn read(from: Reader<'_>) -> Result<Option<Self>> {
-        let (a, b, c) = (A::read(from, 1)?, B::read(from, 2)?, C::read(from, 3)?);
-        Ok(a.zip(b).zip(c).map(|((a, b), c)| (a, b, c)))
-    }
-}
+tuples! { (A 1, B 2) (A 1, B 2, C 3) }

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use prost::encoding::{WireType, decode_varint, encode_key, encode_varint};
+
 use super::axis::{Axes, OpList};
 use super::{Result, SnapshotError};
 
@@ -13,36 +15,26 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    fn varint(&mut self, mut number: u64) {
-        while number > 0x7f {
-            self.bytes.push(number as u8 | 0x80);
-            number >>= 7;
-        }
-        self.bytes.push(number as u8);
-    }
-
-    fn key(&mut self, tag: u32, kind: u64) {
-        self.varint(u64::from(tag) << 3 | kind);
-    }
-
     pub(super) fn number(&mut self, tag: u32, number: u64) {
-        self.key(tag, 0);
-        self.varint(number);
+        encode_key(tag, WireType::Varint, &mut self.bytes);
+        encode_varint(number, &mut self.bytes);
     }
 
     pub(super) fn double(&mut self, tag: u32, number: f64) {
-        self.key(tag, 1);
+        encode_key(tag, WireType::SixtyFourBit, &mut self.bytes);
         self.bytes.extend_from_slice(&number.to_le_bytes());
     }
 
     pub(super) fn bytes(&mut self, tag: u32, bytes: &[u8]) {
-        self.key(tag, 2);
-        self.varint(bytes.len() as u64);
+        encode_key(tag, WireType::LengthDelimited, &mut self.bytes);
+        encode_varint(bytes.len() as u64, &mut self.bytes);
         self.bytes.extend_from_slice(bytes);
     }
 
     pub(super) fn numbers(&mut self, tag: u32, numbers: &[u64]) {
-        let inner = self.apart(|inner| numbers.iter().for_each(|&number| inner.varint(number)));
+        let inner = self.apart(|inner| {
+            numbers.iter().for_each(|&number| encode_varint(number, &mut inner.bytes));
+        });
         if !inner.is_empty() {
             self.bytes(tag, &inner);
         }
@@ -255,14 +247,5 @@ fn field<'a>(rest: &mut &'a [u8]) -> Result<(u64, Field<'a>)> {
 }
 
 fn varint(rest: &mut &[u8]) -> Result<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let (&byte, after) = rest.split_first().ok_or(DAMAGED)?;
-        *rest = after;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Ok(number);
-        }
-    }
-    Err(DAMAGED)
+    decode_varint(rest).map_err(|_| DAMAGED)
 }

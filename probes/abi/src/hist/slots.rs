@@ -23,31 +23,26 @@ pub struct Slots {
 
 impl Slots {
     /// Sum of all counts, saturating.
-    #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
     /// Whether no slot is in use.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.packed.is_empty()
     }
 
     /// Upper bound of the number of entries.
-    #[must_use]
     pub fn most(&self) -> usize {
         self.packed.len()
     }
 
     /// The entries.
-    #[must_use]
     pub fn iter(&self) -> Iter<'_> {
         Iter { packed: &self.packed, next: 0 }
     }
 
     /// Whether both share the same entries in memory.
-    #[must_use]
     pub fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.packed, &other.packed)
     }
@@ -98,7 +93,6 @@ pub struct Encoder {
 
 impl Encoder {
     /// Creates an encoder with capacity for this many bytes.
-    #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self { packed: Vec::with_capacity(bytes), ..Self::default() }
     }
@@ -201,7 +195,6 @@ pub struct ArenaRange {
 
 impl Arena {
     /// The entries.
-    #[must_use]
     pub fn entries(&self, range: ArenaRange) -> Iter<'_> {
         Iter { packed: self.packed(range), next: 0 }
     }

@@ -90,7 +90,6 @@ pub const MAX_BATCH: usize = 1024;
 
 impl Args {
     /// The argument that holds the kernel function; 0 for none.
-    #[must_use]
     pub const fn function(self) -> u8 {
         match self {
             Self::Launch(argument) => argument,

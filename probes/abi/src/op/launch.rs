@@ -11,7 +11,6 @@ pub struct LaunchOps([u64; MAX_OPS / WORD]);
 
 impl LaunchOps {
     /// Whether calls of this op count.
-    #[must_use]
     pub fn contains(&self, id: OpId) -> bool {
         let index = usize::from(id.0);
         self.0.get(index / WORD).is_some_and(|word| word >> (index % WORD) & 1 == 1)

@@ -18,7 +18,6 @@ impl Abi {
 
     /// Location of an integer or pointer argument at a position from 1, preceded only by such: a register number, or
     /// [`STACK`] and above. 0 for position 0, which means no argument.
-    #[must_use]
     pub const fn integer(self, position: u8) -> u8 {
         // On x86-64 the return address precedes stack arguments.
         let (registers, first_on_stack) = match self {
@@ -30,7 +29,6 @@ impl Abi {
 
     /// Location of a structure over 16 bytes passed by value, not preceded by another: on x86-64 on the stack before other
     /// arguments; on arm64 a register with its address.
-    #[must_use]
     pub const fn structure(self, position: u8) -> u8 {
         match self {
             Self::X86_64 => STACK + 1,
@@ -39,7 +37,6 @@ impl Abi {
     }
 
     /// Location of an integer argument at a position from 1, preceded by one such structure and at most 6 arguments.
-    #[must_use]
     pub const fn integer_after_structure(self, position: u8) -> u8 {
         match self {
             Self::X86_64 => self.integer(position - 1),

@@ -26,7 +26,6 @@ pub enum LaunchStep {
 
 impl LaunchStep {
     /// Share of launches that are timed.
-    #[must_use]
     pub fn timed_share(self) -> f64 {
         match self {
             Self::Full | Self::DriverOnly => 1.0,
@@ -36,7 +35,6 @@ impl LaunchStep {
     }
 
     /// Value of the `step` label.
-    #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::Full => "full",

@@ -3,12 +3,11 @@
 use crate::record::{COMM_LEN, DEVICE_LEN};
 
 /// A task name: at most 15 bytes that the task chose itself, in no particular encoding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Comm(pub [u8; COMM_LEN]);
 
 impl Comm {
     /// As text; bytes that are not UTF-8 become U+FFFD and control characters `?`, so that it fits on one line.
-    #[must_use]
     pub fn to_text(self) -> String {
         one_line(&self.0)
     }
@@ -20,7 +19,6 @@ pub struct DeviceName(pub [u8; DEVICE_LEN]);
 
 impl DeviceName {
     /// As text on one line, like [`Comm::to_text`].
-    #[must_use]
     pub fn to_text(self) -> String {
         one_line(&self.0)
     }

@@ -5,28 +5,13 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use gpucause_fake_cuda::types::{call_at, slots};
+
 /// One function of libcuda, or none while the script does not nest.
 pub(crate) struct Entry {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
-
-/// Every argument as the integer register or stack slot that holds it; a callee ignores those it does not have.
-pub(crate) type Arguments = [usize; 11];
-
-type AnyFunction = extern "C-unwind" fn(
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-) -> c_int;
 
 impl Entry {
     const fn new(name: &'static CStr) -> Self {
@@ -37,7 +22,7 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn call<const N: usize>(&self, arguments: [usize; N]) -> c_int {
         let address = self.address.load(Ordering::Acquire);
-        if address.is_null() { 0 } else { call_at(address, &arguments) }
+        if address.is_null() { 0 } else { call_driver(address, &arguments) }
     }
 
     /// Whether calls reach the driver.
@@ -48,14 +33,8 @@ impl Entry {
 }
 
 #[inline(never)]
-fn call_at(address: *mut c_void, given: &[usize]) -> c_int {
-    let mut a: Arguments = [0; 11];
-    for (slot, value) in a.iter_mut().zip(given) {
-        *slot = *value;
-    }
-    // SAFETY: the address is that of a libcuda function, which takes integers and pointers only and returns an int.
-    let function: AnyFunction = unsafe { std::mem::transmute(address) };
-    function(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10])
+fn call_driver(address: *mut c_void, given: &[usize]) -> c_int {
+    call_at(address as usize, &slots(given))
 }
 
 macro_rules! entries {

@@ -1,51 +1,26 @@
 //! One thread's calls and the truth about them.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::hint::black_box;
 
 use anyhow::Result;
 use gpucause_abi::op::Api;
+use gpucause_fake_cuda::types::call_at;
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Common, Handles};
 use crate::kernels::{Kernel, kernels};
 use crate::libraries::Libraries;
-use crate::operation::{Effect, Operation, Pattern, Pool, Slots};
-
-type AnyFunction = extern "C-unwind" fn(
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-) -> c_int;
+use crate::operation::{Effect, Operation, Pattern, Pool};
 
 /// Frees that fail one after the other before the rest is left.
 const REFUSALS: u32 = 3;
 
-/// Calls a function by its address.
-#[inline(always)]
-fn call(address: usize, s: &Slots) -> c_int {
-    // SAFETY: the address is that of a CUDA function, which takes integers and pointers only (structures by value in the
-    // slots where the ABI puts them) and returns an int.
-    let function: AnyFunction = unsafe { std::mem::transmute(address as *const c_void) };
-    function(s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13])
-}
-
 /// Calls an op once without accounting: for frames that may be left without returning.
 #[inline(always)]
 pub(crate) fn call_bare(operation: &Operation) -> c_int {
-    call(operation.address, &operation.slots)
+    call_at(operation.address, &operation.slots)
 }
 
 /// What a thread launches.
@@ -205,7 +180,7 @@ impl Caller {
             }
             Effect::None | Effect::Copy(_) | Effect::Communicate(_) | Effect::Reset => {}
         }
-        let code = call(address, &slots);
+        let code = call_at(address, &slots);
         self.calls[index] += 1;
         self.account(index, code);
         code

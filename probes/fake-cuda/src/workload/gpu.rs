@@ -5,12 +5,13 @@ use std::hint::black_box;
 
 use anyhow::{Result, bail};
 use gpucause_fake_cuda::clock;
+use gpucause_fake_cuda::types::Slots;
 
 use crate::caller::call_bare;
 use crate::cli::Common;
 use crate::kernels::kernels;
 use crate::libraries::Libraries;
-use crate::operation::{Operation, Slots};
+use crate::operation::Operation;
 
 /// Kernels that a step goes through.
 const KERNELS: u32 = 4;

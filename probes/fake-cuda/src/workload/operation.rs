@@ -4,12 +4,10 @@ use std::ffi::c_int;
 
 use anyhow::{Context as _, Result, bail};
 use gpucause_abi::op::{Api, Class, OpId, op_of_symbol};
+use gpucause_fake_cuda::types::{self, Slots};
 
 use crate::cli::{Common, CopyKind};
 use crate::libraries::Libraries;
-
-/// Integer registers and stack slots of a call. What a function does not take is ignored by it.
-pub(crate) type Slots = [usize; 14];
 
 /// What a call does to the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,11 +65,7 @@ fn kind_name(kind: CopyKind) -> &'static str {
 }
 
 fn slots<const N: usize>(given: [usize; N]) -> Slots {
-    let mut slots = [0; 14];
-    for (slot, value) in slots.iter_mut().zip(given) {
-        *slot = value;
-    }
-    slots
+    types::slots(&given)
 }
 
 /// A block of words that lives as long as the process, for structures passed by address.
@@ -99,12 +93,8 @@ fn launch(name: &str) -> Option<(Slots, Effect)> {
         "cudaLaunchKernel" | "cudaLaunchCooperativeKernel" => {
             (slots([0, grid_xy, grid_z, block_xy, block_z, arguments()]), Effect::Launch(0))
         }
-        "cudaLaunchKernelExC" => {
+        "cudaLaunchKernelExC" | "cuLaunchKernelEx" => {
             // grid.x, grid.y | grid.z, block.x | block.y, block.z | shared | stream | attributes
-            let config = block(&[1 | 1 << 32, 1 | 256 << 32, 1 | 1 << 32, 0, 0, 0, 0]);
-            (slots([config, 0, arguments()]), Effect::Launch(1))
-        }
-        "cuLaunchKernelEx" => {
             let config = block(&[1 | 1 << 32, 1 | 256 << 32, 1 | 1 << 32, 0, 0, 0, 0]);
             (slots([config, 0, arguments()]), Effect::Launch(1))
         }
@@ -318,40 +308,29 @@ fn communicator(name: &str, common: &Common) -> Option<(Slots, Effect)> {
     })
 }
 
+/// Parts of the names of other functions that store a result through their first argument.
+const GIVING: [&str; 13] = [
+    "GraphInstantiate",
+    "StreamCreate",
+    "EventCreate",
+    "GetDeviceCount",
+    "CtxCreate",
+    "PrimaryCtxRetain",
+    "ModuleLoad",
+    "ModuleGetFunction",
+    "LibraryLoad",
+    "LibraryGetKernel",
+    "KernelGetFunction",
+    "cudaGetKernel",
+    "GetFuncBySymbol",
+];
+
 /// The other functions with an argument that matters: where they store a result.
 fn result(name: &str) -> (Slots, Effect) {
     let effect = match name {
         "cudaDeviceReset" => Effect::Reset,
-        "cudaGraphInstantiate"
-        | "cudaGraphInstantiateWithFlags"
-        | "cudaGraphInstantiateWithParams"
-        | "cudaStreamCreate"
-        | "cudaStreamCreateWithFlags"
-        | "cudaStreamCreateWithPriority"
-        | "cudaEventCreate"
-        | "cudaEventCreateWithFlags"
-        | "cudaGetDeviceCount"
-        | "cuGraphInstantiate"
-        | "cuGraphInstantiateWithFlags"
-        | "cuGraphInstantiateWithParams"
-        | "cuStreamCreate"
-        | "cuStreamCreateWithPriority"
-        | "cuEventCreate"
-        | "cuCtxCreate"
-        | "cuDevicePrimaryCtxRetain"
-        | "cuModuleLoad"
-        | "cuModuleLoadData"
-        | "cuModuleLoadDataEx"
-        | "cuModuleLoadFatBinary"
-        | "cuModuleGetFunction"
-        | "cuLibraryLoadData"
-        | "cuLibraryLoadFromFile"
-        | "cuLibraryGetKernel"
-        | "cuKernelGetFunction"
-        | "cudaLibraryGetKernel"
-        | "cudaGetKernel"
-        | "cudaGetFuncBySymbol" => Effect::Give(0),
         "cudaStreamEndCapture" | "cuStreamEndCapture" => Effect::Give(1),
+        _ if GIVING.iter().any(|part| name.contains(part)) => Effect::Give(0),
         _ => Effect::None,
     };
     let name = c"kernel".as_ptr() as usize;

@@ -154,7 +154,7 @@ impl Recording for MadeUp {
         }
         if self.is_damaged {
             let (path, reason) = ("made-up.db".into(), "it ends here".into());
-            return Err(RecordingError::Damaged { path, reason });
+            return Err(RecordingError::Damaged(path, reason));
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 pub(in crate::export) fn decoded(format: &str, file: &[u8]) -> Value {
     let mut on_disk = tempfile::NamedTempFile::new().unwrap();
     on_disk.write_all(file).unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/export/testing/decode.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/export/tests/decode.py");
     // The folder where `.ci/test` puts what Python needs; this is in `debug/deps` beside it.
     let program = std::env::current_exe().unwrap();
     let target = program.ancestors().nth(3).unwrap();
