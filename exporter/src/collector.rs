@@ -13,14 +13,14 @@ mod offcpu;
 mod probes;
 mod processes;
 mod selection;
-mod series;
+
 mod waits;
 
 use crate::family::{Exported, Family, Sink, Value};
 use crate::metric::{SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS};
 use crate::observation::Observation;
+use crate::series::grouping::{self, Series};
 pub use selection::{Selection, SelectionError};
-use series::Series;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -128,7 +128,7 @@ impl Collectors {
         selection: &Selection,
         page: &mut dyn Sink,
     ) -> io::Result<()> {
-        let input = Input { observation, series: series::group(observation) };
+        let input = Input { observation, series: grouping::group(observation) };
         let mut durations = Family::new(&SCRAPE_COLLECTOR_DURATION);
         let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);
         for collector in self.0.iter().filter(|collector| selection.includes(collector.name())) {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
 use crate::duration::Span;
-use crate::retention;
+use crate::series::retention;
 use outline::{Node, Value};
 
 pub use launch_ops::OpNames;

@@ -37,8 +37,8 @@ pub struct Observation {
     pub mmap_events_lost: u64,
     /// Live processes, aggregated ones among them.
     pub processes_live: u64,
-    /// Processes aggregated into `other`: ended ones removed early by [`Retention`](crate::retention::Retention), and live ones
-    /// beyond the [`CardinalityLimit`](crate::cardinality_limit::CardinalityLimit).
+    /// Processes aggregated into `other`: ended ones removed early by [`Retention`](crate::series::retention::Retention), and live ones
+    /// beyond the [`CardinalityLimit`](crate::series::cardinality_limit::CardinalityLimit).
     pub processes_aggregated: u64,
     /// Live processes that the configuration leaves out; they are not in the snapshot.
     pub processes_excluded: u64,

@@ -13,11 +13,11 @@ use crate::chains::Chains;
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::kernel_launches::{KernelNames, NameSource};
-use crate::life_cycle::LifeCycle;
 use crate::observation::Observation;
 use crate::process_details::ProcessDetails;
-use crate::process_selection::ProcessSelection;
-use crate::retention::Policy;
+use crate::series::life_cycle::LifeCycle;
+use crate::series::process_selection::ProcessSelection;
+use crate::series::retention::Policy;
 use crate::throttling::Throttled;
 use crate::wait_names::WaitNames;
 

@@ -59,8 +59,8 @@ fn warm_launches(series: &Series<'_>, class: Class) -> Histogram {
 mod tests {
     use super::*;
     use crate::clock::WallClock;
-    use crate::collector::series::group;
     use crate::observation::Observation;
+    use crate::series::grouping::group;
     use gpucause_abi::hist::slot_of;
     use gpucause_abi::op::{OPS, OpId, op_of_symbol};
     use gpucause_abi::record::COMM_LEN;

@@ -7,8 +7,8 @@ use gpucause_abi::record::FAULTS;
 use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 
-use crate::cardinality_limit::CardinalityLimit;
-use crate::retention::Retention;
+use crate::series::cardinality_limit::CardinalityLimit;
+use crate::series::retention::Retention;
 
 /// State that is kept from one snapshot of the kernel maps to the next.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 //! A PID is reused by later processes, and the pair by a process that executes its own program again. Images of one process are
 //! merged, so that counters never decrease. Of different processes only the youngest is exported; the others have exited.
 
-use crate::merge::merge_accounts;
 use crate::observation::Observation;
+use crate::series::merge::merge_accounts;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::OTHER_PROCESS;
@@ -31,7 +31,7 @@ pub struct Series<'a> {
 const OTHER: &str = "other";
 
 /// The exported processes, by PID and name, and then those aggregated into `other`.
-pub(super) fn group(observation: &Observation) -> Vec<Series<'_>> {
+pub(crate) fn group(observation: &Observation) -> Vec<Series<'_>> {
     let mut groups: BTreeMap<(Tgid, String), Vec<&ProcessSnapshot>> = BTreeMap::new();
     for process in &observation.snapshot.processes {
         groups.entry((process.tgid, process.comm.to_text())).or_default().push(process);

@@ -8,7 +8,7 @@ use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::OTHER_PROCESS;
 
 use crate::error_name::{LAST_CODE, UNKNOWN_CODE};
-use crate::merge::merge_accounts;
+use crate::series::merge::merge_accounts;
 
 /// Whom aggregated processes waited for.
 const OTHER: Comm = Comm(*b"other\0\0\0\0\0\0\0\0\0\0\0");
