@@ -12,14 +12,15 @@ mod memory;
 mod offcpu;
 mod probes;
 mod processes;
+mod scope;
 mod selection;
-
 mod waits;
 
 use crate::family::{Exported, Family, Sink, Value};
-use crate::metric::{SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS};
+use crate::metric::{Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS};
 use crate::observation::Observation;
 use crate::series::grouping::{self, Series};
+pub use scope::{Scope, ScopeError};
 pub use selection::{Selection, SelectionError};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,6 +36,8 @@ pub struct Input<'a> {
     pub observation: &'a Observation,
     /// Its exported processes.
     pub series: Vec<Series<'a>>,
+    /// How much of it is exported.
+    pub level: Level,
 }
 
 /// Why a collector fails.
@@ -109,29 +112,30 @@ impl Collectors {
         self.0.iter().map(|collector| collector.name()).collect()
     }
 
-    /// Every collector's families, then duration and success of each collector.
+    /// Every collector's families at the full level, then duration and success of each collector.
     #[must_use]
     pub fn collect(&self, observation: &Observation) -> Vec<Family> {
         let mut exported = Exported::default();
         // `Exported` cannot fail.
-        let _ = self.write(observation, &Selection::All, &mut exported);
+        let _ = self.write(observation, &Scope::full(), &mut exported);
         exported.own
     }
 
-    /// Writes the families of the selected collectors, one by one.
+    /// Writes the families of the selected collectors, as far as they are of the level, one by one.
     ///
     /// # Errors
     /// Those of `page`.
     pub fn write(
         &self,
         observation: &Observation,
-        selection: &Selection,
+        scope: &Scope,
         page: &mut dyn Sink,
     ) -> io::Result<()> {
-        let input = Input { observation, series: grouping::group(observation) };
+        let level = scope.level;
+        let input = Input { observation, series: grouping::group(observation), level };
         let mut durations = Family::new(&SCRAPE_COLLECTOR_DURATION);
         let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);
-        for collector in self.0.iter().filter(|collector| selection.includes(collector.name())) {
+        for collector in self.0.iter().filter(|own| scope.selection.includes(own.name())) {
             let name = collector.name();
             let (took, outcome) = run(collector.as_ref(), &input, page)?;
             durations.push([name.into()], Value::Float(took.as_secs_f64()));
@@ -140,8 +144,12 @@ impl Collectors {
                 tracing::warn!(collector = name, %error, "a collector failed; its metrics are missing from this scrape");
             }
         }
-        page.own(durations)?;
-        page.own(successes)
+        for family in [durations, successes] {
+            if family.metric.level <= level {
+                page.own(family)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -164,6 +172,7 @@ fn run(
         let next = catch_unwind(AssertUnwindSafe(|| families.next()));
         took += start.elapsed();
         match next {
+            Ok(Some(family)) if family.metric.level > input.level => {}
             Ok(Some(family)) => page.own(family)?,
             Ok(None) => return Ok((took, Ok(()))),
             Err(_) => return Ok((took, Err(CollectError::Panicked))),

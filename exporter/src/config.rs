@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
 use crate::duration::Span;
+use crate::exposition::classic_buckets;
+use crate::metric::Level;
 use crate::series::retention;
 use outline::{Node, Value};
 
@@ -44,6 +46,18 @@ pub struct Config {
     pub limits: Limits,
     /// The probes.
     pub probe: ProbeSettings,
+    /// The page of metrics.
+    pub metrics: MetricsSettings,
+}
+
+/// The page of metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsSettings {
+    /// How much it has of each process, where a scrape does not say.
+    pub level: Level,
+    /// Who gets classic buckets.
+    pub classic_buckets: classic_buckets::Policy,
 }
 
 /// The probes.
@@ -99,6 +113,7 @@ impl Default for Config {
             retention: Span(Duration::from_secs(300)),
             limits: Limits::default(),
             probe: ProbeSettings::default(),
+            metrics: MetricsSettings::default(),
         }
     }
 }

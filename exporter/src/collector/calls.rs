@@ -5,7 +5,7 @@ use crate::error_name::error_name;
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     CALLS_ABANDONED, CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_OFFCPU, CUDA_CALL_STALLED,
-    Metric,
+    Level, Metric,
 };
 use gpucause_abi::Nanos;
 use gpucause_abi::op::{Op, OpId};
@@ -22,9 +22,11 @@ impl Collector for Calls {
     }
 
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
-        let of_ops = FAMILIES.iter().map(|(metric, add)| {
+        let level = input.level;
+        let of_level = FAMILIES.iter().filter(move |(metric, _)| metric.level <= level);
+        let of_ops = of_level.map(move |(metric, add)| {
             let mut family = Family::new(metric);
-            input.series.iter().for_each(|series| add(&mut family, series));
+            input.series.iter().for_each(|series| add(&mut family, series, level));
             family
         });
         let of_launches = iter::once_with(|| launches::durations(input));
@@ -33,7 +35,7 @@ impl Collector for Calls {
 }
 
 /// Adds the samples of a process.
-type Add = fn(&mut Family, &Series<'_>);
+type Add = fn(&mut Family, &Series<'_>, Level);
 
 /// The families of calls. They are most of a page, so they are produced lazily.
 const FAMILIES: [(&Metric, Add); 5] = [
@@ -54,9 +56,14 @@ fn with(labels: [LabelValue; 4], last: LabelValue) -> [LabelValue; 5] {
     [pid, comm, api, op, last]
 }
 
-fn add_durations(family: &mut Family, series: &Series<'_>) {
-    for (op, cold, durations) in series.process.calls_by_op() {
-        let Some(op) = op.op() else { continue };
+/// Below the full level, an op that the process itself never called has none: it is part of the calls of other layers.
+fn add_durations(family: &mut Family, series: &Series<'_>, level: Level) {
+    let own: BTreeSet<OpId> =
+        series.process.calls.iter().filter(|call| !call.nested).map(|call| call.op).collect();
+    for (id, cold, durations) in series.process.calls_by_op() {
+        let Some(op) = id.op().filter(|_| level == Level::Full || own.contains(&id)) else {
+            continue;
+        };
         let cold = if cold { "true" } else { "false" };
         family.push_created(
             with(op_labels(series, op), cold.into()),
@@ -66,7 +73,7 @@ fn add_durations(family: &mut Family, series: &Series<'_>) {
     }
 }
 
-fn add_errors(family: &mut Family, series: &Series<'_>) {
+fn add_errors(family: &mut Family, series: &Series<'_>, _: Level) {
     // Several codes may share the label "other".
     let mut counts: BTreeMap<OpId, Vec<(LabelValue, u64)>> = BTreeMap::new();
     for &(id, code, count) in &series.process.errors {
@@ -104,14 +111,14 @@ fn stalls<'s>(
 }
 
 /// Every op that was called has a series, if only at zero: the ratio to its calls then always exists.
-fn add_stalled(family: &mut Family, series: &Series<'_>) {
+fn add_stalled(family: &mut Family, series: &Series<'_>, _: Level) {
     for (op, stalls) in stalls(series) {
         let calls = stalls.map(|stall| stall.calls).sum();
         family.push_created(op_labels(series, op), Value::Integer(calls), series.created);
     }
 }
 
-fn add_offcpu(family: &mut Family, series: &Series<'_>) {
+fn add_offcpu(family: &mut Family, series: &Series<'_>, _: Level) {
     for (op, stalls) in stalls(series) {
         for &reason in Reason::ALL {
             let time = Nanos(stalls.clone().map(|stall| stall.offcpu[reason as usize].0).sum());
@@ -126,7 +133,7 @@ fn add_offcpu(family: &mut Family, series: &Series<'_>) {
     }
 }
 
-fn add_abandoned(family: &mut Family, series: &Series<'_>) {
+fn add_abandoned(family: &mut Family, series: &Series<'_>, _: Level) {
     family.push_created(
         [(&series.pid).into(), (&series.comm).into()],
         Value::Integer(series.process.measures.abandoned_calls),

@@ -59,6 +59,7 @@ fn warm_launches(series: &Series<'_>, class: Class) -> Histogram {
 mod tests {
     use super::*;
     use crate::clock::WallClock;
+    use crate::metric::Level;
     use crate::observation::Observation;
     use crate::series::grouping::group;
     use gpucause_abi::hist::slot_of;
@@ -86,7 +87,8 @@ mod tests {
         let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
         let clock = WallClock::with_origin(Duration::from_secs(1_000));
         let observation = Observation::new(snapshot, Nanos(0), clock);
-        let input = Input { observation: &observation, series: group(&observation) };
+        let input =
+            Input { observation: &observation, series: group(&observation), level: Level::Full };
         let count = |value: &Value| match value {
             Value::Histogram(histogram) => histogram.count(),
             other => panic!("{other:?} is no histogram"),
@@ -149,8 +151,11 @@ mod tests {
         let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
         let clock = WallClock::with_origin(Duration::from_secs(1_000));
         let observation = Observation::new(snapshot, Nanos(0), clock);
-        let [all, timed, sampling] =
-            counts(&Input { observation: &observation, series: group(&observation) });
+        let [all, timed, sampling] = counts(&Input {
+            observation: &observation,
+            series: group(&observation),
+            level: Level::Full,
+        });
         assert_eq!(all.samples[0].value, Value::Integer(74));
         assert_eq!(timed.samples[0].value, Value::Integer(1));
         assert_eq!(sampling.samples[0].value, Value::Float(1.0 / 64.0));

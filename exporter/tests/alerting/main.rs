@@ -9,7 +9,10 @@
 
 mod files;
 mod launches;
+mod levels;
 mod promql;
+#[path = "../fixture/rank.rs"]
+mod rank;
 
 use files::{Rule, rules};
 use gpucause::metric::{ALL, Kind, Metric};

@@ -1,0 +1,103 @@
+//! How many series a page has at each level, and in each format.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+
+#[path = "fixture/rank.rs"]
+mod rank;
+
+use gpucause::collector::{Collectors, Scope, Selection};
+use gpucause::exposition::classic_buckets::Policy;
+use gpucause::exposition::{ClassicBuckets, Format};
+use gpucause::metric::Level;
+use gpucause::observation::Observation;
+use gpucause_abi::snapshot::ProcessSnapshot;
+use std::collections::BTreeMap;
+
+/// The text page at a level.
+fn page(observation: &Observation, level: Level) -> String {
+    let mut page = Vec::new();
+    let buckets = ClassicBuckets::of(Format::Text, level, Policy::Auto);
+    let mut writer = Format::Text.writer(buckets, &mut page);
+    let scope = Scope { selection: Selection::All, level };
+    Collectors::default().write(observation, &scope, &mut writer).unwrap();
+    writer.finish().unwrap();
+    String::from_utf8(page).unwrap()
+}
+
+/// The series of a page.
+fn series(page: &str) -> impl Iterator<Item = &str> {
+    page.lines().filter(|line| !line.starts_with('#'))
+}
+
+/// The number of series at each level.
+fn counts(observation: &Observation) -> [usize; 3] {
+    Level::ALL.map(|level| series(&page(observation, level)).count())
+}
+
+/// The series of processes on a page.
+fn of_processes(page: &str) -> impl Iterator<Item = &str> {
+    series(page).filter(|line| line.contains("pid=\""))
+}
+
+/// Series by family, for whoever reads that there are too many.
+fn by_family<'a>(series: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> {
+    let mut families = BTreeMap::new();
+    for line in series {
+        *families.entry(line.split(['{', ' ']).next().unwrap_or_default()).or_default() += 1;
+    }
+    families
+}
+
+#[test]
+fn a_training_rank_of_30_ops_has_at_most_60_200_and_1700_series() {
+    let observation = rank::observation(vec![rank::rank(1)]);
+    assert_eq!(rank::TRAINING_OPS.len(), 30);
+    for (level, limit) in Level::ALL.into_iter().zip([60, 200, 1_700]) {
+        let page = page(&observation, level);
+        let count = of_processes(&page).count();
+        assert!(count <= limit, "{count} at {level}: {:#?}", by_family(of_processes(&page)));
+        println!("a rank of 30 ops at {level}: {count}");
+    }
+}
+
+#[test]
+fn a_client_of_native_histograms_gets_classic_buckets_only_on_demand() {
+    let of = |format, level, policy| ClassicBuckets::of(format, level, policy);
+    for level in Level::ALL {
+        assert_eq!(of(Format::Protobuf, level, Policy::Auto), ClassicBuckets::None);
+    }
+    assert_eq!(of(Format::Protobuf, Level::Standard, Policy::Always), ClassicBuckets::Tails);
+    assert_eq!(of(Format::OpenMetrics, Level::Standard, Policy::Auto), ClassicBuckets::Tails);
+    assert_eq!(of(Format::Text, Level::Full, Policy::Auto), ClassicBuckets::All);
+}
+
+#[test]
+fn at_standard_only_launches_and_off_cpu_time_of_dispatchers_have_classic_buckets() {
+    let page = page(&rank::observation(vec![rank::rank(1)]), Level::Standard);
+    let finite = series(&page).filter(|line| line.contains(",le=\"") && !line.contains("+Inf"));
+    for line in finite {
+        let is_tail = line.starts_with("gpucause_launch_duration_seconds_bucket{")
+            || (line.starts_with("gpucause_offcpu_duration_seconds_bucket{")
+                && line.contains("role=\"dispatcher\",reason=\"all\""));
+        assert!(is_tail, "{line}");
+    }
+    let of_reasons = page.lines().filter(|line| {
+        line.starts_with("gpucause_offcpu_duration_seconds_sum{") && !line.contains("\"all\"")
+    });
+    assert_eq!(of_reasons.count(), 4, "each reason of the dispatchers has its sum");
+}
+
+#[test]
+fn each_level_has_every_series_of_the_lower_ones() {
+    let observation = rank::observation(vec![rank::rank(1)]);
+    let [fleet, standard, full] = Level::ALL.map(|level| page(&observation, level));
+    let names = |page: &str| -> std::collections::BTreeSet<String> {
+        let without_value = |line: &str| line.rsplit_once(' ').unwrap().0.to_owned();
+        series(page).map(without_value).collect()
+    };
+    let missing = |lower: &str, upper: &str| -> Vec<String> {
+        names(lower).difference(&names(upper)).cloned().collect()
+    };
+    assert_eq!(missing(&fleet, &standard), Vec::<String>::new());
+    assert_eq!(missing(&standard, &full), Vec::<String>::new());
+}
