@@ -46,6 +46,8 @@ pub struct Observation {
     pub config: ConfigState,
     /// The sum of the aggregated processes.
     pub overflow: Option<ProcessSnapshot>,
+    /// The sums of workers that are gone, by the process that they worked for.
+    pub former_workers: HashMap<ProcId, ProcessSnapshot>,
     /// Whom the threads of each process waited for, by name.
     pub waits: HashMap<ProcId, Waits>,
     /// Times that a name was added to `other`, in preemption and in blocked waits.
@@ -93,6 +95,7 @@ impl Observation {
             processes_excluded: 0,
             config: ConfigState::default(),
             overflow: None,
+            former_workers: HashMap::new(),
             waits: HashMap::new(),
             wait_names_aggregated: (0, 0),
             findings: Findings::default(),

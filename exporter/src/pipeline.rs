@@ -18,6 +18,7 @@ use crate::process_details::ProcessDetails;
 use crate::series::life_cycle::LifeCycle;
 use crate::series::process_selection::ProcessSelection;
 use crate::series::retention::Policy;
+use crate::series::workers::{Owners, is_worker};
 use crate::throttling::Throttled;
 use crate::wait_names::WaitNames;
 
@@ -155,12 +156,14 @@ impl<S: AccountSource> Pipeline<S> {
         self.remove_ended(snapshot.taken_at, &mut snapshot.processes)?;
         let processes_excluded = self.select(&mut snapshot.processes);
         let processes_live = snapshot.processes.iter().filter(|own| own.ended.is_none()).count();
-        let overflow = self.life_cycle.limit(&mut snapshot.processes);
+        let (overflow, former_workers) = self.life_cycle.limit(&mut snapshot.processes);
         let processes = &snapshot.processes;
         self.kernel_names.update(processes, &mut self.source);
         let kernels = self.kernel_names.launches(processes);
         self.time_kernels(processes);
-        let waits = self.wait_names.update(processes.iter().chain(&overflow), self.wait_name_limit);
+        let waits = waits_of(processes, &former_workers);
+        let waits = waits.chain(overflow.iter().map(|own| (own, own)));
+        let waits = self.wait_names.update(waits, self.wait_name_limit);
         let throttled = self.source.throttled(processes);
         let mut observation = Observation {
             details: self.details.clone(),
@@ -168,6 +171,7 @@ impl<S: AccountSource> Pipeline<S> {
             processes_live: processes_live as u64,
             processes_aggregated: self.life_cycle.aggregated(),
             overflow,
+            former_workers,
             kernels,
             kernel_names_aggregated: self.kernel_names.aggregated(),
             waits,
@@ -236,4 +240,25 @@ impl<S: AccountSource> Pipeline<S> {
             }
         }
     }
+}
+
+/// The accounts whose waits a page has, each behind the process that has the series: a worker's are part of the process that it
+/// works for.
+fn waits_of<'a>(
+    processes: &'a [ProcessSnapshot],
+    former_workers: &'a HashMap<ProcId, ProcessSnapshot>,
+) -> impl Iterator<Item = (&'a ProcessSnapshot, &'a ProcessSnapshot)> {
+    let owners = Owners::of(processes);
+    let by_id: HashMap<ProcId, &ProcessSnapshot> =
+        processes.iter().map(|process| (process.id, process)).collect();
+    let former = former_workers.iter();
+    let former: Vec<_> =
+        former.filter_map(|(owner, sum)| Some((*by_id.get(owner)?, sum))).collect();
+    let present = processes.iter().filter_map(move |process| {
+        if !is_worker(process) {
+            return Some((process, process));
+        }
+        Some((*by_id.get(&owners.get(process.id)?)?, process))
+    });
+    present.chain(former)
 }

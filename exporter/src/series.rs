@@ -1,4 +1,5 @@
-//! Which series exist: the processes that are tracked, for how long, how many individually, and what is merged into one series.
+//! Which series exist: the processes that are tracked, for how long, how many individually, and what is merged into one
+//! series.
 
 pub mod cardinality_limit;
 pub mod grouping;
@@ -6,3 +7,4 @@ pub(crate) mod life_cycle;
 pub mod merge;
 pub mod process_selection;
 pub mod retention;
+pub mod workers;

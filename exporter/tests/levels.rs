@@ -101,3 +101,44 @@ fn each_level_has_every_series_of_the_lower_ones() {
     assert_eq!(missing(&fleet, &standard), Vec::<String>::new());
     assert_eq!(missing(&standard, &full), Vec::<String>::new());
 }
+
+/// Eight ranks with twelve workers each.
+fn training_node() -> Observation {
+    let ranks: Vec<ProcessSnapshot> = (1..=8).map(rank::rank).collect();
+    let workers: Vec<_> = (0..96u32)
+        .zip(ranks.iter().cycle())
+        .map(|(number, rank)| rank::worker(100 + number, rank))
+        .collect();
+    rank::observation(ranks.into_iter().chain(workers).collect())
+}
+
+#[test]
+fn a_node_of_8_ranks_with_96_workers_has_at_most_600_series_at_fleet_and_2000_at_standard() {
+    let [fleet, standard, full] = counts(&training_node());
+    println!("8 ranks x 30 ops with 96 workers: {fleet}, {standard}, {full}");
+    assert!(fleet <= 600 && standard <= 2_000, "{fleet}, {standard}");
+}
+
+#[test]
+fn workers_have_no_series_and_are_the_worker_role_of_their_rank() {
+    let observation = training_node();
+    for level in Level::ALL {
+        let page = page(&observation, level);
+        let pids: std::collections::BTreeSet<&str> =
+            of_processes(&page).filter_map(|line| line.split('"').nth(1)).collect();
+        assert_eq!(pids.len(), 8, "{pids:?}");
+    }
+    let page = page(&observation, Level::Standard);
+    let of_workers = "gpucause_offcpu_duration_seconds_count{pid=\"10001\",comm=\"python\",role=\"worker\",reason=\"all\"} ";
+    let count = page.lines().find_map(|line| line.strip_prefix(of_workers));
+    let expected = 12 * 5 * 21;
+    assert_eq!(count, Some(&*expected.to_string()), "twelve workers, five reasons, 21 intervals");
+}
+
+#[test]
+fn sixty_four_inference_processes_have_at_most_13000_series_at_standard() {
+    let observation = rank::observation((1..=64).map(rank::server).collect());
+    let [fleet, standard, full] = counts(&observation);
+    println!("64 inference processes: {fleet}, {standard}, {full}");
+    assert!(standard <= 13_000, "{standard}");
+}

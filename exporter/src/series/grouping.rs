@@ -1,15 +1,17 @@
 //! The series of a process: which process a `pid` and `comm` pair stands for.
 //!
 //! A PID is reused by later processes, and the pair by a process that executes its own program again. Images of one process are
-//! merged, so that counters never decrease. Of different processes only the youngest is exported; the others have exited.
+//! merged, so that counters never decrease. Of different processes only the youngest is exported; the others have exited. Workers are
+//! part of the process that they work for.
 
 use crate::observation::Observation;
 use crate::series::merge::merge_accounts;
+use crate::series::workers::{Owners, is_worker};
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::OTHER_PROCESS;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// The accounts behind one `pid` and `comm` pair.
@@ -33,7 +35,9 @@ const OTHER: &str = "other";
 /// The exported processes, by PID and name, and then those aggregated into `other`.
 pub(crate) fn group(observation: &Observation) -> Vec<Series<'_>> {
     let mut groups: BTreeMap<(Tgid, String), Vec<&ProcessSnapshot>> = BTreeMap::new();
-    for process in &observation.snapshot.processes {
+    let mut workers = workers(observation);
+    let processes = &observation.snapshot.processes;
+    for process in processes.iter().filter(|process| !is_worker(process)) {
         groups.entry((process.tgid, process.comm.to_text())).or_default().push(process);
     }
     let individual = groups.into_iter().filter_map(|((tgid, comm), mut images)| {
@@ -45,7 +49,7 @@ pub(crate) fn group(observation: &Observation) -> Vec<Series<'_>> {
             pid: tgid.to_string().into(),
             comm: comm.into(),
             images: images.iter().map(|image| image.id).collect(),
-            process: merged(&images)?,
+            process: merged(&images, &mut workers)?,
             created: Some(observation.clock.unix_seconds(first_seen)),
         })
     });
@@ -59,14 +63,37 @@ pub(crate) fn group(observation: &Observation) -> Vec<Series<'_>> {
     individual.chain(other).collect()
 }
 
-/// One process's accounts over all its images, the latest last.
-fn merged<'a>(images: &[&'a ProcessSnapshot]) -> Option<Cow<'a, ProcessSnapshot>> {
+/// The accounts of workers, by the process that they work for.
+fn workers(observation: &Observation) -> HashMap<ProcId, Vec<&ProcessSnapshot>> {
+    let mut workers: HashMap<ProcId, Vec<&ProcessSnapshot>> = HashMap::new();
+    for (owner, sum) in &observation.former_workers {
+        workers.entry(*owner).or_default().push(sum);
+    }
+    let processes = &observation.snapshot.processes;
+    if processes.iter().any(is_worker) {
+        let owners = Owners::of(processes);
+        for worker in processes {
+            if let Some(owner) = owners.get(worker.id) {
+                workers.entry(owner).or_default().push(worker);
+            }
+        }
+    }
+    workers
+}
+
+/// One process's accounts over all its images, the latest last, with its workers.
+fn merged<'a>(
+    images: &[&'a ProcessSnapshot],
+    workers: &mut HashMap<ProcId, Vec<&'a ProcessSnapshot>>,
+) -> Option<Cow<'a, ProcessSnapshot>> {
     let (&latest, earlier) = images.split_last()?;
-    if earlier.is_empty() {
+    let workers: Vec<_> =
+        images.iter().filter_map(|image| workers.remove(&image.id)).flatten().collect();
+    if earlier.is_empty() && workers.is_empty() {
         return Some(Cow::Borrowed(latest));
     }
     let mut sum = latest.clone();
-    for image in earlier {
+    for image in earlier.iter().copied().chain(workers) {
         merge_accounts(&mut sum, image);
     }
     Some(Cow::Owned(sum))
