@@ -83,6 +83,8 @@ impl std::fmt::Debug for Collectors {
 impl Default for Collectors {
     fn default() -> Self {
         Self(vec![
+            Box::new(launches::Launches),
+            Box::new(calls::Errors),
             Box::new(calls::Calls),
             Box::new(dispatch::Dispatch),
             Box::new(waits::Waits),

@@ -162,6 +162,10 @@ impl Source for Gate {
         Collectors::default().names()
     }
 
+    fn metrics(&self) -> MetricsSettings {
+        MetricsSettings { level: Level::Full, classic_buckets: Policy::Always }
+    }
+
     fn scrape(&self, _: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let (lock, changed) = &*self.0;
         lock.lock().unwrap().0 += 1;
@@ -246,7 +250,10 @@ fn a_selection_that_cannot_be_is_refused_before_anything_is_scraped() {
     let server = serve(Failing { panics: true });
     for (query, said) in [
         ("collect[]=calls&exclude[]=host", "cannot be combined"),
-        ("collect[]=cals", "unknown collector \"cals\"; known collectors: calls, dispatch, waits,"),
+        (
+            "collect[]=cals",
+            "unknown collector \"cals\"; known collectors: launches, errors, calls, dispatch, waits,",
+        ),
         ("exclude[]=%zz", "not percent-encoded"),
         ("level=all", "unknown level \"all\"; known levels: fleet, standard, full"),
     ] {

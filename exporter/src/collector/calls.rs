@@ -1,6 +1,6 @@
-//! Traced calls: durations, errors, and off-CPU time.
+//! Traced calls: durations, off-CPU time, and errors, which alerts need.
 
-use super::{CollectError, Collector, Families, Input, Series, launches};
+use super::{CollectError, Collector, Families, Input, Series, eager};
 use crate::error_name::error_name;
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
@@ -12,9 +12,23 @@ use gpucause_abi::op::{Op, OpId};
 use gpucause_abi::snapshot::StallSnapshot;
 use gpucause_abi::state::Reason;
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 
 pub(super) struct Calls;
+
+/// Apart from the calls, which are most of a page.
+pub(super) struct Errors;
+
+impl Collector for Errors {
+    fn name(&self) -> &'static str {
+        "errors"
+    }
+
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
+        let mut family = Family::new(&CUDA_CALL_ERRORS);
+        input.series.iter().for_each(|series| add_errors(&mut family, series));
+        Ok(eager([family]))
+    }
+}
 
 impl Collector for Calls {
     fn name(&self) -> &'static str {
@@ -29,8 +43,7 @@ impl Collector for Calls {
             input.series.iter().for_each(|series| add(&mut family, series, level));
             family
         });
-        let of_launches = iter::once_with(|| launches::durations(input));
-        Ok(Box::new(of_ops.chain(of_launches).chain(launches::counts(input))))
+        Ok(Box::new(of_ops))
     }
 }
 
@@ -38,9 +51,8 @@ impl Collector for Calls {
 type Add = fn(&mut Family, &Series<'_>, Level);
 
 /// The families of calls. They are most of a page, so they are produced lazily.
-const FAMILIES: [(&Metric, Add); 5] = [
+const FAMILIES: [(&Metric, Add); 4] = [
     (&CUDA_CALL_DURATION, add_durations),
-    (&CUDA_CALL_ERRORS, add_errors),
     (&CUDA_CALL_STALLED, add_stalled),
     (&CUDA_CALL_OFFCPU, add_offcpu),
     (&CALLS_ABANDONED, add_abandoned),
@@ -73,7 +85,7 @@ fn add_durations(family: &mut Family, series: &Series<'_>, level: Level) {
     }
 }
 
-fn add_errors(family: &mut Family, series: &Series<'_>, _: Level) {
+fn add_errors(family: &mut Family, series: &Series<'_>) {
     // Several codes may share the label "other".
     let mut counts: BTreeMap<OpId, Vec<(LabelValue, u64)>> = BTreeMap::new();
     for &(id, code, count) in &series.process.errors {

@@ -1,7 +1,7 @@
 //! Durations and counts of the outermost launches of a process, over all ops and layers. Rules evaluate tails on this sum, and
 //! need not add up every op of a fleet's processes bucket by bucket.
 
-use super::{Input, Series};
+use super::{CollectError, Collector, Families, Input, Series, eager};
 use crate::family::{Family, Value};
 use crate::metric::{LAUNCH_DURATION, LAUNCH_SAMPLING, LAUNCHES, LAUNCHES_TIMED};
 use gpucause_abi::hist::Histogram;
@@ -10,7 +10,20 @@ use gpucause_abi::op::Class;
 /// Launches of graphs take time in proportion to their size: they have a series of their own.
 const KINDS: [(&str, Class); 2] = [("kernel", Class::Launch), ("graph", Class::Graph)];
 
-pub(super) fn durations(input: &Input<'_>) -> Family {
+pub(super) struct Launches;
+
+impl Collector for Launches {
+    fn name(&self) -> &'static str {
+        "launches"
+    }
+
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
+        let [all, timed, sampling] = counts(input);
+        Ok(eager([durations(input), all, timed, sampling]))
+    }
+}
+
+fn durations(input: &Input<'_>) -> Family {
     let mut family = Family::new(&LAUNCH_DURATION);
     for series in &input.series {
         for (kind, class) in KINDS {
@@ -25,7 +38,7 @@ pub(super) fn durations(input: &Input<'_>) -> Family {
 }
 
 /// Launches, timed launches and the sampling step; no series for a process without launches.
-pub(super) fn counts(input: &Input<'_>) -> [Family; 3] {
+fn counts(input: &Input<'_>) -> [Family; 3] {
     let mut all = Family::new(&LAUNCHES);
     let mut timed = Family::new(&LAUNCHES_TIMED);
     let mut sampling = Family::new(&LAUNCH_SAMPLING);
