@@ -324,8 +324,8 @@ def _limits():
             [
                 query(f"scrape_samples_scraped{{{ON}}} {OURS}", "samples, " + AT),
                 query(f"gpucause_processes_folded_total{{{ON}}}", "processes folded, " + AT),
-                query(f"sum by (instance) (gpucause_wait_names_folded_total{{{ON}}})", "names of culprits folded, " + AT),
-                query(f"gpucause_kernel_names_folded_total{{{ON}}}", "names of kernels folded, " + AT),
+                query(f"gpucause_label_overflow_total{{{ON}}}", "others of {{metric}}, " + AT),
+                query(f"gpucause_scrape_series{{{ON}}}", "series of {{collector}}, " + AT),
             ],
             unit="short",
             h=10,

@@ -17,7 +17,7 @@ mod selection;
 mod waits;
 
 use crate::family::{Exported, Family, Sink, Value};
-use crate::metric::{Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS};
+use crate::metric::{Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS, SCRAPE_SERIES};
 use crate::observation::Observation;
 use crate::series::grouping::{self, Series};
 pub use scope::{Scope, ScopeError};
@@ -136,17 +136,19 @@ impl Collectors {
         let level = scope.level;
         let input = Input { observation, series: grouping::group(observation), level };
         let mut durations = Family::new(&SCRAPE_COLLECTOR_DURATION);
+        let mut series = Family::new(&SCRAPE_SERIES);
         let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);
         for collector in self.0.iter().filter(|own| scope.selection.includes(own.name())) {
             let name = collector.name();
-            let (took, outcome) = run(collector.as_ref(), &input, page)?;
+            let (took, count, outcome) = run(collector.as_ref(), &input, page)?;
+            series.push([name.into()], Value::Integer(count as u64));
             durations.push([name.into()], Value::Float(took.as_secs_f64()));
             successes.push([name.into()], Value::Integer(outcome.is_ok().into()));
             if let Err(error) = outcome {
                 tracing::warn!(collector = name, %error, "a collector failed; its metrics are missing from this scrape");
             }
         }
-        for family in [durations, successes] {
+        for family in [durations, series, successes] {
             if family.metric.level <= level {
                 page.own(family)?;
             }
@@ -155,19 +157,19 @@ impl Collectors {
     }
 }
 
-/// Writes the families of one collector; returns the time to produce them, and whether all were.
+/// Writes the families of one collector; returns the time to produce them, their series, and whether all were produced.
 fn run(
     collector: &dyn Collector,
     input: &Input<'_>,
     page: &mut dyn Sink,
-) -> io::Result<(Duration, Result<(), CollectError>)> {
-    let mut took = Duration::ZERO;
+) -> io::Result<(Duration, usize, Result<(), CollectError>)> {
+    let (mut took, mut series) = (Duration::ZERO, 0);
     let start = Instant::now();
     let families = catch_unwind(AssertUnwindSafe(|| collector.collect(input)));
     took += start.elapsed();
     let mut families = match families.unwrap_or(Err(CollectError::Panicked)) {
         Ok(families) => families,
-        Err(error) => return Ok((took, Err(error))),
+        Err(error) => return Ok((took, 0, Err(error))),
     };
     loop {
         let start = Instant::now();
@@ -175,9 +177,12 @@ fn run(
         took += start.elapsed();
         match next {
             Ok(Some(family)) if family.metric.level > input.level => {}
-            Ok(Some(family)) => page.own(family)?,
-            Ok(None) => return Ok((took, Ok(()))),
-            Err(_) => return Ok((took, Err(CollectError::Panicked))),
+            Ok(Some(family)) => {
+                series += page.series(&family);
+                page.own(family)?;
+            }
+            Ok(None) => return Ok((took, series, Ok(()))),
+            Err(_) => return Ok((took, series, Err(CollectError::Panicked))),
         }
     }
 }

@@ -13,8 +13,9 @@ mod foreign;
 mod line;
 mod page;
 
-use crate::family::{Exported, Family, Sink};
+use crate::family::{Exported, Family, Sample, Sink, Value};
 use crate::foreign::Family as ForeignFamily;
+use bucket_bounds::BOUNDS;
 pub use classic_buckets::ClassicBuckets;
 use page::Page;
 use std::io;
@@ -125,6 +126,23 @@ impl Writer<'_> {
 impl Sink for Writer<'_> {
     fn own(&mut self, family: Family) -> io::Result<()> {
         self.family(&family)
+    }
+
+    fn series(&self, family: &Family) -> usize {
+        let is_native = matches!(self.form, Form::Protobuf(_));
+        let series = |sample: &Sample| {
+            let Value::Histogram(_) = sample.value else { return 1 };
+            let buckets = self.buckets.has(family, sample);
+            let finite =
+                BOUNDS.iter().filter(|bound| buckets && bound.is_of(family.metric)).count();
+            // +Inf, sum and count; a client of native histograms makes one series of all that, and classic ones of classic buckets.
+            match (is_native, finite) {
+                (true, 0) => 1,
+                (true, finite) => 1 + finite + 3,
+                (false, finite) => finite + 3,
+            }
+        };
+        family.samples.iter().map(series).sum()
     }
 
     fn foreign(&mut self, families: &[Arc<ForeignFamily>]) -> io::Result<()> {

@@ -5,6 +5,7 @@ use crate::clock::WallClock;
 use crate::gpus::View;
 use crate::kernel_launches::KernelLaunches;
 use crate::process_details::ProcessDetails;
+use crate::series::op_limit::AggregatedOps;
 use crate::server::ReloadState;
 use crate::throttling::Throttled;
 use crate::wait_names::Waits;
@@ -52,6 +53,10 @@ pub struct Observation {
     pub waits: HashMap<ProcId, Waits>,
     /// Times that a name was added to `other`, in preemption and in blocked waits.
     pub wait_names_aggregated: (u64, u64),
+    /// The operations of each process that are part of `other`.
+    pub aggregated_ops: AggregatedOps,
+    /// Operations that were added to `other` so far.
+    pub ops_aggregated: u64,
     /// Chains so far.
     pub findings: Findings,
     /// For how long the processes were out of CPU quota, where that is known.
@@ -98,6 +103,8 @@ impl Observation {
             former_workers: HashMap::new(),
             waits: HashMap::new(),
             wait_names_aggregated: (0, 0),
+            aggregated_ops: AggregatedOps::new(),
+            ops_aggregated: 0,
             findings: Findings::default(),
             throttled: HashMap::new(),
             kernels: HashMap::new(),

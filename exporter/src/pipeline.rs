@@ -16,6 +16,7 @@ use crate::kernel_launches::{KernelNames, NameSource};
 use crate::observation::Observation;
 use crate::process_details::ProcessDetails;
 use crate::series::life_cycle::LifeCycle;
+use crate::series::op_limit::{OpLimit, SERIES_PER_OP};
 use crate::series::process_selection::ProcessSelection;
 use crate::series::retention::Policy;
 use crate::series::workers::{Owners, is_worker};
@@ -75,6 +76,8 @@ pub(crate) struct Pipeline<S> {
     kernel_names: KernelNames,
     wait_names: WaitNames,
     wait_name_limit: usize,
+    ops: OpLimit,
+    ops_per_process: usize,
     /// The last observation, until it is too old for a page or something makes it wrong.
     latest: Option<Arc<Observation>>,
 }
@@ -96,6 +99,8 @@ impl<S: AccountSource> Pipeline<S> {
             kernel_names,
             wait_names,
             wait_name_limit: Config::default().limits.wait_names,
+            ops: OpLimit::default(),
+            ops_per_process: usize::MAX,
             latest: None,
         }
     }
@@ -106,6 +111,7 @@ impl<S: AccountSource> Pipeline<S> {
         self.life_cycle.cardinality.set_limit(config.limits.live_processes);
         self.selection.set_filter(&config.processes);
         self.set_wait_name_limit(config.limits.wait_names);
+        self.ops_per_process = config.limits.series_per_process / SERIES_PER_OP;
         self.forget_latest();
     }
 
@@ -164,6 +170,7 @@ impl<S: AccountSource> Pipeline<S> {
         let waits = waits_of(processes, &former_workers);
         let waits = waits.chain(overflow.iter().map(|own| (own, own)));
         let waits = self.wait_names.update(waits, self.wait_name_limit);
+        let ops = self.ops.update(processes.iter().chain(&overflow), self.ops_per_process);
         let throttled = self.source.throttled(processes);
         let mut observation = Observation {
             details: self.details.clone(),
@@ -176,6 +183,8 @@ impl<S: AccountSource> Pipeline<S> {
             kernel_names_aggregated: self.kernel_names.aggregated(),
             waits,
             wait_names_aggregated: self.wait_names.aggregated(),
+            aggregated_ops: ops,
+            ops_aggregated: self.ops.aggregated(),
             throttled,
             findings: self.chains.findings(),
             ..Observation::new(snapshot, self.since, clock)

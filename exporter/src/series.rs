@@ -5,6 +5,7 @@ pub mod cardinality_limit;
 pub mod grouping;
 pub(crate) mod life_cycle;
 pub mod merge;
+pub mod op_limit;
 pub mod process_selection;
 pub mod retention;
 pub mod workers;

@@ -231,7 +231,7 @@ fn a_scrape_may_select_collectors() {
     let server = serve(Fixture);
     for (query, named, missing) in [
         ("collect[]=calls&collect[]=offcpu", "gpucause_cuda_call_duration", "gpucause_kernel"),
-        ("collect%5B%5D=kernels", "gpucause_kernel_launches_total", "gpucause_cuda_call_duration"),
+        ("collect%5B%5D=kernels", "# TYPE gpucause_kernel_launches_total", "gpucause_cuda_call_duration"),
         ("exclude[]=kernels", "gpucause_cuda_call_duration", "gpucause_kernel"),
     ] {
         let response = get(server.address, &format!("/metrics?{query}"));

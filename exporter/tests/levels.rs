@@ -142,3 +142,22 @@ fn sixty_four_inference_processes_have_at_most_13000_series_at_standard() {
     println!("64 inference processes: {fleet}, {standard}, {full}");
     assert!(standard <= 13_000, "{standard}");
 }
+
+#[test]
+fn a_page_of_as_many_ranks_as_the_limits_admit_has_less_than_50000_series() {
+    let limits = gpucause::config::Config::default().limits;
+    let count = u32::try_from(limits.live_processes + limits.exited_processes).unwrap();
+    let observation = rank::observation((1..=count).map(rank::rank).collect());
+    let [_, standard, _] = counts(&observation);
+    assert!(standard < 50_000, "{standard}");
+}
+
+#[test]
+fn the_page_says_how_many_series_each_collector_has() {
+    let page = page(&rank::observation(vec![rank::rank(1)]), Level::Standard);
+    let of = "gpucause_scrape_series{collector=\"calls\"} ";
+    let said = page.lines().find_map(|line| line.strip_prefix(of)).unwrap();
+    let calls =
+        series(&page).filter(|line| line.starts_with("gpucause_cuda_call_duration_seconds_"));
+    assert_eq!(said, calls.count().to_string());
+}

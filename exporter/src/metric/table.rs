@@ -108,9 +108,6 @@ metrics! {
     BLOCKED_ON: Counter "gpucause_blocked_on_seconds", SECONDS,
         ["pid", "comm", "reason", "waker"],
         "Time that dispatcher and worker threads were blocked, by reason and by the process that woke them.";
-    WAIT_NAMES_FOLDED: Counter "gpucause_wait_names_folded", None,
-        ["metric"],
-        "Times that a name beyond the cardinality limit of its process was aggregated into other, repetitions included.";
     KERNEL_LAUNCHES: Counter "gpucause_kernel_launches", None,
         ["pid", "comm", "kernel"],
         "Launches by kernel: the most launched kernels by name, kernels without a name as unknown, the rest as other.",
@@ -118,10 +115,6 @@ metrics! {
     KERNEL_LAUNCH_DURATION: Histogram "gpucause_kernel_launch_duration_seconds", SECONDS,
         ["pid", "comm", "kernel"],
         "Time from entry to return of warm launches of the most launched kernels of the process, from when each became one of them.",
-        at full;
-    KERNEL_NAMES_FOLDED: Counter "gpucause_kernel_names_folded", None,
-        [],
-        "Times that a kernel beyond the cardinality limit of its process was aggregated into other, repetitions included.",
         at full;
     MEMCPY_BYTES: Counter "gpucause_memcpy_bytes", BYTES,
         ["pid", "comm", "kind"],
@@ -234,7 +227,9 @@ metrics! {
         [],
         "Processes aggregated into other: exited ones over the limit before their retention time was over, and live ones beyond limits.live_processes.",
         at fleet;
-
+    LABEL_OVERFLOW: Counter "gpucause_label_overflow", None,
+        ["metric"],
+        "Times that a label value beyond the limit of its process was aggregated into other; of names of tasks and kernels, repetitions included.";
     PROCESSES_EXCLUDED: Gauge "gpucause_processes_excluded", None,
         [],
         "Live processes with CUDA calls that the configuration excludes from all other metrics.";
@@ -327,6 +322,9 @@ metrics! {
     SCRAPE_COLLECTOR_DURATION: Gauge "gpucause_scrape_collector_duration_seconds", SECONDS,
         ["collector"],
         "Time that a collector took in this scrape.";
+    SCRAPE_SERIES: Gauge "gpucause_scrape_series", None,
+        ["collector"],
+        "Series that a collector has on this page.";
     SCRAPE_COLLECTOR_SUCCESS: Gauge "gpucause_scrape_collector_success", None,
         ["collector"],
         "Whether a collector succeeded in this scrape.",

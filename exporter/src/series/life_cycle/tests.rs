@@ -68,6 +68,7 @@ impl Node {
     fn limit(&mut self, live_processes: usize, wait_names: usize) {
         self.config.limits.live_processes = live_processes;
         self.config.limits.wait_names = wait_names;
+        self.config.limits.series_per_process = wait_names * crate::series::op_limit::SERIES_PER_OP;
         self.pipeline.configure(&self.config);
     }
 
