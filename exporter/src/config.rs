@@ -22,6 +22,7 @@ use crate::budget::Budget;
 use crate::duration::Span;
 use crate::exposition::classic_buckets;
 use crate::metric::Level;
+use crate::series::groups::GroupLabels;
 use crate::series::retention;
 use outline::{Node, Value};
 
@@ -58,6 +59,8 @@ pub struct MetricsSettings {
     pub level: Level,
     /// Who gets classic buckets.
     pub classic_buckets: classic_buckets::Policy,
+    /// The labels of processes that are exported as one; none for each on its own.
+    pub group_by: GroupLabels,
 }
 
 /// The probes.

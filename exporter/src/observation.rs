@@ -5,6 +5,7 @@ use crate::clock::WallClock;
 use crate::gpus::View;
 use crate::kernel_launches::KernelLaunches;
 use crate::process_details::ProcessDetails;
+use crate::series::groups::Group;
 use crate::series::op_limit::AggregatedOps;
 use crate::server::ReloadState;
 use crate::throttling::Throttled;
@@ -57,6 +58,8 @@ pub struct Observation {
     pub aggregated_ops: AggregatedOps,
     /// Operations that were added to `other` so far.
     pub ops_aggregated: u64,
+    /// The groups that processes are exported in; empty where each has series of its own.
+    pub groups: Vec<Group>,
     /// Chains so far.
     pub findings: Findings,
     /// For how long the processes were out of CPU quota, where that is known.
@@ -104,6 +107,7 @@ impl Observation {
             waits: HashMap::new(),
             wait_names_aggregated: (0, 0),
             aggregated_ops: AggregatedOps::new(),
+            groups: Vec::new(),
             ops_aggregated: 0,
             findings: Findings::default(),
             throttled: HashMap::new(),

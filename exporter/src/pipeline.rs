@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::kernel_launches::{KernelNames, NameSource};
 use crate::observation::Observation;
 use crate::process_details::ProcessDetails;
+use crate::series::groups::Suggestions;
 use crate::series::life_cycle::LifeCycle;
 use crate::series::op_limit::{OpLimit, SERIES_PER_OP};
 use crate::series::process_selection::ProcessSelection;
@@ -77,6 +78,7 @@ pub(crate) struct Pipeline<S> {
     wait_names: WaitNames,
     wait_name_limit: usize,
     ops: OpLimit,
+    suggestions: Suggestions,
     ops_per_process: usize,
     /// The last observation, until it is too old for a page or something makes it wrong.
     latest: Option<Arc<Observation>>,
@@ -100,6 +102,7 @@ impl<S: AccountSource> Pipeline<S> {
             wait_names,
             wait_name_limit: Config::default().limits.wait_names,
             ops: OpLimit::default(),
+            suggestions: Suggestions::default(),
             ops_per_process: usize::MAX,
             latest: None,
         }
@@ -108,7 +111,11 @@ impl<S: AccountSource> Pipeline<S> {
     /// Applies another configuration from now on.
     pub(crate) fn configure(&mut self, config: &Config) {
         self.life_cycle.retention.set_policy(config.retention_policy());
-        self.life_cycle.cardinality.set_limit(config.limits.live_processes);
+        self.life_cycle.groups.set_by(&config.metrics.group_by.0);
+        // Of grouped processes there are few series, however many there are.
+        let limit = config.limits.live_processes;
+        let limit = if self.life_cycle.groups.is_active() { usize::MAX } else { limit };
+        self.life_cycle.cardinality.set_limit(limit);
         self.selection.set_filter(&config.processes);
         self.set_wait_name_limit(config.limits.wait_names);
         self.ops_per_process = config.limits.series_per_process / SERIES_PER_OP;
@@ -190,6 +197,10 @@ impl<S: AccountSource> Pipeline<S> {
             ..Observation::new(snapshot, self.since, clock)
         };
         self.source.complete(&mut observation);
+        self.life_cycle.groups.update(&mut observation, self.wait_name_limit);
+        if !self.life_cycle.groups.is_active() {
+            self.suggestions.update(&observation);
+        }
         Ok(observation)
     }
 

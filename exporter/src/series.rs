@@ -3,6 +3,7 @@
 
 pub mod cardinality_limit;
 pub mod grouping;
+pub mod groups;
 pub(crate) mod life_cycle;
 pub mod merge;
 pub mod op_limit;

@@ -89,7 +89,11 @@ impl Source for Fixture {
     }
 
     fn metrics(&self) -> MetricsSettings {
-        MetricsSettings { level: Level::Full, classic_buckets: Policy::Always }
+        MetricsSettings {
+            level: Level::Full,
+            classic_buckets: Policy::Always,
+            ..MetricsSettings::default()
+        }
     }
 
     fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
@@ -163,7 +167,11 @@ impl Source for Gate {
     }
 
     fn metrics(&self) -> MetricsSettings {
-        MetricsSettings { level: Level::Full, classic_buckets: Policy::Always }
+        MetricsSettings {
+            level: Level::Full,
+            classic_buckets: Policy::Always,
+            ..MetricsSettings::default()
+        }
     }
 
     fn scrape(&self, _: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
@@ -230,9 +238,9 @@ fn a_zipped_page_is_the_same_page() {
 fn a_scrape_may_select_collectors() {
     let server = serve(Fixture);
     for (query, named, missing) in [
-        ("collect[]=calls&collect[]=offcpu", "gpucause_cuda_call_duration", "gpucause_kernel"),
-        ("collect%5B%5D=kernels", "# TYPE gpucause_kernel_launches_total", "gpucause_cuda_call_duration"),
-        ("exclude[]=kernels", "gpucause_cuda_call_duration", "gpucause_kernel"),
+        ("collect[]=calls&collect[]=offcpu", "gpucause_cuda_call_duration", "TYPE gpucause_kernel"),
+        ("collect%5B%5D=kernels", "gpucause_kernel_launches_total", "gpucause_cuda_call_duration"),
+        ("exclude[]=kernels", "gpucause_cuda_call_duration", "TYPE gpucause_kernel"),
     ] {
         let response = get(server.address, &format!("/metrics?{query}"));
         assert_eq!(response.status, 200, "{query}");

@@ -10,7 +10,9 @@ use gpucause::exposition::classic_buckets::Policy;
 use gpucause::exposition::{ClassicBuckets, Format};
 use gpucause::metric::Level;
 use gpucause::observation::Observation;
+use gpucause::series::groups::Group;
 use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::{Nanos, ProcId, Tgid};
 use std::collections::BTreeMap;
 
 /// The text page at a level.
@@ -160,4 +162,36 @@ fn the_page_says_how_many_series_each_collector_has() {
     let calls =
         series(&page).filter(|line| line.starts_with("gpucause_cuda_call_duration_seconds_"));
     assert_eq!(said, calls.count().to_string());
+}
+
+#[test]
+fn sixty_four_inference_processes_as_one_group_have_at_most_300_series_at_standard() {
+    let members: Vec<ProcId> = (1..=64).map(ProcId).collect();
+    let servers: Vec<ProcessSnapshot> = (1..=64).map(rank::server).collect();
+    let comm = servers[0].comm;
+    let mut observation = rank::observation(servers);
+    let id = ProcId(u32::MAX);
+    let waits = observation.waits[&ProcId(1)].clone();
+    observation.waits.insert(id, waits);
+    observation.groups = vec![Group {
+        id,
+        pid: "all".into(),
+        comm: comm.to_text().into(),
+        members,
+        former: ProcessSnapshot::new(id, Tgid(1), comm),
+        since: Nanos(0),
+    }];
+    let [fleet, standard, full] = counts(&observation);
+    println!("64 inference processes, grouped: {fleet}, {standard}, {full}");
+    assert!(
+        standard <= 300,
+        "{standard}: {:#?}",
+        by_family(series(&page(&observation, Level::Standard)))
+    );
+    let page = page(&observation, Level::Standard);
+    assert_eq!(of_processes(&page).filter(|line| !line.contains("pid=\"all\"")).count(), 0);
+    let launches = "gpucause_launches_total{pid=\"all\",comm=\"tritonserver\"} ";
+    let count = page.lines().find_map(|line| line.strip_prefix(launches));
+    let alone = rank::server(1).launches();
+    assert_eq!(count, Some(&*(64 * alone).to_string()), "64 times {alone}");
 }

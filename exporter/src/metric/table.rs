@@ -260,13 +260,15 @@ metrics! {
         "State of each probe, as its verdict; library is empty for kernel probes.";
     PROBE_HITS: Counter "gpucause_probe_hits", None,
         ["probe"],
-        "Runs of each kernel program.";
+        "Runs of each kernel program.",
+        at full;
     PROBE_COST: Counter "gpucause_probe_cost_seconds", SECONDS,
         ["probe"],
         "Time that probes cost the threads that hit them; for call: hits times the calibrated cost of one; for others: one run in 64 is measured.";
     PROBE_HIT_COST: Gauge "gpucause_probe_hit_cost_seconds", SECONDS,
         ["probe"],
-        "Cost of one hit of a call probe (trap, program, return), calibrated at the start of the daemon.";
+        "Cost of one hit of a call probe (trap, program, return), calibrated at the start of the daemon.",
+        at full;
     PROBE_DUTY: Gauge "gpucause_probe_duty_ratio", None,
         [],
         "The smallest share of time over all processes in which launches are observed within the probe budget; 0 while probes are disabled.";
@@ -321,7 +323,8 @@ metrics! {
         "Lost mmap events; the periodic scan finds those libraries later.";
     SCRAPE_COLLECTOR_DURATION: Gauge "gpucause_scrape_collector_duration_seconds", SECONDS,
         ["collector"],
-        "Time that a collector took in this scrape.";
+        "Time that a collector took in this scrape.",
+        at full;
     SCRAPE_SERIES: Gauge "gpucause_scrape_series", None,
         ["collector"],
         "Series that a collector has on this page.";

@@ -5,13 +5,14 @@
 //! part of the process that they work for.
 
 use crate::observation::Observation;
+use crate::series::groups::Group;
 use crate::series::merge::merge_accounts;
 use crate::series::workers::{Owners, is_worker};
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::OTHER_PROCESS;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// The accounts behind one `pid` and `comm` pair.
@@ -37,9 +38,14 @@ pub(crate) fn group(observation: &Observation) -> Vec<Series<'_>> {
     let mut groups: BTreeMap<(Tgid, String), Vec<&ProcessSnapshot>> = BTreeMap::new();
     let mut workers = workers(observation);
     let processes = &observation.snapshot.processes;
-    for process in processes.iter().filter(|process| !is_worker(process)) {
+    let grouped: HashSet<ProcId> =
+        observation.groups.iter().flat_map(|group| &group.members).copied().collect();
+    let has_series =
+        |process: &&ProcessSnapshot| !is_worker(process) && !grouped.contains(&process.id);
+    for process in processes.iter().filter(has_series) {
         groups.entry((process.tgid, process.comm.to_text())).or_default().push(process);
     }
+    let all_groups = grouped_series(observation, &mut workers);
     let individual = groups.into_iter().filter_map(|((tgid, comm), mut images)| {
         let youngest = images.iter().map(|image| image.started_boottime).max()?;
         images.retain(|image| image.started_boottime == youngest);
@@ -60,7 +66,8 @@ pub(crate) fn group(observation: &Observation) -> Vec<Series<'_>> {
         process: Cow::Borrowed(process),
         created: Some(observation.clock.unix_seconds(observation.since)),
     });
-    individual.chain(other).collect()
+    let individual: Vec<_> = individual.collect();
+    individual.into_iter().chain(all_groups).chain(other).collect()
 }
 
 /// The accounts of workers, by the process that they work for.
@@ -79,6 +86,37 @@ fn workers(observation: &Observation) -> HashMap<ProcId, Vec<&ProcessSnapshot>> 
         }
     }
     workers
+}
+
+/// The series of groups.
+fn grouped_series<'a>(
+    observation: &'a Observation,
+    workers: &mut HashMap<ProcId, Vec<&'a ProcessSnapshot>>,
+) -> Vec<Series<'a>> {
+    if observation.groups.is_empty() {
+        return Vec::new();
+    }
+    let processes = &observation.snapshot.processes;
+    let by_id: HashMap<ProcId, &ProcessSnapshot> =
+        processes.iter().map(|process| (process.id, process)).collect();
+    let series = |group: &'a Group| {
+        let mut sum = group.former.clone();
+        for process in group.members.iter().filter_map(|id| by_id.get(id)) {
+            merge_accounts(&mut sum, process);
+            sum.dispatchers.extend(process.dispatchers.iter().cloned());
+            for worker in workers.remove(&process.id).into_iter().flatten() {
+                merge_accounts(&mut sum, worker);
+            }
+        }
+        Series {
+            pid: Arc::clone(&group.pid),
+            comm: Arc::clone(&group.comm),
+            images: group.members.iter().copied().chain([group.id]).collect(),
+            process: Cow::Owned(sum),
+            created: Some(observation.clock.unix_seconds(group.since)),
+        }
+    };
+    observation.groups.iter().map(series).collect()
 }
 
 /// One process's accounts over all its images, the latest last, with its workers.

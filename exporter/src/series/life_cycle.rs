@@ -8,6 +8,7 @@ use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::series::cardinality_limit::CardinalityLimit;
+use crate::series::groups::Groups;
 use crate::series::retention::Retention;
 use crate::series::workers::{Owners, Workers, is_worker};
 
@@ -17,6 +18,7 @@ pub(crate) struct LifeCycle {
     pub(crate) retention: Retention,
     pub(crate) cardinality: CardinalityLimit,
     workers: Workers,
+    pub(crate) groups: Groups,
     /// Exported processes, and whether that was after their end, so that their final values were exported.
     exported: HashMap<ProcId, bool>,
     /// Time accounts and page faults of the last snapshot: the next must not be below them.
@@ -61,6 +63,7 @@ impl LifeCycle {
             is_passing(process)
                 || has_ended(process.id)
                 || self.workers.has_ended(process.id)
+                || self.groups.has_ended(process.id)
                 || hidden.contains(&process.id)
         };
         let mut all: HashSet<ProcId> =
@@ -71,6 +74,7 @@ impl LifeCycle {
             !all.contains(id)
                 && !is_aggregated(**id)
                 && !self.workers.knows(**id)
+                && !self.groups.knows(**id)
                 && (self.retention.is_over(now, **end) || !is_unfinished(id))
         });
         let candidates: Vec<_> = candidates.map(|(&id, &end)| (id, end)).collect();
@@ -95,6 +99,10 @@ impl LifeCycle {
         let mut aggregated = HashSet::new();
         for process in processes.extract_if(.., |process| due.all.contains(&process.id)) {
             self.exported.remove(&process.id);
+            if self.groups.knows(process.id) {
+                self.groups.remove(process);
+                continue;
+            }
             if self.workers.knows(process.id) {
                 self.workers.remove(process);
                 continue;
