@@ -197,6 +197,7 @@ class Feed:
                 "exporter",
                 f"--config.file={config}",
                 f"--web.listen-address={self.exporter}",
+                "--metrics.level=full",
                 f"--nvml.library={self.stand_ins}/libnvidia-ml.so.1",
             ],
             GPUCAUSE_FAKE_NVML=f"gpus=2;util=97,91;mem_used=34359738368,17179869184;processes={gpus}",

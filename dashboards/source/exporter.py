@@ -322,8 +322,8 @@ def _limits():
             [
                 query(f"scrape_samples_scraped{{{ON}}} {OURS}", "samples, " + AT),
                 query(f"gpucause_processes_folded_total{{{ON}}}", "processes aggregated, " + AT),
-                query(f"sum by (instance) (gpucause_wait_names_folded_total{{{ON}}})", "names of culprits aggregated, " + AT),
-                query(f"gpucause_kernel_names_folded_total{{{ON}}}", "names of kernels aggregated, " + AT),
+                query(f"gpucause_label_overflow_total{{{ON}}}", "others of {{metric}}, " + AT),
+                query(f"gpucause_scrape_series{{{ON}}}", "series of {{collector}}, " + AT),
             ],
             unit="short",
             h=10,

@@ -4,6 +4,8 @@ A panel is laid after the one before, so that none lies on another. The keys are
 Grafana 11 and 12 read.
 """
 
+import levels
+
 SCHEMA_VERSION = 39
 GRAFANA = "11.0.0"
 WIDTH = 24
@@ -423,7 +425,10 @@ def _lay(rows):
             panels.append(dict(member, gridPos={"h": height, "w": width, "x": x, "y": y}))
             x, tallest = x + width, max(tallest, height)
         y += tallest
-    return [dict(panel, id=number) for number, panel in enumerate(panels, 1)]
+    def noted(panel):
+        return panel if panel["type"] == "row" else dict(panel, description=panel["description"] + levels.note(panel))
+
+    return [dict(noted(panel), id=number) for number, panel in enumerate(panels, 1)]
 
 
 def _alerts(panels):

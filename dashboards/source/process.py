@@ -28,16 +28,20 @@ HEATMAP = (
     " (from 2.45) or always_scrape_classic_histograms (from 3.0)."
 )
 LOCKS = 'reason="futex"'
+WARM = 'cold="false"'
+# All reasons together are a series of their own.
+ONE_REASON = 'reason!="all"'
 
 
 def rate(metric, by, more=""):
     return grafana.rate(metric, by, f"{ON}, {more}" if more else ON)
 
 
-# Prometheus stores histograms as classic series, as native ones, or as both; classic ones are preferred.
+# Prometheus stores histograms as classic series, as native ones, or as both; classic ones are preferred. Where there are no buckets,
+# the mean takes their place.
 def p99(metric, by, more=""):
     classic, native = rate(metric + "_bucket", f"{by}, le", more), rate(metric, by, more)
-    return f"(histogram_quantile(0.99, {classic}) > 0 or histogram_quantile(0.99, {native}) > 0)"
+    return f"(histogram_quantile(0.99, {classic}) > 0 or histogram_quantile(0.99, {native}) > 0 or {mean(metric, by, more)})"
 
 
 def part(name, metric, by, more=""):
@@ -45,6 +49,10 @@ def part(name, metric, by, more=""):
     selector = f"{ON}, {more}" if more else ON
     classic, native = (f"rate({one}{{{selector}}}[$__rate_interval])" for one in (f"{metric}_{name}", metric))
     return f"sum by ({by}) ({classic} or histogram_{name}({native}))"
+
+
+def mean(metric, by, more=""):
+    return f"{part('sum', metric, by, more)} / ({part('count', metric, by, more)} > 0)"
 
 
 def _who():
@@ -164,6 +172,19 @@ def _latency():
             scheme="Greens",
             runbooks=["GpucauseInefficientProgram"],
         ),
+        timeseries(
+            "Mean durations",
+            "How long warm calls took on average, of the operations with the longest calls, and the time between launches.",
+            [
+                query(f"topk(8, {mean(CALLS, 'op', WARM)} > 0)", "{{op}}"),
+                query(mean("gpucause_launch_gap_seconds", "instance"), "between launches on {{instance}}"),
+            ],
+            unit="s",
+            log=True,
+            w=24,
+            legend=("mean", "max"),
+            runbooks=["GpucauseLaunchP99SpreadHigh"],
+        ),
     ]
 
 
@@ -224,7 +245,7 @@ def _stalls():
             "Time off the CPU of the threads of each role, by the reason that ended it. sleep and poll are usually idle threads.",
             [
                 query(
-                    f"topk(10, {part('sum', 'gpucause_offcpu_duration_seconds', 'role, reason')} > 0)", "{{role}} {{reason}}"
+                    f"topk(10, {part('sum', 'gpucause_offcpu_duration_seconds', 'role, reason', ONE_REASON)} > 0)", "{{role}} {{reason}}"
                 )
             ],
             unit="suffix: s/s",

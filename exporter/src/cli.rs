@@ -15,8 +15,10 @@ use crate::config::reload::{ConfigSource, Overrides};
 use crate::dcgm::{PageUrl, Upstream};
 use crate::demo::scenario::Scenario;
 use crate::duration;
+use crate::exposition::classic_buckets;
 use crate::gpus::Gpus;
 use crate::logging;
+use crate::metric::Level;
 use crate::nvml::Nvml;
 use crate::server::{Limits, ListenAddress, LiveWebConfig, Server, TelemetryPath};
 use crate::token_file::TokenFile;
@@ -180,9 +182,23 @@ pub struct ExporterArgs {
     /// Share of a thread's time that probes on its calls may take, such as 2% or 0.02, or off for no limit; launches of a process that is over it are sampled; wins over the configuration file [default: 2%]
     #[arg(long = "probe.budget", value_name = "SHARE")]
     pub budget: Option<Budget>,
+    /// Flags of the page of metrics.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// Reload the configuration on POST to /-/reload
     #[arg(long = "web.enable-lifecycle")]
     pub lifecycle: bool,
+}
+
+/// Flags of the page of metrics.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct MetricsArgs {
+    /// How much the page has of each process: fleet, standard or full; a scrape may ask for another with ?level=; wins over the configuration file [default: standard]
+    #[arg(long = "metrics.level", id = "metrics.level", value_name = "LEVEL")]
+    pub level: Option<Level>,
+    /// Who gets classic histogram buckets: auto (clients that do not accept native histograms) or always; wins over the configuration file [default: auto]
+    #[arg(long = "metrics.classic-buckets", value_name = "WHO")]
+    pub classic_buckets: Option<classic_buckets::Policy>,
 }
 
 /// Flags of the metrics of the GPUs themselves.
@@ -258,7 +274,12 @@ impl ExporterArgs {
         ConfigSource {
             file: self.config.file.clone(),
             optional: self.config.optional,
-            overrides: Overrides { retention: self.retention, budget: self.budget },
+            overrides: Overrides {
+                retention: self.retention,
+                budget: self.budget,
+                level: self.metrics.level,
+                classic_buckets: self.metrics.classic_buckets,
+            },
         }
     }
 }

@@ -12,15 +12,16 @@ mod memory;
 mod offcpu;
 mod probes;
 mod processes;
+mod scope;
 mod selection;
-mod series;
 mod waits;
 
 use crate::family::{Exported, Family, Sink, Value};
-use crate::metric::{SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS};
+use crate::metric::{Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS, SCRAPE_SERIES};
 use crate::observation::Observation;
+use crate::series::grouping::{self, Series};
+pub use scope::{Scope, ScopeError};
 pub use selection::{Selection, SelectionError};
-use series::Series;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ pub struct Input<'a> {
     pub observation: &'a Observation,
     /// Its exported processes.
     pub series: Vec<Series<'a>>,
+    /// How much of it is exported.
+    pub level: Level,
 }
 
 /// Why a collector fails.
@@ -80,6 +83,8 @@ impl std::fmt::Debug for Collectors {
 impl Default for Collectors {
     fn default() -> Self {
         Self(vec![
+            Box::new(launches::Launches),
+            Box::new(calls::Errors),
             Box::new(calls::Calls),
             Box::new(dispatch::Dispatch),
             Box::new(waits::Waits),
@@ -109,64 +114,75 @@ impl Collectors {
         self.0.iter().map(|collector| collector.name()).collect()
     }
 
-    /// Every collector's families, then duration and success of each collector.
+    /// Every collector's families at the full level, then duration and success of each collector.
     #[must_use]
     pub fn collect(&self, observation: &Observation) -> Vec<Family> {
         let mut exported = Exported::default();
         // `Exported` cannot fail.
-        let _ = self.write(observation, &Selection::All, &mut exported);
+        let _ = self.write(observation, &Scope::full(), &mut exported);
         exported.own
     }
 
-    /// Writes the families of the selected collectors, one by one.
+    /// Writes the families of the selected collectors, as far as they are of the level, one by one.
     ///
     /// # Errors
     /// Those of `page`.
     pub fn write(
         &self,
         observation: &Observation,
-        selection: &Selection,
+        scope: &Scope,
         page: &mut dyn Sink,
     ) -> io::Result<()> {
-        let input = Input { observation, series: series::group(observation) };
+        let level = scope.level;
+        let input = Input { observation, series: grouping::group(observation), level };
         let mut durations = Family::new(&SCRAPE_COLLECTOR_DURATION);
+        let mut series = Family::new(&SCRAPE_SERIES);
         let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);
-        for collector in self.0.iter().filter(|collector| selection.includes(collector.name())) {
+        for collector in self.0.iter().filter(|own| scope.selection.includes(own.name())) {
             let name = collector.name();
-            let (took, outcome) = run(collector.as_ref(), &input, page)?;
+            let (took, count, outcome) = run(collector.as_ref(), &input, page)?;
+            series.push([name.into()], Value::Integer(count as u64));
             durations.push([name.into()], Value::Float(took.as_secs_f64()));
             successes.push([name.into()], Value::Integer(outcome.is_ok().into()));
             if let Err(error) = outcome {
                 tracing::warn!(collector = name, %error, "a collector failed; its metrics are missing from this scrape");
             }
         }
-        page.own(durations)?;
-        page.own(successes)
+        for family in [durations, series, successes] {
+            if family.metric.level <= level {
+                page.own(family)?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// Writes the families of one collector; returns the time to produce them, and whether all were.
+/// Writes the families of one collector; returns the time to produce them, their series, and whether all were produced.
 fn run(
     collector: &dyn Collector,
     input: &Input<'_>,
     page: &mut dyn Sink,
-) -> io::Result<(Duration, Result<(), CollectError>)> {
-    let mut took = Duration::ZERO;
+) -> io::Result<(Duration, usize, Result<(), CollectError>)> {
+    let (mut took, mut series) = (Duration::ZERO, 0);
     let start = Instant::now();
     let families = catch_unwind(AssertUnwindSafe(|| collector.collect(input)));
     took += start.elapsed();
     let mut families = match families.unwrap_or(Err(CollectError::Panicked)) {
         Ok(families) => families,
-        Err(error) => return Ok((took, Err(error))),
+        Err(error) => return Ok((took, 0, Err(error))),
     };
     loop {
         let start = Instant::now();
         let next = catch_unwind(AssertUnwindSafe(|| families.next()));
         took += start.elapsed();
         match next {
-            Ok(Some(family)) => page.own(family)?,
-            Ok(None) => return Ok((took, Ok(()))),
-            Err(_) => return Ok((took, Err(CollectError::Panicked))),
+            Ok(Some(family)) if family.metric.level > input.level => {}
+            Ok(Some(family)) => {
+                series += page.series(&family);
+                page.own(family)?;
+            }
+            Ok(None) => return Ok((took, series, Ok(()))),
+            Err(_) => return Ok((took, series, Err(CollectError::Panicked))),
         }
     }
 }

@@ -20,7 +20,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
 use crate::duration::Span;
-use crate::retention;
+use crate::exposition::classic_buckets;
+use crate::metric::Level;
+use crate::series::groups::GroupLabels;
+use crate::series::retention;
 use outline::{Node, Value};
 
 pub use launch_ops::OpNames;
@@ -44,6 +47,20 @@ pub struct Config {
     pub limits: Limits,
     /// The probes.
     pub probe: ProbeSettings,
+    /// The page of metrics.
+    pub metrics: MetricsSettings,
+}
+
+/// The page of metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsSettings {
+    /// How much it has of each process, where a scrape does not say.
+    pub level: Level,
+    /// Who gets classic buckets.
+    pub classic_buckets: classic_buckets::Policy,
+    /// The labels of processes that are exported as one; none for each on its own.
+    pub group_by: GroupLabels,
 }
 
 /// The probes.
@@ -70,6 +87,8 @@ pub struct Limits {
     pub live_processes: usize,
     /// Exited processes with series of their own.
     pub exited_processes: usize,
+    /// Series of a process's calls at the full level, about.
+    pub series_per_process: usize,
     /// Culprits, or wakers, with series of their own, per process and metric.
     pub wait_names: usize,
     /// Concurrent scrapes.
@@ -81,8 +100,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            live_processes: 1_024,
-            exited_processes: 256,
+            live_processes: 192,
+            exited_processes: 48,
+            series_per_process: 4_000,
             wait_names: 10,
             scrapes: 2,
             connections: 512,
@@ -99,6 +119,7 @@ impl Default for Config {
             retention: Span(Duration::from_secs(300)),
             limits: Limits::default(),
             probe: ProbeSettings::default(),
+            metrics: MetricsSettings::default(),
         }
     }
 }
@@ -178,11 +199,18 @@ impl Config {
             let form = "must have at least one of comm, exe, cgroup and user";
             (key, format!("is empty, and {form}"))
         }));
-        let Limits { live_processes, exited_processes, wait_names, scrapes, connections } =
-            self.limits;
+        let Limits {
+            live_processes,
+            exited_processes,
+            series_per_process,
+            wait_names,
+            scrapes,
+            connections,
+        } = self.limits;
         let bounds = [
             ("live_processes", live_processes as u64, 1..=8_192),
             ("exited_processes", exited_processes as u64, 0..=2_048),
+            ("series_per_process", series_per_process as u64, 40..=100_000),
             ("wait_names", wait_names as u64, 1..=100),
             ("scrapes", scrapes.into(), 1..=16),
             ("connections", connections.into(), 1..=65_536),

@@ -18,8 +18,8 @@ use gpucause_probes::{Options, Probes, StartError, Status};
 
 use crate::chains::{Chains, Findings, engine_input};
 use crate::clock::{WallClock, monotonic_now};
-use crate::collector::{Collectors, FOREIGN, Selection};
-use crate::config::Config;
+use crate::collector::{Collectors, FOREIGN, Scope};
+use crate::config::{Config, MetricsSettings};
 use crate::family::Sink;
 use crate::flight_recorder::FlightRecords;
 use crate::gpus::Gpus;
@@ -263,11 +263,15 @@ impl Source for Daemon {
         self.collectors.names()
     }
 
-    fn scrape(&self, selection: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
+    fn metrics(&self) -> MetricsSettings {
+        self.config().metrics.clone()
+    }
+
+    fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let observation = self.sampler.page(monotonic_now());
         let observation = observation.map_err(|error| ScrapeError(Box::new(error)))?;
-        self.collectors.write(&observation, selection, page)?;
-        if selection.includes(FOREIGN) {
+        self.collectors.write(&observation, scope, page)?;
+        if scope.selection.includes(FOREIGN) {
             page.foreign(&observation.gpus.families)?;
         }
         Ok(())

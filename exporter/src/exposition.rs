@@ -1,6 +1,7 @@
 //! The exposition formats, and their negotiation.
 
 pub mod bucket_bounds;
+pub mod classic_buckets;
 pub mod gzip;
 pub mod native;
 pub mod negotiate;
@@ -12,8 +13,10 @@ mod foreign;
 mod line;
 mod page;
 
-use crate::family::{Exported, Family, Sink};
+use crate::family::{Exported, Family, Sample, Sink, Value};
 use crate::foreign::Family as ForeignFamily;
+use bucket_bounds::BOUNDS;
+pub use classic_buckets::ClassicBuckets;
 use page::Page;
 use std::io;
 use std::sync::Arc;
@@ -45,29 +48,29 @@ impl Format {
         }
     }
 
-    /// A writer of a page in this format to `sink`.
+    /// A writer of a page in this format, with these classic buckets, to `sink`.
     #[must_use]
-    pub fn writer(self, sink: &mut dyn io::Write) -> Writer<'_> {
+    pub fn writer(self, buckets: ClassicBuckets, sink: &mut dyn io::Write) -> Writer<'_> {
         let form = match self {
             Self::Text => Form::Text,
             Self::OpenMetrics => Form::OpenMetrics(openmetrics::CreatedLine::default()),
             Self::Protobuf => Form::Protobuf(protobuf::Buffers::default()),
         };
-        Writer { page: Page::new(sink), form }
+        Writer { page: Page::new(sink), form, buckets }
     }
 
-    /// Writes the page to `sink` in chunks.
+    /// Writes the page with all classic buckets to `sink` in chunks.
     ///
     /// # Errors
     /// Those of `sink`.
     pub fn write(self, exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
-        let mut writer = self.writer(sink);
+        let mut writer = self.writer(ClassicBuckets::All, sink);
         exported.own.iter().try_for_each(|family| writer.family(family))?;
         writer.foreign(&exported.foreign)?;
         writer.finish()
     }
 
-    /// The whole page.
+    /// The whole page, with all classic buckets.
     #[must_use]
     pub fn encode(self, exported: &Exported) -> Vec<u8> {
         let mut page = Vec::new();
@@ -81,6 +84,7 @@ impl Format {
 pub struct Writer<'a> {
     page: Page<'a>,
     form: Form,
+    buckets: ClassicBuckets,
 }
 
 /// The state that each format carries from one family to the next.
@@ -99,10 +103,11 @@ impl Writer<'_> {
         if family.samples.is_empty() {
             return Ok(());
         }
+        let (page, buckets) = (&mut self.page, self.buckets);
         match &mut self.form {
-            Form::Text => text::family(family, &mut self.page),
-            Form::OpenMetrics(created) => openmetrics::family(family, &mut self.page, created),
-            Form::Protobuf(buffers) => protobuf::family(family, &mut self.page, buffers),
+            Form::Text => text::family(family, page, buckets),
+            Form::OpenMetrics(created) => openmetrics::family(family, page, buckets, created),
+            Form::Protobuf(buffers) => protobuf::family(family, page, buckets, buffers),
         }
     }
 
@@ -121,6 +126,23 @@ impl Writer<'_> {
 impl Sink for Writer<'_> {
     fn own(&mut self, family: Family) -> io::Result<()> {
         self.family(&family)
+    }
+
+    fn series(&self, family: &Family) -> usize {
+        let is_native = matches!(self.form, Form::Protobuf(_));
+        let series = |sample: &Sample| {
+            let Value::Histogram(_) = sample.value else { return 1 };
+            let buckets = self.buckets.has(family, sample);
+            let finite =
+                BOUNDS.iter().filter(|bound| buckets && bound.is_of(family.metric)).count();
+            // +Inf, sum and count; a client of native histograms makes one series of all that, and classic ones of classic buckets.
+            match (is_native, finite) {
+                (true, 0) => 1,
+                (true, finite) => 1 + finite + 3,
+                (false, finite) => finite + 3,
+            }
+        };
+        family.samples.iter().map(series).sum()
     }
 
     fn foreign(&mut self, families: &[Arc<ForeignFamily>]) -> io::Result<()> {

@@ -113,6 +113,11 @@ pub trait Sink {
     /// When the destination is gone, such as a client that hung up.
     fn own(&mut self, family: Family) -> io::Result<()>;
 
+    /// The series that a family is on this page.
+    fn series(&self, family: &Family) -> usize {
+        family.samples.len()
+    }
+
     /// Consumes families of DCGM, after all others.
     ///
     /// # Errors

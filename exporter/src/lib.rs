@@ -4,7 +4,6 @@
 //! [`exposition`] encoder writes them, and the [`server`] hands them out.
 
 pub mod budget;
-pub mod cardinality_limit;
 pub mod chains;
 pub mod check;
 pub mod cli;
@@ -25,10 +24,8 @@ pub mod foreign;
 pub mod fuzzing;
 pub mod gpus;
 pub mod kernel_launches;
-mod life_cycle;
 pub mod logging;
 pub mod manual;
-pub mod merge;
 pub mod metric;
 pub mod nodes;
 pub mod nvml;
@@ -37,11 +34,10 @@ mod observing;
 mod pipeline;
 pub mod privileges;
 pub mod process_details;
-pub mod process_selection;
 pub mod record;
 pub mod replay;
-pub mod retention;
 pub mod sampler;
+pub mod series;
 pub mod serve;
 pub mod server;
 pub mod service_manager;

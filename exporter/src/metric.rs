@@ -1,8 +1,13 @@
 //! The model of a metric. The metrics themselves are rows of `table`.
 
+mod level;
 mod table;
 
+pub use level::{Level, LevelError};
 pub use table::*;
+
+/// The `reason` that stands for all of them together.
+pub const ALL_REASONS: &str = "all";
 
 /// The kind of value a metric has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +65,8 @@ pub struct Metric {
     pub unit: Option<Unit>,
     /// The kind of value.
     pub kind: Kind,
+    /// The first level that has it.
+    pub level: Level,
     /// Position in [`MEASURES`](gpucause_abi::measure::MEASURES) of the number that it exports, if it exports one as it is.
     pub measure: Option<usize>,
     /// Label keys, in the order in which samples give their values.
@@ -78,13 +85,15 @@ impl Metric {
 /// The table as Markdown, for `METRICS.md`.
 #[must_use]
 pub fn markdown() -> String {
-    let mut page = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
+    let mut page =
+        String::from("| metric | type | level | labels | meaning |\n|---|---|---|---|---|\n");
     for metric in ALL {
         let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
         page += &format!(
-            "| `{}` | {} | {} | {} |\n",
+            "| `{}` | {} | {} | {} | {} |\n",
             metric.query_name(),
             metric.kind.type_name(),
+            metric.level,
             labels.join(", "),
             metric.help.replace('|', "\\|"),
         );

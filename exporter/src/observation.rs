@@ -5,6 +5,8 @@ use crate::clock::WallClock;
 use crate::gpus::View;
 use crate::kernel_launches::KernelLaunches;
 use crate::process_details::ProcessDetails;
+use crate::series::groups::Group;
+use crate::series::op_limit::AggregatedOps;
 use crate::server::ReloadState;
 use crate::throttling::Throttled;
 use crate::wait_names::Waits;
@@ -37,8 +39,8 @@ pub struct Observation {
     pub mmap_events_lost: u64,
     /// Live processes, aggregated ones among them.
     pub processes_live: u64,
-    /// Processes aggregated into `other`: ended ones removed early by [`Retention`](crate::retention::Retention), and live ones
-    /// beyond the [`CardinalityLimit`](crate::cardinality_limit::CardinalityLimit).
+    /// Processes aggregated into `other`: ended ones removed early by [`Retention`](crate::series::retention::Retention), and live ones
+    /// beyond the [`CardinalityLimit`](crate::series::cardinality_limit::CardinalityLimit).
     pub processes_aggregated: u64,
     /// Live processes that the configuration leaves out; they are not in the snapshot.
     pub processes_excluded: u64,
@@ -46,10 +48,18 @@ pub struct Observation {
     pub config: ConfigState,
     /// The sum of the aggregated processes.
     pub overflow: Option<ProcessSnapshot>,
+    /// The sums of workers that are gone, by the process that they worked for.
+    pub former_workers: HashMap<ProcId, ProcessSnapshot>,
     /// Whom the threads of each process waited for, by name.
     pub waits: HashMap<ProcId, Waits>,
     /// Times that a name was added to `other`, in preemption and in blocked waits.
     pub wait_names_aggregated: (u64, u64),
+    /// The operations of each process that are part of `other`.
+    pub aggregated_ops: AggregatedOps,
+    /// Operations that were added to `other` so far.
+    pub ops_aggregated: u64,
+    /// The groups that processes are exported in; empty where each has series of its own.
+    pub groups: Vec<Group>,
     /// Chains so far.
     pub findings: Findings,
     /// For how long the processes were out of CPU quota, where that is known.
@@ -93,8 +103,12 @@ impl Observation {
             processes_excluded: 0,
             config: ConfigState::default(),
             overflow: None,
+            former_workers: HashMap::new(),
             waits: HashMap::new(),
             wait_names_aggregated: (0, 0),
+            aggregated_ops: AggregatedOps::new(),
+            groups: Vec::new(),
+            ops_aggregated: 0,
             findings: Findings::default(),
             throttled: HashMap::new(),
             kernels: HashMap::new(),

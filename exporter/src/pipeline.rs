@@ -13,11 +13,14 @@ use crate::chains::Chains;
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::kernel_launches::{KernelNames, NameSource};
-use crate::life_cycle::LifeCycle;
 use crate::observation::Observation;
 use crate::process_details::ProcessDetails;
-use crate::process_selection::ProcessSelection;
-use crate::retention::Policy;
+use crate::series::groups::Suggestions;
+use crate::series::life_cycle::LifeCycle;
+use crate::series::op_limit::{OpLimit, SERIES_PER_OP};
+use crate::series::process_selection::ProcessSelection;
+use crate::series::retention::Policy;
+use crate::series::workers::{Owners, is_worker};
 use crate::throttling::Throttled;
 use crate::wait_names::WaitNames;
 
@@ -74,6 +77,9 @@ pub(crate) struct Pipeline<S> {
     kernel_names: KernelNames,
     wait_names: WaitNames,
     wait_name_limit: usize,
+    ops: OpLimit,
+    suggestions: Suggestions,
+    ops_per_process: usize,
     /// The last observation, until it is too old for a page or something makes it wrong.
     latest: Option<Arc<Observation>>,
 }
@@ -95,6 +101,9 @@ impl<S: AccountSource> Pipeline<S> {
             kernel_names,
             wait_names,
             wait_name_limit: Config::default().limits.wait_names,
+            ops: OpLimit::default(),
+            suggestions: Suggestions::default(),
+            ops_per_process: usize::MAX,
             latest: None,
         }
     }
@@ -102,9 +111,14 @@ impl<S: AccountSource> Pipeline<S> {
     /// Applies another configuration from now on.
     pub(crate) fn configure(&mut self, config: &Config) {
         self.life_cycle.retention.set_policy(config.retention_policy());
-        self.life_cycle.cardinality.set_limit(config.limits.live_processes);
+        self.life_cycle.groups.set_by(&config.metrics.group_by.0);
+        // Of grouped processes there are few series, however many there are.
+        let limit = config.limits.live_processes;
+        let limit = if self.life_cycle.groups.is_active() { usize::MAX } else { limit };
+        self.life_cycle.cardinality.set_limit(limit);
         self.selection.set_filter(&config.processes);
         self.set_wait_name_limit(config.limits.wait_names);
+        self.ops_per_process = config.limits.series_per_process / SERIES_PER_OP;
         self.forget_latest();
     }
 
@@ -155,12 +169,15 @@ impl<S: AccountSource> Pipeline<S> {
         self.remove_ended(snapshot.taken_at, &mut snapshot.processes)?;
         let processes_excluded = self.select(&mut snapshot.processes);
         let processes_live = snapshot.processes.iter().filter(|own| own.ended.is_none()).count();
-        let overflow = self.life_cycle.limit(&mut snapshot.processes);
+        let (overflow, former_workers) = self.life_cycle.limit(&mut snapshot.processes);
         let processes = &snapshot.processes;
         self.kernel_names.update(processes, &mut self.source);
         let kernels = self.kernel_names.launches(processes);
         self.time_kernels(processes);
-        let waits = self.wait_names.update(processes.iter().chain(&overflow), self.wait_name_limit);
+        let waits = waits_of(processes, &former_workers);
+        let waits = waits.chain(overflow.iter().map(|own| (own, own)));
+        let waits = self.wait_names.update(waits, self.wait_name_limit);
+        let ops = self.ops.update(processes.iter().chain(&overflow), self.ops_per_process);
         let throttled = self.source.throttled(processes);
         let mut observation = Observation {
             details: self.details.clone(),
@@ -168,15 +185,22 @@ impl<S: AccountSource> Pipeline<S> {
             processes_live: processes_live as u64,
             processes_aggregated: self.life_cycle.aggregated(),
             overflow,
+            former_workers,
             kernels,
             kernel_names_aggregated: self.kernel_names.aggregated(),
             waits,
             wait_names_aggregated: self.wait_names.aggregated(),
+            aggregated_ops: ops,
+            ops_aggregated: self.ops.aggregated(),
             throttled,
             findings: self.chains.findings(),
             ..Observation::new(snapshot, self.since, clock)
         };
         self.source.complete(&mut observation);
+        self.life_cycle.groups.update(&mut observation, self.wait_name_limit);
+        if !self.life_cycle.groups.is_active() {
+            self.suggestions.update(&observation);
+        }
         Ok(observation)
     }
 
@@ -236,4 +260,25 @@ impl<S: AccountSource> Pipeline<S> {
             }
         }
     }
+}
+
+/// The accounts whose waits a page has, each behind the process that has the series: a worker's are part of the process that it
+/// works for.
+fn waits_of<'a>(
+    processes: &'a [ProcessSnapshot],
+    former_workers: &'a HashMap<ProcId, ProcessSnapshot>,
+) -> impl Iterator<Item = (&'a ProcessSnapshot, &'a ProcessSnapshot)> {
+    let owners = Owners::of(processes);
+    let by_id: HashMap<ProcId, &ProcessSnapshot> =
+        processes.iter().map(|process| (process.id, process)).collect();
+    let former = former_workers.iter();
+    let former: Vec<_> =
+        former.filter_map(|(owner, sum)| Some((*by_id.get(owner)?, sum))).collect();
+    let present = processes.iter().filter_map(move |process| {
+        if !is_worker(process) {
+            return Some((process, process));
+        }
+        Some((*by_id.get(&owners.get(process.id)?)?, process))
+    });
+    present.chain(former)
 }

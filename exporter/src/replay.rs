@@ -31,7 +31,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     for address in server.addresses() {
         tracing::info!(%address, "listening");
     }
-    let source = Arc::new(ReplaySource::default());
+    let source = Arc::new(ReplaySource::new(config.metrics.clone()));
     let (stop, stopped) = Stop::channel();
     let player =
         Player { recording, node, speed: args.speed.0, source: Arc::clone(&source), stopped };

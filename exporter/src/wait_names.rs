@@ -38,27 +38,28 @@ pub struct WaitNames {
 }
 
 impl WaitNames {
-    /// The waits of `processes` over all their images, by the latest image; `limit` names are exported for each process and
-    /// metric. Other processes are forgotten.
+    /// The waits of `accounts` over all images of a process, by the latest image; each is behind the process that it is part of.
+    /// `limit` names are exported for each process and metric. Other processes are forgotten.
     pub fn update<'a>(
         &mut self,
-        processes: impl IntoIterator<Item = &'a ProcessSnapshot>,
+        accounts: impl IntoIterator<Item = (&'a ProcessSnapshot, &'a ProcessSnapshot)>,
         limit: usize,
     ) -> HashMap<ProcId, Waits> {
-        let mut images: HashMap<Process, Vec<&ProcessSnapshot>> = HashMap::new();
-        for image in processes {
+        let mut images: HashMap<Process, Vec<(&ProcessSnapshot, &ProcessSnapshot)>> =
+            HashMap::new();
+        for (image, account) in accounts {
             let process = (image.tgid, image.started_boottime, image.comm.to_text());
-            images.entry(process).or_default().push(image);
+            images.entry(process).or_default().push((image, account));
         }
         let mut before = std::mem::take(&mut self.processes);
         let mut waits = HashMap::with_capacity(images.len());
         for (process, images) in images {
-            let Some(latest) = images.iter().max_by_key(|image| (image.first_seen, image.id))
-            else {
+            let latest = images.iter().map(|(image, _)| image);
+            let Some(latest) = latest.max_by_key(|image| (image.first_seen, image.id)) else {
                 continue;
             };
             let mut names = before.remove(&process).unwrap_or_default();
-            let all = images.iter().flat_map(|image| &image.waits);
+            let all = images.iter().flat_map(|(_, account)| &account.waits);
             waits.insert(latest.id, names.update(all, limit));
             self.processes.insert(process, names);
         }
@@ -138,6 +139,13 @@ mod tests {
 
     const LIMIT: usize = 10;
 
+    /// Processes that have no workers.
+    fn pairs(
+        processes: &[ProcessSnapshot],
+    ) -> impl Iterator<Item = (&ProcessSnapshot, &ProcessSnapshot)> {
+        processes.iter().map(|process| (process, process))
+    }
+
     fn wait(reason: Reason, name: &str, total: u64) -> Wait {
         let mut comm = [0; COMM_LEN];
         comm[..name.len()].copy_from_slice(name.as_bytes());
@@ -164,8 +172,10 @@ mod tests {
             wait(Reason::Runqueue, "burner", 2),
             wait(Reason::Futex, "holder", 9),
         ];
-        let waits =
-            WaitNames::default().update(&[process(given)], LIMIT).remove(&ProcId(1)).unwrap();
+        let waits = WaitNames::default()
+            .update(pairs(&[process(given)]), LIMIT)
+            .remove(&ProcId(1))
+            .unwrap();
         assert_eq!(waits.preempted_by, [("burner".into(), Nanos(7))]);
         assert_eq!(waits.blocked_on, [((Reason::Futex, "holder".into()), Nanos(9))]);
     }
@@ -174,11 +184,11 @@ mod tests {
     fn names_beyond_the_limit_are_aggregated_into_other_and_counted() {
         let many = (1..=15).map(|n| wait(Reason::Preempted, &format!("t{n}"), n)).collect();
         let mut names = WaitNames::default();
-        let waits = names.update(&[process(many)], LIMIT).remove(&ProcId(1)).unwrap();
+        let waits = names.update(pairs(&[process(many)]), LIMIT).remove(&ProcId(1)).unwrap();
         assert_eq!(waits.preempted_by.len(), LIMIT + 1);
         assert_eq!(waits.preempted_by.last(), Some(&("other".into(), Nanos(1 + 2 + 3 + 4 + 5))));
         assert_eq!(names.aggregated(), (5, 0));
-        names.update(&[], LIMIT);
+        names.update([], LIMIT);
         assert_eq!(
             names.aggregated(),
             (5, 0),

@@ -46,6 +46,7 @@ fn wrong_command_lines_are_usage_errors() {
         &["exporter", "--web.listen-address=9400"],
         &["exporter", "--web.telemetry-path=metrics"],
         &["exporter", "--retention=soon"],
+        &["exporter", "--metrics.level=all"],
         &["exporter", "--log.level=loud"],
         &["exporter", "--config.check"],
         &["no-such-command"],

@@ -12,9 +12,12 @@ mod huge_page;
 #[path = "fixture/snapshot.rs"]
 mod snapshot;
 
-use gpucause::collector::{Collectors, Selection};
+use gpucause::collector::{Collectors, Scope};
+use gpucause::config::MetricsSettings;
 use gpucause::exposition::Format;
+use gpucause::exposition::classic_buckets::Policy;
 use gpucause::family::Sink;
+use gpucause::metric::Level;
 use gpucause::server::{Limits, Readiness, ScrapeError, Server, Source};
 use gpucause::token_file::TokenFile;
 use gpucause_engine::chain::Chain;
@@ -85,8 +88,16 @@ impl Source for Fixture {
         Collectors::default().names()
     }
 
-    fn scrape(&self, selection: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
-        Ok(snapshot::selected(selection).into_iter().try_for_each(|family| page.own(family))?)
+    fn metrics(&self) -> MetricsSettings {
+        MetricsSettings {
+            level: Level::Full,
+            classic_buckets: Policy::Always,
+            ..MetricsSettings::default()
+        }
+    }
+
+    fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
+        Ok(snapshot::selected(scope).into_iter().try_for_each(|family| page.own(family))?)
     }
 
     fn chains(&self) -> Vec<Chain> {
@@ -112,7 +123,7 @@ impl Source for Failing {
         Collectors::default().names()
     }
 
-    fn scrape(&self, _: &Selection, _: &mut dyn Sink) -> Result<(), ScrapeError> {
+    fn scrape(&self, _: &Scope, _: &mut dyn Sink) -> Result<(), ScrapeError> {
         if self.panics {
             panic!("a bug");
         }
@@ -155,7 +166,15 @@ impl Source for Gate {
         Collectors::default().names()
     }
 
-    fn scrape(&self, _: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
+    fn metrics(&self) -> MetricsSettings {
+        MetricsSettings {
+            level: Level::Full,
+            classic_buckets: Policy::Always,
+            ..MetricsSettings::default()
+        }
+    }
+
+    fn scrape(&self, _: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let (lock, changed) = &*self.0;
         lock.lock().unwrap().0 += 1;
         changed.notify_all();
@@ -219,9 +238,9 @@ fn a_zipped_page_is_the_same_page() {
 fn a_scrape_may_select_collectors() {
     let server = serve(Fixture);
     for (query, named, missing) in [
-        ("collect[]=calls&collect[]=offcpu", "gpucause_cuda_call_duration", "gpucause_kernel"),
+        ("collect[]=calls&collect[]=offcpu", "gpucause_cuda_call_duration", "TYPE gpucause_kernel"),
         ("collect%5B%5D=kernels", "gpucause_kernel_launches_total", "gpucause_cuda_call_duration"),
-        ("exclude[]=kernels", "gpucause_cuda_call_duration", "gpucause_kernel"),
+        ("exclude[]=kernels", "gpucause_cuda_call_duration", "TYPE gpucause_kernel"),
     ] {
         let response = get(server.address, &format!("/metrics?{query}"));
         assert_eq!(response.status, 200, "{query}");
@@ -239,8 +258,12 @@ fn a_selection_that_cannot_be_is_refused_before_anything_is_scraped() {
     let server = serve(Failing { panics: true });
     for (query, said) in [
         ("collect[]=calls&exclude[]=host", "cannot be combined"),
-        ("collect[]=cals", "unknown collector \"cals\"; known collectors: calls, dispatch, waits,"),
+        (
+            "collect[]=cals",
+            "unknown collector \"cals\"; known collectors: launches, errors, calls, dispatch, waits,",
+        ),
         ("exclude[]=%zz", "not percent-encoded"),
+        ("level=all", "unknown level \"all\"; known levels: fleet, standard, full"),
     ] {
         let path = format!("/metrics?{query}");
         let response = get(server.address, &path);
@@ -251,6 +274,20 @@ fn a_selection_that_cannot_be_is_refused_before_anything_is_scraped() {
     }
     let long = format!("/metrics?{}", "collect[]=calls&".repeat(3_000));
     assert_eq!(get(serve(Fixture).address, &long).status, 200);
+}
+
+#[test]
+fn a_scrape_may_ask_for_a_level() {
+    let server = serve(Fixture);
+    let page = |query: &str| get(server.address, &format!("/metrics?{query}")).text().to_owned();
+    let [fleet, standard, full] =
+        ["fleet", "standard", "full"].map(|l| page(&format!("level={l}")));
+    assert_eq!(full, page(""));
+    let stalled = "gpucause_cuda_call_stalled_total{";
+    assert!(full.contains(stalled) && !standard.contains(stalled));
+    let calls = "gpucause_cuda_call_duration_seconds_count{";
+    assert!(standard.contains(calls) && !fleet.contains(calls));
+    assert!(fleet.contains("gpucause_launches_total{"));
 }
 
 #[test]

@@ -7,11 +7,11 @@ mod crowd;
 #[path = "fixture/ops.rs"]
 mod ops;
 
-use gpucause::cardinality_limit::CardinalityLimit;
 use gpucause::collector::Collectors;
 use gpucause::config::Config;
 use gpucause::family::{Family, Value};
 use gpucause::metric::{CUDA_CALL_DURATION, Metric, PROCESSES_FOLDED, PROCESSES_OBSERVED};
+use gpucause::series::cardinality_limit::CardinalityLimit;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use std::collections::BTreeMap;
 

@@ -84,7 +84,13 @@ fn a_recording_is_served_as_the_node_served_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("incident.db");
     record(&path, &[look(100, 50), look(250, 60), look(700, 70)]);
-    let arguments = ["replay", "--web.listen-address=127.0.0.1:0", "--speed=20", "--db"];
+    let arguments = [
+        "replay",
+        "--web.listen-address=127.0.0.1:0",
+        "--speed=20",
+        "--metrics.level=full",
+        "--db",
+    ];
     let replay = Exporter::of(gpucause(&arguments).arg(&path));
     let launches = r#"gpucause_cuda_call_duration_seconds_count{pid="4242",comm="trainer",api="runtime",op="cudaLaunchKernel",cold="false"}"#;
     let mut seen = Vec::new();

@@ -24,7 +24,7 @@ const MAX_REASON: usize = 600;
 const CHAINS: &str = "/api/v1/chains";
 const JSON: &str = "application/json";
 /// The exporter's default path.
-const METRICS: &str = "/metrics";
+const METRICS: &str = "/metrics?level=full";
 const TEXT: &str = "text/plain;version=0.0.4";
 
 /// Default port.

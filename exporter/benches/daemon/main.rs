@@ -34,6 +34,7 @@ mod workload;
 use exporter::{Exporter, SHARED_FOR};
 use measure::{Memory, cpu_time, memory, quantile};
 use ops::OPS;
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 use workload::{Workload, libraries};
 
@@ -146,7 +147,10 @@ impl Crowd {
 }
 
 fn scraped(crowd: &Crowd) {
-    let exporter = Exporter::start(&[]);
+    // As many as there are: the default limit is lower.
+    let mut config = tempfile::NamedTempFile::new().unwrap();
+    write!(config, "limits: {{live_processes: 1024}}").unwrap();
+    let exporter = Exporter::start(&["--config.file", config.path().to_str().unwrap()]);
     let holder = Workload::start(&["calls", "--calls=1", "--mix=cuLaunchKernel,ncclAllReduce"]);
     for library in ["libcudart.so.12", "libcuda.so.1", "libnccl.so.2"] {
         exporter.until_attached(&libraries().join(library));

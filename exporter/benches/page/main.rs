@@ -21,12 +21,12 @@ mod ops;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use gpucause::cardinality_limit::CardinalityLimit;
 use gpucause::collector::Collectors;
 use gpucause::exposition::Format;
 use gpucause::exposition::gzip::Gzip;
 use gpucause::family::Exported;
 use gpucause::observation::Observation;
+use gpucause::series::cardinality_limit::CardinalityLimit;
 use measure::{Memory, cpu_time, memory, quantile};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};

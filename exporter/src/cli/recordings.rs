@@ -10,7 +10,7 @@ use gpucause_investigations::export;
 use gpucause_abi::{Nanos, Tgid};
 use gpucause_probes::recorder::RecorderSettings;
 
-use super::{ProbeArgs, WebArgs};
+use super::{MetricsArgs, ProbeArgs, WebArgs};
 use crate::config::reload::{ConfigSource, Overrides};
 use crate::nodes::NodeArgs;
 use crate::{duration, logging};
@@ -116,6 +116,9 @@ pub struct ReplayArgs {
     /// Configuration file of the exporter, for the thresholds of chains
     #[arg(long = "config.file", value_name = "PATH")]
     pub config_file: Option<PathBuf>,
+    /// Flags of the page of metrics.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// Flags of the log.
     #[command(flatten)]
     pub log: logging::LogArgs,
@@ -125,7 +128,8 @@ impl ReplayArgs {
     /// Where the configuration comes from.
     #[must_use]
     pub fn config_source(&self) -> ConfigSource {
-        let overrides = Overrides { retention: None, budget: None };
+        let MetricsArgs { level, classic_buckets } = self.metrics;
+        let overrides = Overrides { level, classic_buckets, ..Overrides::default() };
         ConfigSource { file: self.config_file.clone(), optional: false, overrides }
     }
 }

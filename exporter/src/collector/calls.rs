@@ -1,20 +1,35 @@
-//! Traced calls: durations, errors, and off-CPU time.
+//! Traced calls: durations, off-CPU time, and errors, which alerts need.
 
-use super::{CollectError, Collector, Families, Input, Series, launches};
+use super::{CollectError, Collector, Families, Input, Series, eager};
 use crate::error_name::error_name;
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
     CALLS_ABANDONED, CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_OFFCPU, CUDA_CALL_STALLED,
-    Metric,
+    Level, Metric,
 };
 use gpucause_abi::Nanos;
-use gpucause_abi::op::{Op, OpId};
+use gpucause_abi::hist::Histogram;
+use gpucause_abi::op::OpId;
 use gpucause_abi::snapshot::StallSnapshot;
 use gpucause_abi::state::Reason;
-use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 pub(super) struct Calls;
+
+/// Apart from the calls, which are most of a page.
+pub(super) struct Errors;
+
+impl Collector for Errors {
+    fn name(&self) -> &'static str {
+        "errors"
+    }
+
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
+        let mut family = Family::new(&CUDA_CALL_ERRORS);
+        input.series.iter().for_each(|series| add_errors(&mut family, series));
+        Ok(eager([family]))
+    }
+}
 
 impl Collector for Calls {
     fn name(&self) -> &'static str {
@@ -22,31 +37,58 @@ impl Collector for Calls {
     }
 
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
-        let of_ops = FAMILIES.iter().map(|(metric, add)| {
+        let level = input.level;
+        let of_level = FAMILIES.iter().filter(move |(metric, _)| metric.level <= level);
+        let of_ops = of_level.map(move |(metric, add)| {
             let mut family = Family::new(metric);
-            input.series.iter().for_each(|series| add(&mut family, series));
+            let none = HashSet::new();
+            for series in &input.series {
+                let others = input.observation.aggregated_ops.get(&series.process.id);
+                add(&mut family, series, &Ops { others: others.map_or(&none, |own| own), level });
+            }
             family
         });
-        let of_launches = iter::once_with(|| launches::durations(input));
-        Ok(Box::new(of_ops.chain(of_launches).chain(launches::counts(input))))
+        Ok(Box::new(of_ops))
     }
 }
 
+/// The operations that have series.
+struct Ops<'a> {
+    /// Those that are part of `other`.
+    others: &'a HashSet<OpId>,
+    level: Level,
+}
+
 /// Adds the samples of a process.
-type Add = fn(&mut Family, &Series<'_>);
+type Add = fn(&mut Family, &Series<'_>, &Ops<'_>);
 
 /// The families of calls. They are most of a page, so they are produced lazily.
-const FAMILIES: [(&Metric, Add); 5] = [
+const FAMILIES: [(&Metric, Add); 4] = [
     (&CUDA_CALL_DURATION, add_durations),
-    (&CUDA_CALL_ERRORS, add_errors),
     (&CUDA_CALL_STALLED, add_stalled),
     (&CUDA_CALL_OFFCPU, add_offcpu),
     (&CALLS_ABANDONED, add_abandoned),
 ];
 
+/// The labels `api` and `op`, in the order of the page.
+type Name = (OpId, &'static str, &'static str);
+
+/// The name of operations beyond the limit of their process.
+const OTHER: &str = "other";
+
+impl Ops<'_> {
+    fn name(&self, id: OpId) -> Option<Name> {
+        let op = id.op()?;
+        if self.others.contains(&id) {
+            return Some((OpId(u16::MAX), op.api.label(), OTHER));
+        }
+        Some((id, op.api.label(), op.name))
+    }
+}
+
 /// The first labels of every series of an op.
-fn op_labels(series: &Series<'_>, op: &'static Op) -> [LabelValue; 4] {
-    [(&series.pid).into(), (&series.comm).into(), op.api.label().into(), op.name.into()]
+fn op_labels(series: &Series<'_>, (_, api, op): Name) -> [LabelValue; 4] {
+    [(&series.pid).into(), (&series.comm).into(), api.into(), op.into()]
 }
 
 fn with(labels: [LabelValue; 4], last: LabelValue) -> [LabelValue; 5] {
@@ -54,15 +96,26 @@ fn with(labels: [LabelValue; 4], last: LabelValue) -> [LabelValue; 5] {
     [pid, comm, api, op, last]
 }
 
-fn add_durations(family: &mut Family, series: &Series<'_>) {
-    for (op, cold, durations) in series.process.calls_by_op() {
-        let Some(op) = op.op() else { continue };
+/// Below the full level, an op that the process itself never called has none: it is part of the calls of other layers.
+fn add_durations(family: &mut Family, series: &Series<'_>, ops: &Ops<'_>) {
+    let own: BTreeSet<OpId> =
+        series.process.calls.iter().filter(|call| !call.nested).map(|call| call.op).collect();
+    let mut others: BTreeMap<(Name, bool), Histogram> = BTreeMap::new();
+    let mut push = |name: Name, cold: bool, durations: Histogram| {
         let cold = if cold { "true" } else { "false" };
-        family.push_created(
-            with(op_labels(series, op), cold.into()),
-            Value::Histogram(durations),
-            series.created,
-        );
+        let labels = with(op_labels(series, name), cold.into());
+        family.push_created(labels, Value::Histogram(durations), series.created);
+    };
+    for (id, cold, durations) in series.process.calls_by_op() {
+        let Some(name) = ops.name(id) else { continue };
+        if name.2 == OTHER {
+            others.entry((name, cold)).or_default().merge(&durations);
+        } else if ops.level == Level::Full || own.contains(&id) {
+            push(name, cold, durations);
+        }
+    }
+    for ((name, cold), durations) in others {
+        push(name, cold, durations);
     }
 }
 
@@ -82,7 +135,7 @@ fn add_errors(family: &mut Family, series: &Series<'_>) {
         let Some(op) = id.op() else { continue };
         for (error, count) in errors {
             family.push_created(
-                with(op_labels(series, op), error),
+                with(op_labels(series, (id, op.api.label(), op.name)), error),
                 Value::Integer(count),
                 series.created,
             );
@@ -91,42 +144,41 @@ fn add_errors(family: &mut Family, series: &Series<'_>) {
 }
 
 /// Ops that were called or have stalled, with their stalls.
-fn stalls<'s>(
-    series: &'s Series<'_>,
-) -> impl Iterator<Item = (&'static Op, impl Iterator<Item = &'s StallSnapshot> + Clone)> {
+fn stalls<'s>(series: &'s Series<'_>, ops: &Ops<'_>) -> BTreeMap<Name, Vec<&'s StallSnapshot>> {
     let process = &series.process;
-    let called = process.calls.iter().map(|call| call.op);
-    let stalled = process.stalls.iter().map(|stall| stall.op);
-    let ids: BTreeSet<_> = called.chain(stalled).collect();
-    ids.into_iter().filter_map(|id| {
-        Some((id.op()?, process.stalls.iter().filter(move |stall| stall.op == id)))
-    })
+    let mut stalls: BTreeMap<Name, Vec<&StallSnapshot>> = BTreeMap::new();
+    for name in process.calls.iter().filter_map(|call| ops.name(call.op)) {
+        stalls.entry(name).or_default();
+    }
+    for stall in &process.stalls {
+        if let Some(name) = ops.name(stall.op) {
+            stalls.entry(name).or_default().push(stall);
+        }
+    }
+    stalls
 }
 
 /// Every op that was called has a series, if only at zero: the ratio to its calls then always exists.
-fn add_stalled(family: &mut Family, series: &Series<'_>) {
-    for (op, stalls) in stalls(series) {
-        let calls = stalls.map(|stall| stall.calls).sum();
-        family.push_created(op_labels(series, op), Value::Integer(calls), series.created);
+fn add_stalled(family: &mut Family, series: &Series<'_>, ops: &Ops<'_>) {
+    for (name, stalls) in stalls(series, ops) {
+        let calls = stalls.iter().map(|stall| stall.calls).sum();
+        family.push_created(op_labels(series, name), Value::Integer(calls), series.created);
     }
 }
 
-fn add_offcpu(family: &mut Family, series: &Series<'_>) {
-    for (op, stalls) in stalls(series) {
+fn add_offcpu(family: &mut Family, series: &Series<'_>, ops: &Ops<'_>) {
+    for (name, stalls) in stalls(series, ops) {
         for &reason in Reason::ALL {
-            let time = Nanos(stalls.clone().map(|stall| stall.offcpu[reason as usize].0).sum());
+            let time = Nanos(stalls.iter().map(|stall| stall.offcpu[reason as usize].0).sum());
             if time.0 > 0 {
-                family.push_created(
-                    with(op_labels(series, op), reason.label().into()),
-                    Value::Seconds(time),
-                    series.created,
-                );
+                let labels = with(op_labels(series, name), reason.label().into());
+                family.push_created(labels, Value::Seconds(time), series.created);
             }
         }
     }
 }
 
-fn add_abandoned(family: &mut Family, series: &Series<'_>) {
+fn add_abandoned(family: &mut Family, series: &Series<'_>, _: &Ops<'_>) {
     family.push_created(
         [(&series.pid).into(), (&series.comm).into()],
         Value::Integer(series.process.measures.abandoned_calls),

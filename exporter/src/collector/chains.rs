@@ -3,7 +3,7 @@
 use super::{CollectError, Collector, Families, Input, Series, eager};
 use crate::chains::Findings;
 use crate::family::{Exemplar, Family, Value};
-use crate::metric::{CAUSAL_CHAIN_INFO, CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, STALL_SECONDS};
+use crate::metric::{CAUSAL_CHAIN_INFO, CAUSAL_CHAIN_SECONDS, CAUSAL_CHAINS, Level, STALL_SECONDS};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::chain::{Cause, Chain, Effect, Place, Severity};
 use gpucause_engine::{ChainCount, Stall};
@@ -25,7 +25,9 @@ impl Collector for Chains {
         for series in input.series.iter().filter(|series| series.process.dispatches) {
             add_counts(&mut chains, &found, series);
             add_ongoing(&mut ongoing, &found, series);
-            add_times(&mut attributed, &found, series, &ATTRIBUTED);
+            let time =
+                if input.level == Level::Full { &ATTRIBUTED } else { &ATTRIBUTED_BY_DEFAULT };
+            add_times(&mut attributed, &found, series, time);
             add_times(&mut stalls, &found, series, &LOST);
         }
         Ok(eager([ongoing, attributed, chains, stalls]))
@@ -122,10 +124,18 @@ const ATTRIBUTED: Time = Time {
     of: |stall| stall.attributed,
     last_of: |stall| stall.last_attributed,
 };
+/// Of a cause whose time is lost, [`LOST`] has the zero; data loading is in both, since its time is lost only while workers hold a
+/// lock.
+const ATTRIBUTED_BY_DEFAULT: Time = Time {
+    can_have: |cause| {
+        cause.takes_time() && (!cause.loses_time() || matches!(cause, Cause::DataloaderStarvation))
+    },
+    ..ATTRIBUTED
+};
 const LOST: Time =
     Time { can_have: Cause::loses_time, of: |stall| stall.lost, last_of: |stall| stall.last_lost };
 
-/// Every cause that can have such time has a series, if only at zero: rates then see the first increase.
+/// Every cause that `can_have` such time has a series, if only at zero: rates then see the first increase.
 fn add_times(family: &mut Family, found: &ByProcess<'_>, series: &Series<'_>, time: &Time) {
     let own: Vec<&Stall> =
         series.images.iter().filter_map(|id| found.stalls.get(id)).flatten().copied().collect();

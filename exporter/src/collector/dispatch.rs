@@ -3,7 +3,7 @@
 use super::{CollectError, Collector, Families, Input, Series, eager};
 use crate::family::{Family, Value};
 use crate::metric::{
-    DISPATCHER_LOST, DISPATCHER_TIME, DISPATCHER_WALL, INFLIGHT_CALL_AGE, LAUNCH_GAP,
+    DISPATCHER_LOST, DISPATCHER_TIME, DISPATCHER_WALL, INFLIGHT_CALL_AGE, LAUNCH_GAP, Level,
 };
 use gpucause_abi::Nanos;
 use gpucause_abi::op::OpId;
@@ -24,7 +24,7 @@ impl Collector for Dispatch {
         let mut ages = Family::new(&INFLIGHT_CALL_AGE);
         let mut gaps = Family::new(&LAUNCH_GAP);
         for series in input.series.iter().filter(|series| series.process.dispatches) {
-            add_times(&mut times, series);
+            add_times(&mut times, series, input.level);
             add_sums(&mut walls, &mut losses, series);
             add_ages(&mut ages, series);
             gaps.push_created(
@@ -37,9 +37,10 @@ impl Collector for Dispatch {
     }
 }
 
-/// Cells without time have no series.
-fn add_times(family: &mut Family, series: &Series<'_>) {
-    for &phase in Phase::ALL {
+/// Cells without time have no series. The fleet level has the phases that ranks are compared by.
+fn add_times(family: &mut Family, series: &Series<'_>, level: Level) {
+    let is_of = |phase: &&Phase| level > Level::Fleet || matches!(phase, Phase::Sync | Phase::Nccl);
+    for &phase in Phase::ALL.iter().filter(is_of) {
         for state in State::all() {
             let time = series.process.dispatcher_time.at(phase, state);
             if time > Nanos(0) {

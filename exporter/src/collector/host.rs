@@ -1,6 +1,5 @@
 //! Use of the host's disks, memory, network and CPU quota by observed processes.
 
-use super::series::Series;
 use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
@@ -8,6 +7,7 @@ use crate::metric::{
     CGROUP_THROTTLED_TIME, Metric, PAGE_FAULTS, Unit,
 };
 use crate::observation::Observation;
+use crate::series::grouping::Series;
 use gpucause_abi::Nanos;
 use gpucause_abi::measure::MEASURES;
 use gpucause_abi::state::Fault;

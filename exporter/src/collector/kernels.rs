@@ -3,7 +3,7 @@
 use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
 use crate::kernel_launches::{KernelLaunches, OTHER, UNKNOWN};
-use crate::metric::{KERNEL_LAUNCH_DURATION, KERNEL_LAUNCHES, KERNEL_NAMES_FOLDED};
+use crate::metric::{KERNEL_LAUNCH_DURATION, KERNEL_LAUNCHES};
 
 pub(super) struct Kernels;
 
@@ -37,8 +37,6 @@ impl Collector for Kernels {
                 durations.push_created(labels(name.into()), value, series.created);
             }
         }
-        let since = Some(input.observation.clock.unix_seconds(input.observation.since));
-        let overflow = Value::Integer(input.observation.kernel_names_aggregated);
-        Ok(eager([launches, durations, Family::single(&KERNEL_NAMES_FOLDED, overflow, since)]))
+        Ok(eager([launches, durations]))
     }
 }

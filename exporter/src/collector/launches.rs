@@ -1,7 +1,7 @@
 //! Durations and counts of the outermost launches of a process, over all ops and layers. Rules evaluate tails on this sum, and
 //! need not add up every op of a fleet's processes bucket by bucket.
 
-use super::{Input, Series};
+use super::{CollectError, Collector, Families, Input, Series, eager};
 use crate::family::{Family, Value};
 use crate::metric::{LAUNCH_DURATION, LAUNCH_SAMPLING, LAUNCHES, LAUNCHES_TIMED};
 use gpucause_abi::hist::Histogram;
@@ -10,7 +10,20 @@ use gpucause_abi::op::Class;
 /// Launches of graphs take time in proportion to their size: they have a series of their own.
 const KINDS: [(&str, Class); 2] = [("kernel", Class::Launch), ("graph", Class::Graph)];
 
-pub(super) fn durations(input: &Input<'_>) -> Family {
+pub(super) struct Launches;
+
+impl Collector for Launches {
+    fn name(&self) -> &'static str {
+        "launches"
+    }
+
+    fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
+        let [all, timed, sampling] = counts(input);
+        Ok(eager([durations(input), all, timed, sampling]))
+    }
+}
+
+fn durations(input: &Input<'_>) -> Family {
     let mut family = Family::new(&LAUNCH_DURATION);
     for series in &input.series {
         for (kind, class) in KINDS {
@@ -25,7 +38,7 @@ pub(super) fn durations(input: &Input<'_>) -> Family {
 }
 
 /// Launches, timed launches and the sampling step; no series for a process without launches.
-pub(super) fn counts(input: &Input<'_>) -> [Family; 3] {
+fn counts(input: &Input<'_>) -> [Family; 3] {
     let mut all = Family::new(&LAUNCHES);
     let mut timed = Family::new(&LAUNCHES_TIMED);
     let mut sampling = Family::new(&LAUNCH_SAMPLING);
@@ -59,8 +72,9 @@ fn warm_launches(series: &Series<'_>, class: Class) -> Histogram {
 mod tests {
     use super::*;
     use crate::clock::WallClock;
-    use crate::collector::series::group;
+    use crate::metric::Level;
     use crate::observation::Observation;
+    use crate::series::grouping::group;
     use gpucause_abi::hist::slot_of;
     use gpucause_abi::op::{OPS, OpId, op_of_symbol};
     use gpucause_abi::record::COMM_LEN;
@@ -86,7 +100,8 @@ mod tests {
         let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
         let clock = WallClock::with_origin(Duration::from_secs(1_000));
         let observation = Observation::new(snapshot, Nanos(0), clock);
-        let input = Input { observation: &observation, series: group(&observation) };
+        let input =
+            Input { observation: &observation, series: group(&observation), level: Level::Full };
         let count = |value: &Value| match value {
             Value::Histogram(histogram) => histogram.count(),
             other => panic!("{other:?} is no histogram"),
@@ -149,8 +164,11 @@ mod tests {
         let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
         let clock = WallClock::with_origin(Duration::from_secs(1_000));
         let observation = Observation::new(snapshot, Nanos(0), clock);
-        let [all, timed, sampling] =
-            counts(&Input { observation: &observation, series: group(&observation) });
+        let [all, timed, sampling] = counts(&Input {
+            observation: &observation,
+            series: group(&observation),
+            level: Level::Full,
+        });
         assert_eq!(all.samples[0].value, Value::Integer(74));
         assert_eq!(timed.samples[0].value, Value::Integer(1));
         assert_eq!(sampling.samples[0].value, Value::Float(1.0 / 64.0));

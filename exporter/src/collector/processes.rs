@@ -2,7 +2,10 @@
 
 use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
-use crate::metric::{PROCESS_INFO, PROCESSES_EXCLUDED, PROCESSES_FOLDED, PROCESSES_OBSERVED};
+use crate::metric::{
+    BLOCKED_ON, CUDA_CALL_DURATION, KERNEL_LAUNCHES, LABEL_OVERFLOW, PREEMPTED_BY, PROCESS_INFO,
+    PROCESSES_EXCLUDED, PROCESSES_FOLDED, PROCESSES_OBSERVED,
+};
 
 pub(super) struct Processes;
 
@@ -43,13 +46,25 @@ impl Collector for Processes {
                 Value::Integer(1),
             );
         }
+        let since = Some(observation.clock.unix_seconds(observation.since));
+        let (preempted, blocked) = observation.wait_names_aggregated;
+        let mut overflow = Family::new(&LABEL_OVERFLOW);
+        for (metric, count) in [
+            (&CUDA_CALL_DURATION, observation.ops_aggregated),
+            (&PREEMPTED_BY, preempted),
+            (&BLOCKED_ON, blocked),
+            (&KERNEL_LAUNCHES, observation.kernel_names_aggregated),
+        ] {
+            overflow.push_created([metric.name.into()], Value::Integer(count), since);
+        }
         Ok(eager([
             info,
+            overflow,
             Family::single(&PROCESSES_OBSERVED, Value::Integer(observation.processes_live), None),
             Family::single(
                 &PROCESSES_FOLDED,
                 Value::Integer(observation.processes_aggregated),
-                Some(observation.clock.unix_seconds(observation.since)),
+                since,
             ),
             Family::single(
                 &PROCESSES_EXCLUDED,

@@ -256,7 +256,7 @@ fn a_page_that_goes_nowhere_is_made_no_further() {
     }
     let mut gone = Gone(0);
     let observation = observation(vec![process(1, 5, 3)]);
-    let error = Collectors::default().write(&observation, &Selection::All, &mut gone).unwrap_err();
+    let error = Collectors::default().write(&observation, &Scope::full(), &mut gone).unwrap_err();
     assert_eq!((error.kind(), gone.0), (io::ErrorKind::BrokenPipe, 1));
 }
 

@@ -2,7 +2,7 @@
 
 use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, Value};
-use crate::metric::{BLOCKED_ON, PREEMPTED_BY, WAIT_NAMES_FOLDED};
+use crate::metric::{BLOCKED_ON, PREEMPTED_BY};
 
 pub(super) struct Waits;
 
@@ -26,12 +26,6 @@ impl Collector for Waits {
                 blocked.push_created(labels, Value::Seconds(*time), series.created);
             }
         }
-        let mut overflow = Family::new(&WAIT_NAMES_FOLDED);
-        let since = Some(input.observation.clock.unix_seconds(input.observation.since));
-        let counts = input.observation.wait_names_aggregated;
-        for (metric, count) in [(&PREEMPTED_BY, counts.0), (&BLOCKED_ON, counts.1)] {
-            overflow.push_created([metric.name.into()], Value::Integer(count), since);
-        }
-        Ok(eager([preempted, blocked, overflow]))
+        Ok(eager([preempted, blocked]))
     }
 }

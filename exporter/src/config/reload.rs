@@ -13,6 +13,8 @@ use super::{Config, ConfigError, parse, read};
 use crate::budget::Budget;
 use crate::daemon::Daemon;
 use crate::duration::Span;
+use crate::exposition::classic_buckets;
+use crate::metric::Level;
 use crate::server::{LimitsHandle, ReloadRequests};
 use crate::service_manager::ServiceManager;
 
@@ -26,6 +28,10 @@ pub struct Overrides {
     pub retention: Option<Duration>,
     /// `--probe.budget`.
     pub budget: Option<Budget>,
+    /// `--metrics.level`.
+    pub level: Option<Level>,
+    /// `--metrics.classic-buckets`.
+    pub classic_buckets: Option<classic_buckets::Policy>,
 }
 
 /// The source of the configuration.
@@ -70,6 +76,12 @@ impl ConfigSource {
         }
         if let Some(budget) = self.overrides.budget {
             config.probe.budget = budget;
+        }
+        if let Some(level) = self.overrides.level {
+            config.metrics.level = level;
+        }
+        if let Some(policy) = self.overrides.classic_buckets {
+            config.metrics.classic_buckets = policy;
         }
         Ok(config)
     }

@@ -55,6 +55,27 @@ fn nothing_said_is_the_defaults() {
 }
 
 #[test]
+fn an_unknown_level_is_refused_with_the_known_ones() {
+    let problems = |text| problems(text).join("\n");
+    let level = problems("metrics: {level: all}");
+    assert!(
+        level.contains("metrics.level is \"all\", and must be fleet, standard or full"),
+        "{level}"
+    );
+    let buckets = problems("metrics: {classic_buckets: never}");
+    assert!(buckets.contains("must be auto or always"), "{buckets}");
+    let unknown = problems("metrics: {group_by: [comm, user]}");
+    assert!(unknown.contains("is \"user\", and must be comm or gpu_uuid"), "{unknown}");
+    let unsupported = problems("metrics: {group_by: [gpu_uuid]}");
+    assert!(unsupported.contains("must be [], [comm] or [comm, gpu_uuid]"), "{unsupported}");
+    let zero = problems("limits: {series_per_process: 0}");
+    assert!(zero.contains("must be from 40 to 100000"), "{zero}");
+    assert!(Config::parse("metrics: {group_by: [comm, gpu_uuid]}").is_ok());
+    let full = Config::parse("metrics: {level: full, classic_buckets: always}").unwrap();
+    assert_eq!(full.metrics.level, Level::Full);
+}
+
+#[test]
 fn the_example_says_every_default_and_nothing_else() {
     let example = Config::parse(EXAMPLE).unwrap();
     assert_eq!(example, Config::default());
@@ -127,7 +148,7 @@ const REFUSALS: &[(&str, &str)] = &[
     ("retention: [5m]", "line 1: retention is a list, and must be text"),
     (
         "retension: 5m",
-        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits, probe",
+        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits, probe, metrics",
     ),
     (
         "limits:\n  wait_names: ten",

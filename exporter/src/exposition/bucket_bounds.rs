@@ -3,7 +3,7 @@
 //! Each is the inclusive upper edge of a histogram slot, 2^k - 1 ns, so that every cumulative count is exact. The last
 //! slot also counts what lies beyond the range, so its edge is no bound: 2^36 - 1 ns (68.7 s) is the highest.
 
-use crate::metric::{LAUNCH_DURATION, Metric};
+use crate::metric::{LAUNCH_DURATION, Metric, OFFCPU_DURATION};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::{Slots, slot_of};
 
@@ -21,11 +21,12 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Whether histograms of this metric have it. Rules read every bucket of [`LAUNCH_DURATION`] of a whole fleet, so it has
-    /// fewer bounds: a factor of two apart up to 4 ms, where launches usually are, and further apart above.
+    /// Whether histograms of this metric have it. [`LAUNCH_DURATION`] and [`OFFCPU_DURATION`] are exposed by default and of
+    /// whole fleets, so they have fewer bounds: a factor of two apart up to 4 ms, where launches usually are, and further
+    /// apart above.
     #[must_use]
     pub fn is_of(&self, metric: &Metric) -> bool {
-        self.everywhere || metric.name != LAUNCH_DURATION.name
+        self.everywhere || ![LAUNCH_DURATION.name, OFFCPU_DURATION.name].contains(&metric.name)
     }
 }
 
@@ -35,7 +36,7 @@ const fn bound(exponent: u32, le: &'static str) -> Bound {
     Bound { upper, slot: slot_of(upper) as u16, le, everywhere: true }
 }
 
-/// A bound that [`LAUNCH_DURATION`] does not have.
+/// A bound that those do not have.
 const fn finer(exponent: u32, le: &'static str) -> Bound {
     Bound { everywhere: false, ..bound(exponent, le) }
 }

@@ -1,5 +1,6 @@
 //! Escaping, numbers and label sets, as both text formats write them.
 
+use super::ClassicBuckets;
 use super::bucket_bounds::{BOUNDS, cumulate};
 use crate::family::{Family, LabelValue, Sample, Value};
 use crate::metric::{Kind, Metric};
@@ -107,10 +108,17 @@ pub(super) fn series(page: &mut Vec<u8>, name: &str, suffix: &str, labels: &[u8]
 }
 
 /// Writes all sample lines but `_created`.
-pub(super) fn sample(page: &mut Vec<u8>, family: &Family, sample: &Sample, labels: &[u8]) {
+pub(super) fn sample(
+    page: &mut Vec<u8>,
+    family: &Family,
+    sample: &Sample,
+    labels: &[u8],
+    classic: ClassicBuckets,
+) {
     let metric = family.metric;
     if let Value::Histogram(histogram) = &sample.value {
-        return buckets(page, metric, histogram, labels);
+        let has_buckets = classic.has(family, sample);
+        return buckets(page, metric, histogram, labels, has_buckets);
     }
     let suffix = if metric.kind == Kind::Counter { "_total" } else { "" };
     series(page, metric.name, suffix, labels);
@@ -123,8 +131,14 @@ pub(super) fn sample(page: &mut Vec<u8>, family: &Family, sample: &Sample, label
     page.push(b'\n');
 }
 
-/// Writes a histogram's buckets, sum and count.
-fn buckets(page: &mut Vec<u8>, metric: &Metric, histogram: &Histogram, labels: &[u8]) {
+/// Writes a histogram's buckets, or `+Inf` alone, and its sum and count.
+fn buckets(
+    page: &mut Vec<u8>,
+    metric: &Metric,
+    histogram: &Histogram,
+    labels: &[u8],
+    has_buckets: bool,
+) {
     let name = metric.name;
     let mut prefix = Vec::with_capacity(LINE_BYTES);
     prefix.extend_from_slice(name.as_bytes());
@@ -132,7 +146,7 @@ fn buckets(page: &mut Vec<u8>, metric: &Metric, histogram: &Histogram, labels: &
     prefix.extend_from_slice(labels);
     prefix.extend_from_slice(if labels.is_empty() { b"le=\"" } else { b",le=\"" });
     let (at_most, total) = cumulate(&histogram.slots);
-    let finite = BOUNDS.iter().zip(at_most).filter(|(bound, _)| bound.is_of(metric));
+    let finite = BOUNDS.iter().zip(at_most).filter(|(bound, _)| has_buckets && bound.is_of(metric));
     for (le, count) in finite.map(|(bound, count)| (bound.le, count)).chain([("+Inf", total)]) {
         page.extend_from_slice(&prefix);
         page.extend_from_slice(le.as_bytes());

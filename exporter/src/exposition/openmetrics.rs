@@ -2,6 +2,7 @@
 //!
 //! Info metrics are exposed as gauges, as in the text format, so that a series has the same type in every format.
 
+use super::ClassicBuckets;
 use super::line;
 use super::page::Page;
 use crate::family::{Exemplar, Family};
@@ -15,6 +16,7 @@ pub(super) const END: &[u8] = b"# EOF\n";
 pub(super) fn family(
     family: &Family,
     pieces: &mut Page<'_>,
+    buckets: ClassicBuckets,
     created_line: &mut CreatedLine,
 ) -> io::Result<()> {
     let page = &mut pieces.buffer;
@@ -32,7 +34,7 @@ pub(super) fn family(
     for sample in &family.samples {
         let page = &mut pieces.buffer;
         let labels = labels.of(family, sample);
-        line::sample(page, family, sample, labels);
+        line::sample(page, family, sample, labels, buckets);
         let exemplar = sample.exemplar.as_deref().filter(|exemplar| exemplar.is_short());
         if let Some(exemplar) = exemplar {
             add_exemplar(page, exemplar);

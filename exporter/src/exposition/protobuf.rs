@@ -1,11 +1,12 @@
 //! Prometheus' protobuf format: `io.prometheus.client.MetricFamily` messages of `metrics.proto`, each behind its length.
 //!
-//! Unlike in OpenMetrics, a counter's family has the name that queries use, with `_total`. Histograms have classic and
-//! native buckets; a scraper reads those that it supports. The field for a sample timestamp is never sent.
+//! Unlike in OpenMetrics, a counter's family has the name that queries use, with `_total`. Histograms have native
+//! buckets, and classic ones where they are asked for. The field for a sample timestamp is never sent.
 
 mod field;
 mod wire;
 
+use super::ClassicBuckets;
 use super::bucket_bounds::{BOUNDS, cumulate};
 use super::native::{Buckets, SCHEMA, ZERO_THRESHOLD};
 use super::page::{CHUNK_BYTES, Page, SLACK_BYTES};
@@ -66,12 +67,16 @@ impl Chunks {
 pub(super) fn family(
     family: &Family,
     page: &mut Page<'_>,
+    classic: ClassicBuckets,
     buffers: &mut Buffers,
 ) -> io::Result<()> {
     let Buffers { chunks, native } = buffers;
     let row = family.metric;
     for sample in &family.samples {
-        wire::message(chunks.next(), field::family::METRIC, |out| metric(out, row, sample, native));
+        let has_buckets = classic.has(family, sample);
+        wire::message(chunks.next(), field::family::METRIC, |out| {
+            metric(out, row, sample, has_buckets, native);
+        });
     }
     let mut head = Vec::with_capacity(256);
     wire::string(&mut head, field::family::NAME, &row.query_name());
@@ -125,13 +130,19 @@ const fn metric_type(kind: Kind) -> u64 {
 }
 
 /// `native` is a buffer for the native buckets.
-fn metric(out: &mut Vec<u8>, row: &Metric, sample: &Sample, native: &mut Buckets) {
+fn metric(
+    out: &mut Vec<u8>,
+    row: &Metric,
+    sample: &Sample,
+    has_buckets: bool,
+    native: &mut Buckets,
+) {
     for (key, value) in row.labels.iter().zip(&sample.labels) {
         wire::message(out, field::metric::LABEL, |out| label_pair(out, key, value.as_str()));
     }
     if let Value::Histogram(values) = &sample.value {
         wire::message(out, field::metric::HISTOGRAM, |out| {
-            histogram(out, row, values, native);
+            histogram(out, row, values, has_buckets, native);
             timestamp(out, field::histogram::CREATED_TIMESTAMP, sample.created);
         });
     } else if row.kind == Kind::Counter {
@@ -159,12 +170,19 @@ fn number(out: &mut Vec<u8>, field: u8, value: &Value) {
 }
 
 /// There is no classic bucket for `+Inf`: its count is the sample count.
-fn histogram(out: &mut Vec<u8>, row: &Metric, values: &Histogram, native: &mut Buckets) {
+fn histogram(
+    out: &mut Vec<u8>,
+    row: &Metric,
+    values: &Histogram,
+    has_buckets: bool,
+    native: &mut Buckets,
+) {
     use field::{bucket, bucket_span, histogram};
     let (at_most, total) = cumulate(&values.slots);
     wire::integer(out, histogram::SAMPLE_COUNT, total);
     wire::seconds(out, histogram::SAMPLE_SUM, values.sum);
-    for (bound, count) in BOUNDS.iter().zip(at_most).filter(|(bound, _)| bound.is_of(row)) {
+    let finite = BOUNDS.iter().zip(at_most).filter(|(bound, _)| has_buckets && bound.is_of(row));
+    for (bound, count) in finite {
         wire::message(out, histogram::BUCKET, |out| {
             wire::integer(out, bucket::CUMULATIVE_COUNT, count);
             wire::seconds(out, bucket::UPPER_BOUND, bound.upper);

@@ -97,7 +97,7 @@ fn the_markdown_has_one_row_a_metric() {
     let page = markdown();
     assert_eq!(page.lines().count(), ALL.len() + 2);
     assert!(page.contains(
-        "| `gpucause_cuda_call_errors_total` | counter | `pid`, `comm`, `api`, `op`, `error` |"
+        "| `gpucause_cuda_call_errors_total` | counter | standard | `pid`, `comm`, `api`, `op`, `error` |"
     ));
 }
 

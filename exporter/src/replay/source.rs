@@ -8,7 +8,8 @@ use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 
 use crate::clock::{WallClock, monotonic_now};
-use crate::collector::{Collectors, Selection};
+use crate::collector::{Collectors, Scope};
+use crate::config::MetricsSettings;
 use crate::family::Sink;
 use crate::observation::Observation;
 use crate::server::{Readiness, ScrapeError, Source};
@@ -17,11 +18,17 @@ use crate::server::{Readiness, ScrapeError, Source};
 #[derive(Debug, Default)]
 pub(super) struct ReplaySource {
     collectors: Collectors,
+    settings: MetricsSettings,
     /// `None` before the first observation.
     current: Mutex<Option<Arc<Observation>>>,
 }
 
 impl ReplaySource {
+    /// Serves nothing yet.
+    pub(super) fn new(settings: MetricsSettings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
     /// Serves this observation from now on.
     pub(super) fn set_current(&self, observation: Option<Observation>) {
         *self.lock() = observation.map(Arc::new);
@@ -41,10 +48,14 @@ impl Source for ReplaySource {
         self.collectors.names()
     }
 
-    fn scrape(&self, selection: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
+    fn metrics(&self) -> MetricsSettings {
+        self.settings.clone()
+    }
+
+    fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let none = || Observation::new(Snapshot::default(), Nanos(0), WallClock::now()).into();
         let observation = self.current().unwrap_or_else(none);
-        Ok(self.collectors.write(&observation, selection, page)?)
+        Ok(self.collectors.write(&observation, scope, page)?)
     }
 
     fn chains(&self) -> Vec<Chain> {

@@ -19,7 +19,7 @@ use super::routes::Routes;
 use super::web_config::WebConfig;
 use super::web_config::client_cert::san::alternative_names;
 use super::{Limits, Readiness, ScrapeError, Source};
-use crate::collector::{Collectors, Selection};
+use crate::collector::{Collectors, Scope};
 use crate::family::Sink;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
@@ -38,7 +38,7 @@ impl Source for EmptySource {
         Collectors::default().names()
     }
 
-    fn scrape(&self, _: &Selection, _: &mut dyn Sink) -> Result<(), ScrapeError> {
+    fn scrape(&self, _: &Scope, _: &mut dyn Sink) -> Result<(), ScrapeError> {
         Ok(())
     }
 

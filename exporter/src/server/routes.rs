@@ -5,9 +5,9 @@ use super::api;
 use super::body::{PageWriter, Pieces};
 use super::fair_semaphore::{FairSemaphore, Permit};
 use super::{Readiness, ReloadHandle, ScrapeError, Source, landing};
-use crate::collector::Selection;
+use crate::collector::Scope;
 use crate::exposition::gzip::Gzip;
-use crate::exposition::{Format, negotiate};
+use crate::exposition::{ClassicBuckets, Format, negotiate};
 use gpucause_investigations::server_pool::ClientId;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -185,8 +185,9 @@ impl Routes {
 
     async fn metrics<B>(&self, request: &Request<B>, peer: Peer) -> Reply {
         let query = request.uri().query().unwrap_or_default();
-        let selection = match Selection::parse(query, &self.source.collectors()) {
-            Ok(selection) => selection,
+        let settings = self.source.metrics();
+        let scope = match Scope::parse(query, &self.source.collectors(), settings.level) {
+            Ok(scope) => scope,
             Err(error) => return reply(StatusCode::BAD_REQUEST, TEXT, format!("{error}\n")),
         };
         let Some(permit) = self.permit(peer).await else {
@@ -194,13 +195,14 @@ impl Routes {
         };
         let headers = request.headers();
         let format = negotiate::format(&joined(headers, &header::ACCEPT));
+        let buckets = ClassicBuckets::of(format, scope.level, settings.classic_buckets);
         let gzip = negotiate::gzip(&joined(headers, &header::ACCEPT_ENCODING));
         let (source, scrapes) = (Arc::clone(&self.source), Arc::clone(&self.scrapes));
         let (sender, page) = oneshot::channel();
         // Holds the permit until the scrape ends, even if the client hangs up.
         tokio::task::spawn_blocking(move || {
             let page = PageWriter::new(sender, || scrapes.has_waiting());
-            write_page(source.as_ref(), &selection, format, gzip, page);
+            write_page(source.as_ref(), &scope, (format, buckets), gzip, page);
             drop(permit);
         });
         let failure = match page.await {
@@ -223,14 +225,14 @@ impl Routes {
 
 fn write_page(
     source: &dyn Source,
-    selection: &Selection,
-    format: Format,
+    scope: &Scope,
+    (format, buckets): (Format, ClassicBuckets),
     gzip: bool,
     mut page: PageWriter<'_, ScrapeError>,
 ) {
     let write = |sink: &mut dyn io::Write| {
-        let mut writer = format.writer(sink);
-        source.scrape(selection, &mut writer)?;
+        let mut writer = format.writer(buckets, sink);
+        source.scrape(scope, &mut writer)?;
         Ok(writer.finish()?)
     };
     let written = if gzip {

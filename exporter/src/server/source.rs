@@ -1,6 +1,7 @@
 //! The data that the server serves.
 
-use crate::collector::Selection;
+use crate::collector::Scope;
+use crate::config::MetricsSettings;
 use crate::family::Sink;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
@@ -11,11 +12,16 @@ pub trait Source: Send + Sync + 'static {
     /// The names of the collectors that a scrape can select. Must not block.
     fn collectors(&self) -> Vec<&'static str>;
 
-    /// Writes the families of the selected collectors. May block.
+    /// The level of a scrape that names none, and who gets classic buckets. Must not block.
+    fn metrics(&self) -> MetricsSettings {
+        MetricsSettings::default()
+    }
+
+    /// Writes the families that a scrape asks for. May block.
     ///
     /// # Errors
     /// When there is no page, or it cannot be written; the page itself reports collectors that failed.
-    fn scrape(&self, selection: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError>;
+    fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError>;
 
     /// The detected causal chains, the worst first. Must not block for long.
     fn chains(&self) -> Vec<Chain>;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gpucause::collector::Selection;
+use gpucause::collector::Scope;
 use gpucause::family::Sink;
 use gpucause::server::{Limits, LiveWebConfig, Readiness, ScrapeError, Server, Source};
 use gpucause::token_file::TokenFile;
@@ -30,7 +30,7 @@ impl Source for Fixture {
         Vec::new()
     }
 
-    fn scrape(&self, _: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
+    fn scrape(&self, _: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         std::thread::sleep(self.takes);
         Ok(snapshot::families().into_iter().try_for_each(|family| page.own(family))?)
     }

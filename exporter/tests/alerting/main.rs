@@ -9,7 +9,10 @@
 
 mod files;
 mod launches;
+mod levels;
 mod promql;
+#[path = "../fixture/rank.rs"]
+mod rank;
 mod routes;
 
 use files::{Rule, rules};

@@ -2,12 +2,14 @@
 //! own tools check the grammar.
 
 /// A series that an expression selects.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
     /// The name of the metric.
     pub(crate) name: String,
     /// The labels that must match, with what they must match.
     pub(crate) matchers: Vec<(String, String)>,
+    /// How each of them must match, such as `=~`.
+    pub(crate) signs: Vec<String>,
 }
 
 /// What an expression names.
@@ -81,6 +83,21 @@ fn matchers(tokens: &[Token]) -> Vec<(String, String)> {
     pairs.chunks(2).filter_map(pair).collect()
 }
 
+/// The signs between labels and values.
+fn signs(tokens: &[Token]) -> Vec<String> {
+    let mut signs = Vec::new();
+    let mut sign = String::new();
+    for token in tokens {
+        match token {
+            Token::Sign('}') => break,
+            Token::Sign(',') | Token::Word(_) => {}
+            Token::Sign(part) => sign.push(*part),
+            Token::Text(_) => signs.push(std::mem::take(&mut sign)),
+        }
+    }
+    signs
+}
+
 /// What `expression` names.
 pub(crate) fn names(expression: &str) -> Names {
     let tokens = tokens(expression);
@@ -100,9 +117,10 @@ pub(crate) fn names(expression: &str) -> Names {
             names.labels.extend(labels.iter().filter_map(label));
             at += 1 + length;
         } else if is_series(word, next) {
-            let mut selector = Selector { name: word.clone(), matchers: Vec::new() };
+            let mut selector = Selector { name: word.clone(), ..Selector::default() };
             if next == Some(&Token::Sign('{')) {
                 selector.matchers = matchers(&tokens[at + 1..]);
+                selector.signs = signs(&tokens[at + 1..]);
                 at += 1 + list(&tokens[at + 1..], '}').1;
             }
             names.selectors.push(selector);
@@ -130,5 +148,6 @@ fn an_expression_names_its_series_labels_and_matchers() {
     let found: Vec<_> = selectors.iter().map(|s| (s.name.as_str(), s.matchers.len())).collect();
     assert_eq!(found, [("a_b_bucket", 2), ("up:x_1m", 0)]);
     assert_eq!(selectors[0].matchers[0], ("op".into(), "x{2}.*".into()));
+    assert_eq!(selectors[0].signs, ["=~", "="]);
     assert_eq!(labels, ["pid", "le", "pid"]);
 }

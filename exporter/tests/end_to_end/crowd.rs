@@ -52,7 +52,7 @@ fn thousands_of_short_lived_processes_make_few_series_that_have_all_their_calls(
     const PROCESSES: u64 = 2_000;
     const CALLS: u64 = 4;
     /// Ended processes that are told apart, and those that a page finds before they are folded.
-    const MOST: usize = 256;
+    const MOST: usize = 48;
     let exporter = Exporter::start(&[]);
     let _holder = Workload::start(&["idle"]);
     exporter.until_attached(&libraries().join("libcudart.so.12"));

@@ -57,7 +57,7 @@ fn real_cudart() -> PathBuf {
 #[test]
 fn prometheus_has_the_true_counts_of_calls_to_the_real_runtime() {
     let cudart = real_cudart();
-    let exporter = Exporter::start(&[]);
+    let exporter = Exporter::start(&["--metrics.level=full"]);
     let prometheus = scraping(exporter.address, "");
     let mut workload = Workload::with(&[
         "rate",
@@ -125,7 +125,7 @@ fn classic_bucket(value: f64) -> (f64, f64) {
 
 #[test]
 fn quantiles_of_classic_and_of_native_histograms_are_those_of_the_workload() {
-    let exporter = Exporter::start(&[]);
+    let exporter = Exporter::start(&["--metrics.level=full"]);
     let classic = scraping(exporter.address, "");
     let native = scraping(exporter.address, "native-histograms,exemplar-storage");
     let arguments = ["latency", "--delays=100us,1500us,12ms", "--repeat=700,250,50", "--list"];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const COUNT: &str = "gpucause_cuda_call_duration_seconds_count";
 /// Ended processes that are told apart at most.
-const TOLD_APART: u64 = 256;
+const TOLD_APART: u64 = 48;
 
 #[test]
 fn the_series_and_map_entries_of_an_ended_process_go_after_the_retention_time() {

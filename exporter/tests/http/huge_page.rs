@@ -12,7 +12,7 @@ impl Source for Huge {
         Collectors::default().names()
     }
 
-    fn scrape(&self, _: &Selection, page: &mut dyn Sink) -> Result<(), ScrapeError> {
+    fn scrape(&self, _: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let path = "x".repeat(64 * 1024);
         for number in 0..512 {
             let mut family = Family::new(&PROBE_INFO);

@@ -8,7 +8,8 @@ use gpucause_abi::{ProcId, Tgid};
 use gpucause_engine::OTHER_PROCESS;
 
 use crate::error_name::{LAST_CODE, UNKNOWN_CODE};
-use crate::merge::merge_accounts;
+use crate::series::merge::merge_accounts;
+use crate::series::workers::is_worker;
 
 /// Whom aggregated processes waited for.
 const OTHER: Comm = Comm(*b"other\0\0\0\0\0\0\0\0\0\0\0");
@@ -46,13 +47,14 @@ impl CardinalityLimit {
     }
 
     /// Tracks the processes with the lowest ids up to the limit, and forgets those that are not in `processes`. Ended processes do
-    /// not count: their number is limited by their retention.
+    /// not count: their number is limited by their retention. Nor do workers: they have no series.
     pub fn assign(&mut self, processes: &[ProcessSnapshot]) {
         let known: HashSet<ProcId> = processes.iter().map(|process| process.id).collect();
         self.tracked.retain(|id| known.contains(id));
         self.aggregated.retain(|id| known.contains(id));
+        let candidates = processes.iter().filter(|process| !is_worker(process));
         let (live, ended): (Vec<_>, Vec<_>) =
-            processes.iter().partition(|process| process.ended.is_none());
+            candidates.partition(|process| process.ended.is_none());
         let is_new = |id: &ProcId| !self.aggregated.contains(id) && !self.tracked.contains(id);
         let mut new: Vec<ProcId> = live.iter().map(|process| process.id).filter(is_new).collect();
         let new_ended: Vec<ProcId> =
@@ -64,6 +66,11 @@ impl CardinalityLimit {
         self.aggregated_total += beyond.len() as u64;
         self.tracked.extend(new.into_iter().chain(new_ended));
         self.aggregated.extend(beyond);
+    }
+
+    /// Makes a worker part of `other`, as the process that it works for is.
+    pub(crate) fn aggregate_worker(&mut self, id: ProcId) {
+        self.aggregated.insert(id);
     }
 
     /// Leaves the aggregated processes out.

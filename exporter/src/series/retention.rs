@@ -20,7 +20,7 @@ impl Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { keep_for: Duration::from_secs(300), max_ended: 256 }
+        Self { keep_for: Duration::from_secs(300), max_ended: 48 }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::family::{Family, Value};
 use crate::metric::{BLOCKED_ON, Kind, PREEMPTED_BY, PROCESSES_FOLDED};
 use crate::observation::Observation;
 use crate::pipeline::Pipeline;
+use crate::series::groups::{GroupLabel, GroupLabels};
 use gpucause_engine::Stall;
 use gpucause_engine::chain::Cause;
 use gpucause_engine::settings::Settings;
@@ -54,13 +55,14 @@ struct Node {
 }
 
 impl Node {
-    fn new(live_processes: usize, wait_names: usize) -> Self {
+    fn new(live_processes: usize, wait_names: usize, group_by: GroupLabels) -> Self {
         let chains = Arc::new(Chains::new(Settings::default()));
         let pipeline = Pipeline::new(Kernel::default(), Arc::clone(&chains), Nanos(0));
         let limits = Limits { exited_processes: 2, ..Limits::default() };
         let retention = Span(Duration::from_secs(20));
         let config = crate::config::Config { limits, retention, ..Default::default() };
         let mut node = Self { pipeline, chains, config, collectors: Collectors::default() };
+        node.config.metrics.group_by = group_by;
         node.limit(live_processes, wait_names);
         node
     }
@@ -68,6 +70,7 @@ impl Node {
     fn limit(&mut self, live_processes: usize, wait_names: usize) {
         self.config.limits.live_processes = live_processes;
         self.config.limits.wait_names = wait_names;
+        self.config.limits.series_per_process = wait_names * crate::series::op_limit::SERIES_PER_OP;
         self.pipeline.configure(&self.config);
     }
 
@@ -127,7 +130,8 @@ impl Node {
 
 /// The engine finds no cause in random accounts: so each process loses some time for every abandoned call.
 fn stalls(observation: &Observation) -> Vec<Stall> {
-    let all = observation.snapshot.processes.iter().chain(&observation.overflow);
+    let former = observation.groups.iter().map(|group| &group.former);
+    let all = observation.snapshot.processes.iter().chain(&observation.overflow).chain(former);
     let stall = |process: &ProcessSnapshot| Stall {
         process: process.id,
         cause: Cause::BlockIo,
@@ -201,14 +205,18 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn group_by() -> impl Strategy<Value = GroupLabels> {
+    prop_oneof![Just(vec![]), Just(vec![GroupLabel::Comm])].prop_map(GroupLabels)
+}
+
 #[test]
 fn no_counter_of_a_page_decreases_while_its_creation_time_is_the_same() {
     let seen = RefCell::new(BTreeSet::new());
-    let config = Config { cases: 100, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 150, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
-    let histories = (0..4usize, 1..3usize, prop::collection::vec(step(), 1..120));
-    let outcome = runner.run(&histories, |(live, waits, steps)| {
-        let (mut node, mut law) = (Node::new(live, waits), Law::default());
+    let histories = (0..4usize, 1..3usize, group_by(), prop::collection::vec(step(), 1..120));
+    let outcome = runner.run(&histories, |(live, waits, group_by, steps)| {
+        let (mut node, mut law) = (Node::new(live, waits, group_by), Law::default());
         for step in &steps {
             let Some(page) = node.take(step) else { continue };
             seen.borrow_mut().extend(law.hold(&page).map_err(TestCaseError::fail)?);
@@ -234,7 +242,7 @@ fn no_counter_of_a_page_decreases_while_its_creation_time_is_the_same() {
 
 #[test]
 fn calls_of_processes_that_a_younger_one_of_their_pid_and_name_hides_are_those_of_other() {
-    let mut node = Node::new(4, 10);
+    let mut node = Node::new(4, 10, GroupLabels::default());
     for _ in 0..5 {
         node.kernel().begin(1, 0, false);
         node.kernel().work(1, Work::Preempted, 1, 5);
@@ -270,7 +278,7 @@ fn times(page: &[Family], metric: &crate::metric::Metric) -> Vec<(String, u64)> 
 
 #[test]
 fn waits_of_processes_that_are_aggregated_are_those_of_other() {
-    let mut node = Node::new(0, 10);
+    let mut node = Node::new(0, 10, GroupLabels::default());
     for pid in [1, 2] {
         node.kernel().begin(pid, 0, false);
         node.kernel().work(pid, Work::Preempted, 1, 5);
@@ -286,7 +294,7 @@ fn waits_of_processes_that_are_aggregated_are_those_of_other() {
 
 #[test]
 fn waits_of_a_process_go_on_over_an_exec_of_itself_and_a_restart_of_the_probes() {
-    let mut node = Node::new(4, 10);
+    let mut node = Node::new(4, 10, GroupLabels::default());
     let mut expected = 0;
     let mut wait = |node: &mut Node| {
         node.kernel().work(1, Work::Preempted, 1, 5);
@@ -318,4 +326,24 @@ fn page_faults_never_decrease_nor_vanish_while_a_process_is_exported() {
     assert_eq!(sample(1, Some([8, 2])), Some([10, 2]));
     assert_eq!(sample(1, None), Some([10, 2]));
     assert_eq!(sample(2, None), None);
+}
+
+#[test]
+fn a_group_has_the_sum_of_its_processes_also_of_those_that_ended() {
+    let mut node = Node::new(4, 10, GroupLabels(vec![GroupLabel::Comm]));
+    for pid in [1, 2] {
+        node.kernel().begin(pid, 0, false);
+        node.kernel().work(pid, Work::Preempted, 1, 5);
+    }
+    let expected = |time| [("all train b".to_owned(), time)];
+    assert_eq!(times(&node.page(0), &PREEMPTED_BY), expected(10));
+    node.kernel().end(1);
+    for _ in 0..3 {
+        assert_eq!(times(&node.page(0), &PREEMPTED_BY), expected(10));
+        node.kernel().pass(Nanos(30 * SECOND));
+    }
+    node.kernel().begin(3, 0, false);
+    node.kernel().work(3, Work::Preempted, 1, 7);
+    assert_eq!(times(&node.page(0), &PREEMPTED_BY), expected(17));
+    assert_eq!(aggregated(&node.page(0)), 0);
 }

@@ -7,14 +7,18 @@ use gpucause_abi::record::FAULTS;
 use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId};
 
-use crate::cardinality_limit::CardinalityLimit;
-use crate::retention::Retention;
+use crate::series::cardinality_limit::CardinalityLimit;
+use crate::series::groups::Groups;
+use crate::series::retention::Retention;
+use crate::series::workers::{Owners, Workers, is_worker};
 
 /// State that is kept from one snapshot of the kernel maps to the next.
 #[derive(Debug, Default)]
 pub(crate) struct LifeCycle {
     pub(crate) retention: Retention,
     pub(crate) cardinality: CardinalityLimit,
+    workers: Workers,
+    pub(crate) groups: Groups,
     /// Exported processes, and whether that was after their end, so that their final values were exported.
     exported: HashMap<ProcId, bool>,
     /// Time accounts and page faults of the last snapshot: the next must not be below them.
@@ -56,7 +60,11 @@ impl LifeCycle {
         let has_ended = |id| is_aggregated(id) && ends.get(&id).is_some_and(Option::is_some);
         let hidden = hidden(processes.iter().filter(|process| !is_aggregated(process.id)));
         let is_due = |process: &&ProcessSnapshot| {
-            is_passing(process) || has_ended(process.id) || hidden.contains(&process.id)
+            is_passing(process)
+                || has_ended(process.id)
+                || self.workers.has_ended(process.id)
+                || self.groups.has_ended(process.id)
+                || hidden.contains(&process.id)
         };
         let mut all: HashSet<ProcId> =
             processes.iter().filter(is_due).map(|process| process.id).collect();
@@ -65,6 +73,8 @@ impl LifeCycle {
         let candidates = ends.iter().filter(|(id, end)| {
             !all.contains(id)
                 && !is_aggregated(**id)
+                && !self.workers.knows(**id)
+                && !self.groups.knows(**id)
                 && (self.retention.is_over(now, **end) || !is_unfinished(id))
         });
         let candidates: Vec<_> = candidates.map(|(&id, &end)| (id, end)).collect();
@@ -89,6 +99,14 @@ impl LifeCycle {
         let mut aggregated = HashSet::new();
         for process in processes.extract_if(.., |process| due.all.contains(&process.id)) {
             self.exported.remove(&process.id);
+            if self.groups.knows(process.id) {
+                self.groups.remove(process);
+                continue;
+            }
+            if self.workers.knows(process.id) {
+                self.workers.remove(process);
+                continue;
+            }
             let counts =
                 due.unexported.contains(&process.id) || self.cardinality.is_aggregated(process.id);
             if counts && admits(&process) {
@@ -100,13 +118,24 @@ impl LifeCycle {
         aggregated
     }
 
-    /// Leaves the processes that are tracked individually; returns the sum of all others, if there are any.
+    /// Leaves the processes that are tracked individually and their workers; returns the sum of all others, if there are any, and
+    /// the sums of former workers by the process that they worked for.
     pub(crate) fn limit(
         &mut self,
         processes: &mut Vec<ProcessSnapshot>,
-    ) -> Option<ProcessSnapshot> {
+    ) -> (Option<ProcessSnapshot>, HashMap<ProcId, ProcessSnapshot>) {
         self.cardinality.assign(processes);
-        self.cardinality.take_overflow(processes)
+        let owners = Owners::of(processes);
+        let is_aggregated = |owner| self.cardinality.is_aggregated(owner);
+        let aggregated = processes.iter().map(|process| process.id);
+        let aggregated: Vec<ProcId> =
+            aggregated.filter(|&id| owners.get(id).is_some_and(is_aggregated)).collect();
+        aggregated.into_iter().for_each(|id| self.cardinality.aggregate_worker(id));
+        let overflow = self.cardinality.take_overflow(processes);
+        let tracked = processes.iter().filter(|process| !is_worker(process));
+        let tracked = tracked.map(|process| process.id).collect();
+        let former = self.workers.update(processes, &owners, &tracked);
+        (overflow, former)
     }
 
     /// These are exported.

@@ -1,0 +1,30 @@
+"""What a panel needs beyond the default level of the exporter's page, by the table in exporter/METRICS.md."""
+
+import pathlib
+import re
+
+PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "exporter" / "METRICS.md"
+ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (\w+) \|", re.MULTILINE)
+NAME = re.compile(r"\bgpucause_\w+\b")
+# The histograms that have classic buckets at the default level.
+TAILS = {"gpucause_launch_duration_seconds", "gpucause_offcpu_duration_seconds"}
+
+LEVELS = {name: level for name, _, level in ROW.findall(PAGE.read_text())}
+
+
+def _metric(name):
+    return re.sub(r"_(bucket|sum|count)$", "", name) if name not in LEVELS else name
+
+
+def note(panel):
+    """A sentence for the panel's description; empty where the default level is enough."""
+    exprs = [target["expr"] for target in panel["targets"]]
+    names = [name for expr in exprs for name in NAME.findall(expr)]
+    if any(LEVELS.get(_metric(name)) == "full" for name in names):
+        return " Needs metrics.level: full in the exporter's configuration."
+    buckets = [name for name in names if name.endswith("_bucket") and _metric(name) not in TAILS]
+    if not any(name in LEVELS or _metric(name) in LEVELS for name in buckets):
+        return ""
+    if panel["type"] == "heatmap":
+        return " Classic buckets need metrics.level: full in the exporter's configuration; Mean durations shows means without them."
+    return " Without classic buckets (metrics.level: full) and native histograms it shows the mean."

@@ -1,0 +1,125 @@
+//! Rules and alerts need no more than the standard level, and those that compare ranks no more than the fleet level.
+
+use super::{EXPOSED, files, rank, rules};
+use crate::promql::{Selector, names};
+use gpucause::collector::{Collectors, Scope, Selection};
+use gpucause::exposition::classic_buckets::Policy;
+use gpucause::exposition::{ClassicBuckets, Format};
+use gpucause::metric::Level;
+use gpucause::observation::Observation;
+use gpucause_abi::op::op_of_symbol;
+use gpucause_abi::snapshot::ProcessSnapshot;
+use regex::Regex;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A series of a page.
+struct Series {
+    name: String,
+    labels: BTreeMap<String, String>,
+    /// The line.
+    line: String,
+}
+
+/// A node of a rank with a failed call and a worker.
+fn observation() -> Observation {
+    let mut rank: ProcessSnapshot = rank::rank(1);
+    rank.errors = vec![(op_of_symbol("cudaMalloc").unwrap(), 2, 3)];
+    let worker = rank::worker(2, &rank);
+    rank::observation(vec![rank, worker])
+}
+
+/// The series that are not zero: what stands at zero is there for rates alone.
+fn page(scope: &Scope) -> Vec<Series> {
+    let mut page = Vec::new();
+    let mut writer =
+        Format::Text.writer(ClassicBuckets::of(Format::Text, scope.level, Policy::Auto), &mut page);
+    Collectors::default().write(&observation(), scope, &mut writer).unwrap();
+    writer.finish().unwrap();
+    let label = Regex::new(r#"([a-z_]+)="((?:[^"\\]|\\.)*)""#).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    let lines = page.lines().filter(|line| !line.starts_with('#') && !line.ends_with(" 0"));
+    lines
+        .map(|line| {
+            let (series, _) = line.rsplit_once(' ').unwrap();
+            let labels = label.captures_iter(series).map(|own| (own[1].into(), own[2].into()));
+            Series {
+                name: series.split('{').next().unwrap().to_owned(),
+                labels: labels.collect(),
+                line: series.to_owned(),
+            }
+        })
+        .collect()
+}
+
+fn is_selected(series: &Series, selector: &Selector) -> bool {
+    let signs = selector.signs.iter().map(String::as_str);
+    series.name == selector.name
+        && selector.matchers.iter().zip(signs).all(|((label, value), sign)| {
+            // What Prometheus adds to the target, or a template fills in.
+            if ["instance", "job"].contains(&&**label) || value.contains('%') {
+                return true;
+            }
+            let own = series.labels.get(label).map_or("", String::as_str);
+            let is_match = || Regex::new(&format!("^(?:{value})$")).unwrap().is_match(own);
+            match sign {
+                "=" => own == value,
+                "!=" => own != value,
+                "=~" => is_match(),
+                "!~" => !is_match(),
+                other => panic!("unknown sign {other:?}"),
+            }
+        })
+}
+
+fn at(level: Level) -> Scope {
+    Scope { selection: Selection::All, level }
+}
+
+/// Series that rules of these files read, and that only a larger page has.
+fn missing(scope: &Scope, is_of: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let (own, full) = (page(scope), page(&Scope::full()));
+    let lines: BTreeSet<&str> = own.iter().map(|series| &*series.line).collect();
+    let mut missing = BTreeSet::new();
+    for (file, rule) in rules().iter().filter(|(file, _)| is_of(file)) {
+        let of_texts = rule.annotations.values().flat_map(|text| files::queries_in_template(text));
+        for expression in of_texts.chain([rule.expr.clone()]) {
+            for selector in names(&expression).selectors {
+                let Some(metric) = EXPOSED.get(&selector.name) else { continue };
+                let selected = full.iter().filter(|series| is_selected(series, &selector));
+                let lacks = selected.filter(|series| !lines.contains(&*series.line));
+                missing.extend(lacks.map(|series| format!("{file}: {}", series.line)));
+                if metric.level > scope.level {
+                    missing.insert(format!("{file}: {}", metric.name));
+                }
+            }
+        }
+    }
+    missing
+}
+
+#[test]
+fn rules_and_alerts_need_no_more_than_the_standard_level() {
+    assert_eq!(missing(&at(Level::Standard), |file| !file.contains("native")), BTreeSet::new());
+}
+
+#[test]
+fn rules_that_compare_ranks_need_no_more_than_the_fleet_level() {
+    let fleet = ["rules/fleet.yaml", "rules/dispatchers.yaml"];
+    assert_eq!(missing(&at(Level::Fleet), |file| fleet.contains(&file)), BTreeSet::new());
+}
+
+#[test]
+fn a_series_that_the_level_lacks_is_noticed() {
+    let lower = missing(&at(Level::Fleet), |file| file == "rules/histograms.yaml");
+    assert!(lower.iter().any(|line| line.contains("launch_duration_seconds_bucket")), "{lower:?}");
+}
+
+#[test]
+fn rules_and_alerts_need_no_durations_of_calls() {
+    let selection = Selection::parse("exclude[]=calls", &Collectors::default().names()).unwrap();
+    let scope = Scope { selection, level: Level::Standard };
+    let mut missing = missing(&scope, |file| !file.contains("native"));
+    // Of the collector that was left out.
+    missing.retain(|series| !series.contains("scrape_collector_success"));
+    assert_eq!(missing, BTreeSet::new());
+}
