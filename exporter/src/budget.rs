@@ -42,7 +42,7 @@ impl FromStr for Budget {
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            // Rounded to what nobody writes, so that 2 % is not told as 2.0000000000000004 %.
+            // Rounded to more digits than anyone writes, so that 2 % is not printed as 2.0000000000000004 %.
             Some(share) => write!(f, "{}%", (share * 1e8).round() / 1e6),
             None => f.write_str("off"),
         }

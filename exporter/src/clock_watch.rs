@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// Reasons that are no trouble: the GPU idles, or was told to run at this clock.
+/// Harmless reasons: the GPU idles, or its clock was set by the user.
 const HARMLESS: u64 = 0x1 | 0x2;
 
 /// Whether reasons, as NVML's and DCGM's bits, hold the clock down.
@@ -12,11 +12,11 @@ pub const fn holds_clock_down(reasons: u64) -> bool {
     reasons & !HARMLESS != 0
 }
 
-/// Adds up the time between looks. What was last said of a GPU holds until something else is.
+/// Adds up throttled time. A GPU's state holds until `note` reports another one.
 #[derive(Debug, Default)]
 pub struct ClockWatch {
     gpus: BTreeMap<String, Gpu>,
-    looked: Option<Instant>,
+    interval_start: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Gpu {
 impl ClockWatch {
     /// Takes note of every GPU there is, and whether its clock is held down; where that is said twice of one, once is enough.
     pub fn note<'a>(&mut self, now: Instant, gpus: impl Iterator<Item = (&'a str, bool)>) {
-        self.looked.get_or_insert(now);
+        self.interval_start.get_or_insert(now);
         let mut before = std::mem::take(&mut self.gpus);
         for (gpu, throttled) in gpus {
             if let Some(known) = self.gpus.get_mut(gpu) {
@@ -58,7 +58,7 @@ impl ClockWatch {
 
     /// The share of the time since the last call in which each GPU's clock was held down.
     pub fn shares(&mut self, now: Instant) -> HashMap<String, f64> {
-        let begin = self.looked.replace(now).unwrap_or(now);
+        let begin = self.interval_start.replace(now).unwrap_or(now);
         let elapsed = now.saturating_duration_since(begin).as_secs_f64();
         let share = |(gpu, state): (&String, &mut Gpu)| {
             state.advance(now);

@@ -63,8 +63,8 @@ impl Gpus {
     /// The share of the time since the last call in which each GPU ran below its clock; of none where nobody knows.
     pub fn throttled(&self) -> HashMap<String, f64> {
         let now = Instant::now();
-        let told = self.nvml.as_ref().and_then(|nvml| nvml.throttled(now));
-        told.unwrap_or_else(|| self.throttled_upstream(now))
+        let shares = self.nvml.as_ref().and_then(|nvml| nvml.throttled(now));
+        shares.unwrap_or_else(|| self.throttled_upstream(now))
     }
 
     fn throttled_upstream(&self, now: Instant) -> HashMap<String, f64> {

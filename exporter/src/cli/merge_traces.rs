@@ -33,8 +33,8 @@ pub fn run(args: &MergeArgs) -> anyhow::Result<()> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let told = format!("{events} events of {} files in {}\n", inputs.len(), path.display());
-    io::stdout().write_all(told.as_bytes()).context("cannot write to standard output")
+    let summary = format!("{events} events of {} files in {}\n", inputs.len(), path.display());
+    io::stdout().write_all(summary.as_bytes()).context("cannot write to standard output")
 }
 
 fn show(inputs: &[Input], Progress { input, events, of }: Progress) {

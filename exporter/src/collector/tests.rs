@@ -231,7 +231,7 @@ impl Collector for HalfWay {
 }
 
 #[test]
-fn a_collector_that_fails_half_way_is_told_and_what_it_made_stays() {
+fn a_collector_that_fails_half_way_is_reported_and_keeps_the_families_it_made() {
     let collectors = Collectors::new(vec![Box::new(HalfWay), Box::new(calls::Calls)]);
     let families = collectors.collect(&observation(vec![process(1, 5, 3)]));
     let successes = samples(&families, &SCRAPE_COLLECTOR_SUCCESS).into_iter();
@@ -300,7 +300,7 @@ fn launches_of_all_images_of_a_process_add_up_by_name() {
 }
 
 #[test]
-fn launches_of_processes_that_are_not_told_apart_are_others() {
+fn launches_of_aggregated_processes_are_in_other() {
     let mut observation = observation(Vec::new());
     let mut other = process(1, 5, 0);
     (other.kernels, other.measures.other_launches) = (vec![(0x10, 3), (0x20, 4)], 2);

@@ -18,7 +18,7 @@ fn families() -> Vec<Family> {
 }
 
 #[test]
-fn a_page_is_told_until_it_is_three_intervals_old() {
+fn a_page_is_exported_until_it_is_three_intervals_old() {
     let upstream = upstream();
     let begin = Instant::now();
     let (none, state) = upstream.view(begin);

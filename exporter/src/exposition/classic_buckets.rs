@@ -74,7 +74,7 @@ impl<'de> Deserialize<'de> for Policy {
 pub enum ClassicBuckets {
     /// None.
     None,
-    /// Launches, and off-CPU time of dispatchers over all reasons: what is judged by its tail.
+    /// Launches, and off-CPU time of dispatchers over all reasons: rules and alerts evaluate their tails.
     Tails,
     /// Every one.
     All,

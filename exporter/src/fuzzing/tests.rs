@@ -23,9 +23,9 @@ fn kept(name: &str) -> Vec<Vec<u8>> {
 }
 
 /// Random numbers, the same in every run.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -94,12 +94,12 @@ fn inputs_like_those_do_no_harm() {
             continue;
         }
         let mut pool = kept(name);
-        let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ seconds);
+        let mut rng = Rng(0x9e37_79b9_7f4a_7c15 ^ seconds);
         let (begin, mut runs, mut slowest) = (Instant::now(), 0, Duration::ZERO);
         while runs < VARIANTS * pool.len() || begin.elapsed() < Duration::from_secs(seconds) {
-            let mut input = pool[dice.below(pool.len())].clone();
-            let other = dice.below(pool.len());
-            dice.vary(&mut input, &pool[other]);
+            let mut input = pool[rng.below(pool.len())].clone();
+            let other = rng.below(pool.len());
+            rng.vary(&mut input, &pool[other]);
             let started = Instant::now();
             run(name, target, &input);
             runs += 1;

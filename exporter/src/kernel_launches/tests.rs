@@ -245,7 +245,7 @@ fn no_more_kernels_are_timed_than_names_are_exported() {
 
 proptest! {
     #[test]
-    fn every_launch_is_told_once_and_no_counter_steps_back(
+    fn every_launch_is_counted_once_and_no_counter_decreases(
         steps in prop::collection::vec((0u64..40, 1u64..1000, 0u64..3), 1..80)
     ) {
         let (mut names, mut table) = (KernelNames::default(), Table::default());

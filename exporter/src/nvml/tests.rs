@@ -97,7 +97,7 @@ fn a_process_has_the_uuids_of_all_its_gpus_and_parts() {
 }
 
 #[test]
-fn what_a_silent_driver_said_is_told_for_a_while_only() {
+fn answers_of_a_driver_that_went_silent_are_exported_only_for_a_while() {
     let nvml = Nvml { library: "x".into(), known: Mutex::default() };
     let now = Instant::now();
     assert_eq!(nvml.throttled(now), None);

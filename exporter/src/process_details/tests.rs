@@ -53,7 +53,7 @@ fn a_process_that_is_not_there_has_empty_details() {
 }
 
 #[test]
-fn a_user_without_a_name_is_told_by_uid() {
+fn a_user_without_a_name_is_shown_by_uid() {
     let own = process(std::process::id(), own_start(), None);
     let details = DetailsCache::at("/proc", "/nonexistent", "/nonexistent").refresh(&[own]);
     assert!(details[&ProcId(1)].user.parse::<u32>().is_ok());

@@ -1,5 +1,5 @@
-//! A semaphore that is fair between clients: each has its own queue, of which only as many requests as there are permits are in
-//! the common queue. A client's queue is bounded; when it is full, a new request evicts the oldest one.
+//! A semaphore that is fair between clients. Each client has its own queue, and at most as many of its requests as there are
+//! permits are in the common queue. A client's queue is bounded; when it is full, a new request evicts the oldest one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn either_chore_is_missed_when_only_the_other_goes_on() {
+    fn a_stuck_task_is_found_while_the_other_one_makes_progress() {
         for (going, missing) in [(Task::Evaluate, Task::Reap), (Task::Reap, Task::Evaluate)] {
             let progress = Progress::starting(second(1));
             assert_eq!(progress.stuck_at(second(11), TIMEOUT), None);

@@ -105,13 +105,13 @@ impl Column {
             }
             columns.retain(|&(other, _)| other != column);
         }
-        let mut spare = cells.saturating_sub(taken(&columns));
+        let mut free = cells.saturating_sub(taken(&columns));
         let over = taken(&columns).saturating_sub(cells);
         for (growing, most) in GROWING {
             if let Some((_, own)) = columns.iter_mut().find(|(column, _)| *column == growing) {
-                let more = spare.min(most.saturating_sub(*own));
+                let more = free.min(most.saturating_sub(*own));
                 *own += more;
-                spare -= more;
+                free -= more;
             }
         }
         if let Some((_, bar)) = columns.iter_mut().find(|(column, _)| *column == Self::Bar) {

@@ -135,9 +135,9 @@ fn nothing() -> Vec<Row> {
 fn paths_of_every_runtime_tell_container_pod_and_job() {
     for (path, container, pod, job) in [kubernetes(), engines(), slurm(), nothing()].concat() {
         let found = Membership::of_path(&path);
-        let told =
+        let ids =
             (found.container_id.as_deref(), found.pod_uid.as_deref(), found.slurm_job.as_deref());
-        assert_eq!(told, (container, pod, job), "{path}");
+        assert_eq!(ids, (container, pod, job), "{path}");
         assert_eq!(found.cgroup, path);
     }
 }
@@ -151,7 +151,7 @@ fn the_path_is_that_of_the_hierarchy_in_use() {
         ("5:memory:/m\n0::/unified\n", "/unified"),
         ("5:memory:/m\n", "/m"),
         ("1:name=systemd:/s\n", ""),
-        ("rubbish\n", ""),
+        ("not a cgroup line\n", ""),
         ("", ""),
     ] {
         assert_eq!(Membership::of(file).cgroup, path, "{file}");
