@@ -88,7 +88,7 @@ fn a_configuration_file_must_exist_unless_it_is_optional() {
 }
 
 #[test]
-fn a_node_that_cannot_be_asked_is_told_with_what_to_look_at() {
+fn an_unreachable_node_is_reported_with_what_to_check() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, output) = outcome(&["explain", "--url", &closed.to_string()]);
     assert_eq!(code, Some(1), "{output}");
@@ -98,7 +98,7 @@ fn a_node_that_cannot_be_asked_is_told_with_what_to_look_at() {
 
 #[test]
 fn what_something_else_answers_does_not_steer_the_terminal() {
-    for (answer, told) in [
+    for (answer, message) in [
         ("SSH-2.0-\u{1b}[2J\r\n", "did not answer correctly"),
         ("HTTP/1.1 500 x\r\nConnection: close\r\n\r\n\u{1b}[2Jbad\u{9b}2J", "answered 500"),
         ("HTTP/1.1 200 x\r\nConnection: close\r\n\r\n<html>\u{1b}", "is not gpucause"),
@@ -113,7 +113,7 @@ fn what_something_else_answers_does_not_steer_the_terminal() {
         let (code, output) = outcome(&["explain", "--url", &url]);
         answering.join().unwrap();
         assert_eq!(code, Some(1), "{output}");
-        assert!(output.contains(told), "{output}");
+        assert!(output.contains(message), "{output}");
         assert!(!output.trim_end().contains(char::is_control), "{output:?}");
     }
 }
@@ -202,7 +202,7 @@ fn mcp_over_http_makes_a_token_and_lets_in_nobody_without_it() {
     assert!(server.wait().unwrap().success());
     assert!(!file.exists(), "the file goes with the server");
     let output = mcp(Path::new("/dev/null")).wait_with_output().unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(78), "{told}");
-    assert!(told.contains("/dev/null/") && told.contains("--token-file"), "{told}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(78), "{stderr}");
+    assert!(stderr.contains("/dev/null/") && stderr.contains("--token-file"), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! Whole pages, compared byte by byte. `GPUCAUSE_BLESS=1 cargo test --test golden` writes them anew.
+//! Whole pages, compared byte by byte. `GPUCAUSE_BLESS=1 cargo test --test golden` rewrites them.
 
 #![expect(
     clippy::unwrap_used,
@@ -76,8 +76,8 @@ fn both_formats_tell_the_same() {
     assert!(!page(Format::Text).contains(" # {"), "the text format knows no exemplars");
     let samples = |format| -> Vec<String> {
         let page = page(format);
-        let told = |line: &&str| !line.starts_with('#') && !line.contains("_created");
-        page.lines().filter(told).map(|line| without_exemplar(line).to_owned()).collect()
+        let is_sample = |line: &&str| !line.starts_with('#') && !line.contains("_created");
+        page.lines().filter(is_sample).map(|line| without_exemplar(line).to_owned()).collect()
     };
     assert_eq!(samples(Format::Text), samples(Format::OpenMetrics));
 }
@@ -163,9 +163,9 @@ fn protobuf_tells_beginnings_and_exemplars_as_openmetrics_does() {
     assert_eq!(begun.count(), page.lines().filter(created).count());
     let exemplars =
         metrics().filter(|metric| metric.counter.as_ref().is_some_and(|c| c.exemplar.is_some()));
-    let told = page.lines().filter(|line| line.contains(" # {")).count();
-    assert!(told > 0);
-    assert_eq!(exemplars.count(), told);
+    let in_text = page.lines().filter(|line| line.contains(" # {")).count();
+    assert!(in_text > 0);
+    assert_eq!(exemplars.count(), in_text);
 }
 
 #[test]

@@ -248,8 +248,8 @@ fn a_scrape_may_select_collectors() {
         assert!(page.contains(&format!("# TYPE {named}")), "{query}: {page}");
         assert!(!page.contains(missing), "{query}: {page}");
         let selected = !query.starts_with("exclude");
-        let told = "gpucause_scrape_collector_success{collector=\"memory\"} 1";
-        assert_eq!(page.contains(told), !selected, "{query}: {page}");
+        let sample = "gpucause_scrape_collector_success{collector=\"memory\"} 1";
+        assert_eq!(page.contains(sample), !selected, "{query}: {page}");
     }
 }
 
@@ -341,7 +341,7 @@ fn the_landing_page_links_to_the_metrics() {
 }
 
 #[test]
-fn health_and_readiness_are_told_apart() {
+fn health_does_not_depend_on_readiness() {
     let server = serve(Failing { panics: false });
     assert_eq!(get(server.address, "/-/healthy").status, 200);
     let ready = get(server.address, "/-/ready");
@@ -444,17 +444,17 @@ fn long_headers_are_read_and_endless_ones_refused() {
 }
 
 #[test]
-fn rubbish_is_refused() {
+fn malformed_requests_are_refused() {
     let server = serve(Fixture);
-    for rubbish in [
+    for malformed in [
         "\x16\x03\x01\x02 \x01 hello\r\n\r\n",
         "GET\r\n\r\n",
         "\r\n \r\n\r\n",
         "G\0T / HTTP/1.1\r\n\r\n",
     ] {
         let mut stream = connect(server.address);
-        stream.write_all(rubbish.as_bytes()).unwrap();
-        assert_eq!(read_to_end(stream).status, 400, "{rubbish:?}");
+        stream.write_all(malformed.as_bytes()).unwrap();
+        assert_eq!(read_to_end(stream).status, 400, "{malformed:?}");
     }
     assert_eq!(get(server.address, "/-/healthy").status, 200);
 }

@@ -1,4 +1,4 @@
-//! A host with as many processes as kernel maps hold: what is told of them stays within its bounds, and nothing is lost of the sums.
+//! A host with as many processes as kernel maps hold: their series stay within the limit, and the sums have every call.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
@@ -67,7 +67,7 @@ fn of_ten_thousand_processes_only_so_many_have_series_and_no_call_is_lost() {
     assert_eq!(number(&first, &PROCESSES_OBSERVED), Value::Integer(MANY.into()));
     assert_eq!(number(&first, &PROCESSES_FOLDED), Value::Integer(beyond));
     let of = calls(&first);
-    assert_eq!(of.len(), limit + 1, "those told apart, and the others");
+    assert_eq!(of.len(), limit + 1, "the processes tracked individually, and `other`");
     assert_eq!(of.values().sum::<u64>(), made);
     assert!(of["other"] > 0);
 }

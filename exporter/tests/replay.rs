@@ -105,11 +105,11 @@ fn a_recording_is_served_as_the_node_served_it() {
     });
     assert!(seen.is_sorted() && seen.iter().all(|own| [100, 250, 700].contains(own)), "{seen:?}");
     let page = http_client::get(replay.address, "/metrics");
-    for told in [
+    for expected in [
         r#"container_id="c0ffee""#,
         r#"gpucause_kernel_launches_total{pid="4242",comm="trainer",kernel="my_kernel(float*)"} 700"#,
     ] {
-        assert!(page.text().contains(told), "{told} is not in\n{}", page.text());
+        assert!(page.text().contains(expected), "{expected} is not in\n{}", page.text());
     }
 }
 
@@ -163,7 +163,7 @@ fn without_a_token_file_the_log_says_what_to_do_and_nobody_is_shown_chains() {
 }
 
 #[test]
-fn a_replay_ends_with_the_recording_when_it_is_told_to() {
+fn a_replay_with_exit_ends_with_the_recording() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("incident.db");
     record(&path, &[look(1, 1), look(2, 2)]);
@@ -191,8 +191,8 @@ fn what_cannot_be_replayed_is_refused_with_the_reason() {
             .args(arguments)
             .output()
             .unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
-        assert!(told.contains(reason), "{arguments:?}: {told}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(reason), "{arguments:?}: {stderr}");
     }
 }

@@ -232,13 +232,13 @@ fn every_series_of_a_query_exists_and_has_the_labels_that_are_asked_for() {
 }
 
 #[test]
-fn every_series_that_a_page_speaks_of_is_told_recorded_or_alerted_on() {
+fn every_series_that_a_page_names_is_exported_recorded_or_an_alert() {
     let mut known: BTreeSet<_> = series().into_keys().collect();
     known.extend(files("alerts", "yaml").values().flat_map(|text| names(text)));
     known.extend(metric::ALL.iter().map(|metric| metric.name.to_owned()));
     for (page, text) in pages() {
         for name in names(&text) {
-            assert!(known.contains(&name), "{page} speaks of {name}");
+            assert!(known.contains(&name), "{page} names {name}, which does not exist");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Every kind of client that does harm at a time, and proper scrapes between them: they are answered, and nothing stays.
-//! A program of its own, since its memory is looked at.
+//! A program of its own, since it measures its own memory.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
@@ -73,7 +73,7 @@ fn scrapes(server: SocketAddr) -> Duration {
             let (took, queued) = (begin.elapsed(), queued() - before);
             assert_eq!(response.status, 200, "{from:?} after {took:?}");
             let own = took.saturating_sub(queued);
-            assert!(own < SCRAPE, "{from:?}: {took:?}, of which {queued:?} in the run queue");
+            assert!(own < SCRAPE, "{from:?}: {took:?}, including {queued:?} in the run queue");
             longest = longest.max(own);
         }
     }

@@ -47,7 +47,7 @@ fn a_node_is_asked_over_tls_with_a_password_of_a_file_the_environment_or_the_url
 }
 
 #[test]
-fn what_keeps_a_node_from_answering_is_told() {
+fn the_reason_why_a_node_does_not_answer_is_reported() {
     let folder = Folder::new();
     let (server, url, ca) = node(&folder);
     let nobody = format!("https://localhost:{}", server.address.port());
@@ -55,7 +55,7 @@ fn what_keeps_a_node_from_answering_is_told() {
     let key = folder.path("server.key").to_str().unwrap().to_owned();
     let stranger = Folder::new();
     let other = stranger.path("ca.crt").to_str().unwrap().to_owned();
-    for (arguments, password, code, told) in [
+    for (arguments, password, code, reason) in [
         (["--url", &*url, "--ca-file", &*ca], Some("wrong"), 1, "requires a login"),
         (["--url", &nobody, "--ca-file", &ca], Some(PASSWORD), 1, "requires a login"),
         (["--url", &url, "--ca-file", &other], Some(PASSWORD), 1, "--ca-file"),
@@ -66,12 +66,12 @@ fn what_keeps_a_node_from_answering_is_told() {
     ] {
         let (ended, output) = outcome(&arguments, password);
         assert_eq!(ended, Some(code), "{arguments:?}: {output}");
-        assert!(output.contains(told), "{arguments:?}: {output}");
+        assert!(output.contains(reason), "{arguments:?}: {output}");
     }
 }
 
 #[test]
-fn programs_of_this_host_find_the_token_and_others_are_told_where_it_is() {
+fn commands_find_the_token_of_a_local_server_or_print_how_to_use_it() {
     let folder = Folder::new();
     let server = serve(&folder.plain(""));
     let url = format!("http://localhost:{}", server.address.port());
@@ -97,8 +97,8 @@ fn programs_of_this_host_find_the_token_and_others_are_told_where_it_is() {
     assert_eq!(ask(&explain, runtime).0, Some(0));
     let (code, output) = ask(&explain, "/nonexistent");
     assert_eq!(code, Some(1), "{output}");
-    let told = format!("sudo cat {runtime}/{}.token | sed", server.address.port());
-    assert!(output.contains(&told) && output.contains(&format!("{url}/api/v1/chains")), "{output}");
+    let hint = format!("sudo cat {runtime}/{}.token | sed", server.address.port());
+    assert!(output.contains(&hint) && output.contains(&format!("{url}/api/v1/chains")), "{output}");
     let (_, output) = ask(&check, "/nonexistent");
     assert!(output.contains("run gpucause check as root"), "{output}");
 }

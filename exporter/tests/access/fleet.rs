@@ -1,4 +1,4 @@
-//! `gpucause query` and `export` over several nodes, of which one lets nobody in.
+//! `gpucause query` and `export` over several nodes; one of them refuses the login.
 
 use std::process::{Command, Output};
 
@@ -86,7 +86,7 @@ fn nodes_are_asked_in_sql_and_one_that_fails_is_in_the_answer_and_the_exit_code(
 }
 
 #[test]
-fn chains_of_nodes_are_exported_and_one_that_fails_is_told_by_the_exit_code() {
+fn chains_of_nodes_are_exported_and_a_failed_node_sets_the_exit_code() {
     let fleet = Fleet::new();
     let both = fleet.both();
     let output = fleet.folder.path("fleet.json");

@@ -26,7 +26,7 @@ fn a_broken_renewal_keeps_the_old_certificate_and_a_good_one_heals_it() {
     let server = serve(&folder.configure(&[], ""));
     let served = || Asking::new(&folder).get(server.address, "/-/healthy").unwrap().certificate;
     let first = served();
-    for (name, text) in [("server.crt", "rubbish"), ("server.key", "rubbish")] {
+    for (name, text) in [("server.crt", "not a certificate"), ("server.key", "not a key")] {
         let before = server.access.reload_state().unwrap().failures;
         folder.write(name, text);
         until("the failure", || {

@@ -8,7 +8,7 @@ use crate::server::serve;
 use crate::tls_client::Asking;
 
 #[test]
-fn pages_come_over_tls_and_plain_http_is_told_so() {
+fn pages_are_served_over_tls_and_plain_http_is_refused_with_a_hint() {
     let folder = Folder::new();
     let server = serve(
         &folder.configure(&[], "http_server_config:\n  headers:\n    X-Frame-Options: deny\n"),

@@ -1,4 +1,4 @@
-//! A client that speaks TLS as it is told to.
+//! A TLS client with the certificate and the TLS versions that a test chooses.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
 //! The worked cases of `investigations/cases`: each trace file shows what its workload says of itself, tells nothing else of the
-//! host that it was recorded on, and answers as its page says. `GPUCAUSE_BLESS=1` writes the answers on the pages anew.
+//! host that it was recorded on, and answers as its page says. `GPUCAUSE_BLESS=1` rewrites the answers on the pages.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 #![expect(
@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, in its fixtures too"
 )]
 
+mod chain;
 #[path = "../fixture/exporter.rs"]
 #[allow(dead_code, reason = "made for tests that ask for more")]
 mod exporter;
@@ -22,7 +23,6 @@ mod recorded;
 #[path = "../fixture/samples.rs"]
 #[allow(dead_code, reason = "made for tests that ask for more")]
 mod samples;
-mod told;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -70,7 +70,7 @@ fn a_file_tells_of_the_demonstration_and_of_nothing_else_on_that_host() {
     let listed = fs::read_to_string(folder().join("names.txt")).unwrap();
     let place = Regex::new(PLACES).unwrap();
     for case in cases() {
-        let mut told = texts(
+        let mut found = texts(
             &case,
             "SELECT comm FROM processes UNION SELECT comm FROM parties UNION SELECT comm FROM waited_for
              UNION SELECT name FROM threads UNION SELECT victim_comm FROM chains UNION SELECT culprit_comm FROM chains",
@@ -79,14 +79,14 @@ fn a_file_tells_of_the_demonstration_and_of_nothing_else_on_that_host() {
             .unwrap()
             .snapshots(&mut |look| {
                 for process in &look.input.snapshot.processes {
-                    told.insert(process.comm.to_text());
-                    told.extend(process.waits.iter().map(|wait| wait.on.to_text()));
+                    found.insert(process.comm.to_text());
+                    found.extend(process.waits.iter().map(|wait| wait.on.to_text()));
                 }
                 ControlFlow::Continue(())
             })
             .unwrap();
-        let foreign: Vec<_> = told.iter().filter(|told| !is_known(told, &listed)).collect();
-        assert!(foreign.is_empty(), "{} tells of {foreign:?}: record it anew", case.name);
+        let foreign: Vec<_> = found.iter().filter(|name| !is_known(name, &listed)).collect();
+        assert!(foreign.is_empty(), "{} names {foreign:?}: record it again", case.name);
         let places = texts(
             &case,
             "SELECT frame.value ->> 'module' FROM stacks, json_each(stacks.frames) AS frame

@@ -82,7 +82,7 @@ fn curl_gets_in_with_certificate_and_password_and_not_without() {
     }
     assert_eq!(ask("/api/v1/chains", &with(&["-u", "alice:secret"])).0, "200");
 
-    std::fs::write(folder.path().join("localhost.crt"), "rubbish").unwrap();
+    std::fs::write(folder.path().join("localhost.crt"), "not a certificate").unwrap();
     until("the failure on the page", || {
         let page = ask("/metrics", &with(&["-u", "alice:secret"])).1;
         page.contains("\ngpucause_web_config_reload_failures_total 1\n").then_some(())

@@ -7,8 +7,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// From the first launch to the chain: three looks until the process is warm, the one that finds it, and what they take.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+/// From the first launch to the chain: three evaluations until the process is warm, the one that detects it, and their run time.
+const DETECTED_WITHIN: Duration = Duration::from_secs(10);
 const CULPRIT: &str = "cpu-hog";
 
 /// The chain of this process at the API, of this cause.
@@ -43,7 +43,7 @@ fn a_process_that_takes_the_cpu_from_launches_is_named_everywhere_under_one_id()
         let chain = chain_of(&exporter, &pid, "cpu_preemption")?;
         (chain["culprit"]["comm"] == CULPRIT).then_some(chain)
     });
-    assert!(begin.elapsed() <= TOLD_WITHIN, "{:?}: {chain}", begin.elapsed());
+    assert!(begin.elapsed() <= DETECTED_WITHIN, "{:?}: {chain}", begin.elapsed());
     let id = chain["id"].as_str().unwrap();
     assert!(chain["explained"].as_f64().unwrap() >= 0.5, "{chain}");
     assert!(chain["sentence"].as_str().unwrap().contains(CULPRIT), "{chain}");
@@ -57,8 +57,8 @@ fn a_process_that_takes_the_cpu_from_launches_is_named_everywhere_under_one_id()
     let page = exporter.scrape("Accept: application/openmetrics-text;version=1.0.0\r\n");
     let exemplar = format!("# {{chain_id=\"{id}\"}}");
     for name in ["gpucause_causal_chains_total", "gpucause_stall_seconds_total"] {
-        let told = |line: &str| line.starts_with(name) && line.contains(&exemplar);
-        assert!(page.text().lines().any(told), "{name} has no exemplar {exemplar}");
+        let has_exemplar = |line: &str| line.starts_with(name) && line.contains(&exemplar);
+        assert!(page.text().lines().any(has_exemplar), "{name} has no exemplar {exemplar}");
     }
 
     let url = exporter.address.to_string();
@@ -68,8 +68,8 @@ fn a_process_that_takes_the_cpu_from_launches_is_named_everywhere_under_one_id()
     assert!(report.status.success(), "{report:?}");
     let incident: Value = serde_json::from_slice(&report.stdout).unwrap();
     let others = incident["others"].as_array().unwrap().iter();
-    let told = others.chain([&incident["root_cause"]]).find(|chain| chain["id"] == id);
-    assert_eq!(told.expect("the chain is in the report")["culprit"]["comm"], CULPRIT);
+    let reported = others.chain([&incident["root_cause"]]).find(|chain| chain["id"] == id);
+    assert_eq!(reported.expect("the chain is in the report")["culprit"]["comm"], CULPRIT);
     let text = String::from_utf8(explain("--per-process").stdout).unwrap();
     assert!(text.contains(id) && text.contains(CULPRIT) && text.contains(&pid), "{text}");
     workload.kill();

@@ -15,7 +15,7 @@ fn line<'a>(report: &'a str, subject: &str) -> &'a str {
 }
 
 #[test]
-fn a_host_that_has_all_is_told_so() {
+fn a_host_that_meets_all_requirements_can_run_the_exporter() {
     let workload = Workload::start(&["idle"]);
     let (code, report) = outcome(&mut gpucause(&["check", "--web.listen-address=127.0.0.1:0"]));
     assert_eq!(code, Some(0), "{report}");
@@ -53,7 +53,7 @@ fn a_taken_port_is_missing() {
 }
 
 #[test]
-fn without_capabilities_each_is_told_with_what_to_do() {
+fn each_missing_capability_is_reported_with_its_fix() {
     let (code, report) = outcome_as_nobody(&["check", "--web.listen-address=127.0.0.1:0"]);
     assert_eq!(code, Some(1), "{report}");
     for subject in ["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"] {

@@ -100,7 +100,7 @@ fn an_edit_takes_effect_promptly_however_the_file_is_replaced() {
     let samples = configured.exporter.samples();
     assert_eq!(samples.count(CALLS, &[("pid", &pid)]), 100, "its accounts went on");
 
-    // As the kubelet does with a ConfigMap: the file is a link through a link, of which the latter is replaced.
+    // As the kubelet updates a ConfigMap: the file links to a second link, and only the second one is replaced.
     for (version, text) in [("..1", INCLUDE_ALL), ("..2", EXCLUDE)] {
         fs::create_dir(configured.path(version)).unwrap();
         fs::write(configured.path(version).join("config.yaml"), text).unwrap();
@@ -115,7 +115,7 @@ fn an_edit_takes_effect_promptly_however_the_file_is_replaced() {
 }
 
 #[test]
-fn kernels_of_a_process_that_is_left_out_are_timed_only_when_it_is_told_of() {
+fn kernels_of_an_excluded_process_are_timed_only_once_it_is_included() {
     let configured = Configured::start(EXCLUDE, &[]);
     let timed = || {
         let samples = configured.exporter.samples();
@@ -129,7 +129,7 @@ fn kernels_of_a_process_that_is_left_out_are_timed_only_when_it_is_told_of() {
 }
 
 #[test]
-fn a_bad_edit_keeps_the_running_configuration_and_is_told() {
+fn a_bad_edit_keeps_the_running_configuration_and_is_reported() {
     let configured = Configured::start(EXCLUDE, &[]);
     let workload = worked(&configured.exporter, &["calls", "--calls=100"]);
     assert!(configured.successful() && !configured.tells_of(&workload));

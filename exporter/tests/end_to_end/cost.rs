@@ -71,11 +71,11 @@ fn over_the_budget_launches_are_sampled_and_estimated_and_their_rate_stays_right
         (after.sum(HIT_COST, &CALL), after.sum(HIT_COST, &[("probe", "call_entry")]));
     let (hits, cost) = (after.sum(HITS, &CALL), after.sum(COST, &CALL));
     assert!(entry < each && cost > hits * entry && cost < hits * each, "{cost} s for {hits} hits");
-    let told = chains_of(&exporter, &pid);
+    let chains = chains_of(&exporter, &pid);
     let false_effects = ["launch_rate_drop", "hang", "sync_storm"];
     assert!(
-        told.iter().all(|c| !false_effects.contains(&c["effect"].as_str().unwrap())),
-        "{told:?}"
+        chains.iter().all(|c| !false_effects.contains(&c["effect"].as_str().unwrap())),
+        "{chains:?}"
     );
     let in_flight = exporter.samples().sum("gpucause_inflight_call_age_seconds", &own);
     assert_eq!(in_flight, 0.0);
@@ -116,8 +116,8 @@ fn a_signal_takes_every_probe_away_and_brings_them_back() {
     assert_eq!(exporter.samples().sum(DUTY, &[]), 1.0);
     assert!(!exporter.samples().has("gpucause_probe_info", &[("verdict", "disabled")]));
     workload.truth();
-    let told = chains_of(&exporter, &pid);
-    assert!(told.iter().all(|chain| chain["effect"] != "hang"), "{told:?}");
+    let chains = chains_of(&exporter, &pid);
+    assert!(chains.iter().all(|chain| chain["effect"] != "hang"), "{chains:?}");
     workload.end();
 }
 

@@ -1,4 +1,4 @@
-//! Many processes: few are told apart, and the page as a whole loses nothing.
+//! Many processes: few are tracked individually, and the page as a whole has all their calls.
 
 use crate::exporter::Exporter;
 use crate::poll::until;
@@ -12,14 +12,14 @@ const COUNT: &str = "gpucause_cuda_call_duration_seconds_count";
 const OP: &str = "cudaStreamWaitEvent";
 const OTHER: [(&str, &str); 2] = [("op", OP), ("pid", "other")];
 
-fn told_apart(page: &Samples) -> usize {
+fn tracked_individually(page: &Samples) -> usize {
     let pids = page.of(COUNT, &[("op", OP)]);
     let pids: BTreeSet<_> = pids.iter().map(|sample| sample.label("pid")).collect();
     pids.len() - usize::from(pids.contains("other"))
 }
 
 #[test]
-fn live_processes_beyond_the_limit_are_told_as_one_and_keep_what_they_did_when_they_end() {
+fn live_processes_beyond_the_limit_are_one_series_that_keeps_their_calls_when_they_end() {
     const PROCESSES: u64 = 60;
     const CALLS: u64 = 40;
     const LIMIT: usize = 20;
@@ -32,7 +32,7 @@ fn live_processes_beyond_the_limit_are_told_as_one_and_keep_what_they_did_when_t
     crowd.work();
     let page = exporter.samples();
     assert_eq!(page.count(COUNT, &[("op", OP)]), PROCESSES * CALLS);
-    assert_eq!(told_apart(&page), LIMIT);
+    assert_eq!(tracked_individually(&page), LIMIT);
     assert_eq!(page.count(COUNT, &OTHER), (PROCESSES - LIMIT as u64) * CALLS);
     assert_eq!(page.count("gpucause_processes_folded_total", &[]), PROCESSES - LIMIT as u64);
     assert!(page.count("gpucause_processes_observed", &[]) >= PROCESSES);
@@ -51,7 +51,7 @@ fn live_processes_beyond_the_limit_are_told_as_one_and_keep_what_they_did_when_t
 fn thousands_of_short_lived_processes_make_few_series_that_have_all_their_calls() {
     const PROCESSES: u64 = 2_000;
     const CALLS: u64 = 4;
-    /// Ended processes that are told apart, and those that a page finds before they are folded.
+    /// Ended processes that are tracked individually, and those that a page still finds before they are aggregated.
     const MOST: usize = 48;
     let exporter = Exporter::start(&[]);
     let _holder = Workload::start(&["idle"]);
@@ -67,17 +67,17 @@ fn thousands_of_short_lived_processes_make_few_series_that_have_all_their_calls(
     ]);
     crowd.go();
     let mut others = 0;
-    // Nobody scrapes at first: who is on a page is told apart for as long as it is kept.
+    // Nobody scrapes at first: a process that was on a page stays tracked individually until its retention time is over.
     crowd.truth();
-    until("all calls, few of them told apart", || {
+    until("all calls, and few processes tracked individually", || {
         let page = exporter.samples();
         let now = page.count(COUNT, &OTHER);
         assert!(now >= others, "{now} calls after {others}");
         others = now;
         assert_eq!(page.count("gpucause_map_full_total", &[("map", "procs")]), 0);
         assert_eq!(page.count(COUNT, &[("op", OP)]), PROCESSES * CALLS);
-        // Who was folded gives its entry back once that page is told.
+        // An aggregated process frees its map entry once it was on a page as aggregated.
         let entries = page.count("gpucause_map_entries", &[("map", "procs")]);
-        (told_apart(&page) <= MOST && entries <= MOST as u64).then_some(())
+        (tracked_individually(&page) <= MOST && entries <= MOST as u64).then_some(())
     });
 }

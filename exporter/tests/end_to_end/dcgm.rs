@@ -34,7 +34,7 @@ fn until_failed(exporter: &Exporter, reason: &str) -> Samples {
 }
 
 #[test]
-fn whatever_ails_an_upstream_our_own_metrics_are_told_at_once() {
+fn a_failing_upstream_does_not_delay_our_own_metrics() {
     let upstream = Upstream::start(Answer::Page(PAGE.into()));
     let url = upstream.url();
     let exporter = Exporter::start(&["--dcgm.url", &url, "--dcgm.interval=200ms", "--nvml.off"]);
@@ -74,9 +74,9 @@ fn whatever_ails_an_upstream_our_own_metrics_are_told_at_once() {
     until_failed(&exporter, "slow");
     assert!(!prompt_page(&exporter).has(UTIL, &[]));
     let log = exporter.log();
-    let told = |what: &str| log.matches(what).count();
-    assert_eq!(told("dcgm-exporter's metrics are on the page"), 6, "once a change");
-    assert!(told("missing from the page") <= 6, "once a change");
+    let logged = |what: &str| log.matches(what).count();
+    assert_eq!(logged("dcgm-exporter's metrics are on the page"), 6, "once a change");
+    assert!(logged("missing from the page") <= 6, "once a change");
 }
 
 #[test]

@@ -73,8 +73,8 @@ fn a_severe_chain_and_a_signal_each_make_a_file_and_only_so_many_stay() {
     assert_eq!(root.victim.pid.to_string(), workload.pid());
     assert_eq!(root.culprit.as_ref().map(|own| &*own.comm), Some(CULPRIT));
     let output = gpucause(&["explain", "--db"]).arg(&path).output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert!(told.contains("cpu_preemption -> ") && told.contains(CULPRIT), "{told}");
+    let explained = String::from_utf8(output.stdout).unwrap();
+    assert!(explained.contains("cpu_preemption -> ") && explained.contains(CULPRIT), "{explained}");
 
     let written = || exporter.samples().count(RECORDS, &[("outcome", "written")]);
     for _ in 0..3 {
@@ -102,7 +102,7 @@ fn a_file_that_cannot_be_written_is_counted_and_the_exporter_goes_on() {
 }
 
 #[test]
-fn without_the_flag_nothing_is_kept_and_whoever_asks_is_told() {
+fn without_the_flag_nothing_is_kept_and_a_request_for_it_is_logged() {
     let exporter = Exporter::start(&[]);
     exporter.signal(Signal::SIGUSR2);
     until("the answer", || exporter.log().contains("there is no flight recorder").then_some(()));
@@ -110,7 +110,7 @@ fn without_the_flag_nothing_is_kept_and_whoever_asks_is_told() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_to_is_told_before_anything_is_loaded() {
+fn an_unwritable_folder_is_reported_before_anything_is_loaded() {
     let output = gpucause(&[
         "exporter",
         "--web.listen-address=127.0.0.1:0",
@@ -118,7 +118,7 @@ fn a_folder_that_cannot_be_written_to_is_told_before_anything_is_loaded() {
     ])
     .output()
     .unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("--flight-recorder.dir /nonexistent"), "{told}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("--flight-recorder.dir /nonexistent"), "{stderr}");
 }

@@ -39,9 +39,9 @@ fn the_page_tells_what_a_process_asked_of_the_host_and_for_how_long_it_was_held_
     let before = throttled_seconds(&cgroup);
     let fetched = workload.truth()["fetched_bytes"].as_u64().unwrap();
     let page = exporter.samples();
-    let (told, truth) = (page.sum(throttled, &labels), throttled_seconds(&cgroup) - before);
-    assert!(truth > 0.5 && told <= throttled_seconds(&cgroup), "{told} s of {truth} s");
-    assert!((told - truth).abs() < 0.3, "{told} s told, {truth} s passed");
+    let (exported, truth) = (page.sum(throttled, &labels), throttled_seconds(&cgroup) - before);
+    assert!(truth > 0.5 && exported <= throttled_seconds(&cgroup), "{exported} s of {truth} s");
+    assert!((exported - truth).abs() < 0.3, "{exported} s exported, {truth} s throttled");
     assert!(page.sum("gpucause_cgroup_throttled_periods_total", &labels) >= 5.0);
     let read = [("pid", pid.as_str()), ("operation", "read")];
     assert!(fetched >= 1_048_576);

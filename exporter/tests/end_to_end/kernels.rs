@@ -44,16 +44,16 @@ fn truth(result: &Value, keys: &[&str]) -> BTreeMap<String, u64> {
     launches
 }
 
-fn told(samples: &Samples, pid: &str) -> BTreeMap<String, u64> {
+fn exported_launches(samples: &Samples, pid: &str) -> BTreeMap<String, u64> {
     let launches = samples.of(LAUNCHES, &[("pid", pid)]);
-    let told = launches.iter().map(|sample| {
+    let by_kernel = launches.iter().map(|sample| {
         (sample.label("kernel").to_owned(), sample.value.to_string().parse::<u64>().unwrap())
     });
-    told.collect()
+    by_kernel.collect()
 }
 
 #[test]
-fn launches_by_runtime_and_driver_are_told_by_the_kernels_name() {
+fn launches_by_runtime_and_driver_are_exported_by_kernel_name() {
     let (exporter, _keeper) = attached();
     for handles in ["module", "library", "kernel", "symbol"] {
         let mut workload = Workload::start(&[
@@ -68,7 +68,7 @@ fn launches_by_runtime_and_driver_are_told_by_the_kernels_name() {
         let result = workload.work();
         let expected = truth(&result, &["kernels", "driver_kernels"]);
         assert_eq!(expected.values().sum::<u64>(), 16_000);
-        assert_eq!(told(&exporter.samples(), &workload.pid()), expected, "{handles}");
+        assert_eq!(exported_launches(&exporter.samples(), &workload.pid()), expected, "{handles}");
         workload.end();
     }
 }
@@ -86,7 +86,7 @@ fn a_process_with_thousands_of_kernels_has_few_series_and_loses_no_launch() {
             mix,
         ]);
         let result = workload.work();
-        let launches = told(&exporter.samples(), &workload.pid());
+        let launches = exported_launches(&exporter.samples(), &workload.pid());
         let made: u64 =
             result[key].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
         assert!(made > 10_000, "{made}");
@@ -121,7 +121,7 @@ fn launches_of_the_hottest_kernels_are_timed() {
     for (name, made) in truth(&result, &["kernels"]) {
         // A page has the launches made before its times, and the next page those made after: the truth lies between, give
         // or take one launch on its way.
-        let [least, most] = [&next, &early].map(|page| made - told(page, &pid)[&name]);
+        let [least, most] = [&next, &early].map(|page| made - exported_launches(page, &pid)[&name]);
         let [timed_before, timed] = [&early, &late].map(|samples| count(samples, &name));
         assert!(timed <= made, "{name}: {timed} timed of {made}");
         let since = timed - timed_before;
@@ -146,7 +146,7 @@ fn a_process_that_ended_before_anybody_scraped_has_named_its_kernels() {
     let pid = workload.pid();
     workload.end();
     let samples = exporter.samples();
-    assert_eq!(told(&samples, &pid), truth(&result, &["kernels"]));
+    assert_eq!(exported_launches(&samples, &pid), truth(&result, &["kernels"]));
     let timed = samples.count(COUNT, &[("pid", &pid)]);
     assert!(timed > 0, "those that were timed while it lived stay");
 }

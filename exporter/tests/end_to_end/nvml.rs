@@ -98,7 +98,7 @@ fn each_gpu_tells_what_it_can_and_processes_have_the_uuids_of_theirs() {
 }
 
 #[test]
-fn a_driver_that_hangs_keeps_no_scrape_waiting_and_is_told_of() {
+fn a_driver_that_hangs_delays_no_scrape_and_is_reported() {
     let sign = tempfile::tempdir().unwrap();
     let sign = sign.path().join("hang");
     let exporter = exporter(&[], &format!("hang={}", sign.display()));
@@ -149,10 +149,10 @@ fn beside_an_upstream_the_driver_tells_of_processes_only() {
     assert!(!page.has(UTIL, &[]));
 }
 
-/// Two daemons look at one program whose GPU becomes slow: to one driver every GPU runs below its clock, to the other one of
-/// two does.
+/// Two daemons observe one program whose GPU becomes slow. One daemon's driver reports that both GPUs are throttled, the other's
+/// that only one is.
 #[test]
-fn a_program_that_waits_for_gpus_below_their_clock_is_told_why() {
+fn a_chain_names_clock_throttling_only_if_every_gpu_is_throttled() {
     let chains = |exporter: &Exporter| {
         let response = exporter.chains();
         serde_json::from_slice::<Value>(&response.body).unwrap()["data"]["chains"].clone()
@@ -181,8 +181,10 @@ fn a_program_that_waits_for_gpus_below_their_clock_is_told_why() {
     assert_eq!((&chain["effect"], &chain["culprit"]), (&"launch_rate_drop".into(), &Value::Null));
     assert!(chain["explained"].as_f64().unwrap() > 0.9, "{chain}");
     assert!(chain["path"][0]["from"].as_str().unwrap().starts_with("GPU-"), "{chain}");
-    // Both look every one and a half seconds: the other one has had its time, too.
+    // Both evaluate every 1.5 seconds: by then the other one has evaluated as well.
     let seen = Instant::now();
-    until("the other's looks", || (seen.elapsed() > Duration::from_secs(4)).then_some(()));
+    until("evaluations of the other daemon", || {
+        (seen.elapsed() > Duration::from_secs(4)).then_some(())
+    });
     assert_eq!(throttling(&some), None, "{}", chains(&some));
 }

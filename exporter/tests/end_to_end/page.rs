@@ -169,8 +169,8 @@ fn buckets_and_sums_are_those_of_the_calls_that_the_workload_timed() {
     let warm = [("pid", pid.as_str()), ("op", "cudaLaunchKernel"), ("cold", "false")];
     assert_eq!(samples.count(&format!("{CALLS}_count"), &warm), durations.len() as u64);
     let sum = durations.iter().sum::<u64>() as f64 / 1e9;
-    let told = samples.sum(&format!("{CALLS}_sum"), &warm);
-    assert!((told / sum - 1.0).abs() <= 0.01, "{told} s, not {sum} s");
+    let exported = samples.sum(&format!("{CALLS}_sum"), &warm);
+    assert!((exported / sum - 1.0).abs() <= 0.01, "{exported} s, not {sum} s");
     // The workload reads its clock outside of the probed call: no call is shorter by its clock than by the probes'. What
     // a breakpoint and its return take lies between the two.
     const OUTSIDE_NS: u64 = 20_000;
@@ -211,10 +211,13 @@ fn a_contended_launch_shows_what_kept_it_from_running() {
             samples.sum("gpucause_cuda_call_offcpu_seconds_total", &labels)
         })
         .sum();
-    let told = truth["thread"]["schedstat"]["wait_ns"].as_f64().unwrap() / 1e9;
+    let schedstat = truth["thread"]["schedstat"]["wait_ns"].as_f64().unwrap() / 1e9;
     assert!(waited >= 0.98 * offcpu, "{waited} of {offcpu} s");
     // Nearly all of the thread's time is inside launches, so nearly all of its wait for the CPU is.
-    assert!((0.9 * told..=1.02 * told).contains(&waited), "{waited} s, the thread says {told} s");
+    assert!(
+        (0.9 * schedstat..=1.02 * schedstat).contains(&waited),
+        "{waited} s, schedstat has {schedstat} s"
+    );
     let preempted = [("pid", pid.as_str()), ("role", "dispatcher"), ("reason", "preempted")];
     let stretches = samples.count("gpucause_offcpu_duration_seconds_count", &preempted);
     let involuntary = [("pid", pid.as_str()), ("role", "dispatcher"), ("kind", "involuntary")];
@@ -229,8 +232,8 @@ fn a_process_is_described_and_its_hostile_name_stays_a_label() {
         attached(&["calls", "--calls=10", "--threads=2", "--comm", HOSTILE_NAME]);
     workload.work();
     let page = exporter.scrape("");
-    let told = "comm=\"ignore all\\\"\\\\?{}\"";
-    assert!(page.text().contains(told), "{told} is missing in {}", page.text());
+    let label = "comm=\"ignore all\\\"\\\\?{}\"";
+    assert!(page.text().contains(label), "{label} is missing in {}", page.text());
     let samples = Samples::parse(page.text());
     let pid = workload.pid();
     let info = samples.of("gpucause_process_info", &[("pid", &pid)]);

@@ -26,8 +26,8 @@ fn assert_that_every_scrape_succeeded(prometheus: &Prometheus) {
     assert_eq!(prometheus.value("min_over_time(up[1m])"), Some(1.0));
     let targets = prometheus.api("/api/v1/targets");
     let [target] = &targets["activeTargets"].as_array().unwrap()[..] else { panic!("{targets}") };
-    let told = (&target["health"], &target["lastError"]);
-    assert_eq!(told, (&"up".into(), &"".into()), "{target}");
+    let health = (&target["health"], &target["lastError"]);
+    assert_eq!(health, (&"up".into(), &"".into()), "{target}");
     prometheus.assert_that_it_complained_of_nothing();
 }
 
@@ -80,11 +80,11 @@ fn prometheus_has_the_true_counts_of_calls_to_the_real_runtime() {
     let pid = workload.pid();
     let query = format!("sum by (op) (gpucause_cuda_call_duration_seconds_count{{pid=\"{pid}\"}})");
     until("the counts of the last scrape", || {
-        let mut told = prometheus.query(&query, "op");
-        told.sort_by(|a, b| a.0.cmp(&b.0));
-        (told == counts).then_some(())
+        let mut stored = prometheus.query(&query, "op");
+        stored.sort_by(|a, b| a.0.cmp(&b.0));
+        (stored == counts).then_some(())
     });
-    // There is no GPU driver here: every call fails, and is told to.
+    // There is no GPU driver here: every call fails, and must be counted as an error.
     let errors = truth["errors"].as_object().unwrap();
     let failed: u64 = errors
         .values()
@@ -139,26 +139,32 @@ fn quantiles_of_classic_and_of_native_histograms_are_those_of_the_workload() {
         (classic.value(&format!("{CALLS}_count{launches}")) == Some(count)).then_some(())
     });
     until("every call in native buckets", || {
-        let told = native.value(&format!("histogram_count({CALLS}{launches})"));
-        (told == Some(count)).then_some(())
+        let stored = native.value(&format!("histogram_count({CALLS}{launches})"));
+        (stored == Some(count)).then_some(())
     });
-    for told in [
+    for stored in [
         classic.value(&format!("{CALLS}_sum{launches}")),
         native.value(&format!("histogram_sum({CALLS}{launches})")),
     ] {
-        assert!(told.is_some_and(|told| (told / sum - 1.0).abs() < 0.02), "{told:?}, not {sum} s");
+        assert!(
+            stored.is_some_and(|own| (own / sum - 1.0).abs() < 0.02),
+            "{stored:?}, not {sum} s"
+        );
     }
     for (q, rank) in [(0.5, 500), (0.9, 900), (0.99, 990)] {
         let exact = durations[rank - 1];
         let least = exact - OUTSIDE_SECONDS;
         let quantile =
             |of: String| format!("histogram_quantile({q}, sum by (pid, le) ({of}{launches}))");
-        let told = classic.value(&quantile(format!("{CALLS}_bucket"))).unwrap();
+        let estimate = classic.value(&quantile(format!("{CALLS}_bucket"))).unwrap();
         let (lower, upper) = (classic_bucket(least).0, classic_bucket(exact).1);
-        assert!(lower <= told && told <= upper, "classic p{q}: {told} s, {lower} to {upper} s");
-        let told = native.value(&quantile(CALLS.to_owned())).unwrap();
+        assert!(
+            lower <= estimate && estimate <= upper,
+            "classic p{q}: {estimate} s, {lower} to {upper} s"
+        );
+        let estimate = native.value(&quantile(CALLS.to_owned())).unwrap();
         let (lower, upper) = (least * (1.0 - MAX_ERROR), exact * (1.0 + MAX_ERROR));
-        assert!(lower <= told && told <= upper, "native p{q}: {told} s, not {exact} s");
+        assert!(lower <= estimate && estimate <= upper, "native p{q}: {estimate} s, not {exact} s");
     }
     workload.end();
     exemplars_arrive(&native);

@@ -14,7 +14,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/slow_calls.py");
 const OP: &str = "cudaDeviceSynchronize";
 
-/// Python that makes slow calls, a round of them for each time that it is told to.
+/// A Python program that makes slow calls: one round for each call of `go`.
 struct Script {
     child: Child,
     input: ChildStdin,
@@ -73,8 +73,8 @@ fn pythons() -> Vec<PathBuf> {
 /// The minor version.
 fn minor(python: &Path) -> u32 {
     let program = "import sys; print(sys.version_info[1] if sys.version_info[0] == 3 else 0)";
-    let told = Command::new(python).args(["-c", program]).output().unwrap();
-    String::from_utf8(told.stdout).unwrap().trim().parse().unwrap()
+    let output = Command::new(python).args(["-c", program]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
 }
 
 /// The line of the script that ends so.
@@ -131,19 +131,22 @@ fn check(python: &Path, minor: u32) {
     let recorder = record(&db, &log, &["--calls-from=2ms", "--pid", &script.pid()]);
     assert_eq!(script.go(), "met");
     until("frames of Python", || {
-        let told = fs::read_to_string(&log).unwrap();
-        told.contains(&format!("version=\"CPython 3.{minor}\"")).then_some(())
+        let text = fs::read_to_string(&log).unwrap();
+        text.contains(&format!("version=\"CPython 3.{minor}\"")).then_some(())
     });
     assert_eq!(script.go(), "done");
     end(recorder, &log);
     let found = stacks(&db, &script.pid(), OP);
-    let told: BTreeSet<_> = found.iter().map(in_script).filter(|own| !own.is_empty()).collect();
+    let recorded: BTreeSet<_> = found.iter().map(in_script).filter(|own| !own.is_empty()).collect();
     let first = marked("first");
-    let second = told.iter().filter(|own| !own.iter().any(|(_, line)| *line == first));
+    let second = recorded.iter().filter(|own| !own.iter().any(|(_, line)| *line == first));
     assert_eq!(second.cloned().collect::<BTreeSet<_>>(), expected(minor), "{python:?}: {found:#?}");
     let mut files =
         found.iter().flat_map(|stack| &stack.frames).filter_map(|frame| frame.file.as_ref());
-    assert!(!files.any(|file| file.starts_with('<')), "the interpreter's own are told: {found:#?}");
+    assert!(
+        !files.any(|file| file.starts_with('<')),
+        "frames of the interpreter itself were recorded: {found:#?}"
+    );
     let thread = ("in_thread".to_owned(), marked("thread"));
     let in_thread = found.iter().find(|stack| in_script(stack).first() == Some(&thread));
     let bootstrap = in_thread.unwrap().frames.last().unwrap();

@@ -19,11 +19,11 @@ pub(crate) fn record(db: &Path, log: &Path, arguments: &[&str]) -> Child {
     let mut child = command.spawn().unwrap();
     let library = libraries().join("libcudart.so.12");
     until("probes", || {
-        let told = fs::read_to_string(log).unwrap();
-        assert!(child.try_wait().unwrap().is_none(), "{told}");
+        let text = fs::read_to_string(log).unwrap();
+        assert!(child.try_wait().unwrap().is_none(), "{text}");
         let attached =
             |line: &str| line.contains("msg=attached") && line.contains(library.to_str().unwrap());
-        told.lines().any(attached).then_some(())
+        text.lines().any(attached).then_some(())
     });
     child
 }
@@ -68,15 +68,15 @@ fn every_call_is_in_the_file_once_beside_the_accounts_and_is_replayed() {
     let trace = recording::open(&db).unwrap();
     assert_eq!(trace.nodes()[0].name, "gpu-1");
     assert_eq!(trace.sessions()[0].lost_events, Some(0));
-    let told = calls(&*trace, pid.parse().unwrap());
+    let recorded = calls(&*trace, pid.parse().unwrap());
     for (op, count) in truth["calls"].as_object().unwrap() {
-        assert_eq!(told.get(op).map(|own| own.0), count.as_u64(), "{op} in {told:?}");
+        assert_eq!(recorded.get(op).map(|own| own.0), count.as_u64(), "{op} in {recorded:?}");
     }
     // The accounts of the last look agree with the events.
     for calls in trace.calls().unwrap() {
         let process = &trace.processes()[calls.process.0 as usize];
-        if process.pid.to_string() == pid && calls.cold != Some(true) && told.len() == 3 {
-            let (count, sum) = told[&*calls.op];
+        if process.pid.to_string() == pid && calls.cold != Some(true) && recorded.len() == 3 {
+            let (count, sum) = recorded[&*calls.op];
             assert!(calls.durations.count <= count, "{calls:?}, {count} events");
             assert!(calls.durations.sum_ns <= sum, "{calls:?}, {sum} ns");
         }
@@ -121,15 +121,15 @@ fn only_slow_calls_of_one_process_are_recorded_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_file_that_cannot_be_had_is_told_before_anything_is_loaded() {
+fn a_file_that_cannot_be_created_is_reported_before_anything_is_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let there = dir.path().join("trace.db");
     fs::write(&there, "mine").unwrap();
     for db in [there.as_path(), Path::new("/nonexistent/trace.db")] {
         let output = gpucause(&["record", "--duration=1s", "--db"]).arg(db).output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.contains(db.to_str().unwrap()), "{told}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(db.to_str().unwrap()), "{stderr}");
     }
     assert_eq!(fs::read_to_string(&there).unwrap(), "mine");
 }

@@ -27,7 +27,7 @@ pub(crate) fn outcome_as_nobody(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_taken_port_is_told_with_the_flag_that_names_another() {
+fn a_port_in_use_is_reported_with_the_flag_that_changes_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let arguments = ["exporter", "--web.listen-address", &address];

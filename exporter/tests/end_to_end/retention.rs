@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const COUNT: &str = "gpucause_cuda_call_duration_seconds_count";
-/// Ended processes that are told apart at most.
-const TOLD_APART: u64 = 48;
+/// Ended processes that are tracked individually, at most.
+const MAX_TRACKED: u64 = 48;
 
 #[test]
 fn the_series_and_map_entries_of_an_ended_process_go_after_the_retention_time() {
@@ -66,19 +66,19 @@ fn short_lived_processes_beyond_the_bound_are_added_up() {
     workload.go();
     assert_eq!(workload.truth()["calls"]["cudaStreamWaitEvent"], PROCESSES * CALLS);
     let other = [&op[..], &[("pid", "other"), ("comm", "other")]].concat();
-    // The first page since: whatever was dropped without ever having been told is added up.
+    // The first page since then: processes that were dropped before any scrape are in the sum.
     let page = exporter.samples();
     assert_eq!(page.count(COUNT, &op), PROCESSES * CALLS);
     let folded = page.count("gpucause_processes_folded_total", &[]);
-    assert!(folded >= PROCESSES - TOLD_APART, "{folded}");
+    assert!(folded >= PROCESSES - MAX_TRACKED, "{folded}");
     let others = page.count(COUNT, &other);
     assert!((1..=folded * CALLS).contains(&others), "{others} calls of {folded} processes");
-    assert!(page.of(COUNT, &op).len() as u64 <= TOLD_APART + 1);
-    // What was told under its own name is not told again.
+    assert!(page.of(COUNT, &op).len() as u64 <= MAX_TRACKED + 1);
+    // Calls that were exported under their own pid are not added to `other` on the next page.
     assert_eq!(exporter.samples().count(COUNT, &other), others);
 }
 
-/// Makes 1000 calls, executes itself anew under the same name, makes 10 more, and stays.
+/// Makes 1000 calls, executes itself again under the same name, makes 10 more, and stays.
 const EXECUTES_ITSELF: &str = r#"
 import ctypes, os, sys
 library = ctypes.CDLL(sys.argv[1])
@@ -99,7 +99,7 @@ impl Drop for Python {
 }
 
 #[test]
-fn counters_of_a_process_that_executed_itself_anew_do_not_step_back() {
+fn counters_of_a_process_that_executes_itself_do_not_decrease() {
     let exporter = Exporter::start(&["--retention=1s"]);
     let _holder = Workload::start(&["idle"]);
     let library = libraries().join("libcudart.so.12");

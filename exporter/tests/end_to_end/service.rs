@@ -42,8 +42,8 @@ impl Manager {
     }
 
     /// The next notice; `None` when the service is silent for this long.
-    fn notice_within(&self, patience: Duration) -> Option<String> {
-        self.socket.set_read_timeout(Some(patience)).unwrap();
+    fn notice_within(&self, timeout: Duration) -> Option<String> {
+        self.socket.set_read_timeout(Some(timeout)).unwrap();
         let mut bytes = [0; 4096];
         let length = self.socket.recv(&mut bytes).ok()?;
         Some(String::from_utf8(bytes[..length].to_vec()).unwrap())
@@ -61,7 +61,7 @@ impl Manager {
 }
 
 #[test]
-fn the_service_manager_is_told_of_start_life_reloads_and_end() {
+fn the_service_manager_is_notified_of_start_life_reloads_and_end() {
     let manager = Manager::new();
     let config = manager.folder.path().join("config.yaml");
     std::fs::write(&config, "retention: 1m\n").unwrap();
@@ -193,7 +193,7 @@ fn what_is_not_needed_any_more_is_given_up_by_every_thread() {
 }
 
 #[test]
-fn a_restart_begins_every_counter_anew_and_says_so() {
+fn a_restart_resets_every_counter_and_its_created_time() {
     const CALLS: &str = "gpucause_cuda_call_duration_seconds";
     let mut workload = Workload::start(&["calls", "--calls=500", "--threads=1"]);
     let pid = workload.pid();
@@ -217,7 +217,7 @@ fn a_restart_begins_every_counter_anew_and_says_so() {
     let second = Exporter::start(&[]);
     let (reloaded, none) = times(&Samples::parse(second.scrape(openmetrics).text()));
     assert!(reloaded > loaded);
-    assert_eq!(none, None, "what the first daemon counted is not told again");
+    assert_eq!(none, None, "the second daemon exports nothing that the first one counted");
     let mut next = Workload::start(&["calls", "--calls=500", "--threads=1"]);
     second.until_attached(&libraries().join("libcudart.so.12"));
     next.work();

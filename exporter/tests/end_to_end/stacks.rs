@@ -33,8 +33,8 @@ fn addr2line(file: &Path, frame: &StackFrame) -> (String, String) {
     let address = format!("{:#x}", frame.module_address.unwrap() - 1);
     let output =
         Command::new("addr2line").arg("-f").arg("-e").arg(file).arg(address).output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    let (function, place) = told.trim_end().split_once('\n').unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (function, place) = text.trim_end().split_once('\n').unwrap();
     (function.to_owned(), place.split(' ').next().unwrap().to_owned())
 }
 
@@ -44,7 +44,7 @@ fn a_stack_has_the_functions_and_lines_of_a_program_that_was_deleted() {
     let (db, log) = (dir.path().join("trace.db"), dir.path().join("log"));
     let (copy, stripped) = (dir.path().join("train"), dir.path().join("bare"));
     fs::copy(program(), &copy).unwrap();
-    // Lines are told of files that only root writes.
+    // Line numbers are looked up only in files that only root may write.
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
     let strip = Command::new("strip").arg("-o").args([&stripped, &copy]).status().unwrap();
     assert!(strip.success());
@@ -70,14 +70,14 @@ fn a_stack_has_the_functions_and_lines_of_a_program_that_was_deleted() {
         assert!(caller.module.as_deref().unwrap().ends_with("/train"), "{stack:?}");
         let (function, place) = addr2line(&program(), caller);
         assert!(!function.starts_with('?') && caller.function.is_some(), "{function}, {stack:?}");
-        let told = format!("{}:{}", caller.file.as_ref().unwrap(), caller.line.unwrap());
-        assert_eq!(Path::new(&told).file_name(), Path::new(&place).file_name(), "{stack:?}");
+        let location = format!("{}:{}", caller.file.as_ref().unwrap(), caller.line.unwrap());
+        assert_eq!(Path::new(&location).file_name(), Path::new(&place).file_name(), "{stack:?}");
         let step = |frame: &StackFrame| {
             frame.function.as_deref().is_some_and(|own| own.contains("Caller::step"))
         };
         assert!(stack.frames.iter().any(step), "{stack:?}");
     }
-    // Of what has no symbols, the place is told as the linker gave it.
+    // A frame without symbols is shown as its module and the address from the linker.
     for stack in stacks(&db, &bare_pid, "cudaMemcpyAsync") {
         let caller = &stack.frames[0];
         assert_eq!((&caller.function, &caller.line), (&None, &None));

@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-/// What a terminal is told at the end: leave the alternate screen, show the cursor.
+/// Escape codes that the program writes when it ends: leave the alternate screen, show the cursor.
 const LEAVE_SCREEN: &str = "\u{1b}[?1049l";
 const SHOW_CURSOR: &str = "\u{1b}[?25h";
 

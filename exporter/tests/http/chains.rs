@@ -12,7 +12,7 @@ use crate::{Fixture, Running, serve, snapshot};
 const CHAINS: &str = "/api/v1/chains";
 
 #[test]
-fn chains_are_told_to_who_shows_the_token() {
+fn chains_are_shown_to_clients_with_the_token() {
     let server = serve(Fixture);
     let response = request(server.address, "GET", CHAINS, &server.token);
     assert_eq!(response.status, 200);
@@ -57,7 +57,7 @@ fn a_proxy_on_this_host_shows_others_no_chains() {
     let server = serve(Fixture);
     let response = get(proxy(server.address), CHAINS);
     assert_eq!(response.header("www-authenticate"), Some("bearer realm=\"gpucause\""));
-    let (status, told) = refusal(&response);
+    let (status, error) = refusal(&response);
     assert_eq!(status, 401);
     let file = server.runtime.path().join(format!("{}.token", server.address.port()));
     let curl = format!(
@@ -65,7 +65,7 @@ fn a_proxy_on_this_host_shows_others_no_chains() {
         file.display(),
         server.address
     );
-    assert!(told.contains(&curl), "{told}");
+    assert!(error.contains(&curl), "{error}");
     assert_eq!(get(proxy(server.address), "/metrics").status, 200);
     for wrong in ["Authorization: Bearer 0123456789abcdef\r\n", "Authorization: Basic YTpi\r\n"] {
         assert_eq!(request(server.address, "GET", CHAINS, wrong).status, 401, "{wrong}");
@@ -73,12 +73,12 @@ fn a_proxy_on_this_host_shows_others_no_chains() {
 }
 
 #[test]
-fn chains_are_not_told_to_web_pages() {
+fn chains_are_not_shown_to_web_pages() {
     let server = serve(Fixture);
     let asked = format!("Origin: http://evil.example\r\n{}", server.token);
-    let (status, told) = refusal(&request(server.address, "GET", CHAINS, &asked));
+    let (status, error) = refusal(&request(server.address, "GET", CHAINS, &asked));
     assert_eq!(status, 403);
-    assert!(told.contains("not available to web pages"), "{told}");
+    assert!(error.contains("not available to web pages"), "{error}");
 }
 
 #[test]

@@ -152,7 +152,8 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     outcome
 }
 
-/// Tries of a single run: other work of the host may disturb the program, which is rightly reported. Of many runs none is repeated.
+/// Attempts at each scenario. In a single round there are two: other work on the host may cause detections that are right but
+/// not expected. In many rounds, no run is repeated.
 pub(crate) fn tries() -> u32 {
     if rounds() == 1 { 2 } else { 1 }
 }

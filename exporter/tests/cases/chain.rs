@@ -1,4 +1,4 @@
-//! The chain that a file tells, and that is found again when it is replayed.
+//! The causal chain in a file, and the same chain when the file is replayed.
 
 use gpucause_engine::chain::Chain;
 use gpucause_investigations::explain::Report;
@@ -20,16 +20,16 @@ fn lost_at(case: &Case, unix: f64) -> f64 {
 /// What is wrong with the first-ranked chain, if anything. `lost` is what the workload had lost when it was seen last.
 fn complaints(case: &Case, chain: &Chain, lost: f64) -> Vec<String> {
     let expected = &case.expected;
-    let told = [
+    let compared = [
         ("cause", Some(chain.cause.label()), Some(&*expected.cause)),
         ("effect", Some(chain.effect.label()), Some(&*expected.effect)),
         ("victim", Some(&*chain.victim.comm), Some(&*expected.victim)),
         ("culprit", chain.culprit.as_ref().map(|own| &*own.comm), expected.culprit.as_deref()),
     ];
-    let mut complaints: Vec<String> = told
+    let mut complaints: Vec<String> = compared
         .iter()
-        .filter(|(_, told, expected)| told != expected)
-        .map(|(what, told, expected)| format!("the {what} is {told:?}, not {expected:?}"))
+        .filter(|(_, found, expected)| found != expected)
+        .map(|(what, found, expected)| format!("the {what} is {found:?}, not {expected:?}"))
         .collect();
     let error = chain.attributed_seconds() / lost - 1.0;
     if error.abs() > expected.tolerance {
