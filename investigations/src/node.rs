@@ -23,7 +23,7 @@ const MAX_ANSWER: usize = 32 << 20;
 const MAX_REASON: usize = 600;
 const CHAINS: &str = "/api/v1/chains";
 const JSON: &str = "application/json";
-/// The exporter's default path.
+/// The exporter's default path, with everything that it exports.
 const METRICS: &str = "/metrics?level=full";
 const TEXT: &str = "text/plain;version=0.0.4";
 

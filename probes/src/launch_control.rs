@@ -294,12 +294,12 @@ impl LaunchControl {
         }
         // Probes are attached before they count.
         self.limit(registry);
+        let activities = if resuming.is_empty() { HashMap::new() } else { self.activities() };
         for id in resuming {
             let Some(own) = self.launchers.get_mut(&id) else { continue };
             own.turn = own.turn.wrapping_add(1);
-            let activity = self.reader.activities()?.get(&id).copied().unwrap_or_else(ended);
             write_mode(&mut self.modes, id, own)?;
-            self.states.resume(id, activity);
+            self.states.resume(id, activity_of(&activities, id));
             let since = Instant::now();
             let until = match own.budget.step() {
                 LaunchStep::PartTime { share, .. } => Some(since + period.mul_f64(share)),
@@ -308,6 +308,14 @@ impl LaunchControl {
             own.presence = Presence::Observed { since, launches: launches(id).unwrap_or(0), until };
         }
         Ok(())
+    }
+
+    /// What the threads of each process do. Without it launches are estimated to the end of a pause.
+    fn activities(&self) -> HashMap<ProcId, Activity> {
+        self.reader.activities().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read threads; launches of paused processes may be estimated too high");
+            HashMap::new()
+        })
     }
 
     /// Detaches launch probes that are not needed, and attaches those that are again.
@@ -337,9 +345,9 @@ impl LaunchControl {
     /// Detaches everything: no call counts until [`Self::resume`].
     pub(crate) fn pause(&mut self) -> Result<(), ControlError> {
         self.modes.pause(true)?;
-        let activities = self.reader.activities()?;
+        let activities = self.activities();
         for (id, _) in self.launchers.drain() {
-            self.states.resume(id, activities.get(&id).copied().unwrap_or_else(ended));
+            self.states.resume(id, activity_of(&activities, id));
             self.states.end(id);
             self.modes.set(id, None)?;
         }
@@ -355,9 +363,10 @@ impl LaunchControl {
     }
 }
 
-/// Of a process that has ended meanwhile.
-fn ended() -> Activity {
-    Activity { now: monotonic_now(), ran: None }
+/// What a process does now; one that is not known goes on as it was last seen.
+fn activity_of(activities: &HashMap<ProcId, Activity>, id: ProcId) -> Activity {
+    let now = monotonic_now();
+    activities.get(&id).map_or_else(|| Activity::new(now, None), |activity| activity.at(now))
 }
 
 const NO_HITS: gpucause_abi::record::LoadRecord =

@@ -18,7 +18,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
-use crate::launch_control::states::{Activity, LaunchStates};
+use crate::launch_control::states::LaunchStates;
 use crate::program::Iterators;
 use crate::{batch, warm_up};
 
@@ -246,11 +246,7 @@ impl Reader {
         host_use::split_faults(&mut processes);
         for process in processes.values_mut() {
             let untimed = process.launches.untimed;
-            let activity = match process.ended {
-                // Its threads are gone; they ran to end it.
-                Some(ended) => Activity::until(ended.min(taken_at)),
-                None => accounts.activity(process.id, taken_at),
-            };
+            let activity = accounts.activity(process, taken_at);
             process.launches =
                 LaunchSampling { untimed, ..self.launch_states.of(process.id, activity) };
         }

@@ -59,7 +59,7 @@ pub fn kernel_handles(file: &File) -> Result<Vec<KernelHandle>, ElfError> {
 fn names(source: &Source<'_>, strings: &Section) -> Result<HashMap<u32, Box<[u8]>>, ElfError> {
     let table = (strings.sh_offset.get(LE), strings.sh_size.get(LE));
     let mut names = HashMap::new();
-    // A string longer than a piece is no name.
+    // A string that is longer than what is kept of it is no name.
     source.strings(table, (PIECE, PIECE as usize), |string, at| {
         if names.len() < MAX_KERNELS {
             let name = function_of(string);

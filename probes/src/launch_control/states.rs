@@ -22,17 +22,40 @@ struct State {
     ended: bool,
 }
 
-/// A time, and when a dispatcher thread of a process last ran: `now` while one does, `None` when there is none.
+/// What the threads of a process do at a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Activity {
     pub(crate) now: Nanos,
-    pub(crate) ran: Option<Nanos>,
+    pub(crate) state: ActivityState,
 }
 
+/// Whether a process can be launching.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ActivityState {
+    Active,
+    /// None of its threads has run since then.
+    IdleSince(Nanos),
+    /// It has no threads left to tell.
+    Unknown,
+}
+
+/// A process whose threads have been off the CPU for longer launches nothing.
+const IDLE_AFTER: Nanos = Nanos(100_000_000);
+
 impl Activity {
-    /// Of a process that ran until then.
-    pub(crate) const fn until(now: Nanos) -> Self {
-        Self { now, ran: Some(now) }
+    /// Of a process one of whose threads last ran at that time, if that is known.
+    pub(crate) fn new(now: Nanos, ran: Option<Nanos>) -> Self {
+        let state = match ran {
+            None => ActivityState::Unknown,
+            Some(ran) if now.less(ran) > IDLE_AFTER => ActivityState::IdleSince(ran),
+            Some(_) => ActivityState::Active,
+        };
+        Self { now, state }
+    }
+
+    /// The same at a later time.
+    pub(crate) const fn at(self, now: Nanos) -> Self {
+        Self { now, ..self }
     }
 }
 
@@ -40,18 +63,29 @@ impl Activity {
 #[derive(Debug, Clone, Copy)]
 struct Pause {
     since: Nanos,
-    /// When a dispatcher last ran: none launches after it.
-    ran: Nanos,
     /// Rate of launches before it.
     per_second: f64,
+    /// Since when the process had been idle when it was last read.
+    idle_since: Option<Nanos>,
+    /// How far launches are estimated, and how far time is unobserved. Neither steps back.
+    launching: Nanos,
+    until: Nanos,
 }
 
 impl State {
-    fn until(&mut self, Activity { now, ran }: Activity) -> (f64, u64) {
+    fn until(&mut self, Activity { now, state }: Activity) -> (f64, u64) {
         let Some(pause) = &mut self.paused else { return (self.estimated, self.unobserved) };
-        pause.ran = pause.ran.max(ran.unwrap_or_default());
-        let launching = pause.ran.less(pause.since).as_secs_f64();
-        (self.estimated + pause.per_second * launching, self.unobserved + now.less(pause.since).0)
+        match state {
+            ActivityState::Active => pause.idle_since = None,
+            ActivityState::IdleSince(since) => pause.idle_since = Some(since),
+            // It goes on as it was last seen.
+            ActivityState::Unknown => {}
+        }
+        pause.until = pause.until.max(now);
+        pause.launching = pause.launching.max(pause.idle_since.unwrap_or(now));
+        let launching = pause.launching.less(pause.since).as_secs_f64();
+        let unobserved = self.unobserved + pause.until.less(pause.since).0;
+        (self.estimated + pause.per_second * launching, unobserved)
     }
 }
 
@@ -99,7 +133,7 @@ impl LaunchStates {
 
     /// Starts a pause; launches were made at this rate before.
     pub(crate) fn pause(&self, id: ProcId, since: Nanos, per_second: f64) {
-        let pause = Pause { since, ran: since, per_second };
+        let pause = Pause { since, per_second, idle_since: None, launching: since, until: since };
         self.0.lock().entry(id).or_default().paused.get_or_insert(pause);
     }
 
@@ -130,9 +164,9 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// After so many seconds, when a dispatcher ran last after so many.
+    /// After so many seconds, when a thread last ran after so many.
     fn after(seconds: u64, ran: Option<u64>) -> Activity {
-        Activity { now: Nanos(seconds * SECOND), ran: ran.map(|ran| Nanos(ran * SECOND)) }
+        Activity::new(Nanos(seconds * SECOND), ran.map(|ran| Nanos(ran * SECOND)))
     }
 
     #[test]
@@ -159,14 +193,37 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_estimated_after_a_dispatcher_last_ran() {
+    fn nothing_is_estimated_after_the_threads_of_a_process_last_ran() {
         let (states, id) = (LaunchStates::default(), ProcId(1));
         let estimated = |seconds, ran| states.of(id, after(seconds, ran)).estimated;
         states.pause(id, Nanos(10 * SECOND), 1_000.0);
         assert_eq!((estimated(12, Some(12)), estimated(15, Some(13))), (2_000, 3_000));
-        assert_eq!((estimated(16, None), estimated(17, Some(5))), (3_000, 3_000));
+        assert_eq!((estimated(16, None), estimated(17, Some(11))), (3_000, 3_000));
         states.resume(id, after(18, None));
         assert_eq!(states.of(id, after(19, Some(19))).estimated, 3_000);
         assert_eq!(states.of(id, after(19, Some(19))).unobserved, Nanos(8 * SECOND));
+    }
+
+    #[test]
+    fn a_process_that_ends_or_whose_threads_are_not_known_goes_on_as_it_was_last_seen() {
+        let (states, id) = (LaunchStates::default(), ProcId(1));
+        let estimated = |seconds, ran| states.of(id, after(seconds, ran)).estimated;
+        states.pause(id, Nanos(10 * SECOND), 1_000.0);
+        assert_eq!(estimated(11, None), 1_000);
+        assert_eq!((estimated(12, Some(12)), estimated(13, None)), (2_000, 3_000));
+        assert_eq!((estimated(15, Some(14)), estimated(20, None)), (4_000, 4_000));
+    }
+
+    #[test]
+    fn neither_estimates_nor_unobserved_time_step_back() {
+        let (states, id) = (LaunchStates::default(), ProcId(1));
+        states.pause(id, Nanos(10 * SECOND), 1_000.0);
+        let at = |activity| {
+            let sampling = states.of(id, activity);
+            (sampling.estimated, sampling.unobserved.0 / SECOND)
+        };
+        assert_eq!(at(after(14, Some(14))), (4_000, 4));
+        assert_eq!(at(after(13, Some(12))), (4_000, 4));
+        assert_eq!(at(after(15, Some(12))), (4_000, 5));
     }
 }

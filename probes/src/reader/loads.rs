@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use gpucause_abi::record::{LoadRecord, ProcRecord};
+use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{ProcId, Tgid};
 
 use super::{ReadError, Reader, monotonic_now};
@@ -44,15 +45,15 @@ impl Reader {
         Ok(loads)
     }
 
-    /// When dispatchers of each process last ran.
+    /// What the threads of each process do.
     ///
     /// # Errors
     /// When a map cannot be read.
     pub(crate) fn activities(&self) -> Result<HashMap<ProcId, Activity>, ReadError> {
-        let now = monotonic_now();
         let (mut processes, flushes) = self.processes()?;
         let accounts = self.read_accounts(&mut processes, flushes)?;
-        let ids = processes.into_keys().map(ProcId);
-        Ok(ids.map(|id| (id, accounts.activity(id, now))).collect())
+        let now = monotonic_now();
+        let activity = |own: ProcessSnapshot| (own.id, accounts.activity(&own, now));
+        Ok(processes.into_values().map(activity).collect())
     }
 }

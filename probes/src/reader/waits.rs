@@ -10,7 +10,7 @@ use gpucause_abi::record::{
 };
 use gpucause_abi::snapshot::{Comm, DispatcherSnapshot, ProcessSnapshot, TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, Role};
-use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
+use gpucause_abi::{Nanos, Tgid, Tid};
 use libbpf_rs::Iter;
 
 use super::{ReadError, Reader, decode, failed, monotonic_now};
@@ -24,15 +24,18 @@ const TRIES: usize = 5;
 pub(super) struct AccountUse {
     /// Entries of the map of ended threads.
     pub(super) entries: u64,
-    /// When a live dispatcher of each process last ran; `None` without reports of threads.
+    /// When one of the threads of each process last ran; `None` without reports of threads.
     ran: Option<HashMap<u32, Nanos>>,
 }
 
 impl AccountUse {
-    /// When a dispatcher of a live process last ran.
-    pub(super) fn activity(&self, id: ProcId, now: Nanos) -> Activity {
-        let Some(ran) = &self.ran else { return Activity::until(now) };
-        Activity { now, ran: ran.get(&id.0).map(|&ran| ran.min(now)) }
+    /// What the threads of a process do.
+    pub(super) fn activity(&self, process: &ProcessSnapshot, now: Nanos) -> Activity {
+        match (process.ended, &self.ran) {
+            (Some(ended), _) => Activity::new(ended.min(now), None),
+            (None, None) => Activity::new(now, None),
+            (None, Some(ran)) => Activity::new(now, ran.get(&process.id.0).copied()),
+        }
     }
 }
 
@@ -92,11 +95,13 @@ impl Reader {
                 if process.ended.is_none() {
                     add_faults(process, report.faults);
                 }
+                // Helpers too: one may become the next dispatcher.
+                if report.thread.is_some() {
+                    let last = ran.get_or_insert_default().entry(report.proc_id).or_default();
+                    *last = report.ran.max(*last);
+                }
                 match report.thread {
                     Some((Role::Dispatcher, thread)) => {
-                        let ran = ran.get_or_insert_default().entry(report.proc_id);
-                        let last = ran.or_insert(report.ran);
-                        *last = report.ran.max(*last);
                         process.dispatcher_time.merge(&thread.time);
                         if process.dispatchers.is_empty() {
                             // Most have one; the vector would allocate four.

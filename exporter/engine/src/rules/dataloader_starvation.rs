@@ -166,9 +166,9 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let from = workers.busiest.as_ref().map_or_else(|| "workers".into(), name);
     Some(Detection {
         path: vec![
-Step::new(mechanism, &from, "kept the workers busy", workers.busy()),
+            Step::new(mechanism, &from, "kept the workers busy", workers.busy()),
             Step::new(from, &victim, "had no data ready", share.time),
-Step::new(victim, share.effect.effect.label(), "blocked", share.time),
+            Step::new(victim, share.effect.effect.label(), "blocked", share.time),
         ],
         culprit: workers.busiest,
         sentence: Sentence::new(sentence, names),
