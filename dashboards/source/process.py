@@ -24,8 +24,8 @@ CALLS = "gpucause_cuda_call_duration_seconds"
 NAME = "{{comm}} {{pid}}"
 # A panel draws either classic buckets or native histograms.
 HEATMAP = (
-    " Needs classic buckets. Where Prometheus stores native histograms, make it store classic ones too: scrape_classic_histograms"
-    " (from 2.45) or always_scrape_classic_histograms (from 3.0)."
+    " Needs classic buckets. A Prometheus that stores native histograms gets them with metrics.classic_buckets: always in the exporter's"
+    " configuration, and keeps them with scrape_classic_histograms (from 2.45) or always_scrape_classic_histograms (from 3.0)."
 )
 LOCKS = 'reason="futex"'
 WARM = 'cold="false"'

@@ -5,7 +5,7 @@
 use clap::Parser as _;
 use clap::error::ErrorKind;
 use gpucause::cli::Cli;
-use gpucause::metric::{self, Kind};
+use gpucause::metric::{self, ALL_REASONS, Kind, LAUNCH_DURATION, Level, OFFCPU_DURATION};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -136,6 +136,52 @@ fn series() -> BTreeMap<String, Option<Vec<&'static str>>> {
     series
 }
 
+/// Series that only a page of the level full has: of its metrics, and classic buckets beyond those of the default level.
+fn full_series() -> BTreeSet<String> {
+    let tails = [LAUNCH_DURATION.name, OFFCPU_DURATION.name];
+    let mut names = BTreeSet::new();
+    for metric in metric::ALL {
+        if metric.kind == Kind::Histogram && !tails.contains(&metric.name) {
+            names.insert(format!("{}_bucket", metric.name));
+        }
+        if metric.level == Level::Full {
+            names.insert(metric.query_name());
+            names.extend(["sum", "count"].map(|part| format!("{}_{part}", metric.name)));
+        }
+    }
+    names
+}
+
+/// What a text reads beyond the default level. That has off-CPU time of workers over all reasons only.
+fn beyond_default(text: &str, full: &BTreeSet<String>) -> Vec<String> {
+    let name = Regex::new("[a-zA-Z_:][a-zA-Z0-9_:]*").unwrap();
+    let names = name.find_iter(text).map(|found| found.as_str().to_owned());
+    let mut beyond: Vec<String> = names.filter(|name| full.contains(name)).collect();
+    let of_others =
+        format!(r#"{}\w*\{{[^}}]*role="(?:worker|helper)"[^}}]*\}}"#, OFFCPU_DURATION.name);
+    let of_others = Regex::new(&of_others).unwrap();
+    let all = format!("reason=\"{ALL_REASONS}\"");
+    let selectors = of_others.find_iter(text).map(|found| found.as_str().to_owned());
+    beyond.extend(selectors.filter(|own| !own.contains(&all) || own.contains("\"helper\"")));
+    beyond
+}
+
+/// The parts of a page that stand alone: each begins at a heading or at a numbered step.
+fn steps(text: &str) -> Vec<String> {
+    let start = Regex::new(r"^(?:#+|[0-9]+\.) ").unwrap();
+    let (mut steps, mut is_code) = (vec![String::new()], false);
+    for line in text.lines() {
+        is_code ^= line.starts_with("```");
+        if !is_code && start.is_match(line) {
+            steps.push(String::new());
+        }
+        let step = steps.last_mut().unwrap();
+        step.push_str(line);
+        step.push('\n');
+    }
+    steps
+}
+
 /// Names of ours in a text.
 fn names(text: &str) -> BTreeSet<String> {
     let name = Regex::new(r"[a-z_]+:gpucause_[a-z0-9_:]+|\bgpucause_[a-z0-9_]+").unwrap();
@@ -240,6 +286,52 @@ fn every_series_that_a_page_names_is_exported_recorded_or_an_alert() {
         for name in names(&text) {
             assert!(known.contains(&name), "{page} names {name}, which does not exist");
         }
+    }
+}
+
+#[test]
+fn a_step_that_needs_the_level_full_says_so_and_its_page_says_how_to_ask() {
+    const MARK: &str = "(`full`";
+    let full = full_series();
+    let names = ["look-alikes", "first-look"];
+    let is_read = |name: &str| name.starts_with("Gpucause") || names.contains(&name);
+    let mut marked = 0;
+    for (name, text) in pages().into_iter().filter(|(name, _)| is_read(name)) {
+        let mut needs_full = false;
+        for step in steps(&text) {
+            let beyond = beyond_default(&step, &full);
+            assert!(beyond.is_empty() || step.contains(MARK), "{name} has no mark: {beyond:?}");
+            needs_full |= !beyond.is_empty();
+        }
+        let hints = text.matches("/metrics?level=full").count();
+        assert_eq!(hints, usize::from(needs_full), "{name} says {hints} times how to ask");
+        marked += usize::from(needs_full);
+    }
+    assert!(marked > 5, "only {marked} pages need the level full");
+}
+
+#[test]
+fn only_what_the_default_level_lacks_is_beyond_it() {
+    let full = full_series();
+    let is_beyond = |query: &str| !beyond_default(query, &full).is_empty();
+    for query in [
+        "rate(gpucause_tcp_retransmits_total[5m])",
+        "gpucause_memcpy_duration_seconds_sum",
+        "rate(gpucause_cuda_call_duration_seconds_bucket[5m])",
+        r#"gpucause_offcpu_duration_seconds_sum{role="worker", reason!="all"}"#,
+        r#"gpucause_offcpu_duration_seconds_sum{reason="all", role="helper"}"#,
+        "process_max_fds",
+    ] {
+        assert!(is_beyond(query), "{query}");
+    }
+    for query in [
+        "rate(gpucause_cuda_call_duration_seconds_count[5m])",
+        "gpucause_launch_duration_seconds_bucket",
+        r#"gpucause_offcpu_duration_seconds_sum{role="worker", reason="all"}"#,
+        r#"gpucause_offcpu_duration_seconds_sum{role="dispatcher", reason="io"}"#,
+        "process:gpucause_cgroup_throttled:rate5m",
+    ] {
+        assert!(!is_beyond(query), "{query}");
     }
 }
 
