@@ -29,7 +29,7 @@ mod host_use;
 mod kernels;
 mod loads;
 mod own_program;
-mod unseen;
+mod unseen_ends;
 mod waits;
 
 use adoption::Adoption;
@@ -199,7 +199,7 @@ impl Reader {
             launch_states,
             adoption: Adoption::new(map(adoption::MAP)?),
             self_counters: map("self_counters")?,
-            ends: OwnProgram::of(object, unseen::PROGRAM)?,
+            ends: OwnProgram::of(object, unseen_ends::PROGRAM)?,
         })
     }
 
