@@ -378,8 +378,8 @@ impl Groups {
     }
 }
 
-/// The sum of former members has a bounded size: handles of kernels and threads are theirs alone.
-fn collapse(account: &mut ProcessSnapshot) {
+/// Sums of processes that are gone have a bounded size: handles of kernels and threads are theirs alone.
+pub(super) fn collapse(account: &mut ProcessSnapshot) {
     account.measures.other_launches = account.kernel_launches();
     account.kernels = Vec::new();
     account.launch_times = Vec::new();
