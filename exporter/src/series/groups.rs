@@ -152,6 +152,12 @@ struct Member {
     stalls: Vec<Stall>,
 }
 
+impl Member {
+    fn has_ended(&self) -> bool {
+        self.own.as_ref().is_some_and(|process| process.ended.is_some())
+    }
+}
+
 /// The sums of members that are gone.
 #[derive(Debug)]
 struct Former {
@@ -167,6 +173,8 @@ struct Former {
 pub(crate) struct Groups {
     by: Vec<GroupLabel>,
     last: HashMap<ProcId, Member>,
+    /// Live members.
+    live: HashMap<Key, usize>,
     former: BTreeMap<Key, Former>,
     created: u32,
     waits: WaitNames,
@@ -192,15 +200,32 @@ impl Groups {
 
     /// Whether a process had ended at the last snapshot: nothing more will be counted of it.
     pub(crate) fn has_ended(&self, id: ProcId) -> bool {
-        let own = self.last.get(&id).and_then(|member| member.own.as_ref());
-        own.is_some_and(|process| process.ended.is_some())
+        self.last.get(&id).is_some_and(Member::has_ended)
+    }
+
+    /// Whether the group of a process had another live member at the last snapshot, so that it has series also without this one.
+    pub(crate) fn has_live_peer(&self, id: ProcId) -> bool {
+        self.last.get(&id).is_some_and(|member| {
+            let live = self.live.get(&member.key).copied().unwrap_or_default();
+            live > usize::from(!member.has_ended())
+        })
+    }
+
+    /// Forgets a process that no page had, and that is counted elsewhere.
+    pub(crate) fn forget(&mut self, id: ProcId) {
+        self.last.remove(&id);
     }
 
     /// Takes the final accounts of a process that is removed.
     pub(crate) fn remove(&mut self, process: ProcessSnapshot) {
-        if let Some(member) = self.last.get_mut(&process.id) {
-            member.own = Some(process);
+        let Some(member) = self.last.get_mut(&process.id) else { return };
+        if !member.has_ended()
+            && process.ended.is_some()
+            && let Some(live) = self.live.get_mut(&member.key)
+        {
+            *live = live.saturating_sub(1);
         }
+        member.own = Some(process);
     }
 
     /// Adds the groups of its processes to an observation.
@@ -224,8 +249,10 @@ impl Groups {
             }
         }
         let mut members: BTreeMap<Key, Vec<ProcId>> = BTreeMap::new();
+        self.live.clear();
         for (&id, member) in &self.last {
             members.entry(member.key.clone()).or_default().push(id);
+            *self.live.entry(member.key.clone()).or_default() += usize::from(!member.has_ended());
         }
         for key in members.keys() {
             self.former(key);

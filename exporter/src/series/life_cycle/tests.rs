@@ -347,3 +347,22 @@ fn a_group_has_the_sum_of_its_processes_also_of_those_that_ended() {
     assert_eq!(times(&node.page(0), &PREEMPTED_BY), expected(17));
     assert_eq!(aggregated(&node.page(0)), 0);
 }
+
+#[test]
+fn a_group_stays_for_the_retention_after_its_last_process_ended() {
+    let mut node = Node::new(4, 10, GroupLabels(vec![GroupLabel::Comm]));
+    let expected = |time| [("all train b".to_owned(), time)];
+    node.kernel().begin(1, 0, false);
+    node.kernel().work(1, Work::Preempted, 1, 5);
+    assert_eq!(times(&node.page(0), &PREEMPTED_BY), expected(5));
+    node.kernel().work(1, Work::Preempted, 1, 7);
+    node.kernel().end(1);
+    for _ in 0..2 {
+        node.evaluate();
+        node.reap();
+        assert_eq!(times(&node.page(0), &PREEMPTED_BY), expected(12), "its last values");
+    }
+    node.kernel().pass(Nanos(30 * SECOND));
+    assert_eq!(times(&node.page(0), &PREEMPTED_BY), []);
+    assert_eq!(aggregated(&node.page(0)), 0);
+}
