@@ -10,7 +10,7 @@ use crate::collector::Collectors;
 use crate::config::Limits;
 use crate::duration::Span;
 use crate::family::{Family, Value};
-use crate::metric::{BLOCKED_ON, Kind, PREEMPTED_BY, PROCESSES_FOLDED};
+use crate::metric::{BLOCKED_ON, CUDA_CALL_DURATION, Kind, PREEMPTED_BY, PROCESSES_FOLDED};
 use crate::observation::Observation;
 use crate::pipeline::Pipeline;
 use crate::series::groups::{GroupLabel, GroupLabels};
@@ -365,4 +365,28 @@ fn a_group_stays_for_the_retention_after_its_last_process_ended() {
     node.kernel().pass(Nanos(30 * SECOND));
     assert_eq!(times(&node.page(0), &PREEMPTED_BY), []);
     assert_eq!(aggregated(&node.page(0)), 0);
+}
+
+#[test]
+fn a_group_has_as_few_operations_as_a_process() {
+    let ops = |page: &[Family]| -> BTreeSet<String> {
+        let family = page.iter().find(|family| *family.metric == CUDA_CALL_DURATION).unwrap();
+        family.samples.iter().map(|own| own.labels[3].as_str().to_owned()).collect()
+    };
+    for group_by in [vec![], vec![GroupLabel::Comm]] {
+        let mut node = Node::new(4, 1, GroupLabels(group_by));
+        node.kernel().begin(1, 0, false);
+        for key in [0, 0, 1, 2] {
+            node.kernel().work(1, Work::Call, key, 1_000);
+        }
+        let expected = ["cudaLaunchKernel", "other"].map(str::to_owned);
+        assert_eq!(ops(&node.page(0)), expected.clone().into());
+        node.kernel().begin(2, 0, false);
+        node.kernel().end(1);
+        node.page(0);
+        node.kernel().pass(Nanos(30 * SECOND));
+        node.kernel().work(2, Work::Call, 0, 1_000);
+        let now = ops(&node.page(0));
+        assert!(now.is_subset(&expected.into()), "{now:?}");
+    }
 }
