@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use gpucause_abi::record::COMM_LEN;
-use gpucause_abi::snapshot::{Comm, ProcessSnapshot};
+use gpucause_abi::snapshot::{Comm, LaunchStep, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::{ChainCount, Stall};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -407,6 +407,8 @@ impl Groups {
 
 /// Sums of processes that are gone have a bounded size: handles of kernels and threads are theirs alone.
 pub(super) fn collapse(account: &mut ProcessSnapshot) {
+    // How launches are observed is about those that are still made.
+    account.launches.step = LaunchStep::Full;
     account.measures.other_launches = account.kernel_launches();
     account.kernels = Vec::new();
     account.launch_times = Vec::new();
@@ -430,3 +432,6 @@ fn common<'a>(
     }
     Some(ProcessDetails::of_named(&named))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! What a group keeps of its former members.
+
+use super::*;
+use crate::clock::WallClock;
+use crate::series::grouping::group;
+use gpucause_abi::snapshot::Snapshot;
+use std::time::Duration;
+
+/// A process with so many abandoned calls.
+fn process(id: u32, calls: u64) -> ProcessSnapshot {
+    let mut process = ProcessSnapshot {
+        dispatches: true,
+        ..ProcessSnapshot::new(ProcId(id), Tgid(id), Comm([b'p'; COMM_LEN]))
+    };
+    process.measures.abandoned_calls = calls;
+    process
+}
+
+/// The observation after these processes, each with its GPUs, were seen.
+fn observe(groups: &mut Groups, processes: &[(&ProcessSnapshot, &str)]) -> Observation {
+    let own = processes.iter().map(|&(process, _)| process.clone());
+    let snapshot = Snapshot { processes: own.collect(), ..Snapshot::default() };
+    let clock = WallClock::with_origin(Duration::from_secs(1_000));
+    let mut observation = Observation::new(snapshot, Nanos(0), clock);
+    let known = processes.iter().filter(|(_, gpus)| !gpus.is_empty());
+    observation.gpu_uuids = known.map(|(process, gpus)| (process.id, (*gpus).into())).collect();
+    groups.update(&mut observation, 10);
+    observation
+}
+
+#[test]
+fn a_former_member_says_nothing_of_how_launches_are_observed() {
+    let mut groups = Groups::default();
+    groups.set_by(&[GroupLabel::Comm]);
+    let step = |observation: &Observation| group(observation)[0].process.launches.step;
+    let mut costly = process(1, 1);
+    costly.launches.step = LaunchStep::Sampled { one_in: 64 };
+    let other = process(2, 1);
+    let both = observe(&mut groups, &[(&costly, ""), (&other, "")]);
+    assert_eq!(step(&both), costly.launches.step);
+    assert_eq!(step(&observe(&mut groups, &[(&other, "")])), LaunchStep::Full);
+}
