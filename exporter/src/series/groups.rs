@@ -269,8 +269,11 @@ impl Groups {
         observation.groups = groups;
     }
 
+    /// The GPUs by which a process is first known are those of its group for good: in another group its past would count again.
     fn key(&self, process: &ProcessSnapshot, observation: &Observation) -> Key {
-        let gpus = observation.gpu_uuids.get(&process.id).cloned();
+        let first = self.last.get(&process.id).map(|member| &member.key.1);
+        let first = first.filter(|gpus| !gpus.is_empty());
+        let gpus = first.or_else(|| observation.gpu_uuids.get(&process.id)).cloned();
         let gpus = gpus.filter(|_| self.by.contains(&GroupLabel::GpuUuid)).unwrap_or_default();
         let is_by_name = self.by.contains(&GroupLabel::Comm);
         (if is_by_name { process.comm.to_text() } else { String::new() }, gpus)

@@ -40,3 +40,25 @@ fn a_former_member_says_nothing_of_how_launches_are_observed() {
     assert_eq!(step(&both), costly.launches.step);
     assert_eq!(step(&observe(&mut groups, &[(&other, "")])), LaunchStep::Full);
 }
+
+#[test]
+fn a_process_that_uses_more_gpus_later_stays_in_its_group() {
+    let mut groups = Groups::default();
+    groups.set_by(&[GroupLabel::Comm, GroupLabel::GpuUuid]);
+    let calls = |observation: &Observation| -> Vec<(String, u64)> {
+        let series = group(observation).into_iter();
+        series.map(|own| (own.pid.to_string(), own.process.measures.abandoned_calls)).collect()
+    };
+    let (a, b) = (process(1, 5), process(2, 7));
+    let expected = |rows: &[(&str, u64)]| -> Vec<(String, u64)> {
+        rows.iter().map(|&(pid, calls)| (pid.to_owned(), calls)).collect()
+    };
+    let seen = observe(&mut groups, &[(&a, ""), (&b, "GPU-b")]);
+    assert_eq!(calls(&seen), expected(&[("all", 5), ("GPU-b", 7)]));
+    let seen = observe(&mut groups, &[(&a, "GPU-a"), (&b, "GPU-b")]);
+    assert_eq!(calls(&seen), expected(&[("GPU-a", 5), ("GPU-b", 7)]));
+    for gpus in ["GPU-a,GPU-b", "", "GPU-b"] {
+        let seen = observe(&mut groups, &[(&a, gpus), (&b, gpus)]);
+        assert_eq!(calls(&seen), expected(&[("GPU-a", 5), ("GPU-b", 7)]), "{gpus:?}");
+    }
+}
