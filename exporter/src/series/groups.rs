@@ -134,7 +134,7 @@ pub struct Group {
     pub members: Vec<ProcId>,
     /// The sum of those that are gone.
     pub former: ProcessSnapshot,
-    /// When the first of them all began.
+    /// When the first of those began that it was made of.
     pub since: Nanos,
 }
 
@@ -254,8 +254,10 @@ impl Groups {
             members.entry(member.key.clone()).or_default().push(id);
             *self.live.entry(member.key.clone()).or_default() += usize::from(!member.has_ended());
         }
-        for key in members.keys() {
-            self.former(key);
+        for (key, ids) in &members {
+            let own = ids.iter().filter_map(|id| self.last.get(id)?.own.as_ref());
+            let since = own.map(|process| process.first_seen).min().unwrap_or_default();
+            self.former(key, since);
         }
         self.former.retain(|key, _| members.contains_key(key));
         let mut groups = Vec::new();
@@ -314,14 +316,15 @@ impl Groups {
         members
     }
 
-    /// The sums of a group's former members, from zero where there are none.
-    fn former(&mut self, key: &Key) -> &mut Former {
+    /// The sums of a group's former members, from zero where there are none. A group that is new began at `since`; it did so also
+    /// when an older process joins it, such as a worker that makes calls.
+    fn former(&mut self, key: &Key, since: Nanos) -> &mut Former {
         let created = &mut self.created;
         self.former.entry(key.clone()).or_insert_with(|| {
             *created += 1;
             let id = ProcId(FIRST_ID + *created % FIRST_ID);
             let account = ProcessSnapshot {
-                first_seen: Nanos(u64::MAX),
+                first_seen: since,
                 ..ProcessSnapshot::new(id, Tgid(id.0), Comm([0; COMM_LEN]))
             };
             let kernels = KernelLaunches::default();
@@ -330,10 +333,10 @@ impl Groups {
     }
 
     fn add_former(&mut self, member: Member) {
-        let former = self.former(&member.key);
+        let since = member.own.as_ref().map(|own| own.first_seen).unwrap_or_default();
+        let former = self.former(&member.key, since);
         for mut account in [member.own, member.workers].into_iter().flatten() {
             collapse(&mut account);
-            former.account.first_seen = former.account.first_seen.min(account.first_seen);
             merge_accounts(&mut former.account, &account);
         }
         if let Some(kernels) = &member.kernels {
@@ -385,12 +388,9 @@ impl Groups {
             let all = all_gpus.join(",").into();
             observation.gpu_uuids.insert(id, all);
         }
-        let own = self.last.iter().filter(|(id, _)| members.contains(id));
-        let began = own.filter_map(|(_, member)| Some(member.own.as_ref()?.first_seen)).min();
-        let since =
-            began.map_or(former.account.first_seen, |began| began.min(former.account.first_seen));
         let pid = if gpus.is_empty() { ALL.into() } else { gpus };
         let comm = if comm.is_empty() { ALL.into() } else { comm.into() };
+        let since = former.account.first_seen;
         Group { id, pid, comm, members, former: former.account.clone(), since }
     }
 

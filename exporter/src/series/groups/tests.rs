@@ -62,3 +62,14 @@ fn a_process_that_uses_more_gpus_later_stays_in_its_group() {
         assert_eq!(calls(&seen), expected(&[("GPU-a", 5), ("GPU-b", 7)]), "{gpus:?}");
     }
 }
+
+#[test]
+fn a_group_began_when_it_did_also_after_an_older_process_joins_it() {
+    let mut groups = Groups::default();
+    groups.set_by(&[GroupLabel::Comm]);
+    let seen_at = |id: u32, first_seen| ProcessSnapshot { first_seen, ..process(id, 1) };
+    let (first, older) = (seen_at(1, Nanos(8)), seen_at(2, Nanos(7)));
+    assert_eq!(observe(&mut groups, &[(&first, "")]).groups[0].since, Nanos(8));
+    assert_eq!(observe(&mut groups, &[(&first, ""), (&older, "")]).groups[0].since, Nanos(8));
+    assert_eq!(observe(&mut groups, &[(&older, "")]).groups[0].since, Nanos(8));
+}
