@@ -13,7 +13,7 @@ use crate::chains::Chains;
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::kernel_launches::{KernelNames, NameSource};
-use crate::observation::Observation;
+use crate::observation::{Observation, live};
 use crate::process_details::ProcessDetails;
 use crate::series::groups::{Group, Suggestions};
 use crate::series::life_cycle::LifeCycle;
@@ -168,7 +168,7 @@ impl<S: AccountSource> Pipeline<S> {
         let clock = self.source.clock(snapshot.taken_at);
         self.remove_ended(snapshot.taken_at, &mut snapshot.processes)?;
         let processes_excluded = self.select(&mut snapshot.processes);
-        let processes_live = snapshot.processes.iter().filter(|own| own.ended.is_none()).count();
+        let processes_live = live(&snapshot.processes);
         let (overflow, former_workers) = self.life_cycle.limit(&mut snapshot.processes);
         let processes = &snapshot.processes;
         self.kernel_names.update(processes, &mut self.source);
@@ -181,7 +181,7 @@ impl<S: AccountSource> Pipeline<S> {
         let mut observation = Observation {
             details: self.details.clone(),
             processes_excluded,
-            processes_live: processes_live as u64,
+            processes_live,
             processes_aggregated: self.life_cycle.aggregated(),
             overflow,
             former_workers,

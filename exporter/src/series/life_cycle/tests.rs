@@ -390,3 +390,16 @@ fn a_group_has_as_few_operations_as_a_process() {
         assert!(now.is_subset(&expected.into()), "{now:?}");
     }
 }
+
+#[test]
+fn workers_do_not_count_as_observed_processes() {
+    let mut node = Node::new(4, 10, GroupLabels::default());
+    node.kernel().begin(1, 0, false);
+    node.kernel().work(1, Work::Preempted, 1, 5);
+    node.kernel().begin(2, 0, true);
+    let Ok(observation) = node.pipeline.export(Nanos(u64::MAX));
+    assert_eq!(observation.snapshot.processes.len(), 2);
+    assert_eq!(observation.processes_live, 1);
+    let snapshot = gpucause_abi::snapshot::Snapshot::clone(&observation.snapshot);
+    assert_eq!(Observation::new(snapshot, Nanos(0), observation.clock).processes_live, 1);
+}
