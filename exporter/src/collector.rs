@@ -141,7 +141,9 @@ impl Collectors {
         for collector in self.0.iter().filter(|own| scope.selection.includes(own.name())) {
             let name = collector.name();
             let (took, count, outcome) = run(collector.as_ref(), &input, page)?;
-            series.push([name.into()], Value::Integer(count as u64));
+            if count > 0 {
+                series.push([name.into()], Value::Integer(count as u64));
+            }
             durations.push([name.into()], Value::Float(took.as_secs_f64()));
             successes.push([name.into()], Value::Integer(outcome.is_ok().into()));
             if let Err(error) = outcome {

@@ -195,8 +195,7 @@ impl<S: AccountSource> Pipeline<S> {
         };
         self.source.complete(&mut observation);
         self.life_cycle.groups.update(&mut observation, self.wait_name_limit);
-        observation.aggregated_ops =
-            self.ops.update(calls_of(&observation), self.ops_per_process);
+        observation.aggregated_ops = self.ops.update(calls_of(&observation), self.ops_per_process);
         observation.ops_aggregated = self.ops.aggregated();
         if !self.life_cycle.groups.is_active() {
             self.suggestions.update(&observation);

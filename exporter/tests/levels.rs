@@ -13,6 +13,7 @@ use gpucause::observation::Observation;
 use gpucause::series::groups::Group;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_engine::chain::Cause;
 use std::collections::BTreeMap;
 
 /// The formats whose every line is a series.
@@ -227,4 +228,20 @@ fn sixty_four_inference_processes_as_one_group_have_at_most_300_series_at_standa
     let count = page.lines().find_map(|line| line.strip_prefix(launches));
     let alone = rank::server(1).launches();
     assert_eq!(count, Some(&*(64 * alone).to_string()), "64 times {alone}");
+}
+
+#[test]
+fn from_standard_on_the_time_of_each_cause_that_can_have_any_is_there_at_zero() {
+    let observation = rank::observation(vec![rank::rank(1)]);
+    let causes = |level| -> Vec<String> {
+        let page = page(&observation, level);
+        let of =
+            series(&page).filter(|line| line.starts_with("gpucause_causal_chain_seconds_total{"));
+        of.map(|line| line.split('"').nth(5).unwrap().to_owned()).collect()
+    };
+    let takes_time = Cause::ALL.iter().filter(|cause| cause.takes_time());
+    let expected: Vec<&str> = takes_time.map(|cause| cause.label()).collect();
+    assert_eq!(causes(Level::Standard), expected);
+    assert_eq!(causes(Level::Full), expected);
+    assert!(causes(Level::Fleet).len() < expected.len());
 }

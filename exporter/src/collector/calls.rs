@@ -250,9 +250,8 @@ mod tests {
         let mut observation = Observation::new(snapshot, Nanos(0), clock);
         let others = HashSet::from([op("cudaMalloc"), op("cudaFree")]);
         observation.aggregated_ops.insert(ProcId(1), Arc::new(others));
-        let expected = |other| {
-            [("cudaLaunchKernel".to_owned(), 1, true), ("other".to_owned(), other, false)]
-        };
+        let expected =
+            |other| [("cudaLaunchKernel".to_owned(), 1, true), ("other".to_owned(), other, false)];
         assert_eq!(durations(&observation, Level::Standard), expected(2));
         assert_eq!(durations(&observation, Level::Full), expected(2 + 4));
     }
