@@ -123,7 +123,7 @@ impl Collectors {
         exported.own
     }
 
-    /// Writes the families of the selected collectors, as far as they are of the level, one by one.
+    /// Writes the families of the selected collectors, as far as they are of the level, one by one; then those under DCGM's names.
     ///
     /// # Errors
     /// Those of `page`.
@@ -134,14 +134,19 @@ impl Collectors {
         page: &mut dyn Sink,
     ) -> io::Result<()> {
         let level = scope.level;
+        let foreign =
+            observation.gpus.families.iter().map(|family| family.samples.len()).sum::<usize>();
         let input = Input { observation, series: grouping::group(observation), level };
         let mut durations = Family::new(&SCRAPE_COLLECTOR_DURATION);
         let mut series = Family::new(&SCRAPE_SERIES);
         let mut successes = Family::new(&SCRAPE_COLLECTOR_SUCCESS);
         for collector in self.0.iter().filter(|own| scope.selection.includes(own.name())) {
             let name = collector.name();
-            let (took, count, outcome) = run(collector.as_ref(), &input, page)?;
-            series.push([name.into()], Value::Integer(count as u64));
+            let (took, own, outcome) = run(collector.as_ref(), &input, page)?;
+            let count = if name == FOREIGN { own + foreign } else { own };
+            if count > 0 {
+                series.push([name.into()], Value::Integer(count as u64));
+            }
             durations.push([name.into()], Value::Float(took.as_secs_f64()));
             successes.push([name.into()], Value::Integer(outcome.is_ok().into()));
             if let Err(error) = outcome {
@@ -152,6 +157,9 @@ impl Collectors {
             if family.metric.level <= level {
                 page.own(family)?;
             }
+        }
+        if scope.selection.includes(FOREIGN) {
+            page.foreign(&observation.gpus.families)?;
         }
         Ok(())
     }

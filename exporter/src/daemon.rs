@@ -18,7 +18,7 @@ use gpucause_probes::{Options, Probes, StartError, Status};
 
 use crate::chains::{Chains, Findings, engine_input};
 use crate::clock::{WallClock, monotonic_now};
-use crate::collector::{Collectors, FOREIGN, Scope};
+use crate::collector::{Collectors, Scope};
 use crate::config::{Config, MetricsSettings};
 use crate::family::Sink;
 use crate::flight_recorder::FlightRecords;
@@ -270,11 +270,7 @@ impl Source for Daemon {
     fn scrape(&self, scope: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let observation = self.sampler.page(monotonic_now());
         let observation = observation.map_err(|error| ScrapeError(Box::new(error)))?;
-        self.collectors.write(&observation, scope, page)?;
-        if scope.selection.includes(FOREIGN) {
-            page.foreign(&observation.gpus.families)?;
-        }
-        Ok(())
+        Ok(self.collectors.write(&observation, scope, page)?)
     }
 
     fn chains(&self) -> Vec<Chain> {

@@ -15,6 +15,7 @@ mod page;
 
 use crate::family::{Exported, Family, Sample, Sink, Value};
 use crate::foreign::Family as ForeignFamily;
+use crate::metric::Level;
 use bucket_bounds::BOUNDS;
 pub use classic_buckets::ClassicBuckets;
 use page::Page;
@@ -48,12 +49,18 @@ impl Format {
         }
     }
 
-    /// A writer of a page in this format, with these classic buckets, to `sink`.
+    /// A writer of a page of this level in this format, with these classic buckets, to `sink`.
     #[must_use]
-    pub fn writer(self, buckets: ClassicBuckets, sink: &mut dyn io::Write) -> Writer<'_> {
+    pub fn writer(
+        self,
+        level: Level,
+        buckets: ClassicBuckets,
+        sink: &mut dyn io::Write,
+    ) -> Writer<'_> {
         let form = match self {
             Self::Text => Form::Text,
-            Self::OpenMetrics => Form::OpenMetrics(openmetrics::CreatedLine::default()),
+            // Prometheus makes a series of each such line.
+            Self::OpenMetrics => Form::OpenMetrics((level == Level::Full).then(Default::default)),
             Self::Protobuf => Form::Protobuf(protobuf::Buffers::default()),
         };
         Writer { page: Page::new(sink), form, buckets }
@@ -64,7 +71,7 @@ impl Format {
     /// # Errors
     /// Those of `sink`.
     pub fn write(self, exported: &Exported, sink: &mut dyn io::Write) -> io::Result<()> {
-        let mut writer = self.writer(ClassicBuckets::All, sink);
+        let mut writer = self.writer(Level::Full, ClassicBuckets::All, sink);
         exported.own.iter().try_for_each(|family| writer.family(family))?;
         writer.foreign(&exported.foreign)?;
         writer.finish()
@@ -90,7 +97,8 @@ pub struct Writer<'a> {
 /// The state that each format carries from one family to the next.
 enum Form {
     Text,
-    OpenMetrics(openmetrics::CreatedLine),
+    /// With `_created` lines, if at all.
+    OpenMetrics(Option<openmetrics::CreatedLine>),
     Protobuf(protobuf::Buffers),
 }
 
@@ -106,7 +114,9 @@ impl Writer<'_> {
         let (page, buckets) = (&mut self.page, self.buckets);
         match &mut self.form {
             Form::Text => text::family(family, page, buckets),
-            Form::OpenMetrics(created) => openmetrics::family(family, page, buckets, created),
+            Form::OpenMetrics(created) => {
+                openmetrics::family(family, page, buckets, created.as_mut())
+            }
             Form::Protobuf(buffers) => protobuf::family(family, page, buckets, buffers),
         }
     }
@@ -130,6 +140,7 @@ impl Sink for Writer<'_> {
 
     fn series(&self, family: &Family) -> usize {
         let is_native = matches!(self.form, Form::Protobuf(_));
+        let has_created = matches!(self.form, Form::OpenMetrics(Some(_)));
         let series = |sample: &Sample| {
             let Value::Histogram(_) = sample.value else { return 1 };
             let buckets = self.buckets.has(family, sample);
@@ -142,7 +153,8 @@ impl Sink for Writer<'_> {
                 (false, finite) => finite + 3,
             }
         };
-        family.samples.iter().map(series).sum()
+        let created = family.samples.iter().filter(|own| has_created && own.is_created(family));
+        family.samples.iter().map(series).sum::<usize>() + created.count()
     }
 
     fn foreign(&mut self, families: &[Arc<ForeignFamily>]) -> io::Result<()> {

@@ -3,7 +3,7 @@
 //! Samples have no timestamps: with one, Prometheus would not mark a vanished series as stale.
 
 use crate::foreign;
-use crate::metric::Metric;
+use crate::metric::{Kind, Metric};
 use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use std::io;
@@ -94,6 +94,13 @@ pub struct Sample {
     pub created: Option<f64>,
     /// The origin of the last increase.
     pub exemplar: Option<Box<Exemplar>>,
+}
+
+impl Sample {
+    /// Whether OpenMetrics has a `_created` line for it.
+    pub(crate) const fn is_created(&self, family: &Family) -> bool {
+        self.created.is_some() && matches!(family.metric.kind, Kind::Counter | Kind::Histogram)
+    }
 }
 
 /// A metric and its samples.

@@ -7,6 +7,7 @@ use crate::kernel_launches::KernelLaunches;
 use crate::process_details::ProcessDetails;
 use crate::series::groups::Group;
 use crate::series::op_limit::AggregatedOps;
+use crate::series::workers::is_worker;
 use crate::server::ReloadState;
 use crate::throttling::Throttled;
 use crate::wait_names::Waits;
@@ -37,7 +38,7 @@ pub struct Observation {
     pub duty_ratio: f64,
     /// Notices of newly mapped files that were lost.
     pub mmap_events_lost: u64,
-    /// Live processes, aggregated ones among them.
+    /// Live processes, aggregated ones among them, without workers.
     pub processes_live: u64,
     /// Processes aggregated into `other`: ended ones removed early by [`Retention`](crate::series::retention::Retention), and live ones
     /// beyond the [`CardinalityLimit`](crate::series::cardinality_limit::CardinalityLimit).
@@ -86,8 +87,7 @@ impl Observation {
     /// Of a daemon that has seen nothing but the kernel maps.
     #[must_use]
     pub fn new(snapshot: Snapshot, since: Nanos, clock: WallClock) -> Self {
-        let live = snapshot.processes.iter().filter(|process| process.ended.is_none());
-        let processes_live = live.count() as u64;
+        let processes_live = live(&snapshot.processes);
         Self {
             state: Period::attached(clock.unix_seconds(since)).into(),
             snapshot: Arc::new(snapshot),
@@ -121,6 +121,12 @@ impl Observation {
             clock,
         }
     }
+}
+
+/// How many of these live. Workers do not count, as they do not against `limits.live_processes`.
+pub(crate) fn live(processes: &[ProcessSnapshot]) -> u64 {
+    let live = processes.iter().filter(|own| own.ended.is_none() && !is_worker(own));
+    live.count() as u64
 }
 
 /// The state of a probe.

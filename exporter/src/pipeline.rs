@@ -13,9 +13,9 @@ use crate::chains::Chains;
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::kernel_launches::{KernelNames, NameSource};
-use crate::observation::Observation;
+use crate::observation::{Observation, live};
 use crate::process_details::ProcessDetails;
-use crate::series::groups::Suggestions;
+use crate::series::groups::{Group, Suggestions};
 use crate::series::life_cycle::LifeCycle;
 use crate::series::op_limit::{OpLimit, SERIES_PER_OP};
 use crate::series::process_selection::ProcessSelection;
@@ -168,7 +168,7 @@ impl<S: AccountSource> Pipeline<S> {
         let clock = self.source.clock(snapshot.taken_at);
         self.remove_ended(snapshot.taken_at, &mut snapshot.processes)?;
         let processes_excluded = self.select(&mut snapshot.processes);
-        let processes_live = snapshot.processes.iter().filter(|own| own.ended.is_none()).count();
+        let processes_live = live(&snapshot.processes);
         let (overflow, former_workers) = self.life_cycle.limit(&mut snapshot.processes);
         let processes = &snapshot.processes;
         self.kernel_names.update(processes, &mut self.source);
@@ -177,12 +177,11 @@ impl<S: AccountSource> Pipeline<S> {
         let waits = waits_of(processes, &former_workers);
         let waits = waits.chain(overflow.iter().map(|own| (own, own)));
         let waits = self.wait_names.update(waits, self.wait_name_limit);
-        let ops = self.ops.update(processes.iter().chain(&overflow), self.ops_per_process);
         let throttled = self.source.throttled(processes);
         let mut observation = Observation {
             details: self.details.clone(),
             processes_excluded,
-            processes_live: processes_live as u64,
+            processes_live,
             processes_aggregated: self.life_cycle.aggregated(),
             overflow,
             former_workers,
@@ -190,14 +189,14 @@ impl<S: AccountSource> Pipeline<S> {
             kernel_names_aggregated: self.kernel_names.aggregated(),
             waits,
             wait_names_aggregated: self.wait_names.aggregated(),
-            aggregated_ops: ops,
-            ops_aggregated: self.ops.aggregated(),
             throttled,
             findings: self.chains.findings(),
             ..Observation::new(snapshot, self.since, clock)
         };
         self.source.complete(&mut observation);
         self.life_cycle.groups.update(&mut observation, self.wait_name_limit);
+        observation.aggregated_ops = self.ops.update(calls_of(&observation), self.ops_per_process);
+        observation.ops_aggregated = self.ops.aggregated();
         if !self.life_cycle.groups.is_active() {
             self.suggestions.update(&observation);
         }
@@ -281,4 +280,20 @@ fn waits_of<'a>(
         Some((*by_id.get(&owners.get(process.id)?)?, process))
     });
     present.chain(former)
+}
+
+/// The accounts whose calls a page has, each behind the process or group that has the series. Workers make none.
+fn calls_of(
+    observation: &Observation,
+) -> impl Iterator<Item = (&ProcessSnapshot, &ProcessSnapshot)> {
+    let processes = &observation.snapshot.processes;
+    let groups = &observation.groups;
+    let members = groups.iter().flat_map(|group| group.members.iter().map(move |id| (*id, group)));
+    let group_of: HashMap<ProcId, &Group> = members.collect();
+    let present = processes.iter().filter(|process| !is_worker(process));
+    let present = present.map(move |process| {
+        (group_of.get(&process.id).map_or(process, |group| &group.former), process)
+    });
+    let former = groups.iter().map(|group| (&group.former, &group.former));
+    present.chain(former).chain(observation.overflow.iter().map(|own| (own, own)))
 }

@@ -13,13 +13,21 @@ use gpucause::observation::Observation;
 use gpucause::series::groups::Group;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_engine::chain::Cause;
 use std::collections::BTreeMap;
+
+/// The formats whose every line is a series.
+const TEXTS: [Format; 2] = [Format::Text, Format::OpenMetrics];
 
 /// The text page at a level.
 fn page(observation: &Observation, level: Level) -> String {
+    page_in(Format::Text, observation, level)
+}
+
+fn page_in(format: Format, observation: &Observation, level: Level) -> String {
     let mut page = Vec::new();
-    let buckets = ClassicBuckets::of(Format::Text, level, Policy::Auto);
-    let mut writer = Format::Text.writer(buckets, &mut page);
+    let buckets = ClassicBuckets::of(format, level, Policy::Auto);
+    let mut writer = format.writer(level, buckets, &mut page);
     let scope = Scope { selection: Selection::All, level };
     Collectors::default().write(observation, &scope, &mut writer).unwrap();
     writer.finish().unwrap();
@@ -31,9 +39,12 @@ fn series(page: &str) -> impl Iterator<Item = &str> {
     page.lines().filter(|line| !line.starts_with('#'))
 }
 
-/// The number of series at each level.
+/// The number of series at each level, in the text format that has more.
 fn counts(observation: &Observation) -> [usize; 3] {
-    Level::ALL.map(|level| series(&page(observation, level)).count())
+    Level::ALL.map(|level| {
+        let count = |format| series(&page_in(format, observation, level)).count();
+        TEXTS.map(count).into_iter().max().unwrap()
+    })
 }
 
 /// The series of processes on a page.
@@ -55,10 +66,12 @@ fn a_training_rank_of_30_ops_has_at_most_60_200_and_1700_series() {
     let observation = rank::observation(vec![rank::rank(1)]);
     assert_eq!(rank::TRAINING_OPS.len(), 30);
     for (level, limit) in Level::ALL.into_iter().zip([60, 200, 1_700]) {
-        let page = page(&observation, level);
-        let count = of_processes(&page).count();
-        assert!(count <= limit, "{count} at {level}: {:#?}", by_family(of_processes(&page)));
-        println!("a rank of 30 ops at {level}: {count}");
+        for format in TEXTS {
+            let page = page_in(format, &observation, level);
+            let count = of_processes(&page).count();
+            println!("a rank of 30 ops at {level} in {format:?}: {count}");
+            assert!(count <= limit, "{count} at {level}: {:#?}", by_family(of_processes(&page)));
+        }
     }
 }
 
@@ -156,12 +169,33 @@ fn a_page_of_as_many_ranks_as_the_limits_admit_has_less_than_50000_series() {
 
 #[test]
 fn the_page_says_how_many_series_each_collector_has() {
+    let of = "gpucause_scrape_series{collector=\"waits\"} ";
+    for (format, level) in TEXTS.into_iter().flat_map(|own| Level::ALL.map(|level| (own, level))) {
+        if level == Level::Fleet {
+            continue;
+        }
+        let page = page_in(format, &rank::observation(vec![rank::rank(1)]), level);
+        let said = page.lines().find_map(|line| line.strip_prefix(of)).unwrap();
+        let waits = ["gpucause_preempted_by_seconds_", "gpucause_blocked_on_seconds_"];
+        let own = series(&page).filter(|line| waits.iter().any(|name| line.starts_with(name)));
+        assert_eq!(said, own.count().to_string(), "at {level} in {format:?}");
+    }
     let page = page(&rank::observation(vec![rank::rank(1)]), Level::Standard);
     let of = "gpucause_scrape_series{collector=\"calls\"} ";
     let said = page.lines().find_map(|line| line.strip_prefix(of)).unwrap();
     let calls =
         series(&page).filter(|line| line.starts_with("gpucause_cuda_call_duration_seconds_"));
     assert_eq!(said, calls.count().to_string());
+}
+
+#[test]
+fn beginnings_are_series_only_at_the_full_level() {
+    let observation = rank::observation(vec![rank::rank(1)]);
+    for level in Level::ALL {
+        let page = page_in(Format::OpenMetrics, &observation, level);
+        let created = series(&page).filter(|line| line.contains("_created{")).count();
+        assert_eq!(created > 0, level == Level::Full, "{created} at {level}");
+    }
 }
 
 #[test]
@@ -194,4 +228,20 @@ fn sixty_four_inference_processes_as_one_group_have_at_most_300_series_at_standa
     let count = page.lines().find_map(|line| line.strip_prefix(launches));
     let alone = rank::server(1).launches();
     assert_eq!(count, Some(&*(64 * alone).to_string()), "64 times {alone}");
+}
+
+#[test]
+fn from_standard_on_the_time_of_each_cause_that_can_have_any_is_there_at_zero() {
+    let observation = rank::observation(vec![rank::rank(1)]);
+    let causes = |level| -> Vec<String> {
+        let page = page(&observation, level);
+        let of =
+            series(&page).filter(|line| line.starts_with("gpucause_causal_chain_seconds_total{"));
+        of.map(|line| line.split('"').nth(5).unwrap().to_owned()).collect()
+    };
+    let takes_time = Cause::ALL.iter().filter(|cause| cause.takes_time());
+    let expected: Vec<&str> = takes_time.map(|cause| cause.label()).collect();
+    assert_eq!(causes(Level::Standard), expected);
+    assert_eq!(causes(Level::Full), expected);
+    assert!(causes(Level::Fleet).len() < expected.len());
 }

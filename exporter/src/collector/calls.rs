@@ -86,6 +86,11 @@ impl Ops<'_> {
     }
 }
 
+/// When a series began. `other` has no beginning: what an operation did under its own name becomes part of it.
+fn created(series: &Series<'_>, name: Name) -> Option<f64> {
+    series.created.filter(|_| name.2 != OTHER)
+}
+
 /// The first labels of every series of an op.
 fn op_labels(series: &Series<'_>, (_, api, op): Name) -> [LabelValue; 4] {
     [(&series.pid).into(), (&series.comm).into(), api.into(), op.into()]
@@ -104,13 +109,16 @@ fn add_durations(family: &mut Family, series: &Series<'_>, ops: &Ops<'_>) {
     let mut push = |name: Name, cold: bool, durations: Histogram| {
         let cold = if cold { "true" } else { "false" };
         let labels = with(op_labels(series, name), cold.into());
-        family.push_created(labels, Value::Histogram(durations), series.created);
+        family.push_created(labels, Value::Histogram(durations), created(series, name));
     };
     for (id, cold, durations) in series.process.calls_by_op() {
         let Some(name) = ops.name(id) else { continue };
+        if ops.level < Level::Full && !own.contains(&id) {
+            continue;
+        }
         if name.2 == OTHER {
             others.entry((name, cold)).or_default().merge(&durations);
-        } else if ops.level == Level::Full || own.contains(&id) {
+        } else {
             push(name, cold, durations);
         }
     }
@@ -162,7 +170,7 @@ fn stalls<'s>(series: &'s Series<'_>, ops: &Ops<'_>) -> BTreeMap<Name, Vec<&'s S
 fn add_stalled(family: &mut Family, series: &Series<'_>, ops: &Ops<'_>) {
     for (name, stalls) in stalls(series, ops) {
         let calls = stalls.iter().map(|stall| stall.calls).sum();
-        family.push_created(op_labels(series, name), Value::Integer(calls), series.created);
+        family.push_created(op_labels(series, name), Value::Integer(calls), created(series, name));
     }
 }
 
@@ -172,7 +180,7 @@ fn add_offcpu(family: &mut Family, series: &Series<'_>, ops: &Ops<'_>) {
             let time = Nanos(stalls.iter().map(|stall| stall.offcpu[reason as usize].0).sum());
             if time.0 > 0 {
                 let labels = with(op_labels(series, name), reason.label().into());
-                family.push_created(labels, Value::Seconds(time), series.created);
+                family.push_created(labels, Value::Seconds(time), created(series, name));
             }
         }
     }
@@ -184,4 +192,67 @@ fn add_abandoned(family: &mut Family, series: &Series<'_>, _: &Ops<'_>) {
         Value::Integer(series.process.measures.abandoned_calls),
         series.created,
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::WallClock;
+    use crate::observation::Observation;
+    use crate::series::grouping::group;
+    use gpucause_abi::hist::slot_of;
+    use gpucause_abi::op::op_of_symbol;
+    use gpucause_abi::record::COMM_LEN;
+    use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
+    use gpucause_abi::{ProcId, Tgid};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Calls of each operation, with the beginning of their series.
+    fn durations(observation: &Observation, level: Level) -> Vec<(String, u64, bool)> {
+        let input = Input { observation, series: group(observation), level };
+        let family = Calls.collect(&input).unwrap().next().unwrap();
+        let count = |value: &Value| match value {
+            Value::Histogram(histogram) => histogram.count(),
+            other => panic!("{other:?} is no histogram"),
+        };
+        let samples = family.samples.iter();
+        let row = |own: &crate::family::Sample| {
+            (own.labels[3].as_str().to_owned(), count(&own.value), own.created.is_some())
+        };
+        samples.map(row).collect()
+    }
+
+    #[test]
+    fn other_has_no_beginning_and_below_full_no_operation_that_a_process_never_called() {
+        let op = |name| op_of_symbol(name).unwrap();
+        let slot = u16::try_from(slot_of(Nanos(10_000))).unwrap();
+        let durations_of = |calls| Histogram {
+            sum: Nanos(calls * 10_000),
+            max: Nanos(10_000),
+            slots: vec![(slot, calls)].into(),
+        };
+        let call = |name, nested, calls| CallSnapshot {
+            nested,
+            ..CallSnapshot::unstalled(op(name), false, durations_of(calls))
+        };
+        let calls = vec![
+            call("cudaLaunchKernel", false, 1),
+            call("cudaMalloc", false, 2),
+            call("cudaFree", true, 4),
+        ];
+        let process = ProcessSnapshot {
+            calls,
+            ..ProcessSnapshot::new(ProcId(1), Tgid(1), Comm([b'a'; COMM_LEN]))
+        };
+        let snapshot = Snapshot { processes: vec![process], ..Snapshot::default() };
+        let clock = WallClock::with_origin(Duration::from_secs(1_000));
+        let mut observation = Observation::new(snapshot, Nanos(0), clock);
+        let others = HashSet::from([op("cudaMalloc"), op("cudaFree")]);
+        observation.aggregated_ops.insert(ProcId(1), Arc::new(others));
+        let expected =
+            |other| [("cudaLaunchKernel".to_owned(), 1, true), ("other".to_owned(), other, false)];
+        assert_eq!(durations(&observation, Level::Standard), expected(2));
+        assert_eq!(durations(&observation, Level::Full), expected(2 + 4));
+    }
 }

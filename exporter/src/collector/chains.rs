@@ -25,8 +25,7 @@ impl Collector for Chains {
         for series in input.series.iter().filter(|series| series.process.dispatches) {
             add_counts(&mut chains, &found, series);
             add_ongoing(&mut ongoing, &found, series);
-            let time =
-                if input.level == Level::Full { &ATTRIBUTED } else { &ATTRIBUTED_BY_DEFAULT };
+            let time = if input.level == Level::Fleet { &ATTRIBUTED_AT_FLEET } else { &ATTRIBUTED };
             add_times(&mut attributed, &found, series, time);
             add_times(&mut stalls, &found, series, &LOST);
         }
@@ -124,9 +123,9 @@ const ATTRIBUTED: Time = Time {
     of: |stall| stall.attributed,
     last_of: |stall| stall.last_attributed,
 };
-/// Of a cause whose time is lost, [`LOST`] has the zero; data loading is in both, since its time is lost only while workers hold a
-/// lock.
-const ATTRIBUTED_BY_DEFAULT: Time = Time {
+/// At the level of fewest series, of a cause whose time is lost only [`LOST`] has the zero; data loading is in both, since its time is
+/// lost only while workers hold a lock.
+const ATTRIBUTED_AT_FLEET: Time = Time {
     can_have: |cause| {
         cause.takes_time() && (!cause.loses_time() || matches!(cause, Cause::DataloaderStarvation))
     },

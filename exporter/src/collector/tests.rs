@@ -307,3 +307,17 @@ fn launches_of_aggregated_processes_are_in_other() {
     observation.overflow = Some(other);
     assert_eq!(launches(&observation), [("other".to_owned(), 9)]);
 }
+
+#[test]
+fn series_under_names_of_dcgm_count_as_those_of_their_collector() {
+    let mut observation = observation(Vec::new());
+    let page = b"DCGM_A{gpu=\"0\"} 1\nDCGM_A{gpu=\"1\"} 2\nDCGM_B 3\n";
+    let families = crate::dcgm::parse(page).unwrap();
+    observation.gpus.families = families.into_iter().map(Arc::new).collect();
+    let mut exported = Exported::default();
+    Collectors::default().write(&observation, &Scope::full(), &mut exported).unwrap();
+    assert_eq!(exported.foreign.len(), 2);
+    let counts = samples(&exported.own, &SCRAPE_SERIES).into_iter();
+    let own = counts.filter(|sample| sample.labels[0].as_str() == FOREIGN);
+    assert_eq!(own.map(|sample| sample.value).collect::<Vec<_>>(), [Value::Integer(3)]);
+}

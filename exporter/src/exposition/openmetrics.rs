@@ -6,7 +6,6 @@ use super::ClassicBuckets;
 use super::line;
 use super::page::Page;
 use crate::family::{Exemplar, Family};
-use crate::metric::Kind;
 use std::io;
 
 /// The end of a page.
@@ -17,7 +16,7 @@ pub(super) fn family(
     family: &Family,
     pieces: &mut Page<'_>,
     buckets: ClassicBuckets,
-    created_line: &mut CreatedLine,
+    mut created_line: Option<&mut CreatedLine>,
 ) -> io::Result<()> {
     let page = &mut pieces.buffer;
     let metric = family.metric;
@@ -29,7 +28,6 @@ pub(super) fn family(
     page.extend_from_slice(format!("# HELP {name} ").as_bytes());
     line::escape(page, metric.help, true);
     page.push(b'\n');
-    let has_created = matches!(metric.kind, Kind::Counter | Kind::Histogram);
     let mut labels = line::LabelSet::default();
     for sample in &family.samples {
         let page = &mut pieces.buffer;
@@ -39,9 +37,10 @@ pub(super) fn family(
         if let Some(exemplar) = exemplar {
             add_exemplar(page, exemplar);
         }
-        if let Some(created) = sample.created.filter(|_| has_created) {
+        let created = sample.created.filter(|_| sample.is_created(family));
+        if let Some((created, text)) = created.zip(created_line.as_deref_mut()) {
             line::series(page, name, "_created", labels);
-            created_line.write(page, created);
+            text.write(page, created);
         }
         pieces.flush_full()?;
     }

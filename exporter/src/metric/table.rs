@@ -221,7 +221,7 @@ metrics! {
         at fleet;
     PROCESSES_OBSERVED: Gauge "gpucause_processes_observed", None,
         [],
-        "Live processes that are observed.",
+        "Live processes that are observed, without workers.",
         at fleet;
     PROCESSES_FOLDED: Counter "gpucause_processes_folded", None,
         [],

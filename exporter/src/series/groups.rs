@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use gpucause_abi::record::COMM_LEN;
-use gpucause_abi::snapshot::{Comm, ProcessSnapshot};
+use gpucause_abi::snapshot::{Comm, LaunchStep, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::{ChainCount, Stall};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -134,7 +134,7 @@ pub struct Group {
     pub members: Vec<ProcId>,
     /// The sum of those that are gone.
     pub former: ProcessSnapshot,
-    /// When the first of them all began.
+    /// When the first of those began that it was made of.
     pub since: Nanos,
 }
 
@@ -152,6 +152,12 @@ struct Member {
     stalls: Vec<Stall>,
 }
 
+impl Member {
+    fn has_ended(&self) -> bool {
+        self.own.as_ref().is_some_and(|process| process.ended.is_some())
+    }
+}
+
 /// The sums of members that are gone.
 #[derive(Debug)]
 struct Former {
@@ -167,6 +173,8 @@ struct Former {
 pub(crate) struct Groups {
     by: Vec<GroupLabel>,
     last: HashMap<ProcId, Member>,
+    /// Live members.
+    live: HashMap<Key, usize>,
     former: BTreeMap<Key, Former>,
     created: u32,
     waits: WaitNames,
@@ -192,15 +200,32 @@ impl Groups {
 
     /// Whether a process had ended at the last snapshot: nothing more will be counted of it.
     pub(crate) fn has_ended(&self, id: ProcId) -> bool {
-        let own = self.last.get(&id).and_then(|member| member.own.as_ref());
-        own.is_some_and(|process| process.ended.is_some())
+        self.last.get(&id).is_some_and(Member::has_ended)
+    }
+
+    /// Whether the group of a process had another live member at the last snapshot, so that it has series also without this one.
+    pub(crate) fn has_live_peer(&self, id: ProcId) -> bool {
+        self.last.get(&id).is_some_and(|member| {
+            let live = self.live.get(&member.key).copied().unwrap_or_default();
+            live > usize::from(!member.has_ended())
+        })
+    }
+
+    /// Forgets a process that no page had, and that is counted elsewhere.
+    pub(crate) fn forget(&mut self, id: ProcId) {
+        self.last.remove(&id);
     }
 
     /// Takes the final accounts of a process that is removed.
     pub(crate) fn remove(&mut self, process: ProcessSnapshot) {
-        if let Some(member) = self.last.get_mut(&process.id) {
-            member.own = Some(process);
+        let Some(member) = self.last.get_mut(&process.id) else { return };
+        if !member.has_ended()
+            && process.ended.is_some()
+            && let Some(live) = self.live.get_mut(&member.key)
+        {
+            *live = live.saturating_sub(1);
         }
+        member.own = Some(process);
     }
 
     /// Adds the groups of its processes to an observation.
@@ -224,11 +249,15 @@ impl Groups {
             }
         }
         let mut members: BTreeMap<Key, Vec<ProcId>> = BTreeMap::new();
+        self.live.clear();
         for (&id, member) in &self.last {
             members.entry(member.key.clone()).or_default().push(id);
+            *self.live.entry(member.key.clone()).or_default() += usize::from(!member.has_ended());
         }
-        for key in members.keys() {
-            self.former(key);
+        for (key, ids) in &members {
+            let own = ids.iter().filter_map(|id| self.last.get(id)?.own.as_ref());
+            let since = own.map(|process| process.first_seen).min().unwrap_or_default();
+            self.former(key, since);
         }
         self.former.retain(|key, _| members.contains_key(key));
         let mut groups = Vec::new();
@@ -242,8 +271,11 @@ impl Groups {
         observation.groups = groups;
     }
 
+    /// The GPUs by which a process is first known are those of its group for good: in another group its past would count again.
     fn key(&self, process: &ProcessSnapshot, observation: &Observation) -> Key {
-        let gpus = observation.gpu_uuids.get(&process.id).cloned();
+        let first = self.last.get(&process.id).map(|member| &member.key.1);
+        let first = first.filter(|gpus| !gpus.is_empty());
+        let gpus = first.or_else(|| observation.gpu_uuids.get(&process.id)).cloned();
         let gpus = gpus.filter(|_| self.by.contains(&GroupLabel::GpuUuid)).unwrap_or_default();
         let is_by_name = self.by.contains(&GroupLabel::Comm);
         (if is_by_name { process.comm.to_text() } else { String::new() }, gpus)
@@ -284,14 +316,15 @@ impl Groups {
         members
     }
 
-    /// The sums of a group's former members, from zero where there are none.
-    fn former(&mut self, key: &Key) -> &mut Former {
+    /// The sums of a group's former members, from zero where there are none. A group that is new began at `since`; it did so also
+    /// when an older process joins it, such as a worker that makes calls.
+    fn former(&mut self, key: &Key, since: Nanos) -> &mut Former {
         let created = &mut self.created;
         self.former.entry(key.clone()).or_insert_with(|| {
             *created += 1;
             let id = ProcId(FIRST_ID + *created % FIRST_ID);
             let account = ProcessSnapshot {
-                first_seen: Nanos(u64::MAX),
+                first_seen: since,
                 ..ProcessSnapshot::new(id, Tgid(id.0), Comm([0; COMM_LEN]))
             };
             let kernels = KernelLaunches::default();
@@ -300,10 +333,10 @@ impl Groups {
     }
 
     fn add_former(&mut self, member: Member) {
-        let former = self.former(&member.key);
+        let since = member.own.as_ref().map(|own| own.first_seen).unwrap_or_default();
+        let former = self.former(&member.key, since);
         for mut account in [member.own, member.workers].into_iter().flatten() {
             collapse(&mut account);
-            former.account.first_seen = former.account.first_seen.min(account.first_seen);
             merge_accounts(&mut former.account, &account);
         }
         if let Some(kernels) = &member.kernels {
@@ -355,12 +388,9 @@ impl Groups {
             let all = all_gpus.join(",").into();
             observation.gpu_uuids.insert(id, all);
         }
-        let own = self.last.iter().filter(|(id, _)| members.contains(id));
-        let began = own.filter_map(|(_, member)| Some(member.own.as_ref()?.first_seen)).min();
-        let since =
-            began.map_or(former.account.first_seen, |began| began.min(former.account.first_seen));
         let pid = if gpus.is_empty() { ALL.into() } else { gpus };
         let comm = if comm.is_empty() { ALL.into() } else { comm.into() };
+        let since = former.account.first_seen;
         Group { id, pid, comm, members, former: former.account.clone(), since }
     }
 
@@ -378,8 +408,10 @@ impl Groups {
     }
 }
 
-/// The sum of former members has a bounded size: handles of kernels and threads are theirs alone.
-fn collapse(account: &mut ProcessSnapshot) {
+/// Sums of processes that are gone have a bounded size: handles of kernels and threads are theirs alone.
+pub(super) fn collapse(account: &mut ProcessSnapshot) {
+    // How launches are observed is about those that are still made.
+    account.launches.step = LaunchStep::Full;
     account.measures.other_launches = account.kernel_launches();
     account.kernels = Vec::new();
     account.launch_times = Vec::new();
@@ -403,3 +435,6 @@ fn common<'a>(
     }
     Some(ProcessDetails::of_named(&named))
 }
+
+#[cfg(test)]
+mod tests;

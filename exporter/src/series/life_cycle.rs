@@ -58,12 +58,16 @@ impl LifeCycle {
         // An aggregated process has nothing more to export once it has ended.
         let is_aggregated = |id| self.cardinality.is_aggregated(id);
         let has_ended = |id| is_aggregated(id) && ends.get(&id).is_some_and(Option::is_some);
-        let hidden = hidden(processes.iter().filter(|process| !is_aggregated(process.id)));
+        // In a group no process hides another.
+        let can_hide = |id| !is_aggregated(id) && !self.groups.knows(id);
+        let hidden = hidden(processes.iter().filter(|process| can_hide(process.id)));
+        // The series of its group go on without it. The last of a group is kept as one that is in no group.
+        let is_summed = |id| self.groups.has_live_peer(id);
         let is_due = |process: &&ProcessSnapshot| {
             is_passing(process)
                 || has_ended(process.id)
                 || self.workers.has_ended(process.id)
-                || self.groups.has_ended(process.id)
+                || (self.groups.has_ended(process.id) && is_summed(process.id))
                 || hidden.contains(&process.id)
         };
         let mut all: HashSet<ProcId> =
@@ -74,7 +78,7 @@ impl LifeCycle {
             !all.contains(id)
                 && !is_aggregated(**id)
                 && !self.workers.knows(**id)
-                && !self.groups.knows(**id)
+                && !is_summed(**id)
                 && (self.retention.is_over(now, **end) || !is_unfinished(id))
         });
         let candidates: Vec<_> = candidates.map(|(&id, &end)| (id, end)).collect();
@@ -100,8 +104,13 @@ impl LifeCycle {
         for process in processes.extract_if(.., |process| due.all.contains(&process.id)) {
             self.exported.remove(&process.id);
             if self.groups.knows(process.id) {
-                self.groups.remove(process);
-                continue;
+                let is_lost =
+                    due.unexported.contains(&process.id) && !self.groups.has_live_peer(process.id);
+                if !is_lost {
+                    self.groups.remove(process);
+                    continue;
+                }
+                self.groups.forget(process.id);
             }
             if self.workers.knows(process.id) {
                 self.workers.remove(process);

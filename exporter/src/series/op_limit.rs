@@ -10,10 +10,10 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 /// Series of one operation at the full level, about: durations by bucket, and off-CPU time by reason.
 pub const SERIES_PER_OP: usize = 40;
 
-/// All images of a process that go by one name: they are one series.
+/// All images of a process that go by one name, and all members of a group: they are one series.
 type Process = (Tgid, Nanos, String);
 
-/// The operations that are aggregated, by the latest image of their process.
+/// The operations that are aggregated, by the latest image of their process, or by their group.
 pub type AggregatedOps = HashMap<ProcId, Arc<HashSet<OpId>>>;
 
 /// The processes that were ever beyond the limit.
@@ -33,28 +33,31 @@ struct Ops {
 }
 
 impl OpLimit {
-    /// Tracks so many operations of each process individually: those that were, and then those with the most calls.
+    /// Tracks so many operations of each process individually: those that were, and then those with the most calls. Each account is
+    /// behind the process or group that it is part of.
     pub(crate) fn update<'a>(
         &mut self,
-        processes: impl IntoIterator<Item = &'a ProcessSnapshot>,
+        accounts: impl IntoIterator<Item = (&'a ProcessSnapshot, &'a ProcessSnapshot)>,
         limit: usize,
     ) -> AggregatedOps {
-        let mut images: HashMap<Process, Vec<&ProcessSnapshot>> = HashMap::new();
-        for image in processes {
+        let mut images: HashMap<Process, Vec<(&ProcessSnapshot, &ProcessSnapshot)>> =
+            HashMap::new();
+        for (image, account) in accounts {
             let process = (image.tgid, image.started_boottime, image.comm.to_text());
-            images.entry(process).or_default().push(image);
+            images.entry(process).or_default().push((image, account));
         }
         let mut before = std::mem::take(&mut self.processes);
         let mut aggregated = AggregatedOps::new();
         for (process, images) in images {
             let known = before.remove(&process);
-            let most = images.iter().map(|image| image.calls.len()).sum::<usize>();
+            let most = images.iter().map(|(_, own)| own.calls.len()).sum::<usize>();
             if known.is_none() && most <= limit {
                 continue;
             }
             let mut ops = known.unwrap_or_default();
-            ops.update(&images, limit);
-            let latest = images.iter().max_by_key(|image| (image.first_seen, image.id));
+            ops.update(images.iter().map(|&(_, account)| account), limit);
+            let latest = images.iter().map(|&(image, _)| image);
+            let latest = latest.max_by_key(|image| (image.first_seen, image.id));
             if let Some(latest) = latest.filter(|_| !ops.aggregated.is_empty()) {
                 aggregated.insert(latest.id, Arc::clone(&ops.aggregated));
                 self.processes.insert(process, ops);
@@ -72,9 +75,9 @@ impl OpLimit {
 }
 
 impl Ops {
-    fn update(&mut self, images: &[&ProcessSnapshot], limit: usize) {
+    fn update<'a>(&mut self, accounts: impl Iterator<Item = &'a ProcessSnapshot>, limit: usize) {
         let mut counts: HashMap<OpId, u64> = HashMap::new();
-        for call in images.iter().flat_map(|image| &image.calls) {
+        for call in accounts.flat_map(|account| &account.calls) {
             *counts.entry(call.op).or_default() += call.durations.count();
         }
         let is_new = |op: &OpId| !self.tracked.contains(op) && !self.aggregated.contains(op);
@@ -111,7 +114,8 @@ mod tests {
     }
 
     fn aggregated(limit: &mut OpLimit, counts: &[(u16, u64)], most: usize) -> Vec<u16> {
-        let ops = limit.update([&process(counts)], most);
+        let process = process(counts);
+        let ops = limit.update([(&process, &process)], most);
         let mut ops: Vec<u16> = ops.values().flat_map(|ops| ops.iter()).map(|op| op.0).collect();
         ops.sort_unstable();
         ops

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::ProcessSnapshot;
 
+use super::groups::collapse;
 use super::merge::merge_accounts;
 
 /// Ancestors that are searched for one that makes calls.
@@ -88,17 +89,53 @@ impl Workers {
             Some((worker.id, (owner, worker.clone())))
         });
         let last = std::mem::replace(&mut self.last, owned.collect());
-        for (id, (owner, worker)) in last {
+        for (id, (owner, mut worker)) in last {
             if self.last.get(&id).is_none_or(|(now, _)| *now != owner) {
-                match self.former.get_mut(&owner) {
-                    Some(sum) => merge_accounts(sum, &worker),
-                    None => {
-                        self.former.insert(owner, worker);
-                    }
-                }
+                collapse(&mut worker);
+                let none = || ProcessSnapshot {
+                    first_seen: worker.first_seen,
+                    ..ProcessSnapshot::new(worker.id, worker.tgid, worker.comm)
+                };
+                merge_accounts(self.former.entry(owner).or_insert_with(none), &worker);
             }
         }
         self.former.retain(|owner, _| tracked.contains(owner));
         self.former.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_abi::record::COMM_LEN;
+    use gpucause_abi::snapshot::{Comm, Wait};
+    use gpucause_abi::state::Reason;
+    use gpucause_abi::{Nanos, Tgid, Tid};
+
+    fn process(id: u32) -> ProcessSnapshot {
+        ProcessSnapshot::new(ProcId(id), Tgid(id), Comm([b'p'; COMM_LEN]))
+    }
+
+    #[test]
+    fn the_sum_of_ended_workers_stays_as_small_as_one_of_them() {
+        let owner = ProcessSnapshot { dispatches: true, ..process(1) };
+        let worker = |id: u32| {
+            let wait = |tid| Wait {
+                tid: Some(Tid(tid)),
+                ..Wait::host(Reason::Futex, owner.comm, Nanos(1))
+            };
+            let waits = vec![wait(id), wait(1_000_000 + id)];
+            ProcessSnapshot { parent: Some(owner.id), waits, ..process(id) }
+        };
+        let mut workers = Workers::default();
+        let mut sums = HashMap::new();
+        for id in 2..102 {
+            let processes = [owner.clone(), worker(id)];
+            let owners = Owners::of(&processes);
+            sums = workers.update(&processes, &owners, &[owner.id].into());
+        }
+        let waits = &sums[&owner.id].waits;
+        assert_eq!(waits.len(), 1);
+        assert_eq!(waits[0].total, Nanos(2 * 99), "all but the one that lives");
     }
 }

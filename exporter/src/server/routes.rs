@@ -231,7 +231,7 @@ fn write_page(
     mut page: PageWriter<'_, ScrapeError>,
 ) {
     let write = |sink: &mut dyn io::Write| {
-        let mut writer = format.writer(buckets, sink);
+        let mut writer = format.writer(scope.level, buckets, sink);
         source.scrape(scope, &mut writer)?;
         Ok(writer.finish()?)
     };

@@ -31,8 +31,8 @@ fn observation() -> Observation {
 /// The series that are not zero: what stands at zero is there for rates alone.
 fn page(scope: &Scope) -> Vec<Series> {
     let mut page = Vec::new();
-    let mut writer =
-        Format::Text.writer(ClassicBuckets::of(Format::Text, scope.level, Policy::Auto), &mut page);
+    let buckets = ClassicBuckets::of(Format::Text, scope.level, Policy::Auto);
+    let mut writer = Format::Text.writer(scope.level, buckets, &mut page);
     Collectors::default().write(&observation(), scope, &mut writer).unwrap();
     writer.finish().unwrap();
     let label = Regex::new(r#"([a-z_]+)="((?:[^"\\]|\\.)*)""#).unwrap();

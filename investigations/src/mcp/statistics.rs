@@ -192,6 +192,10 @@ fn of_page(node: &str, page: &str, found: &mut Found) {
     for ([pid, comm, role, reason], histogram) in
         histograms(page, waits, ["pid", "comm", "role", "reason"])
     {
+        // The sum of the other reasons.
+        if reason == "all" {
+            continue;
+        }
         let what = format!("{reason} ({role})");
         found.waits.push(of_histogram(node, (&pid, comm, what), &histogram));
     }
@@ -217,4 +221,28 @@ fn of_histogram(node: &str, (pid, comm, what): (&str, String, String), own: &His
 
 fn nanos(seconds: f64) -> u64 {
     (seconds * 1e9).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_all_reasons_is_no_reason_of_a_node() {
+        let mut page = String::new();
+        for reason in ["all", "futex"] {
+            let labels = format!("pid=\"7\",comm=\"t\",role=\"dispatcher\",reason=\"{reason}\"");
+            for (suffix, more, value) in
+                [("bucket", ",le=\"+Inf\"", "5"), ("sum", "", "0.5"), ("count", "", "5")]
+            {
+                page += &format!(
+                    "gpucause_offcpu_duration_seconds_{suffix}{{{labels}{more}}} {value}\n"
+                );
+            }
+        }
+        let mut found = Found::default();
+        of_page("node", &page, &mut found);
+        let waits: Vec<_> = found.waits.iter().map(|row| (&*row.what, row.count)).collect();
+        assert_eq!(waits, [("futex (dispatcher)", 5)]);
+    }
 }

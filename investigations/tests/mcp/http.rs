@@ -52,7 +52,13 @@ gpucause_probe_cost_seconds_total{probe=\"calls\"} 0.25\n\
 gpucause_cuda_call_duration_seconds_bucket{pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaGraphLaunch\",cold=\"false\",le=\"0.001\"} 9\n\
 gpucause_cuda_call_duration_seconds_bucket{pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaGraphLaunch\",cold=\"false\",le=\"+Inf\"} 9\n\
 gpucause_cuda_call_duration_seconds_sum{pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaGraphLaunch\",cold=\"false\"} 0.004\n\
-gpucause_cuda_call_duration_seconds_count{pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaGraphLaunch\",cold=\"false\"} 9\n";
+gpucause_cuda_call_duration_seconds_count{pid=\"7\",comm=\"t\",api=\"runtime\",op=\"cudaGraphLaunch\",cold=\"false\"} 9\n\
+gpucause_offcpu_duration_seconds_bucket{pid=\"7\",comm=\"t\",role=\"dispatcher\",reason=\"all\",le=\"+Inf\"} 5\n\
+gpucause_offcpu_duration_seconds_sum{pid=\"7\",comm=\"t\",role=\"dispatcher\",reason=\"all\"} 0.5\n\
+gpucause_offcpu_duration_seconds_count{pid=\"7\",comm=\"t\",role=\"dispatcher\",reason=\"all\"} 5\n\
+gpucause_offcpu_duration_seconds_bucket{pid=\"7\",comm=\"t\",role=\"dispatcher\",reason=\"futex\",le=\"+Inf\"} 5\n\
+gpucause_offcpu_duration_seconds_sum{pid=\"7\",comm=\"t\",role=\"dispatcher\",reason=\"futex\"} 0.5\n\
+gpucause_offcpu_duration_seconds_count{pid=\"7\",comm=\"t\",role=\"dispatcher\",reason=\"futex\"} 5\n";
 
 #[test]
 fn live_nodes_are_reported_with_those_that_do_not_answer() {
@@ -101,6 +107,9 @@ fn live_nodes_are_reported_with_those_that_do_not_answer() {
         (&stats["calls"][0]["count"], &stats["calls"][0]["p99_us"]),
         (&json!(9), &json!(1000.0))
     );
+    let waits = stats["waits"].as_array().unwrap();
+    assert_eq!(waits.len(), 1, "the sum of all reasons is no reason: {waits:?}");
+    assert_eq!(waits[0]["reason"], "futex (dispatcher)");
     assert_eq!(answer(&reported, "graph_lifecycle")["processes"][0]["launches"]["count"], 9);
     assert_eq!(answer(&reported, "graph_frequency")["processes"][0]["launches_per_s"], 0.0);
     for tool in ["get_stacks", "run_sql"] {

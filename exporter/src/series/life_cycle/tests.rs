@@ -10,7 +10,7 @@ use crate::collector::Collectors;
 use crate::config::Limits;
 use crate::duration::Span;
 use crate::family::{Family, Value};
-use crate::metric::{BLOCKED_ON, Kind, PREEMPTED_BY, PROCESSES_FOLDED};
+use crate::metric::{BLOCKED_ON, CUDA_CALL_DURATION, Kind, PREEMPTED_BY, PROCESSES_FOLDED};
 use crate::observation::Observation;
 use crate::pipeline::Pipeline;
 use crate::series::groups::{GroupLabel, GroupLabels};
@@ -346,4 +346,60 @@ fn a_group_has_the_sum_of_its_processes_also_of_those_that_ended() {
     node.kernel().work(3, Work::Preempted, 1, 7);
     assert_eq!(times(&node.page(0), &PREEMPTED_BY), expected(17));
     assert_eq!(aggregated(&node.page(0)), 0);
+}
+
+#[test]
+fn a_group_stays_for_the_retention_after_its_last_process_ended() {
+    let mut node = Node::new(4, 10, GroupLabels(vec![GroupLabel::Comm]));
+    let expected = |time| [("all train b".to_owned(), time)];
+    node.kernel().begin(1, 0, false);
+    node.kernel().work(1, Work::Preempted, 1, 5);
+    assert_eq!(times(&node.page(0), &PREEMPTED_BY), expected(5));
+    node.kernel().work(1, Work::Preempted, 1, 7);
+    node.kernel().end(1);
+    for _ in 0..2 {
+        node.evaluate();
+        node.reap();
+        assert_eq!(times(&node.page(0), &PREEMPTED_BY), expected(12), "its last values");
+    }
+    node.kernel().pass(Nanos(30 * SECOND));
+    assert_eq!(times(&node.page(0), &PREEMPTED_BY), []);
+    assert_eq!(aggregated(&node.page(0)), 0);
+}
+
+#[test]
+fn a_group_has_as_few_operations_as_a_process() {
+    let ops = |page: &[Family]| -> BTreeSet<String> {
+        let family = page.iter().find(|family| *family.metric == CUDA_CALL_DURATION).unwrap();
+        family.samples.iter().map(|own| own.labels[3].as_str().to_owned()).collect()
+    };
+    for group_by in [vec![], vec![GroupLabel::Comm]] {
+        let mut node = Node::new(4, 1, GroupLabels(group_by));
+        node.kernel().begin(1, 0, false);
+        for key in [0, 0, 1, 2] {
+            node.kernel().work(1, Work::Call, key, 1_000);
+        }
+        let expected = ["cudaLaunchKernel", "other"].map(str::to_owned);
+        assert_eq!(ops(&node.page(0)), expected.clone().into());
+        node.kernel().begin(2, 0, false);
+        node.kernel().end(1);
+        node.page(0);
+        node.kernel().pass(Nanos(30 * SECOND));
+        node.kernel().work(2, Work::Call, 0, 1_000);
+        let now = ops(&node.page(0));
+        assert!(now.is_subset(&expected.into()), "{now:?}");
+    }
+}
+
+#[test]
+fn workers_do_not_count_as_observed_processes() {
+    let mut node = Node::new(4, 10, GroupLabels::default());
+    node.kernel().begin(1, 0, false);
+    node.kernel().work(1, Work::Preempted, 1, 5);
+    node.kernel().begin(2, 0, true);
+    let Ok(observation) = node.pipeline.export(Nanos(u64::MAX));
+    assert_eq!(observation.snapshot.processes.len(), 2);
+    assert_eq!(observation.processes_live, 1);
+    let snapshot = gpucause_abi::snapshot::Snapshot::clone(&observation.snapshot);
+    assert_eq!(Observation::new(snapshot, Nanos(0), observation.clock).processes_live, 1);
 }
