@@ -1,7 +1,7 @@
 //! eBPF programs on the CUDA libraries that processes map and on the scheduler.
 //!
 //! [`Probes::start`] loads the programs, attaches them to the scheduler, and starts a thread that attaches them to CUDA
-//! libraries as they are mapped. [`Probes::snapshot`] copies the kernel maps. User space does nothing per event.
+//! libraries as they are mapped. Their `snapshot` copies the kernel maps. User space does nothing per event.
 //!
 //! The only crate with unsafe code and libbpf. It also reads the NVIDIA driver, through [`nvml`].
 #![allow(unsafe_code)]
