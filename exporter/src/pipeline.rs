@@ -174,7 +174,7 @@ impl<S: AccountSource> Pipeline<S> {
         self.kernel_names.update(processes, &mut self.source);
         let kernels = self.kernel_names.launches(processes);
         self.time_kernels(processes);
-        let waits = waits_of(processes, &former_workers);
+        let waits = waits_of(processes);
         let waits = waits.chain(overflow.iter().map(|own| (own, own)));
         let waits = self.wait_names.update(waits, self.wait_name_limit);
         let throttled = self.source.throttled(processes);
@@ -261,25 +261,12 @@ impl<S: AccountSource> Pipeline<S> {
     }
 }
 
-/// The accounts whose waits a page has, each behind the process that has the series: a worker's are part of the process that it
-/// works for.
-fn waits_of<'a>(
-    processes: &'a [ProcessSnapshot],
-    former_workers: &'a HashMap<ProcId, ProcessSnapshot>,
-) -> impl Iterator<Item = (&'a ProcessSnapshot, &'a ProcessSnapshot)> {
-    let owners = Owners::of(processes);
-    let by_id: HashMap<ProcId, &ProcessSnapshot> =
-        processes.iter().map(|process| (process.id, process)).collect();
-    let former = former_workers.iter();
-    let former: Vec<_> =
-        former.filter_map(|(owner, sum)| Some((*by_id.get(owner)?, sum))).collect();
-    let present = processes.iter().filter_map(move |process| {
-        if !is_worker(process) {
-            return Some((process, process));
-        }
-        Some((*by_id.get(&owners.get(process.id)?)?, process))
-    });
-    present.chain(former)
+/// The accounts whose waits a page has. Those of workers are left out: a process that has their CPU need not delay the one that
+/// they work for, and may be that process itself.
+fn waits_of(
+    processes: &[ProcessSnapshot],
+) -> impl Iterator<Item = (&ProcessSnapshot, &ProcessSnapshot)> {
+    processes.iter().filter(|process| !is_worker(process)).map(|process| (process, process))
 }
 
 /// The accounts whose calls a page has, each behind the process or group that has the series. Workers make none.

@@ -23,10 +23,11 @@ fn of(chain: &Chain, online: &str) -> Vec<String> {
     }
     match chain.cause {
         Cause::CpuPreemption | Cause::RunqueueWait => match culprit {
-            Some(culprit) => apart(culprit, &chain.victim.place, online),
-            None if chain.evidence.get("idle_share").is_some_and(|share| share >= 0.5) => {
+            // A culprit of earlier windows remains the chain's while most of the wait is for idle CPUs now.
+            _ if chain.evidence.get("idle_share").is_some_and(|share| share >= 0.5) => {
                 vec!["grep -E '^cpu' /proc/stat".into(), "cpupower idle-info".into()]
             }
+            Some(culprit) => apart(culprit, &chain.victim.place, online),
             None => vec![
                 "ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -n 20".into(),
                 format!("renice -n -10 -p {tid}"),

@@ -104,10 +104,10 @@ metrics! {
         at fleet;
     PREEMPTED_BY: Counter "gpucause_preempted_by_seconds", SECONDS,
         ["pid", "comm", "culprit"],
-        "Time that dispatcher and worker threads were runnable but not running, by the process on the CPU.";
+        "Time that dispatcher threads were runnable but not running, by the process on the CPU.";
     BLOCKED_ON: Counter "gpucause_blocked_on_seconds", SECONDS,
         ["pid", "comm", "reason", "waker"],
-        "Time that dispatcher and worker threads were blocked, by reason and by the process that woke them.";
+        "Time that dispatcher threads were blocked, by reason and by the process that woke them.";
     KERNEL_LAUNCHES: Counter "gpucause_kernel_launches", None,
         ["pid", "comm", "kernel"],
         "Launches by kernel: the most launched kernels by name, kernels without a name as unknown, the rest as other.",

@@ -292,6 +292,22 @@ fn waits_of_processes_that_are_aggregated_are_those_of_other() {
     }
 }
 
+/// A worker waits for the CPU that its owner has: that names nobody who delays the owner.
+#[test]
+fn waits_of_workers_are_not_those_of_their_owner() {
+    let mut node = Node::new(4, 10, GroupLabels::default());
+    node.kernel().begin(1, 0, false);
+    node.kernel().work(1, Work::Call, 1, 5);
+    node.kernel().work(1, Work::Preempted, 1, 5);
+    node.kernel().begin(2, 0, true);
+    node.kernel().work(2, Work::Preempted, 2, 7);
+    for _ in 0..2 {
+        let preempted = times(&node.page(0), &PREEMPTED_BY);
+        assert_eq!(preempted.iter().map(|(_, time)| time).sum::<u64>(), 5, "{preempted:?}");
+        node.kernel().end(2);
+    }
+}
+
 #[test]
 fn waits_of_a_process_go_on_over_an_exec_of_itself_and_a_restart_of_the_probes() {
     let mut node = Node::new(4, 10, GroupLabels::default());

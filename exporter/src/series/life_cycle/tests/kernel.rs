@@ -261,7 +261,12 @@ impl Kernel {
     pub(super) fn work(&mut self, pid: u32, work: Work, key: usize, amount: u64) {
         self.hits += 1;
         let Some(image) = self.image(pid) else { return };
-        image.dispatches |= !matches!(work, Work::Scheduler | Work::Host);
+        image.dispatches |= match work {
+            Work::Scheduler | Work::Host => false,
+            // Workers wait, too.
+            Work::Preempted | Work::Blocked => image.parent.is_none(),
+            _ => true,
+        };
         let task = comm(TASKS[key % TASKS.len()]);
         match work {
             Work::Call | Work::Stall | Work::Error => call(image, work, key, amount),
