@@ -20,7 +20,7 @@ use crate::series::life_cycle::LifeCycle;
 use crate::series::op_limit::{OpLimit, SERIES_PER_OP};
 use crate::series::process_selection::ProcessSelection;
 use crate::series::retention::Policy;
-use crate::series::workers::{Owners, is_worker};
+use crate::series::workers::is_worker;
 use crate::throttling::Throttled;
 use crate::wait_names::WaitNames;
 
