@@ -35,7 +35,7 @@ pub(crate) enum ActivityState {
     Active,
     /// None of its threads has run since then.
     IdleSince(Nanos),
-    /// It has no threads left to tell.
+    /// None of its threads is known, as after its end.
     Unknown,
 }
 
