@@ -16,7 +16,7 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use self::budget::{CHANGE_SHARE, HitCost, LaunchBudget, Window};
 use self::modes::LaunchModes;
-use self::states::{Activity, LaunchStates};
+use self::states::{Activity, Busy, LaunchStates};
 use crate::attach::CallProbes;
 use crate::reader::{Load, ReadError, Reader, monotonic_now};
 use crate::registry::{Layers, Registry};
@@ -27,6 +27,8 @@ const WINDOW: Duration = Duration::from_secs(1);
 const PERIODS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(30));
 /// Shorter observation of a window is not evaluated.
 const LEAST_OBSERVED: Duration = Duration::from_millis(50);
+/// Most of a thread's time that probes are taken to need while they count its launches.
+const MOST_TAKEN: f64 = 0.5;
 /// Default where the cost of a hit could not be measured.
 pub(crate) const TYPICAL_HIT_COST: HitCost = HitCost { timed: Nanos(1_400), counted: Nanos(700) };
 
@@ -56,6 +58,8 @@ struct Launcher {
     driver_only: bool,
     /// Observed time of this window, up to the last pause.
     observed: Duration,
+    /// Its busiest thread when part-time observation last began.
+    busiest: Option<Busy>,
 }
 
 /// The controller.
@@ -141,6 +145,7 @@ impl LaunchControl {
             self.switch_presence(now, &ids, registry)?;
         }
         self.limit(registry);
+        self.begin_part_time()?;
         let began = Instant::now();
         let retired = registry.attacher().detach_retired(now);
         self.transition += began.elapsed();
@@ -178,6 +183,7 @@ impl LaunchControl {
                 turn: 0,
                 driver_only: false,
                 observed: Duration::ZERO,
+                busiest: None,
             });
             let still = match launcher.presence {
                 Presence::Observed { since, .. } => now - since.max(self.opened),
@@ -225,7 +231,6 @@ impl LaunchControl {
         load: &Load,
         before: LaunchStep,
     ) -> Result<(), ControlError> {
-        let period = self.period();
         let Some(launcher) = self.launchers.get_mut(&load.id) else { return Ok(()) };
         let step = launcher.budget.step();
         self.states.set_step(load.id, step);
@@ -243,17 +248,37 @@ impl LaunchControl {
             (Presence::Paused { .. }, step) if !matches!(step, LaunchStep::PartTime { .. }) => {
                 Presence::Paused { until: now }
             }
-            (Presence::Observed { .. }, LaunchStep::PartTime { share, .. }) => Presence::Observed {
-                since: now,
-                launches: load.launches,
-                until: Some(now + period.mul_f64(share)),
-            },
             (Presence::Observed { since, launches, .. }, _) => {
                 Presence::Observed { since, launches, until: None }
             }
             (paused, _) => paused,
         };
         write_mode(&mut self.modes, load.id, launcher)
+    }
+
+    /// Begins the first observation of processes that are observed part-time from now on: after their probes have changed,
+    /// which delays them, or their launches would be estimated too low.
+    fn begin_part_time(&mut self) -> Result<(), ControlError> {
+        let begins = |own: &Launcher| match (own.budget.step(), own.presence) {
+            (LaunchStep::PartTime { share, .. }, Presence::Observed { until: None, .. }) => {
+                Some(share)
+            }
+            _ => None,
+        };
+        if !self.launchers.values().any(|own| begins(own).is_some()) {
+            return Ok(());
+        }
+        let period = self.period();
+        let activities = self.activities();
+        for load in self.reader.loads()? {
+            let Some(own) = self.launchers.get_mut(&load.id) else { continue };
+            let Some(share) = begins(own) else { continue };
+            let since = Instant::now();
+            let until = Some(since + period.mul_f64(share));
+            own.presence = Presence::Observed { since, launches: load.launches, until };
+            own.busiest = activities.get(&load.id).and_then(|activity| activity.busiest);
+        }
+        Ok(())
     }
 
     /// Resumes paused processes and pauses observed ones.
@@ -273,6 +298,8 @@ impl LaunchControl {
                 None => {}
             }
         }
+        // First, since the rate is that up to the other read.
+        let activities = self.activities();
         let loads = self.reader.loads()?;
         let launches =
             |id: ProcId| loads.iter().find(|load| load.id == id).map(|load| load.launches);
@@ -280,7 +307,13 @@ impl LaunchControl {
             let Some(own) = self.launchers.get_mut(&id) else { continue };
             let Presence::Observed { since, launches: before, .. } = own.presence else { continue };
             let made = launches(id).unwrap_or(before).wrapping_sub(before);
-            let rate = f64::from(made) / since.elapsed().as_secs_f64();
+            let seen = f64::from(made) / since.elapsed().as_secs_f64();
+            let busiest = activities.get(&id).and_then(|activity| activity.busiest);
+            let always_busy =
+                own.busiest.zip(busiest).is_some_and(|(then, now)| now.always_since(then));
+            let taken = if always_busy { own.budget.counting_load(self.cost) } else { 0.0 };
+            // A thread that is always busy launches more while probes take none of its time.
+            let rate = seen / (1.0 - taken.min(MOST_TAKEN));
             own.turn = own.turn.wrapping_add(1);
             own.observed += now - since.max(self.opened);
             own.presence = Presence::Paused { until: since + period };
@@ -294,7 +327,6 @@ impl LaunchControl {
         }
         // Probes are attached before they count.
         self.limit(registry);
-        let activities = if resuming.is_empty() { HashMap::new() } else { self.activities() };
         for id in resuming {
             let Some(own) = self.launchers.get_mut(&id) else { continue };
             own.turn = own.turn.wrapping_add(1);
@@ -305,6 +337,7 @@ impl LaunchControl {
                 LaunchStep::PartTime { share, .. } => Some(since + period.mul_f64(share)),
                 _ => None,
             };
+            own.busiest = activities.get(&id).and_then(|activity| activity.busiest);
             own.presence = Presence::Observed { since, launches: launches(id).unwrap_or(0), until };
         }
         Ok(())
@@ -366,7 +399,7 @@ impl LaunchControl {
 /// What a process does now; one that is not known goes on as it was last seen.
 fn activity_of(activities: &HashMap<ProcId, Activity>, id: ProcId) -> Activity {
     let now = monotonic_now();
-    activities.get(&id).map_or_else(|| Activity::new(now, None), |activity| activity.at(now))
+    activities.get(&id).map_or_else(|| Activity::new(now, None, None), |activity| activity.at(now))
 }
 
 const NO_HITS: gpucause_abi::record::LoadRecord =

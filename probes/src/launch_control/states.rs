@@ -3,8 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use gpucause_abi::snapshot::{LaunchSampling, LaunchStep};
-use gpucause_abi::{Nanos, ProcId};
+use gpucause_abi::snapshot::{DispatcherSnapshot, LaunchSampling, LaunchStep};
+use gpucause_abi::state::{Phase, Reason, State as ThreadState};
+use gpucause_abi::{Nanos, ProcId, Tid};
 use parking_lot::Mutex;
 
 /// By process; processes without an entry have always been observed in full.
@@ -27,6 +28,42 @@ struct State {
 pub(crate) struct Activity {
     pub(crate) now: Nanos,
     pub(crate) state: ActivityState,
+    /// The dispatcher that has been busy for longest.
+    pub(crate) busiest: Option<Busy>,
+}
+
+/// For how long a dispatcher has been busy: running or waiting for a CPU, neither in calls that wait for the GPU nor blocked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Busy {
+    tid: Tid,
+    wall: Nanos,
+    busy: Nanos,
+}
+
+/// A thread that was busy for this share of the time makes as many launches as its CPU allows.
+const ALWAYS_BUSY: f64 = 0.9;
+
+impl Busy {
+    /// The one of these threads that has been busy for longest.
+    pub(crate) fn most_of(dispatchers: &[DispatcherSnapshot]) -> Option<Self> {
+        let states = [Reason::Preempted, Reason::Runqueue].map(ThreadState::Off);
+        let busy = |thread: &DispatcherSnapshot| {
+            let in_phase = |phase| {
+                let times = states.iter().map(|&state| thread.time.at(phase, state).0);
+                times.sum::<u64>() + thread.time.at(phase, ThreadState::Running).0
+            };
+            let busy = Nanos(in_phase(Phase::Host) + in_phase(Phase::Launch));
+            Self { tid: thread.tid, wall: thread.wall, busy }
+        };
+        dispatchers.iter().map(busy).max_by_key(|thread| thread.busy)
+    }
+
+    /// Whether this thread was busy all the time since then.
+    pub(crate) fn always_since(self, before: Self) -> bool {
+        let wall = self.wall.less(before.wall).as_secs_f64();
+        let busy = self.busy.less(before.busy).as_secs_f64();
+        self.tid == before.tid && wall > 0.0 && busy >= wall * ALWAYS_BUSY
+    }
 }
 
 /// Whether a process can be launching.
@@ -44,13 +81,13 @@ const IDLE_AFTER: Nanos = Nanos(100_000_000);
 
 impl Activity {
     /// Of a process one of whose threads last ran at that time, if that is known.
-    pub(crate) fn new(now: Nanos, ran: Option<Nanos>) -> Self {
+    pub(crate) fn new(now: Nanos, ran: Option<Nanos>, busiest: Option<Busy>) -> Self {
         let state = match ran {
             None => ActivityState::Unknown,
             Some(ran) if now.less(ran) > IDLE_AFTER => ActivityState::IdleSince(ran),
             Some(_) => ActivityState::Active,
         };
-        Self { now, state }
+        Self { now, state, busiest }
     }
 
     /// The same at a later time.
@@ -73,7 +110,7 @@ struct Pause {
 }
 
 impl State {
-    fn until(&mut self, Activity { now, state }: Activity) -> (f64, u64) {
+    fn until(&mut self, Activity { now, state, .. }: Activity) -> (f64, u64) {
         let Some(pause) = &mut self.paused else { return (self.estimated, self.unobserved) };
         match state {
             ActivityState::Active => pause.idle_since = None,
@@ -160,13 +197,15 @@ impl LaunchStates {
 
 #[cfg(test)]
 mod tests {
+    use gpucause_abi::snapshot::TimeAccount;
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
 
     /// After so many seconds, when a thread last ran after so many.
     fn after(seconds: u64, ran: Option<u64>) -> Activity {
-        Activity::new(Nanos(seconds * SECOND), ran.map(|ran| Nanos(ran * SECOND)))
+        Activity::new(Nanos(seconds * SECOND), ran.map(|ran| Nanos(ran * SECOND)), None)
     }
 
     #[test]
@@ -212,6 +251,29 @@ mod tests {
         assert_eq!(estimated(11, None), 1_000);
         assert_eq!((estimated(12, Some(12)), estimated(13, None)), (2_000, 3_000));
         assert_eq!((estimated(15, Some(14)), estimated(20, None)), (4_000, 4_000));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_the_gpu_or_for_work_is_not_always_busy() {
+        let thread = |tid, cells: &[(Phase, ThreadState, u64)]| {
+            let mut time = TimeAccount::default();
+            for &(phase, state, seconds) in cells {
+                time.0[phase as usize][state.index()] = Nanos(seconds * SECOND);
+            }
+            DispatcherSnapshot { tid: Tid(tid), wall: time.total(), time, inflight: None }
+        };
+        let running = ThreadState::Running;
+        let preempted = ThreadState::Off(Reason::Preempted);
+        let before = [thread(1, &[(Phase::Host, running, 5)]), thread(2, &[])];
+        let always = |cells: &[(Phase, ThreadState, u64)]| {
+            let now = [thread(1, cells), thread(2, &[(Phase::Sync, running, 50)])];
+            let [before, now] = [&before, &now].map(|threads| Busy::most_of(threads).unwrap());
+            now.always_since(before)
+        };
+        assert!(always(&[(Phase::Host, running, 12), (Phase::Launch, preempted, 3)]));
+        assert!(!always(&[(Phase::Host, running, 12), (Phase::Sync, running, 3)]));
+        assert!(!always(&[(Phase::Host, running, 5)]));
+        assert!(Busy::most_of(&[]).is_none());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use gpucause_abi::{Nanos, Tgid, Tid};
 use libbpf_rs::Iter;
 
 use super::{ReadError, Reader, decode, failed, monotonic_now};
-use crate::launch_control::states::Activity;
+use crate::launch_control::states::{Activity, Busy};
 use crate::thread_report::{last_ran, settle, time_account};
 
 /// Most retries: accounts are read again when a thread ended meanwhile, since it could be missing or counted twice.
@@ -32,9 +32,12 @@ impl AccountUse {
     /// What the threads of a process do.
     pub(super) fn activity(&self, process: &ProcessSnapshot, now: Nanos) -> Activity {
         match (process.ended, &self.ran) {
-            (Some(ended), _) => Activity::new(ended.min(now), None),
-            (None, None) => Activity::new(now, None),
-            (None, Some(ran)) => Activity::new(now, ran.get(&process.id.0).copied()),
+            (Some(ended), _) => Activity::new(ended.min(now), None, None),
+            (None, None) => Activity::new(now, None, None),
+            (None, Some(ran)) => {
+                let busiest = Busy::most_of(&process.dispatchers);
+                Activity::new(now, ran.get(&process.id.0).copied(), busiest)
+            }
         }
     }
 }
