@@ -244,6 +244,23 @@ fn a_runbook_begins_with_three_steps_its_urgency_and_its_owner() {
 }
 
 #[test]
+fn a_runbook_names_the_exporters_port_and_reads_no_longer_window_than_its_alert() {
+    let explain = Regex::new(r"gpucause explain --[^`\n]*").unwrap();
+    for (name, text) in runbooks() {
+        for command in explain.find_iter(&text).map(|found| found.as_str()) {
+            let names_source = ["--url http://localhost:", "--db "];
+            assert!(names_source.iter().any(|flag| command.contains(flag)), "{name}: {command}");
+        }
+        // A rate over five minutes is small while a fault is young.
+        let lines = values_of(&name, "");
+        if lines.iter().any(|line| line.contains("of the last minute")) {
+            let queries = blocks(&text, "promql");
+            assert!(queries.iter().all(|query| !query.contains("[5m]")), "{name}");
+        }
+    }
+}
+
+#[test]
 fn prometheus_takes_every_query() {
     let mut rules = "groups:\n- name: runbooks\n  rules:\n".to_owned();
     for (number, (_, query)) in queries().iter().enumerate() {
