@@ -12,6 +12,8 @@ pub enum Scenario {
     Incident,
     /// A busy process shares the feeding thread's CPU
     CpuContention,
+    /// A CPU limit of the program's cgroup throttles the feeding thread
+    CpuLimit,
     /// A thread computes while it holds a mutex that the feeding thread needs
     Lock,
     /// Data-loader workers do not keep up

@@ -1,7 +1,10 @@
 //! A CPU limit of the program's own control group.
 
 use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
@@ -13,12 +16,36 @@ const PREFIX: &str = "gpucause-limit-";
 /// The period of the limit, in microseconds: the kernel's own.
 const PERIOD_US: u32 = 100_000;
 
-/// A control group of this process, which leaves it and removes it when this is dropped.
+/// Reads until its standard input ends, then removes a directory that may still be in use for a moment.
+const REMOVE: &str = "cat; for i in 1 2 3 4 5 6 7 8 9 10; do rmdir \"$0\" && exit; sleep 0.2; done";
+
+/// Removes an empty directory when this is dropped or this process ends, by SIGKILL too: another process does.
+struct Removed(Child);
+
+impl Removed {
+    fn at_the_end(directory: &Path) -> io::Result<Self> {
+        let mut remover = Command::new("sh");
+        remover.args(["-c", REMOVE]).arg(directory).stdin(Stdio::piped());
+        // In a group of its own, signals to the group of this process do not end it.
+        remover.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        remover.spawn().map(Self)
+    }
+}
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        self.0.stdin = None;
+        let _ = self.0.wait();
+    }
+}
+
+/// A control group of this process, which leaves it when this is dropped.
 struct Group {
     root: PathBuf,
     own: PathBuf,
     /// Whether it is of the second version of control groups.
     unified: bool,
+    _removed: Removed,
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
@@ -47,15 +74,10 @@ impl Group {
     /// Makes one, and moves this process there.
     fn enter() -> Result<Self> {
         let (root, unified) = hierarchy()?;
-        // Those of programs that were killed; one in use is not removed.
-        for entry in fs::read_dir(&root)?.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
-                let _ = fs::remove_dir(entry.path());
-            }
-        }
         let own = root.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&own).with_context(|| own.display().to_string())?;
-        let group = Self { root, own, unified };
+        let removed = Removed::at_the_end(&own).context("sh")?;
+        let group = Self { root, own, unified, _removed: removed };
         // Only the limit may throttle it, not competition with the group.
         let (file, most) = if unified { ("cpu.weight", "10000") } else { ("cpu.shares", "262144") };
         write(&group.own.join(file), most)?;
@@ -78,7 +100,6 @@ impl Drop for Group {
     fn drop(&mut self) {
         let pid = std::process::id().to_string();
         let _ = fs::write(self.root.join("cgroup.procs"), pid);
-        let _ = fs::remove_dir(&self.own);
     }
 }
 
@@ -110,5 +131,28 @@ impl Fault for Limited {
 
     fn inject(&mut self, _gpu: &mut Gpu) -> Result<()> {
         self.group.as_ref().map_or(Ok(()), |group| group.limit(self.share))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_removed_when_its_program_is_done_with_it() {
+        let name = format!("{PREFIX}test-{}", std::process::id());
+        let group = std::env::temp_dir().join(name);
+        fs::create_dir(&group).unwrap();
+        let in_use = group.join("in-use");
+        fs::write(&in_use, "").unwrap();
+        let removed = Removed::at_the_end(&group).unwrap();
+        assert!(group.exists());
+        let freed = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            fs::remove_file(in_use).unwrap();
+        });
+        drop(removed);
+        freed.join().unwrap();
+        assert!(!group.exists());
     }
 }
