@@ -89,6 +89,11 @@ impl Chains {
         Self { engine, places: Some(Places::default()), evaluated: Mutex::default() }
     }
 
+    /// Sets the address of the exporter in commands.
+    pub(crate) fn set_url(&self, url: &str) {
+        self.engine().set_url(url);
+    }
+
     /// Applies other settings from now on; chains stay.
     pub(crate) fn set_settings(&self, settings: Settings) {
         self.engine().set_settings(settings);
@@ -125,11 +130,16 @@ impl Chains {
     fn locate(&self) {
         let Some(places) = &self.places else { return };
         let mut pids: HashMap<u32, Option<String>> = HashMap::new();
+        let mut threads: Vec<(u32, String, u32)> = Vec::new();
         for chain in self.engine().chains().iter().filter(|chain| chain.ongoing == Some(true)) {
             if pids.len() >= MAX_LOCATED {
                 break;
             }
             if let Some(culprit) = &chain.culprit {
+                let victim = &chain.victim;
+                if culprit.pid == victim.pid && culprit.tid.is_none() {
+                    threads.push((victim.pid, culprit.comm.clone(), victim.tid));
+                }
                 pids.insert(culprit.pid, Some(culprit.comm.clone()));
             }
             // A thread of the victim's own process has a name of its own.
@@ -141,7 +151,15 @@ impl Chains {
         let place =
             |(pid, comm): (u32, Option<String>)| Some((pid, places.of(pid, comm.as_deref())?));
         let found = pids.into_iter().filter_map(place).collect();
-        self.engine().set_places(&places.online_cpus(), &found);
+        let thread = |(pid, name, victim): (u32, String, u32)| {
+            let tid = places.thread(pid, &name, victim)?;
+            Some(((pid, name), tid))
+        };
+        let threads = threads.into_iter().filter_map(thread).collect();
+        let online_cpus = places.online_cpus();
+        let mut engine = self.engine();
+        engine.set_threads(&threads);
+        engine.set_places(&online_cpus, &found);
     }
 
     /// The chains alone.
@@ -184,6 +202,7 @@ fn log(chain: &Chain) {
         pid = chain.victim.pid,
         cpus = chain.victim.place.cpus,
         culprit_pid = culprit.map(|own| own.pid),
+        culprit_tid = culprit.and_then(|own| own.tid),
         culprit = culprit.map(|own| &*own.comm),
         culprit_owner = culprit.and_then(|own| own.place.owner()),
         culprit_cpus = culprit.map(|own| &*own.place.cpus),

@@ -129,6 +129,11 @@ impl Daemon {
         &self.gpus
     }
 
+    /// Sets the address that it is served at, for commands of chains.
+    pub(crate) fn set_url(&self, url: &str) {
+        self.chains.set_url(url);
+    }
+
     /// Applies another configuration from now on. The next sample is the first that uses it.
     pub fn configure(&self, config: Arc<Config>) {
         self.chains.set_settings(config.chains.clone());

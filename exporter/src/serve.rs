@@ -57,6 +57,7 @@ pub fn until_signal(
             tracing::info!(%address, version = version::VERSION, "listening");
         }
         daemon.export_access(server.access());
+        daemon.set_url(&server.url().unwrap_or_default());
         let manager = ServiceManager::default();
         let progress = Progress::default();
         let reloading = match reloads {

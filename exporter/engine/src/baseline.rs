@@ -8,8 +8,8 @@ use gpucause_abi::measure::Measures;
 use gpucause_abi::op::{CopyKind, OpId};
 use gpucause_abi::record::{PHASES, STATES};
 use gpucause_abi::snapshot::{
-    CallKind, CallSnapshot, DispatcherSnapshot, LaunchSampling, ProcessSnapshot, StallSnapshot,
-    TimeAccount, Wait,
+    BlockIo, CallKind, CallSnapshot, DispatcherSnapshot, LaunchSampling, ProcessSnapshot,
+    StallSnapshot, TimeAccount, Wait,
 };
 use gpucause_abi::{Nanos, ProcId, Tid};
 
@@ -50,6 +50,7 @@ pub(crate) struct ProcessBaseline {
     pub(crate) dispatcher_time: PackedTime,
     pub(crate) launch_gap: Histogram,
     pub(crate) measures: Measures,
+    pub(crate) block_io: Box<[BlockIo]>,
     /// Device memory allocated in total, in bytes.
     pub(crate) allocated: u64,
 }
@@ -68,6 +69,7 @@ impl From<ProcessSnapshot> for ProcessBaseline {
             dispatcher_time: (&process.dispatcher_time).into(),
             launch_gap: process.launch_gap,
             measures: process.measures,
+            block_io: process.host.block_io.into(),
             allocated: process.memory.allocated,
         }
     }

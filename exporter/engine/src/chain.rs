@@ -4,10 +4,12 @@ mod evidence;
 mod place;
 
 use std::fmt;
+use std::path::Path;
 
 use gpucause_abi::Nanos;
 use serde::{Deserialize, Serialize};
 
+use crate::commands::quoted;
 use crate::template::number;
 use crate::utc::utc;
 
@@ -163,6 +165,9 @@ pub struct Culprit {
     pub pid: u32,
     /// Its name; the thread's name for a thread of the victim's own process.
     pub comm: String,
+    /// That thread of the victim's own process, if no other has its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
     /// Where it runs.
     #[serde(flatten)]
     pub place: Place,
@@ -255,6 +260,16 @@ impl Chain {
             Some(share) if share >= WORTH_SAYING && self.cause != Cause::Unexplained => {
                 format!(" {} of the effect is unexplained.", number(share, "percent"))
             }
+            _ => String::new(),
+        }
+    }
+
+    /// The clause about the cgroup whose CPU limit it is; empty where that is unknown.
+    pub(crate) fn limited_cgroup(&self) -> String {
+        let file = Path::new(&self.victim.place.cpu_limit);
+        let group = file.parent().and_then(|group| quoted(group.to_str()?));
+        match (self.cause, group) {
+            (Cause::NoisyCgroup, Some(group)) => format!(" The limit is that of {group}."),
             _ => String::new(),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::chain::{Cause, Chain, Culprit, Effect, Loss, Place, Severity, Victim};
-use crate::commands;
+use crate::commands::{self, Host, waited_for_idle_cpu};
 use crate::context::Context;
 use crate::detection::Detection;
 use crate::losses;
@@ -114,8 +114,7 @@ pub(crate) struct ChainStore {
     stalls: BTreeMap<(ProcId, Cause), Stall>,
     /// Processes that are aggregated into `other` and may still be in a later snapshot.
     aggregated: HashSet<ProcId>,
-    /// CPUs of the host, as a list such as `0-3`.
-    online_cpus: String,
+    host: Host,
 }
 
 impl ChainStore {
@@ -202,17 +201,17 @@ impl ChainStore {
         let evidence = std::mem::take(&mut detection.evidence);
         detection.evidence = evidence.with(Chain::WINDOW, window_of(context, &detection));
         let taken = (cost.attributed, cost.lost);
-        let online_cpus = std::mem::take(&mut self.online_cpus);
+        let host = std::mem::take(&mut self.host);
         if let Some(entry) = self.open(key, now, context.settings) {
             let worse = severity > entry.chain.severity;
             if entry.extend(detection, &cost, severity, (tick, now, unix)) {
-                entry.write_texts(&online_cpus);
+                entry.write_texts(&host);
             } else {
                 entry.write_sentence();
             }
             let count = worse.then(|| ChainCount::of(key.process, &entry.chain));
             let last_id = entry.chain.id.clone();
-            self.online_cpus = online_cpus;
+            self.host = host;
             self.add_cost(key, taken, last_id);
             if let Some(count) = count {
                 self.add_count(&count);
@@ -233,8 +232,8 @@ impl ChainStore {
         self.add_cost(key, taken, chain.id.clone());
         self.add_count(&ChainCount::of(key.process, &chain));
         let mut entry = Entry { key, chain, last_seen: now, last_tick: tick, sentence, advice };
-        entry.write_texts(&online_cpus);
-        self.online_cpus = online_cpus;
+        entry.write_texts(&host);
+        self.host = host;
         self.latest.insert(key, self.entries.len());
         self.entries.push(entry);
     }
@@ -246,18 +245,34 @@ impl ChainStore {
 
     /// Ends chains that were not seen for some ticks; all chains when there are no more ticks (`None`).
     pub(crate) fn end_unseen(&mut self, tick: Option<u64>) {
-        let Self { entries, online_cpus, .. } = self;
+        let Self { entries, host, .. } = self;
         for entry in entries.iter_mut().filter(|entry| entry.chain.ongoing == Some(true)) {
             if tick.is_none_or(|tick| tick > entry.last_tick + MAX_UNSEEN) {
                 entry.chain.ongoing = Some(false);
-                entry.write_texts(online_cpus);
+                entry.write_texts(host);
+            }
+        }
+    }
+
+    /// Sets the address of the exporter in commands.
+    pub(crate) fn set_url(&mut self, url: &str) {
+        url.clone_into(&mut self.host.url);
+    }
+
+    /// Sets the ids of threads of victims' processes that are culprits, by process and name.
+    pub(crate) fn set_threads(&mut self, threads: &HashMap<(u32, String), u32>) {
+        for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
+            let Chain { victim, culprit: Some(culprit), .. } = &mut entry.chain else { continue };
+            let key = (victim.pid, culprit.comm.clone());
+            if let Some(&tid) = threads.get(&key).filter(|_| culprit.pid == victim.pid) {
+                culprit.tid = Some(tid);
             }
         }
     }
 
     /// Sets where the processes of ongoing chains run, and the CPUs of the host.
     pub(crate) fn set_places(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
-        online_cpus.clone_into(&mut self.online_cpus);
+        online_cpus.clone_into(&mut self.host.online_cpus);
         for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
             let Chain { victim, culprit, .. } = &mut entry.chain;
             if let Some(place) = places.get(&victim.pid) {
@@ -268,7 +283,7 @@ impl ChainStore {
             {
                 culprit.place.clone_from(place);
             }
-            entry.write_texts(online_cpus);
+            entry.write_texts(&self.host);
         }
     }
 
@@ -369,17 +384,19 @@ impl Entry {
         if detection.effect == chain.effect {
             self.sentence = detection.sentence.render(&detection.evidence);
             chain.explained = detection.explained;
+            let no_culprit = waited_for_idle_cpu(&detection.evidence);
             chain.evidence = detection.evidence;
             chain.path = detection.path;
             other |= self.advice != detection.fix;
             self.advice = detection.fix;
-            if worse || detection.culprit.is_some() {
+            if worse || no_culprit || detection.culprit.is_some() {
                 let pid = |culprit: &Option<Culprit>| culprit.as_ref().map(|own| own.pid);
                 other |= pid(&chain.culprit) != pid(&detection.culprit);
                 let previous = std::mem::replace(&mut chain.culprit, detection.culprit);
                 if let (Some(previous), Some(now)) = (previous, &mut chain.culprit)
                     && previous.pid == now.pid
                 {
+                    now.tid = previous.tid.filter(|_| previous.comm == now.comm);
                     now.place = previous.place;
                 }
             }
@@ -389,16 +406,17 @@ impl Entry {
         other
     }
 
-    fn write_texts(&mut self, online_cpus: &str) {
+    fn write_texts(&mut self, host: &Host) {
         self.write_sentence();
-        self.chain.fix = commands::with(&self.advice, &self.chain, online_cpus);
+        self.chain.fix = commands::with(&self.advice, &self.chain, host);
     }
 
     fn write_sentence(&mut self) {
-        let (unexplained, when) = (self.chain.unexplained(), self.chain.when());
+        let (limited, unexplained) = (self.chain.limited_cgroup(), self.chain.unexplained());
+        let when = self.chain.when();
         let text = &mut self.chain.sentence;
         text.clear();
-        for part in [&*self.sentence, &*unexplained, " ", &*when] {
+        for part in [&*self.sentence, &*limited, &*unexplained, " ", &*when] {
             text.push_str(part);
         }
     }

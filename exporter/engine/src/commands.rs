@@ -2,50 +2,77 @@
 
 use std::collections::BTreeSet;
 
-use crate::chain::{Cause, Chain, Culprit, Effect, Place};
+use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, Place};
 
 /// Bound on CPU numbers: more than any kernel supports.
 const MAX_CPUS: u32 = 8192;
 
+/// What commands name of the host.
+#[derive(Debug, Default)]
+pub(crate) struct Host {
+    /// Its CPUs, such as `0-3`.
+    pub(crate) online_cpus: String,
+    /// The address of its exporter; empty for the default one.
+    pub(crate) url: String,
+}
+
 /// The advice followed by the commands.
-pub(crate) fn with(advice: &str, chain: &Chain, online: &str) -> String {
-    let commands = of(chain, online);
+pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
+    let commands = of(chain, host);
     let commands: Vec<_> = commands.iter().map(|command| format!("`{command}`")).collect();
     format!("{advice} Run: {}.", commands.join(", "))
 }
 
-/// Commands for the cause, the least invasive first. `online` are the CPUs of the host.
-fn of(chain: &Chain, online: &str) -> Vec<String> {
-    let (pid, tid) = (chain.victim.pid, chain.victim.tid);
+/// Whether most of a wait for a CPU was for an idle one: no task is the culprit.
+pub(crate) fn waited_for_idle_cpu(evidence: &Evidence) -> bool {
+    evidence.get("idle_share").is_some_and(|share| share >= 0.5)
+}
+
+/// Commands for the cause, the least invasive first.
+fn of(chain: &Chain, host: &Host) -> Vec<String> {
+    let (pid, tid, place) = (chain.victim.pid, chain.victim.tid, &chain.victim.place);
     let culprit = chain.culprit.as_ref();
     if chain.effect == Effect::Hang {
-        return vec![format!("py-spy dump --native --pid {pid}"), stacks(pid)];
+        let kernel = format!("cat /proc/{pid}/task/{tid}/stack");
+        let first = if place.python { python_stacks(pid) } else { kernel };
+        return vec![first, stacks(pid)];
     }
     match chain.cause {
         Cause::CpuPreemption | Cause::RunqueueWait => match culprit {
-            // A culprit of earlier windows remains the chain's while most of the wait is for idle CPUs now.
-            _ if chain.evidence.get("idle_share").is_some_and(|share| share >= 0.5) => {
+            _ if waited_for_idle_cpu(&chain.evidence) => {
                 vec!["grep -E '^cpu' /proc/stat".into(), "cpupower idle-info".into()]
             }
-            Some(culprit) => apart(culprit, &chain.victim.place, online),
+            Some(culprit) => apart(culprit, place, &host.online_cpus),
             None => vec![
                 "ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -n 20".into(),
-                format!("renice -n -10 -p {tid}"),
+                if place.autogroup.is_empty() {
+                    format!("renice -n -10 -p {tid}")
+                } else {
+                    format!("echo -10 > /proc/{pid}/autogroup")
+                },
             ],
         },
-        Cause::NoisyCgroup => limit(&chain.victim.place, pid),
+        Cause::NoisyCgroup => limit(place, pid),
         Cause::LockWait => {
-            vec![format!("py-spy dump --native --pid {pid}"), stacks(pid)]
+            let holder = culprit.and_then(|holder| holder.tid);
+            let python = place.python.then(|| python_stacks(pid));
+            let holder = holder.map(|tid| format!("{} | grep -A 20 'LWP {tid})'", stacks(pid)));
+            python.into_iter().chain([holder.unwrap_or_else(|| stacks(pid))]).collect()
         }
-        Cause::BlockIo => vec![format!("ls -l /proc/{pid}/fd"), record(pid)],
+        Cause::BlockIo => vec![file_of_call(pid, tid), record(pid)],
         Cause::PageFault => vec![format!("grep -E 'VmRSS|VmSwap' /proc/{pid}/status"), record(pid)],
         Cause::DataloaderStarvation => {
             let worker = culprit.map_or(pid, |worker| worker.pid);
-            vec![format!("py-spy dump --pid {worker}"), format!("ls -l /proc/{worker}/fd")]
+            let is_python = culprit.map_or(place, |worker| &worker.place).python;
+            let files = format!("ls -l /proc/{worker}/fd");
+            if is_python { vec![stack(worker), files] } else { vec![files, stacks(worker)] }
         }
         Cause::NcclLateRank => {
             let late = culprit.map_or(pid, |late| late.pid);
-            vec![format!("gpucause explain --pid {late}"), format!("py-spy dump --pid {late}")]
+            let is_python = culprit.map_or(place, |late| &late.place).python;
+            let url = quoted(&host.url).map(|url| format!(" --url {url}")).unwrap_or_default();
+            let explain = format!("gpucause explain{url} --pid {late}");
+            vec![explain, if is_python { stack(late) } else { stacks(late) }]
         }
         Cause::ClockThrottling => {
             vec!["nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE".into()]
@@ -66,6 +93,20 @@ fn of(chain: &Chain, online: &str) -> Vec<String> {
 
 fn record(pid: u32) -> String {
     format!("gpucause record --db trace-{pid}.db --duration 30s --pid {pid}")
+}
+
+/// Of Python code alone, which needs no symbols.
+fn stack(pid: u32) -> String {
+    format!("py-spy dump --pid {pid}")
+}
+
+fn python_stacks(pid: u32) -> String {
+    format!("py-spy dump --native --pid {pid}")
+}
+
+/// The file that a thread reads or writes while it is in the system call: the first argument is the descriptor.
+fn file_of_call(pid: u32, tid: u32) -> String {
+    format!("ls -l /proc/{pid}/fd/$(($(cut -d' ' -f2 /proc/{pid}/task/{tid}/syscall)))")
 }
 
 fn stacks(pid: u32) -> String {
@@ -94,11 +135,25 @@ fn apart(culprit: &Culprit, victim: &Place, online: &str) -> Vec<String> {
             commands.push(format!("systemctl set-property --runtime {unit} AllowedCPUs={target}"));
         }
     }
-    // Priorities only count within a cgroup; between cgroups their weights do.
-    if commands.is_empty() || culprit.place.cgroup == victim.cgroup {
-        commands.push(format!("renice -n 19 -p {}", culprit.pid));
+    // Priorities only count within a cgroup, and there within an autogroup; between cgroups their weights do.
+    if culprit.place.cgroup == victim.cgroup || commands.is_empty() {
+        commands.push(lower(culprit, victim));
     }
     commands
+}
+
+/// Lets the victim run before the culprit where both want the same CPU.
+fn lower(culprit: &Culprit, victim: &Place) -> String {
+    let place = &culprit.place;
+    if !place.autogroup.is_empty() && place.autogroup != victim.autogroup {
+        return format!("echo 19 > /proc/{}/autogroup", culprit.pid);
+    }
+    let other =
+        service(place).filter(|_| place.cgroup != victim.cgroup && place.unit != victim.unit);
+    match other {
+        Some(unit) => format!("systemctl set-property --runtime {unit} CPUWeight=1"),
+        None => format!("renice -n 19 -p {}", culprit.pid),
+    }
 }
 
 /// Shows the CPU limit and removes it, through systemd if it set it.
@@ -124,7 +179,7 @@ fn service(place: &Place) -> Option<String> {
 }
 
 /// One shell word; `None` for what is unsafe in a command: an option, or text that displays as something else.
-fn quoted(word: &str) -> Option<String> {
+pub(crate) fn quoted(word: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
     let shows = |c: char| c == ' ' || c.is_ascii_graphic();
     match word {
@@ -194,7 +249,7 @@ mod tests {
             cpus: cpus.into(),
             ..Place::default()
         };
-        let culprit = |place| Culprit { pid: 28576, comm: "fluent-bit".into(), place };
+        let culprit = |place| Culprit { pid: 28576, comm: "fluent-bit".into(), tid: None, place };
         let run = |own, victim: &str, online| apart(&culprit(own), &place("", victim), online);
         let renice = "renice -n 19 -p 28576";
         assert_eq!(

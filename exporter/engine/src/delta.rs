@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::measure::Measures;
 use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, Op, OpId};
-use gpucause_abi::snapshot::{DispatcherSnapshot, LaunchSampling, ProcessSnapshot, Wait};
+use gpucause_abi::snapshot::{BlockIo, DispatcherSnapshot, LaunchSampling, ProcessSnapshot, Wait};
 use gpucause_abi::state::Reason;
 use gpucause_abi::{Nanos, Tid};
 
@@ -115,6 +115,26 @@ impl<'a> Delta<'a> {
     pub(crate) fn measures(&self) -> Measures {
         let now = self.now.map_or_else(Measures::default, |now| now.measures);
         self.baseline.map_or(now, |baseline| now.since(&baseline.measures))
+    }
+
+    /// The disk that requests of the process took longest on, with those of all operations.
+    pub(crate) fn busiest_disk(&self) -> Option<BlockIo> {
+        let earlier = self.baseline.map_or(&[][..], |baseline| &baseline.block_io);
+        let mut disks: Vec<BlockIo> = Vec::new();
+        for io in &self.now?.host.block_io {
+            let same = |own: &&BlockIo| (own.device, own.operation) == (io.device, io.operation);
+            let before = earlier.iter().find(same);
+            let time = io.time.less(before.map_or(Nanos(0), |own| own.time));
+            let requests = io.requests.saturating_sub(before.map_or(0, |own| own.requests));
+            match disks.iter_mut().find(|own| own.device == io.device) {
+                Some(disk) => {
+                    disk.time.0 = disk.time.0.saturating_add(time.0);
+                    disk.requests = disk.requests.saturating_add(requests);
+                }
+                None => disks.push(BlockIo { time, requests, ..*io }),
+            }
+        }
+        disks.into_iter().filter(|disk| disk.requests > 0).max_by_key(|disk| disk.time)
     }
 
     /// Copies by kind and size class: count and total time.

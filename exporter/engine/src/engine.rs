@@ -80,6 +80,16 @@ impl Engine {
         Self { host: Some(name.to_owned()).filter(|name| !name.is_empty()), ..self }
     }
 
+    /// Sets the address of the exporter, such as `http://localhost:9400`, for the commands of the chains.
+    pub fn set_url(&mut self, url: &str) {
+        self.store.set_url(url);
+    }
+
+    /// Sets the ids of threads that are culprits in their own process, by process and name. Texts follow with [`Self::set_places`].
+    pub fn set_threads(&mut self, threads: &HashMap<(u32, String), u32>) {
+        self.store.set_threads(threads);
+    }
+
     /// Sets where the processes of ongoing chains run, by PID, and the CPUs of the host, such as `0-3`, for the commands of the
     /// chains.
     pub fn set_places(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {

@@ -1,13 +1,20 @@
 //! Where a process runs that a chain names: its unit, pod, container and CPUs.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use gpucause_engine::chain::Place;
 
 use super::membership::Membership;
 use super::pods;
 use crate::throttling::hierarchy::Hierarchy;
+
+/// Threads of a process that are searched for one of a name at most.
+const MAX_THREADS: usize = 512;
+/// Processes whose mappings are remembered at most.
+const MAX_KNOWN: usize = 256;
 
 /// Reads where processes run.
 #[derive(Debug)]
@@ -16,6 +23,8 @@ pub(crate) struct Places {
     pod_logs: PathBuf,
     online: PathBuf,
     hierarchy: Option<Hierarchy>,
+    /// Whether a process maps Python, by PID and executable: reading mappings holds up the process.
+    python: Mutex<HashMap<(u32, PathBuf), bool>>,
 }
 
 impl Default for Places {
@@ -32,7 +41,8 @@ impl Places {
     ) -> Self {
         let (proc_root, pod_logs, online) = (proc_root.into(), pod_logs.into(), online.into());
         let mounts = fs::read_to_string(proc_root.join("self/mountinfo")).unwrap_or_default();
-        Self { proc_root, pod_logs, online, hierarchy: Hierarchy::in_mounts(&mounts) }
+        let (hierarchy, python) = (Hierarchy::in_mounts(&mounts), Mutex::default());
+        Self { proc_root, pod_logs, online, hierarchy, python }
     }
 
     /// The CPUs of the host, such as `0-3`.
@@ -67,7 +77,58 @@ impl Places {
             cpu_limit: self.cpu_limit(&groups).unwrap_or_default(),
             cpus: cpus.unwrap_or_default().trim().to_owned(),
             cgroup,
+            python: self.runs_python(pid),
+            autogroup: self.autogroup(pid, &groups).unwrap_or_default(),
         })
+    }
+
+    /// The thread of a process that has this name, if it is the only one beside `but`.
+    pub(crate) fn thread(&self, pid: u32, name: &str, but: u32) -> Option<u32> {
+        let tasks = fs::read_dir(self.proc_root.join(pid.to_string()).join("task")).ok()?;
+        let tasks: Vec<_> = tasks.flatten().take(MAX_THREADS + 1).collect();
+        let named = |task: &&fs::DirEntry| {
+            let comm = fs::read(task.path().join("comm")).unwrap_or_default();
+            String::from_utf8_lossy(&comm).trim_end_matches('\n') == name
+        };
+        let ids =
+            tasks.iter().filter(named).filter_map(|task| task.file_name().to_str()?.parse().ok());
+        let ids: Vec<u32> = ids.filter(|tid| *tid != but).collect();
+        match ids[..] {
+            [tid] if tasks.len() <= MAX_THREADS => Some(tid),
+            _ => None,
+        }
+    }
+
+    /// Whether a process is CPython or has it as a library.
+    fn runs_python(&self, pid: u32) -> bool {
+        let dir = self.proc_root.join(pid.to_string());
+        let Ok(program) = fs::read_link(dir.join("exe")) else { return false };
+        if is_python(&program) {
+            return true;
+        }
+        let mut known = self.python.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_KNOWN {
+            known.clear();
+        }
+        *known.entry((pid, program)).or_insert_with(|| {
+            let maps = fs::read(dir.join("maps")).unwrap_or_default();
+            let files = String::from_utf8_lossy(&maps);
+            files.lines().filter_map(|line| line.find('/').map(|at| &line[at..])).any(is_python)
+        })
+    }
+
+    /// The autogroup that a process is scheduled in: the kernel takes it only where no cgroup is weighed.
+    fn autogroup(&self, pid: u32, groups: &str) -> Option<String> {
+        let text = |file: &str| fs::read_to_string(self.proc_root.join(file)).ok();
+        if text("sys/kernel/sched_autogroup_enabled")?.trim() != "1" {
+            return None;
+        }
+        if let Some(hierarchy) = &self.hierarchy
+            && hierarchy.is_weighted(&hierarchy.cgroup_of(groups)?)
+        {
+            return None;
+        }
+        Some(text(&format!("{pid}/autogroup"))?.split_whitespace().next()?.to_owned())
     }
 
     fn cpu_limit(&self, groups: &str) -> Option<String> {
@@ -75,6 +136,12 @@ impl Places {
         let file = hierarchy.cpu_limit(&hierarchy.cgroup_of(groups)?)?;
         Some(file.to_string_lossy().into_owned())
     }
+}
+
+/// Whether a file is named like CPython's: `python3.11`, `libpython3.12.so.1.0`.
+fn is_python(file: impl AsRef<Path>) -> bool {
+    let name = file.as_ref().file_name().unwrap_or_default().to_string_lossy();
+    name.strip_prefix("lib").unwrap_or(&name).starts_with("python")
 }
 
 /// The innermost unit of the system's manager. Units of a user's manager are below that of the manager, and `systemctl` knows
@@ -105,6 +172,73 @@ mod tests {
         ] {
             assert_eq!(unit(cgroup), expected, "{cgroup}");
         }
+    }
+
+    fn process(root: &Path, pid: u32) -> PathBuf {
+        let dir = root.join(pid.to_string());
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("status"), "").unwrap();
+        fs::write(dir.join("cgroup"), "0::/\n").unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_process_with_python_as_program_or_library_runs_python() {
+        let root = tempfile::tempdir().unwrap();
+        let places = Places::at(root.path(), root.path(), root.path().join("online"));
+        for (pid, program, maps, expected) in [
+            (1, "/usr/bin/python3.11", "", true),
+            (
+                2,
+                "/srv/bin/tritonserver",
+                "7f0-7f1 r-xp 0 08:01 9 /usr/lib/libpython3.12.so.1.0\n",
+                true,
+            ),
+            (
+                3,
+                "/srv/bin/train",
+                "7f0-7f1 r-xp 0 08:01 9 /usr/lib/libc.so.6\n7f2-7f3 rw-p 0 0:0 0 [heap]\n",
+                false,
+            ),
+        ] {
+            let dir = process(root.path(), pid);
+            std::os::unix::fs::symlink(program, dir.join("exe")).unwrap();
+            fs::write(dir.join("maps"), maps).unwrap();
+            assert_eq!(places.of(pid, None).unwrap().python, expected, "{program}");
+            fs::remove_file(dir.join("maps")).unwrap();
+            assert_eq!(places.of(pid, None).unwrap().python, expected, "maps are read once");
+        }
+    }
+
+    #[test]
+    fn an_autogroup_counts_where_it_is_enabled() {
+        let root = tempfile::tempdir().unwrap();
+        let places = Places::at(root.path(), root.path(), root.path().join("online"));
+        fs::write(process(root.path(), 7).join("autogroup"), "/autogroup-12 nice 0\n").unwrap();
+        let setting = root.path().join("sys/kernel");
+        fs::create_dir_all(&setting).unwrap();
+        for (enabled, expected) in [("0\n", ""), ("1\n", "/autogroup-12")] {
+            fs::write(setting.join("sched_autogroup_enabled"), enabled).unwrap();
+            assert_eq!(places.of(7, None).unwrap().autogroup, expected);
+        }
+    }
+
+    #[test]
+    fn a_thread_is_found_by_a_name_that_no_other_has() {
+        let root = tempfile::tempdir().unwrap();
+        let tasks = process(root.path(), 7).join("task");
+        for (tid, name) in [(7, "train"), (8, "flusher"), (9, "train"), (10, "pool"), (11, "pool")]
+        {
+            let task = tasks.join(tid.to_string());
+            fs::create_dir_all(&task).unwrap();
+            fs::write(task.join("comm"), format!("{name}\n")).unwrap();
+        }
+        let places = Places::at(root.path(), root.path(), root.path().join("online"));
+        assert_eq!(places.thread(7, "flusher", 7), Some(8));
+        assert_eq!(places.thread(7, "train", 7), Some(9), "the victim does not hold the lock");
+        assert_eq!(places.thread(7, "pool", 7), None);
+        assert_eq!(places.thread(7, "gone", 7), None);
+        assert_eq!(places.thread(8, "flusher", 8), None, "the process has ended");
     }
 
     #[test]

@@ -60,6 +60,13 @@ impl Hierarchy {
         groups
     }
 
+    /// Whether the scheduler weighs a group against others: it does not weigh the root, nor groups without the CPU controller.
+    pub(crate) fn is_weighted(&self, cgroup: &str) -> bool {
+        let file = if self.unified { "cpu.weight" } else { "cpu.shares" };
+        let root = usize::from(self.from == "/");
+        self.groups(cgroup).iter().skip(root).any(|group| group.join(file).exists())
+    }
+
     /// The file with the lowest CPU limit of a group and those above it, the innermost of equal ones.
     pub(crate) fn cpu_limit(&self, cgroup: &str) -> Option<PathBuf> {
         let groups = self.groups(cgroup).into_iter().rev();
@@ -132,6 +139,23 @@ mod tests {
                 let expected = expected.map(|group| group.join(file));
                 assert_eq!(hierarchy.cpu_limit("/job/pod"), expected, "{outer} {inner}");
             }
+        }
+    }
+
+    #[test]
+    fn groups_below_the_root_are_weighed_where_they_have_the_cpu_controller() {
+        for (kind, file) in
+            [("cgroup2 cgroup2 rw", "cpu.weight"), ("cgroup cgroup rw,cpu", "cpu.shares")]
+        {
+            let root = tempfile::tempdir().unwrap();
+            let mounts = format!("30 23 0:26 / {} rw - {kind}\n", root.path().display());
+            let hierarchy = Hierarchy::in_mounts(&mounts).unwrap();
+            std::fs::create_dir_all(root.path().join("a/b")).unwrap();
+            // The root of version 1 has the file.
+            std::fs::write(root.path().join(file), "").unwrap();
+            assert!(!hierarchy.is_weighted("/") && !hierarchy.is_weighted("/a/b"));
+            std::fs::write(root.path().join("a").join(file), "").unwrap();
+            assert!(hierarchy.is_weighted("/a/b") && !hierarchy.is_weighted("/c"));
         }
     }
 

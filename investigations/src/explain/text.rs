@@ -124,7 +124,9 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
     )?;
     if let Some(own) = &chain.culprit {
         let place = if own.pid == victim.pid {
-            "a thread of the victim's process".to_owned()
+            let thread =
+                own.tid.map_or_else(|| "a thread".to_owned(), |tid| format!("thread {tid}"));
+            format!("{thread} of the victim's process")
         } else {
             own.place.describe(own.pid)
         };

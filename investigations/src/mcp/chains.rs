@@ -10,7 +10,7 @@ use super::arguments::Rows;
 use super::observed::Coverage;
 use super::source::{Source, failure, failures};
 use crate::fleet::{self, Limits};
-use gpucause_engine::chain::{Chain, Loss, Place};
+use gpucause_engine::chain::{Chain, Culprit, Loss, Place};
 
 /// Chains with their nodes' names, the worst first.
 struct Found {
@@ -131,13 +131,21 @@ const MOST_LOSSES: usize = 5;
 /// A process, and where it runs, as far as known.
 fn placed(process: Value, place: &Place) -> Value {
     let mut process = object(process);
-    let Place { unit, pod, container, cpus, cgroup: _, cpu_limit: _ } = place;
+    let Place { unit, pod, container, cpus, .. } = place;
     for (name, value) in [("unit", unit), ("pod", pod), ("container", container), ("cpus", cpus)] {
         if !value.is_empty() {
             process.insert(name.into(), answer::name(value));
         }
     }
     process.into()
+}
+
+fn culprit(own: &Culprit) -> Value {
+    let mut culprit = json!({"pid": own.pid, "comm": answer::name(&own.comm)});
+    if let Some(tid) = own.tid {
+        culprit["tid"] = tid.into();
+    }
+    placed(culprit, &own.place)
 }
 
 /// One chain.
@@ -148,7 +156,7 @@ pub(super) fn row(node: Option<&String>, chain: &Chain, page: Page) -> Value {
         "effect": chain.effect,
         "severity": chain.severity,
         "victim": placed(json!({"pid": chain.victim.pid, "tid": chain.victim.tid, "comm": answer::name(&chain.victim.comm)}), &chain.victim.place),
-        "culprit": chain.culprit.as_ref().map(|own| placed(json!({"pid": own.pid, "comm": answer::name(&own.comm)}), &own.place)),
+        "culprit": chain.culprit.as_ref().map(culprit),
         "ongoing": chain.ongoing,
         "explained": rounded(chain.explained),
         "attributed_seconds": rounded(chain.attributed_seconds()),

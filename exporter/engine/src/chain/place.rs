@@ -24,6 +24,12 @@ pub struct Place {
     /// CPUs that it may run on, such as `0-3,8`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cpus: String,
+    /// Whether it runs Python. Like the next, it is for commands and known only on its host.
+    #[serde(skip)]
+    pub python: bool,
+    /// The autogroup that it is scheduled in, such as `/autogroup-12`: nice values count within one. Empty where it is in none.
+    #[serde(skip)]
+    pub autogroup: String,
 }
 
 impl Place {

@@ -16,7 +16,8 @@ const WAIT: Blocked = Blocked {
     mechanism: "reads and writes",
     state: "blocked on a file",
     sentence: "Disk I/O of the GPU-feeding thread explains {explained_share|percent} of the lost time of {comm} \
-               ({lost_share|percent} of the last {window_seconds|seconds}).",
+               ({lost_share|percent} of the last {window_seconds|seconds}).[ Busiest disk of the process: {disk}, \
+               {disk_seconds|seconds} in {disk_requests|count} {disk_requests|request/requests}.]",
     fix: "Read ahead in another thread or in loader workers, move the data to a faster disk, and write checkpoints and logs from another thread.",
 };
 
@@ -29,5 +30,19 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
-    blocked(context, index, &WAIT)
+    let mut detection = blocked(context, index, &WAIT)?;
+    let process = context.processes.get(index)?;
+    let effect = process.effects.iter().find(|effect| effect.effect == detection.effect);
+    if let Some(disk) = effect.and_then(|effect| effect.delta(process).busiest_disk()) {
+        let name = disk.device.to_text();
+        detection.evidence = detection
+            .evidence
+            .with("disk_seconds", disk.time.as_secs_f64())
+            .with("disk_requests", disk.requests as f64);
+        detection.sentence = detection.sentence.and("disk", Some(&name));
+        if let Some(first) = detection.path.first_mut() {
+            first.from = name;
+        }
+    }
+    Some(detection)
 }

@@ -158,8 +158,9 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let mechanism = workers.mechanism();
     // A worker whose batch is never waited for ends no wait and is not counted.
-    let sentence = "Waiting for data explains {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of \
-                    the last {window_seconds|seconds}). The {workers|count} {workers|worker/workers} that it waited for \
+    // Not all of it counts as lost: a wait in poll may be healthy.
+    let sentence = "Waiting for data took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
+                    {explained_share|percent} of the effect. The {workers|count} {workers|worker/workers} that it waited for \
                     {workers|was/were} busy {workers_busy_share|percent} of the time, mostly {what}.";
     let names = [("comm", &*comm), ("what", mechanism)];
     let name = |worker: &Culprit| format!("{} ({})", worker.comm, worker.pid);

@@ -1,10 +1,12 @@
 //! The fix of each chain has a command with real values.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use gpucause_abi::state::{Reason, Relation};
 use gpucause_engine::chain::{Cause, Chain, Place};
 
 use crate::host::Host;
+use crate::process::{MS, Task};
 use crate::scenarios;
 
 fn place(unit: &str, cgroup: &str, cpus: &str) -> Place {
@@ -19,7 +21,15 @@ fn placed(mut host: Host) -> Host {
         (100, place("train.service", "/system.slice/train.service", "2-3")),
         (900, place("hog.service", "/system.slice/hog.service", "0-3")),
     ]);
+    host.engine.set_url("http://localhost:19400");
     host.engine.set_places("0-3", &places);
+    host
+}
+
+fn in_python(mut host: Host) -> Host {
+    let python = || Place { python: true, ..Place::default() };
+    let places = [100, 102, 200, 201].map(|pid| (pid, python()));
+    host.engine.set_places("0-3", &HashMap::from(places));
     host
 }
 
@@ -33,14 +43,20 @@ fn expected(chain: &Chain) -> &'static str {
         Cause::NoisyCgroup => {
             "Run: `systemctl set-property --runtime train.service CPUQuota=`, `cat /sys/fs/cgroup/system.slice/cpu.max`, `echo max > /sys/fs/cgroup/system.slice/cpu.max`."
         }
-        Cause::LockWait => "Run: `py-spy dump --native --pid 100`, `gdb -p 100 -batch -ex ",
-        Cause::BlockIo => "Run: `ls -l /proc/100/fd`, ",
+        _ if chain.effect.label() == "hang" => {
+            "Run: `cat /proc/100/task/100/stack`, `gdb -p 100 -batch -ex "
+        }
+        Cause::LockWait => "Run: `gdb -p 100 -batch -ex ",
+        Cause::BlockIo => {
+            "Run: `ls -l /proc/100/fd/$(($(cut -d' ' -f2 /proc/100/task/100/syscall)))`, "
+        }
         Cause::PageFault => "Run: `grep -E 'VmRSS|VmSwap' /proc/100/status`, ",
-        Cause::DataloaderStarvation => "Run: `py-spy dump --pid 20",
-        Cause::NcclLateRank => "Run: `gpucause explain --pid 102`, `py-spy dump --pid 102`.",
+        Cause::DataloaderStarvation => "Run: `ls -l /proc/20",
+        Cause::NcclLateRank => {
+            "Run: `gpucause explain --url http://localhost:19400 --pid 102`, `gdb -p 102 -batch -ex "
+        }
         Cause::ClockThrottling => "Run: `nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE`.",
         Cause::OomKill => "Run: `journalctl -k --since @16999999",
-        Cause::Unexplained if chain.effect.label() == "hang" => "Run: `py-spy dump ",
         _ => "Run: `gpucause record --db trace-100.db --duration 30s --pid 100`.",
     }
 }
@@ -54,6 +70,55 @@ fn each_cause_has_a_command_that_can_be_copied() {
             assert!(chain.fix.contains(expected), "{}: {expected} in {}", chain.cause, chain.fix);
         }
     }
+}
+
+#[test]
+fn only_processes_that_run_python_are_asked_with_py_spy() {
+    let mut asked = HashSet::new();
+    for scenario in scenarios::ALL {
+        let placed = placed(scenario());
+        assert!(placed.chains().iter().all(|chain| !chain.fix.contains("`py-spy")));
+        for chain in in_python(scenario()).chains().iter().filter(|c| c.fix.contains("`py-spy")) {
+            asked.insert(chain.cause);
+        }
+    }
+    for cause in [Cause::LockWait, Cause::DataloaderStarvation, Cause::NcclLateRank] {
+        assert!(asked.contains(&cause), "{cause}");
+    }
+}
+
+#[test]
+fn the_holder_of_a_lock_is_named_with_its_thread_and_shown_by_the_command() {
+    let mut host = scenarios::locked();
+    host.engine.set_threads(&HashMap::from([((100, "lock-holder".into()), 107)]));
+    host.engine.set_places("0-3", &HashMap::new());
+    let holder = |host: &Host| host.only(Cause::LockWait).culprit.as_ref().unwrap().tid;
+    assert_eq!(holder(&host), Some(107));
+    let fix = &host.only(Cause::LockWait).fix;
+    assert!(fix.contains("bt' | grep -A 20 'LWP 107)'`."), "{fix}");
+    host.run(1, |train| {
+        scenarios::steady(train);
+        train.waits(Reason::Futex, scenarios::HOLDER, 700 * MS, 680 * MS);
+    });
+    assert_eq!(holder(&host), Some(107), "the same thread");
+    host.run(1, |train| {
+        scenarios::steady(train);
+        let other = Task("other", 100, Relation::Thread);
+        train.waits(Reason::Futex, other, 900 * MS, 900 * MS);
+    });
+    assert_eq!(holder(&host), None, "another thread");
+}
+
+#[test]
+fn a_cgroup_whose_limit_throttles_is_named_in_the_sentence() {
+    let mut host = scenarios::throttled();
+    let sentence = |host: &Host| host.only(Cause::NoisyCgroup).sentence.clone();
+    assert!(!sentence(&host).contains("The limit is that of"));
+    let file = "/sys/fs/cgroup/kubepods/pod1/cpu.max".into();
+    let place = Place { cpu_limit: file, ..Place::default() };
+    host.engine.set_places("0-3", &HashMap::from([(100, place)]));
+    let named = sentence(&host);
+    assert!(named.contains(" The limit is that of /sys/fs/cgroup/kubepods/pod1. "), "{named}");
 }
 
 #[test]

@@ -107,6 +107,23 @@ fn a_thread_that_waits_for_an_idle_cpu_to_wake_up_has_no_competitors() {
 }
 
 #[test]
+fn a_culprit_of_earlier_windows_is_not_shown_once_the_cpus_are_idle() {
+    let mut host = trained();
+    host.run(2, |train| {
+        steady(train);
+        train.waits(Reason::Runqueue, HOG, 500 * MS, 0);
+    });
+    assert_eq!(host.only(Cause::RunqueueWait).culprit, Some(hog()));
+    host.run(6, |train| {
+        steady(train);
+        train.waits(Reason::Runqueue, Task("idle", 0, Relation::None), 500 * MS, 0);
+    });
+    let chain = host.only(Cause::RunqueueWait);
+    assert!(chain.fix.contains("cpupower idle-info"), "{}", chain.fix);
+    assert_eq!(chain.culprit, None);
+}
+
+#[test]
 fn a_preempted_thread_beside_an_idle_cpu_was_not_woken_late() {
     let mut host = trained();
     host.run(2, |train| {

@@ -1,6 +1,9 @@
 //! Locks, data, disks and pages; and waits that are idleness.
 
-use gpucause_abi::state::{Phase, Reason, Relation, State};
+use gpucause_abi::Nanos;
+use gpucause_abi::record::DEVICE_LEN;
+use gpucause_abi::snapshot::{BlockIo, DeviceName};
+use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, State};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
 use crate::host::{lost, takes};
@@ -222,4 +225,40 @@ fn waiting_for_pages_is_reported() {
     let chain = host.only(Cause::PageFault);
     assert_eq!((chain.effect, chain.severity), (Effect::LaunchGap, Severity::Medium));
     lost(chain, u64::from(FAULT_WINDOWS) * 300 * MS);
+}
+
+#[test]
+fn the_disk_that_requests_took_longest_on_is_named() {
+    let mut host = trained();
+    let disk = |name: &[u8], operation, ms, requests| {
+        let mut device = DeviceName([0; DEVICE_LEN]);
+        device.0[..name.len()].copy_from_slice(name);
+        BlockIo { device, operation, time: Nanos(ms * MS), bytes: 0, requests }
+    };
+    // Before the fault most requests were on another disk.
+    host.run(1, |train| {
+        steady(train);
+        train.now.host.block_io = vec![disk(b"sdb", BlockOperation::Write, 90_000, 900)];
+    });
+    let mut windows = 0;
+    host.run(3, |train| {
+        steady(train);
+        train.waits(Reason::Io, KERNEL, 600 * MS, 0);
+        windows += 1;
+        let reads = disk(b"nvme0n1", BlockOperation::Read, windows * 580, windows * 4);
+        train.now.host.block_io.truncate(1);
+        train.now.host.block_io.push(reads);
+    });
+    let chain = host.only(Cause::BlockIo);
+    let named = "Busiest disk of the process: nvme0n1, 580 ms in 4 requests.";
+    assert!(chain.sentence.contains(named), "{}", chain.sentence);
+    assert_eq!(chain.path[0].from, "nvme0n1");
+}
+
+#[test]
+fn a_wait_for_data_that_is_not_lost_is_not_called_lost() {
+    let host = scenarios::starved();
+    let chain = host.only(Cause::DataloaderStarvation);
+    assert_eq!(chain.lost_seconds, 0.0);
+    assert!(!chain.sentence.contains("lost"), "{}", chain.sentence);
 }
