@@ -146,6 +146,20 @@ fn victim_and_culprit_are_named_with_unit_and_cpus_and_the_loss_by_who_took_it()
 }
 
 #[test]
+fn a_culprit_of_the_victims_own_process_is_named_by_its_thread() {
+    let mut chain = chain(Cause::LockWait, 42, 8.0, (NOON, NOON + 60.0));
+    let mut shown = |tid| {
+        chain.culprit =
+            Some(Culprit { pid: 42, comm: "flusher".into(), tid, ..Culprit::default() });
+        let state = observed(Period::attached(NOON - 3600.0));
+        render(&Incident::of("node1".into(), vec![chain.clone()], state), false)
+    };
+    let named = "    culprit: flusher (thread 45 of the victim's process)\n";
+    assert!(shown(Some(45)).contains(named));
+    assert!(shown(None).contains("    culprit: flusher (a thread of the victim's process)\n"));
+}
+
+#[test]
 fn the_timeline_is_in_order_and_losses_add_up_by_process() {
     let incident = incident();
     assert!(incident.timeline.is_sorted_by(|a, b| a.at <= b.at));

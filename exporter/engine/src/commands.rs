@@ -135,24 +135,27 @@ fn apart(culprit: &Culprit, victim: &Place, online: &str) -> Vec<String> {
             commands.push(format!("systemctl set-property --runtime {unit} AllowedCPUs={target}"));
         }
     }
-    // Priorities only count within a cgroup, and there within an autogroup; between cgroups their weights do.
-    if culprit.place.cgroup == victim.cgroup || commands.is_empty() {
+    let shares_group = culprit.place.cgroup == victim.cgroup || !culprit.place.autogroup.is_empty();
+    if shares_group || commands.is_empty() {
         commands.push(lower(culprit, victim));
     }
     commands
 }
 
-/// Lets the victim run before the culprit where both want the same CPU.
+/// Lets the victim run before the culprit where both want the same CPU. Priorities only count within an autogroup, or where there is
+/// none within a cgroup; cgroups have weights.
 fn lower(culprit: &Culprit, victim: &Place) -> String {
-    let place = &culprit.place;
-    if !place.autogroup.is_empty() && place.autogroup != victim.autogroup {
-        return format!("echo 19 > /proc/{}/autogroup", culprit.pid);
-    }
+    let (place, pid) = (&culprit.place, culprit.pid);
     let other =
         service(place).filter(|_| place.cgroup != victim.cgroup && place.unit != victim.unit);
     match other {
-        Some(unit) => format!("systemctl set-property --runtime {unit} CPUWeight=1"),
-        None => format!("renice -n 19 -p {}", culprit.pid),
+        _ if !place.autogroup.is_empty() && place.autogroup != victim.autogroup => {
+            format!("echo 19 > /proc/{pid}/autogroup")
+        }
+        Some(unit) if place.autogroup.is_empty() => {
+            format!("systemctl set-property --runtime {unit} CPUWeight=1")
+        }
+        _ => format!("renice -n 19 -p {pid}"),
     }
 }
 
@@ -269,5 +272,28 @@ mod tests {
         let together =
             apart(&culprit(place("slurmd.service", "0-3")), &place("slurmd.service", "1-3"), "0-3");
         assert_eq!(together, pinned, "the unit is the victim's as well");
+    }
+
+    #[test]
+    fn a_culprit_is_lowered_by_what_the_scheduler_weighs() {
+        let place = |cgroup: &str, autogroup: &str| Place {
+            unit: cgroup.trim_start_matches('/').into(),
+            cgroup: cgroup.into(),
+            autogroup: autogroup.into(),
+            cpus: "0".into(),
+            ..Place::default()
+        };
+        let run = |own, victim| {
+            let culprit = Culprit { pid: 7, comm: "hog".into(), tid: None, place: own };
+            apart(&culprit, &victim, "0")
+        };
+        let renice = ["renice -n 19 -p 7"];
+        let autogroup = ["echo 19 > /proc/7/autogroup"];
+        assert_eq!(run(place("/", "/autogroup-1"), place("/", "/autogroup-1")), renice);
+        assert_eq!(run(place("/", "/autogroup-1"), place("/", "/autogroup-2")), autogroup);
+        assert_eq!(run(place("/a.service", "/autogroup-1"), place("/b.service", "")), autogroup);
+        assert_eq!(run(place("/a.service", ""), place("/a.service", "")), renice);
+        let weight = ["systemctl set-property --runtime a.service CPUWeight=1"];
+        assert_eq!(run(place("/a.service", ""), place("/b.service", "")), weight);
     }
 }
