@@ -13,6 +13,10 @@ pub(crate) struct Rule {
     pub(crate) record: Option<String>,
     pub(crate) alert: Option<String>,
     pub(crate) expr: String,
+    #[serde(default, rename = "for")]
+    pub(crate) pending_for: Option<String>,
+    #[serde(default)]
+    pub(crate) keep_firing_for: Option<String>,
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
     #[serde(default)]

@@ -210,7 +210,11 @@ fn every_alert_says_what_is_wrong_how_bad_it_is_and_where_to_look() {
         let url = format!("sudo gpucause explain --url {port} ");
         assert!(!explains || of("command").starts_with(&url), "{name}");
         assert_eq!(of("runbook_url"), format!("{runbooks}{name}.md"));
-        assert!(of("dashboard_url").starts_with("https://grafana.example/d/gpucause-"), "{name}");
+        let (with_address, end) =
+            ("{{ with $externalLabels.grafana }}{{ . }}/d/gpucause-", "{{ end }}");
+        let link = of("dashboard_url");
+        assert!(link.starts_with(with_address) && link.ends_with(end), "{name}");
+        assert!(annotations.values().all(|text| !text.contains("  ")), "{name} has two spaces");
     }
 }
 

@@ -12,6 +12,11 @@ struct Configuration {
 }
 
 #[derive(Deserialize)]
+struct Receivers {
+    receivers: Vec<Receiver>,
+}
+
+#[derive(Deserialize)]
 struct Receiver {
     name: String,
 }
@@ -52,10 +57,45 @@ fn the_route_of_the_readme_is_the_shipped_one() {
 }
 
 #[test]
-fn the_readme_of_alerts_lists_the_receivers() {
+fn the_readme_of_alerts_and_the_receivers_for_slack_and_pagerduty_have_the_receivers() {
     let text = document("alerts/README.md");
-    for receiver in configuration(&document("alerts/alertmanager.yml")).receivers {
-        assert!(text.contains(&format!("| `{}` | ", receiver.name)), "{}", receiver.name);
+    let names = |path: &str| -> Vec<String> {
+        let Receivers { receivers } = serde_saphyr::from_str(&document(path)).expect(path);
+        receivers.into_iter().map(|receiver| receiver.name).collect()
+    };
+    let shipped = names("alerts/alertmanager.yml");
+    for name in &shipped {
+        assert!(text.contains(&format!("| `{name}` | ")), "{name}");
+    }
+    assert_eq!(names("alerts/receivers.yml"), shipped);
+}
+
+#[test]
+fn the_readme_of_alerts_says_how_long_alerts_wait_and_keep_firing() {
+    let text = document("alerts/README.md");
+    let (_, rest) = text.split_once("## When an alert resolves").expect("the section");
+    let section = rest.split("\n## ").next().expect("the section");
+    let rows: Vec<_> = section.lines().filter(|line| line.starts_with("| `Gpucause")).collect();
+    assert!(rows.len() > 8);
+    for row in rows {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let [_, name, _, waits, keeps, _] = cells[..] else { panic!("{row}") };
+        let name = name.trim_matches('`');
+        let alerts = rules().iter().map(|(_, rule)| rule);
+        let alerts: Vec<_> = alerts.filter(|rule| rule.alert.as_deref() == Some(name)).collect();
+        assert!(!alerts.is_empty(), "{name}");
+        let mut expected: Vec<String> = Vec::new();
+        for rule in alerts {
+            let waits = rule.pending_for.as_deref().unwrap_or("0s");
+            if !expected.iter().any(|own| own == waits) {
+                let is_other = !expected.is_empty();
+                let severity = &rule.labels["severity"];
+                let text = if is_other { format!("{severity} {waits}") } else { waits.to_owned() };
+                expected.push(text);
+            }
+            assert_eq!(rule.keep_firing_for.as_deref().unwrap_or("-"), keeps, "{name}");
+        }
+        assert_eq!(expected.join("; "), waits, "{name}");
     }
 }
 

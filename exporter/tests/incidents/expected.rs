@@ -14,8 +14,8 @@ pub(crate) struct Expected {
     pub(crate) labels: &'static [(&'static str, &'static str)],
     /// Parts of the description beside the victim.
     pub(crate) description: &'static [&'static str],
-    /// An alert that must be inhibited.
-    pub(crate) inhibited: Option<&'static str>,
+    /// Whether the launch p99 must be notified too, to a receiver of its own.
+    pub(crate) slows_launches: bool,
 }
 
 pub(crate) const LOCK: Expected = Expected {
@@ -25,7 +25,7 @@ pub(crate) const LOCK: Expected = Expected {
     receiver: "gpu-hosts",
     labels: &[],
     description: &["waiting for locks", "stats-flusher"],
-    inhibited: None,
+    slows_launches: false,
 };
 
 pub(crate) const DATALOADER: Expected = Expected {
@@ -35,7 +35,7 @@ pub(crate) const DATALOADER: Expected = Expected {
     receiver: "gpu-hosts",
     labels: &[],
     description: &["for data that its busy workers had not produced"],
-    inhibited: None,
+    slows_launches: false,
 };
 
 pub(crate) const CPU_CONTENTION: Expected = Expected {
@@ -45,7 +45,7 @@ pub(crate) const CPU_CONTENTION: Expected = Expected {
     receiver: "gpu-hosts",
     labels: &[("cause", "cpu_preemption")],
     description: &["to cpu_preemption", "noisy-neighb"],
-    inhibited: Some("GpucauseLaunchP99SpreadHigh"),
+    slows_launches: true,
 };
 
 impl Expected {
@@ -56,6 +56,14 @@ impl Expected {
             && alert.label("pid") == pid.to_string()
             && alert.receiver == self.receiver
             && labels.into_iter().all(|&(key, value)| alert.label(key) == value)
+    }
+
+    /// Whether an alert is that of the launch p99 of a process with this fault.
+    pub(crate) fn is_of_launches(&self, alert: &Alert, pid: u32) -> bool {
+        self.slows_launches
+            && alert.name() == "GpucauseLaunchP99SpreadHigh"
+            && alert.label("pid") == pid.to_string()
+            && ["launch-latency", "launch-latency-critical"].contains(&&*alert.receiver)
     }
 
     /// What is wrong with the annotations of the right alert.

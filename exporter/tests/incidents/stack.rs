@@ -55,7 +55,9 @@ fn routes(webhook: &Webhook) -> String {
 fn prometheus_config(exporter: &Exporter, alertmanager: &ServerProcess) -> String {
     let rules = format!("- {}/", shipped("rules").display());
     let alerts = format!("- {}/", shipped("alerts").display());
-    let changes: [(&str, &str, usize); 5] = [
+    let grafana = "  # external_labels:\n  #   grafana: https://grafana.your.host";
+    let changes: [(&str, &str, usize); 6] = [
+        (grafana, "  external_labels:\n    grafana: https://grafana.example", 1),
         ("- ../rules/", &rules, 1),
         ("- ./", &alerts, 1),
         ("localhost:9093", &alertmanager.address.to_string(), 1),
@@ -105,19 +107,6 @@ impl Stack {
         self.exporter.until_attached(&self.libraries.join("libcudart.so.12"));
         trainer.go();
         trainer
-    }
-
-    /// Names of a process's alerts that Alertmanager inhibits.
-    pub(crate) fn inhibited(&self, pid: u32) -> Vec<String> {
-        let (status, alerts) = self.alertmanager.get("/api/v2/alerts?inhibited=true&active=false");
-        assert_eq!(status, 200, "{alerts:?}");
-        let alerts = alerts.unwrap();
-        let pid = pid.to_string();
-        let of_pid = alerts.as_array().unwrap().iter().filter(|alert| {
-            let is_inhibited = !alert["status"]["inhibitedBy"].as_array().unwrap().is_empty();
-            is_inhibited && alert["labels"]["pid"] == *pid
-        });
-        of_pid.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
     }
 
     /// All rules, alerts and scrapes succeed.
