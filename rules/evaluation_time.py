@@ -72,14 +72,14 @@ def process(instance, number, processes):
     uuid = f"GPU-{instance:04}-{number}"
     yield (
         f'gpucause_process_info{{{me},ns_pid="{pid}",exe="/usr/bin/python3",container_id="",cgroup="/job",pod="",pod_uid="",'
-        f'namespace="",slurm_job="{instance // 16}",user="ml",rank="{rank}",local_rank="{number}",world_size="{world}",'
-        f'gpu_uuid="{uuid}"}} 1'
+        f'namespace="",slurm_job="{instance // 16}",user="ml",rank="{rank}",local_rank="{number}",world_size="{world}"}} 1'
     )
+    yield f'gpucause_process_gpu_info{{{me},UUID="{uuid}"}} 1'
     yield f'DCGM_FI_DEV_GPU_UTIL{{gpu="{number}",UUID="{uuid}",Hostname="node{instance}"}} 97'
     yield f'DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{{gpu="{number}",UUID="{uuid}",Hostname="node{instance}"}} 0'
     # Half of all programs launch graphs too.
-    kinds = ["kernel", "graph"] if number % 2 else ["kernel"]
-    for api, op in LAUNCHES + CALLS + [("runtime", "cudaGraphLaunch")] * (len(kinds) - 1):
+    launch_types = ["kernel", "graph"] if number % 2 else ["kernel"]
+    for api, op in LAUNCHES + CALLS + [("runtime", "cudaGraphLaunch")] * (len(launch_types) - 1):
         colds = ["true", "false"] if (api, op) in LAUNCHES else ["false"]
         for cold in colds:
             yield from histogram("gpucause_cuda_call_duration_seconds", f'{me},api="{api}",op="{op}",cold="{cold}"')
@@ -88,8 +88,8 @@ def process(instance, number, processes):
             yield f'gpucause_cuda_call_offcpu_seconds_total{{{me},api="{api}",op="{op}",reason="{reason}"}} @e-3'
     yield f'gpucause_cuda_call_errors_total{{{me},api="runtime",op="cudaMalloc",error="cudaErrorInvalidValue"}} 1'
     yield f'gpucause_inflight_call_age_seconds{{{me},op="cudaStreamSynchronize"}} 0.001'
-    for kind in kinds:
-        yield from histogram("gpucause_launch_duration_seconds", f'{me},kind="{kind}"', FEWER_BOUNDS)
+    for launch_type in launch_types:
+        yield from histogram("gpucause_launch_duration_seconds", f'{me},launch_type="{launch_type}"', FEWER_BOUNDS)
     yield from histogram("gpucause_launch_gap_seconds", me)
     for name in ["launches", "launches_timed"]:
         yield f"gpucause_{name}_total{{{me}}} @"
@@ -117,7 +117,7 @@ def process(instance, number, processes):
 def page(instance, processes):
     """The page of one exporter, with @ for the tick."""
     lines = [line for number in range(processes) for line in process(instance, number, processes)]
-    lines += [f'gpucause_probe_info{{probe="probe{n}",library="",verdict="attached"}} 1' for n in range(20)]
+    lines += [f'gpucause_probe_status{{probe="probe{n}",library="",verdict="attached"}} 1' for n in range(20)]
     for n in range(12):
         lines += [f'gpucause_map_{what}{{map="map{n}"}} {value}' for what, value in
                   [("entries", 10), ("capacity", 1000), ("full_total", 0)]]

@@ -57,7 +57,7 @@ def _state():
         stat(
             "Probes not working",
             "Probes and libraries that are broken or silent; their metrics are missing.",
-            [query(f'count(gpucause_probe_info{{{ON}, verdict=~"broken|silent"}}) or vector(0)', "probes")],
+            [query(f'count(gpucause_probe_status{{{ON}, verdict=~"broken|silent"}}) or vector(0)', "probes")],
             unit="short",
             decimals=0,
             w=4,
@@ -147,7 +147,7 @@ def _inventory():
         table(
             "Probes",
             "State of each probe and library. unsupported: this kernel lacks the feature.",
-            [query(f"max by (instance, probe, library, verdict) (gpucause_probe_info{{{ON}}})", "probe", table=True)],
+            [query(f"max by (instance, probe, library, verdict) (gpucause_probe_status{{{ON}}})", "probe", table=True)],
             {"instance": "Instance", "probe": "Probe", "library": "Library", "verdict": "Verdict"},
             w=12,
             h=8,
@@ -237,22 +237,15 @@ def _cost():
 
 
 def _coverage():
-    lost = [
-        ("gpucause_calls_unmatched_returns_total", "returns without a known entry"),
-        ("gpucause_duplicate_hits_total", "duplicate hits of one call"),
-        ("gpucause_calls_too_deep_total", "calls nested too deep"),
-        ("gpucause_calls_on_other_stack_total", "calls on another stack"),
-        ("gpucause_clock_underflow_total", "intervals that ended before they began"),
-        ("gpucause_missed_arrivals_total", "intervals without an end"),
-        ("gpucause_mmap_events_lost_total", "lost events of new mappings"),
-    ]
     collector = values({1: ("succeeded", "#2F6B3A"), 0: ("failed", RED)})
     return [
         timeseries(
-            "Not counted",
-            "Events per second that could not be counted as calls, by reason.",
-            [query(f"sum(rate({metric}{{{ON}}}[$__rate_interval]))", title) for metric, title in lost]
-            + [query(f"sum(rate(gpucause_calls_abandoned_total{{{ON}}}[$__rate_interval]))", "calls that never returned")],
+            "Dropped events",
+            "Events per second that were dropped or never arrived, by reason, and calls that never returned.",
+            [
+                query(rate("gpucause_events_dropped_total", "reason", ON), "{{reason}}"),
+                query(f"sum(rate(gpucause_calls_abandoned_total{{{ON}}}[$__rate_interval]))", "calls that never returned"),
+            ],
             unit="ops",
             w=12,
             h=9,

@@ -67,20 +67,26 @@ def _who():
         "slurm_job": "Slurm job",
         "namespace": "Namespace",
         "pod": "Pod",
-        "gpu_uuid": "GPUs",
+        "UUID": "GPU",
     }
     info = f"gpucause_process_info{{{ON}}}"
     # Where the target has labels of the exporter's own pod, Prometheus renames those of the process.
     for name in ("namespace", "pod"):
         info = f'label_replace({info}, "{name}", "$1", "exported_{name}", "(.+)")'
+    identity = "job, instance, pid, comm"
+    described = ", ".join(name for name in columns if name not in ("instance", "pid", "comm", "UUID"))
+    info = (
+        f"gpucause_process_gpu_info{{{ON}}} * on ({identity}) group_left ({described}) {info}"
+        f" or on ({identity}) {info}"
+    )
     return [
         table(
             "Processes",
-            "The selected processes, as their hosts report them.",
+            "The selected processes, as their hosts report them: one row for each GPU of a process.",
             [query(f"max by ({', '.join(columns)}) ({info})", "process", table=True)],
             columns,
             h=5,
-            overrides=[override("/PID|Rank|Of/", unit="none", custom__width=80), override("GPUs", custom__width=330)],
+            overrides=[override("/PID|Rank|Of/", unit="none", custom__width=80), override("GPU", custom__width=330)],
         ),
         *account(ON),
     ]
@@ -255,7 +261,7 @@ def _stalls():
         timeseries(
             "Context switches",
             "Context switches per second: voluntary when a thread blocks, involuntary when it is preempted.",
-            [query(rate("gpucause_context_switches_total", "role, kind"), "{{role}} {{kind}}")],
+            [query(rate("gpucause_context_switches_total", "role, switch_type"), "{{role}} {{switch_type}}")],
             unit="ops",
             legend=("mean",),
             runbooks=["GpucauseDispatcherStarved"],
@@ -365,7 +371,7 @@ def _memory():
         timeseries(
             "Copies, by direction",
             "Bytes per second of successful copies.",
-            [query(rate("gpucause_memcpy_bytes_total", "kind") + " > 0", "{{kind}}")],
+            [query(rate("gpucause_memcpy_bytes_total", "direction") + " > 0", "{{direction}}")],
             unit="Bps",
             w=6,
             stack=True,
@@ -374,7 +380,7 @@ def _memory():
         timeseries(
             "Duration of copies, p99",
             "p99 of copies, by direction and upper bound of the size in bytes.",
-            [query(p99("gpucause_memcpy_duration_seconds", "kind, size"), "{{kind}} up to {{size}} B")],
+            [query(p99("gpucause_memcpy_duration_seconds", "direction, size"), "{{direction}} up to {{size}} B")],
             unit="s",
             w=6,
             log=True,
@@ -444,7 +450,7 @@ def _host():
         timeseries(
             "Block I/O, time",
             "Time of the block I/O requests of the process's threads, by device. Parallel requests add up.",
-            [query(rate("gpucause_block_io_seconds_total", "device, operation"), "{{device}} {{operation}}")],
+            [query(rate("gpucause_block_io_seconds_total", "device, io_direction"), "{{device}} {{io_direction}}")],
             unit="suffix: s/s",
             w=6,
             legend=("mean",),
@@ -453,7 +459,7 @@ def _host():
         timeseries(
             "Block I/O, bytes",
             "Bytes per second of these requests.",
-            [query(rate("gpucause_block_io_bytes_total", "device, operation"), "{{device}} {{operation}}")],
+            [query(rate("gpucause_block_io_bytes_total", "device, io_direction"), "{{device}} {{io_direction}}")],
             unit="Bps",
             w=6,
             legend=("mean",),
@@ -471,7 +477,7 @@ def _host():
         timeseries(
             "Page faults",
             "Page faults per second. Minor ones were served from memory, major ones from a disk.",
-            [query(rate("gpucause_page_faults_total", "kind"), "{{kind}}")],
+            [query(rate("gpucause_page_faults_total", "fault_type"), "{{fault_type}}")],
             unit="ops",
             w=6,
             log=True,

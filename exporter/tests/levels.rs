@@ -14,7 +14,7 @@ use gpucause::series::groups::Group;
 use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::chain::Cause;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The formats whose every line is a series.
 const TEXTS: [Format; 2] = [Format::Text, Format::OpenMetrics];
@@ -106,7 +106,7 @@ fn at_standard_only_launches_and_off_cpu_time_of_dispatchers_have_classic_bucket
 fn each_level_has_every_series_of_the_lower_ones() {
     let observation = rank::observation(vec![rank::rank(1)]);
     let [fleet, standard, full] = Level::ALL.map(|level| page(&observation, level));
-    let names = |page: &str| -> std::collections::BTreeSet<String> {
+    let names = |page: &str| -> BTreeSet<String> {
         let without_value = |line: &str| line.rsplit_once(' ').unwrap().0.to_owned();
         series(page).map(without_value).collect()
     };
@@ -139,7 +139,7 @@ fn workers_have_no_series_and_are_the_worker_role_of_their_rank() {
     let observation = training_node();
     for level in Level::ALL {
         let page = page(&observation, level);
-        let pids: std::collections::BTreeSet<&str> =
+        let pids: BTreeSet<&str> =
             of_processes(&page).filter_map(|line| line.split('"').nth(1)).collect();
         assert_eq!(pids.len(), 8, "{pids:?}");
     }
@@ -189,6 +189,20 @@ fn the_page_says_how_many_series_each_collector_has() {
 }
 
 #[test]
+fn each_gpu_of_a_process_is_a_series_at_every_level() {
+    let mut observation = rank::observation(vec![rank::rank(1)]);
+    let uuids: Vec<String> = (0..9).map(|gpu| format!("GPU-{gpu}")).collect();
+    observation.gpu_uuids.insert(ProcId(1), uuids.join(",").into());
+    for level in Level::ALL {
+        let page = page(&observation, level);
+        let gpus = page.lines().filter_map(|line| line.strip_prefix("gpucause_process_gpu_info{"));
+        let expected =
+            uuids.iter().map(|uuid| format!("pid=\"10001\",comm=\"python\",UUID=\"{uuid}\"}} 1"));
+        assert_eq!(gpus.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "at {level}");
+    }
+}
+
+#[test]
 fn beginnings_are_series_only_at_the_full_level() {
     let observation = rank::observation(vec![rank::rank(1)]);
     for level in Level::ALL {
@@ -207,6 +221,11 @@ fn sixty_four_inference_processes_as_one_group_have_at_most_300_series_at_standa
     let id = ProcId(u32::MAX);
     let waits = observation.waits[&ProcId(1)].clone();
     observation.waits.insert(id, waits);
+    let gpus: BTreeSet<&str> = members.iter().map(|own| &*observation.gpu_uuids[own]).collect();
+    let gpus: Vec<&str> = gpus.into_iter().collect();
+    assert_eq!(gpus.len(), 8);
+    let gpus = gpus.join(",").into();
+    observation.gpu_uuids.insert(id, gpus);
     observation.groups = vec![Group {
         id,
         pid: "all".into(),

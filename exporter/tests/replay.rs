@@ -114,6 +114,32 @@ fn a_recording_is_served_as_the_node_served_it() {
 }
 
 #[test]
+fn a_recording_of_before_a_change_of_names_is_served_with_the_new_ones() {
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../investigations/cases/dataloader.db");
+    let arguments = [
+        "replay",
+        "--web.listen-address=127.0.0.1:0",
+        "--speed=1000",
+        "--metrics.level=full",
+        "--db",
+    ];
+    let replay = Exporter::of(gpucause(&arguments).arg(&case));
+    for (name, label) in [
+        ("gpucause_launch_duration_seconds_count", ("launch_type", "kernel")),
+        ("gpucause_memcpy_bytes_total", ("direction", "h2d")),
+        ("gpucause_memcpy_duration_seconds_count", ("direction", "h2d")),
+        ("gpucause_context_switches_total", ("switch_type", "voluntary")),
+        ("gpucause_block_io_bytes_total", ("io_direction", "read")),
+        ("gpucause_page_faults_total", ("fault_type", "minor")),
+        ("gpucause_events_dropped_total", ("reason", "missed_switch_in")),
+    ] {
+        until(&format!("{name} by {label:?}"), || {
+            (replay.samples().sum(name, &[label]) > 0.0).then_some(())
+        });
+    }
+}
+
+#[test]
 fn a_restarted_server_has_another_token_that_local_tools_find() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("incident.db");

@@ -3,10 +3,9 @@
 use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
-    CALLS_CUT, CALLS_ON_OTHER_STACK, CALLS_TOO_DEEP, CALLS_UNMATCHED_RETURNS, CLOCK_UNDERFLOW,
-    DUPLICATE_HITS, LIBRARY_ATTACH_GAP, MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, MISSED_ARRIVALS,
-    MMAP_EVENTS_LOST, OBSERVATION_STATE, OBSERVATION_STATE_CHANGED, OBSERVATION_TIMED, PROBE_COST,
-    PROBE_DUTY, PROBE_HIT_COST, PROBE_HITS, PROBE_INFO,
+    EVENTS_DROPPED, LIBRARY_ATTACH_GAP, MAP_CAPACITY, MAP_ENTRIES, MAP_FULL, OBSERVATION_STATE,
+    OBSERVATION_STATE_CHANGED, OBSERVATION_TIMED, PROBE_COST, PROBE_DUTY, PROBE_HIT_COST,
+    PROBE_HITS, PROBE_STATUS,
 };
 use crate::observation::Observation;
 use gpucause_abi::Nanos;
@@ -25,16 +24,11 @@ impl Collector for Probes {
         let observation = input.observation;
         let since = Some(observation.clock.unix_seconds(observation.since));
         let mut families = Vec::from(observation_state(observation));
-        families.push(probe_info(observation));
+        families.push(probe_status(observation));
         families.extend(counters(observation, since));
         families.extend(cost(observation, since));
         families.extend(maps(observation, since));
         families.push(attach_gaps(observation));
-        families.push(Family::single(
-            &MMAP_EVENTS_LOST,
-            Value::Integer(observation.mmap_events_lost),
-            since,
-        ));
         Ok(eager(families))
     }
 }
@@ -53,23 +47,24 @@ fn observation_state(observation: &Observation) -> [Family; 3] {
     [states, changed, timed]
 }
 
-fn probe_info(observation: &Observation) -> Family {
-    let mut info = Family::new(&PROBE_INFO);
+fn probe_status(observation: &Observation) -> Family {
+    let mut status = Family::new(&PROBE_STATUS);
     for state in observation.probes.iter().collect::<BTreeSet<_>>() {
-        info.push(
+        status.push(
             [state.probe.clone().into(), state.library.clone().into(), state.verdict.into()],
             Value::Integer(1),
         );
     }
-    info
+    status
 }
 
-fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
+/// Hits of probes, and events that were dropped.
+fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
     let mut hits = Family::new(&PROBE_HITS);
-    let mut others = Vec::new();
+    let mut dropped = Family::new(&EVENTS_DROPPED);
     for &(counter, count) in &observation.snapshot.counters {
         let value = Value::Integer(count);
-        let metric = match counter {
+        let reason = match counter {
             SelfCounter::HitCall
             | SelfCounter::HitSwitch
             | SelfCounter::HitWaking
@@ -83,13 +78,13 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
                 hits.push_created([LabelValue::Fixed(probe)], value, since);
                 continue;
             }
-            SelfCounter::Truncated => &CALLS_CUT,
-            SelfCounter::DuplicateHit => &DUPLICATE_HITS,
-            SelfCounter::Unmatched => &CALLS_UNMATCHED_RETURNS,
-            SelfCounter::TooDeep => &CALLS_TOO_DEEP,
-            SelfCounter::OtherStack => &CALLS_ON_OTHER_STACK,
-            SelfCounter::ClockUnderflow => &CLOCK_UNDERFLOW,
-            SelfCounter::MissedSwitchIn => &MISSED_ARRIVALS,
+            SelfCounter::Truncated => "truncated",
+            SelfCounter::DuplicateHit => "duplicate_hit",
+            SelfCounter::Unmatched => "unmatched_return",
+            SelfCounter::TooDeep => "too_deep",
+            SelfCounter::OtherStack => "other_stack",
+            SelfCounter::ClockUnderflow => "clock_underflow",
+            SelfCounter::MissedSwitchIn => "missed_switch_in",
             // Exported elsewhere: cost beside hits, abandoned calls by process, refused updates by map.
             SelfCounter::Abandoned
             | SelfCounter::LeftAtEntry
@@ -115,10 +110,11 @@ fn counters(observation: &Observation, since: Option<f64>) -> Vec<Family> {
             | SelfCounter::FullSockets
             | SelfCounter::FullThreads => continue,
         };
-        others.push(Family::single(metric, value, since));
+        dropped.push_created([reason.into()], value, since);
     }
-    others.insert(0, hits);
-    others
+    let lost = Value::Integer(observation.mmap_events_lost);
+    dropped.push_created(["lost_mmap".into()], lost, since);
+    [hits, dropped]
 }
 
 /// The cost of probes, and the share of time that the budget allows.
@@ -193,6 +189,26 @@ mod tests {
     use crate::clock::WallClock;
     use gpucause_abi::snapshot::Snapshot;
     use gpucause_engine::observation::Period;
+
+    #[test]
+    fn every_reason_of_a_dropped_event_is_explained() {
+        let all = SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
+        let snapshot = Snapshot { counters: all, ..Snapshot::default() };
+        let observation = Observation::new(snapshot, Nanos(0), WallClock::now());
+        let [_, dropped] = counters(&observation, None);
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("METRICS.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let (_, section) = page.split_once("\n## Dropped events\n").unwrap();
+        let (section, _) = section.split_once("\n## ").unwrap();
+        let explained: Vec<&str> = section
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | ").map(|row| row.0))
+            .filter(|&name| name != "reason")
+            .collect();
+        let reasons: Vec<&str> = dropped.samples.iter().map(|own| own.labels[0].as_str()).collect();
+        assert_eq!(BTreeSet::from_iter(reasons.clone()), BTreeSet::from_iter(explained));
+        assert_eq!(reasons.len(), 8);
+    }
 
     #[test]
     fn one_observation_state_is_1_with_its_start_and_the_timed_share_where_known() {

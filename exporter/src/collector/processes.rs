@@ -3,8 +3,8 @@
 use super::{CollectError, Collector, Families, Input, eager};
 use crate::family::{Family, LabelValue, Value};
 use crate::metric::{
-    BLOCKED_ON, CUDA_CALL_DURATION, KERNEL_LAUNCHES, LABEL_OVERFLOW, PREEMPTED_BY, PROCESS_INFO,
-    PROCESSES_EXCLUDED, PROCESSES_FOLDED, PROCESSES_OBSERVED,
+    BLOCKED_ON, CUDA_CALL_DURATION, KERNEL_LAUNCHES, LABEL_OVERFLOW, PREEMPTED_BY,
+    PROCESS_GPU_INFO, PROCESS_INFO, PROCESSES_EXCLUDED, PROCESSES_FOLDED, PROCESSES_OBSERVED,
 };
 
 pub(super) struct Processes;
@@ -17,9 +17,9 @@ impl Collector for Processes {
     fn collect<'a>(&'a self, input: &'a Input<'_>) -> Result<Families<'a>, CollectError> {
         let observation = input.observation;
         let mut info = Family::new(&PROCESS_INFO);
+        let mut gpus = Family::new(&PROCESS_GPU_INFO);
         for series in &input.series {
             let details = observation.details.get(&series.process.id).cloned().unwrap_or_default();
-            let unknown = LabelValue::Fixed("");
             // The rank in the communicator is more reliable than that of the environment.
             let (rank, world_size): (LabelValue, LabelValue) = match series.process.rank {
                 Some((rank, ranks)) => (rank.to_string().into(), ranks.to_string().into()),
@@ -41,10 +41,14 @@ impl Collector for Processes {
                     rank,
                     (&details.local_rank).into(),
                     world_size,
-                    observation.gpu_uuids.get(&series.process.id).map_or(unknown, LabelValue::from),
                 ],
                 Value::Integer(1),
             );
+            let uuids = observation.gpu_uuids.get(&series.process.id);
+            for uuid in uuids.into_iter().flat_map(|uuids| uuids.split(',')) {
+                let labels = [(&series.pid).into(), (&series.comm).into(), uuid.to_owned().into()];
+                gpus.push(labels, Value::Integer(1));
+            }
         }
         let since = Some(observation.clock.unix_seconds(observation.since));
         let (preempted, blocked) = observation.wait_names_aggregated;
@@ -59,6 +63,7 @@ impl Collector for Processes {
         }
         Ok(eager([
             info,
+            gpus,
             overflow,
             Family::single(&PROCESSES_OBSERVED, Value::Integer(observation.processes_live), None),
             Family::single(

@@ -84,7 +84,7 @@ metrics! {
         ["pid", "comm", "step"],
         "Share of the process's launches that is timed, by sampling step: full, driver_only, sampled or part_time.";
     LAUNCH_DURATION: Histogram "gpucause_launch_duration_seconds", SECONDS,
-        ["pid", "comm", "kind"],
+        ["pid", "comm", "launch_type"],
         "Time from entry to return of warm launches, outermost calls of every layer; a sample of them where gpucause_launches_timed_total grows less than gpucause_launches_total.",
         at fleet;
     LAUNCH_GAP: Histogram "gpucause_launch_gap_seconds", SECONDS,
@@ -117,10 +117,10 @@ metrics! {
         "Time from entry to return of warm launches of the most launched kernels of the process, from when each became one of them.",
         at full;
     MEMCPY_BYTES: Counter "gpucause_memcpy_bytes", BYTES,
-        ["pid", "comm", "kind"],
+        ["pid", "comm", "direction"],
         "Bytes that successful copies moved, by direction.";
     MEMCPY_DURATION: Histogram "gpucause_memcpy_duration_seconds", SECONDS,
-        ["pid", "comm", "kind", "size"],
+        ["pid", "comm", "direction", "size"],
         "Time from entry to return of successful copies, by direction and by the upper bound of their size class in bytes.",
         at full;
     DEVICE_MEMORY_ALLOCATED: Counter "gpucause_device_memory_allocated_bytes", BYTES,
@@ -144,23 +144,23 @@ metrics! {
         "Time that the process's threads were runnable before they ran.",
         at full;
     CONTEXT_SWITCHES: Counter "gpucause_context_switches", None,
-        ["pid", "comm", "role", "kind"],
+        ["pid", "comm", "role", "switch_type"],
         "Times that the process's threads left a CPU: voluntary when blocking, involuntary when runnable.",
         at full;
     BLOCK_IO_TIME: Counter "gpucause_block_io_seconds", SECONDS,
-        ["pid", "comm", "device", "operation"],
+        ["pid", "comm", "device", "io_direction"],
         "Time from submission to completion of the block I/O requests of the process's threads, summed over requests.",
         at full;
     BLOCK_IO_BYTES: Counter "gpucause_block_io_bytes", BYTES,
-        ["pid", "comm", "device", "operation"],
+        ["pid", "comm", "device", "io_direction"],
         "Bytes of successful block I/O requests.",
         at full;
     BLOCK_IO_REQUESTS: Counter "gpucause_block_io_requests", None,
-        ["pid", "comm", "device", "operation"],
+        ["pid", "comm", "device", "io_direction"],
         "Block I/O requests, failed ones included.",
         at full;
     PAGE_FAULTS: Counter "gpucause_page_faults", None,
-        ["pid", "comm", "kind"],
+        ["pid", "comm", "fault_type"],
         "Page faults of the process since its start: minor ones were served from memory, major ones from disk.",
         at full;
     PAGE_ALLOC_BYTES: Counter "gpucause_page_alloc_bytes", BYTES,
@@ -216,8 +216,12 @@ metrics! {
         "Time of dispatcher threads that causal chains attribute to the cause: gpucause_stall_seconds_total, and time on a CPU, in collectives, in waits for the GPU or for data of a worker.",
         at fleet;
     PROCESS_INFO: Info "gpucause_process_info", None,
-        ["pid", "comm", "ns_pid", "exe", "container_id", "cgroup", "pod", "pod_uid", "namespace", "slurm_job", "user", "rank", "local_rank", "world_size", "gpu_uuid"],
+        ["pid", "comm", "ns_pid", "exe", "container_id", "cgroup", "pod", "pod_uid", "namespace", "slurm_job", "user", "rank", "local_rank", "world_size"],
         "Identity of an observed process; labels that could not be read are empty.",
+        at fleet;
+    PROCESS_GPU_INFO: Info "gpucause_process_gpu_info", None,
+        ["pid", "comm", "UUID"],
+        "GPUs and MIG instances that a process uses, one series each.",
         at fleet;
     PROCESSES_OBSERVED: Gauge "gpucause_processes_observed", None,
         [],
@@ -255,9 +259,9 @@ metrics! {
     OBSERVATION_TIMED: Gauge "gpucause_observation_timed_ratio", None,
         [],
         "Share of launches that is timed, 0 to 1; absent while probes are missing, since the number of launches is unknown.";
-    PROBE_INFO: Info "gpucause_probe_info", None,
+    PROBE_STATUS: Gauge "gpucause_probe_status", None,
         ["probe", "library", "verdict"],
-        "State of each probe, as its verdict; library is empty for kernel probes.";
+        "Verdict of each probe: 1 for the current one, others have no series; library is empty for kernel probes.";
     PROBE_HITS: Counter "gpucause_probe_hits", None,
         ["probe"],
         "Runs of each kernel program.",
@@ -281,27 +285,10 @@ metrics! {
     MAP_FULL: Counter "gpucause_map_full", None,
         ["map"],
         "Updates that a full kernel map rejected, and which are missing; for kernels they count as cold and as other, for kernel_hists each process counts once.";
-    CALLS_UNMATCHED_RETURNS: Counter "gpucause_calls_unmatched_returns", None,
-        [],
-        "Returns without a known entry, such as of calls in flight at attach.";
-    CALLS_CUT: Counter "gpucause_calls_cut", None,
-        [],
-        "Calls truncated by the detach of their probes; neither counted nor timed.";
-    DUPLICATE_HITS: Counter "gpucause_duplicate_hits", None,
-        [],
-        "Duplicate hits of one call through another mount of the same library; not counted as calls.";
-    CALLS_TOO_DEEP: Counter "gpucause_calls_too_deep", None,
-        [],
-        "Traced calls nested too deep to be recorded; neither counted nor timed.";
-    CALLS_ON_OTHER_STACK: Counter "gpucause_calls_on_other_stack", None,
-        [],
-        "Traced calls on another stack than the thread's open calls, as of coroutines and signal handlers; not timed, and only launches are counted.";
-    CLOCK_UNDERFLOW: Counter "gpucause_clock_underflow", None,
-        [],
-        "Intervals with an end before their start, by clocks of different CPUs; not recorded.";
-    MISSED_ARRIVALS: Counter "gpucause_missed_arrivals", None,
-        [],
-        "Switch-ins that the kernel did not report; the off-CPU interval is recovered from the wakeup and the kernel's run-queue statistics.";
+    EVENTS_DROPPED: Counter "gpucause_events_dropped", None,
+        ["reason"],
+        "Events that were dropped or never arrived, by reason.",
+        at full;
     DCGM_UP: Gauge "gpucause_dcgm_up", None,
         [],
         "Whether the last fetch of dcgm-exporter's page succeeded; absent without --dcgm.url.",
@@ -318,9 +305,6 @@ metrics! {
     LIBRARY_ATTACH_GAP: Gauge "gpucause_library_attach_gap_seconds", SECONDS,
         ["library"],
         "Time between the mapping of a library and the attach of its probes, in which calls are missed.";
-    MMAP_EVENTS_LOST: Counter "gpucause_mmap_events_lost", None,
-        [],
-        "Lost mmap events; the periodic scan finds those libraries later.";
     SCRAPE_COLLECTOR_DURATION: Gauge "gpucause_scrape_collector_duration_seconds", SECONDS,
         ["collector"],
         "Time that a collector took in this scrape.",

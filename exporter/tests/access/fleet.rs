@@ -62,6 +62,7 @@ fn nodes_are_asked_in_sql_and_one_that_fails_is_in_the_answer_and_the_exit_code(
     let sql = "SELECT (SELECT count(*) FROM chains), (SELECT count(*) FROM nodes), \
                (SELECT count(DISTINCT pid) > 0 FROM processes WHERE rank = 3), \
                (SELECT count(*) > 50 FROM samples WHERE name LIKE 'gpucause_cuda_call%' AND labels ->> 'op' <> ''), \
+               (SELECT group_concat(UUID) = 'GPU-a,MIG-b' FROM process_gpus WHERE comm = 'train'), \
                (SELECT reason FROM failures)";
     let (code, answer, said) = fleet.run(&["query", "--nodes", &both, "--format=json", sql]);
     assert_eq!(code, Some(1), "{said}");
@@ -70,8 +71,8 @@ fn nodes_are_asked_in_sql_and_one_that_fails_is_in_the_answer_and_the_exit_code(
     assert!(said.contains(&strange) && said.contains("requires a login"), "{said}");
     let answer: Value = serde_json::from_slice(&answer).unwrap();
     let row = answer["rows"][0].as_array().unwrap();
-    assert_eq!(row[..4], [1, 1, 1, 1].map(Value::from), "{answer}");
-    assert!(row[4].as_str().unwrap().contains("requires a login"), "{answer}");
+    assert_eq!(row[..5], [1, 1, 1, 1, 1].map(Value::from), "{answer}");
+    assert!(row[5].as_str().unwrap().contains("requires a login"), "{answer}");
     let failure = &answer["failures"][0];
     assert!(failure["url"].as_str().unwrap().ends_with(&strange), "{answer}");
 

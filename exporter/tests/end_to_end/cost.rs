@@ -37,7 +37,7 @@ fn chains_of(exporter: &Exporter, pid: &str) -> Vec<Value> {
 
 fn until_disabled(exporter: &Exporter, verdict: &[(&str, &str)]) {
     until("the probes to go", || {
-        exporter.samples().has("gpucause_probe_info", verdict).then_some(())
+        exporter.samples().has("gpucause_probe_status", verdict).then_some(())
     });
 }
 
@@ -97,9 +97,11 @@ fn a_signal_takes_every_probe_away_and_brings_them_back() {
     let left = KernelObjects::of_process(exporter.pid());
     assert!(left.links.is_empty(), "{left:?}");
     let off = exporter.samples();
-    assert!(off.has("gpucause_probe_info", &[("probe", "sched_switch"), ("verdict", "disabled")]));
-    assert!(!off.has("gpucause_probe_info", &[("verdict", "attached")]));
-    assert!(!off.has("gpucause_probe_info", &[("verdict", "broken")]));
+    assert!(
+        off.has("gpucause_probe_status", &[("probe", "sched_switch"), ("verdict", "disabled")])
+    );
+    assert!(!off.has("gpucause_probe_status", &[("verdict", "attached")]));
+    assert!(!off.has("gpucause_probe_status", &[("verdict", "broken")]));
     assert_eq!(off.sum(DUTY, &[]), 0.0);
     let ready = http_client::get(exporter.address, "/-/ready");
     assert_eq!(ready.status, 200);
@@ -114,7 +116,7 @@ fn a_signal_takes_every_probe_away_and_brings_them_back() {
         (exporter.samples().count(CALLS, &own) > before + 500).then_some(())
     });
     assert_eq!(exporter.samples().sum(DUTY, &[]), 1.0);
-    assert!(!exporter.samples().has("gpucause_probe_info", &[("verdict", "disabled")]));
+    assert!(!exporter.samples().has("gpucause_probe_status", &[("verdict", "disabled")]));
     workload.truth();
     let chains = chains_of(&exporter, &pid);
     assert!(chains.iter().all(|chain| chain["effect"] != "hang"), "{chains:?}");
@@ -135,7 +137,7 @@ fn the_configuration_switches_probes_off_and_a_reload_undoes_the_signal() {
     let attached = [("probe", "sched_switch"), ("verdict", "attached")];
     let until_attached = || {
         until("the probes to come", || {
-            exporter.samples().has("gpucause_probe_info", &attached).then_some(())
+            exporter.samples().has("gpucause_probe_status", &attached).then_some(())
         });
     };
     std::fs::write(&file, "probe: {enabled: true, budget: off}\n").unwrap();

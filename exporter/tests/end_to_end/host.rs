@@ -43,12 +43,12 @@ fn the_page_tells_what_a_process_asked_of_the_host_and_for_how_long_it_was_held_
     assert!(truth > 0.5 && exported <= throttled_seconds(&cgroup), "{exported} s of {truth} s");
     assert!((exported - truth).abs() < 0.3, "{exported} s exported, {truth} s throttled");
     assert!(page.sum("gpucause_cgroup_throttled_periods_total", &labels) >= 5.0);
-    let read = [("pid", pid.as_str()), ("operation", "read")];
+    let read = [("pid", pid.as_str()), ("io_direction", "read")];
     assert!(fetched >= 1_048_576);
     assert_eq!(page.count("gpucause_block_io_bytes_total", &read), fetched);
     assert!(page.sum("gpucause_block_io_seconds_total", &read) > 0.0);
     assert!(page.count("gpucause_page_alloc_bytes_total", &labels) >= 4_194_304);
-    let minor = [("pid", pid.as_str()), ("kind", "minor")];
+    let minor = [("pid", pid.as_str()), ("fault_type", "minor")];
     assert!(page.count("gpucause_page_faults_total", &minor) >= 1_024);
     for zero in ["oom_kills", "tcp_retransmits", "direct_reclaim_seconds"] {
         let name = format!("gpucause_{zero}_total");

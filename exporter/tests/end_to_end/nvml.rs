@@ -27,7 +27,7 @@ fn uuid(kind: &str, gpu: u32, part: u32) -> String {
 }
 
 fn verdict(page: &Samples) -> String {
-    let probes = page.of("gpucause_probe_info", &[("probe", "nvml")]);
+    let probes = page.of("gpucause_probe_status", &[("probe", "nvml")]);
     probes.first().map_or("", |probe| probe.label("verdict")).to_owned()
 }
 
@@ -42,11 +42,14 @@ fn each_gpu_tells_what_it_can_and_processes_have_the_uuids_of_theirs() {
     let exporter = exporter(&[], &script);
     exporter.until_attached(&libraries().join("libcudart.so.12"));
     workload.work();
-    let gpus = format!("{},{}", uuid("GPU", 0, 0), uuid("MIG", 3, 1));
+    let gpus_of_process = |page: &Samples| -> Vec<String> {
+        let series = page.of("gpucause_process_gpu_info", &[("pid", &pid)]);
+        series.iter().map(|gpu| gpu.label("UUID").to_owned()).collect()
+    };
+    let gpus = [uuid("GPU", 0, 0), uuid("MIG", 3, 1)];
     let page = until("the GPUs of the process", || {
         let page = exporter.samples();
-        let labels = [("pid", pid.as_str()), ("gpu_uuid", &gpus)];
-        page.has("gpucause_process_info", &labels).then_some(page)
+        (gpus_of_process(&page) == gpus).then_some(page)
     });
     assert_eq!(verdict(&page), "ok");
     let of = |name: &str, gpu: u32| -> Vec<f64> {
@@ -94,7 +97,8 @@ fn each_gpu_tells_what_it_can_and_processes_have_the_uuids_of_theirs() {
         let page = exporter.samples();
         (page.sum("gpucause_processes_observed", &[]) == 0.0).then_some(page)
     });
-    assert!(ended.has("gpucause_process_info", &[("pid", pid.as_str()), ("gpu_uuid", &gpus)]));
+    assert!(ended.has("gpucause_process_info", &[("pid", &pid)]));
+    assert_eq!(gpus_of_process(&ended), gpus);
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn counts_are_those_of_the_workload_by_op_exactly() {
     assert!((5..=5 * 4).contains(&cold), "{cold} cold launches");
     assert_eq!(samples.sum("gpucause_calls_abandoned_total", &[("pid", &pid)]), 0.0);
     assert_eq!(samples.sum("gpucause_map_full_total", &[]), 0.0);
-    assert_eq!(samples.sum("gpucause_calls_too_deep_total", &[]), 0.0);
+    assert_eq!(samples.sum("gpucause_events_dropped_total", &[("reason", "too_deep")]), 0.0);
 }
 
 #[test]
@@ -220,7 +220,8 @@ fn a_contended_launch_shows_what_kept_it_from_running() {
     );
     let preempted = [("pid", pid.as_str()), ("role", "dispatcher"), ("reason", "preempted")];
     let stretches = samples.count("gpucause_offcpu_duration_seconds_count", &preempted);
-    let involuntary = [("pid", pid.as_str()), ("role", "dispatcher"), ("kind", "involuntary")];
+    let involuntary =
+        [("pid", pid.as_str()), ("role", "dispatcher"), ("switch_type", "involuntary")];
     let switches = samples.count("gpucause_context_switches_total", &involuntary);
     assert!(stretches > 0 && switches >= stretches, "{stretches} stretches, {switches} switches");
     assert!(samples.has("gpucause_runqueue_latency_seconds_count", &[("pid", &pid)]));

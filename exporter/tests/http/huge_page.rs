@@ -2,7 +2,7 @@
 
 use super::*;
 use gpucause::family::{Family, Value};
-use gpucause::metric::PROBE_INFO;
+use gpucause::metric::PROBE_STATUS;
 
 /// Has a page of 32 MiB.
 struct Huge;
@@ -15,7 +15,7 @@ impl Source for Huge {
     fn scrape(&self, _: &Scope, page: &mut dyn Sink) -> Result<(), ScrapeError> {
         let path = "x".repeat(64 * 1024);
         for number in 0..512 {
-            let mut family = Family::new(&PROBE_INFO);
+            let mut family = Family::new(&PROBE_STATUS);
             let labels = [number.to_string().into(), path.clone().into(), "attached".into()];
             family.push(labels, Value::Integer(1));
             page.own(family)?;

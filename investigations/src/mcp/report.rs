@@ -139,7 +139,7 @@ fn of_page(url: &str, page: &str) -> Value {
     let sum = |name| named(name).map(|own| own.value).reduce(|all, one| all + one);
     let version = named("gpucause_build_info").next();
     let attached = |own: &&Sample| own.label("verdict") == "attached" && own.value > 0.0;
-    let troubled = named("gpucause_probe_info")
+    let troubled = named("gpucause_probe_status")
         .filter(|own| own.value > 0.0 && own.label("verdict") != "attached")
         .take(20)
         .map(|own| {
@@ -160,7 +160,7 @@ fn of_page(url: &str, page: &str) -> Value {
         "url": answer::name(url),
         "version": version.map(|own| answer::name(own.label("version"))),
         "processes": named("gpucause_process_info").count(),
-        "probes_attached": named("gpucause_probe_info").filter(attached).count(),
+        "probes_attached": named("gpucause_probe_status").filter(attached).count(),
         "probes_not_attached": troubled.collect::<Vec<_>>(),
         "maps_that_were_full": full,
         "least_probe_duty_ratio": duty,

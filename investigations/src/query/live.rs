@@ -31,13 +31,16 @@ const SCHEMA: &str = "
     );
     CREATE TABLE processes (
         node TEXT NOT NULL, pid TEXT NOT NULL, comm TEXT NOT NULL, rank INTEGER, world_size INTEGER,
-        gpu_uuid TEXT, labels TEXT NOT NULL
+        labels TEXT NOT NULL
+    );
+    CREATE TABLE process_gpus (
+        node TEXT NOT NULL, pid TEXT NOT NULL, comm TEXT NOT NULL, UUID TEXT NOT NULL
     );
     CREATE TABLE samples (
         node TEXT NOT NULL, name TEXT NOT NULL, pid TEXT, comm TEXT, labels TEXT NOT NULL, value REAL
     );";
 
-/// The tables: nodes, failures, chains, processes and samples.
+/// The tables: nodes, failures, chains, processes, their GPUs, and samples.
 #[derive(Debug)]
 pub struct Tables {
     connection: Connection,
@@ -136,21 +139,27 @@ impl Tables {
         }
         drop(chains);
         let mut processes =
-            transaction.prepare("INSERT INTO processes VALUES (?, ?, ?, ?, ?, ?, ?)")?;
+            transaction.prepare("INSERT INTO processes VALUES (?, ?, ?, ?, ?, ?)")?;
+        let mut gpus = transaction.prepare("INSERT INTO process_gpus VALUES (?, ?, ?, ?)")?;
         let mut values = transaction.prepare("INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?)")?;
         for sample in PREFIXES.iter().flat_map(|prefix| samples(page, prefix)) {
             let (pid, comm) = (sample.label("pid"), sample.label("comm"));
             let labels = labels(&sample);
-            if sample.name == "gpucause_process_info" {
-                let number = |label| sample.label(label).parse::<i64>().ok();
-                let gpu = Some(sample.label("gpu_uuid")).filter(|uuid| !uuid.is_empty());
-                let (rank, size) = (number("rank"), number("world_size"));
-                processes.execute(params![node, pid, comm, rank, size, gpu, labels])?;
+            match &*sample.name {
+                "gpucause_process_info" => {
+                    let number = |label| sample.label(label).parse::<i64>().ok();
+                    let (rank, size) = (number("rank"), number("world_size"));
+                    processes.execute(params![node, pid, comm, rank, size, labels])?;
+                }
+                "gpucause_process_gpu_info" => {
+                    gpus.execute(params![node, pid, comm, sample.label("UUID")])?;
+                }
+                _ => {}
             }
             let [pid, comm] = [pid, comm].map(|text| Some(text).filter(|text| !text.is_empty()));
             values.execute(params![node, sample.name, pid, comm, labels, sample.value])?;
         }
-        drop((processes, values));
+        drop((processes, gpus, values));
         transaction.commit()
     }
 

@@ -44,8 +44,8 @@ gpucause_observation_state{state=\"disabled\"} 1\n\
 gpucause_observation_state_changed_timestamp_seconds 1700000000.5\n\
 gpucause_observation_timed_ratio 0\n\
 gpucause_build_info{version=\"9.9\"} 1\n\
-gpucause_probe_info{probe=\"calls\",library=\"/lib/libcudart.so\",verdict=\"attached\"} 1\n\
-gpucause_probe_info{probe=\"switch\",library=\"\",verdict=\"broken\"} 1\n\
+gpucause_probe_status{probe=\"calls\",library=\"/lib/libcudart.so\",verdict=\"attached\"} 1\n\
+gpucause_probe_status{probe=\"switch\",library=\"\",verdict=\"broken\"} 1\n\
 gpucause_map_full_total{map=\"calls\"} 2\n\
 gpucause_probe_hits_total{probe=\"calls\"} 100\n\
 gpucause_probe_cost_seconds_total{probe=\"calls\"} 0.25\n\

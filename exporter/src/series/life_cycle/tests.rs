@@ -28,20 +28,13 @@ use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
 /// Counters that the histories leave alone: of the daemon as a whole, or not from the kernel maps.
-const ELSEWHERE: [&str; 15] = [
+const ELSEWHERE: [&str; 8] = [
     "process_",
     "gpucause_cgroup_",
     "gpucause_flight_",
-    "gpucause_calls_cut",
-    "gpucause_calls_on_other_stack",
-    "gpucause_calls_too_deep",
-    "gpucause_calls_unmatched_returns",
-    "gpucause_clock_underflow",
     "gpucause_dcgm_",
-    "gpucause_duplicate_hits",
+    "gpucause_events_dropped",
     "gpucause_map_full",
-    "gpucause_missed_arrivals",
-    "gpucause_mmap_events_lost",
     "gpucause_probe_",
     "gpucause_web_",
 ];
