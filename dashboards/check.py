@@ -161,7 +161,8 @@ def alerts_lead_to_dashboards_that_exist(dashboards):
     by_uid = {one.uid: one for one in dashboards}
     for name, urls in alerts().items():
         for url in urls.get("dashboard_url", ["none"]):
-            match = re.match(r"https://[^/]+/d/([\w-]+)/?(?:\?(.*))?$", url)
+            # The address of Grafana is an external label of Prometheus; without it there is no link.
+            match = re.match(r"'\{\{ with \$externalLabels\.grafana \}\}\{\{ \. \}\}/d/([\w-]+)/?(?:\?(.*))?\{\{ end \}\}'$", url)
             if not match or match[1] not in by_uid:
                 yield f"{name}: no dashboard {url}"
                 continue
