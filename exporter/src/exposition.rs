@@ -146,11 +146,12 @@ impl Sink for Writer<'_> {
             let buckets = self.buckets.has(family, sample);
             let finite =
                 BOUNDS.iter().filter(|bound| buckets && bound.is_of(family.metric)).count();
-            // +Inf, sum and count; a client of native histograms makes one series of all that, and classic ones of classic buckets.
+            // Sum and count, and +Inf in a family of buckets. A client of native histograms makes one series of all that, and classic
+            // ones of classic buckets.
             match (is_native, finite) {
                 (true, 0) => 1,
                 (true, finite) => 1 + finite + 3,
-                (false, finite) => finite + 3,
+                (false, finite) => finite + 2 + usize::from(self.buckets.has_any(family.metric)),
             }
         };
         let created = family.samples.iter().filter(|own| has_created && own.is_created(family));

@@ -63,14 +63,20 @@ fn by_family<'a>(series: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usi
 
 #[test]
 fn a_training_rank_of_30_ops_has_at_most_60_200_and_1700_series() {
-    let observation = rank::observation(vec![rank::rank(1)]);
     assert_eq!(rank::TRAINING_OPS.len(), 30);
-    for (level, limit) in Level::ALL.into_iter().zip([60, 200, 1_700]) {
-        for format in TEXTS {
-            let page = page_in(format, &observation, level);
-            let count = of_processes(&page).count();
-            println!("a rank of 30 ops at {level} in {format:?}: {count}");
-            assert!(count <= limit, "{count} at {level}: {:#?}", by_family(of_processes(&page)));
+    for (what, rank) in [
+        ("some of them made by the runtime alone", rank::rank(1)),
+        ("all of its own", rank::rank_of_own_calls(1)),
+    ] {
+        let observation = rank::observation(vec![rank]);
+        for (level, limit) in Level::ALL.into_iter().zip([60, 200, 1_700]) {
+            for format in TEXTS {
+                let page = page_in(format, &observation, level);
+                let count = of_processes(&page).count();
+                println!("a rank of 30 ops, {what}, at {level} in {format:?}: {count}");
+                let families = by_family(of_processes(&page));
+                assert!(count <= limit, "{what}: {count} at {level}: {families:#?}");
+            }
         }
     }
 }
@@ -100,6 +106,34 @@ fn at_standard_only_launches_and_off_cpu_time_of_dispatchers_have_classic_bucket
         line.starts_with("gpucause_offcpu_duration_seconds_sum{") && !line.contains("\"all\"")
     });
     assert_eq!(of_reasons.count(), 4, "each reason of the dispatchers has its sum");
+}
+
+#[test]
+fn a_family_without_classic_buckets_is_a_summary_that_repeats_no_count() {
+    let observation = rank::observation(vec![rank::rank(1)]);
+    for (format, level) in TEXTS.into_iter().flat_map(|own| Level::ALL.map(|level| (own, level))) {
+        let page = page_in(format, &observation, level);
+        let types: BTreeMap<&str, &str> =
+            page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+        let calls = if level == Level::Full { "histogram" } else { "summary" };
+        let launches = if level == Level::Fleet { "summary" } else { "histogram" };
+        let of = |name| types.get(name).copied();
+        assert_eq!(of("gpucause_launch_duration_seconds"), Some(launches), "{format:?} {level}");
+        let expected = Some(calls).filter(|_| level > Level::Fleet);
+        assert_eq!(of("gpucause_cuda_call_duration_seconds"), expected, "{format:?} {level}");
+        for line in series(&page).filter(|line| line.contains("_bucket{")) {
+            let (family, _) = line.split_once("_bucket{").unwrap();
+            assert_eq!(types[family], "histogram", "{line}");
+        }
+        let infinite = |line: &&str| line.contains("le=\"+Inf\"");
+        for family in types.iter().filter(|(_, kind)| **kind == "histogram").map(|own| own.0) {
+            let of = |suffix: &str| {
+                let name = format!("{family}{suffix}{{");
+                series(&page).filter(move |line| line.starts_with(&name))
+            };
+            assert_eq!(of("_bucket").filter(infinite).count(), of("_count").count(), "{family}");
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Which histograms of a page have finite classic buckets. All have `+Inf`, `_sum` and `_count`: their rates and means.
+//! Which histograms of a page have finite classic buckets. All have `_sum` and `_count`: their rates and means. A family without finite
+//! buckets is a summary without quantiles in the text formats: there `+Inf` would only repeat the count of every series.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Format;
 use crate::family::{Family, Sample};
-use crate::metric::{ALL_REASONS, LAUNCH_DURATION, Level, OFFCPU_DURATION};
+use crate::metric::{ALL_REASONS, Kind, LAUNCH_DURATION, Level, Metric, OFFCPU_DURATION};
 use gpucause_abi::state::Role;
 
 /// When classic buckets are exposed.
@@ -88,6 +89,25 @@ impl ClassicBuckets {
             (Format::Protobuf, Policy::Auto, _) | (_, _, Level::Fleet) => Self::None,
             (_, _, Level::Standard) => Self::Tails,
             (_, _, Level::Full) => Self::All,
+        }
+    }
+
+    /// Whether any histogram of a family has them.
+    #[must_use]
+    pub fn has_any(self, metric: &Metric) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Tails => [LAUNCH_DURATION.name, OFFCPU_DURATION.name].contains(&metric.name),
+        }
+    }
+
+    /// The type of a family in the text formats.
+    #[must_use]
+    pub fn type_name(self, metric: &Metric) -> &'static str {
+        match metric.kind {
+            Kind::Histogram if !self.has_any(metric) => "summary",
+            kind => kind.type_name(),
         }
     }
 

@@ -117,8 +117,12 @@ pub(super) fn sample(
 ) {
     let metric = family.metric;
     if let Value::Histogram(histogram) = &sample.value {
-        let has_buckets = classic.has(family, sample);
-        return buckets(page, metric, histogram, labels, has_buckets);
+        let finite = classic.has(family, sample);
+        return if classic.has_any(metric) {
+            buckets(page, metric, histogram, labels, finite);
+        } else {
+            sum_and_count(page, metric.name, histogram, labels);
+        };
     }
     let suffix = if metric.kind == Kind::Counter { "_total" } else { "" };
     series(page, metric.name, suffix, labels);
@@ -137,7 +141,7 @@ fn buckets(
     metric: &Metric,
     histogram: &Histogram,
     labels: &[u8],
-    has_buckets: bool,
+    finite: bool,
 ) {
     let name = metric.name;
     let mut prefix = Vec::with_capacity(LINE_BYTES);
@@ -146,19 +150,23 @@ fn buckets(
     prefix.extend_from_slice(labels);
     prefix.extend_from_slice(if labels.is_empty() { b"le=\"" } else { b",le=\"" });
     let (at_most, total) = cumulate(&histogram.slots);
-    let finite = BOUNDS.iter().zip(at_most).filter(|(bound, _)| has_buckets && bound.is_of(metric));
-    for (le, count) in finite.map(|(bound, count)| (bound.le, count)).chain([("+Inf", total)]) {
+    let bounds = BOUNDS.iter().zip(at_most).filter(|(bound, _)| finite && bound.is_of(metric));
+    for (le, count) in bounds.map(|(bound, count)| (bound.le, count)).chain([("+Inf", total)]) {
         page.extend_from_slice(&prefix);
         page.extend_from_slice(le.as_bytes());
         page.extend_from_slice(b"\"} ");
         integer(page, count);
         page.push(b'\n');
     }
+    sum_and_count(page, name, histogram, labels);
+}
+
+fn sum_and_count(page: &mut Vec<u8>, name: &str, histogram: &Histogram, labels: &[u8]) {
     series(page, name, "_sum", labels);
     seconds(page, histogram.sum);
     page.push(b'\n');
     series(page, name, "_count", labels);
-    integer(page, total);
+    integer(page, histogram.count());
     page.push(b'\n');
 }
 

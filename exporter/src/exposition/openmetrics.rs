@@ -21,7 +21,7 @@ pub(super) fn family(
     let page = &mut pieces.buffer;
     let metric = family.metric;
     let name = metric.name;
-    page.extend_from_slice(format!("# TYPE {name} {}\n", metric.kind.type_name()).as_bytes());
+    page.extend_from_slice(format!("# TYPE {name} {}\n", buckets.type_name(metric)).as_bytes());
     if let Some(unit) = metric.unit {
         page.extend_from_slice(format!("# UNIT {name} {}\n", unit.name()).as_bytes());
     }

@@ -17,7 +17,7 @@ pub(super) fn family(
     let name = metric.query_name();
     page.extend_from_slice(format!("# HELP {name} ").as_bytes());
     line::escape(page, metric.help, false);
-    page.extend_from_slice(format!("\n# TYPE {name} {}\n", metric.kind.type_name()).as_bytes());
+    page.extend_from_slice(format!("\n# TYPE {name} {}\n", buckets.type_name(metric)).as_bytes());
     let mut labels = line::LabelSet::default();
     for sample in &family.samples {
         line::sample(&mut pieces.buffer, family, sample, labels.of(family, sample), buckets);
