@@ -61,7 +61,7 @@ Exit status:
   0   Ended by a signal, or --config.check found the configuration valid
   1   Runtime error
   64  Invalid command line
-  78  Invalid configuration";
+  78  Invalid configuration, or invalid value of a --metrics flag";
 
 /// What the user typed.
 #[derive(Debug, Parser)]

@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 use clap::Parser as _;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpucause::check::Report;
 use gpucause::cli::mcp::McpError;
 use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // Ignored: standard output is gone.
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+            return if error.use_stderr() { refused(&error) } else { ExitCode::SUCCESS };
         }
     };
     limit_retained_memory();
@@ -109,6 +110,14 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
+}
+
+/// Of a command line. Flags of the page of metrics stand for keys of the configuration: a wrong value is an error in that.
+fn refused(error: &clap::Error) -> ExitCode {
+    let argument = error.get(ContextKind::InvalidArg);
+    let is_configuration = error.kind() == ErrorKind::ValueValidation
+        && matches!(argument, Some(ContextValue::String(own)) if own.starts_with("--metrics."));
+    ExitCode::from(if is_configuration { CONFIG } else { USAGE })
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {

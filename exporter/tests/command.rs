@@ -46,7 +46,8 @@ fn wrong_command_lines_are_usage_errors() {
         &["exporter", "--web.listen-address=9400"],
         &["exporter", "--web.telemetry-path=metrics"],
         &["exporter", "--retention=soon"],
-        &["exporter", "--metrics.level=all"],
+        &["exporter", "--metrics.level"],
+        &["exporter", "--metrics.levels=full"],
         &["exporter", "--log.level=loud"],
         &["exporter", "--config.check"],
         &["no-such-command"],
@@ -54,6 +55,43 @@ fn wrong_command_lines_are_usage_errors() {
     ] {
         let (code, output) = outcome(arguments);
         assert_eq!(code, Some(64), "{arguments:?}: {output}");
+    }
+}
+
+#[test]
+fn an_unknown_level_label_or_limit_is_a_configuration_error_that_names_the_accepted_values() {
+    for (flag, accepted) in [
+        ("--metrics.level=all", "known levels: fleet, standard, full"),
+        ("--metrics.level=", "known levels: fleet, standard, full"),
+        ("--metrics.classic-buckets=never", "known values: auto, always"),
+    ] {
+        let (code, output) = outcome(&["exporter", flag]);
+        assert_eq!(code, Some(78), "{flag}: {output}");
+        assert!(output.contains(accepted), "{flag}: {output}");
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    for (text, accepted) in [
+        ("metrics: {level: all}", "metrics.level is \"all\", and must be fleet, standard or full"),
+        ("metrics: {classic_buckets: 0}", "must be auto or always"),
+        (
+            "metrics: {group_by: [pod]}",
+            "metrics.group_by[0] is \"pod\", and must be comm or gpu_uuid",
+        ),
+        ("metrics: {group_by: [gpu_uuid]}", "must be [], [comm] or [comm, gpu_uuid]"),
+        ("limits: {live_processes: 0}", "limits.live_processes is 0, and must be from 1 to 8192"),
+        ("limits: {series_per_process: 0}", "is 0, and must be from 40 to 100000"),
+        ("limits: {wait_names: 0}", "limits.wait_names is 0, and must be from 1 to 100"),
+    ] {
+        std::fs::write(file.path(), text).unwrap();
+        let check = ["exporter", "--config.check", "--config.file", path];
+        for arguments in [&check[..], &["exporter", "--config.file", path]] {
+            let (code, output) = outcome(arguments);
+            assert_eq!(code, Some(78), "{text}: {output}");
+            assert!(output.contains(path), "{text}: {output}");
+            // A line of the log escapes quotation marks.
+            assert!(output.replace("\\\"", "\"").contains(accepted), "{text}: {output}");
+        }
     }
 }
 

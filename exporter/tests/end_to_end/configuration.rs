@@ -158,6 +158,29 @@ fn a_bad_edit_keeps_the_running_configuration_and_is_reported() {
 }
 
 #[test]
+fn an_unknown_level_an_unknown_label_and_a_limit_of_0_keep_the_running_configuration() {
+    let configured = Configured::start("metrics: {level: fleet}\n", &[]);
+    let maps = || {
+        let page = http_client::get(configured.exporter.address, "/metrics");
+        page.text().matches("gpucause_map_entries{").count()
+    };
+    assert_eq!(maps(), 0, "the level fleet has no maps");
+    for (text, reason) in [
+        ("metrics: {level: all}", "and must be fleet, standard or full"),
+        ("metrics: {level: full, group_by: [pod]}", "and must be comm or gpu_uuid"),
+        ("metrics: {level: full}\nlimits: {live_processes: 0}", "and must be from 1 to 8192"),
+    ] {
+        configured.write(text);
+        configured.until_refused(reason);
+        assert_eq!(maps(), 0, "{text}");
+        configured.write("metrics: {level: fleet}\n");
+        promptly("the repair", || configured.successful());
+    }
+    configured.write("metrics: {level: standard}\n");
+    promptly("the other level", || maps() > 0);
+}
+
+#[test]
 fn a_signal_reloads_and_a_request_does_where_that_is_enabled() {
     let configured = Configured::start(INCLUDE_ALL, &["--web.enable-lifecycle"]);
     let taken_at = || configured.exporter.samples().sum(TAKEN_AT, &[]);
