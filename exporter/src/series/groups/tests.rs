@@ -4,6 +4,8 @@ use super::*;
 use crate::clock::WallClock;
 use crate::series::grouping::group;
 use gpucause_abi::snapshot::Snapshot;
+use std::io;
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// A process with so many abandoned calls.
@@ -72,4 +74,55 @@ fn a_group_began_when_it_did_also_after_an_older_process_joins_it() {
     assert_eq!(observe(&mut groups, &[(&first, "")]).groups[0].since, Nanos(8));
     assert_eq!(observe(&mut groups, &[(&first, ""), (&older, "")]).groups[0].since, Nanos(8));
     assert_eq!(observe(&mut groups, &[(&older, "")]).groups[0].since, Nanos(8));
+}
+
+/// The log of one thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A host with so many live processes of an executable, one that ended, and a worker of the first.
+fn host(exe: &str, live: u32) -> Observation {
+    let ended = ProcessSnapshot { ended: Some(Nanos(1)), ..process(1_000, 1) };
+    let worker = ProcessSnapshot { dispatches: false, ..process(1_001, 0) };
+    let processes = (1..=live).map(|id| process(id, 1)).chain([ended, worker]);
+    let snapshot = Snapshot { processes: processes.collect(), ..Snapshot::default() };
+    let clock = WallClock::with_origin(Duration::from_secs(1_000));
+    let mut observation = Observation::new(snapshot, Nanos(0), clock);
+    let details = Arc::new(ProcessDetails { exe: exe.into(), ..ProcessDetails::default() });
+    let ids = observation.snapshot.processes.iter().map(|process| process.id);
+    observation.details = ids.map(|id| (id, Arc::clone(&details))).collect();
+    observation
+}
+
+#[test]
+fn groups_are_suggested_once_for_an_executable_of_more_than_32_live_processes() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    let mut suggestions = Suggestions::default();
+    let mut lines = |observations: &[Observation]| -> Vec<String> {
+        log.0.lock().unwrap().clear();
+        observations.iter().for_each(|observation| suggestions.update(observation));
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(str::to_owned).collect()
+    };
+    tracing::subscriber::with_default(subscriber, || {
+        assert_eq!(lines(&[host("/opt/triton", 32), host("", 40)]), Vec::<String>::new());
+        let once = lines(&[host("/opt/triton", 33), host("/opt/triton", 64)]);
+        let [line] = &once[..] else { panic!("{once:?}") };
+        for part in ["metrics.group_by: [comm]", "/opt/triton", "33"] {
+            assert!(line.contains(part), "{line}");
+        }
+        assert_eq!(lines(&[host("/opt/vllm", 33)]).len(), 1, "another executable");
+    });
 }
