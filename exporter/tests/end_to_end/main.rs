@@ -26,6 +26,7 @@ mod host;
 mod http_client;
 mod kernel_objects;
 mod kernels;
+mod levels;
 mod lifecycle;
 mod nvml;
 mod observation;
