@@ -4,7 +4,11 @@
 //! `GPUCAUSE_PROMETHEUS` names the programs, separated by spaces; without it they are the installed one and those that
 //! `.ci/prometheus` unpacks.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, in its fixtures too"
+)]
 
 #[path = "fixture/http_client.rs"]
 #[allow(dead_code, reason = "made for tests of the server")]
