@@ -1,5 +1,5 @@
-//! What a page takes to be made of a copy of the kernel maps, in each form: families by the collectors, then written, and compressed
-//! as a scraper asks for it. Of made-up processes, within this process: needs no privileges, and tells the exporter's own part of
+//! What a page takes to be made of a copy of the kernel maps, at the default level and at the full one, in each form: families by the
+//! collectors, written as they come, and compressed as a scraper asks for it. Of made-up processes, within this process: needs no privileges, and tells the exporter's own part of
 //! a scrape from that of the kernel. Forms take turns, so that a busy host is slow for all of them.
 //!
 //! Beside the time on the clock stands the CPU time of all threads, which other programs on the host hardly change.
@@ -21,10 +21,11 @@ mod ops;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use gpucause::collector::Collectors;
-use gpucause::exposition::Format;
+use gpucause::collector::{Collectors, Scope, Selection};
+use gpucause::exposition::classic_buckets::Policy;
 use gpucause::exposition::gzip::Gzip;
-use gpucause::family::Exported;
+use gpucause::exposition::{ClassicBuckets, Format};
+use gpucause::metric::Level;
 use gpucause::observation::Observation;
 use gpucause::series::cardinality_limit::CardinalityLimit;
 use measure::{Memory, cpu_time, memory, quantile};
@@ -64,23 +65,41 @@ impl Write for Length {
     }
 }
 
-/// The bytes of the page.
-fn written(exported: &Exported, format: Format, packing: Packing) -> usize {
-    let mut length = Length::default();
-    match packing {
-        Packing::Plain => format.write(exported, &mut length).unwrap(),
-        Packing::Gzip => {
-            let mut gzip = Gzip::new(&mut length).unwrap();
-            format.write(exported, &mut gzip).unwrap();
-            gzip.finish().unwrap();
-        }
-        Packing::OneStream(level) => {
-            let mut encoder = GzEncoder::new(&mut length, Compression::new(level));
-            format.write(exported, &mut encoder).unwrap();
-            encoder.finish().unwrap();
-        }
+/// A page.
+#[derive(Clone, Copy)]
+struct Form {
+    level: Level,
+    format: Format,
+    packing: Packing,
+}
+
+impl Form {
+    fn write(self, collectors: &Collectors, observation: &Observation, sink: &mut dyn Write) {
+        let scope = Scope { selection: Selection::All, level: self.level };
+        let buckets = ClassicBuckets::of(self.format, self.level, Policy::Auto);
+        let mut writer = self.format.writer(self.level, buckets, sink);
+        collectors.write(observation, &scope, &mut writer).unwrap();
+        writer.finish().unwrap();
     }
-    length.0
+
+    /// The bytes of the page.
+    fn written(self, collectors: &Collectors, observation: &Observation) -> usize {
+        let mut length = Length::default();
+        match self.packing {
+            Packing::Plain => self.write(collectors, observation, &mut length),
+            Packing::Gzip => {
+                let mut gzip = Gzip::new(&mut length).unwrap();
+                self.write(collectors, observation, &mut gzip);
+                gzip.finish().unwrap();
+            }
+            Packing::OneStream(level) => {
+                let mut encoder = GzEncoder::new(&mut length, Compression::new(level));
+                self.write(collectors, observation, &mut encoder);
+                encoder.finish().unwrap();
+            }
+        }
+        length.0
+    }
 }
 
 /// Times on the clock and of CPUs.
@@ -102,7 +121,7 @@ impl Times {
         self.1.sort_unstable();
         let at = |times: &[Duration], q| quantile(times, q).as_secs_f64() * 1e3;
         println!(
-            "  {what:<24} {:6.1} ms at best, {:6.1} ms median, {:6.1} ms p99   {:6.1} ms CPU, {:6.1} ms at best   {:6.2} MB",
+            "  {what:<34} {:6.1} ms at best, {:6.1} ms median, {:6.1} ms p99   {:6.1} ms CPU, {:6.1} ms at best   {:6.2} MB",
             at(&self.0, 0.0),
             at(&self.0, 0.5),
             at(&self.0, 0.99),
@@ -116,19 +135,24 @@ impl Times {
 fn page(observation: &Observation, rounds: usize) {
     let collectors = Collectors::default();
     let mut gathering = Times::default();
-    let forms =
-        FORMATS.iter().flat_map(|format| PACKINGS.iter().map(move |packing| (format, packing)));
-    let mut forms: Vec<_> = forms.map(|form| (form, Times::default(), 0)).collect();
-    for _ in 0..rounds {
-        for (((_, format), (_, packing)), times, bytes) in &mut forms {
-            let own = gathering.of(|| collectors.collect(observation));
-            let exported = own.into();
-            *bytes = times.of(|| written(&exported, *format, *packing));
+    let mut forms = Vec::new();
+    for level in [Level::Standard, Level::Full] {
+        for (name, format) in FORMATS {
+            for (packed, packing) in PACKINGS {
+                let form = Form { level, format, packing };
+                forms.push((format!("{level}: {name}{packed}"), form, Times::default(), 0));
+            }
         }
     }
-    gathering.report("families", 0);
-    for (((format, _), (packing, _)), times, bytes) in forms {
-        times.report(&format!("{format}{packing}"), bytes);
+    for _ in 0..rounds {
+        gathering.of(|| collectors.collect(observation));
+        for (_, form, times, bytes) in &mut forms {
+            *bytes = times.of(|| form.written(&collectors, observation));
+        }
+    }
+    gathering.report("families of full alone", 0);
+    for (name, _, times, bytes) in forms {
+        times.report(&name, bytes);
     }
     let Memory { resident, peak, .. } = memory(std::process::id());
     println!(
