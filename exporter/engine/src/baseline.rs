@@ -13,6 +13,7 @@ use gpucause_abi::snapshot::{
 };
 use gpucause_abi::{Nanos, ProcId, Tid};
 
+use crate::activity::Identity;
 use crate::engine::EngineInput;
 
 /// A previous snapshot.
@@ -39,6 +40,7 @@ impl From<EngineInput> for Baseline {
 /// Accounts of a process in a previous snapshot. Lists keep the order of the snapshot.
 #[derive(Debug)]
 pub(crate) struct ProcessBaseline {
+    pub(crate) identity: Identity,
     pub(crate) calls: Box<[CallBaseline]>,
     pub(crate) stalls: Box<[StallSnapshot]>,
     pub(crate) launches: LaunchSampling,
@@ -58,6 +60,7 @@ pub(crate) struct ProcessBaseline {
 impl From<ProcessSnapshot> for ProcessBaseline {
     fn from(process: ProcessSnapshot) -> Self {
         Self {
+            identity: (&process).into(),
             calls: process.calls.into_iter().map(CallBaseline::from).collect(),
             stalls: process.stalls.into(),
             launches: process.launches,

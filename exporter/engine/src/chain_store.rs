@@ -128,6 +128,14 @@ impl ChainStore {
         chains
     }
 
+    /// The number of ongoing chains, and the highest severity among them.
+    pub(crate) fn ongoing(&self) -> (u32, Option<Severity>) {
+        let ongoing = self.entries.iter().filter(|entry| entry.chain.ongoing == Some(true));
+        ongoing.fold((0, None), |(count, worst), entry| {
+            (count + 1, worst.max(Some(entry.chain.severity)))
+        })
+    }
+
     pub(crate) fn counts(&self) -> impl ExactSizeIterator<Item = &ChainCount> {
         self.counts.values()
     }

@@ -10,7 +10,9 @@ use std::collections::HashMap;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::measure::Measures;
 use gpucause_abi::op::{Api, Class, CopyKind, LaunchOps, Op, OpId};
-use gpucause_abi::snapshot::{BlockIo, DispatcherSnapshot, LaunchSampling, ProcessSnapshot, Wait};
+use gpucause_abi::snapshot::{
+    BlockIo, DispatcherSnapshot, LaunchSampling, ProcessSnapshot, TimeAccount, Wait,
+};
 use gpucause_abi::state::Reason;
 use gpucause_abi::{Nanos, Tid};
 
@@ -98,6 +100,12 @@ impl<'a> Delta<'a> {
         let baseline =
             self.baseline.and_then(|baseline| baseline.threads.iter().find(|t| t.tid == tid));
         thread::since(baseline, now, self.wall)
+    }
+
+    /// Time of all dispatcher threads, ended ones included.
+    pub(crate) fn dispatcher_time(&self) -> TimeAccount {
+        let now = self.now.map_or_else(TimeAccount::default, |now| now.dispatcher_time);
+        self.baseline.map_or(now, |baseline| baseline.dispatcher_time.until(now))
     }
 
     /// The main thread of a worker.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 
+use crate::activity::{self, Activities, Timeline, TimelinePoint};
 use crate::attribution::Attribution;
 use crate::baseline::Baseline;
 use crate::chain::{Chain, Place};
@@ -64,6 +65,7 @@ pub struct Engine {
     charged: Charged,
     long_calls: LongCalls,
     ticks: u64,
+    timeline: Timeline,
     /// Name of the host, if known.
     host: Option<String>,
 }
@@ -116,7 +118,8 @@ impl Engine {
             self.baselines.push_back(input.into());
             return;
         };
-        if now.less(last.at) < MIN_WINDOW {
+        let last_at = last.at;
+        if now.less(last_at) < MIN_WINDOW {
             return;
         }
         self.ticks += 1;
@@ -124,6 +127,7 @@ impl Engine {
         let mut context = context_of(&self.settings, &self.histories, baselines, &input);
         context.host = self.host.as_deref();
         self.long_calls.update(&input.snapshot, baselines, self.ticks);
+        let mut point = activity::point(&context, input.unix_seconds, now.less(last_at));
         let mut attribution = Attribution {
             baselines,
             input: &input,
@@ -151,6 +155,8 @@ impl Engine {
         }
         let known: HashSet<_> = input.snapshot.processes.iter().map(|process| process.id).collect();
         self.store.end_unseen(Some(self.ticks));
+        (point.chains, point.worst) = self.store.ongoing();
+        self.timeline.push(point);
         self.store.tidy(self.ticks, &self.settings, |id| known.contains(&id));
         let oldest = self.ticks.saturating_sub(LONG_WINDOW as u64);
         let long_calls = &self.long_calls;
@@ -168,6 +174,16 @@ impl Engine {
     /// Chains, the worst first: by severity, then by time attributed.
     pub fn chains(&self) -> Vec<&Chain> {
         self.store.chains()
+    }
+
+    /// What each process did over the last evaluations; `None` before the second.
+    pub fn activities(&self) -> Option<Activities> {
+        activity::activities(&self.baselines)
+    }
+
+    /// What all processes did in each evaluation of the last [`TIMELINE_SECONDS`](activity::TIMELINE_SECONDS), oldest first.
+    pub fn timeline(&self) -> impl ExactSizeIterator<Item = &TimelinePoint> {
+        self.timeline.points()
     }
 
     /// Adds the counts and times of these processes, now and later, to [`OTHER_PROCESS`]: nothing is lost when they are no longer

@@ -6,6 +6,7 @@
 //! costs at least severity `low` is reported with its own share and seconds, and time that several causes claim is charged once.
 //! What no rule explains is reported as unexplained.
 
+pub mod activity;
 pub mod chain;
 mod effect;
 pub mod observation;

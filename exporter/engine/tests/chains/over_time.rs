@@ -28,6 +28,11 @@ fn a_cause_that_lasts_extends_its_chain() {
     assert!((chain.last_seen - first.last_seen - 18.0).abs() < 1e-6);
     lost(chain, 10 * 700 * MS);
     assert_eq!(host.engine.counts().map(|count| count.count).sum::<u64>(), 1);
+    let point = host.engine.timeline().last().unwrap();
+    assert_eq!((point.chains, point.worst), (1, Some(chain.severity)));
+    host.run(5, steady);
+    let point = host.engine.timeline().last().unwrap();
+    assert_eq!((point.chains, point.worst), (0, None), "the chain has ended");
 }
 
 #[test]

@@ -1,0 +1,246 @@
+//! What each process did lately, and what all of them did in each of the last evaluations. Made of what the engine keeps or computes
+//! anyway.
+
+use std::collections::VecDeque;
+
+use gpucause_abi::hist::Histogram;
+use gpucause_abi::op::{Class, OpId};
+use gpucause_abi::snapshot::{CallKind, Comm, LaunchSampling, ProcessSnapshot, TimeAccount};
+use gpucause_abi::{Nanos, ProcId, Tgid};
+use serde::Serialize;
+
+use crate::baseline::{Baseline, ProcessBaseline};
+use crate::chain::Severity;
+use crate::context::Context;
+use crate::delta::Delta;
+
+/// How far the timeline goes back, in seconds.
+pub const TIMELINE_SECONDS: f64 = 900.0;
+/// Points of a timeline at most, whatever the interval between evaluations.
+const MAX_POINTS: usize = 640;
+
+/// What identifies a process to a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) pid: Tgid,
+    pub(crate) comm: Comm,
+    pub(crate) dispatches: bool,
+    pub(crate) first_seen: Nanos,
+    pub(crate) ended: Option<Nanos>,
+}
+
+impl From<&ProcessSnapshot> for Identity {
+    fn from(process: &ProcessSnapshot) -> Self {
+        let ProcessSnapshot { tgid: pid, comm, dispatches, first_seen, ended, .. } = *process;
+        Self { pid, comm, dispatches, first_seen, ended }
+    }
+}
+
+/// What a process that makes traced calls did in some time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Activity {
+    /// The process.
+    pub id: ProcId,
+    /// Its PID.
+    pub pid: Tgid,
+    /// Its name.
+    pub comm: Comm,
+    /// Whether it has ended.
+    pub has_ended: bool,
+    /// Length of the time; shorter for a process that began or ended in it.
+    pub span: Nanos,
+    /// Outermost launches of kernels and graphs, cold and warm, timed or not.
+    pub launches: u64,
+    /// Durations of warm launches of kernels, or of graphs when no kernel was launched by itself.
+    pub warm: Histogram,
+    /// Time of its dispatcher threads.
+    pub time: TimeAccount,
+}
+
+impl Activity {
+    /// Of a process between two snapshots; without the first, since it was first seen, or since `from` when that is later.
+    pub fn between(
+        before: Option<&ProcessSnapshot>,
+        now: &ProcessSnapshot,
+        (from, until): (Nanos, Nanos),
+    ) -> Self {
+        let accounts = Accounts::of_snapshot;
+        Self::of(now.id, now.into(), before.map(accounts), &accounts(now), (from, until))
+    }
+
+    fn of(
+        id: ProcId,
+        identity: Identity,
+        before: Option<Accounts<'_>>,
+        now: &Accounts<'_>,
+        (from, until): (Nanos, Nanos),
+    ) -> Self {
+        let begin = identity.first_seen.max(from);
+        let before = before.unwrap_or_default();
+        let (launches, warm) = launches(&before, now);
+        let mut time = now.time;
+        for (own, earlier) in time.0.as_flattened_mut().iter_mut().zip(before.time.0.as_flattened())
+        {
+            *own = own.less(*earlier);
+        }
+        Self {
+            id,
+            pid: identity.pid,
+            comm: identity.comm,
+            has_ended: identity.ended.is_some(),
+            span: identity.ended.unwrap_or(until).min(until).less(begin),
+            launches,
+            warm,
+            time,
+        }
+    }
+}
+
+/// The accounts that an [`Activity`] is made of.
+#[derive(Default)]
+struct Accounts<'a> {
+    launches: Vec<(CallKind, &'a Histogram)>,
+    untimed: u64,
+    time: TimeAccount,
+}
+
+impl<'a> Accounts<'a> {
+    fn new(
+        calls: impl Iterator<Item = (CallKind, &'a Histogram)>,
+        sampling: &LaunchSampling,
+        time: TimeAccount,
+    ) -> Self {
+        let is_launch = |(op, _, nested): CallKind| !nested && class(op).is_some();
+        let launches = calls.filter(|&(kind, _)| is_launch(kind)).collect();
+        Self { launches, untimed: sampling.untimed.saturating_add(sampling.estimated), time }
+    }
+
+    fn of_snapshot(process: &'a ProcessSnapshot) -> Self {
+        let calls = process.calls.iter().map(|call| (call.kind(), &call.durations));
+        Self::new(calls, &process.launches, process.dispatcher_time)
+    }
+
+    fn of_baseline(process: &'a ProcessBaseline) -> Self {
+        let calls = process.calls.iter().map(|call| (call.kind, &call.durations));
+        Self::new(calls, &process.launches, process.dispatcher_time.unpacked())
+    }
+}
+
+/// The class of an op that launches work.
+fn class(op: OpId) -> Option<Class> {
+    op.op().filter(|op| op.is_launch()).map(|op| op.class)
+}
+
+/// Launches between both, and the durations of warm ones.
+fn launches(before: &Accounts<'_>, now: &Accounts<'_>) -> (u64, Histogram) {
+    let mut count = now.untimed.saturating_sub(before.untimed);
+    let [mut kernels, mut graphs] = [Histogram::default(), Histogram::default()];
+    for &(kind, durations) in &now.launches {
+        let earlier = before.launches.iter().find(|(earlier, _)| *earlier == kind);
+        let added = earlier.map_or_else(|| durations.clone(), |(_, own)| durations.since(own));
+        count = count.saturating_add(added.count());
+        let (op, cold, _) = kind;
+        match class(op) {
+            _ if cold => {}
+            Some(Class::Launch) => kernels.merge(&added),
+            _ => graphs.merge(&added),
+        }
+    }
+    (count, if kernels.count() == 0 { graphs } else { kernels })
+}
+
+/// What the processes of a host did in the time between two snapshots.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Activities {
+    /// Begin and end, on the monotonic clock.
+    pub window: (Nanos, Nanos),
+    /// Each process that makes traced calls and lived in it.
+    pub processes: Vec<Activity>,
+}
+
+/// Between the first and the last of these.
+pub(crate) fn activities(baselines: &VecDeque<Baseline>) -> Option<Activities> {
+    let (first, last) = (baselines.front()?, baselines.back()?);
+    if first.at >= last.at {
+        return None;
+    }
+    let window = (first.at, last.at);
+    let lived = |own: &Identity| own.dispatches && own.ended.is_none_or(|ended| ended > first.at);
+    let of = |(&id, now): (&ProcId, &ProcessBaseline)| {
+        let identity = now.identity;
+        let before = first.processes.get(&id).map(Accounts::of_baseline);
+        // Of one that was missing in the first snapshot nothing is known of this time alone.
+        let is_known = before.is_some() || identity.first_seen >= first.at;
+        (lived(&identity) && is_known)
+            .then(|| Activity::of(id, identity, before, &Accounts::of_baseline(now), window))
+    };
+    let mut processes: Vec<_> = last.processes.iter().filter_map(of).collect();
+    processes.sort_by_key(|own| (own.pid, own.id));
+    Some(Activities { window, processes })
+}
+
+/// What all processes did between two evaluations.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TimelinePoint {
+    /// The end, in seconds since the Unix epoch.
+    pub at: f64,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// Launches of all processes.
+    pub launches: u64,
+    /// Time of all dispatcher threads, in seconds.
+    pub dispatcher_seconds: f64,
+    /// The part of it that was lost.
+    pub lost_seconds: f64,
+    /// Ongoing causal chains.
+    pub chains: u32,
+    /// The highest severity of them.
+    pub worst: Option<Severity>,
+}
+
+/// The last [`TIMELINE_SECONDS`], in a ring of bounded size.
+#[derive(Debug, Default)]
+pub(crate) struct Timeline(VecDeque<TimelinePoint>);
+
+impl Timeline {
+    pub(crate) fn push(&mut self, point: TimelinePoint) {
+        self.0.push_back(point);
+        let from = point.at - TIMELINE_SECONDS;
+        while self.0.len() > MAX_POINTS || self.0.front().is_some_and(|own| own.at < from) {
+            self.0.pop_front();
+        }
+    }
+
+    /// Oldest first.
+    pub(crate) fn points(&self) -> impl ExactSizeIterator<Item = &TimelinePoint> {
+        self.0.iter()
+    }
+}
+
+/// The point of an evaluation, without its chains.
+pub(crate) fn point(context: &Context<'_>, unix_seconds: f64, window: Nanos) -> TimelinePoint {
+    let mut point = TimelinePoint {
+        at: unix_seconds,
+        seconds: window.as_secs_f64(),
+        launches: 0,
+        dispatcher_seconds: 0.0,
+        lost_seconds: 0.0,
+        chains: 0,
+        worst: None,
+    };
+    let (mut dispatchers, mut lost) = (Nanos(0), Nanos(0));
+    for process in context.processes.iter().filter(|process| process.dispatches()) {
+        let delta: &Delta<'_> = &process.short;
+        point.launches =
+            point.launches.saturating_add(delta.launches(&context.settings.launch_ops));
+        let time = delta.dispatcher_time();
+        dispatchers.0 = dispatchers.0.saturating_add(time.total().0);
+        lost.0 = lost.0.saturating_add(time.all_lost().0);
+    }
+    (point.dispatcher_seconds, point.lost_seconds) =
+        (dispatchers.as_secs_f64(), lost.as_secs_f64());
+    point
+}
+
+#[cfg(test)]
+mod tests;
