@@ -77,7 +77,7 @@ test: test-tools
 	.ci/test
 
 test-quick: tools
-	@.ci/install clang-format:clang-format jq:jq python3:python3 pip3:python3-pip
+	@.ci/install clang-format:clang-format jq:jq python3:python3 pip3:python3-pip chromium:chromium
 	.ci/test-quick
 
 # GUESTS="bookworm trixie trixie-backports" for emulated machines with those kernels.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gpucause_abi::ProcId;
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
+use gpucause_engine::activity::{Activities, TimelinePoint};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, Engine, EngineInput, Stall};
@@ -160,6 +161,17 @@ impl Chains {
         let mut engine = self.engine();
         engine.set_threads(&threads);
         engine.set_places(&online_cpus, &found);
+    }
+
+    /// What the processes of the last evaluations did; `None` while no process is observed.
+    pub(crate) fn activities(&self) -> Option<Activities> {
+        let is_any = self.evaluated().is_some_and(|pids| !pids.is_empty());
+        self.engine().activities().filter(|_| is_any)
+    }
+
+    /// What all processes did in each of the last evaluations.
+    pub(crate) fn timeline(&self) -> Vec<TimelinePoint> {
+        self.engine().timeline().copied().collect()
     }
 
     /// The chains alone.

@@ -21,6 +21,7 @@ use crate::metric::{Level, SCRAPE_COLLECTOR_DURATION, SCRAPE_COLLECTOR_SUCCESS, 
 use crate::observation::Observation;
 use crate::series::grouping::{self, Series};
 pub use scope::{Scope, ScopeError};
+pub(crate) use selection::decoded;
 pub use selection::{Selection, SelectionError};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -4,12 +4,13 @@ mod host;
 mod probe_states;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gpucause_abi::ProcId;
 use gpucause_engine::EngineInput;
+use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
 use gpucause_probes::hazard::{HazardSeverity, hazards_of_this_kernel};
@@ -23,6 +24,7 @@ use crate::config::{Config, MetricsSettings};
 use crate::family::Sink;
 use crate::flight_recorder::FlightRecords;
 use crate::gpus::Gpus;
+use crate::live_page::{Problem, Processes};
 use crate::observation::{ConfigState, Observation};
 use crate::observing::{Observing, Switch, is_all_broken};
 use crate::pipeline::Pipeline;
@@ -55,6 +57,8 @@ struct Shared {
     access: OnceLock<Arc<LiveWebConfig>>,
     /// What the flight recorder did, where there is one.
     flights: OnceLock<Arc<FlightRecords>>,
+    /// The last thing that went wrong, for the live page.
+    problem: Mutex<Option<Problem>>,
 }
 
 impl Shared {
@@ -74,6 +78,8 @@ pub struct Daemon {
     gpus: Arc<Gpus>,
     /// Whether probes should be attached.
     enabled: AtomicBool,
+    /// Live processes at the last evaluation.
+    live: AtomicU64,
 }
 
 impl Daemon {
@@ -93,13 +99,15 @@ impl Daemon {
             observing: Observing::new(),
             access: OnceLock::new(),
             flights: OnceLock::new(),
+            problem: Mutex::default(),
         });
         let chains = Arc::new(Chains::of_this_host(config.chains.clone()));
         let gpus = Arc::new(Gpus::default());
         let host = Host::new(Arc::clone(&shared), Arc::clone(&gpus));
         let sampler = Sampler::start(Pipeline::new(host, Arc::clone(&chains), since))?;
         let (collectors, enabled) = (Collectors::default(), AtomicBool::new(true));
-        let daemon = Self { sampler, shared, collectors, chains, gpus, enabled };
+        let live = AtomicU64::new(0);
+        let daemon = Self { sampler, shared, collectors, chains, gpus, enabled, live };
         daemon.configure(config);
         Ok(daemon)
     }
@@ -164,8 +172,21 @@ impl Daemon {
         self.set_enabled(enable, Switch::Signal);
     }
 
+    /// Shows on the live page what went wrong; the log has it too.
+    pub fn show_problem(&self, what: impl Into<String>) {
+        let at = WallClock::now().unix_seconds(monotonic_now());
+        *self.problem_slot() = Some(Problem { at, what: what.into() });
+    }
+
+    fn problem_slot(&self) -> MutexGuard<'_, Option<Problem>> {
+        self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A configuration was rejected: the page reports that.
     pub fn config_rejected(&self) {
+        self.show_problem(
+            "configuration reload failed; the previous configuration is still active",
+        );
         self.shared.in_effect().1.successful = false;
         self.sampler.submit(Pipeline::forget_latest);
     }
@@ -206,8 +227,10 @@ impl Daemon {
         let throttled_gpus = self.gpus.throttled();
         let Some(observation) = self.observe_any()? else {
             self.chains.end();
+            self.live.store(0, Ordering::Relaxed);
             return Ok(None);
         };
+        self.live.store(observation.processes_live, Ordering::Relaxed);
         let input = engine_input(&observation, throttled_gpus);
         self.chains.evaluate(input.clone());
         Ok(Some((observation, input)))
@@ -284,6 +307,23 @@ impl Source for Daemon {
 
     fn processes(&self) -> Option<Vec<u32>> {
         self.chains.evaluated()
+    }
+
+    fn process_rows(&self) -> Processes {
+        let live = self.chains.evaluated().map(|_| self.live.load(Ordering::Relaxed));
+        Processes::of(self.chains.activities().as_ref(), live)
+    }
+
+    fn timeline(&self) -> Vec<TimelinePoint> {
+        self.chains.timeline()
+    }
+
+    fn flights(&self) -> Option<Arc<FlightRecords>> {
+        self.shared.flights.get().cloned()
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        self.problem_slot().clone()
     }
 
     fn observation(&self) -> ObservationState {

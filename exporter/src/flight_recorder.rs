@@ -4,6 +4,8 @@
 mod folder;
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +29,8 @@ use crate::server::{Source as _, node_name};
 use crate::version;
 use folder::Folder;
 
+pub use folder::FlightFile;
+
 /// A less severe chain makes no file.
 const MIN_SEVERITY: Severity = Severity::High;
 /// Size limit of a file: the content of the ring and the accounts of a busy host.
@@ -43,15 +47,37 @@ pub struct FlightSettings {
     pub max_files: usize,
 }
 
-/// Files so far, by outcome.
-#[derive(Debug, Default)]
+/// The files, and how many there were so far, by outcome.
+#[derive(Debug)]
 pub struct FlightRecords {
+    folder: Folder,
     written: AtomicU64,
     suppressed: AtomicU64,
     failed: AtomicU64,
 }
 
 impl FlightRecords {
+    /// Those in this folder, which keeps so many files.
+    #[must_use]
+    pub fn in_dir(dir: PathBuf, max_files: usize) -> Self {
+        let (written, suppressed, failed) = Default::default();
+        Self { folder: Folder::new(dir, max_files), written, suppressed, failed }
+    }
+
+    /// The files that are there, newest first; none when the folder cannot be read.
+    #[must_use]
+    pub fn files(&self) -> Vec<FlightFile> {
+        self.folder.listed().unwrap_or_default()
+    }
+
+    /// Opens one of [`files`](Self::files) by its name.
+    ///
+    /// # Errors
+    /// When it is none of them, or cannot be read.
+    pub fn open(&self, name: &str) -> io::Result<File> {
+        self.folder.open(name)
+    }
+
     /// Files so far by the label of their outcome.
     #[must_use]
     pub fn counts(&self) -> [(&'static str, u64); 3] {
@@ -86,7 +112,6 @@ struct Capture {
 #[derive(Debug)]
 pub struct FlightRecorder {
     time: Duration,
-    folder: Folder,
     node: String,
     recorder: Recorder,
     /// When recording began.
@@ -114,14 +139,12 @@ impl FlightRecorder {
         recorder.set(&RecorderSettings::default())?;
         let since = monotonic_now();
         let FlightSettings { dir, time, max_files } = settings;
-        let folder = Folder::new(dir, max_files);
+        let records = Arc::new(FlightRecords::in_dir(dir, max_files));
         // Left by a daemon that ended while it wrote.
-        folder.remove_partial();
-        let records = Arc::default();
+        records.folder.remove_partial();
         daemon.export_flights(&records);
         Ok(Self {
             time,
-            folder,
             node: node_name(),
             recorder,
             since,
@@ -213,6 +236,7 @@ impl FlightRecorder {
                 }
                 Err(error) => {
                     self.records.failed.fetch_add(1, Ordering::Relaxed);
+                    self.daemon.show_problem(format!("cannot write a flight record: {error:#}"));
                     tracing::error!("cannot write a flight record: {error:#}");
                 }
             }
@@ -229,13 +253,13 @@ impl FlightRecorder {
     fn write(&self, capture: &Capture, chain: Option<&Chain>) -> anyhow::Result<PathBuf> {
         let reason = chain.map_or("SIGUSR2", |chain| &*chain.id);
         let unix_seconds = capture.clock.unix_seconds(capture.now);
-        let destination = self.folder.destination(&self.node, unix_seconds, reason);
+        let destination = self.records.folder.destination(&self.node, unix_seconds, reason);
         let written = self.fill(&destination.partial, capture, reason);
         if written.is_err() {
-            self.folder.remove_partial();
+            self.records.folder.remove_partial();
         }
         written?;
-        self.folder.publish(&destination)?;
+        self.records.folder.publish(&destination)?;
         Ok(destination.path)
     }
 

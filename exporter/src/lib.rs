@@ -24,6 +24,7 @@ pub mod foreign;
 pub mod fuzzing;
 pub mod gpus;
 pub mod kernel_launches;
+pub mod live_page;
 pub mod logging;
 pub mod manual;
 pub mod metric;

@@ -31,7 +31,8 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     for address in server.addresses() {
         tracing::info!(%address, "listening");
     }
-    let source = Arc::new(ReplaySource::new(config.metrics.clone()));
+    let name = recording.nodes().get(usize::from(node.0)).map(|node| node.name.clone());
+    let source = Arc::new(ReplaySource::new(config.metrics.clone(), name.unwrap_or_default()));
     let (stop, stopped) = Stop::channel();
     let player =
         Player { recording, node, speed: args.speed.0, source: Arc::clone(&source), stopped };

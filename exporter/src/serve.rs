@@ -140,6 +140,9 @@ async fn reap(daemon: Arc<Daemon>, progress: Progress) {
                 continue;
             }
             Ok(Err(error)) => {
+                daemon.show_problem(format!(
+                    "accounts of exited processes were not dropped: {error}"
+                ));
                 tracing::warn!(%error, "accounts of exited processes were not dropped");
             }
             Err(error) => {
@@ -160,10 +163,14 @@ async fn evaluate(daemon: Arc<Daemon>, progress: Progress) {
         match tokio::task::spawn_blocking(move || evaluator.evaluate()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error @ SampleError::Panicked)) => {
+                daemon.show_problem(format!("evaluating causal chains failed: {error}"));
                 tracing::error!(%error, "evaluating causal chains failed");
                 continue;
             }
-            Ok(Err(error)) => tracing::warn!(%error, "causal chains were not evaluated"),
+            Ok(Err(error)) => {
+                daemon.show_problem(format!("causal chains were not evaluated: {error}"));
+                tracing::warn!(%error, "causal chains were not evaluated");
+            }
             Err(error) => {
                 tracing::error!(%error, "evaluating causal chains failed");
                 continue;

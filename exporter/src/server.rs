@@ -11,7 +11,6 @@ mod connection;
 mod fair_semaphore;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-mod landing;
 mod listen;
 mod password_verifier;
 mod reload_requests;
@@ -35,7 +34,7 @@ use auth::AuthMiddleware;
 use connection::Handler;
 use fair_semaphore::FairSemaphore;
 use gpucause_investigations::server_pool::Pool;
-use routes::Routes;
+use routes::{Login, Routes};
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -190,7 +189,11 @@ impl Server {
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
         let (stop, stopped) = watch::channel(false);
-        let hint = access::hint(self.token_file.as_ref(), &self.url().unwrap_or_default());
+        let token_path = self.token_file.as_ref().and_then(TokenFile::path);
+        let login = Login {
+            hint: access::hint(self.token_file.as_ref(), &self.url().unwrap_or_default()),
+            token_path: token_path.map(|path| path.display().to_string()),
+        };
         // Dropped, and so removed, when nothing is served any more.
         let token_file = self.token_file;
         let token = token_file.as_ref().map(|file| file.token().clone());
@@ -198,7 +201,7 @@ impl Server {
         let wait = self.limits.scrape_wait;
         let following = tokio::spawn(Arc::clone(&self.access).follow());
         let handler = Arc::new(Handler {
-            routes: Routes::new(source, telemetry_path, (scrapes, wait), self.reload, hint),
+            routes: Routes::new(source, telemetry_path, (scrapes, wait), self.reload, login),
             auth: AuthMiddleware::new(self.access, token),
             limits: self.limits,
         });

@@ -5,8 +5,8 @@ mod batch;
 mod column;
 mod host;
 mod live;
-mod model;
-mod quantity;
+pub(crate) mod model;
+pub(crate) mod quantity;
 mod screen;
 mod state;
 

@@ -9,6 +9,8 @@ mod chains;
 mod http_client;
 #[path = "http/huge_page.rs"]
 mod huge_page;
+#[path = "http/live_page.rs"]
+mod live_page;
 #[path = "fixture/snapshot.rs"]
 mod snapshot;
 

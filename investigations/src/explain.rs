@@ -20,7 +20,7 @@ pub use recorded::{
 };
 pub use tables::render_report;
 pub use text::render;
-pub(crate) use text::{is_control, line};
+pub(crate) use text::{is_control, line, plain};
 
 /// What happened on a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]

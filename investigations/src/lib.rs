@@ -4,6 +4,7 @@ pub mod accounts;
 pub mod explain;
 pub mod export;
 pub mod fleet;
+pub mod html;
 pub mod http;
 pub mod ingero;
 pub mod mcp;

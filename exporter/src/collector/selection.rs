@@ -79,7 +79,7 @@ impl Selection {
 }
 
 /// What a form sends: `+` for a blank, `%XX` for any byte.
-pub(super) fn decoded(text: &str) -> Result<String, SelectionError> {
+pub(crate) fn decoded(text: &str) -> Result<String, SelectionError> {
     let malformed = || SelectionError::Malformed(truncated(text));
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

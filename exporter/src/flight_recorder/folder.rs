@@ -1,8 +1,11 @@
 //! The folder of flight records: their names, and how many are kept.
 
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{fs, io};
+
+use nix::fcntl::OFlag;
 
 /// Names of flight records begin with this. Files that do are deleted when there are too many.
 const PREFIX: &str = "flight-";
@@ -17,6 +20,17 @@ const MAX_PART: usize = 80;
 pub(super) struct Folder {
     dir: PathBuf,
     max_files: usize,
+}
+
+/// A complete file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlightFile {
+    /// Its name in the folder.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was written, in seconds since the Unix epoch.
+    pub written: f64,
 }
 
 /// The paths of one file.
@@ -93,6 +107,31 @@ impl Folder {
         files[..excess].iter().try_for_each(|(_, path)| removed(path))
     }
 
+    /// The complete files, newest first.
+    pub(super) fn listed(&self) -> io::Result<Vec<FlightFile>> {
+        let mut files = self.files()?;
+        files.sort();
+        let file = |(at, path): (SystemTime, PathBuf)| {
+            let name = path.file_name()?.to_str()?.to_owned();
+            let written = at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();
+            Some(FlightFile { name, bytes: fs::metadata(&path).ok()?.len(), written })
+        };
+        Ok(files.into_iter().rev().filter_map(file).collect())
+    }
+
+    /// Opens a file of this name that is one of [`listed`](Self::listed), so that no name leads out of the folder.
+    pub(super) fn open(&self, name: &str) -> io::Result<fs::File> {
+        let is_listed = self.listed()?.iter().any(|file| file.name == name);
+        if !is_listed {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        // Not through a link that another user has placed there to a file that only this daemon may read.
+        fs::File::options()
+            .read(true)
+            .custom_flags(OFlag::O_NOFOLLOW.bits())
+            .open(self.dir.join(name))
+    }
+
     /// The files, with the times at which they were written.
     fn files(&self) -> io::Result<Vec<(SystemTime, PathBuf)>> {
         let mut files = Vec::new();
@@ -141,6 +180,25 @@ mod tests {
         }
         let kept = ["flight-gpu-1-2.000-b.db", "flight-gpu-1-3.000-c.db", "notes.db"];
         assert_eq!(names(dir.path()), kept);
+    }
+
+    #[test]
+    fn only_files_of_the_list_are_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str| fs::write(dir.path().join(name), name).unwrap();
+        ["notes.db", "flight-a.db", ".flight-partial"].map(write);
+        std::os::unix::fs::symlink("notes.db", dir.path().join("flight-link.db")).unwrap();
+        fs::create_dir(dir.path().join("flight-x")).unwrap();
+        let folder = Folder::new(dir.path().to_owned(), 9);
+        let listed = folder.listed().unwrap();
+        let own = listed.iter().find(|file| file.name == "flight-a.db").unwrap();
+        assert_eq!(own.bytes, 11);
+        let text = |name: &str| io::read_to_string(folder.open(name)?);
+        assert_eq!(text("flight-a.db").unwrap(), "flight-a.db");
+        for name in ["notes.db", "flight-x/../notes.db", "", "..", "flight-b.db"] {
+            assert_eq!(text(name).unwrap_err().kind(), io::ErrorKind::NotFound, "{name}");
+        }
+        assert!(text("flight-link.db").is_err(), "a link leads out of the folder");
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Player {
                     .collect();
                 let input = look.input;
                 let recorded = Recorded { input, processes, kernels, chains: None };
-                self.source.set_current(Some(sampler.observe(recorded)));
+                self.source.set_current(Some(sampler.serve(recorded)));
             }
             flow
         })?;
@@ -111,7 +111,7 @@ impl Player {
                 let kernels = &HashMap::new();
                 let processes = processes.clone();
                 let recorded = Recorded { input, processes, kernels, chains };
-                self.source.set_current(Some(sampler.observe(recorded)));
+                self.source.set_current(Some(sampler.serve(recorded)));
             }
             flow
         })

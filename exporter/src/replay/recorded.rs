@@ -12,10 +12,12 @@ use gpucause_engine::settings::Settings;
 use gpucause_engine::{ChainCount, EngineInput, Stall};
 use gpucause_investigations::recording::Process;
 
+use super::source::Current;
 use crate::chains::{Chains, Findings};
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::kernel_launches::NameSource;
+use crate::live_page::Processes;
 use crate::observation::Observation;
 use crate::pipeline::{AccountSource, Details, Pipeline};
 use crate::process_details::ProcessDetails;
@@ -58,7 +60,7 @@ impl RecordedSampler {
     }
 
     /// As if the snapshot were taken now.
-    pub(super) fn observe(&mut self, recorded: Recorded<'_>) -> Observation {
+    fn observe(&mut self, recorded: Recorded<'_>) -> Observation {
         let Recorded { input, processes, kernels, chains } = recorded;
         let source = &mut self.pipeline.source;
         source.snapshot = Arc::clone(&input.snapshot);
@@ -79,6 +81,14 @@ impl RecordedSampler {
             }
         };
         observation
+    }
+
+    /// The same, with what the live page shows beside it.
+    pub(super) fn serve(&mut self, recorded: Recorded<'_>) -> Current {
+        let observation = Arc::new(self.observe(recorded));
+        let live = Some(observation.processes_live);
+        let processes = Processes::of(self.chains.activities().as_ref(), live);
+        Current { observation, processes, timeline: self.chains.timeline() }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::Snapshot;
+use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 
@@ -11,6 +12,7 @@ use crate::clock::{WallClock, monotonic_now};
 use crate::collector::{Collectors, Scope};
 use crate::config::MetricsSettings;
 use crate::family::Sink;
+use crate::live_page::Processes;
 use crate::observation::Observation;
 use crate::server::{Readiness, ScrapeError, Source};
 
@@ -20,25 +22,34 @@ pub(super) struct ReplaySource {
     collectors: Collectors,
     settings: MetricsSettings,
     /// `None` before the first observation.
-    current: Mutex<Option<Arc<Observation>>>,
+    current: Mutex<Option<Current>>,
+    node: String,
+}
+
+/// What is served.
+#[derive(Debug, Clone)]
+pub(super) struct Current {
+    pub(super) observation: Arc<Observation>,
+    pub(super) processes: Processes,
+    pub(super) timeline: Vec<TimelinePoint>,
 }
 
 impl ReplaySource {
     /// Serves nothing yet.
-    pub(super) fn new(settings: MetricsSettings) -> Self {
-        Self { settings, ..Self::default() }
+    pub(super) fn new(settings: MetricsSettings, node: String) -> Self {
+        Self { settings, node, ..Self::default() }
     }
 
-    /// Serves this observation from now on.
-    pub(super) fn set_current(&self, observation: Option<Observation>) {
-        *self.lock() = observation.map(Arc::new);
+    /// Serves this from now on.
+    pub(super) fn set_current(&self, current: Option<Current>) {
+        *self.lock() = current;
     }
 
     fn current(&self) -> Option<Arc<Observation>> {
-        self.lock().clone()
+        self.lock().as_ref().map(|current| Arc::clone(&current.observation))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Observation>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Current>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,6 +71,18 @@ impl Source for ReplaySource {
 
     fn chains(&self) -> Vec<Chain> {
         self.current().map(|own| own.findings.chains.clone()).unwrap_or_default()
+    }
+
+    fn process_rows(&self) -> Processes {
+        self.lock().as_ref().map(|current| current.processes.clone()).unwrap_or_default()
+    }
+
+    fn timeline(&self) -> Vec<TimelinePoint> {
+        self.lock().as_ref().map(|current| current.timeline.clone()).unwrap_or_default()
+    }
+
+    fn node(&self) -> String {
+        self.node.clone()
     }
 
     /// A recorder keeps its probes attached: every recorded time was observed.

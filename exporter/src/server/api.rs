@@ -2,19 +2,51 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
 use serde::Serialize;
 
 use super::source::Source;
+use crate::live_page::Processes;
 
 /// Where causal chains are.
 pub(super) const CHAINS: &str = "/api/v1/chains";
+/// Where the numbers of processes are.
+pub(super) const PROCESSES: &str = "/api/v1/processes";
+/// Where the timeline is.
+pub(super) const TIMELINE: &str = "/api/v1/timeline";
+
+/// Whether a path is answered in JSON, for those who may read causal chains.
+pub(super) fn is_path(path: &str) -> bool {
+    matches!(path, CHAINS | PROCESSES | TIMELINE)
+}
 
 #[derive(Serialize)]
-struct Success {
+struct Success<D> {
     status: &'static str,
-    data: Data,
+    data: D,
+}
+
+#[derive(Serialize)]
+struct ProcessData {
+    /// As for chains.
+    observation: ObservationState,
+    node: String,
+    version: &'static str,
+    now: f64,
+    #[serde(flatten)]
+    processes: Processes,
+}
+
+#[derive(Serialize)]
+struct TimelineData {
+    /// As for chains.
+    observation: ObservationState,
+    node: String,
+    now: f64,
+    /// Oldest first.
+    points: Vec<TimelinePoint>,
 }
 
 #[derive(Serialize)]
@@ -41,20 +73,47 @@ struct Failure<'a> {
     error: &'a str,
 }
 
+/// The answer of one of the paths; `up` is how long the server has been running.
+pub(super) fn answer(path: &str, source: &dyn Source, up: Duration) -> String {
+    match path {
+        PROCESSES => success(ProcessData {
+            observation: source.observation(),
+            node: source.node(),
+            version: crate::version::VERSION,
+            now: now(),
+            processes: source.process_rows(),
+        }),
+        TIMELINE => success(TimelineData {
+            observation: source.observation(),
+            node: source.node(),
+            now: now(),
+            points: source.timeline(),
+        }),
+        _ => chains(source, up),
+    }
+}
+
+fn success(data: impl Serialize) -> String {
+    let answer = serde_json::to_string(&Success { status: "success", data });
+    answer.unwrap_or_else(|error| failure(&error.to_string()))
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
 /// The chains as JSON; `up` is how long the server has been running.
-pub(super) fn chains(source: &dyn Source, up: Duration) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let data = Data {
+fn chains(source: &dyn Source, up: Duration) -> String {
+    let now = now();
+    success(Data {
         observation: source.observation(),
         processes: source.processes(),
-        node: node(),
+        node: source.node(),
         version: crate::version::VERSION,
         now,
         watched_since: now - up.as_secs_f64(),
         chains: source.chains(),
-    };
-    let answer = serde_json::to_string(&Success { status: "success", data });
-    answer.unwrap_or_else(|error| failure(&error.to_string()))
+    })
 }
 
 /// An error response.

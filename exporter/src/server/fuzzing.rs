@@ -15,7 +15,7 @@ use super::access::Peer;
 use super::auth::AuthMiddleware;
 use super::connection::Handler;
 use super::fair_semaphore::FairSemaphore;
-use super::routes::Routes;
+use super::routes::{Login, Routes};
 use super::web_config::WebConfig;
 use super::web_config::client_cert::san::alternative_names;
 use super::{Limits, Readiness, ScrapeError, Source};
@@ -68,7 +68,7 @@ pub(crate) fn http(data: &[u8]) {
                     "/metrics".parse().unwrap(),
                     (scrapes, limits.scrape_wait),
                     None,
-                    "no credentials".to_owned(),
+                    Login { hint: "no credentials".to_owned(), token_path: None },
                 ),
                 auth: AuthMiddleware::new(Arc::default(), Some(Token::of(TOKEN).unwrap())),
                 limits,

@@ -1,10 +1,12 @@
 //! Routes requests to their responses.
 
+mod live;
+
 use super::access::{Peer, Refusal};
 use super::api;
 use super::body::{PageWriter, Pieces};
 use super::fair_semaphore::{FairSemaphore, Permit};
-use super::{Readiness, ReloadHandle, ScrapeError, Source, landing};
+use super::{Readiness, ReloadHandle, ScrapeError, Source};
 use crate::collector::Scope;
 use crate::exposition::gzip::Gzip;
 use crate::exposition::{ClassicBuckets, Format, negotiate};
@@ -15,7 +17,7 @@ use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
@@ -56,6 +58,14 @@ impl TelemetryPath {
     }
 }
 
+/// What clients without credentials are told.
+pub(super) struct Login {
+    /// How programs get in.
+    pub(super) hint: String,
+    /// The file of this host's token, if there is one.
+    pub(super) token_path: Option<String>,
+}
+
 type Reply = Response<Pieces>;
 
 /// The routes, and the permits of expensive ones.
@@ -65,8 +75,9 @@ pub(super) struct Routes {
     scrapes: Arc<FairSemaphore>,
     scrape_wait: Duration,
     reload: Option<ReloadHandle>,
-    /// The hint for clients without credentials.
-    hint: String,
+    login: Login,
+    /// Flight records are sent one at a time.
+    downloads: Arc<Semaphore>,
     started: Instant,
 }
 
@@ -76,10 +87,11 @@ impl Routes {
         telemetry_path: TelemetryPath,
         (scrapes, scrape_wait): (Arc<FairSemaphore>, Duration),
         reload: Option<ReloadHandle>,
-        hint: String,
+        login: Login,
     ) -> Self {
         let started = Instant::now();
-        Self { source, telemetry_path, scrapes, scrape_wait, reload, hint, started }
+        let downloads = Arc::new(Semaphore::new(1));
+        Self { source, telemetry_path, scrapes, scrape_wait, reload, login, downloads, started }
     }
 
     /// The response. HEAD gets the body of GET, which hyper does not send.
@@ -89,7 +101,9 @@ impl Routes {
             return self.reload(request.method()).await;
         }
         let known = path == self.telemetry_path.as_str()
-            || matches!(path, "/" | "/-/healthy" | "/-/ready" | api::CHAINS);
+            || matches!(path, "/-/healthy" | "/-/ready")
+            || api::is_path(path)
+            || live::is_path(path);
         if !known {
             return reply(StatusCode::NOT_FOUND, TEXT, "Not found.\n");
         }
@@ -99,8 +113,8 @@ impl Routes {
         }
         match path {
             path if path == self.telemetry_path.as_str() => self.metrics(request, peer).await,
-            api::CHAINS => match peer.may_read_chains(request.headers()) {
-                Ok(()) => self.chains(peer).await,
+            path if api::is_path(path) => match peer.may_read_chains(request.headers()) {
+                Ok(()) => self.api(path, peer).await,
                 Err(refusal) => self.refused(&refusal),
             },
             "/-/healthy" => reply(StatusCode::OK, TEXT, "Healthy.\n"),
@@ -115,17 +129,14 @@ impl Routes {
                     reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("Not ready: {reason}\n"))
                 }
             },
-            _ => {
-                let page = landing::page(&self.telemetry_path, &self.source.observation());
-                reply(StatusCode::OK, HTML, page)
-            }
+            _ => self.live(request, peer).await,
         }
     }
 
     fn refused(&self, refusal: &Refusal) -> Reply {
         match refusal {
             Refusal::NoCredentials => {
-                let answer = reply(StatusCode::UNAUTHORIZED, JSON, api::failure(&self.hint));
+                let answer = reply(StatusCode::UNAUTHORIZED, JSON, api::failure(&self.login.hint));
                 with_header(answer, header::WWW_AUTHENTICATE, "Bearer realm=\"gpucause\"")
             }
             Refusal::WebPage => reply(StatusCode::FORBIDDEN, JSON, api::failure(WEB_PAGE)),
@@ -133,14 +144,14 @@ impl Routes {
     }
 
     /// Runs on a blocking thread: there may be many chains, and an evaluation may hold their lock.
-    async fn chains(&self, peer: Peer) -> Reply {
+    async fn api(&self, path: &str, peer: Peer) -> Reply {
         let Some(permit) = self.permit(peer).await else {
             return reply(StatusCode::SERVICE_UNAVAILABLE, JSON, api::failure(BUSY.trim_end()));
         };
         let source = Arc::clone(&self.source);
-        let up = self.started.elapsed();
+        let (up, path) = (self.started.elapsed(), path.to_owned());
         let answer = tokio::task::spawn_blocking(move || {
-            let answer = api::chains(&*source, up);
+            let answer = api::answer(&path, &*source, up);
             drop(permit);
             answer
         });

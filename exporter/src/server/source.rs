@@ -3,9 +3,13 @@
 use crate::collector::Scope;
 use crate::config::MetricsSettings;
 use crate::family::Sink;
+use crate::flight_recorder::FlightRecords;
+use crate::live_page::{Problem, Processes};
+use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
 use std::io;
+use std::sync::Arc;
 
 /// Provides metric families and chains. Called from several threads.
 pub trait Source: Send + Sync + 'static {
@@ -28,6 +32,36 @@ pub trait Source: Send + Sync + 'static {
 
     /// PIDs of the observed processes, where known. Must not block.
     fn processes(&self) -> Option<Vec<u32>> {
+        None
+    }
+
+    /// What the observed processes did lately. Must not block for long.
+    fn process_rows(&self) -> Processes {
+        Processes::default()
+    }
+
+    /// What all processes did in each of the last evaluations, oldest first. Must not block for long.
+    fn timeline(&self) -> Vec<TimelinePoint> {
+        Vec::new()
+    }
+
+    /// The flight recorder's files, where there is one. Must not block.
+    fn flights(&self) -> Option<Arc<FlightRecords>> {
+        None
+    }
+
+    /// The last thing that went wrong. Must not block.
+    fn problem(&self) -> Option<Problem> {
+        None
+    }
+
+    /// The name of the observed host. Must not block.
+    fn node(&self) -> String {
+        super::node_name()
+    }
+
+    /// The trace file that all of this is read from, if it is one. Must not block.
+    fn file(&self) -> Option<String> {
         None
     }
 

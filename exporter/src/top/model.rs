@@ -13,7 +13,7 @@ use gpucause_abi::{Nanos, ProcId, Tgid};
 
 use crate::observation::Observation;
 
-pub(super) use part::{Part, Shares};
+pub(crate) use part::{Part, Shares};
 pub(super) use waits::Wait;
 
 /// Compares each observation with the previous one.
@@ -292,7 +292,7 @@ fn facts(observation: &Observation, process: &ProcessSnapshot) -> Vec<(&'static 
 }
 
 /// The text without characters that mislead on a terminal: controls, invisible marks, and changes of the writing direction.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let misleads = |c: char| {
         c.is_control()
             || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')

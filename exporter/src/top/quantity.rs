@@ -4,7 +4,7 @@ use gpucause_abi::Nanos;
 use ratatui::text::Span;
 
 /// In the unit that fits; `-` when there is none.
-pub(super) fn duration(time: Option<Nanos>) -> String {
+pub(crate) fn duration(time: Option<Nanos>) -> String {
     let Some(time) = time else { return "-".into() };
     let ns = time.0 as f64;
     match time.0 {
@@ -16,7 +16,7 @@ pub(super) fn duration(time: Option<Nanos>) -> String {
 }
 
 /// Events a second.
-pub(super) fn rate(per_second: f64) -> String {
+pub(crate) fn rate(per_second: f64) -> String {
     match per_second {
         1e6.. => format!("{:.1}M", per_second / 1e6),
         1e5.. => format!("{:.0}k", per_second / 1e3),
@@ -27,7 +27,7 @@ pub(super) fn rate(per_second: f64) -> String {
 }
 
 /// How many times as large; `-` when that is not known.
-pub(super) fn ratio(ratio: Option<f64>) -> String {
+pub(crate) fn ratio(ratio: Option<f64>) -> String {
     match ratio {
         None => "-".into(),
         Some(ratio) if ratio < 10.0 => format!("{ratio:.1}x"),
@@ -36,12 +36,12 @@ pub(super) fn ratio(ratio: Option<f64>) -> String {
 }
 
 /// A share, such as 0.25; `-` when it is not known.
-pub(super) fn percent(share: Option<f64>) -> String {
+pub(crate) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".into(), |share| format!("{:.0}%", share * 100.0))
 }
 
 /// A size.
-pub(super) fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return format!("{bytes} B");

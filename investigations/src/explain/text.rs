@@ -174,7 +174,7 @@ fn losses(chain: &Chain) -> String {
 }
 
 /// At most six decimal places, without trailing zeros.
-fn plain(value: f64) -> String {
+pub(crate) fn plain(value: f64) -> String {
     let text = if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.6}") };
     if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.').to_owned()

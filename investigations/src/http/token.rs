@@ -70,7 +70,12 @@ impl Token {
     pub fn is_in(&self, headers: &HeaderMap) -> bool {
         let sent = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
         let Some((scheme, sent)) = sent.split_at_checked(7) else { return false };
-        if !scheme.eq_ignore_ascii_case(b"Bearer ") || sent.len() != self.0.len() {
+        scheme.eq_ignore_ascii_case(b"Bearer ") && self.is(sent)
+    }
+
+    /// Whether this is its text. Compares in constant time.
+    pub fn is(&self, sent: &[u8]) -> bool {
+        if sent.len() != self.0.len() {
             return false;
         }
         let differ = sent.iter().zip(self.0.bytes()).fold(0, |all, (a, b)| all | (a ^ b));

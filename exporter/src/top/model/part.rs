@@ -55,6 +55,21 @@ impl Part {
         }
     }
 
+    /// Its name in JSON, and its class in the style sheet of the live page.
+    pub(crate) const fn key(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Launch => "launch",
+            Self::Calls => "calls",
+            Self::Gpu => "gpu",
+            Self::Preempted => "no_cpu",
+            Self::Futex => "futex",
+            Self::Io => "io",
+            Self::PageFault => "page_fault",
+            Self::Blocked => "blocked",
+        }
+    }
+
     /// For the legend.
     pub(crate) const fn label(self) -> &'static str {
         match self {

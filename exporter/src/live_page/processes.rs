@@ -1,0 +1,111 @@
+//! What processes did lately, as numbers: the rows of the page and the answer of `/api/v1/processes`.
+
+use gpucause_abi::Nanos;
+use gpucause_engine::activity::{Activities, Activity};
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+
+use crate::top::model::{Part, Shares, printable};
+
+/// The processes that make traced calls.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Processes {
+    /// Length of the time that the numbers are of, in seconds; `None` before there are two evaluations.
+    pub window_seconds: Option<f64>,
+    /// Live processes, also those that are not listed because they are aggregated into `other`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live: Option<u64>,
+    /// By PID.
+    pub processes: Vec<ProcessRow>,
+}
+
+/// One process.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProcessRow {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Whether it ended in this time.
+    pub has_ended: bool,
+    /// For how long it was observed in this time.
+    pub seconds: f64,
+    /// Outermost launches, cold and warm.
+    pub launches: u64,
+    /// The same a second.
+    pub launches_per_second: f64,
+    /// Median of warm launches.
+    pub p50_seconds: Option<f64>,
+    /// 99th percentile of warm launches.
+    pub p99_seconds: Option<f64>,
+    /// How many times the median the 99th percentile is.
+    pub spread: Option<f64>,
+    /// Time of dispatcher threads, all parts together.
+    pub dispatcher_seconds: f64,
+    /// GPU-feeding time that was lost.
+    pub lost_seconds: f64,
+    /// The same as a share of the time of dispatcher threads.
+    pub lost_share: Option<f64>,
+    /// Where that time went.
+    pub parts: Parts,
+}
+
+/// The time of dispatcher threads by part, which add up to it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parts(pub(crate) Shares);
+
+impl Parts {
+    /// Each part with its seconds, in the order of a bar.
+    pub(crate) fn seconds(&self) -> impl Iterator<Item = (Part, f64)> {
+        Part::ALL.into_iter().map(|part| (part, self.0.of(part).as_secs_f64()))
+    }
+}
+
+impl Serialize for Parts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(Part::COUNT))?;
+        for (part, seconds) in self.seconds() {
+            map.serialize_entry(part.key(), &seconds)?;
+        }
+        map.end()
+    }
+}
+
+impl ProcessRow {
+    /// Of what a process did.
+    pub(crate) fn of(own: &Activity) -> Self {
+        let seconds = own.span.as_secs_f64();
+        let (p50, p99) = (own.warm.quantile(0.5), own.warm.quantile(0.99));
+        let spread = p50.zip(p99).filter(|(p50, _)| p50.0 > 0);
+        let shares = Shares::between(None, &own.time);
+        Self {
+            pid: own.pid.0,
+            comm: printable(&own.comm.to_text()),
+            has_ended: own.has_ended,
+            seconds,
+            launches: own.launches,
+            launches_per_second: if seconds > 0.0 { own.launches as f64 / seconds } else { 0.0 },
+            p50_seconds: p50.map(Nanos::as_secs_f64),
+            p99_seconds: p99.map(Nanos::as_secs_f64),
+            spread: spread.map(|(p50, p99)| p99.0 as f64 / p50.0 as f64),
+            dispatcher_seconds: shares.total().as_secs_f64(),
+            lost_seconds: shares.lost_time().as_secs_f64(),
+            lost_share: shares.lost(),
+            parts: Parts(shares),
+        }
+    }
+}
+
+impl Processes {
+    /// Of what all processes did.
+    pub(crate) fn of(activities: Option<&Activities>, live: Option<u64>) -> Self {
+        let Some(Activities { window: (from, until), processes }) = activities else {
+            return Self { live, ..Self::default() };
+        };
+        Self {
+            window_seconds: Some(Nanos(until.0.saturating_sub(from.0)).as_secs_f64()),
+            live,
+            processes: processes.iter().map(ProcessRow::of).collect(),
+        }
+    }
+}

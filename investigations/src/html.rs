@@ -1,0 +1,210 @@
+//! Pieces of HTML that the live page and the report of `explain --html` share. Everything that a process can choose goes through
+//! [`Text`].
+
+use std::fmt::{self, Write};
+
+use gpucause_engine::chain::{Chain, Severity};
+use gpucause_engine::utc::utc;
+
+use crate::explain::{is_control, plain};
+
+/// The style sheet of both.
+pub const STYLE: &str = include_str!("html/style.css");
+
+/// Text in HTML, in an element or in a quoted attribute: markup is escaped, and invisible characters are replaced.
+#[derive(Debug, Clone, Copy)]
+pub struct Text<'a>(pub &'a str);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                c if is_control(c) => f.write_char('?')?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A severity as a label with a colour.
+pub const fn badge(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Low => "<span class=\"badge low\">low</span>",
+        Severity::Medium => "<span class=\"badge medium\">medium</span>",
+        Severity::High => "<span class=\"badge high\">high</span>",
+        Severity::Critical => "<span class=\"badge critical\">critical</span>",
+    }
+}
+
+/// A chain with its culprit, path, evidence and fix.
+///
+/// # Errors
+/// When `out` fails; a `String` does not.
+pub fn chain(out: &mut dyn Write, chain: &Chain) -> fmt::Result {
+    let Chain { cause, effect, severity, victim, .. } = chain;
+    let id = Text(&chain.id);
+    writeln!(
+        out,
+        "<article class=\"chain {severity}\" id=\"chain-{id}\">\n<h3>{} <span class=\"cause\">{cause}</span> → {effect}: {} \
+         <small>PID {}</small></h3>\n<p>{}</p>\n<dl>",
+        badge(*severity),
+        Text(&victim.comm),
+        victim.pid,
+        Text(&chain.sentence)
+    )?;
+    writeln!(out, "<dt>Culprit</dt><dd>{}</dd>", Text(&culprit(chain)))?;
+    writeln!(
+        out,
+        "<dt>Victim</dt><dd>{} ({}), thread {}</dd>",
+        Text(&victim.comm),
+        Text(&victim.place.describe(victim.pid)),
+        victim.tid
+    )?;
+    writeln!(
+        out,
+        "<dt>Lost</dt><dd><data value=\"{}\">{:.1} s</data> of GPU-feeding time; explains {:.0} % of the effect</dd>",
+        chain.lost_seconds,
+        chain.lost_seconds,
+        chain.explained * 100.0
+    )?;
+    writeln!(
+        out,
+        "<dt>Fix</dt><dd class=\"fix\" id=\"fix-{id}\">{}</dd>\n</dl>",
+        Text(&chain.fix)
+    )?;
+    writeln!(
+        out,
+        "<p><button type=\"button\" class=\"copy\" id=\"copy-{id}\" data-copy=\"fix-{id}\" hidden>Copy the fix</button></p>"
+    )?;
+    details(out, chain)?;
+    out.write_str("</article>\n")
+}
+
+/// Path and evidence.
+fn details(out: &mut dyn Write, chain: &Chain) -> fmt::Result {
+    let id = Text(&chain.id);
+    writeln!(out, "<details id=\"evidence-{id}\"><summary>Evidence</summary>")?;
+    if !chain.path.is_empty() {
+        out.write_str("<ol>\n")?;
+        for step in &chain.path {
+            let (from, to, mechanism) = (Text(&step.from), Text(&step.to), Text(&step.mechanism));
+            writeln!(out, "<li>{from} → {to}: {mechanism}, {:.3} s</li>", step.seconds)?;
+        }
+        out.write_str("</ol>\n")?;
+    }
+    out.write_str("<table><thead><tr><th scope=\"col\">Number</th><th scope=\"col\">Value</th></tr></thead><tbody>\n")?;
+    for (name, value) in &chain.evidence.0 {
+        writeln!(
+            out,
+            "<tr><th scope=\"row\">{}</th><td><data value=\"{value}\">{}</data></td></tr>",
+            Text(name),
+            plain(*value)
+        )?;
+    }
+    writeln!(out, "</tbody></table>\n<p>Chain <code>{id}</code></p></details>")
+}
+
+/// Who caused it, with PID and unit or pod.
+fn culprit(chain: &Chain) -> String {
+    match &chain.culprit {
+        Some(own) if own.pid == chain.victim.pid => {
+            format!("{}, a thread of the victim's process", own.comm)
+        }
+        Some(own) => format!("{} ({})", own.comm, own.place.describe(own.pid)),
+        None => "not known, or none".to_owned(),
+    }
+}
+
+/// A time with its date for programs, in UTC.
+pub fn time(unix_seconds: f64) -> String {
+    let text = utc(unix_seconds, true);
+    format!("<time datetime=\"{}Z\">{text} UTC</time>", text.replace(' ', "T"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence, Place, Step, Victim};
+
+    fn hostile() -> Chain {
+        let name = "<script>\"'&\u{202e}";
+        Chain {
+            id: name.into(),
+            cause: Cause::CpuPreemption,
+            effect: Effect::LaunchTail,
+            severity: Severity::High,
+            victim: Victim { pid: 7, tid: 8, comm: name.into(), ..Victim::default() },
+            culprit: Some(Culprit {
+                pid: 9,
+                comm: name.into(),
+                place: Place { unit: name.into(), ..Place::default() },
+            }),
+            explained: 0.5,
+            lost_seconds: 1.25,
+            losses: Vec::new(),
+            evidence: Evidence::default().with("launch_p99_seconds", 0.0042),
+            path: vec![Step {
+                from: name.into(),
+                to: name.into(),
+                mechanism: name.into(),
+                seconds: 0.5,
+            }],
+            sentence: name.into(),
+            fix: name.into(),
+            first_seen: 0.0,
+            last_seen: 1.0,
+            ongoing: Some(true),
+        }
+    }
+
+    #[test]
+    fn text_has_no_markup_and_no_invisible_characters() {
+        let text = Text("<a href=\"x\" b='y'>&amp;\u{202e}\n").to_string();
+        assert_eq!(text, "&lt;a href=&quot;x&quot; b=&#39;y&#39;&gt;&amp;amp;??");
+    }
+
+    #[test]
+    fn nothing_of_a_chain_is_markup() {
+        let mut html = String::new();
+        chain(&mut html, &hostile()).unwrap();
+        assert!(!html.contains("<script"), "{html}");
+        assert!(!html.contains('\u{202e}'), "{html}");
+        // Quotes are those of attributes: an even number in each tag.
+        for tag in html.split('<').filter_map(|part| part.split('>').next()) {
+            assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        }
+    }
+
+    #[test]
+    fn a_chain_has_its_culprit_with_pid_and_unit_its_numbers_and_its_fix() {
+        let mut html = String::new();
+        let mut plain = hostile();
+        plain.id = "c1".into();
+        let culprit = plain.culprit.as_mut().unwrap();
+        (culprit.comm, culprit.place.unit) = ("fluent-bit".into(), "fluent-bit.service".into());
+        plain.fix = "taskset -cp 1 9".into();
+        chain(&mut html, &plain).unwrap();
+        for expected in [
+            "<article class=\"chain high\" id=\"chain-c1\">",
+            "<dt>Culprit</dt><dd>fluent-bit (PID 9, fluent-bit.service)</dd>",
+            "<data value=\"1.25\">1.2 s</data>",
+            "<data value=\"0.0042\">0.0042</data>",
+            "id=\"fix-c1\">taskset -cp 1 9</dd>",
+            "data-copy=\"fix-c1\" hidden>",
+        ] {
+            assert!(html.contains(expected), "{expected} is not in {html}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_readable_for_people_and_programs() {
+        let expected = "<time datetime=\"2023-11-14T22:13:21Z\">2023-11-14 22:13:21 UTC</time>";
+        assert_eq!(time(1_700_000_001.0), expected);
+    }
+}
