@@ -132,4 +132,4 @@ alert-tools:
 	@.ci/install prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager
 
 test-tools: tools alert-tools
-	@.ci/install clang-format:clang-format jq:jq python3:python3 pip3:python3-pip systemd-analyze:systemd curl:curl
+	@.ci/install clang-format:clang-format jq:jq python3:python3 pip3:python3-pip systemd-analyze:systemd curl:curl chromium:chromium

@@ -126,6 +126,27 @@ fn a_configuration_file_must_exist_unless_it_is_optional() {
 }
 
 #[test]
+fn a_report_is_one_html_file_which_overwrites_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let case = concat!(env!("CARGO_MANIFEST_DIR"), "/../investigations/cases/lock.db");
+    let report = dir.path().join("report.html");
+    let explain = ["explain", "--db", case, "--html", report.to_str().unwrap()];
+    let (code, output) = outcome(&explain);
+    assert_eq!((code, &*output), (Some(0), ""));
+    let html = std::fs::read_to_string(&report).unwrap();
+    for expected in ["<style>", "Root cause", "lock_wait", "<caption>Calls</caption>"] {
+        assert!(html.contains(expected), "{expected} is not in {html}");
+    }
+    assert!(!html.contains("<script") && !html.contains("http://"), "{html}");
+    let (code, output) = outcome(&explain);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("cannot write") && output.contains("exists"), "{output}");
+    assert_eq!(std::fs::read_to_string(&report).unwrap(), html);
+    let (code, printed) = outcome(&["explain", "--db", case, "--html", "-"]);
+    assert_eq!((code, printed), (Some(0), html));
+}
+
+#[test]
 fn an_unreachable_node_is_reported_with_what_to_check() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, output) = outcome(&["explain", "--url", &closed.to_string()]);

@@ -2,6 +2,7 @@
 
 mod chain_filter;
 mod fleet;
+pub mod html;
 mod recorded;
 mod tables;
 mod text;

@@ -1,15 +1,19 @@
 //! `gpucause explain`: the incident report of a node, of several, or of a trace file.
 
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
-use gpucause_investigations::explain::{FleetReport, Incident, Report, render, render_report};
+use gpucause_investigations::explain::{
+    FleetReport, Incident, Report, html, render, render_report,
+};
 use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::observation::Outcome;
 use gpucause_investigations::{node, recording};
+use serde::Serialize;
 
 use crate::cli::ExplainArgs;
 
@@ -47,39 +51,58 @@ pub const fn exit_status(outcome: Outcome) -> u8 {
 fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let recording = recording::open(path)?;
     let report = Report::filtered(path, recording.as_ref(), &args.wanted())?;
-    print(if args.json {
-        serde_json::to_string_pretty(&report).context("the report is not JSON")?
-    } else {
-        render_report(&report, args.per_process)
-    })?;
+    let text = || render_report(&report, args.per_process);
+    hand_over(args, &report, text, || html::of_file(&report))?;
     Ok(report.outcome)
 }
 
 async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<Outcome> {
     let answer = node::chains(client).await?;
     let incident = Incident::of_answer(answer, args.since.as_secs_f64(), here(), &args.wanted());
-    print(if args.json {
-        serde_json::to_string_pretty(&incident).context("the report is not JSON")?
-    } else {
-        render(&incident, args.per_process)
-    })?;
+    let text = || render(&incident, args.per_process);
+    hand_over(args, &incident, text, || html::of_incident(&incident))?;
     Ok(incident.outcome)
 }
 
 async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<Outcome> {
     let answer = fleet::chains(clients, Limits::default()).await;
     let report = FleetReport::of(answer, args.since.as_secs_f64(), here(), &args.wanted());
-    print(if args.json {
-        serde_json::to_string_pretty(&report).context("the report is not JSON")?
-    } else {
-        report.render(args.per_process)
-    })?;
+    hand_over(args, &report, || report.render(args.per_process), || html::of_fleet(&report))?;
     ensure!(!report.nodes.is_empty(), "none of {} nodes answered", report.failures.len());
     Ok(report.outcome)
 }
 
 fn here() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// Prints or writes the report in the form that is asked for.
+fn hand_over(
+    args: &ExplainArgs,
+    report: &impl Serialize,
+    text: impl FnOnce() -> String,
+    html: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    match &args.html {
+        Some(path) if path.as_os_str() != "-" => write_new(path, &html()),
+        Some(_) => print(html()),
+        None if args.json => {
+            print(serde_json::to_string_pretty(report).context("the report is not JSON")?)
+        }
+        None => print(text()),
+    }
+}
+
+/// Writes a file that does not exist yet; none is left when that fails.
+fn write_new(path: &Path, content: &str) -> anyhow::Result<()> {
+    let context = || format!("cannot write {}", path.display());
+    let mut file = File::create_new(path).with_context(context)?;
+    let written = file.write_all(content.as_bytes());
+    if written.is_err() {
+        // The first error says more.
+        let _ = fs::remove_file(path);
+    }
+    written.with_context(context)
 }
 
 fn print(mut report: String) -> anyhow::Result<()> {

@@ -57,6 +57,9 @@ pub struct ExplainArgs {
     /// Print JSON with all numbers
     #[arg(long)]
     pub json: bool,
+    /// Write the report as one HTML file for a ticket, or - for standard output, instead of printing text
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub html: Option<PathBuf>,
 }
 
 impl ExplainArgs {

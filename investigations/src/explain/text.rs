@@ -76,7 +76,7 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
 }
 
 /// There is no chain: reports so only for the observed time.
-fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt::Result {
+pub(super) fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt::Result {
     let (from, until) = incident.observation.window;
     if let Some(pid) = incident.unobserved_pid {
         return writeln!(
