@@ -40,7 +40,7 @@ use investigate::EXPLAIN_STATUS;
 pub use investigate::{ExplainArgs, McpArgs};
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
-    Speed,
+    Speed, ViewArgs,
 };
 pub use top::TopArgs;
 
@@ -97,6 +97,8 @@ pub enum Command {
     Top(TopArgs),
     /// Serve a recording as the node served it, so that rules, alerts and dashboards can be tried on it
     Replay(ReplayArgs),
+    /// Show a trace file as a page in a browser of this host: processes, causal chains and a timeline
+    View(ViewArgs),
     /// Answer assistants over the Model Context Protocol: why a GPU was not fed, from nodes that run the exporter
     Mcp(McpArgs),
     /// Print a shell completion script

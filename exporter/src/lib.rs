@@ -47,4 +47,5 @@ pub mod token_file;
 pub mod top;
 pub mod top_names;
 pub mod version;
+pub mod view;
 pub mod wait_names;

@@ -16,7 +16,7 @@ use gpucause::nodes::NodesError;
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{demo, logging, manual, privileges, record, replay, top};
+use gpucause::{demo, logging, manual, privileges, record, replay, top, view};
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::limit_retained_memory;
@@ -68,6 +68,10 @@ fn main() -> ExitCode {
         Command::Replay(args) => {
             logging::init(args.log);
             replay::run(&args)
+        }
+        Command::View(args) => {
+            logging::init(TOOL_LOG);
+            view::run(&args)
         }
         Command::Merge(args) => {
             logging::init(TOOL_LOG);

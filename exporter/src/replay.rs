@@ -70,7 +70,11 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
 }
 
 /// The node of this name; the only one when no name is given.
-fn node(recording: &dyn Recording, name: Option<&str>, path: &Path) -> anyhow::Result<NodeIndex> {
+pub(crate) fn node(
+    recording: &dyn Recording,
+    name: Option<&str>,
+    path: &Path,
+) -> anyhow::Result<NodeIndex> {
     let names: Vec<&str> = recording.nodes().iter().map(|node| &*node.name).collect();
     let found = match (name, &*names) {
         (Some(name), _) => names.iter().position(|own| *own == name),

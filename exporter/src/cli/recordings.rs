@@ -95,6 +95,20 @@ impl FromStr for Bytes {
     }
 }
 
+/// Flags of `gpucause view`.
+#[derive(Debug, Clone, Args)]
+pub struct ViewArgs {
+    /// The trace file
+    #[arg(value_name = "FILE")]
+    pub db: PathBuf,
+    /// Name of the node to show; required if the file has several
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Port on the loopback address, or 0 for any that is free
+    #[arg(long, value_name = "PORT", default_value = "0")]
+    pub port: u16,
+}
+
 /// Flags of `gpucause replay`.
 #[derive(Debug, Clone, Args)]
 pub struct ReplayArgs {

@@ -186,7 +186,7 @@ mod tests {
     fn only_files_of_the_list_are_opened() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str| fs::write(dir.path().join(name), name).unwrap();
-        ["notes.db", "flight-a.db", ".flight-partial"].map(write);
+        ["notes.db", "flight-a.db", ".flight-partial"].into_iter().for_each(write);
         std::os::unix::fs::symlink("notes.db", dir.path().join("flight-link.db")).unwrap();
         fs::create_dir(dir.path().join("flight-x")).unwrap();
         let folder = Folder::new(dir.path().to_owned(), 9);

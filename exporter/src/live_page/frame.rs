@@ -68,6 +68,7 @@ fn status(out: &mut dyn Write, head: &Head<'_>, body: Option<&Body>) -> fmt::Res
             time(problem.at),
             Text(&problem.what)
         )?,
+        None if head.file.is_some() => {}
         None => out.write_str("<p class=\"dim\">No error since start.</p>\n")?,
     }
     out.write_str("</div>\n")?;
@@ -82,9 +83,9 @@ fn status(out: &mut dyn Write, head: &Head<'_>, body: Option<&Body>) -> fmt::Res
 
 fn sections(out: &mut dyn Write, head: &Head<'_>, body: &Body, view: &View) -> fmt::Result {
     out.write_str("<section id=\"chains\" data-live aria-labelledby=\"chains-title\">\n")?;
-    chains(out, &body.chains)?;
+    chains(out, &body.chains, head.file.is_some())?;
     out.write_str("</section>\n<section id=\"processes\" data-live aria-labelledby=\"processes-title\">\n<h2 id=\"processes-title\">Processes</h2>\n")?;
-    table::write(out, &body.processes, &body.chains, view)?;
+    table::write(out, (&body.processes, &body.chains), head.file.is_some(), view)?;
     let title = if head.file.is_some() { "Timeline" } else { "Last 15 minutes" };
     writeln!(
         out,
@@ -100,7 +101,8 @@ fn sections(out: &mut dyn Write, head: &Head<'_>, body: &Body, view: &View) -> f
     out.write_str("</section>\n")
 }
 
-fn chains(out: &mut dyn Write, all: &[Chain]) -> fmt::Result {
+fn chains(out: &mut dyn Write, all: &[Chain], is_file: bool) -> fmt::Result {
+    let ongoing_title = if is_file { "Ongoing at the end" } else { "Ongoing" };
     let (ended, ongoing): (Vec<&Chain>, Vec<&Chain>) =
         all.iter().partition(|chain| chain.ongoing == Some(false));
     let worst = ongoing.iter().map(|chain| chain.severity).max();
@@ -109,7 +111,7 @@ fn chains(out: &mut dyn Write, all: &[Chain]) -> fmt::Result {
         (Some(worst), _) => {
             writeln!(
                 out,
-                "<p id=\"summary\">Ongoing: {}, worst {}</p>",
+                "<p id=\"summary\">{ongoing_title}: {}, worst {}</p>",
                 ongoing.len(),
                 badge(worst)
             )?;

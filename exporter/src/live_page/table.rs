@@ -28,14 +28,14 @@ const BAR: f64 = 1000.0;
 
 pub(super) fn write(
     out: &mut dyn Write,
-    processes: &Processes,
-    chains: &[Chain],
+    (processes, chains): (&Processes, &[Chain]),
+    is_file: bool,
     view: &View,
 ) -> fmt::Result {
     let chosen = view.rows(&processes.processes);
     form(out, view)?;
     out.write_str("<div class=\"scroll\"><table id=\"process-table\">\n")?;
-    caption(out, processes, &chosen, view)?;
+    caption(out, processes, (&chosen, is_file), view)?;
     out.write_str("<thead><tr>")?;
     for (name, sort, is_number) in COLUMNS {
         head(out, (name, sort, is_number), view)?;
@@ -63,11 +63,13 @@ fn form(out: &mut dyn Write, view: &View) -> fmt::Result {
 fn caption(
     out: &mut dyn Write,
     processes: &Processes,
-    chosen: &Chosen<'_>,
+    (chosen, is_file): (&Chosen<'_>, bool),
     view: &View,
 ) -> fmt::Result {
     out.write_str("<caption>")?;
     match processes.window_seconds {
+        Some(seconds) if is_file => write!(out, "All of the file, {seconds:.1} s. ")?,
+        None if is_file => out.write_str("The file has no numbers of processes. ")?,
         Some(seconds) => write!(out, "The last {seconds:.1} s. ")?,
         None => out.write_str("No numbers yet: they are of the time between two evaluations. ")?,
     }
@@ -116,7 +118,7 @@ fn process(out: &mut dyn Write, row: &ProcessRow, chains: &[Chain]) -> fmt::Resu
         |seconds: Option<f64>| seconds.map(|seconds| (seconds, duration(Some(nanos(seconds)))));
     write!(
         out,
-        "<tr data-pid=\"{}\"><td class=\"number\">{}</td><th scope=\"row\">{}{}</th>",
+        "<tr data-pid=\"{}\"><td class=\"number\">{}</td><th scope=\"row\"><span class=\"name\">{}</span>{}</th>",
         row.pid,
         row.pid,
         Text(&row.comm),

@@ -23,7 +23,7 @@ const LANE: f64 = 8.0;
 #[derive(Debug, Clone, Copy, Default)]
 struct Column {
     seconds: f64,
-    launches: u64,
+    launches: f64,
     dispatcher_seconds: f64,
     lost_seconds: f64,
     chains: u32,
@@ -31,17 +31,18 @@ struct Column {
 }
 
 impl Column {
-    fn add(&mut self, point: &TimelinePoint) {
-        self.seconds += point.seconds;
-        self.launches += point.launches;
-        self.dispatcher_seconds += point.dispatcher_seconds;
-        self.lost_seconds += point.lost_seconds;
+    /// Adds a share of a point.
+    fn add(&mut self, point: &TimelinePoint, share: f64) {
+        self.seconds += point.seconds * share;
+        self.launches += point.launches as f64 * share;
+        self.dispatcher_seconds += point.dispatcher_seconds * share;
+        self.lost_seconds += point.lost_seconds * share;
         self.chains = self.chains.max(point.chains);
         self.worst = self.worst.max(point.worst);
     }
 
     fn rate(&self) -> f64 {
-        if self.seconds > 0.0 { self.launches as f64 / self.seconds } else { 0.0 }
+        if self.seconds > 0.0 { self.launches / self.seconds } else { 0.0 }
     }
 
     fn lost(&self) -> Option<f64> {
@@ -71,14 +72,27 @@ impl Axis {
         ((at - self.from) / (self.until - self.from).max(1e-3)).clamp(0.0, 1.0)
     }
 
-    /// The points in equal parts of the time; `None` where nothing was evaluated.
+    /// The points in equal parts of the time, each in all that it overlaps; `None` where nothing was evaluated.
     fn columns(&self, points: &[TimelinePoint], count: usize) -> Vec<Option<Column>> {
         let mut columns = vec![None; count];
         for point in points {
-            let middle = self.at(point.at - point.seconds / 2.0);
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1")]
-            let index = ((middle * count as f64) as usize).min(count - 1);
-            columns[index].get_or_insert_with(Column::default).add(point);
+            let begin = self.at(point.at - point.seconds) * count as f64;
+            let end = self.at(point.at) * count as f64;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "from 0 to the number of columns"
+            )]
+            let (first, last) = (begin as usize, end.ceil() as usize);
+            let length = end - begin;
+            if length <= 0.0 {
+                continue;
+            }
+            let overlapped = columns.iter_mut().enumerate().take(last).skip(first);
+            for (index, column) in overlapped {
+                let overlap = end.min(index as f64 + 1.0) - begin.max(index as f64);
+                column.get_or_insert_with(Column::default).add(point, overlap / length);
+            }
         }
         columns
     }
@@ -226,4 +240,40 @@ fn table(out: &mut dyn Write, axis: &Axis, points: &[TimelinePoint]) -> fmt::Res
         )?;
     }
     out.write_str("</tbody></table></div></details>\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(at: f64, seconds: f64) -> TimelinePoint {
+        let (chains, worst) = (1, Some(Severity::Low));
+        let (dispatcher_seconds, lost_seconds) = (seconds, seconds / 4.0);
+        TimelinePoint {
+            at,
+            seconds,
+            launches: 100,
+            dispatcher_seconds,
+            lost_seconds,
+            chains,
+            worst,
+        }
+    }
+
+    #[test]
+    fn a_point_is_divided_among_the_columns_that_it_overlaps() {
+        let axis = Axis { from: 0.0, until: 10.0 };
+        let columns = axis.columns(&[point(5.0, 2.5), point(10.0, 1.0)], 5);
+        let launches: Vec<_> = columns.iter().map(|own| own.map(|own| own.launches)).collect();
+        assert_eq!(launches, [None, Some(60.0), Some(40.0), None, Some(100.0)]);
+        assert_eq!(columns[1].unwrap().rate(), 40.0);
+        assert_eq!(columns[2].unwrap().lost(), Some(0.25));
+    }
+
+    #[test]
+    fn points_outside_of_the_axis_and_without_length_are_left_out() {
+        let axis = Axis { from: 100.0, until: 110.0 };
+        let columns = axis.columns(&[point(50.0, 1.0), point(105.0, 0.0)], 5);
+        assert!(columns.iter().all(Option::is_none));
+    }
 }

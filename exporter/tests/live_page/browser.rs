@@ -107,11 +107,10 @@ impl Browser {
         crate::poll::until(expression, || (self.value(expression) == true).then_some(()));
     }
 
-    /// A picture of the page, or of its first `height` pixels.
-    pub(crate) fn screenshot(&mut self, path: &Path, height: Option<u32>) {
+    /// A picture of the page.
+    pub(crate) fn screenshot(&mut self, path: &Path) {
         let size = self.call("Page.getLayoutMetrics", json!({}));
-        let whole = size["cssContentSize"]["height"].as_f64().unwrap();
-        let height = height.map_or(whole, f64::from);
+        let height = &size["cssContentSize"]["height"];
         let clip = json!({"x": 0, "y": 0, "width": 1280, "height": height, "scale": 1});
         let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
         let picture = self.call("Page.captureScreenshot", params);

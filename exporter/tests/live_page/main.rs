@@ -19,7 +19,9 @@ mod poll;
 #[allow(dead_code, reason = "made for tests that ask for more")]
 mod samples;
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 
 use browser::Browser;
 use exporter::Exporter;
@@ -28,7 +30,7 @@ use serde_json::Value;
 /// The table as the reader sees it: PID, name and numbers of each row.
 const TABLE: &str = "[...document.querySelectorAll('#process-table tbody tr')].map((row) => ({
     pid: Number(row.dataset.pid),
-    comm: row.querySelector('th').textContent,
+    comm: row.querySelector('.name').textContent,
     ...Object.fromEntries([...row.querySelectorAll('data')].map((own) => [own.className, own.value])),
     texts: Object.fromEntries([...row.querySelectorAll('data')].map((own) => [own.className, own.textContent])),
 }))";
@@ -60,9 +62,9 @@ fn log_in(browser: &mut Browser, server: &Exporter) {
     browser.until("document.getElementById('processes') !== null");
 }
 
-fn screenshot(browser: &mut Browser, name: &str, height: Option<u32>) {
+fn screenshot(browser: &mut Browser, name: &str) {
     if let Some(dir) = std::env::var_os("GPUCAUSE_SCREENSHOTS").map(PathBuf::from) {
-        browser.screenshot(&dir.join(name), height);
+        browser.screenshot(&dir.join(name));
     }
 }
 
@@ -133,9 +135,8 @@ fn a_chain_is_shown_with_its_fix_which_a_button_copies() {
     for scheme in ["dark", "light"] {
         browser.prefer(scheme);
         log_in(&mut browser, &server);
-        screenshot(&mut browser, &format!("live-{scheme}.png"), None);
+        screenshot(&mut browser, &format!("live-{scheme}.png"));
     }
-    screenshot(&mut browser, "live-page.png", Some(900));
     let shown = browser.value("[...document.querySelectorAll('.chain')].map((own) => own.id)");
     let ids =
         last.as_array().unwrap().iter().map(|own| format!("chain-{}", own["id"].as_str().unwrap()));
@@ -146,6 +147,42 @@ fn a_chain_is_shown_with_its_fix_which_a_button_copies() {
     browser.until("document.querySelector('.copy').hidden === false");
     browser.value("document.querySelector('.copy').click()");
     browser.until("document.querySelector('.copy').textContent === 'Copied'");
+    assert_eq!(browser.value("wrong.join()"), "");
+}
+
+/// Killed when dropped.
+struct Viewer(Child);
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_trace_file_is_shown_as_a_page() {
+    let case =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../investigations/cases/cpu-contention.db");
+    let mut viewer =
+        Viewer(exporter::gpucause(&["view"]).arg(&case).stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(viewer.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split_once("http://").unwrap().1.split_once('/').unwrap().0.to_owned();
+    let password = line.split_once("password ").unwrap().1.split_once(')').unwrap().0.to_owned();
+    let mut browser = Browser::start();
+    browser.open(&format!("http://me:{password}@{address}/login"));
+    browser.open(&format!("http://{address}/"));
+    screenshot(&mut browser, "live-page.png");
+    let rows = browser.value(TABLE);
+    let header = format!("Authorization: Bearer {password}\r\n");
+    let answer =
+        http_client::request(address.parse().unwrap(), "GET", "/api/v1/processes", &header);
+    let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_equal(&rows, &answer["data"]);
+    assert_eq!(rows.as_array().map(Vec::len), Some(1));
+    assert_eq!(browser.value("document.querySelectorAll('.chain.critical').length"), 1);
+    assert_eq!(browser.value("document.querySelectorAll('.plot').length"), 3);
     assert_eq!(browser.value("wrong.join()"), "");
 }
 
@@ -165,7 +202,7 @@ fn with_a_thousand_processes_the_page_is_painted_in_half_a_second_and_can_be_sea
     println!("first paint after {fastest:.0} ms");
     // Others may have the CPUs of this machine: one of five must do.
     assert!(fastest <= 500.0, "{fastest} ms");
-    screenshot(&mut browser, "live-1000.png", None);
+    screenshot(&mut browser, "live-1000.png");
     let processes = api(&server, "/api/v1/processes");
     assert_eq!(processes["processes"].as_array().map(Vec::len), Some(1_000));
     assert_equal(&browser.value(TABLE), &processes);

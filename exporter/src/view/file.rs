@@ -1,0 +1,111 @@
+//! What a trace file has of one node, as the page shows it.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use anyhow::Context as _;
+use gpucause_engine::activity::TimelinePoint;
+use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::{ObservationState, Period};
+use gpucause_investigations::accounts::rebuild;
+use gpucause_investigations::explain::Report;
+use gpucause_investigations::recording::{NodeIndex, Recording};
+
+use super::totals::Totals;
+use crate::chains::EVALUATE_EVERY;
+use crate::collector::Scope;
+use crate::family::Sink;
+use crate::live_page::Processes;
+use crate::server::{Readiness, ScrapeError, Source};
+
+/// Read once: a file does not change.
+#[derive(Debug)]
+pub(super) struct TraceFile {
+    name: String,
+    node: String,
+    observation: ObservationState,
+    chains: Vec<Chain>,
+    processes: Processes,
+    timeline: Vec<TimelinePoint>,
+}
+
+impl TraceFile {
+    /// Reads what it has of a node: chains as `explain` reports them, and accounts over all of the file.
+    pub(super) fn read(
+        path: &Path,
+        recording: &dyn Recording,
+        node: NodeIndex,
+    ) -> anyhow::Result<Self> {
+        let mut report = Report::of(path, recording)?;
+        let index = usize::from(node.0);
+        let incident =
+            (index < report.nodes.len()).then(|| report.nodes.swap_remove(index).incident);
+        let incident = incident.context("the file has nothing of the node")?;
+        let mut chains: Vec<_> = incident.root_cause.into_iter().chain(incident.others).collect();
+        chains.sort_by(|a, b| {
+            let attributed = b.attributed_seconds().total_cmp(&a.attributed_seconds());
+            b.severity.cmp(&a.severity).then(attributed)
+        });
+        let mut totals = Totals::default();
+        recording.snapshots(&mut |own| {
+            if own.node == node {
+                totals.add(own.session, own.input.unix_seconds, &own.input.snapshot);
+            }
+            ControlFlow::Continue(())
+        })?;
+        if totals.is_empty() {
+            rebuild(recording, node, EVALUATE_EVERY, &mut |own| {
+                totals.add(0, own.unix_ns as f64 / 1e9, &own.snapshot);
+                ControlFlow::Continue(())
+            })?;
+        }
+        let (processes, timeline) = totals.finish(&chains);
+        let unknown = || Period::disabled(0.0, "the file does not say what was observed");
+        Ok(Self {
+            name: path.display().to_string(),
+            node: incident.node,
+            observation: incident.observation.current.unwrap_or_else(unknown).into(),
+            chains,
+            processes,
+            timeline,
+        })
+    }
+}
+
+impl Source for TraceFile {
+    fn collectors(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    fn scrape(&self, _: &Scope, _: &mut dyn Sink) -> Result<(), ScrapeError> {
+        Err(ScrapeError("a file is served without metrics; gpucause replay serves them".into()))
+    }
+
+    fn chains(&self) -> Vec<Chain> {
+        self.chains.clone()
+    }
+
+    fn process_rows(&self) -> Processes {
+        self.processes.clone()
+    }
+
+    fn timeline(&self) -> Vec<TimelinePoint> {
+        self.timeline.clone()
+    }
+
+    fn node(&self) -> String {
+        self.node.clone()
+    }
+
+    fn file(&self) -> Option<String> {
+        Some(self.name.clone())
+    }
+
+    fn observation(&self) -> ObservationState {
+        self.observation.clone()
+    }
+
+    fn ready(&self) -> Readiness {
+        Readiness::Ready
+    }
+}

@@ -1,0 +1,191 @@
+//! What processes did over all of a recording, and a timeline of it in a bounded number of points.
+
+use std::collections::HashMap;
+
+use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
+use gpucause_abi::{Nanos, ProcId};
+use gpucause_engine::activity::{Activities, Activity, TimelinePoint};
+use gpucause_engine::chain::Chain;
+
+use crate::live_page::Processes;
+
+/// Points of the timeline at most; when there are more, two become one.
+const MAX_POINTS: usize = 1_200;
+
+/// The first and the last that is known of a process.
+#[derive(Debug)]
+struct Span {
+    /// `None` where it began after the first snapshot.
+    first: Option<ProcessSnapshot>,
+    last: ProcessSnapshot,
+    until: Nanos,
+}
+
+/// Sums up the snapshots of a recording, in the order of time.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    session: Option<usize>,
+    begun: Nanos,
+    at: Nanos,
+    processes: HashMap<ProcId, Span>,
+    /// Of earlier runs of the recorder, whose process numbers are others.
+    earlier: Vec<Activity>,
+    window: Nanos,
+    timeline: Vec<TimelinePoint>,
+}
+
+impl Totals {
+    /// Adds a snapshot of a run of the recorder.
+    pub(super) fn add(&mut self, session: usize, unix_seconds: f64, snapshot: &Snapshot) {
+        let now = snapshot.taken_at;
+        if self.session.replace(session) != Some(session) {
+            self.end_session();
+            (self.begun, self.at) = (now, now);
+            self.processes = snapshot
+                .processes
+                .iter()
+                .map(|own| {
+                    let span = Span { first: Some(own.clone()), last: own.clone(), until: now };
+                    (own.id, span)
+                })
+                .collect();
+            return;
+        }
+        let mut point = TimelinePoint {
+            at: unix_seconds,
+            seconds: now.less(self.at).as_secs_f64(),
+            launches: 0,
+            dispatcher_seconds: 0.0,
+            lost_seconds: 0.0,
+            chains: 0,
+            worst: None,
+        };
+        for own in &snapshot.processes {
+            let before = self.processes.get(&own.id).map(|span| &span.last);
+            add_to(&mut point, before, own);
+            match self.processes.get_mut(&own.id) {
+                Some(span) => (span.last, span.until) = (own.clone(), now),
+                None => {
+                    let span = Span { first: None, last: own.clone(), until: now };
+                    self.processes.insert(own.id, span);
+                }
+            }
+        }
+        self.at = now;
+        self.timeline.push(point);
+        if self.timeline.len() > MAX_POINTS {
+            self.halve();
+        }
+    }
+
+    /// Whether there was no snapshot.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.session.is_none()
+    }
+
+    /// The sums, and the timeline with these chains.
+    pub(super) fn finish(mut self, chains: &[Chain]) -> (Processes, Vec<TimelinePoint>) {
+        self.end_session();
+        for point in &mut self.timeline {
+            let (from, until) = (point.at - point.seconds, point.at);
+            let seen = chains.iter().filter(|own| own.first_seen <= until && own.last_seen >= from);
+            point.worst = seen.clone().map(|own| own.severity).max();
+            point.chains = u32::try_from(seen.count()).unwrap_or(u32::MAX);
+        }
+        let mut processes = self.earlier;
+        processes.sort_by_key(|own| (own.pid, own.id));
+        let activities = Activities { window: (Nanos(0), self.window), processes };
+        let is_any = self.window.0 > 0;
+        (Processes::of(Some(&activities).filter(|_| is_any), None), self.timeline)
+    }
+
+    fn end_session(&mut self) {
+        let begun = self.begun;
+        let spans = std::mem::take(&mut self.processes).into_values();
+        let dispatching = spans.filter(|span| span.last.dispatches);
+        self.earlier.extend(dispatching.map(|Span { first, last, until }| {
+            Activity::between(first.as_ref(), &last, (begun, until))
+        }));
+        self.window.0 += self.at.less(begun).0;
+    }
+
+    fn halve(&mut self) {
+        let pairs = self.timeline.chunks(2);
+        self.timeline = pairs
+            .filter_map(|pair| {
+                let last = *pair.last()?;
+                let sum = |of: fn(&TimelinePoint) -> f64| pair.iter().map(of).sum();
+                Some(TimelinePoint {
+                    seconds: sum(|own| own.seconds),
+                    launches: pair.iter().map(|own| own.launches).sum(),
+                    dispatcher_seconds: sum(|own| own.dispatcher_seconds),
+                    lost_seconds: sum(|own| own.lost_seconds),
+                    ..last
+                })
+            })
+            .collect();
+    }
+}
+
+fn add_to(point: &mut TimelinePoint, before: Option<&ProcessSnapshot>, now: &ProcessSnapshot) {
+    if !now.dispatches {
+        return;
+    }
+    let time =
+        |own: &ProcessSnapshot| (own.dispatcher_time.total(), own.dispatcher_time.all_lost());
+    let (total, lost) = before.map_or((Nanos(0), Nanos(0)), time);
+    let (total_now, lost_now) = time(now);
+    point.launches += now.launches().saturating_sub(before.map_or(0, ProcessSnapshot::launches));
+    point.dispatcher_seconds += total_now.less(total).as_secs_f64();
+    point.lost_seconds += lost_now.less(lost).as_secs_f64();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpucause_abi::Tgid;
+    use gpucause_abi::snapshot::Comm;
+    use gpucause_abi::state::{Phase, State};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn snapshot(at: u64, launches: &[(u32, u64)]) -> Snapshot {
+        let process = |&(id, launches): &(u32, u64)| {
+            let mut own = ProcessSnapshot::new(ProcId(id), Tgid(id), Comm([b'p'; 16]));
+            (own.dispatches, own.launches.untimed) = (true, launches);
+            own.dispatcher_time.0[Phase::Host as usize][State::Running.index()] =
+                Nanos(at * SECOND);
+            own
+        };
+        let processes = launches.iter().map(process).collect();
+        Snapshot { taken_at: Nanos(at * SECOND), processes, ..Snapshot::default() }
+    }
+
+    #[test]
+    fn sums_are_over_all_of_the_file_and_runs_of_the_recorder_are_apart() {
+        let mut totals = Totals::default();
+        totals.add(0, 10.0, &snapshot(10, &[(1, 100)]));
+        totals.add(0, 12.0, &snapshot(12, &[(1, 150), (2, 30)]));
+        totals.add(0, 14.0, &snapshot(14, &[(2, 40)]));
+        totals.add(1, 100.0, &snapshot(5, &[(1, 1_000)]));
+        totals.add(1, 101.0, &snapshot(6, &[(1, 1_007)]));
+        let (processes, timeline) = totals.finish(&[]);
+        assert_eq!(processes.window_seconds, Some(5.0));
+        let launches: Vec<_> =
+            processes.processes.iter().map(|own| (own.pid, own.launches, own.seconds)).collect();
+        assert_eq!(launches, [(1, 50, 2.0), (1, 7, 1.0), (2, 40, 4.0)]);
+        let launches: Vec<_> = timeline.iter().map(|own| (own.at, own.launches)).collect();
+        assert_eq!(launches, [(12.0, 80), (14.0, 10), (101.0, 7)]);
+    }
+
+    #[test]
+    fn a_long_recording_has_few_points_and_all_launches() {
+        let mut totals = Totals::default();
+        (0..10_000).for_each(|at| totals.add(0, at as f64, &snapshot(at, &[(1, at)])));
+        let (_, timeline) = totals.finish(&[]);
+        assert!(timeline.len() <= MAX_POINTS, "{}", timeline.len());
+        assert_eq!(timeline.iter().map(|own| own.launches).sum::<u64>(), 9_999);
+        let seconds: f64 = timeline.iter().map(|own| own.seconds).sum();
+        assert_eq!(seconds, 9_999.0);
+    }
+}
