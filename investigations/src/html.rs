@@ -32,6 +32,15 @@ impl fmt::Display for Text<'_> {
     }
 }
 
+/// Whether evidence is shown before a reader opens it: a ticket is printed, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Details {
+    /// It is.
+    Open,
+    /// It is not.
+    Closed,
+}
+
 /// A severity as a label with a colour.
 pub const fn badge(severity: Severity) -> &'static str {
     match severity {
@@ -46,7 +55,7 @@ pub const fn badge(severity: Severity) -> &'static str {
 ///
 /// # Errors
 /// When `out` fails; a `String` does not.
-pub fn chain(out: &mut dyn Write, chain: &Chain) -> fmt::Result {
+pub fn chain(out: &mut dyn Write, chain: &Chain, evidence: Details) -> fmt::Result {
     let Chain { cause, effect, severity, victim, .. } = chain;
     let id = Text(&chain.id);
     writeln!(
@@ -82,14 +91,15 @@ pub fn chain(out: &mut dyn Write, chain: &Chain) -> fmt::Result {
         out,
         "<p><button type=\"button\" class=\"copy\" id=\"copy-{id}\" data-copy=\"fix-{id}\" hidden>Copy the fix</button></p>"
     )?;
-    details(out, chain)?;
+    details(out, chain, evidence)?;
     out.write_str("</article>\n")
 }
 
 /// Path and evidence.
-fn details(out: &mut dyn Write, chain: &Chain) -> fmt::Result {
+fn details(out: &mut dyn Write, chain: &Chain, evidence: Details) -> fmt::Result {
     let id = Text(&chain.id);
-    writeln!(out, "<details id=\"evidence-{id}\"><summary>Evidence</summary>")?;
+    let open = if evidence == Details::Open { " open" } else { "" };
+    writeln!(out, "<details id=\"evidence-{id}\"{open}><summary>Evidence</summary>")?;
     if !chain.path.is_empty() {
         out.write_str("<ol>\n")?;
         for step in &chain.path {
@@ -172,7 +182,7 @@ mod tests {
     #[test]
     fn nothing_of_a_chain_is_markup() {
         let mut html = String::new();
-        chain(&mut html, &hostile()).unwrap();
+        chain(&mut html, &hostile(), Details::Open).unwrap();
         assert!(!html.contains("<script"), "{html}");
         assert!(!html.contains('\u{202e}'), "{html}");
         // Quotes are those of attributes: an even number in each tag.
@@ -189,7 +199,7 @@ mod tests {
         let culprit = plain.culprit.as_mut().unwrap();
         (culprit.comm, culprit.place.unit) = ("fluent-bit".into(), "fluent-bit.service".into());
         plain.fix = "taskset -cp 1 9".into();
-        chain(&mut html, &plain).unwrap();
+        chain(&mut html, &plain, Details::Closed).unwrap();
         for expected in [
             "<article class=\"chain high\" id=\"chain-c1\">",
             "<dt>Culprit</dt><dd>fluent-bit (PID 9, fluent-bit.service)</dd>",

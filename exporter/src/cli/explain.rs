@@ -93,7 +93,7 @@ fn hand_over(
     }
 }
 
-/// Writes a file that does not exist yet; none is left when that fails.
+/// Writes a file that does not exist yet; on failure it is removed.
 fn write_new(path: &Path, content: &str) -> anyhow::Result<()> {
     let context = || format!("cannot write {}", path.display());
     let mut file = File::create_new(path).with_context(context)?;

@@ -58,7 +58,7 @@ impl TelemetryPath {
     }
 }
 
-/// What clients without credentials are told.
+/// The hints for clients without credentials.
 pub(super) struct Login {
     /// How programs get in.
     pub(super) hint: String,

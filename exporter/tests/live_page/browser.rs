@@ -49,22 +49,22 @@ impl Browser {
         let messages = BufReader::new(messages);
         let mut browser =
             Self { child, requests, messages, session: None, last: 0, _profile: profile };
-        let target = browser.call("Target.createTarget", json!({"url": "about:blank"}));
+        let target = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
         let attach = json!({"targetId": target["targetId"], "flatten": true});
-        let session = browser.call("Target.attachToTarget", attach);
+        let session = browser.call("Target.attachToTarget", &attach);
         browser.session = Some(session["sessionId"].as_str().unwrap().to_owned());
-        browser.call("Page.enable", json!({}));
+        browser.call("Page.enable", &json!({}));
         // Violations of the policy, and errors of the script.
         let source = "window.wrong = [];
             addEventListener('securitypolicyviolation', (e) => wrong.push(e.violatedDirective + ' ' + e.blockedURI));
             addEventListener('error', (e) => wrong.push(String(e.message)));
             addEventListener('unhandledrejection', (e) => wrong.push(String(e.reason)));";
-        browser.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": source}));
+        browser.call("Page.addScriptToEvaluateOnNewDocument", &json!({"source": source}));
         browser
     }
 
     /// Calls a method, and returns its result.
-    pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn call(&mut self, method: &str, params: &Value) -> Value {
         self.last += 1;
         let mut request = json!({"id": self.last, "method": method, "params": params});
         if let Some(session) = &self.session {
@@ -89,14 +89,14 @@ impl Browser {
 
     /// Opens a page; returns when its script has run.
     pub(crate) fn open(&mut self, url: &str) {
-        self.call("Page.navigate", json!({"url": url}));
+        self.call("Page.navigate", &json!({"url": url}));
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'");
     }
 
     /// The value of an expression.
     pub(crate) fn value(&mut self, expression: &str) -> Value {
         let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true});
-        let mut result = self.call("Runtime.evaluate", params);
+        let mut result = self.call("Runtime.evaluate", &params);
         assert!(result["exceptionDetails"].is_null(), "{expression}: {result}");
         result["result"]["value"].take()
     }
@@ -109,11 +109,11 @@ impl Browser {
 
     /// A picture of the page.
     pub(crate) fn screenshot(&mut self, path: &Path) {
-        let size = self.call("Page.getLayoutMetrics", json!({}));
+        let size = self.call("Page.getLayoutMetrics", &json!({}));
         let height = &size["cssContentSize"]["height"];
         let clip = json!({"x": 0, "y": 0, "width": 1280, "height": height, "scale": 1});
         let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
-        let picture = self.call("Page.captureScreenshot", params);
+        let picture = self.call("Page.captureScreenshot", &params);
         let data = picture["data"].as_str().unwrap();
         let data = base64::engine::general_purpose::STANDARD.decode(data).unwrap();
         std::fs::write(path, data).unwrap();
@@ -122,7 +122,7 @@ impl Browser {
     /// Sets the colour scheme that the reader prefers.
     pub(crate) fn prefer(&mut self, scheme: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
-        self.call("Emulation.setEmulatedMedia", json!({"features": features}));
+        self.call("Emulation.setEmulatedMedia", &json!({"features": features}));
     }
 }
 

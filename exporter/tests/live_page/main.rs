@@ -2,7 +2,12 @@
 //!
 //! With `GPUCAUSE_SCREENSHOTS=DIR` in the environment, pictures of the page are written there.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, in its fixtures too"
+)]
 
 mod browser;
 #[path = "../fixture/exporter.rs"]

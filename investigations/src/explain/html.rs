@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::text::nothing_found;
 use super::{CallLine, FleetReport, Incident, NodeReport, ProcessLoss, Report, WaitLine};
-use crate::html::{STYLE, Text, badge, chain, time};
+use crate::html::{Details, STYLE, Text, badge, chain, time};
 use gpucause_engine::utc::utc;
 
 /// Rows of each table of a trace file; JSON has all.
@@ -82,11 +82,11 @@ fn section(out: &mut String, incident: &Incident) -> fmt::Result {
         return writeln!(out, "<p><strong>{}</strong></p></section>", Text(text.trim_end()));
     };
     out.write_str("<h3>Root cause</h3>\n")?;
-    chain(out, root)?;
+    chain(out, root, Details::Open)?;
     if !incident.others.is_empty() {
         out.write_str("<h3>Also</h3>\n")?;
     }
-    incident.others.iter().try_for_each(|other| chain(out, other))?;
+    incident.others.iter().try_for_each(|other| chain(out, other, Details::Open))?;
     out.write_str("<h3>Timeline</h3>\n<ol>\n")?;
     for event in &incident.timeline {
         writeln!(out, "<li>{} {}</li>", time(event.at), Text(&event.what))?;
@@ -147,7 +147,10 @@ fn call(out: &mut String, own: &CallLine) -> fmt::Result {
         "<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
         own.pid,
         Text(&own.comm),
-        Text(&own.op),
+        Text(&match own.cold {
+            Some(true) => format!("{} (first launches)", own.op),
+            _ => own.op.clone(),
+        }),
         own.count,
         seconds(Some(own.sum_seconds)),
         seconds(own.p50_seconds),
