@@ -34,7 +34,7 @@ pub(super) fn write(
 ) -> fmt::Result {
     let chosen = view.rows(&processes.processes);
     form(out, view)?;
-    out.write_str("<div class=\"scroll\"><table id=\"process-table\">\n")?;
+    out.write_str("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table of processes\"><table id=\"process-table\">\n")?;
     caption(out, processes, (&chosen, is_file), view)?;
     out.write_str("<thead><tr>")?;
     for (name, sort, is_number) in COLUMNS {

@@ -1,6 +1,8 @@
 //! The live page: what everybody sees, what only those see who may read causal chains, and its headers.
 
+use std::io::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpucause::collector::{Collectors, Scope};
 use gpucause::family::Sink;
@@ -10,7 +12,7 @@ use gpucause::server::{Readiness, ScrapeError, Source};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 
-use crate::http_client::{get, request};
+use crate::http_client::{connect, get, read_to_end, request};
 use crate::{Fixture, Running, serve, snapshot};
 
 /// The fixture with flight records in a folder.
@@ -154,6 +156,14 @@ fn flight_records_are_listed_and_downloaded_and_nothing_else_of_the_folder() {
     };
     let response = file("flight-gpu-1-1.000-c1.db");
     assert!(response.status == 200 && response.body == content);
+    let mut slow = connect(server.address);
+    let path = "/flight-records/flight-gpu-1-1.000-c1.db";
+    let head =
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{}\r\n", server.token);
+    slow.write_all(head.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(file("flight-gpu-1-1.000-c1.db").status, 503, "one is sent at a time");
+    assert!(read_to_end(slow).body == content, "a slow client gets all of it");
     let disposition = Some("attachment; filename=\"flight-gpu-1-1.000-c1.db\"");
     assert_eq!(response.header("content-disposition"), disposition);
     for name in ["notes.db", "", "..", "../notes.db", "flight-x/../notes.db", "%2e%2e/notes.db"] {

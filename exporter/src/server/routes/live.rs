@@ -96,8 +96,8 @@ impl Routes {
         let name = name.to_owned();
         let disposition = HeaderValue::try_from(format!("attachment; filename=\"{name}\""));
         tokio::task::spawn_blocking(move || {
-            // Others wait for a slow client no longer than for a fast one.
-            let mut page = PageWriter::new(sender, || true);
+            // No scrape waits for it: a slow client has the time that a connection lives.
+            let mut page = PageWriter::new(sender, || false);
             match send(&records, &name, &mut page) {
                 Ok(()) => page.finish(),
                 Err(error) => page.fail(error),
