@@ -28,6 +28,7 @@ mod kernel_objects;
 mod kernels;
 mod levels;
 mod lifecycle;
+mod live_page;
 mod nvml;
 mod observation;
 mod page;

@@ -119,6 +119,14 @@ impl Browser {
         std::fs::write(path, data).unwrap();
     }
 
+    /// Presses a key.
+    pub(crate) fn key(&mut self, key: &str) {
+        for kind in ["keyDown", "keyUp"] {
+            let params = json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": 9});
+            self.call("Input.dispatchKeyEvent", &params);
+        }
+    }
+
     /// Sets the colour scheme that the reader prefers.
     pub(crate) fn prefer(&mut self, scheme: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);

@@ -117,10 +117,31 @@ fn what_the_browser_shows_is_what_the_api_answers() {
     browser.until("document.getElementById('processes').dataset.mark !== 'old'");
     assert_equal(&browser.value(TABLE), &processes);
     assert_eq!(browser.value("document.getElementById('pause').hidden"), false);
+    // The first key leads past the head of the page, and the focus survives an update.
+    browser.key("Tab");
+    assert_eq!(browser.value("document.activeElement.className"), "skip");
+    browser.value("document.getElementById('sort-p99').focus()");
+    browser.value("document.getElementById('processes').dataset.mark = 'old'");
+    browser.value("document.getElementById('processes').dataset.from = ''");
+    browser.until("document.getElementById('processes').dataset.mark !== 'old'");
+    assert_eq!(browser.value("document.activeElement.id"), "sort-p99");
     assert_eq!(
         browser.value("wrong.join()"),
         "",
         "the policy is kept, and the script has no error"
+    );
+}
+
+#[test]
+fn a_link_of_another_site_leads_to_the_whole_page() {
+    let server = host::serve(3);
+    let mut browser = Browser::start();
+    log_in(&mut browser, &server);
+    let port = server.address.port();
+    browser.open(&format!("http://localhost:{port}/"));
+    browser.value(&format!("void (location.href = 'http://127.0.0.1:{port}/')"));
+    browser.until(
+        "location.hostname === '127.0.0.1' && document.getElementById('processes') !== null",
     );
 }
 
