@@ -123,10 +123,7 @@ fn details(out: &mut dyn Write, chain: &Chain, evidence: Details) -> fmt::Result
 /// Who caused it, with PID and unit or pod.
 fn culprit(chain: &Chain) -> String {
     match &chain.culprit {
-        Some(own) if own.pid == chain.victim.pid => {
-            format!("{}, a thread of the victim's process", own.comm)
-        }
-        Some(own) => format!("{} ({})", own.comm, own.place.describe(own.pid)),
+        Some(own) => format!("{} ({})", own.comm, own.describe(&chain.victim)),
         None => "not known, or none".to_owned(),
     }
 }
@@ -153,6 +150,7 @@ mod tests {
             culprit: Some(Culprit {
                 pid: 9,
                 comm: name.into(),
+                tid: None,
                 place: Place { unit: name.into(), ..Place::default() },
             }),
             explained: 0.5,

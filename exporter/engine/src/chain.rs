@@ -173,6 +173,17 @@ pub struct Culprit {
     pub place: Place,
 }
 
+impl Culprit {
+    /// What it is to the victim: a thread of its process, or another process with where that runs.
+    pub fn describe(&self, victim: &Victim) -> String {
+        if self.pid != victim.pid {
+            return self.place.describe(self.pid);
+        }
+        let thread = self.tid.map_or_else(|| "a thread".to_owned(), |tid| format!("thread {tid}"));
+        format!("{thread} of the victim's process")
+    }
+}
+
 /// One step of a chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {

@@ -123,13 +123,7 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
         line(&victim.place.describe(victim.pid))
     )?;
     if let Some(own) = &chain.culprit {
-        let place = if own.pid == victim.pid {
-            let thread =
-                own.tid.map_or_else(|| "a thread".to_owned(), |tid| format!("thread {tid}"));
-            format!("{thread} of the victim's process")
-        } else {
-            own.place.describe(own.pid)
-        };
+        let place = own.describe(victim);
         writeln!(out, "    culprit: {} ({})", line(&own.comm), line(&place))?;
     }
     if !chain.losses.is_empty() {
