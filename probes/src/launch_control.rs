@@ -191,6 +191,7 @@ impl LaunchControl {
             };
             let observed = (std::mem::take(&mut launcher.observed) + still).min(elapsed);
             if observed < LEAST_OBSERVED.min(elapsed) {
+                launcher.budget.rest(elapsed, self.budget);
                 continue;
             }
             let hits = if is_now { load.hits } else { NO_HITS };

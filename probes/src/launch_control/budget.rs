@@ -24,8 +24,12 @@ pub(crate) const CHANGE_SHARE: f64 = 0.2;
 /// What a hit costs in a program with data of its own in the caches, as a multiple of the calibrated cost: a busy program
 /// lost 2.2 % of its time where the calibrated cost was 1.6 %.
 const CACHE_MISSES: f64 = 1.25;
-/// What was spent over the budget is saved in this time, as far as it is no more than the budget of as long.
-const REPAID_IN: f64 = 15.0;
+/// What was spent over the budget is saved in about this time, in seconds, and no more than the budget of as long.
+const REPAID_IN: f64 = 8.0;
+/// Most of the budget that is saved: what remains is observed for long enough to estimate the rest by it.
+const MOST_SAVED: f64 = 0.7;
+/// Seconds whose budget may be spent in advance: part-time observation spends that of a period at its begin.
+const IN_ADVANCE: f64 = 4.0;
 /// Launches are observed for at least this share of the time, whatever the cost.
 pub(crate) const LEAST_SHARE: f64 = 0.02;
 /// Above this share a change is not worthwhile.
@@ -66,7 +70,7 @@ pub(crate) struct LaunchBudget {
     nests: bool,
     /// Consecutive windows that vote for a change.
     votes: u32,
-    /// What was spent over the budget and is not saved yet, in seconds.
+    /// What was spent over the budget and is not saved yet, in seconds; below zero what may be spent in advance.
     overspent: f64,
 }
 
@@ -132,10 +136,12 @@ impl LaunchBudget {
             (false, false) => 0,
         };
         let needed = if relieved { RELIEF_WINDOWS } else { OVERLOAD_BUDGETS };
-        let saved = self.overspend(window, own, budget) / REPAID_IN;
+        self.spend(window, own, budget);
+        let overspent = self.overspent / REPAID_IN;
         let part_time = || {
-            let available = budget * (1.0 - CHANGE_SHARE) - others - saved;
-            let share = available / measured.counting_load(cost);
+            let available = budget * (1.0 - CHANGE_SHARE) - others;
+            let saved = overspent.min(available * MOST_SAVED).max(0.0);
+            let share = (available - saved) / measured.counting_load(cost);
             LaunchStep::PartTime { share: share.clamp(LEAST_SHARE, MOST_SHARE), one_in: ONE_IN }
         };
         if self.votes >= needed {
@@ -151,13 +157,19 @@ impl LaunchBudget {
         self.step
     }
 
-    /// What was spent over the budget, with this window; `load` is what probes take while launches are observed.
-    fn overspend(&mut self, window: &Window, load: f64, budget: f64) -> f64 {
+    /// Accounts for what probes took in a window; `load` is what they take while launches are observed.
+    fn spend(&mut self, window: &Window, load: f64, budget: f64) {
         let within = load <= budget && !matches!(self.step, LaunchStep::PartTime { .. });
         let spent = if within { 0.0 } else { load * window.observed.as_secs_f64() * CACHE_MISSES };
-        let allowed = budget * (1.0 - CHANGE_SHARE) * window.elapsed.as_secs_f64();
-        self.overspent = (self.overspent + spent - allowed).clamp(0.0, budget * REPAID_IN);
-        self.overspent
+        self.overspent = (self.overspent + spent).min(budget * REPAID_IN);
+        self.rest(window.elapsed, Some(budget));
+    }
+
+    /// Lets some time pass, of which nothing was observed.
+    pub(crate) fn rest(&mut self, elapsed: Duration, budget: Option<f64>) {
+        let budget = budget.unwrap_or(0.0) * (1.0 - CHANGE_SHARE);
+        self.overspent =
+            (self.overspent - budget * elapsed.as_secs_f64()).max(-budget * IN_ADVANCE);
     }
 
     /// Evaluates a window with a fixed step.
@@ -303,6 +315,21 @@ mod tests {
             budget.evaluate(&second(budget.step(), 100_000, 0), COST, BUDGET);
         }
         assert!(spent <= 0.02 * 20.0, "{spent} s of 20 s");
+    }
+
+    #[test]
+    fn seconds_without_observation_count_for_the_budget_too() {
+        let mut budget = after(&[100_000; 9]);
+        for _ in 0..30 {
+            let LaunchStep::PartTime { share, one_in } = budget.step() else { panic!() };
+            // One second in four is observed, for four times as long.
+            let observed = LaunchStep::PartTime { share: share * 4.0, one_in };
+            budget.evaluate(&second(observed, 100_000, 0), COST, BUDGET);
+            (0..3).for_each(|_| budget.rest(Duration::from_secs(1), BUDGET));
+        }
+        let LaunchStep::PartTime { share, .. } = budget.step() else { panic!() };
+        let expected = 0.016 / (100_000.0 * 409.375e-9 * CACHE_MISSES);
+        assert!((share / expected - 1.0).abs() < 0.02, "{share}");
     }
 
     #[test]
