@@ -138,7 +138,7 @@ impl Chains {
             }
             if let Some(culprit) = &chain.culprit {
                 let victim = &chain.victim;
-                if culprit.pid == victim.pid && culprit.tid.is_none() {
+                if culprit.pid == victim.pid {
                     threads.push((victim.pid, culprit.comm.clone(), victim.tid));
                 }
                 pids.insert(culprit.pid, Some(culprit.comm.clone()));

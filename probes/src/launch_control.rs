@@ -312,7 +312,8 @@ impl LaunchControl {
             let busiest = activities.get(&id).and_then(|activity| activity.busiest);
             let always_busy =
                 own.busiest.zip(busiest).is_some_and(|(then, now)| now.always_since(then));
-            let taken = if always_busy { own.budget.counting_load(self.cost) } else { 0.0 };
+            let taken =
+                if always_busy { own.budget.counting_load_at(seen, self.cost) } else { 0.0 };
             // A thread that is always busy launches more while probes take none of its time.
             let rate = seen / (1.0 - taken.min(MOST_TAKEN));
             own.turn = own.turn.wrapping_add(1);

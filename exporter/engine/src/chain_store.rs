@@ -272,9 +272,7 @@ impl ChainStore {
         for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
             let Chain { victim, culprit: Some(culprit), .. } = &mut entry.chain else { continue };
             let key = (victim.pid, culprit.comm.clone());
-            if let Some(&tid) = threads.get(&key).filter(|_| culprit.pid == victim.pid) {
-                culprit.tid = Some(tid);
-            }
+            culprit.tid = threads.get(&key).copied().filter(|_| culprit.pid == victim.pid);
         }
     }
 
@@ -404,7 +402,7 @@ impl Entry {
                 if let (Some(previous), Some(now)) = (previous, &mut chain.culprit)
                     && previous.pid == now.pid
                 {
-                    now.tid = previous.tid.filter(|_| previous.comm == now.comm);
+                    now.tid = now.tid.or(previous.tid).filter(|_| previous.comm == now.comm);
                     now.place = previous.place;
                 }
             }

@@ -56,7 +56,8 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
         Cause::LockWait => {
             let holder = culprit.and_then(|holder| holder.tid);
             let python = place.python.then(|| python_stacks(pid));
-            let holder = holder.map(|tid| format!("{} | grep -A 20 'LWP {tid})'", stacks(pid)));
+            let holder =
+                holder.map(|tid| format!("{} | grep -EA 20 '^Thread .*LWP {tid}\\b'", stacks(pid)));
             python.into_iter().chain([holder.unwrap_or_else(|| stacks(pid))]).collect()
         }
         Cause::BlockIo => vec![file_of_call(pid, tid), record(pid)],
@@ -106,7 +107,10 @@ fn python_stacks(pid: u32) -> String {
 
 /// The file that a thread reads or writes while it is in the system call: the first argument is the descriptor.
 fn file_of_call(pid: u32, tid: u32) -> String {
-    format!("ls -l /proc/{pid}/fd/$(($(cut -d' ' -f2 /proc/{pid}/task/{tid}/syscall)))")
+    // Of a thread that runs, the file has one word, and no line is printed.
+    format!(
+        "cut -sd' ' -f2 /proc/{pid}/task/{tid}/syscall | while read fd; do ls -l /proc/{pid}/fd/$((fd)); done"
+    )
 }
 
 fn stacks(pid: u32) -> String {

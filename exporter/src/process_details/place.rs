@@ -1,9 +1,7 @@
 //! Where a process runs that a chain names: its unit, pod, container and CPUs.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use gpucause_engine::chain::Place;
 
@@ -13,8 +11,6 @@ use crate::throttling::hierarchy::Hierarchy;
 
 /// Threads of a process that are searched for one of a name at most.
 const MAX_THREADS: usize = 512;
-/// Processes whose mappings are remembered at most.
-const MAX_KNOWN: usize = 256;
 
 /// Reads where processes run.
 #[derive(Debug)]
@@ -23,8 +19,6 @@ pub(crate) struct Places {
     pod_logs: PathBuf,
     online: PathBuf,
     hierarchy: Option<Hierarchy>,
-    /// Whether a process maps Python, by PID and executable: reading mappings holds up the process.
-    python: Mutex<HashMap<(u32, PathBuf), bool>>,
 }
 
 impl Default for Places {
@@ -41,8 +35,7 @@ impl Places {
     ) -> Self {
         let (proc_root, pod_logs, online) = (proc_root.into(), pod_logs.into(), online.into());
         let mounts = fs::read_to_string(proc_root.join("self/mountinfo")).unwrap_or_default();
-        let (hierarchy, python) = (Hierarchy::in_mounts(&mounts), Mutex::default());
-        Self { proc_root, pod_logs, online, hierarchy, python }
+        Self { proc_root, pod_logs, online, hierarchy: Hierarchy::in_mounts(&mounts) }
     }
 
     /// The CPUs of the host, such as `0-3`.
@@ -99,22 +92,11 @@ impl Places {
         }
     }
 
-    /// Whether a process is CPython or has it as a library.
+    /// Whether the program of a process is CPython. Its mappings are not read: that waits for a process that hangs in the kernel
+    /// while it changes them.
     fn runs_python(&self, pid: u32) -> bool {
         let dir = self.proc_root.join(pid.to_string());
-        let Ok(program) = fs::read_link(dir.join("exe")) else { return false };
-        if is_python(&program) {
-            return true;
-        }
-        let mut known = self.python.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_KNOWN {
-            known.clear();
-        }
-        *known.entry((pid, program)).or_insert_with(|| {
-            let maps = fs::read(dir.join("maps")).unwrap_or_default();
-            let files = String::from_utf8_lossy(&maps);
-            files.lines().filter_map(|line| line.find('/').map(|at| &line[at..])).any(is_python)
-        })
+        fs::read_link(dir.join("exe")).is_ok_and(|program| is_python(&program))
     }
 
     /// The autogroup that a process is scheduled in: the kernel takes it only where no cgroup is weighed.
@@ -138,10 +120,11 @@ impl Places {
     }
 }
 
-/// Whether a file is named like CPython's: `python3.11`, `libpython3.12.so.1.0`.
-fn is_python(file: impl AsRef<Path>) -> bool {
-    let name = file.as_ref().file_name().unwrap_or_default().to_string_lossy();
-    name.strip_prefix("lib").unwrap_or(&name).starts_with("python")
+/// Whether a program is named like CPython: `python`, `python3.11`.
+fn is_python(program: &Path) -> bool {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let version = name.strip_prefix("python");
+    version.is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
 }
 
 /// The innermost unit of the system's manager. Units of a user's manager are below that of the manager, and `systemctl` knows
@@ -183,30 +166,18 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_python_as_program_or_library_runs_python() {
+    fn a_process_whose_program_is_python_runs_python() {
         let root = tempfile::tempdir().unwrap();
         let places = Places::at(root.path(), root.path(), root.path().join("online"));
-        for (pid, program, maps, expected) in [
-            (1, "/usr/bin/python3.11", "", true),
-            (
-                2,
-                "/srv/bin/tritonserver",
-                "7f0-7f1 r-xp 0 08:01 9 /usr/lib/libpython3.12.so.1.0\n",
-                true,
-            ),
-            (
-                3,
-                "/srv/bin/train",
-                "7f0-7f1 r-xp 0 08:01 9 /usr/lib/libc.so.6\n7f2-7f3 rw-p 0 0:0 0 [heap]\n",
-                false,
-            ),
+        for (pid, program, expected) in [
+            (1, "/usr/bin/python3.11", true),
+            (2, "/opt/venv/bin/python", true),
+            (3, "/srv/bin/python-data", false),
+            (4, "/srv/bin/train", false),
         ] {
             let dir = process(root.path(), pid);
             std::os::unix::fs::symlink(program, dir.join("exe")).unwrap();
-            fs::write(dir.join("maps"), maps).unwrap();
             assert_eq!(places.of(pid, None).unwrap().python, expected, "{program}");
-            fs::remove_file(dir.join("maps")).unwrap();
-            assert_eq!(places.of(pid, None).unwrap().python, expected, "maps are read once");
         }
     }
 

@@ -54,8 +54,8 @@ fn rates(exporter: &Exporter) -> [(&'static str, f64); 4] {
     let (timed, entry) = (cost("call"), cost("call_entry"));
     [
         ("full", BUDGET / (2.5 * (timed + entry))),
-        ("driver_only", BUDGET / (1.12 * timed)),
-        ("sampled", BUDGET / (1.2 * entry)),
+        ("driver_only", BUDGET / (1.4 * timed)),
+        ("sampled", BUDGET / (1.5 * entry)),
         ("part_time", BUDGET / (0.6 * entry)),
     ]
 }

@@ -22,7 +22,7 @@ const DECAY: f64 = 0.7;
 /// Part of the budget for attaching and detaching probes.
 pub(crate) const CHANGE_SHARE: f64 = 0.2;
 /// What a hit costs in a program with data of its own in the caches, as a multiple of the calibrated cost: a busy program
-/// lost 2.2 % of its time where the calibrated cost was 1.6 %.
+/// lost 2.2 % of its time where the calibrated cost was 1.6 %, attaching and detaching probes included.
 const CACHE_MISSES: f64 = 1.25;
 /// What was spent over the budget is saved in about this time, in seconds, and no more than the budget of as long.
 const REPAID_IN: f64 = 8.0;
@@ -68,8 +68,10 @@ pub(crate) struct LaunchBudget {
     /// Share of launches by the runtime, and whether each calls the driver; known at the first step only.
     runtime_share: f64,
     nests: bool,
-    /// Consecutive windows that vote for a change.
-    votes: u32,
+    /// Consecutive windows in which more could be observed.
+    reliefs: u32,
+    /// Budgets that consecutive windows over budget took.
+    overloads: u32,
     /// What was spent over the budget and is not saved yet, in seconds; below zero what may be spent in advance.
     overspent: f64,
 }
@@ -81,7 +83,8 @@ impl Default for LaunchBudget {
             rate: 0.0,
             runtime_share: 0.0,
             nests: false,
-            votes: 0,
+            reliefs: 0,
+            overloads: 0,
             overspent: 0.0,
         }
     }
@@ -103,6 +106,11 @@ impl LaunchBudget {
         self.launch_load(LaunchStep::Sampled { one_in: ONE_IN }, cost) * CACHE_MISSES
     }
 
+    /// The same of a thread that makes so many launches a second.
+    pub(crate) fn counting_load_at(&self, rate: f64, cost: HitCost) -> f64 {
+        Self { rate, ..*self }.counting_load(cost)
+    }
+
     /// Evaluates a window. `budget` is the share of a thread's time that probes may take.
     pub(crate) fn evaluate(
         &mut self,
@@ -118,7 +126,7 @@ impl LaunchBudget {
         let others =
             per_second(window.load.others.into(), window.elapsed) * cost.timed.as_secs_f64();
         let measured = *self;
-        let load = |step| measured.launch_load(step, cost) + others;
+        let load = |step| (measured.launch_load(step, cost) + others) * CACHE_MISSES;
         let own = match self.step {
             // The load at this share says nothing: the share was chosen for it.
             LaunchStep::PartTime { one_in, .. } => load(LaunchStep::Sampled { one_in }),
@@ -130,22 +138,18 @@ impl LaunchBudget {
         let relieved = most.is_some_and(|step| rank(step) < rank(self.step));
         let strained =
             own > budget && !negligible && !matches!(self.step, LaunchStep::PartTime { .. });
-        self.votes = match (relieved, strained) {
-            (true, _) => self.votes + 1,
-            (false, true) => self.votes + budgets(own, budget),
-            (false, false) => 0,
-        };
-        let needed = if relieved { RELIEF_WINDOWS } else { OVERLOAD_BUDGETS };
+        self.reliefs = if relieved { self.reliefs + 1 } else { 0 };
+        self.overloads = if strained { self.overloads + budgets(own, budget) } else { 0 };
         self.spend(window, own, budget);
         let overspent = self.overspent / REPAID_IN;
         let part_time = || {
-            let available = budget * (1.0 - CHANGE_SHARE) - others;
+            let available = budget * (1.0 - CHANGE_SHARE) - others * CACHE_MISSES;
             let saved = overspent.min(available * MOST_SAVED).max(0.0);
             let share = (available - saved) / measured.counting_load(cost);
             LaunchStep::PartTime { share: share.clamp(LEAST_SHARE, MOST_SHARE), one_in: ONE_IN }
         };
-        if self.votes >= needed {
-            self.votes = 0;
+        if self.reliefs >= RELIEF_WINDOWS || self.overloads >= OVERLOAD_BUDGETS {
+            (self.reliefs, self.overloads) = (0, 0);
             let next = match most {
                 Some(step) if relieved => step,
                 _ => self.steps().find(|&step| load(step) <= budget).unwrap_or_else(part_time),
@@ -160,12 +164,12 @@ impl LaunchBudget {
     /// Accounts for what probes took in a window; `load` is what they take while launches are observed.
     fn spend(&mut self, window: &Window, load: f64, budget: f64) {
         let within = load <= budget && !matches!(self.step, LaunchStep::PartTime { .. });
-        let spent = if within { 0.0 } else { load * window.observed.as_secs_f64() * CACHE_MISSES };
+        let spent = if within { 0.0 } else { load * window.observed.as_secs_f64() };
         self.overspent = (self.overspent + spent).min(budget * REPAID_IN);
         self.rest(window.elapsed, Some(budget));
     }
 
-    /// Lets some time pass, of which nothing was observed.
+    /// Lets time pass in which nothing was observed.
     pub(crate) fn rest(&mut self, elapsed: Duration, budget: Option<f64>) {
         let budget = budget.unwrap_or(0.0) * (1.0 - CHANGE_SHARE);
         self.overspent =
@@ -282,9 +286,9 @@ mod tests {
 
     #[test]
     fn the_steps_follow_one_another_as_more_is_launched() {
-        assert_eq!(after(&[14_000; 9]).step(), LaunchStep::Full);
-        assert_eq!(after(&[19_000; 9]).step(), LaunchStep::DriverOnly);
-        assert_eq!(after(&[40_000; 9]).step(), SAMPLED);
+        assert_eq!(after(&[11_000; 9]).step(), LaunchStep::Full);
+        assert_eq!(after(&[15_000; 9]).step(), LaunchStep::DriverOnly);
+        assert_eq!(after(&[30_000; 9]).step(), SAMPLED);
         let LaunchStep::PartTime { share, .. } = after(&[100_000; 99]).step() else { panic!() };
         let expected = 0.016 / (100_000.0 * 409.375e-9 * CACHE_MISSES);
         assert!((share - expected).abs() < 1e-3, "{share}");

@@ -28,7 +28,7 @@ struct State {
 pub(crate) struct Activity {
     pub(crate) now: Nanos,
     pub(crate) state: ActivityState,
-    /// The dispatcher that has been busy for longest.
+    /// The dispatcher that has launched for longest.
     pub(crate) busiest: Option<Busy>,
 }
 
@@ -38,13 +38,14 @@ pub(crate) struct Busy {
     tid: Tid,
     wall: Nanos,
     busy: Nanos,
+    launching: Nanos,
 }
 
 /// A thread that was busy for this share of the time makes as many launches as its CPU allows.
 const ALWAYS_BUSY: f64 = 0.9;
 
 impl Busy {
-    /// The one of these threads that has been busy for longest.
+    /// Of the one of these threads that has launched for longest.
     pub(crate) fn most_of(dispatchers: &[DispatcherSnapshot]) -> Option<Self> {
         let states = [Reason::Preempted, Reason::Runqueue].map(ThreadState::Off);
         let busy = |thread: &DispatcherSnapshot| {
@@ -52,10 +53,11 @@ impl Busy {
                 let times = states.iter().map(|&state| thread.time.at(phase, state).0);
                 times.sum::<u64>() + thread.time.at(phase, ThreadState::Running).0
             };
-            let busy = Nanos(in_phase(Phase::Host) + in_phase(Phase::Launch));
-            Self { tid: thread.tid, wall: thread.wall, busy }
+            let launching = Nanos(in_phase(Phase::Launch));
+            let busy = Nanos(in_phase(Phase::Host) + launching.0);
+            Self { tid: thread.tid, wall: thread.wall, busy, launching }
         };
-        dispatchers.iter().map(busy).max_by_key(|thread| thread.busy)
+        dispatchers.iter().map(busy).max_by_key(|thread| thread.launching)
     }
 
     /// Whether this thread was busy all the time since then.
@@ -264,15 +266,19 @@ mod tests {
         };
         let running = ThreadState::Running;
         let preempted = ThreadState::Off(Reason::Preempted);
-        let before = [thread(1, &[(Phase::Host, running, 5)]), thread(2, &[])];
+        let before = [
+            thread(1, &[(Phase::Host, running, 5), (Phase::Launch, preempted, 1)]),
+            thread(2, &[]),
+        ];
         let always = |cells: &[(Phase, ThreadState, u64)]| {
             let now = [thread(1, cells), thread(2, &[(Phase::Sync, running, 50)])];
             let [before, now] = [&before, &now].map(|threads| Busy::most_of(threads).unwrap());
             now.always_since(before)
         };
-        assert!(always(&[(Phase::Host, running, 12), (Phase::Launch, preempted, 3)]));
-        assert!(!always(&[(Phase::Host, running, 12), (Phase::Sync, running, 3)]));
-        assert!(!always(&[(Phase::Host, running, 5)]));
+        let launching = (Phase::Launch, preempted, 3);
+        assert!(always(&[(Phase::Host, running, 12), launching]));
+        assert!(!always(&[(Phase::Host, running, 12), launching, (Phase::Sync, running, 3)]));
+        assert!(!always(&[(Phase::Host, running, 5), (Phase::Launch, preempted, 1)]));
         assert!(Busy::most_of(&[]).is_none());
     }
 

@@ -95,7 +95,7 @@ fn the_holder_of_a_lock_is_named_with_its_thread_and_shown_by_the_command() {
     let holder = |host: &Host| host.only(Cause::LockWait).culprit.as_ref().unwrap().tid;
     assert_eq!(holder(&host), Some(107));
     let fix = &host.only(Cause::LockWait).fix;
-    assert!(fix.contains("bt' | grep -A 20 'LWP 107)'`."), "{fix}");
+    assert!(fix.contains("bt' | grep -EA 20 '^Thread .*LWP 107\\b'`."), "{fix}");
     host.run(1, |train| {
         scenarios::steady(train);
         train.waits(Reason::Futex, scenarios::HOLDER, 700 * MS, 680 * MS);
