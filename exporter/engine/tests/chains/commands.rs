@@ -48,7 +48,7 @@ fn expected(chain: &Chain) -> &'static str {
         }
         Cause::LockWait => "Run: `gdb -p 100 -batch -ex ",
         Cause::BlockIo => {
-            "Run: `ls -l /proc/100/fd/$(($(cut -d' ' -f2 /proc/100/task/100/syscall)))`, "
+            "Run: `cut -sd' ' -f2 /proc/100/task/100/syscall | while read fd; do ls -l /proc/100/fd/$((fd)); done`, "
         }
         Cause::PageFault => "Run: `grep -E 'VmRSS|VmSwap' /proc/100/status`, ",
         Cause::DataloaderStarvation => "Run: `ls -l /proc/20",
