@@ -69,7 +69,7 @@ fn status(out: &mut dyn Write, head: &Head<'_>, body: Option<&Body>) -> fmt::Res
             Text(&problem.what)
         )?,
         None if head.file.is_some() => {}
-        None => out.write_str("<p class=\"dim\">No error since start.</p>\n")?,
+        None => out.write_str("<p class=\"dim\">No error of evaluations, configuration or flight records since start.</p>\n")?,
     }
     out.write_str("</div>\n")?;
     if head.file.is_none() {

@@ -6,6 +6,7 @@ const connection = document.getElementById("connection");
 const isLive = document.body.dataset.mode === "live";
 let paused = false;
 let running = false;
+let again = false;
 
 // Buttons need a script.
 function show() {
@@ -40,18 +41,31 @@ function replace(next) {
 }
 
 async function refresh() {
-  if (running) return;
+  if (running) {
+    again = true;
+    return;
+  }
   running = true;
   try {
-    const answer = await fetch(location.pathname + location.search, { cache: "no-store" });
+    const answer = await fetch(location.pathname + location.search, { cache: "no-store", signal: AbortSignal.timeout(10000) });
     if (!answer.ok) throw new Error(answer.status);
-    replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+    // An exporter that was started again knows no login of before.
+    if (next.body.dataset.mode !== document.body.dataset.mode) {
+      location.reload();
+      return;
+    }
+    replace(next);
     const summary = document.getElementById("summary");
     say(summary ? summary.textContent : "");
   } catch (error) {
     say("Cannot reach the exporter: the numbers are old. Trying again.");
   } finally {
     running = false;
+    if (again) {
+      again = false;
+      refresh();
+    }
   }
 }
 
