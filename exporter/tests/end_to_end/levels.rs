@@ -2,42 +2,10 @@
 
 use crate::exporter::{Exporter, SHARED_FOR};
 use crate::http_client;
+use crate::training_ops::TRAINING_OPS;
 use crate::workload::{Workload, libraries};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// As many operations as a rank of PyTorch calls, of runtime, driver and NCCL.
-const OPS: [&str; 30] = [
-    "cudaLaunchKernel",
-    "cudaLaunchKernelExC",
-    "cudaMemcpyAsync",
-    "cudaMemsetAsync",
-    "cudaMalloc",
-    "cudaFree",
-    "cudaHostAlloc",
-    "cudaStreamSynchronize",
-    "cudaDeviceSynchronize",
-    "cudaEventRecord",
-    "cudaEventQuery",
-    "cudaEventSynchronize",
-    "cudaStreamWaitEvent",
-    "cuLaunchKernel",
-    "cuLaunchKernelEx",
-    "cuMemcpyHtoDAsync",
-    "cuMemcpyDtoHAsync",
-    "cuMemcpyDtoDAsync",
-    "cuMemsetD8Async",
-    "cuMemAlloc",
-    "cuMemFree",
-    "cuMemHostAlloc",
-    "cuStreamSynchronize",
-    "cuCtxSynchronize",
-    "cuEventRecord",
-    "cuEventQuery",
-    "cuStreamWaitEvent",
-    "ncclAllReduce",
-    "ncclReduceScatter",
-    "ncclAllGather",
-];
 const LEVELS: [(&str, usize); 3] = [("fleet", 60), ("standard", 200), ("full", 1_700)];
 const FORMATS: [&str; 2] = ["", "Accept: application/openmetrics-text; version=1.0.0\r\n"];
 
@@ -54,7 +22,7 @@ fn by_family<'a>(page: &'a str, pid: &str) -> BTreeMap<&'a str, usize> {
 #[test]
 fn a_process_that_calls_30_operations_has_at_most_60_200_and_1700_series() {
     let exporter = Exporter::start(&[]);
-    let mix = OPS.map(|op| format!("{op}=1")).join(",");
+    let mix = TRAINING_OPS.map(|op| format!("{op}=1")).join(",");
     let mut workload = Workload::start(&["calls", "--calls=60000", "--mix", &mix]);
     for library in ["libcudart.so.12", "libcuda.so.1", "libnccl.so.2"] {
         exporter.until_attached(&libraries().join(library));
@@ -65,7 +33,7 @@ fn a_process_that_calls_30_operations_has_at_most_60_200_and_1700_series() {
     let samples = exporter.samples();
     let calls = samples.of("gpucause_cuda_call_duration_seconds_count", &of_pid);
     let called: BTreeSet<&str> = calls.iter().map(|sample| sample.label("op")).collect();
-    let missing: Vec<_> = OPS.iter().filter(|op| !called.contains(**op)).collect();
+    let missing: Vec<_> = TRAINING_OPS.iter().filter(|op| !called.contains(**op)).collect();
     assert!(missing.is_empty(), "{missing:?} of {called:?}");
     for (level, limit) in LEVELS {
         for accept in FORMATS {

@@ -50,6 +50,8 @@ mod server_process;
 mod service;
 mod stacks;
 mod top;
+#[path = "../fixture/training_ops.rs"]
+mod training_ops;
 #[path = "../fixture/upstream.rs"]
 mod upstream;
 #[path = "../fixture/workload.rs"]
