@@ -73,7 +73,7 @@ impl FlightRecords {
     /// Opens one of [`files`](Self::files) by its name.
     ///
     /// # Errors
-    /// When it is none of them, or cannot be read.
+    /// When it is not among them, or cannot be read.
     pub fn open(&self, name: &str) -> io::Result<File> {
         self.folder.open(name)
     }

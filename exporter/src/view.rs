@@ -34,7 +34,8 @@ pub fn run(args: &ViewArgs) -> anyhow::Result<()> {
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .with_context(|| format!("cannot listen on {address}"))?;
     let port = listener.local_addr().context("the socket has no address")?.port();
-    let token = TokenFile::create(&BTreeSet::from([port]))?;
+    // In no file: the one of this port may be that of an exporter on another address.
+    let token = TokenFile::create(&BTreeSet::new())?;
     // Others on this host can connect, too: they do not know the password.
     let text = format!(
         "Open http://127.0.0.1:{port}/login (any user name, password {}); Ctrl-C ends.\n",

@@ -51,6 +51,8 @@ pub struct Activity {
     pub span: Nanos,
     /// Outermost launches of kernels and graphs, cold and warm, timed or not.
     pub launches: u64,
+    /// Those of them that were timed.
+    pub timed: u64,
     /// Durations of warm launches of kernels, or of graphs when no kernel was launched by itself.
     pub warm: Histogram,
     /// Time of its dispatcher threads.
@@ -77,7 +79,7 @@ impl Activity {
     ) -> Self {
         let begin = identity.first_seen.max(from);
         let before = before.unwrap_or_default();
-        let (launches, warm) = launches(&before, now);
+        let (timed, warm) = launches(&before, now);
         let mut time = now.time;
         for (own, earlier) in time.0.as_flattened_mut().iter_mut().zip(before.time.0.as_flattened())
         {
@@ -89,10 +91,17 @@ impl Activity {
             comm: identity.comm,
             has_ended: identity.ended.is_some(),
             span: identity.ended.unwrap_or(until).min(until).less(begin),
-            launches,
+            launches: timed.saturating_add(now.untimed.saturating_sub(before.untimed)),
+            timed,
             warm,
             time,
         }
+    }
+
+    /// Launches a second.
+    pub fn launches_per_second(&self) -> f64 {
+        let seconds = self.span.as_secs_f64();
+        if seconds > 0.0 { self.launches as f64 / seconds } else { 0.0 }
     }
 }
 
@@ -131,9 +140,9 @@ fn class(op: OpId) -> Option<Class> {
     op.op().filter(|op| op.is_launch()).map(|op| op.class)
 }
 
-/// Launches between both, and the durations of warm ones.
+/// Timed launches between both, and the durations of warm ones.
 fn launches(before: &Accounts<'_>, now: &Accounts<'_>) -> (u64, Histogram) {
-    let mut count = now.untimed.saturating_sub(before.untimed);
+    let mut count = 0u64;
     let [mut kernels, mut graphs] = [Histogram::default(), Histogram::default()];
     for &(kind, durations) in &now.launches {
         let earlier = before.launches.iter().find(|(earlier, _)| *earlier == kind);
@@ -164,16 +173,20 @@ pub(crate) fn activities(baselines: &VecDeque<Baseline>) -> Option<Activities> {
     if first.at >= last.at {
         return None;
     }
-    let window = (first.at, last.at);
     let lived = |own: &Identity| own.dispatches && own.ended.is_none_or(|ended| ended > first.at);
     let of = |(&id, now): (&ProcId, &ProcessBaseline)| {
         let identity = now.identity;
         let before = first.processes.get(&id).map(Accounts::of_baseline);
         // Of one that was missing in the first snapshot nothing is known of this time alone.
         let is_known = before.is_some() || identity.first_seen >= first.at;
+        let window = (first.at, last.at);
         (lived(&identity) && is_known)
             .then(|| Activity::of(id, identity, before, &Accounts::of_baseline(now), window))
     };
+    // Before the first of them began nothing may have been evaluated for long.
+    let listed = last.processes.values().map(|now| now.identity).filter(lived);
+    let begin = listed.map(|own| own.first_seen.max(first.at)).min().unwrap_or(first.at);
+    let window = (begin, last.at);
     let mut processes: Vec<_> = last.processes.iter().filter_map(of).collect();
     processes.sort_by_key(|own| (own.pid, own.id));
     Some(Activities { window, processes })
@@ -217,8 +230,11 @@ impl Timeline {
     }
 }
 
-/// The point of an evaluation, without its chains.
-pub(crate) fn point(context: &Context<'_>, unix_seconds: f64, window: Nanos) -> TimelinePoint {
+/// The point of an evaluation, without its chains; `None` without a process that makes traced calls, as while probes are disabled.
+pub(crate) fn point(context: &Context<'_>, unix_seconds: f64) -> Option<TimelinePoint> {
+    let dispatching = || context.processes.iter().filter(|process| process.dispatches());
+    // No longer than one of them was observed: nothing may have been evaluated for long before.
+    let window = dispatching().map(|process| process.short.wall).max()?;
     let mut point = TimelinePoint {
         at: unix_seconds,
         seconds: window.as_secs_f64(),
@@ -229,17 +245,16 @@ pub(crate) fn point(context: &Context<'_>, unix_seconds: f64, window: Nanos) -> 
         worst: None,
     };
     let (mut dispatchers, mut lost) = (Nanos(0), Nanos(0));
-    for process in context.processes.iter().filter(|process| process.dispatches()) {
+    for process in dispatching() {
         let delta: &Delta<'_> = &process.short;
-        point.launches =
-            point.launches.saturating_add(delta.launches(&context.settings.launch_ops));
+        point.launches = point.launches.saturating_add(delta.all_launches());
         let time = delta.dispatcher_time();
         dispatchers.0 = dispatchers.0.saturating_add(time.total().0);
         lost.0 = lost.0.saturating_add(time.all_lost().0);
     }
     (point.dispatcher_seconds, point.lost_seconds) =
         (dispatchers.as_secs_f64(), lost.as_secs_f64());
-    point
+    Some(point)
 }
 
 #[cfg(test)]

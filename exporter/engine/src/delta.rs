@@ -214,6 +214,11 @@ impl<'a> Delta<'a> {
         ratio(now.less(baseline), self.wall) <= MAX_UNOBSERVED
     }
 
+    /// Outermost launches as metrics count them, whatever the rules are set to; including estimated ones.
+    pub(crate) fn all_launches(&self) -> u64 {
+        self.launched(|id| id.op().is_some_and(Op::is_launch))
+    }
+
     /// Kernel and graph launches, including estimated ones.
     pub(crate) fn launches(&self, ops: &LaunchOps) -> u64 {
         // Cached: all rules ask for the ops of the settings.
@@ -222,15 +227,19 @@ impl<'a> Delta<'a> {
         {
             return *launches;
         }
-        let of_class = |&class| self.count_ops(class, |id| ops.contains(id));
+        let launches = self.launched(|id| ops.contains(id));
+        self.launches.get_or_init(|| (*ops, launches));
+        launches
+    }
+
+    fn launched(&self, is_launch: impl Fn(OpId) -> bool) -> u64 {
+        let of_class = |&class| self.count_ops(class, &is_launch);
         let untimed = |launches: &LaunchSampling| -> u64 {
             launches.untimed.saturating_add(launches.estimated)
         };
         let baseline = self.baseline.map_or(0, |baseline| untimed(&baseline.launches));
         let untimed = self.now.map_or(0u64, |now| untimed(&now.launches)).saturating_sub(baseline);
-        let launches = Class::ALL.iter().map(of_class).fold(untimed, u64::saturating_add);
-        self.launches.get_or_init(|| (*ops, launches));
-        launches
+        Class::ALL.iter().map(of_class).fold(untimed, u64::saturating_add)
     }
 
     /// The GPU-feeding threads; if none feeds now, the one that fed most so far.

@@ -118,8 +118,7 @@ impl Engine {
             self.baselines.push_back(input.into());
             return;
         };
-        let last_at = last.at;
-        if now.less(last_at) < MIN_WINDOW {
+        if now.less(last.at) < MIN_WINDOW {
             return;
         }
         self.ticks += 1;
@@ -127,7 +126,7 @@ impl Engine {
         let mut context = context_of(&self.settings, &self.histories, baselines, &input);
         context.host = self.host.as_deref();
         self.long_calls.update(&input.snapshot, baselines, self.ticks);
-        let mut point = activity::point(&context, input.unix_seconds, now.less(last_at));
+        let point = activity::point(&context, input.unix_seconds);
         let mut attribution = Attribution {
             baselines,
             input: &input,
@@ -155,8 +154,10 @@ impl Engine {
         }
         let known: HashSet<_> = input.snapshot.processes.iter().map(|process| process.id).collect();
         self.store.end_unseen(Some(self.ticks));
-        (point.chains, point.worst) = self.store.ongoing();
-        self.timeline.push(point);
+        if let Some(point) = point {
+            let (chains, worst) = self.store.ongoing();
+            self.timeline.push(TimelinePoint { chains, worst, ..point });
+        }
         self.store.tidy(self.ticks, &self.settings, |id| known.contains(&id));
         let oldest = self.ticks.saturating_sub(LONG_WINDOW as u64);
         let long_calls = &self.long_calls;

@@ -34,6 +34,8 @@ pub struct ProcessRow {
     pub launches: u64,
     /// The same a second.
     pub launches_per_second: f64,
+    /// The share of them that was timed: the next three are of those. `None` without launches.
+    pub timed_share: Option<f64>,
     /// Median of warm launches.
     pub p50_seconds: Option<f64>,
     /// 99th percentile of warm launches.
@@ -74,17 +76,17 @@ impl Serialize for Parts {
 impl ProcessRow {
     /// Of what a process did.
     pub(crate) fn of(own: &Activity) -> Self {
-        let seconds = own.span.as_secs_f64();
         let (p50, p99) = (own.warm.quantile(0.5), own.warm.quantile(0.99));
         let spread = p50.zip(p99).filter(|(p50, _)| p50.0 > 0);
-        let shares = Shares::between(None, &own.time);
+        let shares = Shares::from(&own.time);
         Self {
             pid: own.pid.0,
             comm: printable(&own.comm.to_text()),
             has_ended: own.has_ended,
-            seconds,
+            seconds: own.span.as_secs_f64(),
             launches: own.launches,
-            launches_per_second: if seconds > 0.0 { own.launches as f64 / seconds } else { 0.0 },
+            launches_per_second: own.launches_per_second(),
+            timed_share: (own.launches > 0).then(|| own.timed as f64 / own.launches as f64),
             p50_seconds: p50.map(Nanos::as_secs_f64),
             p99_seconds: p99.map(Nanos::as_secs_f64),
             spread: spread.map(|(p50, p99)| p99.0 as f64 / p50.0 as f64),

@@ -125,7 +125,13 @@ fn process(out: &mut dyn Write, row: &ProcessRow, chains: &[Chain]) -> fmt::Resu
         if row.has_ended { " <small>exited</small>" } else { "" }
     )?;
     number(out, "rate", Some((row.launches_per_second, rate(row.launches_per_second))))?;
-    number(out, "p50", time(row.p50_seconds))?;
+    let mut p50 = time(row.p50_seconds);
+    if let Some((_, text)) = &mut p50
+        && row.timed_share.is_some_and(|share| share < 1.0)
+    {
+        text.push_str(&format!(" <small>of the {} timed</small>", percent(row.timed_share)));
+    }
+    number(out, "p50", p50)?;
     number(out, "p99", time(row.p99_seconds))?;
     number(out, "spread", row.spread.map(|spread| (spread, ratio(Some(spread)))))?;
     let lost = format!("{:.2} s ({})", row.lost_seconds, percent(row.lost_share));

@@ -29,6 +29,7 @@ fn activity(pid: u32, name: &[u8], lost: u64) -> Activity {
         has_ended: false,
         span: Nanos(8 * SECOND),
         launches: 1_000,
+        timed: 1_000,
         warm,
         time,
     }
@@ -68,6 +69,14 @@ fn a_row_has_the_numbers_of_the_api_and_the_same_in_units_of_people() {
     ] {
         assert!(page.contains(&expected), "{expected} is not in {page}");
     }
+}
+
+#[test]
+fn a_sample_is_marked_beside_its_numbers() {
+    let sampled = Activity { timed: 16, ..activity(7, b"train", SECOND) };
+    let body = body(vec![sampled], 1);
+    assert_eq!(body.processes.processes[0].timed_share, Some(0.016));
+    assert!(rendered(Ok(&body), "").contains("10.2 us <small>of the 2% timed</small></data>"));
 }
 
 #[test]

@@ -190,7 +190,7 @@ fn lanes(out: &mut dyn Write, axis: &Axis, chains: &[Chain]) -> fmt::Result {
     let seen = |chain: &&Chain| chain.last_seen >= axis.from && chain.first_seen <= axis.until;
     let shown: Vec<_> = chains.iter().filter(seen).take(LANES).collect();
     if shown.is_empty() {
-        return out.write_str("<p>No causal chain in this time.</p>\n");
+        return out.write_str("<p>No causal chain in the time that was evaluated.</p>\n");
     }
     out.write_str(
         "<figure><figcaption><span>Causal chains, the worst first</span></figcaption>\n",

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gpucause_abi::hist::Histogram;
-use gpucause_abi::op::{Api, Class, OpId};
+use gpucause_abi::op::{Api, OpId};
 use gpucause_abi::snapshot::{CallKind, ProcessSnapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_engine::activity::Activity;
 
 use crate::observation::Observation;
 
@@ -124,9 +125,7 @@ impl Intervals {
                     && process.ended.is_none_or(|ended| ended > then)
             });
             view.rows.extend(shown.map(|process| {
-                let begin = process.first_seen.max(then);
-                let span = Nanos(process.ended.unwrap_or(now).0.saturating_sub(begin.0));
-                let mut row = row(process, before.get(&process.id).copied(), span);
+                let mut row = row(process, before.get(&process.id).copied(), (then, now));
                 row.facts = facts(&observation, process);
                 row
             }));
@@ -159,10 +158,9 @@ fn collapse_ended(rows: &mut Vec<Row>) {
     rows.push(all);
 }
 
-fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, span: Nanos) -> Row {
-    let calls = calls(now, before);
-    let launches = Launches::of(&calls, untimed(now, before));
-    let shares = Shares::between(before.map(|b| &b.dispatcher_time), &now.dispatcher_time);
+fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, window: (Nanos, Nanos)) -> Row {
+    let activity = Activity::between(before, now, window);
+    let shares = Shares::from(&activity.time);
     let (preempted_by, blocked_on) = waits::between(before, now);
     let in_flight = now
         .dispatchers
@@ -170,20 +168,19 @@ fn row(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>, span: Nanos) -> 
         .filter_map(|dispatcher| dispatcher.inflight)
         .filter_map(|(op, age)| Some((op.op()?.name, age)))
         .max_by_key(|&(_, age)| age);
-    let seconds = span.as_secs_f64();
     Row {
         id: now.id,
         pid: now.tgid,
         comm: printable(&now.comm.to_text()),
-        has_ended: now.ended.is_some(),
-        launches_per_second: if seconds > 0.0 { launches.count as f64 / seconds } else { 0.0 },
-        p50: launches.warm.quantile(0.5),
-        p99: launches.warm.quantile(0.99),
+        has_ended: activity.has_ended,
+        launches_per_second: activity.launches_per_second(),
+        p50: activity.warm.quantile(0.5),
+        p99: activity.warm.quantile(0.99),
         culprit: waits::worst(&shares, &preempted_by, &blocked_on),
         shares,
         live_bytes: now.memory.live(),
         in_flight,
-        ops: ops(&calls, now, before),
+        ops: ops(&calls(now, before), now, before),
         preempted_by,
         blocked_on,
         gaps: before.map_or_else(
@@ -211,41 +208,6 @@ fn calls(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> Calls {
         }
     }
     calls
-}
-
-/// Outermost launches of all layers.
-#[derive(Debug, Default)]
-struct Launches {
-    /// Of kernels and graphs, cold and warm, timed or not.
-    count: u64,
-    /// Warm launches of kernels, or of graphs when no kernel was launched by itself.
-    warm: Histogram,
-}
-
-impl Launches {
-    fn of(calls: &Calls, untimed: u64) -> Self {
-        let mut launches = Self { count: untimed, warm: Histogram::default() };
-        let mut graphs = Histogram::default();
-        for (&(id, cold, nested), durations) in calls {
-            let Some(op) = id.op().filter(|op| op.is_launch() && !nested) else { continue };
-            launches.count += durations.count();
-            match op.class {
-                _ if cold => {}
-                Class::Launch => launches.warm.merge(durations),
-                _ => graphs.merge(durations),
-            }
-        }
-        if launches.warm.count() == 0 {
-            launches.warm = graphs;
-        }
-        launches
-    }
-}
-
-/// Launches of an interval that were not timed.
-fn untimed(now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> u64 {
-    let all = |process: &ProcessSnapshot| process.launches.untimed + process.launches.estimated;
-    all(now).saturating_sub(before.map_or(0, all))
 }
 
 fn ops(calls: &Calls, now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -> Vec<OpRow> {

@@ -61,7 +61,7 @@ fn activity_is_what_was_added_between_the_oldest_and_the_newest_snapshot() {
     let [own] = &all.processes[..] else { panic!("{all:?}") };
     assert_eq!((own.pid, own.span), (Tgid(101), Nanos(4 * SECOND)));
     // Warm, cold and untimed; nested ones and other calls are none.
-    assert_eq!((own.launches, own.warm.count()), (300, 100));
+    assert_eq!((own.launches, own.timed, own.warm.count()), (300, 200, 100));
     assert_eq!(own.warm.quantile(0.5), Some(Nanos(10_000)));
     assert_eq!((own.time.total(), own.time.all_lost()), (Nanos(4 * SECOND), Nanos(SECOND)));
     let (before, now) = (process(1, 100, 10), process(1, 200, 14));
@@ -97,6 +97,22 @@ fn the_timeline_has_each_evaluation_and_the_share_that_was_lost() {
     assert_eq!((first.at, second.at, second.seconds), (12.0, 14.0, 2.0));
     assert_eq!((second.launches, second.dispatcher_seconds), (120, 4.0));
     assert_eq!(second.lost_seconds, 1.0);
+}
+
+#[test]
+fn time_in_which_no_process_made_calls_is_neither_in_the_timeline_nor_in_the_numbers() {
+    let begun = |at: u64| ProcessSnapshot { first_seen: Nanos(599 * SECOND), ..process(2, at, 1) };
+    let ended = ProcessSnapshot { ended: Some(Nanos(11 * SECOND)), ..process(1, 10, 1) };
+    let engine = engine([
+        input(10, vec![process(1, 10, 1)]),
+        input(12, vec![ended]),
+        input(14, vec![]),
+        input(16, vec![]),
+        input(600, vec![begun(50)]),
+    ]);
+    let points: Vec<_> = engine.timeline().map(|own| (own.at, own.seconds)).collect();
+    assert_eq!(points, [(12.0, 1.0), (600.0, 1.0)]);
+    assert_eq!(engine.activities().unwrap().window.0, Nanos(599 * SECOND));
 }
 
 #[test]

@@ -40,9 +40,6 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
             .with("disk_seconds", disk.time.as_secs_f64())
             .with("disk_requests", disk.requests as f64);
         detection.sentence = detection.sentence.and("disk", Some(&name));
-        if let Some(first) = detection.path.first_mut() {
-            first.from = name;
-        }
     }
     Some(detection)
 }

@@ -124,20 +124,19 @@ impl Part {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Shares([u64; Part::COUNT]);
 
-impl Shares {
-    /// Of the time that was added to an account.
-    pub(crate) fn between(before: Option<&TimeAccount>, now: &TimeAccount) -> Self {
+impl From<&TimeAccount> for Shares {
+    fn from(time: &TimeAccount) -> Self {
         let mut shares = Self::default();
         for &phase in Phase::ALL {
             for state in State::all() {
-                let earlier = before.map_or(Nanos(0), |before| before.at(phase, state));
-                let added = now.at(phase, state).0.saturating_sub(earlier.0);
-                shares.0[Part::of(phase, state) as usize] += added;
+                shares.0[Part::of(phase, state) as usize] += time.at(phase, state).0;
             }
         }
         shares
     }
+}
 
+impl Shares {
     pub(crate) const fn of(&self, part: Part) -> Nanos {
         Nanos(self.0[part as usize])
     }
