@@ -45,7 +45,8 @@ impl Collector for Processes {
                 Value::Integer(1),
             );
             let uuids = observation.gpu_uuids.get(&series.process.id);
-            for uuid in uuids.into_iter().flat_map(|uuids| uuids.split(',')) {
+            let uuids = uuids.into_iter().flat_map(|uuids| uuids.split(','));
+            for uuid in uuids.filter(|uuid| !uuid.is_empty()) {
                 let labels = [(&series.pid).into(), (&series.comm).into(), uuid.to_owned().into()];
                 gpus.push(labels, Value::Integer(1));
             }

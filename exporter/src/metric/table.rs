@@ -287,8 +287,7 @@ metrics! {
         "Updates that a full kernel map rejected, and which are missing; for kernels they count as cold and as other, for kernel_hists each process counts once.";
     EVENTS_DROPPED: Counter "gpucause_events_dropped", None,
         ["reason"],
-        "Events that were dropped or never arrived, by reason.",
-        at full;
+        "Events that were dropped or never arrived, by reason.";
     DCGM_UP: Gauge "gpucause_dcgm_up", None,
         [],
         "Whether the last fetch of dcgm-exporter's page succeeded; absent without --dcgm.url.",
