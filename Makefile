@@ -1,4 +1,4 @@
-# make build  the exporter, as target/release/gpucause
+# make build  the exporter as packages have it, as target/dist/gpucause
 # make run    start the exporter on this host, with a stand-in workload that a log shipper disturbs where no CUDA process runs
 # make test-quick  formatting, words, lints, and the tests that need neither root nor a quiet host: two minutes where all else is built
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
@@ -36,7 +36,7 @@ help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
 
 build: tools
-	$(CARGO) build --release -p gpucause
+	$(CARGO) build --profile dist -p gpucause
 
 # The exporter and what the demo runs, by one call of cargo: two choose other features of the same dependencies, and build those twice.
 demo: tools
