@@ -75,15 +75,36 @@ impl Workers {
         ratio(self.busy(), self.wall)
     }
 
-    /// What took most of their busy time.
-    fn mechanism(&self) -> &'static str {
-        let parts = [
+    /// What they were busy with, the largest part first.
+    fn parts(&self) -> [(Nanos, &'static str); 3] {
+        let mut parts = [
             (self.running, "computing"),
             (self.io, "reading from disk"),
             (self.without_cpu, "waiting for a CPU"),
         ];
-        parts.into_iter().max_by_key(|&(time, _)| time).map_or("", |(_, what)| what)
+        parts.sort_by_key(|&(time, _)| std::cmp::Reverse(time));
+        parts
     }
+}
+
+/// What to do about the first part, and about another of at least a third.
+fn fix(parts: &[(Nanos, &'static str)], busy: Nanos) -> String {
+    let advice = |what| match what {
+        "reading from disk" => {
+            "Move the dataset to a faster disk or into memory, read larger blocks, or use more workers."
+        }
+        "waiting for a CPU" => {
+            "Give the workers more CPUs, or run fewer of them: they compete with each other."
+        }
+        _ => {
+            "Use more workers, or make the preprocessing of a sample cheaper; cache what does not change."
+        }
+    };
+    let named = parts
+        .iter()
+        .enumerate()
+        .filter(|&(index, &(time, _))| index == 0 || ratio(time, busy) >= 1.0 / 3.0);
+    named.map(|(_, &(_, what))| advice(what)).collect::<Vec<_>>().join(" ")
 }
 
 /// Share of the victim's waits that were for data: ended by a worker, or by an idle thread of the victim that passed on what a worker
@@ -156,29 +177,28 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
             .with("workers_without_cpu_seconds", workers.without_cpu.as_secs_f64()),
     );
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
-    let mechanism = workers.mechanism();
+    let (parts, busy) = (workers.parts(), workers.busy());
     // A worker whose batch is never waited for ends no wait and is not counted.
     // Not all of it counts as lost: a wait in poll may be healthy.
     let sentence = "Waiting for data took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
                     {explained_share|percent} of the effect. The {workers|count} {workers|worker/workers} that it waited for \
-                    {workers|was/were} busy {workers_busy_share|percent} of the time, mostly {what}.";
-    let names = [("comm", &*comm), ("what", mechanism)];
+                    {workers|was/were} busy {workers_busy_share|percent} of the time: \
+                    computing {workers_running_seconds|seconds}, reading from disk {workers_io_seconds|seconds}, \
+                    waiting for a CPU {workers_without_cpu_seconds|seconds}.";
+    let names = [("comm", &*comm)];
     let name = |worker: &Culprit| format!("{} ({})", worker.comm, worker.pid);
     let from = workers.busiest.as_ref().map_or_else(|| "workers".into(), name);
+    let busy_with = parts.iter().filter(|&&(time, _)| ratio(time, busy) >= 0.1);
+    let mut path: Vec<_> = busy_with
+        .map(|&(time, what)| Step::new(what, &from, "kept the workers busy", time))
+        .collect();
+    path.push(Step::new(from, &victim, "had no data ready", share.time));
+    path.push(Step::new(victim, share.effect.effect.label(), "blocked", share.time));
     Some(Detection {
-        path: vec![
-            Step::new(mechanism, &from, "kept the workers busy", workers.busy()),
-            Step::new(from, &victim, "had no data ready", share.time),
-            Step::new(victim, share.effect.effect.label(), "blocked", share.time),
-        ],
+        path,
         culprit: workers.busiest,
         sentence: Sentence::new(sentence, names),
-        fix: match mechanism {
-            "reading from disk" => "Move the dataset to a faster disk or into memory, read larger blocks, or use more workers.",
-            "waiting for a CPU" => "Give the workers more CPUs, or run fewer of them: they compete with each other.",
-            _ => "Use more workers, or make the preprocessing of a sample cheaper; cache what does not change.",
-        }
-        .into(),
+        fix: fix(&parts, busy).into(),
         ..share.detection(cause, (index, process), claim, evidence)
     })
 }
