@@ -36,11 +36,11 @@ pub struct ProcessDetails {
     pub ns_pid: Arc<str>,
     /// Name of the real user in the host's user database, or the uid where it has none.
     pub user: Arc<str>,
-    /// `RANK` of its environment, as launchers of distributed jobs set it.
+    /// Its rank, as the launcher of a distributed job sets it in the environment.
     pub rank: Arc<str>,
-    /// `LOCAL_RANK` of its environment: the rank among the processes of this host, mostly the number of the GPU too.
+    /// The rank among the processes of this host, mostly the number of the GPU too.
     pub local_rank: Arc<str>,
-    /// `WORLD_SIZE` of its environment.
+    /// Ranks of the job.
     pub world_size: Arc<str>,
 }
 
@@ -176,6 +176,7 @@ impl DetailsCache {
             Membership::of(&text("cgroup"));
         let pod = pod_uid.as_deref().and_then(|uid| pods::name_of(uid, &self.pod_logs));
         let (namespace, pod) = pod.unwrap_or_default();
+        let [rank, local_rank, world_size] = ranks(&environment);
         let details = ProcessDetails {
             exe: exe(&dir).into(),
             cgroup: cgroup.into(),
@@ -186,9 +187,9 @@ impl DetailsCache {
             slurm_job: slurm_job.unwrap_or_default().into(),
             ns_pid: ns_pid(&status).unwrap_or_default().into(),
             user: self.user(&status).unwrap_or_default().into(),
-            rank: number_in(&environment, "RANK").unwrap_or_default().into(),
-            local_rank: number_in(&environment, "LOCAL_RANK").unwrap_or_default().into(),
-            world_size: number_in(&environment, "WORLD_SIZE").unwrap_or_default().into(),
+            rank,
+            local_rank,
+            world_size,
         };
         // Checked last, to detect that the PID was reused before or during the reads.
         is_that_process(&dir, started).then_some(details)
@@ -210,6 +211,22 @@ fn environment(dir: &Path) -> Vec<u8> {
     let _ = fs::File::open(dir.join("environ"))
         .and_then(|file| file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes));
     bytes
+}
+
+/// The variables of each launcher: rank, rank on the host, ranks of the job. The innermost launcher comes first, as its processes
+/// inherit the variables of those outside it: torchrun, Open MPI, MPICH and its kin, Slurm.
+const LAUNCHERS: [[&str; 3]; 4] = [
+    ["RANK", "LOCAL_RANK", "WORLD_SIZE"],
+    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"],
+    ["PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"],
+    ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"],
+];
+
+/// Rank, rank on the host, and ranks of the job, all by one launcher; empty where unknown.
+fn ranks(environment: &[u8]) -> [Arc<str>; 3] {
+    let numbers = LAUNCHERS.map(|names| names.map(|name| number_in(environment, name)));
+    let launcher = numbers.into_iter().find(|[rank, ..]| rank.is_some());
+    launcher.unwrap_or_default().map(|number| number.unwrap_or_default().into())
 }
 
 /// The value of a variable, if it is a number: nothing else of the environment leaves this module.

@@ -60,6 +60,21 @@ fn a_user_without_a_name_is_shown_by_uid() {
 }
 
 #[test]
+fn ranks_are_those_of_the_innermost_launcher_and_of_one_alone() {
+    let text = |environment: &[u8]| ranks(environment).map(|number| number.to_string());
+    assert_eq!(
+        text(b"SLURM_PROCID=1\0SLURM_NTASKS=2\0SLURM_LOCALID=0\0RANK=11\0WORLD_SIZE=16\0"),
+        ["11", "", "16"]
+    );
+    assert_eq!(text(b"SLURM_PROCID=1\0SLURM_NTASKS=2\0SLURM_LOCALID=0\0"), ["1", "0", "2"]);
+    assert_eq!(text(b"PMI_RANK=5\0PMI_SIZE=8\0MPI_LOCALRANKID=1\0"), ["5", "1", "8"]);
+    let open_mpi =
+        b"OMPI_COMM_WORLD_RANK=7\0OMPI_COMM_WORLD_SIZE=8\0OMPI_COMM_WORLD_LOCAL_RANK=3\0";
+    assert_eq!(text(open_mpi), ["7", "3", "8"]);
+    assert_eq!(text(b"WORLD_SIZE=8\0SLURM_PROCID=x\0"), ["", "", ""]);
+}
+
+#[test]
 fn only_numbers_are_taken_from_the_environment() {
     let environment = b"RANK=3\0WORLD_SIZE=secret\0LOCAL_RANK=1\0XRANK=9\0";
     assert_eq!(number_in(environment, "RANK").as_deref(), Some("3"));
