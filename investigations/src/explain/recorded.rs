@@ -1,6 +1,7 @@
 //! The incident report of a trace file.
 
 mod lines;
+mod thread_time;
 
 use std::path::Path;
 
