@@ -15,6 +15,8 @@ use crate::stack_costs::{Cost, Origin, StackCosts};
 
 /// Stacks listed of a node.
 const MOST_STACKS: usize = 20;
+/// Events between two reports of progress.
+const PROGRESS_STEP: u64 = 4096;
 /// Frames listed of a stack.
 const MOST_FRAMES: usize = 32;
 
@@ -113,10 +115,18 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn read(recording: &dyn Recording) -> Result<Self, RecordingError> {
+    pub(super) fn read(
+        recording: &dyn Recording,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, RecordingError> {
         let mut seen = Self::default();
+        let mut events = 0_u64;
         let Self { spans, threads, stacks } = &mut seen;
         recording.events(&Filter::default(), &mut |event| {
+            events += 1;
+            if events.is_multiple_of(PROGRESS_STEP) {
+                progress(events);
+            }
             let (start, end) = (event.start_ns, event.end_ns());
             let span = spans.entry(event.id.node).or_insert((start, end));
             *span = (span.0.min(start), span.1.max(end));
