@@ -3,9 +3,11 @@
 pub mod explain;
 pub mod export;
 mod flight;
+mod interrupt;
 mod investigate;
 pub mod mcp;
 pub mod merge_traces;
+pub(crate) mod progress;
 pub mod query;
 mod recordings;
 mod top;

@@ -4,10 +4,11 @@ mod journal;
 mod logfmt;
 
 use clap::{Args, ValueEnum};
-use std::io;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt;
 use tracing_subscriber::fmt::format::JsonFields;
+
+use crate::cli::progress::Aside;
 
 /// Flags of the log.
 #[derive(Debug, Clone, Copy, Args)]
@@ -62,7 +63,7 @@ pub fn init(args: LogArgs) {
         .with_max_level(LevelFilter::from(args.level))
         // It would report a failed write to the same standard error, and panic when that fails too.
         .log_internal_errors(false)
-        .with_writer(io::stderr);
+        .with_writer(|| Aside);
     let logfmt = |timed| logfmt::Logfmt { timed };
     let json = fmt::format().json().flatten_event(true);
     // An error means that a log is set up already, and one is enough.

@@ -4,6 +4,7 @@ mod events;
 mod frames;
 mod python;
 mod session;
+mod status_line;
 mod symbols;
 pub(crate) mod trace_recorder;
 
@@ -26,6 +27,7 @@ use crate::daemon::{Daemon, REAP_EVERY};
 use crate::server::{node_name, shutdown_signal};
 use crate::version;
 use session::Session;
+use status_line::StatusLine;
 
 /// Between two reads of the ring, which holds some seconds of events.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
@@ -64,9 +66,12 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     recorder.set(&args.settings())?;
     let writer = Writer::create(&args.db, &start)?;
     let mut session = Session::new(writer, recorder, Arc::clone(&daemon), clock);
-    let followed = runtime.block_on(follow(&mut session, stop, args.duration));
+    let mut line = StatusLine::new(args.size_limit.0, args.duration);
+    let followed = runtime.block_on(follow(&mut session, stop, args.duration, &mut line));
+    line.completing();
     // The file is completed whatever went wrong.
     let summary = session.finish();
+    drop(line);
     followed?;
     writeln!(io::stderr(), "{}", summary?).context("cannot print the summary")
 }
@@ -93,6 +98,7 @@ async fn follow(
     session: &mut Session,
     stop: impl Future<Output = ()>,
     duration: Option<Duration>,
+    line: &mut StatusLine,
 ) -> anyhow::Result<()> {
     let mut stop = Box::pin(stop);
     let end = duration.and_then(|duration| Instant::now().checked_add(duration));
@@ -107,6 +113,9 @@ async fn follow(
         let now = Instant::now();
         // First: an evaluation forgets ended processes, and forgetting stacks reuses their numbers.
         session.drain()?;
+        if line.is_due(now) {
+            line.update(now, session.recorded()?);
+        }
         if now >= evaluate {
             session.evaluate()?;
             evaluate = (evaluate + EVALUATE_EVERY).max(now);

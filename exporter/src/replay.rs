@@ -1,5 +1,6 @@
 //! `gpucause replay`: serves a recording as the node served it, so that rules, alerts and dashboards can be tried on any incident.
 
+mod place;
 mod player;
 mod recorded;
 mod source;
@@ -12,6 +13,7 @@ use gpucause_investigations::recording::{self, NodeIndex, Recording};
 
 use crate::cli::ReplayArgs;
 use crate::server::{Limits, shutdown_signal};
+use place::Place;
 use player::{Player, Stop};
 use recorded::RecordedSampler;
 use source::ReplaySource;
@@ -34,8 +36,15 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let name = recording.nodes().get(usize::from(node.0)).map(|node| node.name.clone());
     let source = Arc::new(ReplaySource::new(config.metrics.clone(), name.unwrap_or_default()));
     let (stop, stopped) = Stop::channel();
-    let player =
-        Player { recording, node, speed: args.speed.0, source: Arc::clone(&source), stopped };
+    let place = Place::of(&*recording, node);
+    let player = Player {
+        place,
+        recording,
+        node,
+        speed: args.speed.0,
+        source: Arc::clone(&source),
+        stopped,
+    };
     let sampler = RecordedSampler::new(&config);
     let (ended, over) = tokio::sync::oneshot::channel();
     let exit = args.exit;

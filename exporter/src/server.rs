@@ -61,9 +61,9 @@ pub struct Limits {
     pub response_timeout: Duration,
     /// How long a client may read nothing of a response.
     pub write_timeout: Duration,
-    /// Age at which a connection is closed after its current response.
+    /// Age at which a connection is closed after its current response, which may go on for as long again while it makes progress.
     pub connection_life: Duration,
-    /// Time for this response, and for all responses when the server stops.
+    /// Time for a response that makes none, and for all responses when the server stops.
     pub drain: Duration,
 }
 

@@ -64,6 +64,14 @@ pub enum ExportError {
     UnknownProcess(EventId),
 }
 
+impl ExportError {
+    /// Whether the recording is damaged: what was written has the events before the damage.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        matches!(self, Self::UnknownProcess(_) | Self::Recording(RecordingError::Damaged(..)))
+    }
+}
+
 /// PIDs listed in a message.
 const KNOWN_PIDS: usize = 20;
 

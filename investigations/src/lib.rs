@@ -16,6 +16,7 @@ pub mod recording;
 pub mod server_pool;
 pub mod symbol;
 pub mod trace;
+pub mod unfinished_file;
 
 mod database;
 mod page;

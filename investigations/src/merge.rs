@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::recording::{NodeIndex, Recording, RecordingError, is_same_file};
 use crate::trace::{Finished, Store, WriteError, output_file};
+use crate::unfinished_file::UnfinishedFile;
 use copy::{Copying, Known};
 
 /// A recording to be merged.
@@ -134,21 +135,11 @@ pub fn merge(
     if inputs.iter().any(|input| is_same_file(&input.path, output)) {
         return Err(MergeError::Source(output.to_owned()));
     }
-    output_file::check(output, overwrite)?;
-    let unfinished = output_file::unfinished(output);
-    let store = Store::create(&unfinished, false)?;
-    let merged = write(inputs, store, progress).and_then(|merged| {
-        if overwrite {
-            output_file::remove(output)?;
-        }
-        output_file::rename(&unfinished, output)?;
-        Ok(Merged { path: output.to_owned(), ..merged })
-    });
-    if merged.is_err() {
-        // The first error is the one to report.
-        let _ = output_file::remove(&unfinished);
-    }
-    merged
+    let unfinished =
+        UnfinishedFile::create(output, overwrite).map_err(output_file::cannot_create(output))?;
+    let merged = write(inputs, Store::in_empty(unfinished.hidden())?, progress)?;
+    unfinished.publish_database().map_err(output_file::cannot_create(output))?;
+    Ok(Merged { path: output.to_owned(), ..merged })
 }
 
 fn write(

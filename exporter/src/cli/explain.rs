@@ -16,6 +16,7 @@ use gpucause_investigations::{node, recording};
 use serde::Serialize;
 
 use crate::cli::ExplainArgs;
+use crate::cli::progress::Progress;
 
 /// Asks the nodes, or reads the file, and prints the report; returns what it says.
 ///
@@ -50,7 +51,11 @@ pub const fn exit_status(outcome: Outcome) -> u8 {
 
 fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let recording = recording::open(path)?;
-    let report = Report::filtered(path, recording.as_ref(), &args.wanted())?;
+    let events = if Progress::is_shown() { recording.event_count()? } else { 0 };
+    let progress = Progress::of(events, "events");
+    let report =
+        Report::read(path, recording.as_ref(), &args.wanted(), &mut |events| progress.at(events))?;
+    drop(progress);
     let text = || render_report(&report, args.per_process);
     hand_over(args, &report, text, || html::of_file(&report))?;
     Ok(report.outcome)

@@ -1,7 +1,6 @@
 //! `gpucause export`: a trace file, or the chains of several nodes, for Perfetto, HdrHistogram or OpenTelemetry.
 
 mod destination;
-mod progress;
 
 use std::path::Path;
 
@@ -10,10 +9,10 @@ use gpucause_investigations::export::{Format, Written, export};
 use gpucause_investigations::fleet::{self, LiveChains};
 use gpucause_investigations::recording::{self, Recording};
 
-use crate::cli::ExportArgs;
+use crate::cli::progress::Progress;
+use crate::cli::{ExportArgs, interrupt};
 use crate::nodes::{block_on, report};
 use destination::Destination;
-use progress::Progress;
 
 /// Writes the export, and reports on standard error what was written and which tool reads it.
 ///
@@ -21,6 +20,7 @@ use progress::Progress;
 /// When the file cannot be read, a node does not answer, or the output cannot be or should not be written. The
 /// chains of the other nodes have been written then.
 pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
+    interrupt::remove_unfinished_files()?;
     match &args.db {
         Some(path) => of_file(path, args),
         None => of_nodes(args),
@@ -53,17 +53,26 @@ fn write(recording: &dyn Recording, path: Option<&Path>, args: &ExportArgs) -> a
         _ => Destination::open,
     };
     let mut destination = open(&args.output, path, args.force)?;
-    let mut progress = Progress::new(recording.event_count()?);
+    let events = if Progress::is_shown() { recording.event_count()? } else { 0 };
+    let progress = Progress::of(events, "events");
     let written = export(recording, format, &args.selection(), destination.sink(), &mut |events| {
-        progress.show(events);
+        progress.at(events);
     });
-    progress.clear();
-    if written.is_err() {
-        destination.abandon();
-    }
-    let written = written?;
-    if !destination.is_standard_output() {
-        say(&summary(written, format, &args.output.display().to_string(), destination.files()));
+    drop(progress);
+    let output = args.output.display().to_string();
+    let written = match written {
+        Ok(written) => written,
+        // What comes before the damage is all that there is, and no previous file is lost.
+        Err(error) if error.is_damage() && !args.force && destination.is_begun() => {
+            destination.finish()?;
+            return Err(error).context(format!("{output} has the events before the damage"));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (is_standard_output, files) = (destination.is_standard_output(), destination.files());
+    destination.finish()?;
+    if !is_standard_output {
+        say(&summary(written, format, &output, files));
     }
     Ok(())
 }

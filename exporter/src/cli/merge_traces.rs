@@ -1,34 +1,37 @@
 //! `gpucause merge`: several trace files become one.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use gpucause_investigations::merge::{self, Input, Merged, Progress};
 use gpucause_investigations::recording;
 
-use crate::cli::MergeArgs;
+use crate::cli::{MergeArgs, interrupt, progress as bar};
 
 /// Merges and says what came of it.
 ///
 /// # Errors
 /// When a file cannot be read, they overlap, or the result cannot be written.
 pub fn run(args: &MergeArgs) -> anyhow::Result<()> {
+    interrupt::remove_unfinished_files()?;
     let open = |path: &PathBuf| -> anyhow::Result<Input> {
         Ok(Input { path: path.clone(), recording: recording::open(path)? })
     };
     let inputs = args.files.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
-    let live = io::stderr().is_terminal();
-    let mut show = |progress: Progress| {
-        if live {
-            show(&inputs, progress);
+    let bar = bar::Progress::of(0, "events");
+    let mut shown = None;
+    let mut show = |Progress { input, events, of }| {
+        if shown.replace(input) != Some(input) {
+            bar.part(part(&inputs, input), of);
+        }
+        bar.at(events);
+        if events >= of && input + 1 == inputs.len() {
+            bar.say(", writing the index".into());
         }
     };
     let merged = merge::merge(&inputs, &args.output, args.force, &mut show);
-    if live {
-        // Whatever was shown is over.
-        let _ = write!(io::stderr(), "\r\x1b[K");
-    }
+    drop(bar);
     let Merged { path, events, warnings } = merged?;
     for warning in warnings {
         tracing::warn!("{warning}");
@@ -37,10 +40,8 @@ pub fn run(args: &MergeArgs) -> anyhow::Result<()> {
     io::stdout().write_all(summary.as_bytes()).context("cannot write to standard output")
 }
 
-fn show(inputs: &[Input], Progress { input, events, of }: Progress) {
+/// Which file is copied.
+fn part(inputs: &[Input], input: usize) -> String {
     let path = inputs.get(input).map(|input| input.path.display().to_string()).unwrap_or_default();
-    let percent = events.saturating_mul(100).checked_div(of).unwrap_or(100);
-    let (file, files) = (input + 1, inputs.len());
-    // With the terminal gone there is nobody to show it to.
-    let _ = write!(io::stderr(), "\r\x1b[K{percent:3} % of {path} ({file} of {files})");
+    format!("{path} ({} of {}) ", input + 1, inputs.len())
 }

@@ -125,14 +125,16 @@ impl Folder {
         if !is_listed {
             return Err(io::ErrorKind::NotFound.into());
         }
-        // Not through a link that another user has placed there to a file that only this daemon may read.
-        fs::File::options()
+        // Not through a link that another user has placed there to a file that only this daemon may read, and without waiting for
+        // whoever writes to a pipe.
+        let file = fs::File::options()
             .read(true)
-            .custom_flags(OFlag::O_NOFOLLOW.bits())
-            .open(self.dir.join(name))
+            .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+            .open(self.dir.join(name))?;
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
-    /// The files, with the times at which they were written.
+    /// The files, with the times at which they were written. Links, pipes and folders of such names are not of this recorder.
     fn files(&self) -> io::Result<Vec<(SystemTime, PathBuf)>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
@@ -141,8 +143,15 @@ impl Folder {
             let is_own = name
                 .to_str()
                 .is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(ENDING));
-            if is_own {
-                files.push((entry.metadata()?.modified()?, entry.path()));
+            if !is_own {
+                continue;
+            }
+            match entry.metadata() {
+                Ok(known) if known.is_file() => files.push((known.modified()?, entry.path())),
+                // Removed since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+                Ok(_) => {}
             }
         }
         Ok(files)
@@ -189,6 +198,8 @@ mod tests {
         ["notes.db", "flight-a.db", ".flight-partial"].into_iter().for_each(write);
         std::os::unix::fs::symlink("notes.db", dir.path().join("flight-link.db")).unwrap();
         fs::create_dir(dir.path().join("flight-x")).unwrap();
+        let pipe = dir.path().join("flight-pipe.db");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let folder = Folder::new(dir.path().to_owned(), 9);
         let listed = folder.listed().unwrap();
         let own = listed.iter().find(|file| file.name == "flight-a.db").unwrap();
@@ -199,6 +210,8 @@ mod tests {
             assert_eq!(text(name).unwrap_err().kind(), io::ErrorKind::NotFound, "{name}");
         }
         assert!(text("flight-link.db").is_err(), "a link leads out of the folder");
+        assert!(text("flight-pipe.db").is_err(), "nobody writes to the pipe");
+        assert_eq!(listed.len(), 1);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use gpucause_investigations::trace::{Finished, Writer};
 use gpucause_probes::recorder::Recorder;
 
+use super::status_line::Recorded;
 use super::trace_recorder::{TraceRecorder, Written};
 use crate::clock::WallClock;
 use crate::daemon::Daemon;
@@ -123,18 +124,21 @@ impl Session {
         self.trace.clear_stacks();
     }
 
+    /// What there is so far.
+    pub(super) fn recorded(&self) -> anyhow::Result<Recorded> {
+        let writer = &self.trace.writer;
+        let (events, written) = writer.event_counts();
+        Ok(Recorded { events, written, bytes: writer.bytes_used()?, lost: self.lost })
+    }
+
     /// Adds the remaining events and completes the file.
     pub(super) fn finish(mut self) -> anyhow::Result<Summary> {
-        self.recorder.stop()?;
-        self.drain()?;
-        // Events that are still being written are not waited for.
-        self.lost += self.recorder.unfinished() as u64;
-        self.trace.writer.set_lost_events(self.lost);
-        self.evaluate()?;
-        let (events_without_stack, events_without_python_stack) =
-            (self.recorder.events_without_stack()?, self.recorder.events_without_python_stack()?);
+        let last = self.add_last();
         let Self { trace, lost, snapshots, .. } = self;
-        let Written { finished, unsymbolized, unreadable } = trace.finish()?;
+        // What was recorded until then is kept whatever went wrong.
+        let written = trace.finish();
+        let (events_without_stack, events_without_python_stack) = last?;
+        let Written { finished, unsymbolized, unreadable } = written?;
         Ok(Summary {
             finished,
             lost,
@@ -144,5 +148,16 @@ impl Session {
             unreadable,
             snapshots,
         })
+    }
+
+    /// Adds the last events and accounts; returns how many calls have no stack, and no Python frames.
+    fn add_last(&mut self) -> anyhow::Result<(u64, u64)> {
+        self.recorder.stop()?;
+        self.drain()?;
+        // Events that are still being written are not waited for.
+        self.lost += self.recorder.unfinished() as u64;
+        self.trace.writer.set_lost_events(self.lost);
+        self.evaluate()?;
+        Ok((self.recorder.events_without_stack()?, self.recorder.events_without_python_stack()?))
     }
 }

@@ -13,6 +13,7 @@ use gpucause_investigations::recording::{
     NodeIndex, Process, ProcessIndex, Recording, RecordingError,
 };
 
+use super::place::Place;
 use super::recorded::{Recorded, RecordedSampler};
 use super::source::ReplaySource;
 use crate::chains::EVALUATE_EVERY;
@@ -35,6 +36,7 @@ pub(super) struct Player {
     pub(super) speed: f64,
     pub(super) source: Arc<ReplaySource>,
     pub(super) stopped: Receiver<()>,
+    pub(super) place: Option<Place>,
 }
 
 /// The first snapshot, and when it was served.
@@ -126,6 +128,9 @@ impl Player {
     /// Waits until it is time to serve what was recorded at this time, in seconds since the Unix epoch.
     fn wait(&self, begin: &mut Option<Begin>, recorded_seconds: f64) -> ControlFlow<()> {
         let begin = *begin.get_or_insert_with(|| Begin { recorded_seconds, at: Instant::now() });
+        if let Some(place) = &self.place {
+            place.at(recorded_seconds);
+        }
         let after = (recorded_seconds - begin.recorded_seconds).max(0.0) / self.speed;
         let after = Duration::try_from_secs_f64(after).unwrap_or(Duration::MAX);
         let left = after.saturating_sub(begin.at.elapsed());

@@ -41,6 +41,13 @@ impl Pieces {
         self.connection = Some(Arc::clone(connection));
     }
 
+    /// Whoever asks for a piece has sent those before it.
+    fn sends(&self, piece: &[u8]) {
+        if let Some(connection) = &self.connection {
+            connection.sends(piece.len() as u64);
+        }
+    }
+
     fn push(&mut self, piece: Bytes) {
         self.left += piece.len() as u64;
         self.pieces.push_back(piece);
@@ -75,17 +82,19 @@ impl Body for Pieces {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        if let Some(connection) = &self.connection {
-            connection.has_progressed();
-        }
         if let Some(piece) = self.pieces.pop_front() {
             self.left -= piece.len() as u64;
+            self.sends(&piece);
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
+        self.sends(&[]);
         let Some(more) = &mut self.more else { return Poll::Ready(None) };
         let Poll::Ready(next) = more.poll_recv(context) else { return Poll::Pending };
         Poll::Ready(match next {
-            Some(Some(piece)) => Some(Ok(Frame::data(piece))),
+            Some(Some(piece)) => {
+                self.sends(&piece);
+                Some(Ok(Frame::data(piece)))
+            }
             Some(None) => {
                 self.more = None;
                 None

@@ -29,6 +29,9 @@ use gpucause_investigations::server_pool::Connection;
 /// Bytes that a request's line and headers may take.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
+/// Bytes of a response that a client must receive in the time that a connection lives, to be sent more after that.
+const MIN_PROGRESS: u64 = 64 * 1024;
+
 /// The response to HTTP on a port with TLS.
 const NO_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
     This port requires HTTPS; use https://.\n";
@@ -83,19 +86,21 @@ impl Handler {
                 .max_buf_size(MAX_HEAD_BYTES)
                 .serve_connection(TokioIo::new(stream), service)
         );
-        let ended = tokio::select! {
-            result = serving.as_mut() => Ok(result),
-            () = sleep(limits.connection_life) => Err(()),
-            _ = stopped.wait_for(|stopped| *stopped) => Err(()),
-        };
-        let result = match ended {
-            Ok(result) => result,
-            Err(()) => {
-                serving.as_mut().graceful_shutdown();
-                timeout(limits.drain, serving).await.unwrap_or(Ok(()))
+        loop {
+            let before = connection.bytes_sent();
+            tokio::select! {
+                result = serving.as_mut() => return result.map_err(io::Error::other),
+                () = sleep(limits.connection_life) => serving.as_mut().graceful_shutdown(),
+                _ = stopped.wait_for(|stopped| *stopped) => break,
             }
-        };
-        result.map_err(io::Error::other)
+            // A download over a slow network may take longer than connections live, and is not cut while it goes on.
+            if connection.bytes_sent() - before < MIN_PROGRESS {
+                break;
+            }
+        }
+        serving.as_mut().graceful_shutdown();
+        let ended = timeout(limits.drain, serving).await.unwrap_or(Ok(()));
+        ended.map_err(io::Error::other)
     }
 
     async fn respond(

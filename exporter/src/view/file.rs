@@ -8,11 +8,12 @@ use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 use gpucause_investigations::accounts::rebuild;
-use gpucause_investigations::explain::Report;
+use gpucause_investigations::explain::{ChainFilter, Report};
 use gpucause_investigations::recording::{NodeIndex, Recording};
 
 use super::totals::Totals;
 use crate::chains::EVALUATE_EVERY;
+use crate::cli::progress::Progress;
 use crate::collector::Scope;
 use crate::family::Sink;
 use crate::live_page::Processes;
@@ -36,7 +37,11 @@ impl TraceFile {
         recording: &dyn Recording,
         node: NodeIndex,
     ) -> anyhow::Result<Self> {
-        let mut report = Report::of(path, recording)?;
+        let events = if Progress::is_shown() { recording.event_count()? } else { 0 };
+        let progress = Progress::of(events, "events");
+        let all = ChainFilter::default();
+        let mut report = Report::read(path, recording, &all, &mut |events| progress.at(events))?;
+        progress.say(", reading the accounts".into());
         let index = usize::from(node.0);
         let incident =
             (index < report.nodes.len()).then(|| report.nodes.swap_remove(index).incident);

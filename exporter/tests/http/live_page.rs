@@ -1,19 +1,19 @@
 //! The live page: what everybody sees, what only those see who may read causal chains, and its headers.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpucause::collector::{Collectors, Scope};
 use gpucause::family::Sink;
 use gpucause::flight_recorder::FlightRecords;
 use gpucause::live_page::Problem;
-use gpucause::server::{Readiness, ScrapeError, Source};
+use gpucause::server::{Limits, Readiness, ScrapeError, Source};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{ObservationState, Period};
 
-use crate::http_client::{connect, get, read_to_end, request};
-use crate::{Fixture, Running, serve, snapshot};
+use crate::http_client::{DEADLINE, connect, get, read_to_end, request};
+use crate::{Fixture, Running, serve, snapshot, start};
 
 /// The fixture with flight records in a folder.
 struct WithRecords(Arc<FlightRecords>);
@@ -156,11 +156,7 @@ fn flight_records_are_listed_and_downloaded_and_nothing_else_of_the_folder() {
     };
     let response = file("flight-gpu-1-1.000-c1.db");
     assert!(response.status == 200 && response.body == content);
-    let mut slow = connect(server.address);
-    let path = "/flight-records/flight-gpu-1-1.000-c1.db";
-    let head =
-        format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{}\r\n", server.token);
-    slow.write_all(head.as_bytes()).unwrap();
+    let slow = begin_download(&server);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(file("flight-gpu-1-1.000-c1.db").status, 503, "one is sent at a time");
     assert!(read_to_end(slow).body == content, "a slow client gets all of it");
@@ -169,4 +165,54 @@ fn flight_records_are_listed_and_downloaded_and_nothing_else_of_the_folder() {
     for name in ["notes.db", "", "..", "../notes.db", "flight-x/../notes.db", "%2e%2e/notes.db"] {
         assert_eq!(file(name).status, 404, "{name}");
     }
+}
+
+/// Sends a request for the record of a folder.
+fn begin_download(server: &Running) -> std::net::TcpStream {
+    let mut stream = connect(server.address);
+    let path = "/flight-records/flight-gpu-1-1.000-c1.db";
+    let head =
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{}\r\n", server.token);
+    stream.write_all(head.as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn a_download_may_take_longer_than_a_connection_lives_and_not_forever() {
+    const LENGTH: usize = 20_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("flight-gpu-1-1.000-c1.db"), vec![7; LENGTH]).unwrap();
+    let records = Arc::new(FlightRecords::in_dir(dir.path().to_owned(), 9));
+    let limits = |life| Limits {
+        connection_life: Duration::from_millis(life),
+        drain: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let server = start(WithRecords(Arc::clone(&records)), limits(1_500));
+    let mut slow = begin_download(&server);
+    let (mut received, mut part) = (0, vec![0; 1 << 20]);
+    let begun = Instant::now();
+    loop {
+        match slow.read(&mut part).unwrap() {
+            0 => break,
+            bytes => received += bytes,
+        }
+        let due = Duration::from_secs(4).mul_f64(received as f64 / LENGTH as f64);
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(3) && received > LENGTH, "{received}");
+
+    let server = start(WithRecords(records), limits(200));
+    let mut stuck = begin_download(&server);
+    let begun = Instant::now();
+    while begin_download(&server).read(&mut part).unwrap() < 100
+        || part.starts_with(b"HTTP/1.1 503")
+    {
+        assert!(begun.elapsed() < DEADLINE, "a client that reads nothing is not cut");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut rest = Vec::new();
+    // It may also be reset.
+    let _ = stuck.read_to_end(&mut rest);
+    assert!(rest.len() < LENGTH, "{}", rest.len());
 }

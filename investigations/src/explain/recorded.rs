@@ -1,6 +1,7 @@
 //! The incident report of a trace file.
 
 mod lines;
+mod thread_time;
 
 use std::path::Path;
 
@@ -178,9 +179,22 @@ impl Report {
         recording: &dyn Recording,
         filter: &ChainFilter,
     ) -> Result<Self, RecordingError> {
+        Self::read(path, recording, filter, &mut |_| {})
+    }
+
+    /// The same; `progress` is called with the number of events read.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn read(
+        path: &Path,
+        recording: &dyn Recording,
+        filter: &ChainFilter,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, RecordingError> {
         let mut chains = recording.chains()?;
         let (calls, waits) = (recording.calls()?, recording.waits()?);
-        let mut seen = Seen::read(recording)?;
+        let mut seen = Seen::read(recording, progress)?;
         let stacks = std::mem::take(&mut seen.stacks).ranked();
         let is_sample = |durations: &Durations| durations.completeness != Completeness::Exact;
         let sampled = calls.iter().map(|call| &call.durations);

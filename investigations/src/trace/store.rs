@@ -63,6 +63,11 @@ impl Store {
     /// Creates an empty file.
     pub(crate) fn create(path: &Path, overwrite: bool) -> Result<Self, WriteError> {
         output_file::create(path, overwrite)?;
+        Self::in_empty(path)
+    }
+
+    /// In an empty file.
+    pub(crate) fn in_empty(path: &Path) -> Result<Self, WriteError> {
         let write_error = |source| WriteError::Write(path.to_owned(), source);
         // Without SQLITE_OPEN_URI, a path that begins with `file:` is a path.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -350,7 +355,10 @@ impl Store {
     }
 
     /// Size of the used pages, in bytes.
-    pub(super) fn bytes_used(&self) -> Result<u64, WriteError> {
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn bytes_used(&self) -> Result<u64, WriteError> {
         let number = |pragma: &str| {
             let number: Result<i64, _> =
                 self.connection.pragma_query_value(None, pragma, |row| row.get(0));

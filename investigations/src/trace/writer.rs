@@ -149,6 +149,13 @@ impl Writer {
         self.store.add_events(self.node, numbered)
     }
 
+    /// Events in the file, and those that were written to it: the oldest may be deleted since.
+    #[must_use]
+    pub const fn event_counts(&self) -> (u64, u64) {
+        let (oldest, next) = self.sequences;
+        (next - oldest, next - 1)
+    }
+
     /// Sets the number of events that the kernel dropped so far because its buffers were full.
     pub fn set_lost_events(&mut self, lost: u64) {
         self.lost_events = Some(lost);

@@ -1,12 +1,13 @@
-//! The destination of an export, and what it must not overwrite.
+//! The destination of an export, and what it must not overwrite. A file has its name once it is complete.
 
 mod requests;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write};
 use std::path::{Path, PathBuf};
 
 use gpucause_investigations::recording::is_same_file;
+use gpucause_investigations::unfinished_file::UnfinishedFile;
 use requests::Requests;
 
 /// The name of standard output.
@@ -34,15 +35,37 @@ pub(super) enum DestinationError {
     },
 }
 
+fn cannot_create(path: &Path) -> impl FnOnce(io::Error) -> DestinationError {
+    move |source| match source.kind() {
+        io::ErrorKind::AlreadyExists => DestinationError::Exists(path.to_owned()),
+        _ => DestinationError::Create { path: path.to_owned(), source },
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Destination {
     File {
         writer: BufWriter<File>,
+        /// `None` of a pipe or a device.
+        unfinished: Option<UnfinishedFile>,
         path: PathBuf,
     },
     /// Requests to a collector.
     Requests(Requests),
     StandardOutput(Stdout),
+}
+
+/// A complete file, which is not open any more and has no name yet.
+#[derive(Debug)]
+struct Complete {
+    unfinished: UnfinishedFile,
+    path: PathBuf,
+}
+
+impl Complete {
+    fn publish(self) -> Result<(), DestinationError> {
+        self.unfinished.publish().map_err(cannot_create(&self.path))
+    }
 }
 
 impl Destination {
@@ -58,7 +81,7 @@ impl Destination {
         Ok(Self::Requests(Requests::new(first, path.to_owned(), db, force)))
     }
 
-    /// Creates `path`. An existing file is kept unless `force`d; the trace file `db` always is.
+    /// Creates `path`. An existing file is kept unless `force`d, and until the new one is complete; the trace file `db` always is.
     pub(super) fn open(
         path: &Path,
         db: Option<&Path>,
@@ -71,29 +94,40 @@ impl Destination {
             }
             return Ok(Self::StandardOutput(stdout));
         }
-        let mut options = OpenOptions::new();
-        options.write(true);
-        match fs::metadata(path) {
-            // A pipe or a device loses nothing.
-            Ok(known) if !known.is_file() => {}
-            Ok(_) => {
-                if db.is_some_and(|db| is_same_file(db, path)) {
-                    return Err(DestinationError::Source(path.to_owned()));
-                }
-                if !force {
-                    return Err(DestinationError::Exists(path.to_owned()));
-                }
-                options.truncate(true);
+        if db.is_some_and(|db| is_same_file(db, path)) {
+            return Err(DestinationError::Source(path.to_owned()));
+        }
+        // A pipe or a device loses nothing.
+        let is_other = fs::metadata(path).is_ok_and(|known| !known.is_file());
+        let (unfinished, opened) = if is_other {
+            (None, File::options().write(true).open(path))
+        } else {
+            let unfinished = UnfinishedFile::create(path, force).map_err(cannot_create(path))?;
+            let opened = File::options().write(true).open(unfinished.hidden());
+            (Some(unfinished), opened)
+        };
+        let writer = BufWriter::new(opened.map_err(cannot_create(path))?);
+        Ok(Self::File { writer, unfinished, path: path.to_owned() })
+    }
+
+    /// Completes the output: files take their names. Not called, they are removed.
+    pub(super) fn finish(self) -> Result<(), DestinationError> {
+        self.close()?.into_iter().try_for_each(Complete::publish)
+    }
+
+    /// Writes what is buffered.
+    fn close(self) -> Result<Vec<Complete>, DestinationError> {
+        match self {
+            Self::File { mut writer, unfinished, path } => {
+                writer.flush().map_err(cannot_create(&path))?;
+                Ok(unfinished.map(|unfinished| Complete { unfinished, path }).into_iter().collect())
             }
-            Err(_) => {
-                options.create_new(true);
+            Self::Requests(requests) => requests.close(),
+            Self::StandardOutput(mut stdout) => {
+                stdout.flush().map_err(cannot_create(Path::new(STANDARD_OUTPUT)))?;
+                Ok(Vec::new())
             }
         }
-        let file = options.open(path).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => DestinationError::Exists(path.to_owned()),
-            _ => DestinationError::Create { path: path.to_owned(), source },
-        })?;
-        Ok(Self::File { writer: BufWriter::new(file), path: path.to_owned() })
     }
 
     pub(super) fn sink(&mut self) -> &mut dyn Write {
@@ -104,16 +138,15 @@ impl Destination {
         }
     }
 
-    /// Removes a file that nothing was written to.
-    pub(super) fn abandon(&mut self) {
-        if let Self::Requests(requests) = self {
-            requests.abandon();
-        } else if let Self::File { writer, path } = self
-            && writer.get_ref().metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
-            && writer.buffer().is_empty()
-        {
-            // At worst an empty file is left.
-            let _ = fs::remove_file(path);
+    /// Whether anything was written to it.
+    pub(super) fn is_begun(&self) -> bool {
+        match self {
+            Self::File { writer, .. } => {
+                !writer.buffer().is_empty()
+                    || writer.get_ref().metadata().is_ok_and(|file| file.len() > 0)
+            }
+            Self::Requests(requests) => requests.is_begun(),
+            Self::StandardOutput(_) => true,
         }
     }
 
@@ -126,7 +159,7 @@ impl Destination {
     }
 
     /// The number of files.
-    pub(super) const fn files(&self) -> usize {
+    pub(super) fn files(&self) -> usize {
         match self {
             Self::Requests(requests) => requests.files(),
             _ => 1,
@@ -146,8 +179,7 @@ mod tests {
         let write = |path: &Path, force| -> Result<(), DestinationError> {
             let mut destination = Destination::open(path, Some(db.as_path()), force)?;
             destination.sink().write_all(b"new").unwrap();
-            destination.sink().flush().unwrap();
-            Ok(())
+            destination.finish()
         };
         write(&out, false).unwrap();
         fs::write(&out, "old and longer").unwrap();
@@ -162,12 +194,14 @@ mod tests {
             assert!(matches!(write(same, true), Err(DestinationError::Source(_))));
         }
         assert_eq!(fs::read(&db).unwrap(), b"source");
-        let (empty, full) = (dir.path().join("empty"), dir.path().join("full"));
-        Destination::open(&empty, Some(db.as_path()), false).unwrap().abandon();
-        let mut begun = Destination::open(&full, Some(db.as_path()), false).unwrap();
-        begun.sink().write_all(b"begun").unwrap();
-        begun.abandon();
-        assert_eq!((empty.exists(), full.exists()), (false, true));
+        let mut begun = Destination::open(&out, Some(db.as_path()), true).unwrap();
+        begun.sink().write_all(b"half").unwrap();
+        begun.sink().flush().unwrap();
+        drop(begun);
+        assert_eq!(
+            (fs::read(&out).unwrap(), fs::read_dir(dir.path()).unwrap().count()),
+            (b"new".into(), 3)
+        );
         write(Path::new("/dev/null"), false).unwrap();
         let nowhere = write(&dir.path().join("none/out"), false).unwrap_err().to_string();
         assert!(nowhere.starts_with("cannot create "), "{nowhere}");

@@ -96,7 +96,7 @@ impl Routes {
         let name = name.to_owned();
         let disposition = HeaderValue::try_from(format!("attachment; filename=\"{name}\""));
         tokio::task::spawn_blocking(move || {
-            // No scrape waits for it: a slow client has the time that a connection lives.
+            // No scrape waits for it: a slow client has the time that it needs.
             let mut page = PageWriter::new(sender, || false);
             match send(&records, &name, &mut page) {
                 Ok(()) => page.finish(),

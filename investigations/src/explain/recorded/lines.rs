@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use gpucause_abi::state::{Reason, Role};
 
+use super::thread_time::ThreadTime;
 use super::{CallLine, SessionLine, StackLine, ThreadLine, WaitLine};
 use crate::recording::{
     CallStatistics, Completeness, Filter, Kind, NodeIndex, ProcessIndex, Recording, RecordingError,
@@ -14,6 +15,8 @@ use crate::stack_costs::{Cost, Origin, StackCosts};
 
 /// Stacks listed of a node.
 const MOST_STACKS: usize = 20;
+/// Events between two reports of progress.
+const PROGRESS_STEP: u64 = 4096;
 /// Frames listed of a stack.
 const MOST_FRAMES: usize = 32;
 
@@ -100,13 +103,7 @@ pub(super) fn waits<'a>(
     lines
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Thread {
-    calls: Vec<(i64, i64)>,
-    off: Vec<(i64, i64)>,
-}
-
-type Threads = BTreeMap<(ProcessIndex, u32), Thread>;
+type Threads = BTreeMap<(ProcessIndex, u32), ThreadTime>;
 
 /// What is collected from the events.
 #[derive(Debug, Default)]
@@ -118,10 +115,18 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn read(recording: &dyn Recording) -> Result<Self, RecordingError> {
+    pub(super) fn read(
+        recording: &dyn Recording,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, RecordingError> {
         let mut seen = Self::default();
+        let mut events = 0_u64;
         let Self { spans, threads, stacks } = &mut seen;
         recording.events(&Filter::default(), &mut |event| {
+            events += 1;
+            if events.is_multiple_of(PROGRESS_STEP) {
+                progress(events);
+            }
             let (start, end) = (event.start_ns, event.end_ns());
             let span = spans.entry(event.id.node).or_insert((start, end));
             *span = (span.0.min(start), span.1.max(end));
@@ -129,9 +134,9 @@ impl Seen {
             let thread = (event.process, event.tid);
             match &event.kind {
                 Kind::Call(call) if call.outermost => {
-                    threads.entry(thread).or_default().calls.push((start, end));
+                    threads.entry(thread).or_default().call(start, end);
                 }
-                Kind::OffCpu(_) => threads.entry(thread).or_default().off.push((start, end)),
+                Kind::OffCpu(_) => threads.entry(thread).or_default().wait(start, end),
                 _ => {}
             }
             ControlFlow::Continue(())
@@ -171,35 +176,19 @@ pub(super) fn threads(
 ) -> Vec<ThreadLine> {
     let mut lines = Vec::new();
     for (&(process, tid), thread) in threads {
-        let [first, .., last] = &thread.calls[..] else { continue };
-        if node_of(recording, process) != Some(node) {
+        if thread.calls() < 2 || node_of(recording, process) != Some(node) {
             continue;
         }
         let (pid, comm) = named(recording, process);
-        let (mut gaps, mut longest, mut off) = (0u64, 0u64, 0u64);
-        let mut at = 0;
-        for pair in thread.calls.windows(2) {
-            let (from, to) = (pair[0].1, pair[1].0);
-            let Ok(length) = u64::try_from(to.saturating_sub(from)) else { continue };
-            gaps = gaps.saturating_add(length);
-            longest = longest.max(length);
-            while thread.off.get(at).is_some_and(|wait| wait.1 <= from) {
-                at += 1;
-            }
-            let waits = thread.off[at..].iter().take_while(|wait| wait.0 < to);
-            let time =
-                |wait: &(i64, i64)| u64::try_from(wait.1.min(to) - wait.0.max(from)).unwrap_or(0);
-            off = waits.map(time).fold(off, u64::saturating_add);
-        }
         lines.push(ThreadLine {
             pid,
             tid,
             comm: recording.thread_name(process, tid).map_or(comm, str::to_owned),
-            calls: thread.calls.len(),
-            span_seconds: seconds(last.1.abs_diff(first.0)),
-            host_gap_seconds: seconds(gaps),
-            longest_gap_seconds: seconds(longest),
-            off_cpu_in_gaps_seconds: (!thread.off.is_empty()).then(|| seconds(off.min(gaps))),
+            calls: thread.calls(),
+            span_seconds: seconds(thread.span_ns()),
+            host_gap_seconds: seconds(thread.gaps_ns()),
+            longest_gap_seconds: seconds(thread.longest_gap_ns()),
+            off_cpu_in_gaps_seconds: thread.off_cpu_in_gaps_ns().map(seconds),
         });
     }
     lines.sort_by(|a, b| b.host_gap_seconds.total_cmp(&a.host_gap_seconds));

@@ -3,21 +3,22 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::Destination;
+use super::{Complete, Destination, DestinationError};
 
 /// Maximum bytes of a request. A collector takes 20 MiB by default.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
-/// A file, and further ones whose names end in `.2`, `.3` and so on.
+/// A file, and further ones whose names end in `.2`, `.3` and so on. They take their names together.
 #[derive(Debug)]
 pub(in crate::cli::export) struct Requests {
     current: Box<Destination>,
+    /// Those before it.
+    complete: Vec<Complete>,
     path: PathBuf,
     db: Option<PathBuf>,
     force: bool,
     /// Bytes in the current file.
     written: usize,
-    files: usize,
 }
 
 fn path_of(first: &Path, number: usize) -> PathBuf {
@@ -28,19 +29,24 @@ fn path_of(first: &Path, number: usize) -> PathBuf {
 
 impl Requests {
     pub(super) fn new(first: Destination, path: PathBuf, db: Option<PathBuf>, force: bool) -> Self {
-        Self { current: Box::new(first), path, db, force, written: 0, files: 1 }
+        Self { current: Box::new(first), complete: Vec::new(), path, db, force, written: 0 }
     }
 
-    pub(super) fn abandon(&mut self) {
-        self.current.abandon();
+    pub(super) fn close(mut self) -> Result<Vec<Complete>, DestinationError> {
+        self.complete.extend(self.current.close()?);
+        Ok(self.complete)
+    }
+
+    pub(super) fn is_begun(&self) -> bool {
+        !self.complete.is_empty() || self.current.is_begun()
     }
 
     pub(super) fn is_standard_output(&self) -> bool {
         self.current.is_standard_output()
     }
 
-    pub(super) const fn files(&self) -> usize {
-        self.files
+    pub(super) fn files(&self) -> usize {
+        self.complete.len() + 1
     }
 
     fn next_file(&mut self) -> io::Result<()> {
@@ -50,10 +56,12 @@ impl Requests {
             ));
         }
         self.current.sink().flush()?;
-        let path = path_of(&self.path, self.files + 1);
+        let path = path_of(&self.path, self.files() + 1);
         let next = Destination::open(&path, self.db.as_deref(), self.force);
-        *self.current = next.map_err(io::Error::other)?;
-        (self.files, self.written) = (self.files + 1, 0);
+        let next = next.map_err(io::Error::other)?;
+        let last = std::mem::replace(&mut *self.current, next);
+        self.complete.extend(last.close().map_err(io::Error::other)?);
+        self.written = 0;
         Ok(())
     }
 }
@@ -88,8 +96,8 @@ mod tests {
         for _ in 0..12 {
             destination.sink().write_all(&request).unwrap();
         }
-        destination.sink().flush().unwrap();
         assert_eq!(destination.files(), 3);
+        destination.finish().unwrap();
         let sizes = ["a.otlp", "a.otlp.2", "a.otlp.3"]
             .map(|name| fs::metadata(dir.path().join(name)).unwrap().len());
         assert_eq!(sizes, [15 << 20, 15 << 20, 6 << 20]);
@@ -105,6 +113,8 @@ mod tests {
         destination.sink().write_all(&request).unwrap();
         let refused = destination.sink().write_all(&request).unwrap_err().to_string();
         assert!(refused.contains("a.otlp.2 exists"), "{refused}");
+        drop(destination);
         assert_eq!(fs::read(path_of(&path, 2)).unwrap(), b"old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "the first file is removed");
     }
 }
