@@ -10,7 +10,8 @@
 # make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
-# make dashboards-picture  the dashboards as pictures of real data, below target/dashboards; fails when a query has no answer
+# make dashboards-picture  the dashboards as pictures of real data, below target/dashboards: at the levels standard and full, and with
+#                          native histograms alone; fails when a query has no answer that its page has
 # make deny   licences, sources and versions of all dependencies, by cargo-deny; make advisories: known faults of them, by its database
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon, a page and an evaluation of causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
@@ -94,7 +95,9 @@ healthy: debug-stand-ins
 
 dashboards-picture: demo
 	@.ci/install prometheus:prometheus python3:python3 chromium:chromium
-	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards
+	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards/standard
+	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards/native --native-histograms
+	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards/full --level full
 
 healthy-alerts: debug-stand-ins alert-tools
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=900 $(CARGO) test -p gpucause --test incidents healthy -- --test-threads=1 --nocapture

@@ -37,6 +37,8 @@ CAUSES = (
     "cpu_preemption runqueue_wait lock_wait block_io page_fault dataloader_starvation implicit_sync allocator_churn "
     "graph_recapture nccl_late_rank clock_throttling noisy_cgroup cold_start large_copy unexplained"
 ).split()
+# Those whose time can be lost: no other has a series of lost time.
+LOSSES = "cpu_preemption runqueue_wait lock_wait block_io page_fault dataloader_starvation noisy_cgroup".split()
 LAUNCHES = [("runtime", "cudaLaunchKernel"), ("driver", "cuLaunchKernel")]
 CALLS = [
     ("runtime", op) for op in (
@@ -115,7 +117,7 @@ def process(instance, number, processes, level):
             yield f'gpucause_blocked_on_seconds_total{{{me},reason="{reason}",waker="{name}"}} @e-2'
     for cause in CAUSES:
         value = "@e-3" if cause == "cpu_preemption" else "0"
-        for name in ["stall", "causal_chain"]:
+        for name in ["stall"] * (cause in LOSSES) + ["causal_chain"]:
             yield f'gpucause_{name}_seconds_total{{{me},cause="{cause}"}} {value}'
     yield f"gpucause_device_memory_live_bytes{{{me}}} @e6"
     yield f"gpucause_device_memory_freed_bytes_total{{{me}}} @e3"

@@ -40,7 +40,8 @@ class Failed(Exception):
 class Feed:
     """Programs that run until the context ends."""
 
-    def __init__(self, programs, data, port):
+    def __init__(self, programs, data, port, level="standard", native=False):
+        self.level, self.native = level, native
         self.programs = pathlib.Path(programs)
         self.stand_ins = self.programs / "stand-ins"
         self.data = pathlib.Path(data)
@@ -82,9 +83,13 @@ class Feed:
     def prometheus(self):
         """Starts Prometheus on what is in its folder already, if anything is."""
         config = self.data / "prometheus.yml"
+        rules = {path.name: path for path in ROOT.glob("rules/*.yaml")}
+        if self.native:
+            # These take the place of those of the same name.
+            rules |= {path.name: path for path in ROOT.glob("rules/native/*.yaml")}
         # Minutes stand for hours here, so that no group of rules has an interval of its own.
-        for path in [*ROOT.glob("rules/*.yaml"), *ROOT.glob("alerts/*.yaml")]:
-            copy = self.data / path.relative_to(ROOT)
+        for path in [*rules.values(), *ROOT.glob("alerts/*.yaml")]:
+            copy = self.data / path.relative_to(ROOT).parts[0] / path.name
             copy.parent.mkdir(exist_ok=True)
             copy.write_text(re.sub(r"(?m)^ +interval: .*\n", "", path.read_text()))
         config.write_text(
@@ -101,6 +106,7 @@ class Feed:
                 f"--config.file={config}",
                 f"--storage.tsdb.path={self.data}/tsdb",
                 "--log.level=warn",
+                *(["--enable-feature=native-histograms"] if self.native else []),
                 f"--web.listen-address={self.prometheus_url.removeprefix('http://')}",
             ],
         )
@@ -197,7 +203,7 @@ class Feed:
                 "exporter",
                 f"--config.file={config}",
                 f"--web.listen-address={self.exporter}",
-                "--metrics.level=full",
+                f"--metrics.level={self.level}",
                 f"--nvml.library={self.stand_ins}/libnvidia-ml.so.1",
             ],
             GPUCAUSE_FAKE_NVML=f"gpus=2;util=97,91;mem_used=34359738368,17179869184;processes={gpus}",

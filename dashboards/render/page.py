@@ -40,7 +40,8 @@ class Panel:
                 self.renderer.errors.append(f"{name}: {error}")
                 answer, numbers = [], [0]
             if not any(value is not None and value == value for value in numbers):
-                self.renderer.empty.append((self.renderer.dashboard["uid"], self.panel["title"], target["legendFormat"]))
+                where = (self.renderer.dashboard["uid"], self.panel["title"], target["legendFormat"])
+                self.renderer.empty.append((where, self.panel, target["expr"]))
             there = {key.lower() for labels, _ in answer for key in labels}
             # A label that exporters spell in two ways is there in either.
             absent = {key for key in names_in(target["legendFormat"]) if key.lower() not in there}
@@ -119,6 +120,8 @@ class Renderer:
                 yield panel, self.variables, place
                 continue
             values = self.variables.values[panel["repeat"]]
+            if not values:
+                continue  # The variable is reported as missing.
             many = min(len(values), panel["maxPerRow"])
             width = 24 // many
             for number, value in enumerate(values):

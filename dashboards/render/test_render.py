@@ -7,6 +7,7 @@ import draw_heatmap
 import draw_series
 import draw_values
 import fields
+import may_be_empty
 import units
 from variables import UnknownVariable, Variables
 
@@ -103,6 +104,26 @@ class Data(unittest.TestCase):
         self.assertEqual(
             draw_series._stacked([One([1.0, None]), One([2.0, 3.0])]), [([0.0, 0.0], [1.0, 0.0]), ([1.0, 0.0], [3.0, 3.0])]
         )
+
+
+class MayBeEmpty(unittest.TestCase):
+    def test_only_what_a_page_lacks_at_its_level_and_in_its_format_may_be_empty(self):
+        full, standard = 'rate(gpucause_context_switches_total{pid="1"}[1m])', "gpucause_launches_total"
+        calls, launches = "gpucause_cuda_call_duration_seconds_bucket", "gpucause_launch_duration_seconds_bucket"
+        for kind, expr, level, native, may in [
+            ("timeseries", full, "standard", False, True),
+            ("timeseries", full, "full", False, False),
+            ("timeseries", full, "full", True, False),
+            ("timeseries", standard, "standard", True, False),
+            # It shows the mean.
+            ("timeseries", calls, "standard", False, False),
+            ("heatmap", calls, "standard", False, True),
+            ("heatmap", calls, "full", False, False),
+            ("heatmap", calls, "full", True, True),
+            ("heatmap", launches, "standard", False, False),
+        ]:
+            reason = may_be_empty.reason(("uid", "title", "legend"), {"type": kind}, expr, level, native)
+            self.assertEqual(bool(reason), may, (kind, expr, level, native, reason))
 
 
 if __name__ == "__main__":

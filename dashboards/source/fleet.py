@@ -38,6 +38,7 @@ def _state():
             unit="short",
             decimals=0,
             w=6,
+            runbooks=["GpucauseRankMissing"],
         ),
         stat(
             "Stragglers",

@@ -16,14 +16,23 @@ def _metric(name):
     return re.sub(r"_(bucket|sum|count)$", "", name) if name not in LEVELS else name
 
 
+def needs_full(expr):
+    """Whether a query reads what only the level full has."""
+    return any(LEVELS.get(_metric(name)) == "full" for name in NAME.findall(expr))
+
+
+def needs_full_buckets(expr):
+    """Whether a query reads classic buckets that only the level full has."""
+    buckets = [name for name in NAME.findall(expr) if name.endswith("_bucket") and _metric(name) not in TAILS]
+    return any(name in LEVELS or _metric(name) in LEVELS for name in buckets)
+
+
 def note(panel):
     """A sentence for the panel's description; empty where the default level is enough."""
     exprs = [target["expr"] for target in panel["targets"]]
-    names = [name for expr in exprs for name in NAME.findall(expr)]
-    if any(LEVELS.get(_metric(name)) == "full" for name in names):
+    if any(needs_full(expr) for expr in exprs):
         return " Needs metrics.level: full in the exporter's configuration."
-    buckets = [name for name in names if name.endswith("_bucket") and _metric(name) not in TAILS]
-    if not any(name in LEVELS or _metric(name) in LEVELS for name in buckets):
+    if not any(needs_full_buckets(expr) for expr in exprs):
         return ""
     if panel["type"] == "heatmap":
         return " Classic buckets need metrics.level: full in the exporter's configuration; Mean durations shows means without them."

@@ -64,9 +64,9 @@ def named(of_gpu):
 def _state():
     return [
         stat(
-            "GPU utilization (nvidia-smi / DCGM)",
-            "Average over two minutes of the share of time in which any kernel ran, however small. It stays high when launches"
-            " are late.",
+            "GPU utilization",
+            "As nvidia-smi and DCGM report it: average over two minutes of the share of time in which any kernel ran, however small."
+            " It stays high when launches are late.",
             [query(f"avg({BUSY})", "utilization")],
             unit="percentunit",
             decimals=0,
@@ -191,7 +191,7 @@ def _chains():
             runbooks=LOSS,
         ),
         bars(
-            "Time taken by each cause",
+            "Total time taken by each cause",
             "Time of dispatcher threads that causal chains attribute to a cause, lost or not, over the selected time range.",
             [
                 query(

@@ -523,7 +523,8 @@ def dashboard():
         variable(
             "op",
             "Operation",
-            f"label_values(gpucause_cuda_call_stalled_total{{{ON}}}, op)",
+            # The counts of classic histograms, or native ones.
+            f'label_values({{__name__=~"{CALLS}_count|{CALLS}", {ON}}}, op)',
             description="Operations with a heatmap of their own.",
             default=["cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize"],
         ),

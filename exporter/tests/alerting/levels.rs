@@ -1,6 +1,6 @@
 //! Rules and alerts need no more than the standard level, and those that compare ranks no more than the fleet level.
 
-use super::{EXPOSED, files, rank, rules};
+use super::{EXPOSED, files, fleet_job, rank, rules};
 use crate::promql::{Selector, names};
 use gpucause::collector::{Collectors, Scope, Selection};
 use gpucause::exposition::classic_buckets::Policy;
@@ -83,8 +83,9 @@ fn missing(scope: &Scope, is_of: impl Fn(&str) -> bool) -> BTreeSet<String> {
     for (file, rule) in rules().iter().filter(|(file, _)| is_of(file)) {
         let of_texts = rule.annotations.values().flat_map(|text| files::queries_in_template(text));
         for expression in of_texts.chain([rule.expr.clone()]) {
-            for selector in names(&expression).selectors {
+            for mut selector in names(&expression).selectors {
                 let Some(metric) = EXPOSED.get(&selector.name) else { continue };
+                selector.name = fleet_job::original(&selector.name);
                 let selected = full.iter().filter(|series| is_selected(series, &selector));
                 let lacks = selected.filter(|series| !lines.contains(&*series.line));
                 missing.extend(lacks.map(|series| format!("{file}: {}", series.line)));
@@ -106,6 +107,27 @@ fn rules_and_alerts_need_no_more_than_the_standard_level() {
 fn rules_that_compare_ranks_need_no_more_than_the_fleet_level() {
     let fleet = ["rules/fleet.yaml", "rules/dispatchers.yaml"];
     assert_eq!(missing(&at(Level::Fleet), |file| fleet.contains(&file)), BTreeSet::new());
+}
+
+#[test]
+fn rules_of_the_fleets_job_need_no_more_than_what_it_scrapes() {
+    let query = fleet_job::query();
+    let level = query.split('&').find_map(|own| own.strip_prefix("level=")).unwrap();
+    let selection = Selection::parse(&query, &Collectors::default().names()).unwrap();
+    let scope = Scope { selection, level: level.parse().unwrap() };
+    assert_eq!(missing(&scope, |file| file == "rules/stragglers.yaml"), BTreeSet::new());
+    let names = rules().iter().filter(|(file, _)| file == "rules/stragglers.yaml");
+    let read: BTreeSet<String> = names
+        .flat_map(|(_, rule)| names_of(&rule.expr))
+        .filter(|name| name.starts_with("gpucause_"))
+        .collect();
+    let kept: BTreeSet<String> =
+        EXPOSED.keys().filter_map(|name| fleet_job::renamed(name)).collect();
+    assert_eq!(read, kept, "it keeps what is read and no more");
+}
+
+fn names_of(expression: &str) -> Vec<String> {
+    names(expression).selectors.into_iter().map(|selector| selector.name).collect()
 }
 
 #[test]

@@ -8,6 +8,7 @@
 )]
 
 mod files;
+mod fleet_job;
 mod launches;
 mod levels;
 mod promql;
@@ -48,7 +49,7 @@ const ADDED_LABELS: [&str; 12] = [
     "exported_pod",
 ];
 
-/// The series of the table, by name, with their metric.
+/// The series of the table, and those that the fleet's job makes of them, by name, with their metric.
 static EXPOSED: LazyLock<BTreeMap<String, &'static Metric>> = LazyLock::new(|| {
     let mut names = BTreeMap::new();
     for metric in ALL {
@@ -59,6 +60,11 @@ static EXPOSED: LazyLock<BTreeMap<String, &'static Metric>> = LazyLock::new(|| {
             }
         }
     }
+    let renamed: Vec<_> = names
+        .iter()
+        .filter_map(|(name, metric)| Some((fleet_job::renamed(name)?, *metric)))
+        .collect();
+    names.extend(renamed);
     names
 });
 

@@ -98,6 +98,22 @@ fn signs(tokens: &[Token]) -> Vec<String> {
     signs
 }
 
+/// The selectors that `{__name__=~"a|b", ...}` stands for, from behind its brace.
+fn by_name_label(tokens: &[Token]) -> Vec<Selector> {
+    let (mut matchers, mut signs) = (matchers(tokens), signs(tokens));
+    let Some(place) = matchers.iter().position(|(label, _)| label == "__name__") else {
+        return Vec::new();
+    };
+    let (_, named) = matchers.remove(place);
+    signs.remove(place);
+    let of = |name: &str| Selector {
+        name: name.to_owned(),
+        matchers: matchers.clone(),
+        signs: signs.clone(),
+    };
+    named.split('|').map(of).collect()
+}
+
 /// What `expression` names.
 pub(crate) fn names(expression: &str) -> Names {
     let tokens = tokens(expression);
@@ -105,6 +121,10 @@ pub(crate) fn names(expression: &str) -> Names {
     let mut at = 0;
     while let Some(token) = tokens.get(at) {
         at += 1;
+        if *token == Token::Sign('{') {
+            names.selectors.extend(by_name_label(&tokens[at..]));
+            at += list(&tokens[at..], '}').1;
+        }
         let Token::Word(word) = token else { continue };
         let next = tokens.get(at);
         let lower = word.to_ascii_lowercase();
@@ -139,6 +159,15 @@ fn is_series(word: &str, next: Option<&Token>) -> bool {
     };
     let is_number = word.starts_with(|c: char| c.is_ascii_digit() || c == '$');
     !is_called && !is_number && !OPERATORS.contains(&&*lower) && !LISTS.contains(&&*lower)
+}
+
+#[test]
+fn a_selector_by_the_name_label_names_each_series() {
+    let Names { selectors, labels } = names(r#"sum by (op) ({__name__=~"a|b_count", pid="7"})"#);
+    let found: Vec<_> = selectors.iter().map(|s| (s.name.as_str(), &*s.matchers)).collect();
+    let pid = [("pid".to_owned(), "7".to_owned())];
+    assert_eq!(found, [("a", &pid[..]), ("b_count", &pid[..])]);
+    assert_eq!(labels, ["op"]);
 }
 
 #[test]

@@ -90,7 +90,9 @@ fn the_readme_of_alerts_says_how_long_alerts_wait_and_keep_firing() {
             if !expected.iter().any(|own| own == waits) {
                 let is_other = !expected.is_empty();
                 let severity = &rule.labels["severity"];
-                let text = if is_other { format!("{severity} {waits}") } else { waits.to_owned() };
+                let window = rule.labels.get("window").map(|own| format!("window {own}"));
+                let which = window.as_ref().unwrap_or(severity);
+                let text = if is_other { format!("{which} {waits}") } else { waits.to_owned() };
                 expected.push(text);
             }
             assert_eq!(rule.keep_firing_for.as_deref().unwrap_or("-"), keeps, "{name}");
