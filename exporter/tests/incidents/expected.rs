@@ -2,6 +2,9 @@
 
 use crate::webhook::Alert;
 
+/// The name of each program under test. The exporter exports no others: other tests have programs of the same executable.
+pub(crate) const COMM: &str = "alert-trainer";
+
 /// A fault and its alert.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
@@ -51,7 +54,7 @@ pub(crate) const CPU_CONTENTION: Expected = Expected {
 impl Expected {
     /// Whether an alert is the one of a process with this fault.
     pub(crate) fn is(&self, alert: &Alert, pid: u32) -> bool {
-        let labels = self.labels.iter().chain(&[("severity", "warning"), ("comm", "demo-trainer")]);
+        let labels = self.labels.iter().chain(&[("severity", "warning"), ("comm", COMM)]);
         alert.name() == self.alert
             && alert.label("pid") == pid.to_string()
             && alert.receiver == self.receiver
@@ -69,7 +72,7 @@ impl Expected {
     /// What is wrong with the annotations of the right alert.
     pub(crate) fn complaints(&self, alert: &Alert, pid: u32) -> Vec<String> {
         let description = alert.annotation("description");
-        let victim = format!("demo-trainer (PID {pid} on ");
+        let victim = format!("{COMM} (PID {pid} on ");
         let parts = self.description.iter().copied().chain([&*victim]);
         let mut complaints: Vec<String> = parts
             .filter(|part| !description.contains(part))

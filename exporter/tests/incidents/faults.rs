@@ -7,17 +7,18 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::expected::{CPU_CONTENTION, DATALOADER, Expected, LOCK};
+use crate::clock::SPEED;
+use crate::expected::{COMM, CPU_CONTENTION, DATALOADER, Expected, LOCK};
 use crate::poll::within;
 use crate::stack::{Stack, until_injected};
 use crate::trainer::Trainer;
 
-/// From the injection to the notification.
-const NOTIFY_DEADLINE: Duration = Duration::from_mins(2);
-/// From the end of a fault until its rate over the last minute is below the alert's threshold.
-const CLEAR_DEADLINE: Duration = Duration::from_secs(75);
+/// From the injection to the notification: two minutes on the shipped clock.
+const NOTIFY_DEADLINE: Duration = Duration::from_secs(120 / SPEED as u64);
+/// From the end of a fault until its rate over the last minute of the shipped clock is below the alert's threshold.
+const CLEAR_DEADLINE: Duration = Duration::from_secs(75 / SPEED as u64);
 /// From then to the notification: a minute for which an alert keeps firing, and one between two notifications of a group.
-const RESOLVE_DEADLINE: Duration = Duration::from_secs(150);
+const RESOLVE_DEADLINE: Duration = Duration::from_secs(150 / SPEED as u64);
 /// Healthy time before a fault, after which the exporter knows that the program has warmed up.
 const BASELINE_SECONDS: u32 = 15;
 /// Longer than any fault is watched.
@@ -46,7 +47,7 @@ fn favour(trainer: &Trainer) {
 fn start(stack: &Stack, expected: &Expected) -> Trainer {
     let mut arguments = vec![
         expected.scenario.to_owned(),
-        "--comm=demo-trainer".into(),
+        format!("--comm={COMM}"),
         format!("--baseline={BASELINE_SECONDS}"),
         format!("--seconds={FAULT_SECONDS}"),
     ];
@@ -92,20 +93,21 @@ fn culprits(injected: &Value) -> Vec<Pid> {
     pids.map(|pid| Pid::from_raw(pid.as_i64().unwrap().try_into().unwrap())).collect()
 }
 
-/// Ends the fault and waits until the last minute has hardly any of it.
+/// Ends the fault and waits until the last minute of the shipped clock has hardly any of it.
 fn relieve(stack: &Stack, fault: &Notified) {
     for pid in culprits(&fault.injected) {
         kill(pid, Signal::SIGKILL).unwrap();
     }
     let pid = fault.pid;
     // Not by a recording rule, which is up to half a minute late.
-    let lost = format!("sum(rate(gpucause_stall_seconds_total{{pid=\"{pid}\"}}[1m])) < 0.1");
+    let window = 60 / SPEED;
+    let lost = format!("sum(rate(gpucause_stall_seconds_total{{pid=\"{pid}\"}}[{window}s])) < 0.1");
     within(CLEAR_DEADLINE, "the program loses no time", || stack.prometheus.value(&lost));
 }
 
 #[test]
 fn each_fault_reaches_its_receiver_as_the_right_alert_and_as_no_other() {
-    let stack = Stack::start();
+    let stack = Stack::start(SPEED);
     let contended = notified(&stack, CPU_CONTENTION, start(&stack, &CPU_CONTENTION));
     relieve(&stack, &contended);
     let ended_at = unix_now();

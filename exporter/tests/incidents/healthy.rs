@@ -2,16 +2,19 @@
 
 use std::time::{Duration, Instant};
 
+use crate::clock::SPEED;
+use crate::expected::COMM;
 use crate::poll::until;
 use crate::stack::Stack;
 
 /// They run one after the other: each feeding thread uses the same CPU.
 const SCENARIOS: [&str; 4] = ["healthy", "healthy-idle", "healthy-sync", "healthy-noise"];
 
-/// Length of each, in seconds.
-fn seconds() -> u64 {
+/// Length of each, in seconds, and how fast the clock is.
+fn length() -> (u64, u32) {
     let total = std::env::var("GPUCAUSE_HEALTHY_SECONDS").ok();
-    total.map_or(20, |all| all.parse::<u64>().expect("a number of seconds") / 4)
+    let each = total.map(|all| all.parse::<u64>().expect("a number of seconds") / 4);
+    each.map_or((12, SPEED), |seconds| (seconds, 1))
 }
 
 /// Alerts in a state at any time of the run, each with its labels.
@@ -23,12 +26,13 @@ fn alerts(stack: &Stack, state: &str) -> Vec<String> {
 
 #[test]
 fn healthy_programs_fire_no_alert() {
-    let stack = Stack::start();
+    let (seconds, speed) = length();
+    let stack = Stack::start(speed);
     let begun = Instant::now();
     for scenario in SCENARIOS {
-        let seconds = seconds();
         let arguments = [
             scenario.to_owned(),
+            format!("--comm={COMM}"),
             "--baseline=0".into(),
             format!("--seconds={seconds}"),
             "--undisturbed".into(),

@@ -2,8 +2,11 @@
 //! and alerts, and a real Alertmanager with the shipped routes, must notify of the right alert, soon, and of no other.
 //! Healthy workloads must raise none.
 //!
-//! Needs root, the built stand-ins, two CPUs, Prometheus and Alertmanager, and no other tests at the same time.
-//! `GPUCAUSE_HEALTHY_SECONDS` is the total length of the healthy workloads (`make healthy-alerts`).
+//! Prometheus and Alertmanager run on a faster clock. Where `GPUCAUSE_HEALTHY_SECONDS` is the total length of the healthy workloads
+//! (`make healthy-alerts`), they run on the shipped one.
+//!
+//! Needs root, the built stand-ins, two CPUs, Prometheus and Alertmanager, and no other tests at the same time but those that
+//! `.ci/suites` lists as in need of no quiet host.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,6 +17,7 @@
 
 #[path = "../fixture/alone.rs"]
 mod alone;
+mod clock;
 mod expected;
 #[allow(dead_code, reason = "other programs of tests use more of it")]
 #[path = "../fixture/exporter.rs"]

@@ -1,14 +1,16 @@
 //! The exporter, Prometheus with the shipped rules and alerts, and Alertmanager with the shipped routes. Of the shipped files
-//! only addresses and intervals are changed.
+//! only addresses and durations are changed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::alone::alone;
+use crate::clock::sped_up;
+use crate::expected::COMM;
 use crate::exporter::Exporter;
 use crate::poll::until;
 use crate::prometheus_server::Prometheus;
@@ -16,7 +18,7 @@ use crate::server_process::ServerProcess;
 use crate::trainer::{Trainer, libraries};
 use crate::webhook::Webhook;
 
-/// Interval of scrapes and evaluations.
+/// Interval of scrapes and evaluations, whatever the clock.
 const INTERVAL: &str = "5s";
 
 /// The path from a fault to its notification. Dropped in this order: clients before servers.
@@ -27,6 +29,7 @@ pub(crate) struct Stack {
     exporter: Exporter,
     libraries: PathBuf,
     _config: NamedTempFile,
+    _rules: TempDir,
     _alone: &'static File,
 }
 
@@ -44,17 +47,33 @@ fn adapted(path: &str, changes: &[(&str, &str, usize)]) -> String {
 }
 
 /// The shipped routes, with the webhook as each receiver.
-fn routes(webhook: &Webhook) -> String {
+fn routes(webhook: &Webhook, speed: u32) -> String {
     let path = "alerts/alertmanager.yml";
     let text = fs::read_to_string(shipped(path)).unwrap();
     let receivers = text.matches("\n  - name: ").count();
     let ours = format!("http://{}/", webhook.address);
-    adapted(path, &[("http://localhost:9095/", &ours, receivers)])
+    sped_up(&adapted(path, &[("http://localhost:9095/", &ours, receivers)]), speed)
 }
 
-fn prometheus_config(exporter: &Exporter, alertmanager: &ServerProcess) -> String {
-    let rules = format!("- {}/", shipped("rules").display());
-    let alerts = format!("- {}/", shipped("alerts").display());
+/// The shipped rules and alerts, on a clock that is so many times as fast.
+fn rules(speed: u32) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for from in ["rules", "alerts"] {
+        let to = dir.path().join(from);
+        fs::create_dir(&to).unwrap();
+        for path in fs::read_dir(shipped(from)).unwrap().map(|file| file.unwrap().path()) {
+            if path.extension().is_some_and(|extension| extension == "yaml") {
+                let text = fs::read_to_string(&path).unwrap();
+                fs::write(to.join(path.file_name().unwrap()), sped_up(&text, speed)).unwrap();
+            }
+        }
+    }
+    dir
+}
+
+fn prometheus_config(exporter: &Exporter, alertmanager: &ServerProcess, rules: &Path) -> String {
+    let alerts = format!("- {}/", rules.join("alerts").display());
+    let rules = format!("- {}/", rules.join("rules").display());
     let grafana = "  # external_labels:\n  #   grafana: https://grafana.your.host";
     let changes: [(&str, &str, usize); 6] = [
         (grafana, "  external_labels:\n    grafana: https://grafana.example", 1),
@@ -68,26 +87,25 @@ fn prometheus_config(exporter: &Exporter, alertmanager: &ServerProcess) -> Strin
 }
 
 impl Stack {
-    /// Starts everything, once no other test runs on this host.
-    pub(crate) fn start() -> Self {
+    /// Starts everything, once no other test runs on this host; Prometheus and Alertmanager on a clock that is so many times as fast.
+    pub(crate) fn start(speed: u32) -> Self {
         let alone = alone();
         // The host may have CUDA processes of other tests.
         let config = NamedTempFile::with_suffix(".yaml").unwrap();
-        let workload =
-            Path::new(env!("CARGO_BIN_EXE_gpucause")).with_file_name("gpucause-workload");
-        let workload = workload.canonicalize().expect("the stand-ins are built");
-        let include = format!("processes: {{include: [{{exe: '{}'}}]}}\n", workload.display());
+        let include = format!("processes: {{include: [{{comm: {COMM}}}]}}\n");
         fs::write(config.path(), include).unwrap();
         let path = config.path().to_str().unwrap();
         let exporter = Exporter::start(&["--config.file", path, "--nvml.off"]);
         let webhook = Webhook::listen();
         let alertmanager = ServerProcess::start(
             "prometheus-alertmanager",
-            &routes(&webhook),
+            &routes(&webhook, speed),
             "--storage.path",
             &["--cluster.listen-address="],
         );
-        let prometheus = Prometheus::start(&prometheus_config(&exporter, &alertmanager), &[]);
+        let rules = rules(speed);
+        let config_text = prometheus_config(&exporter, &alertmanager, rules.path());
+        let prometheus = Prometheus::start(&config_text, &[]);
         until("a scrape", || (!prometheus.query("up == 1", "job").is_empty()).then_some(()));
         let libraries = libraries();
         Self {
@@ -97,6 +115,7 @@ impl Stack {
             exporter,
             libraries,
             _config: config,
+            _rules: rules,
             _alone: alone,
         }
     }

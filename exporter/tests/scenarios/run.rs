@@ -32,21 +32,23 @@ pub(crate) struct Plan {
     pub(crate) seconds: f64,
     /// Whether an unrelated process keeps the other CPU busy.
     pub(crate) beside_noise: bool,
-    /// Between two evaluations: half of the daemon's interval, as every round waits for several.
+    /// Between two evaluations: a part of the daemon's interval, as every round waits for several.
     pub(crate) evaluate_every: Duration,
     pub(crate) settings: Settings,
 }
 
 impl Plan {
     pub(crate) fn of(name: &'static str) -> Self {
+        // A single round has as many evaluations, in half of the time.
+        let part = if rounds() == 1 { 2 } else { 1 };
         Self {
             name,
             and: &[],
             strength: 0.4,
-            baseline: 4.0,
-            seconds: 5.5,
+            baseline: 4.0 / f64::from(part),
+            seconds: 5.5 / f64::from(part),
             beside_noise: false,
-            evaluate_every: EVALUATE_EVERY / 2,
+            evaluate_every: EVALUATE_EVERY / (2 * part),
             settings: Settings::default(),
         }
     }

@@ -23,20 +23,20 @@ fn off(account: &TimeAccount, reason: Reason) -> u64 {
 
 /// What a dispatcher may be busy with, and all of it at once.
 const WORKLOADS: [(&str, &str); 9] = [
-    ("spinning host code", "split --seconds 2 --round 5ms --shares host=98,launch=2"),
+    ("spinning host code", "split --seconds 1.2 --round 5ms --shares host=98,launch=2"),
     ("a launch storm", "calls --threads 2 --calls 600000"),
-    ("a wait per launch", "split --seconds 2 --round 2ms --shares launch=10,sync-poll=90"),
-    ("locks", "split --seconds 2 --round 2ms --shares lock=50,call-lock=40"),
-    ("reads from disk", "split --seconds 2 --round 5ms --shares io=50,call-io=40"),
-    ("page faults", "split --seconds 2 --round 5ms --shares page_fault=50,call-page_fault=40"),
-    ("sleep", "split --seconds 2 --round 5ms --shares sleep=95"),
+    ("a wait per launch", "split --seconds 1.2 --round 2ms --shares launch=10,sync-poll=90"),
+    ("locks", "split --seconds 1.2 --round 2ms --shares lock=50,call-lock=40"),
+    ("reads from disk", "split --seconds 1.2 --round 5ms --shares io=50,call-io=40"),
+    ("page faults", "split --seconds 1.2 --round 5ms --shares page_fault=50,call-page_fault=40"),
+    ("sleep", "split --seconds 1.2 --round 5ms --shares sleep=95"),
     (
         "a CPU shared with a busy loop",
-        "split --seconds 2 --round 5ms --shares launch=50 --cpu 1 --burners 1",
+        "split --seconds 1.2 --round 5ms --shares launch=50 --cpu 1 --burners 1",
     ),
     (
         "everything",
-        "split --seconds 3 --round 10ms --threads 4 --cpu 0 --burners 1 --shares \
+        "split --seconds 2 --round 10ms --threads 4 --cpu 0 --burners 1 --shares \
          host=20,launch=15,sync-poll=15,lock=10,call-lock=5,io=5,call-io=5,page_fault=5,call-page_fault=5,sleep=10",
     ),
 ];

@@ -1,6 +1,7 @@
 //! The stand-in CUDA libraries in a folder of the test's own, and workloads that report what they did.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use gpucause_abi::op::{OpId, op_of_symbol};
 use gpucause_fake_cuda::LIBRARIES;
+use gpucause_probes::elf::read_library;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -51,6 +53,27 @@ impl StandIns {
         let dir = tempfile::Builder::new().prefix("gpucause-test-").tempdir()?;
         gpucause_fake_cuda::lay_out(&build, dir.path())?;
         Ok(Self { dir, program: build.join(WORKLOAD) })
+    }
+
+    /// With a runtime that has no traced functions but these. The kernel takes about a tenth of a second to detach a function's perf
+    /// uprobes.
+    pub(crate) fn with_few_functions(functions: &[&str]) -> Result<Self> {
+        let stand_ins = Self::lay_out()?;
+        let path = stand_ins.dir().join("libcudart.so.12");
+        let traced = || -> Result<HashSet<String>> {
+            let sites = read_library(&File::open(&path)?)?.sites;
+            Ok(sites.into_iter().map(|site| site.symbol).collect())
+        };
+        let kept: HashSet<_> = functions.iter().map(|&name| name.to_owned()).collect();
+        let all = traced()?;
+        let renamed: HashSet<_> = all.difference(&kept).map(|symbol| symbol.as_bytes()).collect();
+        let mut bytes = fs::read(&path)?;
+        let names = bytes.split_mut(|byte| *byte == 0).filter(|name| renamed.contains(&**name));
+        names.for_each(|name| name[0] = b'_');
+        fs::write(&path, bytes)?;
+        let left = traced()?;
+        ensure!(left == kept, "{left:?}");
+        Ok(stand_ins)
     }
 
     pub(crate) fn dir(&self) -> &Path {
