@@ -77,6 +77,47 @@ fn a_storm_of_preemptions_loses_no_call_and_no_time() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn threads_that_make_their_first_calls_in_a_storm_of_preemptions_lose_none() -> Result<()> {
+    const PROCESSES: usize = 10;
+    const THREADS: u64 = 64;
+    const CALLS: u64 = 100;
+    let stand_ins = StandIns::lay_out()?;
+    let _keeper = stand_ins.start("idle")?;
+    let arguments = format!("--wait --hold calls --threads {THREADS} --calls {CALLS}");
+    let older = (0..PROCESSES / 2).map(|_| stand_ins.start(&arguments));
+    let mut older = older.collect::<Result<Vec<Workload>>>()?;
+    let last = std::thread::available_parallelism()?.get() - 1;
+    let _burners: Vec<Workload> = [0, last]
+        .iter()
+        .map(|cpu| stand_ins.start(&format!("contend --cpu {cpu} --seconds 600 --burners 1")))
+        .collect::<Result<_>>()?;
+    let observed = Observed::start(Options::default())?;
+    observed.wait_for_runtime(&stand_ins)?;
+    for process in &mut older {
+        process.go()?;
+    }
+    let mut lost = Vec::new();
+    for process in &mut older {
+        process.result()?;
+        lost.push(
+            THREADS * CALLS - counted(&observed.process(process.pid())?)[&op("cudaLaunchKernel")],
+        );
+    }
+    drop(older);
+    // Their threads begin one after the other, and end.
+    let churn = format!("--hold churn --threads {THREADS} --calls {CALLS}");
+    let younger = (0..PROCESSES / 2).map(|_| stand_ins.start(&churn));
+    for mut process in younger.collect::<Result<Vec<Workload>>>()? {
+        process.result()?;
+        lost.push(
+            THREADS * CALLS - counted(&observed.process(process.pid())?)[&op("cudaLaunchKernel")],
+        );
+    }
+    assert_eq!(lost, [0; PROCESSES], "calls lost by process; {:?}", observed.snapshot()?.counters);
+    Ok(())
+}
+
 /// Processes that nobody runs any more.
 fn ended(snapshot: &Snapshot) -> HashSet<ProcId> {
     snapshot.processes.iter().filter(|p| p.ended.is_some()).map(|p| p.id).collect()
