@@ -148,6 +148,7 @@ fn failed(map: &'static str) -> impl Fn(libbpf_rs::Error) -> ReadError {
 #[derive(Debug)]
 pub struct Reader {
     tracked: Map,
+    hashed_threads: Map,
     procs: Map,
     hists: Map,
     known_slots: histograms::Known,
@@ -181,6 +182,7 @@ impl Reader {
         warm_up::histograms(&hists.handle);
         Ok(Self {
             tracked: map("tracked")?,
+            hashed_threads: map("hashed_threads")?,
             procs: map("procs")?,
             hists,
             known_slots: histograms::Known::default(),
