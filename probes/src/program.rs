@@ -46,6 +46,8 @@ pub struct Options {
     pub max_processes: Option<u32>,
     /// Bound of threads whose task has no storage; the default is that of the map, or enough for all where no task has any.
     pub max_hashed_threads: Option<u32>,
+    /// Load also on kernels that [`Features::require`] rejects.
+    pub allow_untested_kernel: bool,
     /// Initial set of ops that count as launches: see [`Probes::set_launch_ops`](crate::Probes::set_launch_ops).
     pub launch_ops: LaunchOps,
     /// Start disabled, until [`Probes::set_enabled`](crate::Probes::set_enabled).
@@ -134,7 +136,10 @@ impl Programs {
     /// Loads all programs. A rejected host-wide program is left out and reported; the call programs are required.
     pub(crate) fn load(options: Options) -> Result<Self, LoadError> {
         let types = kernel_types()?;
-        let (features, tracepoints) = (Features::of(&types).require()?, Tracepoints::of(&types));
+        let (features, tracepoints) = (Features::of(&types), Tracepoints::of(&types));
+        if !options.allow_untested_kernel {
+            features.require()?;
+        }
         let kernel = Kernel { tracepoints, hashes_threads: task_storage::is_unusable(&types) };
         drop(types);
         let mode = options.mode.unwrap_or_else(|| features.best_mode());
