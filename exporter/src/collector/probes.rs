@@ -208,7 +208,7 @@ mod tests {
             .collect();
         let reasons: Vec<&str> = dropped.samples.iter().map(|own| own.labels[0].as_str()).collect();
         assert_eq!(BTreeSet::from_iter(reasons.clone()), BTreeSet::from_iter(explained));
-        assert_eq!(reasons.len(), 8);
+        assert_eq!(reasons.len(), 9);
     }
 
     #[test]
