@@ -10,6 +10,7 @@
 # make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
+# make test-kernels  what must hold on every kernel, on those of Debian, on emulated machines: GUESTS="trixie:full" for some; writes probes/README.md
 # make dashboards-picture  the dashboards as pictures of real data, below target/dashboards: at the levels standard and full, and with
 #                          native histograms alone; fails when a query has no answer that its page has
 # make deny   licences, sources and versions of all dependencies, by cargo-deny; make advisories: known faults of them, by its database
@@ -31,7 +32,7 @@ CARGO_TOOLS := $(abspath $(TARGET_DIR))/tools
 DIST := $(TARGET_DIR)/dist
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick test-unit deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
+.PHONY: help run test test-quick test-unit test-kernels deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -64,6 +65,11 @@ cargo-deny: tools
 	@"$(CARGO_TOOLS)/bin/cargo-deny" --version 2>/dev/null | grep -qxF "cargo-deny $(CARGO_DENY_VERSION)" || \
 	    $(CARGO) install cargo-deny --version $(CARGO_DENY_VERSION) --locked --root "$(CARGO_TOOLS)" --target-dir "$(CARGO_TOOLS)/build"
 
+# GUESTS="bookworm:none trixie:full" for some: suites of Debian, and how far their kernel is preemptible. Needs neither root nor KVM.
+test-kernels: debug-stand-ins
+	@.ci/install jq:jq strip:binutils
+	.ci/test-kernels $(GUESTS)
+
 deny: cargo-deny
 	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CARGO) deny --workspace check bans licenses sources
 
@@ -84,7 +90,6 @@ test-quick: tools
 # GUESTS="bookworm trixie trixie-backports" for emulated machines with those kernels.
 test-unit: deb
 	@.ci/install mmdebstrap:mmdebstrap mke2fs:e2fsprogs systemd-nspawn:systemd-container nsenter:util-linux
-	@[ -z "$(GUESTS)" ] || .ci/install qemu-system-x86_64:qemu-system-x86
 	$(SUDO) .ci/under-systemd "$$(ls -t $(TARGET_DIR)/debian/gpucause_*.deb | head -n 1)" $(GUESTS)
 
 scenarios: debug-stand-ins

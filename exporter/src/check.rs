@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use gpucause_probes::feature::{AttachMode, Features};
 use gpucause_probes::hazard::HazardSeverity;
 use gpucause_probes::registry::{LibraryStatus, Verdict as LibraryVerdict};
+use gpucause_probes::thread_records::ThreadRecords;
 use gpucause_probes::verdict::Verdict;
 use gpucause_probes::{Options, Probes, Status};
 
@@ -196,7 +197,8 @@ impl Report {
     }
 
     fn programs(&mut self) {
-        let probes = match Probes::start(Options::default()) {
+        // Calibration makes calls, which need a record.
+        let probes = match Probes::start(Options { calibrate: true, ..Options::default() }) {
             Ok(probes) => probes,
             Err(error) => {
                 return self.add(State::Missing, "eBPF programs", error.to_string(), true);
@@ -215,6 +217,10 @@ impl Report {
                 Verdict::Broken(reason) => (State::Missing, reason.clone()),
             };
             self.add(state, &format!("program {}", program.program), detail, false);
+        }
+        if status.thread_records == ThreadRecords::Refused {
+            let detail = "the kernel refuses records of threads, so no call is counted: use another kernel or processor";
+            self.add(State::Unsupported, "thread records", detail, true);
         }
         self.libraries(&status);
     }

@@ -297,6 +297,9 @@ pub struct ProbeArgs {
     /// Time launches within other calls too, such as the driver's part of a launch by the runtime; costs a second probe hit a launch
     #[arg(long = "probe.nested-launches")]
     pub nested_launches: bool,
+    /// Start on kernels older than 6.1 too, which programs can lock up
+    #[arg(long = "probe.allow-untested-kernel")]
+    pub allow_untested_kernel: bool,
 }
 
 /// How entry and return of a library's functions are probed.
@@ -324,8 +327,9 @@ impl ProbeArgs {
     /// Options of the probes.
     #[must_use]
     pub fn options(self) -> Options {
-        let Self { mode, nested_launches } = self;
-        Options { mode: mode.map(AttachMode::from), nested_launches, ..Options::default() }
+        let Self { mode, nested_launches, allow_untested_kernel } = self;
+        let mode = mode.map(AttachMode::from);
+        Options { mode, nested_launches, allow_untested_kernel, ..Options::default() }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::flight_recorder::FlightRecords;
 use crate::gpus::Gpus;
 use crate::live_page::{Problem, Processes};
 use crate::observation::{ConfigState, Observation};
-use crate::observing::{Observing, Switch, is_all_broken};
+use crate::observing::{Observing, Switch, why_broken};
 use crate::pipeline::Pipeline;
 use crate::sampler::{SampleError, Sampler};
 use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
@@ -339,8 +339,8 @@ impl Source for Daemon {
         if !status.is_ready() {
             return Readiness::NotReady("searching for the CUDA libraries in use".into());
         }
-        if is_all_broken(&status) {
-            return Readiness::NotReady("every probe is broken; the log says why".into());
+        if let Some(reason) = why_broken(&status) {
+            return Readiness::NotReady(reason.into());
         }
         Readiness::Ready
     }

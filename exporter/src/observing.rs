@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use gpucause_engine::observation::{ObservationState, Period, State};
 use gpucause_probes::Status;
 use gpucause_probes::registry::Verdict as LibraryVerdict;
+use gpucause_probes::thread_records::ThreadRecords;
 use gpucause_probes::verdict::Verdict;
 
 use crate::clock::{WallClock, monotonic_now};
@@ -16,6 +17,8 @@ const BY_SIGNAL: &str = "SIGUSR1 detached all probes; a second SIGUSR1 or SIGHUP
 const BY_CONFIGURATION: &str = "probe.enabled is false in the configuration";
 const STARTING: &str = "searching for the CUDA libraries in use";
 const ALL_BROKEN: &str = "every probe is broken; the log says why";
+const NO_RECORDS: &str = "broken: the kernel refuses records of threads, so no call is counted; gpucause_map_full_total has the refusals";
+const FEW_RECORDS: &str = "the kernel refuses records of some threads, whose calls are lost: gpucause_events_dropped_total{reason=\"no_thread_record\"}";
 const OVER_BUDGET: &str = "probes on launches of a process would cost more than the budget; gpucause_launch_sampling_ratio says which";
 
 /// Who had the probes detached.
@@ -81,8 +84,8 @@ fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
     if !status.is_ready() {
         return Period::disabled(since, STARTING);
     }
-    if is_all_broken(status) {
-        return Period::disabled(since, ALL_BROKEN);
+    if let Some(reason) = why_broken(status) {
+        return Period::disabled(since, reason);
     }
     let missing = missing(status);
     let share = status.timed_share;
@@ -93,6 +96,9 @@ fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
         until: None,
         reason,
     };
+    if missing.is_empty() && status.thread_records != ThreadRecords::Granted {
+        return partial(None, FEW_RECORDS.into());
+    }
     if missing.is_empty() {
         return match share < 1.0 {
             true => partial(Some(share), OVER_BUDGET.into()),
@@ -107,8 +113,16 @@ fn evaluate(status: &Status, switch: Switch, since: f64) -> Period {
     partial(None, reason)
 }
 
+/// Why nothing is observed although the probes are enabled; `None` if something is.
+pub(crate) fn why_broken(status: &Status) -> Option<&'static str> {
+    if is_all_broken(status) {
+        return Some(ALL_BROKEN);
+    }
+    (status.thread_records == ThreadRecords::Refused).then_some(NO_RECORDS)
+}
+
 /// Whether no probe works, neither in the kernel nor in a library.
-pub(crate) fn is_all_broken(status: &Status) -> bool {
+fn is_all_broken(status: &Status) -> bool {
     let broken = |verdict: &Verdict| matches!(verdict, Verdict::Broken(_));
     let refused = |verdict: &LibraryVerdict| matches!(verdict, LibraryVerdict::Refused(_));
     status.programs.iter().all(|program| broken(&program.verdict))
@@ -159,6 +173,7 @@ mod tests {
             hit_cost: None,
             mode: AttachMode::Session,
             programs: vec![ProgramStatus { program: "sched_switch", verdict: Verdict::Attached }],
+            thread_records: ThreadRecords::Granted,
             libraries: vec![library],
             discovery: DiscoveryStatus { scans: 1, ..DiscoveryStatus::default() },
             counts: RegistryCounts::default(),
@@ -187,6 +202,10 @@ mod tests {
             status.libraries[0].verdict = LibraryVerdict::Refused("EPERM".into());
         });
         assert_eq!(no_probe, disabled(ALL_BROKEN));
+        let refused = evaluated(|status| status.thread_records = ThreadRecords::Refused);
+        assert_eq!(refused, disabled(NO_RECORDS));
+        let few = evaluated(|status| status.thread_records = ThreadRecords::SomeRefused);
+        assert_eq!(few, (State::Partial, None, FEW_RECORDS.to_owned()));
         assert_eq!(
             evaluate(&Status { enabled: false, ..status() }, Switch::Configuration, 7.0).reason,
             BY_CONFIGURATION

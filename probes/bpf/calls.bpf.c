@@ -18,6 +18,11 @@ static __noinline struct thread *make_dispatcher(struct thread *thread)
 	__u32 tgid, proc_id;
 	__u32 *known;
 
+	if (!thread) {
+		thread = hashed_thread(task);
+		if (thread && thread->proc_id && thread->role == ROLE_DISPATCHER)
+			return thread;
+	}
 	tgid = bpf_get_current_pid_tgid() >> 32;
 	if (tgid == settings.own_tgid && !watch.calibrates)
 		return 0;
@@ -28,8 +33,10 @@ static __noinline struct thread *make_dispatcher(struct thread *thread)
 	/* A record of another process is from before an exec. */
 	if (!thread || thread->proc_id != proc_id)
 		thread = track_thread(task, tgid, proc_id, ROLE_DISPATCHER);
-	if (!thread)
+	if (!thread) {
+		count_self(SELF_NO_RECORD);
 		return 0;
+	}
 	/* A worker's previous time is in its own account. */
 	if (thread->role == ROLE_WORKER)
 		thread->account_since_ns = 0;
@@ -46,7 +53,7 @@ static __noinline struct thread *make_dispatcher(struct thread *thread)
 /* The record of the calling thread, which becomes a dispatcher. */
 static __always_inline struct thread *dispatcher(struct task_struct *task)
 {
-	struct thread *thread = thread_of(task);
+	struct thread *thread = stored_thread(task);
 
 	if (thread && thread->proc_id && thread->role == ROLE_DISPATCHER)
 		return thread;

@@ -79,7 +79,7 @@ int forget_tasks(struct bpf_iter__task *ctx)
 	if (thread) {
 		if (thread->proc_id)
 			forget_thread(task, thread);
-		bpf_task_storage_delete(&threads, task);
+		delete_thread(task);
 	}
 	tgid = task->tgid;
 	if (task->pid != tgid)
@@ -161,7 +161,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 	}
 	parent_id = parent_of(old_id);
 	/* Before the accounts are closed: nothing may be added afterwards. */
-	bpf_task_storage_delete(&threads, task);
+	delete_thread(task);
 	end_process(tgid, old_id, true);
 	/* A worker stays a worker after exec, as spawned workers start that way. */
 	if (parent_id)
@@ -185,6 +185,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	if (thread && thread->proc_id) {
 		end_thread(task, thread);
 		thread->proc_id = 0;
+		delete_hashed_thread(task);
 		has_faults = false;
 	}
 	if (!maybe_tracked(tgid))

@@ -35,6 +35,14 @@ volatile struct op_info op_info[MAX_OPS] SEC(".data.ops");
 /* A tracked thread, about 1.2 KiB. Freed by the kernel with its task. */
 MAP(threads, TASK_STORAGE, BPF_F_NO_PREALLOC, 0, int, struct thread);
 
+/* Records of threads to whose task the kernel gives no storage, by address of the task; deleted when it exits. Storage is
+ * refused while another task was preempted inside the helper on this CPU, and when its allocator would have to wait; a
+ * preallocated map never is, except by its bound. Where even lookups are refused, it has all threads, and a bound for them:
+ * see src/program/task_storage.rs. */
+MAP(hashed_threads, HASH, 0, 2048, __u64, struct thread);
+/* 1 from the first record in it on. */
+__u32 has_hashed_threads;
+
 /* tgid -> process id, for live processes only: written at the first call or fork, deleted at exit or exec. */
 MAP(tracked, HASH, 0, 16384, __u32, __u32);
 
@@ -96,6 +104,7 @@ MAP(self_counters, PERCPU_ARRAY, 0, SELF_COUNTERS, __u32, __u64);
 /* Initial values, too large for the BPF stack. */
 static const struct hist zero_hist;
 static const struct proc zero_proc;
+static const struct thread zero_thread;
 static const struct stall zero_stall;
 static const struct account zero_account;
 static const struct blamed zero_blamed;

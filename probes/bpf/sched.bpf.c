@@ -20,7 +20,6 @@
 #define TASK_FROZEN 0x8000
 /* In `jobctl`: its cgroup of version 2 is to be frozen. */
 #define JOBCTL_TRAP_FREEZE (1UL << 23)
-#define PF_EXITING 0x4
 
 static __always_inline __u32 first_argument(const struct pt_regs *regs)
 {

@@ -62,9 +62,91 @@ static __always_inline __u32 current_proc_id(void)
 	return proc_id ? *proc_id : 0;
 }
 
+/* The record in a task's storage: nearly every record. */
+static __always_inline struct thread *stored_thread(struct task_struct *task)
+{
+	return settings.hashes_threads ? 0 : bpf_task_storage_get(&threads, task, 0, 0);
+}
+
+/* The record of a task without storage. One of another process is of a dead task at the same address, whose exit no
+ * program saw. */
+static __noinline struct thread *hashed_thread(struct task_struct *task)
+{
+	__u64 key = (__u64)task;
+	struct thread *thread;
+
+	if (!*(volatile __u32 *)&has_hashed_threads)
+		return 0;
+	thread = bpf_map_lookup_elem(&hashed_threads, &key);
+	if (thread && thread->tgid && thread->tgid != task->tgid) {
+		bpf_map_delete_elem(&hashed_threads, &key);
+		return 0;
+	}
+	return thread;
+}
+
 static __always_inline struct thread *thread_of(struct task_struct *task)
 {
-	return bpf_task_storage_get(&threads, task, 0, 0);
+	struct thread *thread = stored_thread(task);
+
+	return thread ? thread : hashed_thread(task);
+}
+
+#define PF_EXITING 0x4
+
+/* Creates the record of a task to which the kernel refused storage. */
+static __noinline struct thread *make_hashed_thread(struct task_struct *task)
+{
+	__u64 key = (__u64)task;
+	struct thread *thread;
+
+	/* Nobody would delete it. */
+	if (task->flags & PF_EXITING)
+		return 0;
+	*(volatile __u32 *)&has_hashed_threads = 1;
+	bpf_map_update_elem(&hashed_threads, &key, &zero_thread, BPF_NOEXIST);
+	/* sched_switch may have interrupted this and got storage: it sees the map before it creates any, so not any more. */
+	thread = stored_thread(task);
+	if (thread) {
+		bpf_map_delete_elem(&hashed_threads, &key);
+		return thread;
+	}
+	return bpf_map_lookup_elem(&hashed_threads, &key);
+}
+
+/* The record of a task, created if it has none; 0 when refused. */
+static __noinline struct thread *record_of(struct task_struct *task)
+{
+	struct thread *thread = hashed_thread(task);
+
+	if (thread)
+		return thread;
+	if (!settings.hashes_threads)
+		thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!thread)
+		thread = make_hashed_thread(task);
+	if (!thread)
+		count_self(SELF_FULL_THREADS);
+	return thread;
+}
+
+static __always_inline void delete_hashed_thread(struct task_struct *task)
+{
+	__u64 key = (__u64)task;
+
+	if (*(volatile __u32 *)&has_hashed_threads)
+		bpf_map_delete_elem(&hashed_threads, &key);
+}
+
+/* Deletes the record of a task. The kernel can refuse to delete storage too: then it is in no account. */
+static __noinline void delete_thread(struct task_struct *task)
+{
+	struct thread *thread = stored_thread(task);
+
+	if (thread)
+		thread->proc_id = 0;
+	bpf_task_storage_delete(&threads, task);
+	delete_hashed_thread(task);
 }
 
 /* Ops that are observed as the budget allows. */
@@ -82,12 +164,10 @@ static __always_inline bool is_truncated(const struct frame *frame)
 /* Gives a task of a tracked process its record. `proc_id` is written last: a record without it is in no account. */
 static __noinline struct thread *track_thread(struct task_struct *task, __u32 tgid, __u32 proc_id, __u32 role)
 {
-	struct thread *thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct thread *thread = record_of(task);
 
-	if (!thread) {
-		count_self(SELF_FULL_THREADS);
+	if (!thread)
 		return 0;
-	}
 	thread->tgid = tgid;
 	thread->role = role;
 	thread->depth = 0;

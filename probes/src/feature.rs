@@ -75,7 +75,7 @@ pub enum FeatureError {
     /// No BPF memory allocator.
     #[error(
         "this kernel is too old: gpucause needs Linux 6.1 or newer, as older kernels can lock up when a program allocates \
-         where the scheduler runs"
+         where the scheduler runs; --probe.allow-untested-kernel starts it nevertheless"
     )]
     TooOld,
     /// Unreadable.

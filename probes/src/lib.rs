@@ -22,6 +22,7 @@ pub mod python;
 pub mod recorder;
 pub mod registry;
 pub mod stop;
+pub mod thread_records;
 pub mod verdict;
 
 mod attach;

@@ -29,6 +29,7 @@ use crate::reader::{ReadError, Reader};
 use crate::recorder::{Recorder, RecorderError};
 use crate::registry::{LibraryStatus, Limits, Registry, RegistryCounts};
 use crate::stop::StopSignal;
+use crate::thread_records::{RecordWatch, ThreadRecords};
 use crate::verdict::ProgramStatus;
 
 /// The probes could not be started.
@@ -62,6 +63,8 @@ pub struct Status {
     pub mode: AttachMode,
     /// The host-wide programs.
     pub programs: Vec<ProgramStatus>,
+    /// Whether threads get records.
+    pub thread_records: ThreadRecords,
     /// Reported libraries.
     pub libraries: Vec<LibraryStatus>,
     /// How libraries are found.
@@ -84,6 +87,7 @@ pub struct Probes {
     op_table: OpTable,
     reader: Arc<Reader>,
     hit_cost: Option<HitCost>,
+    record_watch: RecordWatch,
     desired: Arc<DesiredStateCell>,
     has_recorder: Arc<AtomicBool>,
     status: Arc<Mutex<AttacherStatus>>,
@@ -153,6 +157,7 @@ impl Probes {
             op_table,
             reader,
             hit_cost,
+            record_watch: RecordWatch::default(),
             desired,
             has_recorder,
             status,
@@ -191,6 +196,8 @@ impl Probes {
 
     /// The state of all probes.
     pub fn status(&self) -> Status {
+        let totals = self.reader.call_totals().unwrap_or_default();
+        let thread_records = self.record_watch.update(totals, Instant::now());
         let status = self.status.lock();
         Status {
             enabled: status.enabled,
@@ -200,6 +207,7 @@ impl Probes {
             entry_cost: self.hit_cost.map(|cost| cost.counted),
             mode: self.programs.mode,
             programs: self.programs.statuses(),
+            thread_records,
             libraries: status.libraries.clone(),
             discovery: status.discovery,
             counts: status.counts,

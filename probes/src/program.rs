@@ -19,6 +19,7 @@ use crate::syscall::syscall_number;
 use crate::verdict::{ProgramStatus, Verdict};
 
 mod host;
+mod task_storage;
 
 use host::{ADOPTS, FORGETS, HOST_PROGRAMS, REPORTS};
 
@@ -27,6 +28,9 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucause.bpf.o")
 
 /// Programs that user space runs directly.
 const RUN_BY_US: [&str; 2] = ["time_kernel", "end_unseen"];
+
+/// Bound of tracked threads where no record is in task storage.
+const ALL_THREADS: u32 = 16_384;
 
 /// Bytes that `ret` pops before a return probe runs: the return address on x86-64, nothing on arm64.
 const RETURN_POP: u32 = if cfg!(target_arch = "x86_64") { 8 } else { 0 };
@@ -40,6 +44,10 @@ pub struct Options {
     pub max_chunks: Option<u32>,
     /// Limit of observed processes, including ended ones that are not deleted yet.
     pub max_processes: Option<u32>,
+    /// Bound of threads whose task has no storage; the default is that of the map, or enough for all where no task has any.
+    pub max_hashed_threads: Option<u32>,
+    /// Load also on kernels that [`Features::require`] rejects.
+    pub allow_untested_kernel: bool,
     /// Initial set of ops that count as launches: see [`Probes::set_launch_ops`](crate::Probes::set_launch_ops).
     pub launch_ops: LaunchOps,
     /// Start disabled, until [`Probes::set_enabled`](crate::Probes::set_enabled).
@@ -128,7 +136,11 @@ impl Programs {
     /// Loads all programs. A rejected host-wide program is left out and reported; the call programs are required.
     pub(crate) fn load(options: Options) -> Result<Self, LoadError> {
         let types = kernel_types()?;
-        let (features, tracepoints) = (Features::of(&types).require()?, Tracepoints::of(&types));
+        let (features, tracepoints) = (Features::of(&types), Tracepoints::of(&types));
+        if !options.allow_untested_kernel {
+            features.require()?;
+        }
+        let kernel = Kernel { tracepoints, hashes_threads: task_storage::is_unusable(&types) };
         drop(types);
         let mode = options.mode.unwrap_or_else(|| features.best_mode());
         let known = match mode {
@@ -141,10 +153,11 @@ impl Programs {
         }
         let _only = LOADING.lock();
         let previous = libbpf_rs::set_print(Some((PrintLevel::Warn, record_log)));
-        let loaded = load_with_recorder(options, mode, &tracepoints);
+        let loaded = load_with_recorder(options, mode, &kernel);
         libbpf_rs::set_print(previous);
         let ((object, mode, refused), recorder_support) = loaded?;
         let (links, statuses) = Default::default();
+        let Kernel { tracepoints, .. } = kernel;
         Ok(Self { links, object, mode, recorder_support, tracepoints, refused, statuses })
     }
 
@@ -218,6 +231,13 @@ impl Programs {
     }
 }
 
+/// What the running kernel has.
+struct Kernel {
+    tracepoints: Tracepoints,
+    /// Whether no record can be in task storage.
+    hashes_threads: bool,
+}
+
 /// The programs, the attach mode, and the status of rejected programs.
 type Loaded = (Object, AttachMode, Vec<ProgramStatus>);
 
@@ -225,13 +245,13 @@ type Loaded = (Object, AttachMode, Vec<ProgramStatus>);
 fn load_with_recorder(
     options: Options,
     mode: AttachMode,
-    tracepoints: &Tracepoints,
+    kernel: &Kernel,
 ) -> Result<(Loaded, RecorderSupport), LoadError> {
     let Some(size) = options.recorder else {
-        return Ok((load_best(options, mode, tracepoints)?, RecorderSupport::None));
+        return Ok((load_best(options, mode, kernel)?, RecorderSupport::None));
     };
     let is_broken = |status: &ProgramStatus| matches!(status.verdict, Verdict::Broken(_));
-    let reason = match load_best(options, mode, tracepoints) {
+    let reason = match load_best(options, mode, kernel) {
         Ok(loaded) if loaded.1 == mode && !loaded.2.iter().any(is_broken) => {
             return Ok((loaded, RecorderSupport::Slots(size.slots())));
         }
@@ -245,7 +265,7 @@ fn load_with_recorder(
     };
     tracing::error!(reason, "event recording is not available");
     let refused_by_verifier = program_was_refused();
-    let loaded = load_best(Options { recorder: None, ..options }, mode, tracepoints)?;
+    let loaded = load_best(Options { recorder: None, ..options }, mode, kernel)?;
     let support = if refused_by_verifier {
         RecorderSupport::Unsupported(reason)
     } else {
@@ -261,15 +281,11 @@ fn program_was_refused() -> bool {
 
 /// Loads the object with the call programs of this mode; when the kernel rejects them and the mode was not requested, of the
 /// next best one.
-fn load_best(
-    options: Options,
-    mode: AttachMode,
-    tracepoints: &Tracepoints,
-) -> Result<Loaded, LoadError> {
+fn load_best(options: Options, mode: AttachMode, kernel: &Kernel) -> Result<Loaded, LoadError> {
     let mut modes = AttachMode::ALL.into_iter().skip_while(|&known| known != mode);
     loop {
         let mode = modes.next().unwrap_or(AttachMode::Perf);
-        match load_without_refused(options, mode, tracepoints) {
+        match load_without_refused(options, mode, kernel) {
             Ok((object, statuses)) => return Ok((object, mode, statuses)),
             Err(error)
                 if options.mode.is_none() && mode != AttachMode::Perf && call_was_refused() =>
@@ -297,9 +313,9 @@ fn is_in_log(program: &str) -> bool {
 fn load_without_refused(
     options: Options,
     mode: AttachMode,
-    tracepoints: &Tracepoints,
+    kernel: &Kernel,
 ) -> Result<(Object, Vec<ProgramStatus>), LoadError> {
-    let mut refused = host::unsupported(tracepoints);
+    let mut refused = host::unsupported(&kernel.tracepoints);
     loop {
         LOAD_LOG.lock().clear();
         let mut open = ObjectBuilder::default()
@@ -308,10 +324,10 @@ fn load_without_refused(
             .map_err(|source| refusal("opened", source))?;
         let is_wanted = |program: &str| {
             refused.iter().all(|status| status.program != program)
-                && !host::is_replaced(program, tracepoints)
+                && !host::is_replaced(program, &kernel.tracepoints)
         };
-        configure(&mut open, options, mode, is_wanted)?;
-        write_rodata(&mut open, options, tracepoints)?;
+        configure(&mut open, options, mode, kernel, is_wanted)?;
+        write_rodata(&mut open, options, kernel)?;
         let source = match open.load() {
             Ok(object) => return Ok((object, refused)),
             Err(source) => source,
@@ -356,6 +372,7 @@ fn configure(
     open: &mut OpenObject,
     options: Options,
     mode: AttachMode,
+    kernel: &Kernel,
     is_wanted: impl Fn(&str) -> bool,
 ) -> Result<(), LoadError> {
     for mut program in open.progs_mut() {
@@ -372,6 +389,9 @@ fn configure(
         let bound = match map.name().to_str() {
             Some("hists") => options.max_chunks,
             Some("procs" | "tracked") => options.max_processes,
+            Some("hashed_threads") => {
+                options.max_hashed_threads.or(kernel.hashes_threads.then_some(ALL_THREADS))
+            }
             Some("ring") => options.recorder.map(RingSize::slots),
             Some("stacks" | "python_stacks") => options.recorder.map(|size| size.stacks.max(1)),
             _ => None,
@@ -399,7 +419,7 @@ fn rodata_layout() -> Result<Vec<(String, usize, usize)>, LoadError> {
 }
 
 /// Facts about this process and kernel.
-fn settings(options: Options, tracepoints: &Tracepoints) -> Settings {
+fn settings(options: Options, kernel: &Kernel) -> Settings {
     let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
     let ring_slots = options.recorder.map_or(0, RingSize::slots);
     Settings {
@@ -408,19 +428,16 @@ fn settings(options: Options, tracepoints: &Tracepoints) -> Settings {
         page_bytes: page_bytes.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(4096),
         nested_launches: options.nested_launches.into(),
         // Older kernels have one argument less on each.
-        retransmit_has_error: (tracepoints.arguments("tcp_retransmit_skb") > 2).into(),
-        victim_is_task: (tracepoints.arguments("mark_victim") > 1).into(),
+        retransmit_has_error: (kernel.tracepoints.arguments("tcp_retransmit_skb") > 2).into(),
+        victim_is_task: (kernel.tracepoints.arguments("mark_victim") > 1).into(),
         ring_slots,
+        hashes_threads: kernel.hashes_threads.into(),
         ring_shift: ring_slots.checked_ilog2().unwrap_or(0),
     }
 }
 
 /// Fills the read-only globals.
-fn write_rodata(
-    open: &mut OpenObject,
-    options: Options,
-    tracepoints: &Tracepoints,
-) -> Result<(), LoadError> {
+fn write_rodata(open: &mut OpenObject, options: Options, kernel: &Kernel) -> Result<(), LoadError> {
     let variables = rodata_layout()?;
     let mut map = open
         .maps_mut()
@@ -439,7 +456,7 @@ fn write_rodata(
         target.copy_from_slice(bytes);
         Ok(())
     };
-    put("settings", settings(options, tracepoints).as_bytes())?;
+    put("settings", settings(options, kernel).as_bytes())?;
     put("syscall_reason", &reason_of_syscalls(syscall_number))?;
     put("syscall_wakes", &wakes_of_syscalls(syscall_number))
 }

@@ -20,6 +20,7 @@ use zerocopy::FromBytes;
 
 use crate::launch_control::states::LaunchStates;
 use crate::program::Iterators;
+use crate::thread_records::CallTotals;
 use crate::{batch, warm_up};
 
 mod adoption;
@@ -148,6 +149,7 @@ fn failed(map: &'static str) -> impl Fn(libbpf_rs::Error) -> ReadError {
 #[derive(Debug)]
 pub struct Reader {
     tracked: Map,
+    hashed_threads: Map,
     procs: Map,
     hists: Map,
     known_slots: histograms::Known,
@@ -181,6 +183,7 @@ impl Reader {
         warm_up::histograms(&hists.handle);
         Ok(Self {
             tracked: map("tracked")?,
+            hashed_threads: map("hashed_threads")?,
             procs: map("procs")?,
             hists,
             known_slots: histograms::Known::default(),
@@ -391,18 +394,21 @@ impl Reader {
     }
 
     fn counters(&self) -> Result<Vec<(SelfCounter, u64)>, ReadError> {
-        SelfCounter::ALL
-            .iter()
-            .map(|&counter| {
-                let per_cpu = self.self_counter(counter)?.unwrap_or_default();
-                let total = per_cpu
-                    .iter()
-                    .filter_map(|bytes| bytes.first_chunk().copied())
-                    .map(u64::from_ne_bytes)
-                    .sum();
-                Ok((counter, total))
-            })
-            .collect()
+        SelfCounter::ALL.iter().map(|&counter| Ok((counter, self.total(counter)?))).collect()
+    }
+
+    /// Over all CPUs.
+    fn total(&self, counter: SelfCounter) -> Result<u64, ReadError> {
+        let per_cpu = self.self_counter(counter)?.unwrap_or_default();
+        let values = per_cpu.iter().filter_map(|bytes| bytes.first_chunk().copied());
+        Ok(values.map(u64::from_ne_bytes).sum())
+    }
+
+    /// What calls came to.
+    pub(crate) fn call_totals(&self) -> Result<CallTotals, ReadError> {
+        // In this order: what is lost is hit before.
+        let without_record = self.total(SelfCounter::NoRecord)?;
+        Ok(CallTotals { hits: self.total(SelfCounter::HitCall)?, without_record })
     }
 }
 

@@ -83,6 +83,7 @@ fn counters(observation: &Observation, since: Option<f64>) -> [Family; 2] {
             SelfCounter::Unmatched => "unmatched_return",
             SelfCounter::TooDeep => "too_deep",
             SelfCounter::OtherStack => "other_stack",
+            SelfCounter::NoRecord => "no_thread_record",
             SelfCounter::ClockUnderflow => "clock_underflow",
             SelfCounter::MissedSwitchIn => "missed_switch_in",
             // Exported elsewhere: cost beside hits, abandoned calls by process, refused updates by map.
@@ -154,10 +155,10 @@ fn maps(observation: &Observation, since: Option<f64>) -> [Family; 3] {
         capacity.push([usage.map.into()], Value::Integer(usage.capacity));
         full.push_created([usage.map.into()], Value::Integer(usage.refused), since);
     }
-    // Task and socket storage has no fixed size, but the kernel can refuse a record. The entries of the other two maps are not
-    // counted at each scrape.
+    // Socket storage has no fixed size, but the kernel can refuse a record. The entries of the other maps are not counted at
+    // each scrape.
     for (counter, map) in [
-        (SelfCounter::FullThreads, "threads"),
+        (SelfCounter::FullThreads, "hashed_threads"),
         (SelfCounter::FullSockets, "sockets"),
         (SelfCounter::FullAllocations, "allocations"),
         (SelfCounter::FullBlockRequests, "block_requests"),
@@ -207,7 +208,7 @@ mod tests {
             .collect();
         let reasons: Vec<&str> = dropped.samples.iter().map(|own| own.labels[0].as_str()).collect();
         assert_eq!(BTreeSet::from_iter(reasons.clone()), BTreeSet::from_iter(explained));
-        assert_eq!(reasons.len(), 8);
+        assert_eq!(reasons.len(), 9);
     }
 
     #[test]

@@ -252,13 +252,15 @@ shared_enum! {
         FullBlockRequests = "full_block_requests",
         /// `sockets` refused a record: retransmissions of the socket are not counted.
         FullSockets = "full_sockets",
-        /// `threads` refused a record.
+        /// Neither the task's storage nor `hashed_threads` took a thread's record.
         FullThreads = "full_threads",
         /// Off-CPU intervals whose end the kernel did not report; reconstructed from the wakeup and the scheduler's run
         /// delay.
         MissedSwitchIn = "missed_arrival",
         /// Calls on another stack than the thread's open calls, as of a coroutine; only their launches are counted.
         OtherStack = "other_stack",
+        /// Calls of threads that got no record; neither counted nor timed.
+        NoRecord = "no_record",
     }
 }
 /// Number of self counters, as an array length.
@@ -531,6 +533,8 @@ records! {
         ring_slots: u32,
         /// How often the number of slots can be halved.
         ring_shift: u32,
+        /// 1 when all threads have their records in `hashed_threads`, since task storage would be refused.
+        hashes_threads: u32,
     }
 
     /// Settings of the call programs. Written in one piece.

@@ -45,7 +45,9 @@ impl Reader {
                 self.end(Tgid(tgid), id)?;
             }
         }
-        Ok(())
+        // Of threads that exited when nothing was attached.
+        let keys: Vec<_> = self.hashed_threads.handle.keys().collect();
+        keys.iter().try_for_each(|key| self.hashed_threads.delete(key))
     }
 
     fn end(&self, tgid: Tgid, id: u32) -> Result<(), ReadError> {

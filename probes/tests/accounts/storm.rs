@@ -12,7 +12,7 @@ use gpucause_probes::Options;
 use libbpf_rs::{MapCore as _, MapHandle};
 
 use crate::observe::{Observed, counted, until};
-use crate::workload::{StandIns, Workload, number, op, true_calls};
+use crate::workload::{StandIns, Workload, is_emulated, number, op, true_calls};
 
 /// No op's calls were longer off the CPU than they took, and none stalled more often than it was called.
 fn assert_stalls_fit_into_calls(process: &ProcessSnapshot) {
@@ -28,11 +28,11 @@ fn assert_stalls_fit_into_calls(process: &ProcessSnapshot) {
 fn a_storm_of_preemptions_loses_no_call_and_no_time() -> Result<()> {
     const PROCESSES: usize = 3;
     const THREADS: u64 = 16;
-    const CALLS: u64 = 10_000;
+    let calls = if is_emulated() { 1000 } else { 10_000 };
     let stand_ins = StandIns::lay_out()?;
     let arguments = format!(
         "--wait --hold --script cudaStreamSynchronize:yield=2us;cudaEventQuery:futex=1us \
-         calls --threads {THREADS} --calls {CALLS} \
+         calls --threads {THREADS} --calls {calls} \
          --mix cudaLaunchKernel=6,cudaStreamSynchronize=2,cudaEventQuery=1,cudaMemcpyAsync=1"
     );
     let started = || stand_ins.start(&arguments);
@@ -53,7 +53,7 @@ fn a_storm_of_preemptions_loses_no_call_and_no_time() -> Result<()> {
         let truth = process.result()?;
         let seen = observed.process(process.pid())?;
         assert_eq!(counted(&seen), true_calls(&truth), "process {}", process.pid());
-        assert_eq!(counted(&seen).values().sum::<u64>(), THREADS * CALLS);
+        assert_eq!(counted(&seen).values().sum::<u64>(), THREADS * calls);
         assert_eq!(seen.measures.abandoned_calls, 0);
         if !fs::exists("/sys/devices/system/node/node1")? {
             assert_eq!(seen.measures.numa_migrations, 0, "this host has one node");
@@ -61,7 +61,7 @@ fn a_storm_of_preemptions_loses_no_call_and_no_time() -> Result<()> {
         assert_stalls_fit_into_calls(&seen);
         let preempted = seen.offcpu.iter().filter(|(_, reason, _)| *reason == Reason::Preempted);
         let preemptions: u64 = preempted.map(|(.., intervals)| intervals.count()).sum();
-        assert!(preemptions > 1000, "no storm: {preemptions} preemptions");
+        assert!(preemptions > (THREADS * calls) / 160, "no storm: {preemptions} preemptions");
         let threads = truth["threads"].as_array().context("no threads")?;
         let wall: u64 = threads.iter().map(|thread| number(thread, "/wall_ns")).sum();
         let waited: u64 = seen
@@ -74,6 +74,47 @@ fn a_storm_of_preemptions_loses_no_call_and_no_time() -> Result<()> {
     }
     drop(burners);
     assert_eq!(observed.counter(SelfCounter::ClockUnderflow)?, underflow);
+    Ok(())
+}
+
+#[test]
+fn threads_that_make_their_first_calls_in_a_storm_of_preemptions_lose_none() -> Result<()> {
+    const PROCESSES: usize = 10;
+    const THREADS: u64 = 64;
+    let calls = if is_emulated() { 20 } else { 200 };
+    let stand_ins = StandIns::lay_out()?;
+    let _keeper = stand_ins.start("idle")?;
+    let arguments = format!("--wait --hold calls --threads {THREADS} --calls {calls}");
+    let older = (0..PROCESSES / 2).map(|_| stand_ins.start(&arguments));
+    let mut older = older.collect::<Result<Vec<Workload>>>()?;
+    let last = std::thread::available_parallelism()?.get() - 1;
+    let _burners: Vec<Workload> = [0, last]
+        .iter()
+        .map(|cpu| stand_ins.start(&format!("contend --cpu {cpu} --seconds 600 --burners 1")))
+        .collect::<Result<_>>()?;
+    let observed = Observed::start(Options::default())?;
+    observed.wait_for_runtime(&stand_ins)?;
+    for process in &mut older {
+        process.go()?;
+    }
+    let mut lost = Vec::new();
+    for process in &mut older {
+        process.result()?;
+        lost.push(
+            THREADS * calls - counted(&observed.process(process.pid())?)[&op("cudaLaunchKernel")],
+        );
+    }
+    drop(older);
+    // Their threads begin one after the other, and end.
+    let churn = format!("--hold churn --threads {THREADS} --calls {calls}");
+    let younger = (0..PROCESSES / 2).map(|_| stand_ins.start(&churn));
+    for mut process in younger.collect::<Result<Vec<Workload>>>()? {
+        process.result()?;
+        lost.push(
+            THREADS * calls - counted(&observed.process(process.pid())?)[&op("cudaLaunchKernel")],
+        );
+    }
+    assert_eq!(lost, [0; PROCESSES], "calls lost by process; {:?}", observed.snapshot()?.counters);
     Ok(())
 }
 

@@ -10,12 +10,13 @@ use gpucause_abi::ProcId;
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{HandleName, MapUsage, ProcessSnapshot, Snapshot};
+use gpucause_probes::feature::AttachMode;
 use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::verdict::{ProgramStatus, Verdict as ProgramVerdict};
 use gpucause_probes::{Options, Probes, Status};
 
-use crate::workload::{DEADLINE, StandIns};
+use crate::workload::{StandIns, deadline};
 
 /// Locked by each test, in any checkout: what one loads onto the CPUs would disturb what another measures. Those that `.ci/test` runs
 /// beside others share it.
@@ -28,6 +29,12 @@ fn alone() -> Result<File> {
     Ok(file)
 }
 
+/// How all tests attach that do not choose, where GPUCAUSE_TEST_MODE names a mode.
+fn forced_mode() -> Option<AttachMode> {
+    let label = std::env::var("GPUCAUSE_TEST_MODE").ok()?;
+    AttachMode::ALL.into_iter().find(|mode| mode.label() == label)
+}
+
 /// Running probes. They see the whole host, so every question names a process.
 pub(crate) struct Observed {
     probes: Probes,
@@ -37,6 +44,7 @@ pub(crate) struct Observed {
 impl Observed {
     pub(crate) fn start(options: Options) -> Result<Self> {
         let alone = alone()?;
+        let options = Options { mode: options.mode.or_else(forced_mode), ..options };
         let probes =
             Probes::start(options).context("these tests need root and a kernel with BTF")?;
         Ok(Self { probes, _alone: alone })
@@ -155,8 +163,8 @@ pub(crate) fn until<T>(
         if let Some(found) = check()? {
             return Ok(found);
         }
-        if started.elapsed() >= DEADLINE {
-            bail!("not within {DEADLINE:?}: {}", what());
+        if started.elapsed() >= deadline() {
+            bail!("not within {:?}: {}", deadline(), what());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
