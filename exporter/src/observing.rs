@@ -15,7 +15,7 @@ const MAX_NAMED: usize = 3;
 const BY_SIGNAL: &str = "SIGUSR1 detached all probes; a second SIGUSR1 or SIGHUP attaches them";
 const BY_CONFIGURATION: &str = "probe.enabled is false in the configuration";
 const STARTING: &str = "searching for the CUDA libraries in use";
-const ALL_BROKEN: &str = "every probe is broken; the log says why";
+pub(crate) const ALL_BROKEN: &str = "every probe is broken; the log says why";
 const OVER_BUDGET: &str = "probes on launches of a process would cost more than the budget; gpucause_launch_sampling_ratio says which";
 
 /// Who had the probes detached.

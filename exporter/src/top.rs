@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use gpucause_abi::Tgid;
-use nix::unistd::Uid;
 
 use crate::cli::TopArgs;
 use crate::config::Config;
 use crate::daemon::Daemon;
+use crate::failure::Advice;
 use crate::process_details::place::Places;
 use crate::sampler::SampleError;
 use crate::server::shutdown_signal;
@@ -86,7 +86,9 @@ impl ViewOptions {
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let stopped = stopped_by_signal()?;
     let config = Arc::new(Config::without_budget());
-    let daemon = Daemon::start(args.probe.options(), config).with_context(advice)?;
+    let daemon = Daemon::start(args.probe.options(), config)
+        .context("cannot observe this host")
+        .context(Advice("run `gpucause check` to see what is missing"))?;
     show(&daemon, &args.view_options(), &stopped)
 }
 
@@ -137,15 +139,6 @@ fn print(source: &Source<'_>, options: &ViewOptions, stopped: &Receiver<()>) -> 
         {
             return Ok(());
         }
-    }
-}
-
-/// What to do when the programs cannot be loaded.
-fn advice() -> &'static str {
-    if Uid::effective().is_root() {
-        "cannot observe this host; run `gpucause check` to see what is missing"
-    } else {
-        "only root can observe this host; run `sudo gpucause top`"
     }
 }
 

@@ -20,8 +20,9 @@ pub use recorded::{
     CallLine, NodeReport, Report, SessionLine, StackLine, ThreadLine, TraceFile, WaitLine,
 };
 pub use tables::render_report;
+pub use text::is_control;
 pub use text::render;
-pub(crate) use text::{is_control, line, plain};
+pub(crate) use text::{line, plain};
 
 /// What happened on a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -79,7 +79,7 @@ pub struct Answer {
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// The file is missing or not readable.
-    #[error("cannot open {path}: {source}")]
+    #[error("cannot open {path}: {source} - check that it exists and may be read")]
     Open {
         /// The file.
         path: PathBuf,
@@ -87,18 +87,18 @@ pub enum QueryError {
         source: rusqlite::Error,
     },
     /// The statement does not only read.
-    #[error("refused: {0}; write one statement that only reads, such as SELECT ... FROM events")]
+    #[error("refused: {0} - write one statement that only reads, such as SELECT ... FROM events")]
     Refused(String),
     /// The statement is invalid.
     #[error("invalid SQL: {0}")]
     Wrong(String),
     /// The statement exceeded its time.
     #[error(
-        "stopped after {0:?}, the time limit; query less, such as WHERE timestamp BETWEEN ... AND ..., or raise it with --timeout"
+        "stopped after {0:?}, the time limit - query less, such as WHERE timestamp BETWEEN ... AND ..., or raise it with --timeout"
     )]
     TooLong(Duration),
     /// The statement exceeded a limit in bytes.
-    #[error("{0} of {1} bytes; query less, such as with a WHERE clause or substr()")]
+    #[error("{0} of {1} bytes - query less, such as with a WHERE clause or substr()")]
     TooLarge(&'static str, usize),
     /// The file is damaged.
     #[error("{path} cannot be read: {reason}")]

@@ -22,10 +22,10 @@ pub enum LoginError {
     #[error("cannot read the password from {path}: {1}", path = .0.display())]
     Unreadable(PathBuf, #[source] io::Error),
     /// There is a user without a password.
-    #[error("no password for {0}; {1}")]
+    #[error("no password for {0} - {1}")]
     NoPassword(String, &'static str),
     /// There is a password without a user.
-    #[error("there is a password but no user; name the user in the URL: https://USER@HOST:PORT")]
+    #[error("there is a password but no user - name the user in the URL: https://USER@HOST:PORT")]
     Nobody,
 }
 
