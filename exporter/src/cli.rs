@@ -39,7 +39,7 @@ use std::time::Duration;
 pub use check::CheckArgs;
 pub use flight::FlightArgs;
 use investigate::EXPLAIN_STATUS;
-pub use investigate::{ExplainArgs, McpArgs};
+pub use investigate::{ExplainArgs, McpArgs, ReportFormat, UsageError};
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
     Speed, ViewArgs,

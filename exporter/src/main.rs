@@ -5,7 +5,7 @@ use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpucause::check::Report;
 use gpucause::cli::mcp::McpError;
-use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
+use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs, UsageError};
 use gpucause::cli::{explain, export, mcp, merge_traces, query};
 use gpucause::config::ConfigError;
 use gpucause::config::reload::ConfigSource;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => {
             logging::init_messages();
             return match explain::run(&args) {
-                Ok(outcome) => ExitCode::from(explain::exit_status(outcome)),
+                Ok(status) => ExitCode::from(status),
                 Err(error) => failed(&error, daemon),
             };
         }
@@ -136,6 +136,9 @@ fn printed(text: &[u8]) -> anyhow::Result<()> {
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.is::<UsageError>() {
+        return ExitCode::from(USAGE);
+    }
     let configuration = error.downcast_ref::<BindError>().is_some_and(BindError::is_configuration)
         || error.is::<SocketError>()
         || error.is::<Arc<ConfigError>>()

@@ -4,6 +4,7 @@
 //! are limited; the error says which limit was exceeded.
 
 mod guard;
+mod hint;
 mod live;
 mod render;
 
@@ -20,7 +21,7 @@ use serde::Serialize;
 use crate::database::open_read_only;
 
 pub use live::{Tables, tables};
-pub use render::{csv, table};
+pub use render::{csv, jsonl, table, tsv};
 
 /// Limits of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +147,13 @@ fn run(
         false => query_error(path, stop),
     };
     confine(connection, limits, &late).map_err(|source| failed(source.into()))?;
-    answer(connection, sql, limits).map_err(failed)
+    answer(connection, sql, limits).map_err(failed).map_err(|error| match error {
+        QueryError::Wrong(what) => QueryError::Wrong(match hint::hint(connection, sql, &what) {
+            Some(hint) => format!("{what} - {hint}"),
+            None => what,
+        }),
+        other => other,
+    })
 }
 
 /// Sets the limits and the authorizer.

@@ -18,7 +18,7 @@ fn points(arguments: &[&str], subject: &str) -> Vec<Value> {
 }
 
 /// Answers every request with the body for its path.
-fn server(bodies: &'static [(&'static str, String)]) -> SocketAddr {
+pub(crate) fn server(bodies: &'static [(&'static str, String)]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {

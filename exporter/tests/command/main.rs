@@ -4,6 +4,7 @@
 
 mod check;
 mod errors;
+mod reports;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

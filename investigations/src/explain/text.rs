@@ -105,6 +105,14 @@ pub(super) fn nothing_found(out: &mut String, node: &str, incident: &Incident) -
     }
 }
 
+/// One chain as text.
+pub fn render_chain(own: &Chain) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = chain(&mut out, own);
+    printable(&out)
+}
+
 fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
     let Chain { cause, effect, severity, victim, .. } = chain;
     let id = line(&chain.id);
@@ -189,6 +197,6 @@ pub fn is_control(c: char) -> bool {
 }
 
 /// Text on one line: every control character is replaced.
-pub(crate) fn line(text: &str) -> String {
+pub fn line(text: &str) -> String {
     text.chars().map(|c| if is_control(c) { '?' } else { c }).collect()
 }

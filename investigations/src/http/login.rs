@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn errors_name_what_is_missing() {
-        assert!(of("http://me@h", None, None).unwrap_err().contains("no password for me; hint"));
+        assert!(of("http://me@h", None, None).unwrap_err().contains("no password for me - hint"));
         let gone = of("http://me@h", Some(Path::new("/nonexistent/p")), None).unwrap_err();
         assert!(gone.contains("/nonexistent/p"), "{gone}");
         let folder = tempfile::tempdir().unwrap();
