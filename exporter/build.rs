@@ -1,5 +1,8 @@
-//! Tells the crate which revision and compiler it is built from.
+//! Gives the crate its revision, its compiler, and the names of the rules for Prometheus.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
@@ -19,7 +22,44 @@ fn head_files() -> Vec<String> {
         .collect()
 }
 
-fn main() {
+/// Folders with rules, beside this one.
+const RULES: [&str; 2] = ["rules", "alerts"];
+
+/// The names of recording rules and alerts in a file, without those of its other settings.
+fn rule_names(text: &str) -> BTreeSet<&str> {
+    let rules = text.lines().filter_map(|line| line.trim_start().strip_prefix("- "));
+    let name = |rule| {
+        let name = str::strip_prefix(rule, "record: ").or_else(|| rule.strip_prefix("alert: "));
+        name.map(str::trim)
+    };
+    rules.filter_map(name).collect()
+}
+
+/// Writes a table of each file of rules and its names, which `gpucause check` expects in Prometheus.
+fn write_rule_names() -> std::io::Result<()> {
+    let mut table = String::from("&[\n");
+    for folder in RULES {
+        let path = Path::new("..").join(folder);
+        println!("cargo::rerun-if-changed={}", path.display());
+        let entries = fs::read_dir(&path)?.collect::<Result<Vec<_>, _>>()?;
+        let files: BTreeSet<_> = entries.iter().map(fs::DirEntry::path).collect();
+        for file in files.iter().filter(|file| file.extension().is_some_and(|end| end == "yaml")) {
+            let text = fs::read_to_string(file)?;
+            let names = rule_names(&text);
+            if !names.is_empty() {
+                let file = format!("{folder}/{}", file.file_name().unwrap_or_default().display());
+                let names: Vec<_> = names.into_iter().collect();
+                table.push_str(&format!("    ({file:?}, &{names:?}),\n"));
+            }
+        }
+    }
+    table.push_str("]\n");
+    let out = std::env::var_os("OUT_DIR").unwrap_or_default();
+    fs::write(Path::new(&out).join("rule_names.rs"), table)
+}
+
+fn main() -> std::io::Result<()> {
+    write_rule_names()?;
     println!("cargo::rerun-if-env-changed=GPUCAUSE_REVISION");
     println!("cargo::rerun-if-changed=build.rs");
     for path in head_files() {
@@ -35,4 +75,5 @@ fn main() {
         .and_then(|text| text.split_whitespace().nth(1).map(str::to_owned))
         .unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=GPUCAUSE_RUST_VERSION={version}");
+    Ok(())
 }

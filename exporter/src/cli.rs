@@ -1,5 +1,6 @@
 //! The command line, and the commands that only call `gpucause_investigations`.
 
+mod check;
 pub mod explain;
 pub mod export;
 mod flight;
@@ -37,9 +38,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use check::CheckArgs;
 pub use flight::FlightArgs;
 use investigate::EXPLAIN_STATUS;
-pub use investigate::{ExplainArgs, McpArgs};
+pub use investigate::{ExplainArgs, McpArgs, ReportFormat, UsageError};
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
     Speed, ViewArgs,
@@ -80,8 +82,9 @@ pub enum Command {
     /// Observe CUDA processes on this host and serve metrics to Prometheus
     #[command(after_long_help = SIGNALS_AND_STATUS)]
     Exporter(ExporterArgs),
-    /// Check whether the exporter can run on this host, and show how to fix what is missing
-    Check(CheckArgs),
+    /// Check whether the exporter can run on this host and whether it does, and show how to fix what failed
+    #[command(visible_alias = "doctor", after_long_help = check::STATUS)]
+    Check(Box<CheckArgs>),
     /// Explain why a GPU was not fed: the causal chains of a node, with the root cause, a timeline and a fix
     #[command(after_long_help = EXPLAIN_STATUS)]
     Explain(ExplainArgs),
@@ -104,14 +107,12 @@ pub enum Command {
     /// Answer assistants over the Model Context Protocol: why a GPU was not fed, from nodes that run the exporter
     Mcp(McpArgs),
     /// Print a shell completion script
-    #[command(hide = true)]
     Completions {
         /// The shell
         #[arg(value_enum)]
         shell: Shell,
     },
     /// Print the manual page, or write one for each command
-    #[command(hide = true)]
     Man {
         /// Folder to write the pages to
         #[arg(long, value_name = "DIR")]
@@ -119,18 +120,16 @@ pub enum Command {
     },
 }
 
-/// Flags of `gpucause check`.
-#[derive(Debug, Clone, Args)]
-pub struct CheckArgs {
-    /// Address that the exporter would listen on; may be repeated
-    #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = ":9400")]
-    pub listen_addresses: Vec<ListenAddress>,
-    /// Configuration file that the exporter would read
-    #[arg(long = "config", alias = "config.file", value_name = "PATH")]
-    pub config: Option<PathBuf>,
-    /// Web configuration file that the exporter would read
-    #[arg(long = "web.config.file", value_name = "PATH")]
-    pub web_config: Option<PathBuf>,
+impl Command {
+    /// Whether it runs as a service: its errors are lines of its log.
+    #[must_use]
+    pub const fn is_daemon(&self) -> bool {
+        match self {
+            Self::Exporter(_) => true,
+            Self::Mcp(args) => args.http.is_some(),
+            _ => false,
+        }
+    }
 }
 
 /// Flags of `gpucause demo`.
@@ -261,7 +260,7 @@ fn dcgm_interval(text: &str) -> Result<Duration, String> {
 #[derive(Debug, Clone, Args)]
 pub struct ConfigArgs {
     /// Configuration file, in YAML; reloaded when it changes and on SIGHUP
-    #[arg(long = "config.file", value_name = "PATH")]
+    #[arg(long = "config.file", alias = "config", value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Start with the defaults while the configuration file does not exist
     #[arg(long = "config.optional", requires = "file")]

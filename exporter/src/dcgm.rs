@@ -13,7 +13,8 @@ use gpucause_investigations::http::{Client, TrustError};
 use tokio::time::MissedTickBehavior;
 
 use crate::foreign::{Family, PREFIX, Sample};
-use fetch::{FetchError, REASONS};
+pub use fetch::FetchError;
+use fetch::REASONS;
 pub use page::{PageError, parse};
 pub use url::{PageUrl, UrlError};
 
@@ -73,6 +74,14 @@ impl Upstream {
         interval: Duration,
     ) -> Result<Self, TrustError> {
         Ok(Self { client: Client::new(url.into(), ca_file)?, interval, cached: Mutex::default() })
+    }
+
+    /// Fetches the page once: the number of its metrics.
+    ///
+    /// # Errors
+    /// When there is no page.
+    pub async fn probe(&self) -> Result<usize, FetchError> {
+        fetch::families(&self.client).await.map(|families| families.len())
     }
 
     /// Fetches the page until aborted.

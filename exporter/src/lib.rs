@@ -17,6 +17,7 @@ pub mod demo;
 pub mod duration;
 pub mod error_name;
 pub mod exposition;
+pub mod failure;
 pub mod family;
 pub mod flight_recorder;
 pub mod foreign;

@@ -1,7 +1,8 @@
-//! The log: structured lines on standard error.
+//! The log of daemons: structured lines on standard error. Other commands print messages there.
 
 mod journal;
 mod logfmt;
+mod message;
 
 use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
@@ -55,6 +56,18 @@ impl From<Level> for LevelFilter {
             Level::Trace => Self::TRACE,
         }
     }
+}
+
+/// Prints all further warnings and errors on standard error as messages for a person, in colour on a terminal. A second call has no
+/// effect.
+pub fn init_messages() {
+    let builder = fmt()
+        .with_max_level(LevelFilter::WARN)
+        .log_internal_errors(false)
+        .with_writer(anstream::stderr)
+        .event_format(message::Message);
+    // An error means that a log is set up already, and one is enough.
+    let _ = builder.try_init();
 }
 
 /// Sends all further log lines to standard error. A second call has no effect.

@@ -5,18 +5,17 @@ use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpucause::check::Report;
 use gpucause::cli::mcp::McpError;
-use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs};
+use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs, UsageError};
 use gpucause::cli::{explain, export, mcp, merge_traces, query};
+use gpucause::config::ConfigError;
 use gpucause::config::reload::ConfigSource;
-use gpucause::config::{self, ConfigError};
 use gpucause::daemon::Daemon;
 use gpucause::flight_recorder::FlightRecorder;
-use gpucause::logging::{Format, Level, LogArgs};
 use gpucause::nodes::NodesError;
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits};
 use gpucause::service_manager::{SocketError, sockets};
-use gpucause::{demo, logging, manual, privileges, record, replay, top, view};
+use gpucause::{demo, failure, logging, manual, privileges, record, replay, top, view};
 use gpucause_investigations::http::{LoginError, TrustError};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::limit_retained_memory;
@@ -32,9 +31,6 @@ const USAGE: u8 = 64;
 /// The configuration is wrong; `EX_CONFIG` of sysexits.
 const CONFIG: u8 = 78;
 
-/// Logging of commands with a view or a report.
-const TOOL_LOG: LogArgs = LogArgs { level: Level::Warn, format: Format::Logfmt };
-
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -45,6 +41,7 @@ fn main() -> ExitCode {
         }
     };
     limit_retained_memory();
+    let daemon = cli.command.is_daemon();
     let result = match cli.command {
         Command::Exporter(args) => {
             if args.config.check {
@@ -55,10 +52,10 @@ fn main() -> ExitCode {
         }
         Command::Check(args) => return check(&args),
         Command::Explain(args) => {
-            logging::init(TOOL_LOG);
+            logging::init_messages();
             return match explain::run(&args) {
-                Ok(outcome) => ExitCode::from(explain::exit_status(outcome)),
-                Err(error) => failed(&error),
+                Ok(status) => ExitCode::from(status),
+                Err(error) => failed(&error, daemon),
             };
         }
         Command::Record(args) => {
@@ -70,19 +67,19 @@ fn main() -> ExitCode {
             replay::run(&args)
         }
         Command::View(args) => {
-            logging::init(TOOL_LOG);
+            logging::init_messages();
             view::run(&args)
         }
         Command::Merge(args) => {
-            logging::init(TOOL_LOG);
+            logging::init_messages();
             merge_traces::run(&args)
         }
         Command::Query(args) => {
-            logging::init(TOOL_LOG);
+            logging::init_messages();
             query::run(&args)
         }
         Command::Export(args) => {
-            logging::init(TOOL_LOG);
+            logging::init_messages();
             export::run(&args)
         }
         Command::Mcp(args) => {
@@ -103,16 +100,16 @@ fn main() -> ExitCode {
         }
         Command::Top(args) => {
             if !args.view_options().is_live() {
-                logging::init(TOOL_LOG);
+                logging::init_messages();
             }
             let result = top::run(&args);
-            logging::init(TOOL_LOG);
+            logging::init_messages();
             result
         }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error),
+        Err(error) => failed(&error, daemon),
     }
 }
 
@@ -124,8 +121,13 @@ fn refused(error: &clap::Error) -> ExitCode {
     ExitCode::from(if is_configuration { CONFIG } else { USAGE })
 }
 
-fn failed(error: &anyhow::Error) -> ExitCode {
-    tracing::error!("{error:#}");
+/// The only place where the error of a command is reported.
+fn failed(error: &anyhow::Error, daemon: bool) -> ExitCode {
+    if daemon {
+        tracing::error!("{error:#}");
+    } else {
+        failure::print(error);
+    }
     exit_code(error)
 }
 
@@ -134,6 +136,9 @@ fn printed(text: &[u8]) -> anyhow::Result<()> {
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.is::<UsageError>() {
+        return ExitCode::from(USAGE);
+    }
     let configuration = error.downcast_ref::<BindError>().is_some_and(BindError::is_configuration)
         || error.is::<SocketError>()
         || error.is::<Arc<ConfigError>>()
@@ -188,15 +193,18 @@ fn check_config(source: &ConfigSource) -> ExitCode {
 }
 
 fn check(args: &CheckArgs) -> ExitCode {
-    let config = args.config.as_deref();
-    let report = Report::of_this_host(&args.listen_addresses, config, args.web_config.as_deref());
+    logging::init_messages();
+    let report = Report::of(args);
+    let text = if args.json {
+        report.json().map(|json| format!("{json}\n")).unwrap_or_default()
+    } else {
+        report.text()
+    };
     // Ignored: the exit code has the result.
-    let _ = write!(std::io::stdout(), "{report}");
-    let misconfigured =
-        report.misconfigured() || config.is_some_and(|path| config::load(path).is_err());
-    match (report.can_run(), misconfigured) {
-        (true, _) => ExitCode::SUCCESS,
-        (false, true) => ExitCode::from(CONFIG),
-        (false, false) => ExitCode::from(RUN_TIME),
+    let _ = anstream::stdout().write_all(text.as_bytes());
+    match (report.has_failed(), report.misconfigured) {
+        (false, _) => ExitCode::SUCCESS,
+        (true, true) => ExitCode::from(CONFIG),
+        (true, false) => ExitCode::from(RUN_TIME),
     }
 }

@@ -46,7 +46,7 @@ pub struct NodeArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum NodesError {
     /// The list of nodes cannot be read.
-    #[error("{path}: {reason}", path = .path.display())]
+    #[error("{path}: {reason} - it must have a list of addresses under the key nodes", path = .path.display())]
     List {
         /// The file.
         path: PathBuf,
@@ -161,7 +161,7 @@ fn read(path: &Path) -> Result<Vec<NodeUrl>, NodesError> {
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let list: List = typed(&text).map_err(|complaint| wrong(complaint.to_string()))?;
     if list.nodes.is_empty() || list.nodes.len() > MAX_NODES {
-        return Err(wrong(format!("nodes has {}; name 1 to {MAX_NODES}", list.nodes.len())));
+        return Err(wrong(format!("nodes has {} - name 1 to {MAX_NODES}", list.nodes.len())));
     }
     // By its index: it may contain a password.
     let parsed = |(index, text): (usize, &String)| {

@@ -21,6 +21,11 @@ const NO_RECORDS: &str = "broken: the kernel refuses records of threads, so no c
 const FEW_RECORDS: &str = "the kernel refuses records of some threads, whose calls are lost: gpucause_events_dropped_total{reason=\"no_thread_record\"}";
 const OVER_BUDGET: &str = "probes on launches of a process would cost more than the budget; gpucause_launch_sampling_ratio says which";
 
+/// Whether this reason, for which nothing is observed, is a fault.
+pub(crate) fn is_broken(reason: &str) -> bool {
+    [ALL_BROKEN, NO_RECORDS].contains(&reason)
+}
+
 /// Who had the probes detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Switch {

@@ -92,6 +92,6 @@ pub(crate) fn node(
     };
     match found.and_then(|index| u16::try_from(index).ok()) {
         Some(index) => Ok(NodeIndex(index)),
-        None => bail!("{} has the nodes {names:?}; choose one with --node", path.display()),
+        None => bail!("{} has the nodes {names:?} - choose one with --node", path.display()),
     }
 }

@@ -3,6 +3,7 @@
 mod chain_filter;
 mod fleet;
 pub mod html;
+pub mod markdown;
 mod recorded;
 mod tables;
 mod text;
@@ -20,8 +21,9 @@ pub use recorded::{
     CallLine, NodeReport, Report, SessionLine, StackLine, ThreadLine, TraceFile, WaitLine,
 };
 pub use tables::render_report;
+pub(crate) use text::plain;
 pub use text::render;
-pub(crate) use text::{is_control, line, plain};
+pub use text::{is_control, line, render_chain};
 
 /// What happened on a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -92,6 +94,11 @@ impl Incident {
             }
             _ => incident,
         }
+    }
+
+    /// The root cause and the other chains.
+    pub fn chains(&self) -> impl Iterator<Item = &Chain> {
+        self.root_cause.iter().chain(&self.others)
     }
 
     /// Of the chains seen in the window that the filter selects.

@@ -121,7 +121,7 @@ fn details(out: &mut dyn Write, chain: &Chain, evidence: Details) -> fmt::Result
 }
 
 /// Who caused it, with PID and unit or pod.
-fn culprit(chain: &Chain) -> String {
+pub(crate) fn culprit(chain: &Chain) -> String {
     match &chain.culprit {
         Some(own) => format!("{} ({})", own.comm, own.describe(&chain.victim)),
         None => "not known, or none".to_owned(),

@@ -7,6 +7,7 @@ pub mod fleet;
 pub mod html;
 pub mod http;
 pub mod ingero;
+pub mod json;
 pub mod mcp;
 pub mod merge;
 pub mod node;

@@ -34,15 +34,15 @@ pub enum MergeError {
     Write(#[from] WriteError),
     /// An input holds sessions of earlier inputs and others of the same node.
     #[error(
-        "{0} holds a session of {1} that an earlier file also holds, and further sessions; merge the original files \
+        "{0} holds a session of {1} that an earlier file also holds, and further sessions - merge the original files \
          instead"
     )]
     Overlap(PathBuf, String),
     /// The output is one of the inputs.
-    #[error("{0} is one of the files to be merged; choose another output file")]
+    #[error("{0} is one of the files to be merged - choose another output file")]
     Source(PathBuf),
     /// There are no inputs.
-    #[error("nothing to merge: name at least one file")]
+    #[error("nothing to merge - name at least one file")]
     Nothing,
 }
 

@@ -68,10 +68,10 @@ impl fmt::Display for NodeUrl {
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// The node cannot be reached.
-    #[error("{0} cannot be reached ({1}); does gpucause exporter run there, on that port?")]
+    #[error("{0} cannot be reached ({1}) - does gpucause exporter run there, on that port?")]
     Unreachable(Address, std::io::Error),
     /// TLS failed, such as for an untrusted certificate.
-    #[error("TLS with {0} failed ({1}); trust your own authority with --ca-file")]
+    #[error("TLS with {0} failed ({1}) - trust your own authority with --ca-file")]
     Tls(Address, std::io::Error),
     /// The request timed out.
     #[error("{0} did not answer within {1:?}")]
@@ -80,11 +80,11 @@ pub enum AskError {
     #[error("{0} did not answer correctly: {1}")]
     Broken(Address, GetError),
     /// The answer does not fit into memory.
-    #[error("the answer of {0} does not fit into memory ({1}); query fewer nodes at once")]
+    #[error("the answer of {0} does not fit into memory ({1}) - query fewer nodes at once")]
     OutOfMemory(Address, String),
     /// The login is missing or wrong.
     #[error(
-        "{0} requires a login: use https://USER@HOST:PORT, with the password in GPUCAUSE_PASSWORD or --password-file"
+        "{0} requires a login - use https://USER@HOST:PORT, with the password in GPUCAUSE_PASSWORD or --password-file"
     )]
     Unauthorized(Address),
     /// The node answered with an error status, and why.

@@ -4,6 +4,7 @@
 //! are limited; the error says which limit was exceeded.
 
 mod guard;
+mod hint;
 mod live;
 mod render;
 
@@ -20,7 +21,7 @@ use serde::Serialize;
 use crate::database::open_read_only;
 
 pub use live::{Tables, tables};
-pub use render::{csv, table};
+pub use render::{csv, jsonl, table, tsv};
 
 /// Limits of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +80,7 @@ pub struct Answer {
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// The file is missing or not readable.
-    #[error("cannot open {path}: {source}")]
+    #[error("cannot open {path}: {source} - check that it exists and may be read")]
     Open {
         /// The file.
         path: PathBuf,
@@ -87,18 +88,18 @@ pub enum QueryError {
         source: rusqlite::Error,
     },
     /// The statement does not only read.
-    #[error("refused: {0}; write one statement that only reads, such as SELECT ... FROM events")]
+    #[error("refused: {0} - write one statement that only reads, such as SELECT ... FROM events")]
     Refused(String),
     /// The statement is invalid.
     #[error("invalid SQL: {0}")]
     Wrong(String),
     /// The statement exceeded its time.
     #[error(
-        "stopped after {0:?}, the time limit; query less, such as WHERE timestamp BETWEEN ... AND ..., or raise it with --timeout"
+        "stopped after {0:?}, the time limit - query less, such as WHERE timestamp BETWEEN ... AND ..., or raise it with --timeout"
     )]
     TooLong(Duration),
     /// The statement exceeded a limit in bytes.
-    #[error("{0} of {1} bytes; query less, such as with a WHERE clause or substr()")]
+    #[error("{0} of {1} bytes - query less, such as with a WHERE clause or substr()")]
     TooLarge(&'static str, usize),
     /// The file is damaged.
     #[error("{path} cannot be read: {reason}")]
@@ -146,7 +147,13 @@ fn run(
         false => query_error(path, stop),
     };
     confine(connection, limits, &late).map_err(|source| failed(source.into()))?;
-    answer(connection, sql, limits).map_err(failed)
+    answer(connection, sql, limits).map_err(failed).map_err(|error| match error {
+        QueryError::Wrong(what) => QueryError::Wrong(match hint::hint(connection, sql, &what) {
+            Some(hint) => format!("{what} - {hint}"),
+            None => what,
+        }),
+        other => other,
+    })
 }
 
 /// Sets the limits and the authorizer.

@@ -148,21 +148,21 @@ pub(crate) fn or_break<E>(result: Result<(), E>, failure: &mut Option<E>) -> Con
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// The file is missing or not readable.
-    #[error("cannot open {0}: {1}")]
+    #[error("cannot open {0}: {1} - check that it exists and may be read")]
     Open(PathBuf, #[source] rusqlite::Error),
     /// The file is another database, or none.
     #[error(
-        "{0} is not a trace: {1}; supported are files of `gpucause record` and Ingero's trace databases"
+        "{0} is not a trace: {1} - supported are files of `gpucause record` and Ingero's trace databases"
     )]
     NotATrace(PathBuf, String),
     /// The last part is still in the WAL file beside it, which SQLite reads only from a writable folder.
     #[error(
-        "{0} was not finished and its folder is not writable: copy it and {0}-wal to a folder that is"
+        "{0} was not finished and its folder is not writable - copy it and {0}-wal to a folder that is"
     )]
     LeftOpen(PathBuf),
     /// A newer gpucause wrote it.
     #[error(
-        "{path} has schema version {found}, this gpucause reads up to {known}; use a newer gpucause"
+        "{path} has schema version {found}, this gpucause reads up to {known} - use a newer gpucause"
     )]
     TooNew {
         /// The file.
@@ -173,7 +173,7 @@ pub enum RecordingError {
         known: i64,
     },
     /// A query uses all memory of SQLite's heap limit, which applies to the whole process.
-    #[error("{0} cannot be read now: SQLite is out of memory because of other queries; retry")]
+    #[error("{0} cannot be read now: SQLite is out of memory because of other queries - retry")]
     Busy(PathBuf),
     /// The file contradicts its schema.
     #[error("{0} is damaged: {1}")]

@@ -4,7 +4,7 @@ use gpucause_engine::chain::{
     Cause, Chain, Culprit, Effect, Evidence, Loss, Severity, Step, Victim,
 };
 use gpucause_engine::observation::{ObservationState, Period};
-use gpucause_investigations::explain::{ChainFilter, Incident, render};
+use gpucause_investigations::explain::{ChainFilter, Incident, markdown, render};
 use gpucause_investigations::node::Chains;
 use gpucause_investigations::observation::{Observed, Outcome};
 
@@ -50,6 +50,24 @@ fn incident() -> Incident {
     ];
     let observed = observed(Period::attached(NOON - 3600.0));
     Incident::filtered("node1".into(), chains, observed, &ChainFilter::default())
+}
+
+#[test]
+fn markdown_has_every_chain_and_no_markup_of_names() {
+    let mut own = incident();
+    own.others[0].victim.comm = "<b>|x".into();
+    let text = markdown::of_incident(&own);
+    for part in [
+        "# Why was the GPU not fed? node1\n",
+        "### Root cause\n\n#### cpu\\_preemption → launch\\_tail: trainer (PID 42), high\n",
+        "| Fix | Pin it. |\n",
+        "### Also\n",
+        "\\<b\\>\\|x",
+        "| PID | Process | Chains | Taken | Lost | Severity | Worst |\n|---|",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
+    assert_eq!(own.chains().count(), own.others.len() + 1);
 }
 
 #[test]

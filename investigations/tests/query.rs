@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use gpucause_investigations::query::{Answer, Limits, QueryError, Value, csv, query, table};
+use gpucause_investigations::query::{
+    Answer, Limits, QueryError, Value, csv, jsonl, query, table, tsv,
+};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -297,6 +299,37 @@ fn errors_say_what_to_do() {
         ask(&text, "SELECT * FROM sqlite_schema"),
         Err(QueryError::Damaged { .. } | QueryError::Open { .. })
     ));
+}
+
+#[test]
+fn a_name_that_does_not_exist_is_answered_with_those_that_do() {
+    let (_folder, path) = trace("DELETE");
+    let error = |sql: &str| ask(&path, sql).unwrap_err().to_string();
+    let columns = " - columns of events are id, timestamp, pid, op, name";
+    for sql in
+        ["SELECT x FROM events", "SELECT e.x FROM EVENTS AS e", "SELECT 1 FROM events WHERE x"]
+    {
+        assert!(error(sql).ends_with(columns), "{}", error(sql));
+    }
+    let both = error("SELECT x FROM events JOIN process_names USING (pid)");
+    assert!(both.contains("; columns of process_names are pid, name"), "{both}");
+    let tables = " - tables are events, process_names";
+    for sql in ["SELECT 1 FROM event", "SELECT x"] {
+        assert!(error(sql).ends_with(tables), "{}", error(sql));
+    }
+    assert!(!error("SELECT 1 +").contains(" are "), "{}", error("SELECT 1 +"));
+}
+
+#[test]
+fn lines_for_other_programs_keep_every_value() {
+    let (_folder, path) = trace("DELETE");
+    let sql =
+        "SELECT 1 AS n, NULL AS void, 'a' || char(9) || 'b' || char(10) || '\\' AS t, 2.5 AS n";
+    let answer = ask(&path, sql).unwrap();
+    assert_eq!(tsv(&answer), "n\tvoid\tt\tn\n1\t\\N\ta\\tb\\n\\\\\t2.5\n");
+    assert_eq!(jsonl(&answer), "{\"n\":1,\"void\":null,\"t\":\"a\\tb\\n\\\\\",\"n_4\":2.5}\n");
+    let none = ask(&path, "SELECT id, pid FROM events WHERE id < 0").unwrap();
+    assert_eq!((tsv(&none), jsonl(&none)), ("id\tpid\n".into(), String::new()));
 }
 
 #[test]

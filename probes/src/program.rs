@@ -75,11 +75,11 @@ pub enum LoadError {
     #[error(transparent)]
     Feature(#[from] FeatureError),
     /// The kernel lacks the requested attach mode.
-    #[error("this kernel has no uprobe {}; leave --probe.mode out to use the best it has", .0.label())]
+    #[error("this kernel has no uprobe {} - leave --probe.mode out to use the best it has", .0.label())]
     NoSuchMode(AttachMode),
     /// The process may not load programs.
     #[error(
-        "not permitted to load eBPF programs: run as root, or grant CAP_BPF and CAP_PERFMON (the systemd unit does), \
+        "not permitted to load eBPF programs - run as root, or grant CAP_BPF and CAP_PERFMON (the systemd unit does), \
          and check that kernel lockdown is not in confidentiality mode"
     )]
     NotPermitted,

@@ -1,6 +1,6 @@
 //! Capabilities of the process, and their purpose.
 
-use super::{Line, State};
+use super::{Point, State};
 
 /// Number, name, purpose, and whether it is mandatory.
 const NEEDED: [(u32, &str, &str, bool); 5] = [
@@ -10,13 +10,15 @@ const NEEDED: [(u32, &str, &str, bool); 5] = [
     (2, "CAP_DAC_READ_SEARCH", "reads files of other users", false),
     (40, "CAP_CHECKPOINT_RESTORE", "opens libraries that were deleted or replaced", false),
 ];
+/// What to do without one.
+const ADVICE: &str = "run as root, or grant it as the systemd unit does";
 /// Includes every other.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// A line for each capability.
-pub(super) fn report() -> Vec<Line> {
+/// A point for each capability.
+pub(super) fn report() -> Vec<Point> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    lines(effective(&status).unwrap_or(0))
+    points(effective(&status).unwrap_or(0))
 }
 
 fn effective(status: &str) -> Option<u64> {
@@ -24,23 +26,20 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(hex.trim(), 16).ok()
 }
 
-fn lines(effective: u64) -> Vec<Line> {
+fn points(effective: u64) -> Vec<Point> {
     let has = |capability: u32| effective & 1 << capability != 0;
     // CAP_SYS_ADMIN implies those that were split from it.
     let split = [38, 39, 40];
     NEEDED
         .iter()
-        .map(|&(number, name, purpose, blocks)| {
+        .map(|&(number, name, purpose, required)| {
             let granted = has(number) || (split.contains(&number) && has(CAP_SYS_ADMIN));
-            let (state, detail) = if granted {
-                (State::Ok, purpose.to_owned())
-            } else {
-                (
-                    State::Missing,
-                    format!("{purpose}; run as root, or grant it as the systemd unit does"),
-                )
+            let point = match (granted, required) {
+                (true, _) => Point::ok(name, purpose),
+                (false, true) => Point::new(State::Failed, name, purpose).advise(ADVICE),
+                (false, false) => Point::new(State::Disabled, name, purpose).advise(ADVICE),
             };
-            Line { state, subject: name.into(), detail, blocks }
+            Point { required, ..point }
         })
         .collect()
 }
@@ -51,18 +50,20 @@ mod tests {
 
     #[test]
     fn a_process_without_capabilities_lacks_them_all() {
-        let lines = lines(effective("Name:\tx\nCapEff:\t0000000000000000\n").unwrap());
-        assert!(lines.iter().all(|line| line.state == State::Missing));
-        assert_eq!(lines.iter().filter(|line| line.blocks).count(), 2);
+        let points = points(effective("Name:\tx\nCapEff:\t0000000000000000\n").unwrap());
+        assert!(points.iter().all(|point| point.state != State::Ok && point.advice.is_some()));
+        let failed = points.iter().filter(|point| point.state == State::Failed);
+        assert!(failed.clone().all(|point| point.required));
+        assert_eq!(failed.count(), 2);
     }
 
     #[test]
     fn sys_admin_stands_in_for_what_was_split_from_it() {
-        let lines = lines(1 << CAP_SYS_ADMIN);
-        let missing: Vec<_> = lines
+        let points = points(1 << CAP_SYS_ADMIN);
+        let missing: Vec<_> = points
             .iter()
-            .filter(|line| line.state == State::Missing)
-            .map(|line| &line.subject[..])
+            .filter(|point| point.state != State::Ok)
+            .map(|point| &point.subject[..])
             .collect();
         assert_eq!(missing, ["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"]);
     }

@@ -7,7 +7,7 @@ use gpucause_probes::elf::{LibraryImage, read_library};
 use gpucause_probes::entry_points::entry_points;
 use gpucause_probes::mapped::{Candidate, candidate};
 
-use super::{Line, State};
+use super::{Point, State};
 
 /// Where Debian, Ubuntu, Fedora and NVIDIA's own packages put them.
 const FOLDERS: [&str; 6] = [
@@ -19,8 +19,8 @@ const FOLDERS: [&str; 6] = [
     "/opt/cuda/lib64",
 ];
 
-/// A line for each library, links to the same file left out.
-pub(super) fn report() -> Vec<Line> {
+/// A point for each library, links to the same file left out.
+pub(super) fn report() -> Vec<Point> {
     let mut files: Vec<PathBuf> = FOLDERS
         .iter()
         .filter_map(|folder| fs::read_dir(folder).ok())
@@ -30,10 +30,10 @@ pub(super) fn report() -> Vec<Line> {
         .collect();
     files.sort();
     files.dedup();
-    files.iter().flat_map(|path| lines(path)).collect()
+    files.iter().flat_map(|path| points(path)).collect()
 }
 
-fn lines(path: &Path) -> Vec<Line> {
+fn points(path: &Path) -> Vec<Point> {
     let read = File::open(path).map_err(|error| error.to_string());
     let read = read.and_then(|file| read_library(&file).map_err(|error| error.to_string()));
     let (state, detail) = match &read {
@@ -46,16 +46,16 @@ fn lines(path: &Path) -> Vec<Line> {
         Err(error) => (State::Unsupported, error.clone()),
     };
     let subject = path.to_string_lossy().into_owned();
-    let mut lines = vec![Line { state, subject, detail, blocks: false }];
+    let mut points = vec![Point::new(state, subject, detail)];
     if let Ok(image) = &read
         && is_driver(path)
     {
-        lines.push(handed_out(path, image));
+        points.push(handed_out(path, image));
     }
-    lines.extend(
+    points.extend(
         read.ok().and_then(|image| slow_launch(path, image.slow_sites().map(|site| &*site.symbol))),
     );
-    lines
+    points
 }
 
 fn is_driver(path: &Path) -> bool {
@@ -63,7 +63,7 @@ fn is_driver(path: &Path) -> bool {
 }
 
 /// Whether the driver hands out functions that are not probed.
-fn handed_out(path: &Path, image: &LibraryImage) -> Line {
+fn handed_out(path: &Path, image: &LibraryImage) -> Point {
     let (state, detail) = match entry_points(path, image) {
         Ok(found) if found.compared == 0 => {
             (State::Unsupported, "hands out no function at all".to_owned())
@@ -78,8 +78,8 @@ fn handed_out(path: &Path, image: &LibraryImage) -> Line {
             (
                 State::Unsupported,
                 format!(
-                    "hands out functions that are NOT PROBED, and whose calls are not counted: {names}; please \
-                     report this version of the driver"
+                    "hands out functions that are NOT PROBED, and whose calls are not counted: {names} - report this \
+                     version of the driver"
                 ),
             )
         }
@@ -88,7 +88,7 @@ fn handed_out(path: &Path, image: &LibraryImage) -> Line {
         }
     };
     let subject = format!("driver entries {}", path.to_string_lossy());
-    Line { state, subject, detail, blocks: false }
+    Point::new(state, subject, detail)
 }
 
 /// The launch functions of most programs.
@@ -96,21 +96,16 @@ const LAUNCHES: [&str; 4] =
     ["cuLaunchKernel", "cuLaunchKernelEx", "cudaLaunchKernel", "cudaLaunchKernelExC"];
 
 /// A warning for a library whose single-stepped functions include launches.
-pub(super) fn slow_launch<'a>(path: &Path, slow: impl Iterator<Item = &'a str>) -> Option<Line> {
+pub(super) fn slow_launch<'a>(path: &Path, slow: impl Iterator<Item = &'a str>) -> Option<Point> {
     let is_launch = |symbol: &&str| LAUNCHES.contains(&symbol.trim_end_matches("_ptsz"));
     let launches: Vec<_> = slow.filter(is_launch).collect();
     let detail = format!(
-        "EACH LAUNCH IS SINGLE-STEPPED: a probe at {} costs about 10 times as much; the probe budget then samples \
-         launches; please report this version of the library",
+        "EACH LAUNCH IS SINGLE-STEPPED: a probe at {} costs about 10 times as much; the probe budget then samples launches",
         launches.join(", ")
     );
     let subject = format!("launches {}", path.to_string_lossy());
-    (!launches.is_empty()).then_some(Line {
-        state: State::Unsupported,
-        subject,
-        detail,
-        blocks: false,
-    })
+    let point = Point::new(State::Unsupported, subject, detail);
+    (!launches.is_empty()).then(|| point.advise("report this version of the library"))
 }
 
 #[cfg(test)]

@@ -1,28 +1,47 @@
 //! `gpucause explain`: the incident report of a node, of several, or of a trace file.
 
+mod follow;
+
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
+use gpucause_engine::chain::{Chain, Severity};
 use gpucause_investigations::explain::{
-    FleetReport, Incident, Report, html, render, render_report,
+    FleetReport, Incident, Report, html, markdown, render, render_report,
 };
 use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::http::Client;
+use gpucause_investigations::json::Versioned;
 use gpucause_investigations::observation::Outcome;
 use gpucause_investigations::{node, recording};
 use serde::Serialize;
 
-use crate::cli::ExplainArgs;
 use crate::cli::progress::Progress;
+use crate::cli::{ExplainArgs, ReportFormat, UsageError};
 
-/// Asks the nodes, or reads the file, and prints the report; returns what it says.
+/// Exit status when there is a chain of the severity of `--fail-on`.
+const TOO_SEVERE: u8 = 4;
+
+/// The forms of a report that are not JSON.
+struct Forms<'a> {
+    text: &'a dyn Fn() -> String,
+    md: &'a dyn Fn() -> String,
+    html: &'a dyn Fn() -> String,
+}
+
+/// Asks the nodes, or reads the file, and prints the report; returns the exit status.
 ///
 /// # Errors
 /// When no node answers, the file cannot be read, or standard output is gone.
-pub fn run(args: &ExplainArgs) -> anyhow::Result<Outcome> {
+pub fn run(args: &ExplainArgs) -> anyhow::Result<u8> {
+    if args.follow && args.format() == ReportFormat::Html {
+        let text =
+            "--follow prints text, md or json, and no html - leave --follow or the format out";
+        return Err(UsageError(text.to_owned()).into());
+    }
     if let Some(path) = &args.db {
         return of_file(path, args);
     }
@@ -33,6 +52,7 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         .context("cannot start the runtime")?;
     runtime.block_on(async {
         match &clients[..] {
+            _ if args.follow => follow::run(args, &clients).await,
             [client] if !args.nodes.names_several() => one(args, client).await,
             _ => several(args, &clients).await,
         }
@@ -49,32 +69,60 @@ pub const fn exit_status(outcome: Outcome) -> u8 {
     }
 }
 
-fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<Outcome> {
+/// The exit status with `--fail-on`, which applies to the worst of the selected chains.
+fn status(args: &ExplainArgs, outcome: Outcome, worst: Option<Severity>) -> u8 {
+    if args.fails(worst) { TOO_SEVERE } else { exit_status(outcome) }
+}
+
+fn worst<'a>(chains: impl Iterator<Item = &'a Chain>) -> Option<Severity> {
+    chains.map(|chain| chain.severity).max()
+}
+
+fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
     let recording = recording::open(path)?;
     let events = if Progress::is_shown() { recording.event_count()? } else { 0 };
     let progress = Progress::of(events, "events");
     let report =
         Report::read(path, recording.as_ref(), &args.wanted(), &mut |events| progress.at(events))?;
     drop(progress);
-    let text = || render_report(&report, args.per_process);
-    hand_over(args, &report, text, || html::of_file(&report))?;
-    Ok(report.outcome)
+    let forms = Forms {
+        text: &|| render_report(&report, args.per_process),
+        md: &|| markdown::of_file(&report),
+        html: &|| html::of_file(&report),
+    };
+    hand_over(args, &report, &forms)?;
+    let chains = report.nodes.iter().flat_map(|node| node.incident.chains());
+    Ok(status(args, report.outcome, worst(chains)))
 }
 
-async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<Outcome> {
+async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<u8> {
     let answer = node::chains(client).await?;
     let incident = Incident::of_answer(answer, args.since.as_secs_f64(), here(), &args.wanted());
-    let text = || render(&incident, args.per_process);
-    hand_over(args, &incident, text, || html::of_incident(&incident))?;
-    Ok(incident.outcome)
+    let forms = Forms {
+        text: &|| render(&incident, args.per_process),
+        md: &|| markdown::of_incident(&incident),
+        html: &|| html::of_incident(&incident),
+    };
+    hand_over(args, &incident, &forms)?;
+    Ok(status(args, incident.outcome, worst(incident.chains())))
 }
 
-async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<Outcome> {
+async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<u8> {
     let answer = fleet::chains(clients, Limits::default()).await;
     let report = FleetReport::of(answer, args.since.as_secs_f64(), here(), &args.wanted());
-    hand_over(args, &report, || report.render(args.per_process), || html::of_fleet(&report))?;
-    ensure!(!report.nodes.is_empty(), "none of {} nodes answered", report.failures.len());
-    Ok(report.outcome)
+    let forms = Forms {
+        text: &|| report.render(args.per_process),
+        md: &|| markdown::of_fleet(&report),
+        html: &|| html::of_fleet(&report),
+    };
+    hand_over(args, &report, &forms)?;
+    ensure!(
+        !report.nodes.is_empty(),
+        "none of {} nodes answered - the report says why",
+        report.failures.len()
+    );
+    let chains = report.nodes.iter().flat_map(|node| node.incident.chains());
+    Ok(status(args, report.outcome, worst(chains)))
 }
 
 fn here() -> f64 {
@@ -82,20 +130,17 @@ fn here() -> f64 {
 }
 
 /// Prints or writes the report in the form that is asked for.
-fn hand_over(
-    args: &ExplainArgs,
-    report: &impl Serialize,
-    text: impl FnOnce() -> String,
-    html: impl FnOnce() -> String,
-) -> anyhow::Result<()> {
-    match &args.html {
-        Some(path) if path.as_os_str() != "-" => write_new(path, &html()),
-        Some(_) => print(html()),
-        None if args.json => {
-            print(serde_json::to_string_pretty(report).context("the report is not JSON")?)
-        }
-        None => print(text()),
+fn hand_over(args: &ExplainArgs, report: &impl Serialize, forms: &Forms<'_>) -> anyhow::Result<()> {
+    if let Some(path) = args.html.as_deref().filter(|path| path.as_os_str() != "-") {
+        return write_new(path, &(forms.html)());
     }
+    print(match args.format() {
+        ReportFormat::Text => (forms.text)(),
+        ReportFormat::Md => (forms.md)(),
+        ReportFormat::Html => (forms.html)(),
+        ReportFormat::Json => serde_json::to_string_pretty(&Versioned::new(report))
+            .context("the report is not JSON")?,
+    })
 }
 
 /// Writes a file that does not exist yet; on failure it is removed.
@@ -114,7 +159,9 @@ fn print(mut report: String) -> anyhow::Result<()> {
     if !report.ends_with('\n') {
         report.push('\n');
     }
-    io::stdout().write_all(report.as_bytes()).context("cannot print the report")
+    let mut out = io::stdout().lock();
+    let written = out.write_all(report.as_bytes()).and_then(|()| out.flush());
+    written.context("cannot print the report")
 }
 
 #[cfg(test)]
@@ -135,5 +182,7 @@ mod tests {
             let line = format!("\n  {}   {text}", exit_status(outcome));
             assert!(help.contains(&line), "{line:?} is missing in {help}");
         }
+        let line = format!("\n  {TOO_SEVERE}   With --fail-on:");
+        assert!(help.contains(&line), "{line:?} is missing in {help}");
     }
 }

@@ -35,7 +35,7 @@ fn of_file(path: &Path, args: &ExportArgs) -> anyhow::Result<()> {
 fn of_nodes(args: &ExportArgs) -> anyhow::Result<()> {
     ensure!(
         Format::from(args.format) != Format::Hlog,
-        "an interval log needs single calls, which nodes do not report; record on each node, and export the files"
+        "an interval log needs single calls, which nodes do not report - record on each node, and export the files"
     );
     let clients = args.nodes.several()?;
     let answer = block_on(fleet::chains(&clients, fleet::Limits::default()))?;

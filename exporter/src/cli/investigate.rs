@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use gpucause_engine::chain::Severity;
 use gpucause_investigations::explain::ChainFilter;
 use gpucause_investigations::export::timestamp;
@@ -21,6 +21,7 @@ Exit status:
   2   There is no causal chain, and all of the time was observed
   3   Not observed: there is no causal chain, but for all or part of the time probes were disabled or missing,
       the exporter did not run yet, or a node did not answer; the report names that time
+  4   With --fail-on: there is a causal chain of that severity or above
   64  Invalid command line
   78  Invalid list of nodes, certificate or password";
 
@@ -54,15 +55,58 @@ pub struct ExplainArgs {
     /// Add a table of the time that chains took from each process
     #[arg(long)]
     pub per_process: bool,
-    /// Print JSON with all numbers
+    /// How the report is printed
+    #[arg(long, value_enum, default_value = "text", conflicts_with_all = ["json", "html"])]
+    pub format: ReportFormat,
+    /// Print JSON: as --format json
     #[arg(long)]
     pub json: bool,
     /// Write the report as one HTML file for a ticket, or - for standard output, instead of printing text
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub html: Option<PathBuf>,
+    /// Print chains as they appear or become more severe, until Ctrl-C; those of --since first. As text, md, or a line of json each
+    #[arg(long, conflicts_with_all = ["db", "html", "until", "per_process"])]
+    pub follow: bool,
+    /// End with exit status 4 if a selected chain has at least this severity: low, medium, high or critical; with --follow as soon as there is one
+    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
+    pub fail_on: Option<Severity>,
 }
 
+/// How a report is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// Text for a terminal
+    Text,
+    /// Markdown, for a ticket or a chat
+    Md,
+    /// An object with all numbers and a version
+    Json,
+    /// One HTML file without anything beside it
+    Html,
+}
+
+/// A combination of flags that the command does not accept.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
 impl ExplainArgs {
+    /// How the report is printed.
+    #[must_use]
+    pub fn format(&self) -> ReportFormat {
+        match (self.json, &self.html) {
+            (true, _) => ReportFormat::Json,
+            (false, Some(_)) => ReportFormat::Html,
+            (false, None) => self.format,
+        }
+    }
+
+    /// Whether this severity, the worst of the chains, is one of `--fail-on`.
+    #[must_use]
+    pub fn fails(&self, worst: Option<Severity>) -> bool {
+        self.fail_on.is_some_and(|least| worst.is_some_and(|worst| worst >= least))
+    }
+
     /// The selected chains.
     #[must_use]
     pub fn wanted(&self) -> ChainFilter {

@@ -43,22 +43,22 @@ pub enum McpError {
     TokenVariable(#[from] TokenError),
     /// Other hosts could send requests without a token.
     #[error(
-        "{0} is reachable from other hosts, which must send a token: set one with --token-file or GPUCAUSE_MCP_TOKEN, or listen on 127.0.0.1"
+        "{0} is reachable from other hosts, which must send a token - set one with --token-file or GPUCAUSE_MCP_TOKEN, or listen on 127.0.0.1"
     )]
     NoToken(String),
     /// Tokens and responses would be sent in the clear.
     #[error(
-        "{0} is reachable from other hosts, which requires TLS: set tls_server_config in --web.config.file, or listen on 127.0.0.1"
+        "{0} is reachable from other hosts, which requires TLS - set tls_server_config in --web.config.file, or listen on 127.0.0.1"
     )]
     NoTls(String),
     /// The token file cannot be written.
     #[error(
-        "{0}; set a token with --token-file or in GPUCAUSE_MCP_TOKEN (`openssl rand -hex 32` makes one)"
+        "{0} - set a token with --token-file or in GPUCAUSE_MCP_TOKEN (`openssl rand -hex 32` makes one)"
     )]
     NoFile(#[from] TokenFileError),
     /// Users are configured, which MCP does not support.
     #[error(
-        "basic_auth_users of --web.config.file are not supported: MCP clients send a token; set one with --token-file, or remove the users"
+        "basic_auth_users of --web.config.file are not supported: MCP clients send a token - set one with --token-file, or remove the users"
     )]
     Users,
 }
@@ -160,17 +160,17 @@ struct ThisHost {
 impl Host for ThisHost {
     fn check(&self) -> CheckReport {
         // Without ports: a running exporter has them.
-        let report = Report::of_this_host(&[], None, None);
+        let report = Report::of_this_host();
         let can_run = report.can_run();
-        let line = |line: crate::check::Line| CheckLine {
-            state: line.state.label(),
-            subject: line.subject,
-            detail: line.detail,
+        let line = |point: crate::check::Point| CheckLine {
+            state: point.state.label(),
+            detail: point.text(),
+            subject: point.subject,
         };
         CheckReport {
             host: node_name(),
             can_run,
-            lines: report.lines.into_iter().map(line).collect(),
+            lines: report.points.into_iter().map(line).collect(),
         }
     }
 
@@ -181,7 +181,7 @@ impl Host for ThisHost {
 
     fn demo(&self, scenario: &str, time: Duration) -> Result<DemoReport, String> {
         let shown = || {
-            ensure!(self.allow_demo, "demos are disabled; enable them with --allow-demo");
+            ensure!(self.allow_demo, "demos are disabled - enable them with --allow-demo");
             let scenario = Scenario::from_str(scenario, false).map_err(anyhow::Error::msg)?;
             demo::run_scenario(scenario, time)
         };

@@ -4,7 +4,8 @@ use std::io::{self, Read as _, Write as _};
 
 use anyhow::Context as _;
 use gpucause_investigations::fleet;
-use gpucause_investigations::query::{Answer, Limits, csv, query, table, tables};
+use gpucause_investigations::json::Versioned;
+use gpucause_investigations::query::{Answer, Limits, csv, jsonl, query, table, tables, tsv};
 use serde::Serialize;
 
 use crate::cli::{QueryArgs, QueryFormat};
@@ -78,8 +79,11 @@ fn print(args: &QueryArgs, answer: &Answer, whole: &impl Serialize) -> anyhow::R
     let text = match args.format {
         QueryFormat::Table => table(answer),
         QueryFormat::Csv => csv(answer),
+        QueryFormat::Tsv => tsv(answer),
+        QueryFormat::Jsonl => jsonl(answer),
         QueryFormat::Json => {
-            let mut text = serde_json::to_string(whole).context("the answer is not JSON")?;
+            let mut text =
+                serde_json::to_string(&Versioned::new(whole)).context("the answer is not JSON")?;
             text.push('\n');
             text
         }

@@ -215,8 +215,12 @@ pub enum QueryFormat {
     Table,
     /// Comma-separated values
     Csv,
-    /// An object with columns, rows, and whether there are more
+    /// Tab-separated values; NULL is \N, and values have \t, \n and \\ for tab, line end and backslash
+    Tsv,
+    /// An object with a version, columns, rows, and whether there are more
     Json,
+    /// A JSON object a row, with the columns as keys
+    Jsonl,
 }
 
 /// Flags of `gpucause export`.

@@ -16,15 +16,20 @@ const MAX_BYTES: usize = 16 << 20;
 
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FetchError {
+pub enum FetchError {
+    /// The request failed.
     #[error("{0}{hint}", hint = hint(.0))]
     Get(#[from] GetError),
+    /// It takes too long.
     #[error("no complete page within {TIMEOUT:?}")]
     Slow,
+    /// The server refuses.
     #[error("HTTP status {0}")]
     Status(StatusCode),
+    /// It is not a page of metrics.
     #[error("the page is not one of dcgm-exporter: {0}")]
     Page(#[from] PageError),
+    /// Parsing it panicked.
     #[error("reading the page failed: {0}")]
     Reader(tokio::task::JoinError),
 }
@@ -32,9 +37,9 @@ pub(super) enum FetchError {
 /// What to check when there is no connection.
 const fn hint(error: &GetError) -> &'static str {
     match error {
-        GetError::Unreachable(_) => "; is dcgm-exporter running there?",
+        GetError::Unreachable(_) => " - is dcgm-exporter running there?",
         GetError::Tls(_) => {
-            "; a certificate of an authority of your own is trusted with --dcgm.ca-file"
+            " - a certificate of an authority of your own is trusted with --dcgm.ca-file"
         }
         _ => "",
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::ObservationState;
+use gpucause_investigations::json::VERSION;
 use serde::Serialize;
 
 use super::source::Source;
@@ -25,6 +26,8 @@ pub(super) fn is_path(path: &str) -> bool {
 #[derive(Serialize)]
 struct Success<D> {
     status: &'static str,
+    /// That of the form; the version of gpucause is in the data.
+    version: u32,
     data: D,
 }
 
@@ -94,7 +97,7 @@ pub(super) fn answer(path: &str, source: &dyn Source, up: Duration) -> String {
 }
 
 fn success(data: impl Serialize) -> String {
-    let answer = serde_json::to_string(&Success { status: "success", data });
+    let answer = serde_json::to_string(&Success { status: "success", version: VERSION, data });
     answer.unwrap_or_else(|error| failure(&error.to_string()))
 }
 

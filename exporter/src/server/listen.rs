@@ -61,22 +61,22 @@ impl fmt::Display for ListenAddress {
 pub enum BindError {
     /// The port is in use.
     #[error(
-        "cannot listen on {0}: the port is in use. 9400, gpucause's default, is also the default port of \
-         dcgm-exporter; choose a free one with --web.listen-address, such as --web.listen-address=:9401"
+        "cannot listen on {0}: the port is in use; 9400, gpucause's default, is also the default port of \
+         dcgm-exporter - choose a free one with --web.listen-address, such as --web.listen-address=:9401"
     )]
     InUse(ListenAddress),
     /// Ports below 1024 need a privilege.
     #[error(
-        "cannot listen on {0}: permission denied; choose a port from 1024 up with --web.listen-address, or give \
+        "cannot listen on {0}: permission denied - choose a port from 1024 up with --web.listen-address, or give \
          gpucause CAP_NET_BIND_SERVICE"
     )]
     Denied(ListenAddress),
     /// It is not an address of this host.
-    #[error("cannot listen on {0}: this host has no such address; see --web.listen-address")]
+    #[error("cannot listen on {0}: this host has no such address - see --web.listen-address")]
     NotHere(ListenAddress),
     /// The name has no address.
     #[error(
-        "cannot listen on {address}: the host name cannot be resolved ({source}); see --web.listen-address"
+        "cannot listen on {address}: the host name cannot be resolved ({source}) - see --web.listen-address"
     )]
     Unresolved {
         /// The address.

@@ -41,14 +41,15 @@ fn a_host_that_meets_all_requirements_can_run_the_exporter() {
 }
 
 #[test]
-fn a_taken_port_is_missing() {
+fn a_taken_port_is_a_failure_that_names_who_has_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let (code, report) = outcome(&mut gpucause(&["check", "--web.listen-address", &address]));
     assert_eq!(code, Some(1), "{report}");
     let port = line(&report, &format!("listen {address}"));
-    assert!(port.starts_with("missing "), "{port}");
+    assert!(port.starts_with("failed "), "{port}");
     assert!(port.contains("dcgm-exporter") && port.contains("--web.listen-address"), "{port}");
+    assert!(port.contains(&format!("(PID {})", std::process::id())), "{port}");
     assert!(report.ends_with("the exporter cannot run\n"), "{report}");
 }
 
@@ -56,12 +57,17 @@ fn a_taken_port_is_missing() {
 fn each_missing_capability_is_reported_with_its_fix() {
     let (code, report) = outcome_as_nobody(&["check", "--web.listen-address=127.0.0.1:0"]);
     assert_eq!(code, Some(1), "{report}");
-    for subject in ["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"] {
+    for (subject, state) in [
+        ("CAP_BPF", "failed "),
+        ("CAP_PERFMON", "failed "),
+        ("CAP_SYS_PTRACE", "disabled "),
+        ("CAP_DAC_READ_SEARCH", "disabled "),
+    ] {
         let capability = line(&report, subject);
-        assert!(capability.starts_with("missing "), "{capability}");
+        assert!(capability.starts_with(state), "{capability}");
         assert!(capability.contains("run as root") && capability.contains("systemd"));
     }
     let programs = line(&report, "eBPF programs");
-    assert!(programs.starts_with("missing ") && programs.contains("grant CAP_BPF"), "{programs}");
+    assert!(programs.starts_with("failed ") && programs.contains("grant CAP_BPF"), "{programs}");
     assert!(report.ends_with("the exporter cannot run\n"), "{report}");
 }

@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 
 use super::text::nothing_found;
 use super::{CallLine, FleetReport, Incident, NodeReport, ProcessLoss, Report, WaitLine};
+pub(super) use crate::html::culprit;
 use crate::html::{Details, STYLE, Text, badge, chain, time};
 use gpucause_engine::utc::utc;
 
@@ -201,7 +202,7 @@ fn table<T>(
 }
 
 /// In the unit that fits.
-fn seconds(value: Option<f64>) -> String {
+pub(super) fn seconds(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
         Some(value) if value >= 1.0 => format!("{value:.2} s"),

@@ -105,6 +105,14 @@ pub(super) fn nothing_found(out: &mut String, node: &str, incident: &Incident) -
     }
 }
 
+/// One chain as text.
+pub fn render_chain(own: &Chain) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = chain(&mut out, own);
+    printable(&out)
+}
+
 fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
     let Chain { cause, effect, severity, victim, .. } = chain;
     let id = line(&chain.id);
@@ -183,12 +191,12 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// Whether a character is invisible: controls, format characters, and tag characters, which assistants read.
-pub(crate) fn is_control(c: char) -> bool {
+pub fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Text on one line: every control character is replaced.
-pub(crate) fn line(text: &str) -> String {
+pub fn line(text: &str) -> String {
     text.chars().map(|c| if is_control(c) { '?' } else { c }).collect()
 }

@@ -22,10 +22,10 @@ pub enum LoginError {
     #[error("cannot read the password from {path}: {1}", path = .0.display())]
     Unreadable(PathBuf, #[source] io::Error),
     /// There is a user without a password.
-    #[error("no password for {0}; {1}")]
+    #[error("no password for {0} - {1}")]
     NoPassword(String, &'static str),
     /// There is a password without a user.
-    #[error("there is a password but no user; name the user in the URL: https://USER@HOST:PORT")]
+    #[error("there is a password but no user - name the user in the URL: https://USER@HOST:PORT")]
     Nobody,
 }
 
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn errors_name_what_is_missing() {
-        assert!(of("http://me@h", None, None).unwrap_err().contains("no password for me; hint"));
+        assert!(of("http://me@h", None, None).unwrap_err().contains("no password for me - hint"));
         let gone = of("http://me@h", Some(Path::new("/nonexistent/p")), None).unwrap_err();
         assert!(gone.contains("/nonexistent/p"), "{gone}");
         let folder = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ pub struct Token(String);
 
 /// Text that is not a token.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a token has at least {LEAST} visible ASCII characters; `openssl rand -hex 32` makes one")]
+#[error("a token has at least {LEAST} visible ASCII characters - `openssl rand -hex 32` makes one")]
 pub struct TokenError;
 
 impl Token {

@@ -34,7 +34,7 @@ pub enum TrustError {
     #[error("{path} holds no certificate of an authority in PEM", path = .0.display())]
     None(PathBuf),
     /// This host has no file of authorities.
-    #[error("this host has no trusted authorities; install ca-certificates, or name a file")]
+    #[error("this host has no trusted authorities - install ca-certificates, or name a file")]
     NoFile,
     /// TLS cannot be configured.
     #[error("no TLS: {0}")]

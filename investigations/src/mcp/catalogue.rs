@@ -8,6 +8,9 @@ use rmcp::schemars::JsonSchema;
 
 use super::arguments::{Demo, Nothing, Rows, Sql, StackRows};
 
+/// Earlier name of `get_data_quality`.
+const OLD_DATA_QUALITY: &str = "get_test_report";
+
 /// Declares the tools.
 macro_rules! named {
     ($($variant:ident = $name:literal),+ $(,)?) => {
@@ -33,13 +36,17 @@ named! {
     GraphLifecycle = "graph_lifecycle",
     GraphFrequency = "graph_frequency",
     RunDemo = "run_demo",
-    GetTestReport = "get_test_report",
+    GetDataQuality = "get_data_quality",
     RunSql = "run_sql",
     QueryFleet = "query_fleet",
 }
 
 impl Name {
+    /// By its name, or by the one of earlier versions, which is not listed.
     pub(super) fn of(text: &str) -> Option<Self> {
+        if text == OLD_DATA_QUALITY {
+            return Some(Self::GetDataQuality);
+        }
         Self::ALL.iter().copied().find(|name| name.text() == text)
     }
 
@@ -66,7 +73,7 @@ impl Name {
             Self::RunDemo => {
                 "Starts a stand-in workload with a real fault on the host where this server runs, observes it, and reports the chains found beside the workload's own account. Off unless the server was started with --allow-demo."
             }
-            Self::GetTestReport => {
+            Self::GetDataQuality => {
                 "How complete the data is: what was observed and since when, which probes are attached, what was lost, which percentiles are of a sample, and the cost of observing."
             }
             Self::RunSql => {
@@ -80,7 +87,7 @@ impl Name {
 
     fn tool(self) -> Tool {
         match self {
-            Self::GetCheck | Self::GetTestReport => self.taking::<Nothing>(),
+            Self::GetCheck | Self::GetDataQuality => self.taking::<Nothing>(),
             Self::GetTraceStats
             | Self::GetCausalChains
             | Self::GraphLifecycle

@@ -59,7 +59,7 @@ impl Coverage {
                 "not observed: there is no causal chain, but some time or nodes were not observed, see observation; whether a GPU was starved there is unknown"
             }
             Outcome::Found | Outcome::NothingFound => {
-                "no host-side cause of GPU starvation was found in the observed time; see observation and get_test_report"
+                "no host-side cause of GPU starvation was found in the observed time; see observation and get_data_quality"
             }
         }
     }

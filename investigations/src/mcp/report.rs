@@ -65,7 +65,7 @@ pub(super) async fn demo(host: &Arc<dyn Host>, demo: Demo) -> Result<Value, Tool
     list(object(head), "chains", &rows, ALL)
 }
 
-/// The answer of `get_test_report`.
+/// The answer of `get_data_quality`.
 pub(super) async fn report(source: &Source) -> Result<Value, ToolError> {
     match source {
         Source::File(file) => {

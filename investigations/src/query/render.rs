@@ -1,4 +1,4 @@
-//! Renders an answer as a table or CSV.
+//! Renders an answer as a table, CSV, TSV or lines of JSON.
 
 use std::fmt::Write as _;
 
@@ -57,6 +57,49 @@ pub fn csv(answer: &Answer) -> String {
         out.push_str("\r\n");
     }
     out
+}
+
+/// Tab-separated values, a row a line: backslash, tab and line ends in values are `\\`, `\t`, `\n` and `\r`, and NULL is `\N`, as
+/// `COPY` of PostgreSQL and ClickHouse's `TabSeparated` have them.
+pub fn tsv(answer: &Answer) -> String {
+    let mut out = String::new();
+    let names = answer.columns.iter().map(|name| escaped(name)).collect::<Vec<_>>();
+    let cell = |value: &Value| match value {
+        Value::Null => "\\N".to_owned(),
+        value => escaped(&text(value)),
+    };
+    let rows = answer.rows.iter().map(|row| row.iter().map(cell).collect::<Vec<_>>());
+    for row in std::iter::once(names).chain(rows) {
+        out.push_str(&row.join("\t"));
+        out.push('\n');
+    }
+    out
+}
+
+/// A JSON object a line, with the columns as keys; a name that occurs again gets its position, such as `count_2`.
+pub fn jsonl(answer: &Answer) -> String {
+    let mut names: Vec<String> = Vec::with_capacity(answer.columns.len());
+    for (column, position) in answer.columns.iter().zip(1..) {
+        let mut name = column.clone();
+        while names.contains(&name) {
+            name = format!("{name}_{position}");
+        }
+        names.push(name);
+    }
+    let names: Vec<_> = names.iter().map(|name| serde_json::Value::from(&**name)).collect();
+    let mut out = String::new();
+    for row in &answer.rows {
+        let fields = names.iter().zip(row).map(|(name, value)| {
+            // Every value has a form in JSON.
+            format!("{name}:{}", serde_json::to_string(value).unwrap_or_else(|_| "null".into()))
+        });
+        out.push_str(&format!("{{{}}}\n", fields.collect::<Vec<_>>().join(",")));
+    }
+    out
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n").replace('\r', "\\r")
 }
 
 fn text(value: &Value) -> String {

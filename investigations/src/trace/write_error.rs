@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The file exists.
-    #[error("{0} exists; choose another file, or overwrite it with --force")]
+    #[error("{0} exists - choose another file, or overwrite it with --force")]
     Exists(PathBuf),
     /// The file cannot be created.
     #[error("cannot create {0}: {1}")]
@@ -16,7 +16,7 @@ pub enum WriteError {
     Write(PathBuf, #[source] rusqlite::Error),
     /// A reader keeps the file open, so that the WAL cannot be merged into it.
     #[error(
-        "{0} is complete, but another program has it open: keep {0}-wal beside it until a program with write access has \
+        "{0} is complete, but another program has it open - keep {0}-wal beside it until a program with write access has \
          opened and closed it"
     )]
     InUse(PathBuf),

@@ -87,7 +87,7 @@ fn live_nodes_are_reported_with_those_that_do_not_answer() {
     for tool in [
         "query_fleet",
         "get_causal_chains",
-        "get_test_report",
+        "get_data_quality",
         "get_trace_stats",
         "graph_lifecycle",
         "graph_frequency",
@@ -98,7 +98,7 @@ fn live_nodes_are_reported_with_those_that_do_not_answer() {
         let text = reported["answers"][tool]["text"].as_str().unwrap();
         assert!(text.starts_with(r#"{"observation":"#), "{tool}: {text}");
     }
-    let report = answer(&reported, "get_test_report");
+    let report = answer(&reported, "get_data_quality");
     assert_eq!(report["nodes"][0]["probes_attached"], 1);
     assert_eq!(report["nodes"][0]["probes_not_attached"][0]["verdict"], "broken");
     assert_eq!(report["nodes"][0]["probe_cost_s"], 0.25);

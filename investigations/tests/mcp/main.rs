@@ -24,7 +24,7 @@ const TOOLS: [&str; 10] = [
     "graph_lifecycle",
     "graph_frequency",
     "run_demo",
-    "get_test_report",
+    "get_data_quality",
     "run_sql",
     "query_fleet",
 ];
@@ -100,7 +100,7 @@ pub(crate) fn assert_all_is_reported(reported: &Value) {
     assert_eq!(answer(reported, "graph_lifecycle")["processes"][0]["launches"]["count"], 600);
     let rates = &answer(reported, "graph_frequency")["processes"][0];
     assert_eq!((&rates["recaptures_per_s"], &rates["launches_per_s"]), (&json!(1.0), &json!(60.0)));
-    assert_eq!(answer(reported, "get_test_report")["lost_events"], 3);
+    assert_eq!(answer(reported, "get_data_quality")["lost_events"], 3);
     assert_eq!(answer(reported, "get_check")["not_ok"][0]["subject"], "eBPF programs");
     assert_eq!(answer(reported, "run_demo")["comparison"][0], "what it said");
     let sql = answer(reported, "run_sql");
@@ -201,6 +201,21 @@ fn an_error_of_a_tool_comes_with_what_to_do() {
     };
     assert_eq!(said(1), "only reading is allowed");
     assert!(said(2).contains("--allow-demo"));
+}
+
+#[test]
+fn the_earlier_name_of_a_tool_is_answered_and_not_listed() {
+    let list = json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"}).to_string();
+    let [old, new] = [(1, "get_test_report"), (2, "get_data_quality")];
+    let lines = [call(old.0, old.1, &json!({})), call(new.0, new.1, &json!({})), list];
+    let reported = run(answers(of_memory(false), &lines, lines.len()));
+    let (listed, answered): (Vec<_>, Vec<_>) = reported.iter().partition(|own| own["id"] == 3);
+    assert_eq!(answered[0]["result"]["isError"], false, "{}", answered[0]);
+    assert_eq!(answered[0]["result"], answered[1]["result"]);
+    let names = listed[0]["result"]["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]);
+    let names: Vec<_> = names.collect();
+    assert!(names.iter().any(|name| *name == "get_data_quality"), "{names:?}");
+    assert!(names.iter().all(|name| *name != "get_test_report"), "{names:?}");
 }
 
 #[test]

@@ -17,13 +17,13 @@ const STANDARD_OUTPUT: &str = "-";
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DestinationError {
     /// A terminal may interpret the output as commands.
-    #[error("standard output is a terminal; name a file with -o, pipe it, or add --force")]
+    #[error("standard output is a terminal - name a file with -o, pipe it, or add --force")]
     Terminal,
     /// It would be overwritten.
-    #[error("{} exists; name another file with -o, or add --force to overwrite it", .0.display())]
+    #[error("{} exists - name another file with -o, or add --force to overwrite it", .0.display())]
     Exists(PathBuf),
     /// It would be overwritten while it is read.
-    #[error("{} is the trace file itself; name another file with -o", .0.display())]
+    #[error("{} is the trace file itself - name another file with -o", .0.display())]
     Source(PathBuf),
     /// The kernel refuses.
     #[error("cannot create {}: {source}", .path.display())]

@@ -52,7 +52,7 @@ impl Requests {
     fn next_file(&mut self) -> io::Result<()> {
         if self.is_standard_output() {
             return Err(io::Error::other(
-                "the export is larger than one request of a collector; name a file with -o, or select less",
+                "the export is larger than one request of a collector - name a file with -o, or select less",
             ));
         }
         self.current.sink().flush()?;

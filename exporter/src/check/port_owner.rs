@@ -1,0 +1,132 @@
+//! Which processes listen on a port of this network namespace.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::fs;
+
+/// IPv4 and IPv6. The latter is missing on hosts without IPv6.
+const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+/// `TCP_LISTEN` of the kernel's include/net/tcp_states.h.
+const LISTENS: &str = "0A";
+/// Name of this program.
+const OWN_NAME: &str = "gpucause";
+/// Commands that serve as the exporter does.
+const EXPORTERS: [&str; 2] = ["exporter", "demo"];
+
+/// A process that listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) pid: u32,
+    name: String,
+    /// The command of a gpucause.
+    command: Option<String>,
+}
+
+impl Owner {
+    /// Whether it is an exporter of gpucause.
+    pub(super) fn is_exporter(&self) -> bool {
+        self.command.as_deref().is_some_and(|command| EXPORTERS.contains(&command))
+    }
+
+    /// Whether it is another command of gpucause, which may answer as an exporter does.
+    pub(super) fn is_other_command(&self) -> bool {
+        self.command.is_some() && !self.is_exporter()
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, name, command } = self;
+        match command {
+            Some(command) => write!(f, "{OWN_NAME} {command} (PID {pid})"),
+            None => write!(f, "{name} (PID {pid})"),
+        }
+    }
+}
+
+/// The processes that listen on a port, as far as this process may see their files.
+pub(super) fn owners(port: u16) -> Vec<Owner> {
+    let tables = TABLES.iter().filter_map(|table| fs::read_to_string(table).ok());
+    let sockets: HashSet<String> = tables.flat_map(|table| sockets(&table, port)).collect();
+    if sockets.is_empty() {
+        return Vec::new();
+    }
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<u32> = pids.filter(|pid| has_one_of(*pid, &sockets)).collect();
+    pids.sort_unstable();
+    pids.into_iter().map(owner).collect()
+}
+
+/// The links of the sockets in a table that listen on a port, as in `/proc/PID/fd`.
+fn sockets(table: &str, port: u16) -> Vec<String> {
+    let socket = |line: &str| {
+        let mut fields = line.split_ascii_whitespace();
+        let local = fields.nth(1)?.rsplit_once(':')?.1;
+        let listens = fields.nth(1)? == LISTENS;
+        let inode = fields.nth(5)?;
+        let is_it = listens && u16::from_str_radix(local, 16) == Ok(port);
+        is_it.then(|| format!("socket:[{inode}]"))
+    };
+    table.lines().skip(1).filter_map(socket).collect()
+}
+
+fn has_one_of(pid: u32, sockets: &HashSet<String>) -> bool {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut links = files.filter_map(|file| fs::read_link(file.path()).ok());
+    links.any(|link| link.to_str().is_some_and(|link| sockets.contains(link)))
+}
+
+fn owner(pid: u32) -> Owner {
+    let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&read("comm")).trim_end().to_owned();
+    let words = read("cmdline");
+    let mut words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let program = words.next().unwrap_or_default();
+    let is_own = program.rsplit('/').next() == Some(OWN_NAME);
+    let command = words.next().filter(|_| is_own).map(std::borrow::Cow::into_owned);
+    Owner { pid, name, command }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    const TABLE: &str = "\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:24B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1 0 100 0 0 10 0
+   1: 0100007F:24B8 0100007F:9C40 01 00000000:00000000 00:00000000 00000000  1001        0 13 1 0 100 0 0 10 0
+   2: 0100007F:24B9 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1002        0 14 1 0 100 0 0 10 0
+";
+
+    #[test]
+    fn sockets_that_listen_at_a_port_are_found_by_its_number_and_state() {
+        assert_eq!(sockets(TABLE, 9400), ["socket:[11]"]);
+        assert_eq!(sockets(TABLE, 9402), [""; 0]);
+    }
+
+    #[test]
+    fn who_has_a_port_is_named_and_nobody_has_a_free_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let found = owners(port);
+        let own = std::process::id();
+        let owner = found.iter().find(|owner| owner.pid == own).unwrap();
+        assert!(!owner.is_exporter(), "{owner}");
+        assert!(owner.to_string().ends_with(&format!("(PID {own})")), "{owner}");
+        drop(listener);
+        assert_eq!(owners(port), []);
+    }
+
+    #[test]
+    fn a_gpucause_is_named_with_its_command() {
+        let owner = |command: &str| Owner {
+            pid: 7,
+            name: "gpucause".into(),
+            command: Some(command.into()),
+        };
+        assert_eq!(owner("replay").to_string(), "gpucause replay (PID 7)");
+        assert!(owner("exporter").is_exporter() && !owner("replay").is_exporter());
+    }
+}

@@ -1,0 +1,317 @@
+//! Whether a Prometheus scrapes this host and has the rules.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::{ToSocketAddrs as _, UdpSocket};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use gpucause_investigations::http::{Address, Client, Login};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::{Point, State};
+use crate::cli::WebArgs;
+use crate::nodes::block_on;
+use crate::server::node_name;
+
+const TARGETS: &str = "/api/v1/targets?state=active";
+const RULES: &str = "/api/v1/rules";
+/// Default ports, without and with TLS.
+const PORTS: [u16; 2] = [9090, 443];
+/// Time for a request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer in bytes: that of many thousand targets.
+const MAX_ANSWER: usize = 128 << 20;
+/// Time to resolve the names of targets.
+const RESOLVE: Duration = Duration::from_secs(5);
+/// Names of missing rules that a point lists.
+const MAX_NAMED: usize = 3;
+const HINT: &str = "write it into the URL: http://USER:PASSWORD@HOST:PORT";
+
+/// The files of rules, and the names in each.
+const FILES: &[(&str, &[&str])] = include!(concat!(env!("OUT_DIR"), "/rule_names.rs"));
+
+/// Address of a Prometheus, such as `http://prometheus:9090`. Shown without a password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrometheusUrl(Address);
+
+/// Text that is not a [`PrometheusUrl`].
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "invalid address of a Prometheus; expected http://HOST:PORT or https://HOST:PORT, such as http://localhost:9090"
+)]
+pub struct PrometheusUrlError;
+
+impl FromStr for PrometheusUrl {
+    type Err = PrometheusUrlError;
+
+    fn from_str(text: &str) -> Result<Self, PrometheusUrlError> {
+        let address = Address::parse(text, PORTS).filter(|own| !own.path().contains('?'));
+        address.map(Self).ok_or(PrometheusUrlError)
+    }
+}
+
+impl fmt::Display for PrometheusUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Answer<T> {
+    data: T,
+}
+
+#[derive(Debug, Deserialize)]
+struct Targets {
+    #[serde(rename = "activeTargets", default)]
+    active: Vec<Target>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Target {
+    scrape_url: String,
+    #[serde(default)]
+    health: String,
+    #[serde(default)]
+    last_error: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Rules {
+    groups: Vec<Group>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Group {
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Rule {
+    name: String,
+    #[serde(default)]
+    health: String,
+    #[serde(default)]
+    last_error: String,
+}
+
+/// Points about the target and the rules.
+pub(super) fn report(url: &PrometheusUrl, web: &WebArgs) -> Vec<Point> {
+    let ports: Vec<u16> = web.listen_addresses.iter().map(|address| address.port()).collect();
+    let path = web.telemetry_path.as_str();
+    let target = match fetch::<Targets>(url, TARGETS) {
+        Ok(Targets { active }) => target(&mine(url, active, &ports), url, &ports, path),
+        // The rules would fail for the same reason.
+        Err(error) => return vec![Point::failed("prometheus", &error)],
+    };
+    let rules = match fetch::<Rules>(url, RULES) {
+        Ok(Rules { groups }) => rules(groups.into_iter().flat_map(|group| group.rules), url),
+        Err(error) => Point::failed("prometheus rules", &error),
+    };
+    vec![target, rules]
+}
+
+/// The data of an answer of the API.
+fn fetch<T: DeserializeOwned>(url: &PrometheusUrl, path: &str) -> Result<T, String> {
+    let client = Client::new(url.0.clone(), None).map_err(|error| error.to_string())?;
+    let login = Login::of(&url.0, None, None, HINT).map_err(|error| error.to_string())?;
+    let client = match login {
+        Some(login) => client.with_login(&login).map_err(|error| error.to_string())?,
+        None => client,
+    };
+    let path = format!("{}{path}", url.0.path().trim_end_matches('/'));
+    let asked = async { timeout(TIMEOUT, client.get(&path, "application/json", MAX_ANSWER)).await };
+    let check = "check --prometheus, and that it runs";
+    let answer = block_on(asked)
+        .map_err(|error| format!("{error:#}"))?
+        .map_err(|_| format!("{url} did not answer within {TIMEOUT:?} - {check}"))?
+        .map_err(|error| format!("{url}: {error} - {check}"))?;
+    if !answer.status.is_success() {
+        return Err(format!("{url} answered {} to {path} - {check}", answer.status));
+    }
+    let parsed: Result<Answer<T>, _> = serde_json::from_slice(&answer.body);
+    parsed
+        .map(|answer| answer.data)
+        .map_err(|error| format!("{url} does not answer as Prometheus does: {error} - {check}"))
+}
+
+/// The targets on these ports of this host.
+fn mine(url: &PrometheusUrl, targets: Vec<Target>, ports: &[u16]) -> Vec<Target> {
+    let addressed = targets.into_iter().filter_map(|target| {
+        let address = Address::parse(&target.scrape_url, [80, 443])?;
+        ports.contains(&address.target().1).then_some((address, target))
+    });
+    // What a Prometheus elsewhere calls localhost is not this host.
+    let beside = is_here(url.0.target().0);
+    let deadline = Instant::now() + RESOLVE;
+    let here = |address: &Address| {
+        let host = address.target().0;
+        is_named(host, &node_name())
+            || (address.is_loopback() && beside)
+            || (!address.is_loopback() && Instant::now() < deadline && is_here(host))
+    };
+    addressed.filter(|(address, _)| here(address)).map(|(_, target)| target).collect()
+}
+
+/// Whether a target's name is that of this host, with or without a domain.
+fn is_named(host: &str, node: &str) -> bool {
+    let first = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    host.parse::<std::net::IpAddr>().is_err() && !node.is_empty() && first(host) == first(node)
+}
+
+/// Whether a name or address is one of this host: a socket can be bound to it.
+fn is_here(host: &str) -> bool {
+    let mut resolved = (host, 0).to_socket_addrs().into_iter().flatten();
+    resolved.any(|address| UdpSocket::bind(address).is_ok())
+}
+
+fn target(mine: &[Target], url: &PrometheusUrl, ports: &[u16], path: &str) -> Point {
+    let subject = "prometheus target";
+    let Some(first) = mine.first() else {
+        let ports: Vec<_> = ports.iter().map(|port| format!(":{port}")).collect();
+        let ports = ports.join(" or ");
+        let detail = format!("{url} has no target that is {ports} of this host");
+        let port = ports.split(' ').next().unwrap_or_default();
+        let advice = format!("add {}{port} to its scrape_configs", node_name());
+        return Point::new(State::Failed, subject, detail).advise(advice);
+    };
+    let down = mine.iter().find(|target| target.health == "down");
+    let path_of = |target: &Target| Address::parse(&target.scrape_url, [80, 443]);
+    let is_page = |target: &Target| {
+        path_of(target).is_some_and(|own| own.path().split('?').next() == Some(path))
+    };
+    if let Some(Target { scrape_url, last_error, .. }) = down {
+        let detail = format!("scrapes of {scrape_url} fail: {last_error}");
+        return Point::new(State::Failed, subject, detail)
+            .advise("check that an exporter runs here, its TLS and users, and firewalls");
+    }
+    if !mine.iter().any(is_page) {
+        let detail = format!("{} is scraped, and not {path}", first.scrape_url);
+        return Point::new(State::Failed, subject, detail)
+            .advise(format!("set metrics_path: {path} in its scrape_configs"));
+    }
+    let urls: Vec<_> = mine.iter().map(|target| &*target.scrape_url).collect();
+    Point::ok(subject, format!("{url} scrapes {}", urls.join(", ")))
+}
+
+fn rules(found: impl Iterator<Item = Rule>, url: &PrometheusUrl) -> Point {
+    let subject = "prometheus rules";
+    let known: HashSet<&str> = FILES.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+    let found: Vec<Rule> = found.filter(|rule| known.contains(&*rule.name)).collect();
+    let names: HashSet<&str> = found.iter().map(|rule| &*rule.name).collect();
+    let missing: Vec<_> =
+        FILES.iter().filter_map(|(file, all)| missing(file, all, &names)).collect();
+    if !missing.is_empty() {
+        let detail = format!("{url} lacks rules: {}", missing.join("; "));
+        return Point::new(State::Failed, subject, detail).advise(
+            "load /usr/share/gpucause/rules/*.yaml and alerts/*.yaml with rule_files, and reload it",
+        );
+    }
+    if let Some(Rule { name, last_error, .. }) = found.iter().find(|rule| rule.health == "err") {
+        let detail = format!("{url} cannot evaluate {name}: {last_error}");
+        return Point::new(State::Failed, subject, detail).advise("see its page /rules");
+    }
+    Point::ok(subject, format!("{url} has all {} rules", known.len()))
+}
+
+/// The rules of a file that are missing, if any are.
+fn missing(file: &str, all: &[&str], names: &HashSet<&str>) -> Option<String> {
+    let missing: Vec<_> = all.iter().filter(|name| !names.contains(**name)).copied().collect();
+    let named = missing.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
+    match (missing.len(), all.len()) {
+        (0, _) => None,
+        (count, of) if count == of => Some(format!("{file} (all {of})")),
+        (count, of) if count > MAX_NAMED => Some(format!("{file} ({count} of {of}: {named}, ...)")),
+        (count, of) => Some(format!("{file} ({count} of {of}: {named})")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url() -> PrometheusUrl {
+        "http://localhost:9090".parse().unwrap()
+    }
+
+    fn target_of(scrape_url: &str, health: &str) -> Target {
+        let (scrape_url, health) = (scrape_url.into(), health.into());
+        Target { scrape_url, health, last_error: "connection refused".into() }
+    }
+
+    fn all_rules() -> Vec<Rule> {
+        let names = FILES.iter().flat_map(|(_, names)| names.iter());
+        let rule = |name: &&str| Rule {
+            name: (*name).into(),
+            health: "ok".into(),
+            last_error: String::new(),
+        };
+        names.map(rule).collect()
+    }
+
+    #[test]
+    fn the_targets_of_this_host_are_known_by_name_and_address_and_port() {
+        let (here, there) = ("http://127.0.0.1:9400/metrics", "http://192.0.2.1:9400/metrics");
+        let named = format!("http://{}.example:9400/metrics", node_name());
+        let all = [here, there, "http://127.0.0.1:9100/metrics", &named];
+        let all = || all.iter().map(|url| target_of(url, "up")).collect();
+        let found = mine(&url(), all(), &[9400]);
+        let found: Vec<_> = found.iter().map(|target| &*target.scrape_url).collect();
+        assert_eq!(found, [here, &named]);
+        let elsewhere = "http://192.0.2.1:9090".parse().unwrap();
+        let found = mine(&elsewhere, all(), &[9400]);
+        assert_eq!(found.len(), 1, "localhost is the host of that Prometheus: {found:?}");
+    }
+
+    #[test]
+    fn a_target_that_is_missing_down_or_of_another_path_fails_with_what_to_do() {
+        let point = |targets: &[Target]| target(targets, &url(), &[9400], "/metrics");
+        let up = target_of("http://gpu-1:9400/metrics?level=fleet", "up");
+        assert_eq!(point(&[up.clone()]).state, State::Ok);
+        for (targets, what, advice) in [
+            (vec![], "no target that is :9400", ":9400 to its scrape_configs"),
+            (vec![up, target_of("http://gpu-1:9400/metrics", "down")], "refused", "firewalls"),
+            (vec![target_of("http://gpu-1:9400/", "up")], "not /metrics", "metrics_path: /metrics"),
+        ] {
+            let point = point(&targets);
+            assert_eq!(point.state, State::Failed, "{point:?}");
+            assert!(point.detail.contains(what), "{point:?}");
+            assert!(point.advice.as_ref().unwrap().contains(advice), "{point:?}");
+        }
+    }
+
+    #[test]
+    fn missing_and_failing_rules_are_named_with_their_file() {
+        let names: Vec<_> = FILES.iter().map(|(file, _)| *file).collect();
+        for file in ["alerts/exporter.yaml", "alerts/workload.yaml", "rules/processes.yaml"] {
+            assert!(names.contains(&file), "{names:?}");
+        }
+        assert_eq!(rules(all_rules().into_iter(), &url()).state, State::Ok);
+        let none = rules(std::iter::empty(), &url());
+        assert!(none.detail.contains("alerts/exporter.yaml (all "), "{none:?}");
+        let lacks =
+            |name: &str| rules(all_rules().into_iter().filter(|rule| rule.name != name), &url());
+        let one = lacks("GpucauseExporterDown");
+        assert_eq!(one.state, State::Failed);
+        assert!(one.detail.ends_with(": GpucauseExporterDown)"), "{one:?}");
+        let mut broken = all_rules();
+        broken[0].health = "err".into();
+        assert!(rules(broken.into_iter(), &url()).detail.contains("cannot evaluate"));
+    }
+
+    #[test]
+    fn an_address_may_have_a_path_and_a_login() {
+        for text in ["http://p:9090", "https://me:pw@p/prefix", "http://[::1]:9090/"] {
+            let url: PrometheusUrl = text.parse().unwrap();
+            assert!(!url.to_string().contains("pw"), "{url}");
+        }
+        for text in ["", "p:9090", "ftp://p", "http://p/?x=1"] {
+            assert!(text.parse::<PrometheusUrl>().is_err(), "{text}");
+        }
+    }
+}

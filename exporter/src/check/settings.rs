@@ -1,0 +1,83 @@
+//! What the flags of the exporter name: configuration, web configuration, the folder of flight records, dcgm-exporter.
+
+use std::path::Path;
+
+use super::{Point, State};
+use crate::cli::{ExporterArgs, GpuArgs};
+use crate::flight_recorder::FlightRecorder;
+use crate::nodes::block_on;
+use crate::server::WebConfig;
+
+const CONFIG: &str = "configuration";
+const WEB_CONFIG: &str = "web configuration";
+const DCGM: &str = "dcgm-exporter";
+
+/// A point for each file or folder that is named; several for a file with several errors.
+pub(super) fn report(args: &ExporterArgs) -> Vec<Point> {
+    let mut points = Vec::new();
+    // In exporter-toolkit, an empty path means none.
+    let web = args.web.config.as_deref().filter(|path| !path.as_os_str().is_empty());
+    if let Some(path) = web {
+        match WebConfig::load(path) {
+            Ok(config) => {
+                let detail = format!("{}: {config}", path.display());
+                points.push(Point::ok(WEB_CONFIG, detail).required());
+            }
+            Err(error) => points.extend(invalid(WEB_CONFIG, &error.to_string())),
+        }
+    }
+    match (args.config_source().load(), &args.config.file) {
+        (Ok(config), file) => {
+            points.extend(file.as_deref().map(|path| Point::ok(CONFIG, found(path)).required()));
+            if !config.probe.enabled {
+                let off = "probe.enabled is false, so that nothing is observed";
+                let point = Point::new(State::Disabled, "probes", off);
+                points.push(point.advise("set it to true in the configuration"));
+            }
+        }
+        (Err(error), _) => points.extend(invalid(CONFIG, &error.to_string())),
+    }
+    if let Some(settings) = args.flight.settings() {
+        let folder = settings.dir.display().to_string();
+        let subject = "flight recorder";
+        points.push(match FlightRecorder::check(&settings.dir) {
+            Ok(()) => Point::ok(subject, folder).required(),
+            Err(error) => Point::failed(subject, &format!("{error:#}"))
+                .advise("create the folder, and make it writable for the exporter")
+                .required(),
+        });
+    }
+    points
+}
+
+fn found(path: &Path) -> String {
+    let path_text = path.display();
+    if path.exists() {
+        path_text.to_string()
+    } else {
+        format!("{path_text} does not exist: the defaults apply")
+    }
+}
+
+fn invalid(subject: &str, error: &str) -> Vec<Point> {
+    error.lines().map(|line| Point::failed(subject, line).required()).collect()
+}
+
+/// Whether the page of dcgm-exporter can be fetched, if it is to be.
+pub(super) fn dcgm(args: &GpuArgs) -> Option<Point> {
+    let url = args.dcgm_url.as_ref()?;
+    let upstream = match args.upstream() {
+        Ok(upstream) => upstream?,
+        Err(error) => return Some(Point::failed(DCGM, &error.to_string()).required()),
+    };
+    let point = match block_on(upstream.probe()) {
+        Ok(Ok(families)) => Point::ok(DCGM, format!("{url}: {families} metrics")),
+        Ok(Err(error)) => {
+            let usual = "check that dcgm-exporter runs there, and --dcgm.url";
+            let point = Point::failed(DCGM, &format!("{url}: {error}"));
+            if point.advice.is_some() { point } else { point.advise(usual) }
+        }
+        Err(error) => Point::failed(DCGM, &format!("{error:#}")),
+    };
+    Some(point)
+}

@@ -1,0 +1,65 @@
+//! The report as text: failed points last.
+
+use std::fmt::Write as _;
+
+use super::{Point, Report, State};
+
+impl Report {
+    /// The report as text, with colours: to be printed on a stream that removes them where they are not wanted.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let (failed, others): (Vec<_>, Vec<_>) =
+            self.points.iter().partition(|point| point.state == State::Failed);
+        others.into_iter().for_each(|point| write_point(&mut out, point));
+        if !failed.is_empty() {
+            out.push('\n');
+        }
+        failed.into_iter().for_each(|point| write_point(&mut out, point));
+        let counts = State::ALL.map(|state| format!("{} {}", self.count(state), state.label()));
+        let verdict =
+            if self.can_run() { "the exporter can run" } else { "the exporter cannot run" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "\n{}: {verdict}", counts.join(", "));
+        out
+    }
+}
+
+fn write_point(out: &mut String, point: &Point) {
+    let colour = match point.state {
+        State::Ok => "\x1b[32m",
+        State::Unsupported | State::Disabled => "\x1b[33m",
+        State::Failed => "\x1b[1;31m",
+    };
+    let (label, subject) = (point.state.label(), printable(&point.subject));
+    let text = printable(&point.text());
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "{colour}{label:<12}\x1b[0m {subject:<26} {text}");
+}
+
+/// Names of programs and answers of servers are in it.
+fn printable(text: &str) -> String {
+    let is_control = gpucause_investigations::explain::is_control;
+    text.chars().map(|c| if is_control(c) { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_points_are_last_before_the_summary() {
+        let points = vec![
+            Point::failed("listen :9400", "used by \u{1b}[2J (PID 7) - stop it").required(),
+            Point::ok("kernel", "6.18"),
+        ];
+        let report = Report { points, misconfigured: false };
+        let text = anstream::adapter::strip_str(&report.text()).to_string();
+        assert_eq!(
+            text,
+            "ok           kernel                     6.18\n\n\
+             failed       listen :9400               used by ?[2J (PID 7) - stop it\n\n\
+             1 ok, 0 unsupported, 0 disabled, 1 failed: the exporter cannot run\n"
+        );
+    }
+}

@@ -1,0 +1,34 @@
+//! Flags of `gpucause check`.
+
+use clap::Args;
+
+use super::ExporterArgs;
+use crate::check::PrometheusUrl;
+
+/// Exit status of `gpucause check`.
+pub(super) const STATUS: &str = "\
+States:
+  ok           Passed
+  unsupported  This kernel or library does not have it; the exporter runs without it
+  disabled     Off, or not permitted; the exporter runs without it
+  failed       Has to be fixed; the line says how
+
+Exit status:
+  0   No point failed
+  1   A point failed
+  64  Invalid command line
+  78  The configuration or the web configuration is invalid";
+
+/// Flags of `gpucause check`: those of the exporter, and its own.
+#[derive(Debug, Clone, Args)]
+pub struct CheckArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Check whether the Prometheus at this address scrapes this host and has the rules, such as http://prometheus:9090
+    #[arg(long, value_name = "URL")]
+    pub prometheus: Option<PrometheusUrl>,
+    /// Flags of the exporter.
+    #[command(flatten)]
+    pub exporter: ExporterArgs,
+}

@@ -1,0 +1,103 @@
+//! The error of a command that ends: `error: what - what to do`, once, on standard error. Daemons log theirs.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write as _};
+
+use gpucause_investigations::explain::is_control;
+
+/// Between what is wrong and what to do. Messages of errors have it where they say both.
+const SEPARATOR: &str = " - ";
+/// Below `error: `.
+const INDENT: &str = "\n       ";
+
+/// What to do about an error whose own message does not say it.
+#[derive(Debug, Clone, Copy)]
+pub struct Advice(pub &'static str);
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// Prints the error, in colour on a terminal.
+pub fn print(error: &anyhow::Error) {
+    // Ignored: the exit code remains.
+    let _ = writeln!(anstream::stderr(), "\x1b[1;31merror:\x1b[0m {}", text(error));
+}
+
+/// What is wrong, and what to do. Names and answers of others are in it: what controls a terminal is replaced.
+fn text(error: &anyhow::Error) -> String {
+    let own = error.downcast_ref::<Advice>().map(|advice| advice.0);
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        // Messages may have their cause already.
+        if Some(&*cause) == own || text.contains(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause);
+    }
+    if !text.contains(SEPARATOR)
+        && let Some(advice) = own.or_else(|| usual(error))
+    {
+        text.push_str(SEPARATOR);
+        text.push_str(advice);
+    }
+    let printable: String =
+        text.chars().map(|c| if is_control(c) && c != '\n' { '?' } else { c }).collect();
+    printable.trim_end().replace('\n', INDENT)
+}
+
+/// What usually helps against an error of the kernel.
+fn usual(error: &anyhow::Error) -> Option<&'static str> {
+    let kernel = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?;
+    match kernel.kind() {
+        ErrorKind::NotFound => Some("check the path"),
+        ErrorKind::PermissionDenied => Some("run the command as root, or as the owner"),
+        ErrorKind::AlreadyExists => Some("name another file, or remove that one"),
+        ErrorKind::StorageFull => Some("free some space, or write to another file system"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::{Context as _, anyhow};
+
+    #[test]
+    fn what_to_do_comes_last_and_once() {
+        let error = || anyhow!("no such process").context("cannot observe");
+        assert_eq!(text(&error()), "cannot observe: no such process");
+        let advised = error().context(Advice("see ps"));
+        assert_eq!(text(&advised), "cannot observe: no such process - see ps");
+        let outer = advised.context("top failed");
+        assert_eq!(text(&outer), "top failed: cannot observe: no such process - see ps");
+        let own = anyhow!("the file exists - use --force").context(Advice("see ps"));
+        assert_eq!(text(&own), "the file exists - use --force");
+    }
+
+    #[test]
+    fn an_error_of_the_kernel_gets_the_usual_advice() {
+        let missing = std::fs::read("/nonexistent/trace.db").context("cannot read the trace");
+        let text = text(&missing.unwrap_err());
+        assert!(text.starts_with("cannot read the trace: No such file"), "{text}");
+        assert!(text.ends_with(" - check the path"), "{text}");
+    }
+
+    #[test]
+    fn a_cause_that_the_message_has_is_not_repeated() {
+        let cause = std::io::Error::other("disk failed");
+        let error = anyhow::Error::from(cause).context("cannot write x: disk failed");
+        assert_eq!(text(&error), "cannot write x: disk failed");
+    }
+
+    #[test]
+    fn an_error_does_not_control_the_terminal() {
+        let error = anyhow!("the node answered \u{1b}[2J\u{9b}1m\nerror: other\n");
+        assert_eq!(text(&error), "the node answered ?[2J?1m\n       error: other");
+    }
+}

@@ -1,0 +1,142 @@
+//! What `explain`, `query` and `top` print, and their exit codes.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::check::server;
+use super::errors::streams;
+
+const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../investigations/cases/lock.db");
+
+fn explain(arguments: &[&str]) -> (Option<i32>, String) {
+    let (code, stdout, stderr) = streams(&[&["explain", "--db", CASE], arguments].concat());
+    (code, stdout + &stderr)
+}
+
+#[test]
+fn a_report_is_printed_in_each_format() {
+    let (text, md) = (explain(&[]).1, explain(&["--format=md"]).1);
+    assert_eq!(explain(&["--format=text"]).1, text);
+    assert!(text.contains("ROOT CAUSE") && md.contains("\n### Root cause\n"), "{md}");
+    assert!(md.contains("lock\\_wait") && md.contains("| Fix | "), "{md}");
+    assert_eq!(explain(&["--format=html"]), explain(&["--html=-"]));
+    let json = explain(&["--format=json"]);
+    assert_eq!(json, explain(&["--json"]));
+    let report: Value = serde_json::from_str(&json.1).unwrap();
+    assert_eq!(report["version"], 1);
+    assert!(json.1.starts_with("{\n  \"version\": 1,\n  \"outcome\""), "{}", json.1);
+    assert_eq!(report["nodes"][0]["outcome"], "found");
+}
+
+#[test]
+fn a_severe_chain_sets_the_exit_code_that_is_asked_for() {
+    let report: Value = serde_json::from_str(&explain(&["--json"]).1).unwrap();
+    let severity = report["nodes"][0]["root_cause"]["severity"].as_str().unwrap().to_owned();
+    assert!(["medium", "high"].contains(&&*severity), "{severity}");
+    assert_eq!(explain(&["--fail-on", &severity]).0, Some(4));
+    assert_eq!(explain(&["--fail-on", "low", "--json"]).0, Some(4));
+    assert_eq!(explain(&["--fail-on", "critical"]).0, Some(0));
+    assert_eq!(explain(&["--fail-on", "low", "--pid", "1"]).0, explain(&["--pid", "1"]).0);
+}
+
+#[test]
+fn unknown_values_are_answered_with_the_accepted_ones() {
+    for (arguments, accepted) in [
+        (&["explain", "--db", CASE, "--format=pdf"][..], "possible values: text, md, json, html"),
+        (&["explain", "--db", CASE, "--fail-on=bad"], "expected low, medium, high or critical"),
+        (&["explain", "--db", CASE, "--json", "--format=md"], "cannot be used with"),
+        (&["explain", "--db", CASE, "--follow"], "cannot be used with"),
+        (&["explain", "--follow", "--format=html"], "text, md or json"),
+        (
+            &["query", "--db", CASE, "--format=xml", "SELECT 1"],
+            "possible values: table, csv, tsv, json, jsonl",
+        ),
+    ] {
+        let (code, stdout, stderr) = streams(arguments);
+        assert_eq!((code, &*stdout), (Some(64), ""), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(accepted), "{stderr}");
+    }
+}
+
+#[test]
+fn rows_are_printed_as_lines_and_an_unknown_name_is_answered_with_the_known_ones() {
+    let query = |format: &str, sql: &str| streams(&["query", "--db", CASE, format, sql]);
+    let sql = "SELECT 1 AS a, 'x' || char(9) AS b, NULL AS c";
+    assert_eq!(query("--format=tsv", sql).1, "a\tb\tc\n1\tx\\t\t\\N\n");
+    assert_eq!(query("--format=jsonl", sql).1, "{\"a\":1,\"b\":\"x\\t\",\"c\":null}\n");
+    assert!(query("--format=json", sql).1.starts_with("{\"version\":1,\"columns\":[\"a\","));
+    let (code, _, stderr) = query("--format=csv", "SELECT culprt FROM chains");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains(" - columns of chains are "), "{stderr}");
+    let (_, _, stderr) = query("--format=csv", "SELECT * FROM chain");
+    assert!(stderr.contains(" - tables are ") && stderr.contains(", events, "), "{stderr}");
+}
+
+#[test]
+fn top_refuses_a_process_that_does_not_exist() {
+    let (code, stdout, stderr) = streams(&["top", "--once", "--pid", "4194304"]);
+    assert_eq!((code, &*stdout), (Some(1), ""), "{stderr}");
+    assert!(stderr.starts_with("error: no process has PID 4194304 - see ps -e"), "{stderr}");
+    let thread = std::thread::spawn(|| {
+        let tid = nix::unistd::gettid().to_string();
+        streams(&["top", "--once", "--pid", &tid])
+    });
+    let (code, _, stderr) = thread.join().unwrap();
+    assert_eq!(code, Some(1), "{stderr}");
+    let hint = format!("is a thread of process {0} - use --pid {0}", std::process::id());
+    assert!(stderr.contains(&hint), "{stderr}");
+}
+
+/// A node with one chain; its address.
+fn node() -> String {
+    let report: Value = serde_json::from_str(&explain(&["--json"]).1).unwrap();
+    let chain = &report["nodes"][0]["root_cause"];
+    let data = json!({"node": "gpu-1", "now": chain["last_seen"], "chains": [chain]});
+    let body = json!({"status": "success", "data": data}).to_string();
+    server(vec![("/api/v1/chains", body)].leak()).to_string()
+}
+
+fn follow(url: &str, arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpucause"));
+    command.args(["explain", "--follow", "--since=1000000h", "--url", url]).args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn a_followed_chain_is_printed_once_until_ctrl_c() {
+    let url = node();
+    let mut following = follow(&url, &["--format=json"]);
+    let (sender, lines) = channel();
+    let stdout = following.stdout.take().unwrap();
+    std::thread::spawn(move || {
+        BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| {
+            let _ = sender.send(line);
+        });
+    });
+    let first = lines.recv_timeout(Duration::from_secs(60)).unwrap();
+    let line: Value = serde_json::from_str(&first).unwrap();
+    assert_eq!((&line["version"], &line["node"]), (&1.into(), &"gpu-1".into()), "{first}");
+    assert_eq!(line["chain"]["cause"], "lock_wait");
+    // Longer than the interval of requests.
+    assert!(lines.recv_timeout(Duration::from_secs(3)).is_err());
+    kill(Pid::from_raw(following.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+    assert_eq!(following.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn following_ends_with_the_exit_code_of_a_severe_chain() {
+    let output = follow(&node(), &["--fail-on=low"]).wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{text}");
+    assert!(text.contains(" UTC  gpu-1\n  lock_wait -> "), "{text}");
+    let gone = follow("127.0.0.1:1", &[]).wait_with_output().unwrap();
+    let stderr = String::from_utf8(gone.stderr).unwrap();
+    assert_eq!(gone.status.code(), Some(1), "{stderr}");
+    assert!(stderr.starts_with("error: ") && stderr.contains("cannot be reached"), "{stderr}");
+}

@@ -1,0 +1,226 @@
+//! The report as Markdown, for a ticket, a wiki or a chat.
+
+use std::fmt::{self, Write};
+
+use gpucause_engine::chain::Chain;
+use gpucause_engine::utc::utc;
+
+use super::html::{culprit, seconds};
+use super::text::nothing_found;
+use super::{FleetReport, Incident, NodeReport, Report, is_control, plain};
+
+/// Rows of each table of a trace file; JSON has all.
+const MAX_ROWS: usize = 20;
+
+/// Text without markup: what has a meaning in Markdown or HTML is escaped, and invisible characters are replaced. A cell of a
+/// table stays one.
+struct Text<'a>(&'a str);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '\\' | '`' | '*' | '_' | '{' | '}' | '[' | ']' | '<' | '>' | '#' | '|' | '&'
+                | '~' | '!' | '$' | '@' => write!(f, "\\{c}")?,
+                c if is_control(c) => f.write_char('?')?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The report of one node.
+pub fn of_incident(incident: &Incident) -> String {
+    document(&incident.node, |out| section(out, incident))
+}
+
+/// The report of several nodes.
+pub fn of_fleet(report: &FleetReport) -> String {
+    let answered = report.nodes.len();
+    let title = format!("{answered} of {} nodes", answered + report.failures.len());
+    document(&title, |out| {
+        let silent = report.failures.iter().map(|failure| ("No answer: ", &failure.reason));
+        for (what, text) in silent.chain(report.warnings.iter().map(|text| ("Clock: ", text))) {
+            writeln!(out, "- **{what}**{}", Text(text))?;
+        }
+        report.nodes.iter().try_for_each(|node| section(out, &node.incident))
+    })
+}
+
+/// The report of a trace file.
+pub fn of_file(report: &Report) -> String {
+    document(&report.file.path, |out| {
+        let file = &report.file;
+        write!(out, "{}, {} events", Text(&file.format), file.events)?;
+        match file.lost_events {
+            Some(lost) => writeln!(out, ", {lost} lost.")?,
+            None => out.write_str(".\n")?,
+        }
+        for node in &report.nodes {
+            section(out, &node.incident)?;
+            recorded(out, node)?;
+        }
+        Ok(())
+    })
+}
+
+fn document(title: &str, body: impl FnOnce(&mut String) -> fmt::Result) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "# Why was the GPU not fed? {}\n", Text(title));
+    let _ = body(&mut out);
+    out
+}
+
+fn section(out: &mut String, incident: &Incident) -> fmt::Result {
+    writeln!(out, "\n## {}\n", Text(&incident.node))?;
+    for text in incident.observation.lines() {
+        writeln!(out, "- {}", Text(&text))?;
+    }
+    if incident.left_out > 0 {
+        writeln!(out, "- Causal chains that the filter excludes: {}", incident.left_out)?;
+    }
+    let Some(root) = &incident.root_cause else {
+        let mut text = String::new();
+        nothing_found(&mut text, &incident.node, incident)?;
+        return writeln!(out, "\n**{}**", Text(text.trim_end()));
+    };
+    out.write_str("\n### Root cause\n")?;
+    write_chain(out, root)?;
+    if !incident.others.is_empty() {
+        out.write_str("\n### Also\n")?;
+    }
+    incident.others.iter().try_for_each(|other| write_chain(out, other))?;
+    out.write_str("\n### Timeline (UTC)\n\n")?;
+    for event in &incident.timeline {
+        writeln!(out, "- {} {}", utc(event.at, true), Text(&event.what))?;
+    }
+    let rows = incident.processes.iter().map(|own| {
+        let (cause, taken) = own.worst;
+        vec![
+            own.pid.to_string(),
+            own.comm.clone(),
+            own.chains.to_string(),
+            format!("{:.1} s", own.attributed_seconds),
+            format!("{:.1} s", own.lost_seconds),
+            own.severity.label().to_owned(),
+            format!("{cause} ({taken:.1} s)"),
+        ]
+    });
+    table(
+        out,
+        "Time that chains took from processes",
+        "PID,Process,Chains,Taken,Lost,Severity,Worst",
+        rows,
+    )
+}
+
+/// One chain.
+pub fn chain(chain: &Chain) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_chain(&mut out, chain);
+    out
+}
+
+fn write_chain(out: &mut String, chain: &Chain) -> fmt::Result {
+    let Chain { cause, effect, severity, victim, .. } = chain;
+    let (cause, effect) = (cause.to_string(), effect.to_string());
+    writeln!(
+        out,
+        "\n#### {} → {}: {} (PID {}), {severity}\n\n{}\n\n| | |\n|---|---|",
+        Text(&cause),
+        Text(&effect),
+        Text(&victim.comm),
+        victim.pid,
+        Text(&chain.sentence)
+    )?;
+    let numbers = chain.evidence.0.iter().map(|(name, value)| format!("{name}={}", plain(*value)));
+    let path = chain.path.iter().map(|step| {
+        format!("{} → {} ({}, {:.3} s)", step.from, step.to, step.mechanism, step.seconds)
+    });
+    let place = victim.place.describe(victim.pid);
+    for (name, value) in [
+        ("Culprit", culprit(chain)),
+        ("Victim", format!("{} ({place}), thread {}", victim.comm, victim.tid)),
+        (
+            "Lost",
+            format!(
+                "{:.1} s of GPU-feeding time; explains {:.0} % of the effect",
+                chain.lost_seconds,
+                chain.explained * 100.0
+            ),
+        ),
+        ("Fix", chain.fix.clone()),
+        ("Path", path.collect::<Vec<_>>().join("; ")),
+        ("Evidence", numbers.collect::<Vec<_>>().join(" ")),
+        ("Chain", chain.id.clone()),
+    ] {
+        writeln!(out, "| {name} | {} |", Text(&value))?;
+    }
+    Ok(())
+}
+
+/// What a trace file has beside chains.
+fn recorded(out: &mut String, node: &NodeReport) -> fmt::Result {
+    let calls = node.calls.iter().map(|own| {
+        let first = if own.cold == Some(true) { " (first launches)" } else { "" };
+        vec![
+            own.pid.to_string(),
+            own.comm.clone(),
+            format!("{}{first}", own.op),
+            own.count.to_string(),
+            seconds(Some(own.sum_seconds)),
+            seconds(own.p50_seconds),
+            seconds(own.p99_seconds),
+            seconds(Some(own.max_seconds)),
+        ]
+    });
+    table(out, "Calls", "PID,Process,Call,Count,Total,p50,p99,Longest", calls)?;
+    let waits = node.waits.iter().map(|own| {
+        vec![
+            own.pid.to_string(),
+            own.comm.clone(),
+            own.reason.to_owned(),
+            own.count.to_string(),
+            seconds(Some(own.seconds)),
+            seconds(Some(own.max_seconds)),
+        ]
+    });
+    table(out, "Waits off the CPU", "PID,Process,Reason,Count,Total,Longest", waits)
+}
+
+fn table(
+    out: &mut String,
+    title: &str,
+    columns: &str,
+    rows: impl ExactSizeIterator<Item = Vec<String>>,
+) -> fmt::Result {
+    let more = rows.len().saturating_sub(MAX_ROWS);
+    if rows.len() == 0 {
+        return Ok(());
+    }
+    let columns: Vec<_> = columns.split(',').collect();
+    writeln!(out, "\n### {title}\n\n| {} |", columns.join(" | "))?;
+    writeln!(out, "|{}", "---|".repeat(columns.len()))?;
+    for row in rows.take(MAX_ROWS) {
+        let cells: Vec<_> = row.iter().map(|cell| Text(cell).to_string()).collect();
+        writeln!(out, "| {} |", cells.join(" | "))?;
+    }
+    match more {
+        0 => Ok(()),
+        more => writeln!(out, "\n{more} more are in the report of `explain --format json`."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_text_on_one_line() {
+        let text = Text("a|b\n# [x](y) <b> `c` \u{202e}").to_string();
+        assert_eq!(text, "a\\|b?\\# \\[x\\](y) \\<b\\> \\`c\\` ?");
+    }
+}
