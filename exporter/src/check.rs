@@ -10,6 +10,9 @@ mod prometheus;
 mod settings;
 mod text;
 
+use std::collections::BTreeMap;
+
+use gpucause_investigations::json::Versioned;
 use serde::Serialize;
 
 use crate::cli::CheckArgs;
@@ -97,6 +100,16 @@ impl Point {
     }
 }
 
+/// The report as JSON has it.
+#[derive(Serialize)]
+struct Object<'a> {
+    host: String,
+    exporter_can_run: bool,
+    /// Points by state.
+    summary: BTreeMap<&'static str, usize>,
+    points: &'a [Point],
+}
+
 /// Everything that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
@@ -163,13 +176,11 @@ impl Report {
     /// # Errors
     /// None in practice: every value has a form in JSON.
     pub fn json(&self) -> serde_json::Result<String> {
-        let summary = State::ALL.map(|state| (state.label().to_owned(), self.count(state).into()));
-        serde_json::to_string_pretty(&serde_json::json!({
-            "version": gpucause_investigations::json::VERSION,
-            "host": node_name(),
-            "exporter_can_run": self.can_run(),
-            "summary": serde_json::Map::from_iter(summary),
-            "points": self.points,
+        serde_json::to_string_pretty(&Versioned::new(Object {
+            host: node_name(),
+            exporter_can_run: self.can_run(),
+            summary: State::ALL.map(|state| (state.label(), self.count(state))).into(),
+            points: &self.points,
         }))
     }
 }
@@ -194,7 +205,9 @@ mod tests {
         let ok = Point::ok("kernel", "6.18");
         let failed = Point::failed("listen :9400", "used by x - stop it").required();
         let report = Report { points: vec![ok, failed], misconfigured: false };
-        let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+        let text = report.json().unwrap();
+        assert!(text.starts_with("{\n  \"version\": 1,\n  \"host\""), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["version"], 1);
         assert_eq!(json["exporter_can_run"], false);
         assert_eq!((&json["summary"]["ok"], &json["summary"]["disabled"]), (&1.into(), &0.into()));

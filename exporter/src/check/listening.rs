@@ -43,7 +43,8 @@ fn in_use(address: &ListenAddress, listen: String, exporter: String) -> Vec<Poin
     let asked = ask(address);
     let answers = matches!(asked, Some(Answer::OfExporter(..)));
     let may_be = owners.iter().all(|owner| !owner.is_other_command());
-    if !owners.iter().any(Owner::is_exporter) && !(answers && may_be) {
+    let is_exporter = owners.iter().any(Owner::is_exporter) || (answers && may_be);
+    if !is_exporter {
         let choose = "choose a free port with --web.listen-address, or stop that program";
         let advice = match owners.is_empty() {
             true => format!("run gpucause check as root to see which; {choose}"),

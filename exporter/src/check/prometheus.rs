@@ -272,7 +272,7 @@ mod tests {
     fn a_target_that_is_missing_down_or_of_another_path_fails_with_what_to_do() {
         let point = |targets: &[Target]| target(targets, &url(), &[9400], "/metrics");
         let up = target_of("http://gpu-1:9400/metrics?level=fleet", "up");
-        assert_eq!(point(&[up.clone()]).state, State::Ok);
+        assert_eq!(point(std::slice::from_ref(&up)).state, State::Ok);
         for (targets, what, advice) in [
             (vec![], "no target that is :9400", ":9400 to its scrape_configs"),
             (vec![up, target_of("http://gpu-1:9400/metrics", "down")], "refused", "firewalls"),

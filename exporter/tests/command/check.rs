@@ -10,7 +10,7 @@ use super::errors::streams;
 /// The points of `check --json` about this subject.
 fn points(arguments: &[&str], subject: &str) -> Vec<Value> {
     let (_, stdout, stderr) = streams(&[&["check", "--json"], arguments].concat());
-    let report: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stderr}"));
+    let report: Value = serde_json::from_str(&stdout).map_err(|_| stderr).unwrap();
     assert_eq!(report["version"], 1, "{report}");
     let points = report["points"].as_array().unwrap();
     let about = |point: &&Value| point["subject"].as_str().unwrap().starts_with(subject);
