@@ -198,7 +198,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         path,
         culprit: workers.busiest,
         sentence: Sentence::new(sentence, names),
-        fix: fix(&parts, busy).into(),
+        fix: fix(&parts, busy),
         ..share.detection(cause, (index, process), claim, evidence)
     })
 }
