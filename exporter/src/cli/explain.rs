@@ -2,7 +2,7 @@
 
 mod follow;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,6 +16,7 @@ use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::json::Versioned;
 use gpucause_investigations::observation::Outcome;
+use gpucause_investigations::unfinished_file::UnfinishedFile;
 use gpucause_investigations::{node, recording};
 use serde::Serialize;
 
@@ -143,16 +144,14 @@ fn hand_over(args: &ExplainArgs, report: &impl Serialize, forms: &Forms<'_>) -> 
     })
 }
 
-/// Writes a file that does not exist yet; on failure it is removed.
+/// Writes a file that does not exist yet; it has its name once it is complete.
 fn write_new(path: &Path, content: &str) -> anyhow::Result<()> {
-    let context = || format!("cannot write {}", path.display());
-    let mut file = File::create_new(path).with_context(context)?;
-    let written = file.write_all(content.as_bytes());
-    if written.is_err() {
-        // The first error says more.
-        let _ = fs::remove_file(path);
-    }
-    written.with_context(context)
+    let write = || {
+        let file = UnfinishedFile::create(path, false)?;
+        fs::write(file.hidden(), content)?;
+        file.publish()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn print(mut report: String) -> anyhow::Result<()> {
