@@ -50,8 +50,8 @@ fn probes_that_a_signal_detached_are_reported_everywhere_and_no_report_says_that
     let since = page.sum("gpucause_observation_state_changed_timestamp_seconds", &[]);
     assert_eq!(Some(since), disabled["since"].as_f64());
     let (_, report) = outcome(&mut gpucause(&["check", "--web.listen-address", &url]));
-    let line = format!("missing      observation {url}");
-    assert!(report.starts_with(&line) && report.contains(" disabled since "), "{report}");
+    let point = format!("disabled     exporter {url}");
+    assert!(report.contains(&point) && report.contains(" disabled since "), "{report}");
 
     exporter.signal(Signal::SIGUSR1);
     until_it_is(&exporter, "attached");
