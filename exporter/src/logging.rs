@@ -64,7 +64,7 @@ pub fn init_messages() {
     let builder = fmt()
         .with_max_level(LevelFilter::WARN)
         .log_internal_errors(false)
-        .with_writer(anstream::stderr)
+        .with_writer(|| Aside(anstream::stderr()))
         .event_format(message::Message);
     // An error means that a log is set up already, and one is enough.
     let _ = builder.try_init();
@@ -76,7 +76,7 @@ pub fn init(args: LogArgs) {
         .with_max_level(LevelFilter::from(args.level))
         // It would report a failed write to the same standard error, and panic when that fails too.
         .log_internal_errors(false)
-        .with_writer(|| Aside);
+        .with_writer(|| Aside(std::io::stderr()));
     let logfmt = |timed| logfmt::Logfmt { timed };
     let json = fmt::format().json().flatten_event(true);
     // An error means that a log is set up already, and one is enough.

@@ -2,7 +2,7 @@
 //! timeout.
 
 mod address;
-mod listeners;
+pub mod listeners;
 mod login;
 mod token;
 mod trust;

@@ -29,7 +29,7 @@ use crate::reader::{ReadError, Reader};
 use crate::recorder::{Recorder, RecorderError};
 use crate::registry::{LibraryStatus, Limits, Registry, RegistryCounts};
 use crate::stop::StopSignal;
-use crate::thread_records::{RecordWatch, ThreadRecords};
+use crate::thread_records::{CallTotals, RecordWatch, ThreadRecords};
 use crate::verdict::ProgramStatus;
 
 /// The probes could not be started.
@@ -115,10 +115,9 @@ impl Probes {
         let programs = Arc::new(programs);
         let attacher = CallProbes::new(Arc::clone(&programs))?;
         reader.set_iterators(programs.attach_host_programs());
-        let calibration = options
-            .calibrate
-            .then(|| calibrate(&programs, &reader, &attacher, &mut modes))
-            .flatten();
+        let calibration =
+            options.calibrate.then(|| calibrate(&programs, &reader, &attacher, &mut modes));
+        let (calibration, totals) = calibration.unwrap_or_default();
         let (hit_cost, used_links) = calibration.unzip();
         let status = Arc::new(Mutex::new(AttacherStatus::default()));
         let stop = Arc::new(StopSignal::new()?);
@@ -157,7 +156,7 @@ impl Probes {
             op_table,
             reader,
             hit_cost,
-            record_watch: RecordWatch::default(),
+            record_watch: RecordWatch::new(totals),
             desired,
             has_recorder,
             status,
@@ -235,26 +234,28 @@ impl Drop for Probes {
     }
 }
 
-/// Measures the cost of a hit and removes the daemon's own calls from the accounts. Returns links to close.
+/// Measures the cost of a hit and removes the daemon's own calls from the accounts. Returns links to close, and what its calls
+/// came to.
 fn calibrate(
     programs: &Programs,
     reader: &Reader,
     call_probes: &CallProbes,
     modes: &mut LaunchModes,
-) -> Option<(HitCost, Vec<Link>)> {
+) -> (Option<(HitCost, Vec<Link>)>, CallTotals) {
     if filtered_returns_kill() {
         tracing::warn!(
             "probe cost is not measured: this kernel has the hazard uretprobe_seccomp, which could kill the daemon"
         );
-        return None;
+        return Default::default();
     }
     let began = Instant::now();
     let measured = hit_cost(call_probes, modes);
+    let totals = reader.call_totals().unwrap_or_default();
     let undone = programs.forget_tasks().map_err(ReadError::Reports);
     if let Err(error) = undone.and_then(|()| reader.end_rest()).and_then(|()| reader.remove_all()) {
         tracing::error!(%error, "the daemon's own calls stay in the accounts");
     }
-    match measured {
+    let measured = match measured {
         Ok((cost, links)) => {
             let (cost_ns, counted_ns) = (cost.timed.0, cost.counted.0);
             let seconds = began.elapsed().as_secs_f64();
@@ -265,5 +266,6 @@ fn calibrate(
             tracing::warn!(%error, "cannot measure the probe cost");
             None
         }
-    }
+    };
+    (measured, totals)
 }

@@ -46,6 +46,8 @@ pub struct Options {
     pub max_processes: Option<u32>,
     /// Bound of threads whose task has no storage; the default is that of the map, or enough for all where no task has any.
     pub max_hashed_threads: Option<u32>,
+    /// Keep the records of all threads in that map, as where no task has storage.
+    pub hashes_threads: bool,
     /// Load also on kernels that [`Features::require`] rejects.
     pub allow_untested_kernel: bool,
     /// Initial set of ops that count as launches: see [`Probes::set_launch_ops`](crate::Probes::set_launch_ops).
@@ -140,7 +142,8 @@ impl Programs {
         if !options.allow_untested_kernel {
             features.require()?;
         }
-        let kernel = Kernel { tracepoints, hashes_threads: task_storage::is_unusable(&types) };
+        let hashes_threads = options.hashes_threads || task_storage::is_unusable(&types);
+        let kernel = Kernel { tracepoints, hashes_threads };
         drop(types);
         let mode = options.mode.unwrap_or_else(|| features.best_mode());
         let known = match mode {

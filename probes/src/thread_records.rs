@@ -38,6 +38,15 @@ struct Watch {
 }
 
 impl RecordWatch {
+    /// Begins with what calls came to before the totals were reset.
+    pub(crate) fn new(before: CallTotals) -> Self {
+        let records = evaluate(before.hits, before.without_record);
+        if records != ThreadRecords::Granted {
+            report(records, before.without_record);
+        }
+        Self(Mutex::new(Watch { records, ..Watch::default() }))
+    }
+
     pub(crate) fn update(&self, totals: CallTotals, now: Instant) -> ThreadRecords {
         let mut watch = self.0.lock();
         let is_due = watch.since.is_none_or(|since| now.duration_since(since) >= INTERVAL);
@@ -96,5 +105,16 @@ mod tests {
         assert_eq!(after(61, 1500, 501), ThreadRecords::SomeRefused);
         assert_eq!(after(61, 9999, 9999), ThreadRecords::SomeRefused, "too soon");
         assert_eq!(after(63, 2500, 501), ThreadRecords::Granted);
+    }
+
+    #[test]
+    fn what_calls_came_to_before_a_reset_counts_until_there_are_others() {
+        let totals = |hits, without_record| CallTotals { hits, without_record };
+        let watch = RecordWatch::new(totals(7, 7));
+        let begin = Instant::now();
+        assert_eq!(watch.update(totals(0, 0), begin), ThreadRecords::Refused);
+        assert_eq!(watch.update(totals(1, 0), begin), ThreadRecords::Granted);
+        let begun = RecordWatch::new(totals(0, 0));
+        assert_eq!(begun.update(totals(0, 0), begin), ThreadRecords::Granted);
     }
 }

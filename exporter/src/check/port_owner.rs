@@ -4,10 +4,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs;
 
-/// IPv4 and IPv6. The latter is missing on hosts without IPv6.
-const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// `TCP_LISTEN` of the kernel's include/net/tcp_states.h.
-const LISTENS: &str = "0A";
+use gpucause_investigations::http::listeners;
+
 /// Name of this program.
 const OWN_NAME: &str = "gpucause";
 /// Commands that serve as the exporter does.
@@ -46,8 +44,8 @@ impl fmt::Display for Owner {
 
 /// The processes that listen on a port, as far as this process may see their files.
 pub(super) fn owners(port: u16) -> Vec<Owner> {
-    let tables = TABLES.iter().filter_map(|table| fs::read_to_string(table).ok());
-    let sockets: HashSet<String> = tables.flat_map(|table| sockets(&table, port)).collect();
+    let link = |socket: listeners::Socket| format!("socket:[{}]", socket.inode);
+    let sockets: HashSet<_> = listeners::on_port(port).into_iter().map(link).collect();
     if sockets.is_empty() {
         return Vec::new();
     }
@@ -56,19 +54,6 @@ pub(super) fn owners(port: u16) -> Vec<Owner> {
     let mut pids: Vec<u32> = pids.filter(|pid| has_one_of(*pid, &sockets)).collect();
     pids.sort_unstable();
     pids.into_iter().map(owner).collect()
-}
-
-/// The links of the sockets in a table that listen on a port, as in `/proc/PID/fd`.
-fn sockets(table: &str, port: u16) -> Vec<String> {
-    let socket = |line: &str| {
-        let mut fields = line.split_ascii_whitespace();
-        let local = fields.nth(1)?.rsplit_once(':')?.1;
-        let listens = fields.nth(1)? == LISTENS;
-        let inode = fields.nth(5)?;
-        let is_it = listens && u16::from_str_radix(local, 16) == Ok(port);
-        is_it.then(|| format!("socket:[{inode}]"))
-    };
-    table.lines().skip(1).filter_map(socket).collect()
 }
 
 fn has_one_of(pid: u32, sockets: &HashSet<String>) -> bool {
@@ -92,19 +77,6 @@ fn owner(pid: u32) -> Owner {
 mod tests {
     use super::*;
     use std::net::TcpListener;
-
-    const TABLE: &str = "\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:24B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1 0 100 0 0 10 0
-   1: 0100007F:24B8 0100007F:9C40 01 00000000:00000000 00:00000000 00000000  1001        0 13 1 0 100 0 0 10 0
-   2: 0100007F:24B9 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1002        0 14 1 0 100 0 0 10 0
-";
-
-    #[test]
-    fn sockets_that_listen_at_a_port_are_found_by_its_number_and_state() {
-        assert_eq!(sockets(TABLE, 9400), ["socket:[11]"]);
-        assert_eq!(sockets(TABLE, 9402), [""; 0]);
-    }
 
     #[test]
     fn who_has_a_port_is_named_and_nobody_has_a_free_one() {

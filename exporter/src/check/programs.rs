@@ -34,7 +34,7 @@ pub(super) fn report(options: Options) -> Vec<Point> {
         };
         points.push(Point::new(state, format!("program {}", program.program), detail));
     }
-    if status.thread_records == ThreadRecords::Refused {
+    if status.thread_records != ThreadRecords::Granted {
         let detail = "the kernel refuses records of threads, so no call is counted";
         let point = Point::new(State::Failed, "thread records", detail);
         points.push(point.advise("use another kernel or processor").required());

@@ -39,11 +39,11 @@ pub(crate) fn aside<T>(write: impl FnOnce() -> T) -> T {
 
 /// Standard error for whatever may write while there is progress.
 #[derive(Debug)]
-pub(crate) struct Aside;
+pub(crate) struct Aside<W>(pub(crate) W);
 
-impl io::Write for Aside {
+impl<W: io::Write> io::Write for Aside<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        aside(|| io::stderr().write(bytes))
+        aside(|| self.0.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The owners of a listening port. A token may only be sent to its own server: another user may listen on the same port at
+//! The sockets that listen on a port of this network namespace, and whose they are. A token may only be sent to its own server: another user may listen on the same port at
 //! another loopback address.
 
 use std::fs;
@@ -13,7 +13,7 @@ const LISTENS: &str = "0A";
 pub(super) fn belong_to(user: u32, port: u16) -> io::Result<bool> {
     for table in TABLES {
         match fs::read_to_string(table) {
-            Ok(text) if !owners(&text, port).all(|owner| owner == 0 || owner == user) => {
+            Ok(text) if !sockets(&text, port).all(|own| own.user == 0 || own.user == user) => {
                 return Ok(false);
             }
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -23,14 +23,31 @@ pub(super) fn belong_to(user: u32, port: u16) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The users of the sockets in a table that listen on a port.
-fn owners(table: &str, port: u16) -> impl Iterator<Item = u32> {
+/// A socket that listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Socket {
+    /// The user that made it.
+    pub user: u32,
+    /// Its inode, as in the links `socket:[INODE]` below `/proc/PID/fd`.
+    pub inode: u64,
+}
+
+/// The sockets that listen on a port, as far as the tables can be read.
+pub fn on_port(port: u16) -> Vec<Socket> {
+    let tables = TABLES.iter().filter_map(|table| fs::read_to_string(table).ok());
+    tables.flat_map(|table| sockets(&table, port).collect::<Vec<_>>()).collect()
+}
+
+/// The sockets in a table that listen on a port.
+fn sockets(table: &str, port: u16) -> impl Iterator<Item = Socket> {
     table.lines().skip(1).filter_map(move |line| {
         let mut fields = line.split_ascii_whitespace();
         let local = fields.nth(1)?.rsplit_once(':')?.1;
         let listens = fields.nth(1)? == LISTENS;
-        let owner = fields.nth(3)?.parse().ok()?;
-        (listens && u16::from_str_radix(local, 16) == Ok(port)).then_some(owner)
+        let user = fields.nth(3)?.parse().ok()?;
+        let inode = fields.nth(1)?.parse().ok()?;
+        let is_it = listens && u16::from_str_radix(local, 16) == Ok(port);
+        is_it.then_some(Socket { user, inode })
     })
 }
 
@@ -49,9 +66,10 @@ mod tests {
 
     #[test]
     fn those_who_listen_at_a_port_are_known_by_its_number_and_state() {
-        assert_eq!(owners(TABLE, 9400).collect::<Vec<_>>(), [0, 1000]);
-        assert_eq!(owners(TABLE, 9401).collect::<Vec<_>>(), [1002]);
-        assert_eq!(owners("", 9400).count(), 0);
+        let own = |port| sockets(TABLE, port).map(|s| (s.user, s.inode)).collect::<Vec<_>>();
+        assert_eq!(own(9400), [(0, 11), (1000, 12)]);
+        assert_eq!(own(9401), [(1002, 14)]);
+        assert_eq!(sockets("", 9400).count(), 0);
     }
 
     #[test]

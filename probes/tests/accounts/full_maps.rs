@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use gpucause_abi::record::SelfCounter;
 use gpucause_probes::Options;
+use gpucause_probes::thread_records::ThreadRecords;
 
 use crate::observe::{Observed, counted};
 use crate::workload::{StandIns, Workload, op, true_calls};
@@ -76,6 +77,29 @@ fn a_process_that_finds_the_map_full_makes_its_calls_unseen_and_they_are_counted
     for workload in &mut all {
         ensure!(workload.end()?.success(), "a workload suffered");
     }
+    Ok(())
+}
+
+#[test]
+fn calls_of_a_thread_without_a_record_are_counted_as_lost_and_reported() -> Result<()> {
+    const CALLS: u64 = 1000;
+    const THREADS: u64 = 3;
+    let stand_ins = StandIns::lay_out()?;
+    let _keeper = stand_ins.start("idle")?;
+    let one = Options { hashes_threads: true, max_hashed_threads: Some(1), ..Options::default() };
+    let observed = Observed::start(one)?;
+    observed.wait_for_runtime(&stand_ins)?;
+    assert_eq!(observed.status().thread_records, ThreadRecords::Granted, "no calls were made");
+    let arguments = format!("--hold calls --threads {THREADS} --calls {CALLS}");
+    let mut workload = stand_ins.start(&arguments)?;
+    let truth: u64 = true_calls(&workload.result()?).values().sum();
+    let images = observed.images(workload.pid())?;
+    let seen: u64 = images.iter().flat_map(|image| counted(image).into_values()).sum();
+    assert_eq!((truth, truth - seen), (THREADS * CALLS, (THREADS - 1) * CALLS), "{images:?}");
+    assert_eq!(observed.counter(SelfCounter::NoRecord)?, truth - seen);
+    assert!(observed.counter(SelfCounter::FullThreads)? >= truth - seen);
+    assert_eq!(observed.status().thread_records, ThreadRecords::SomeRefused);
+    ensure!(workload.end()?.success(), "the workload suffered");
     Ok(())
 }
 

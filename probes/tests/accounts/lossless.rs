@@ -122,6 +122,35 @@ fn separate_entry_and_return_links_count_all_calls() -> Result<()> {
     Ok(())
 }
 
+/// As where the kernel gives no task storage, whatever this kernel gives.
+fn hashed() -> Options {
+    Options { hashes_threads: true, ..Options::default() }
+}
+
+#[test]
+fn threads_without_task_storage_lose_no_call() -> Result<()> {
+    let stand_ins = StandIns::lay_out()?;
+    assert_eq!(assert_exact(&stand_ins, hashed(), 4, (2_500, BOTH_LIBRARIES))?, 20_000);
+    Ok(())
+}
+
+#[test]
+fn a_thread_without_task_storage_that_ends_leaves_its_place_to_others() -> Result<()> {
+    const THREADS: u64 = 200;
+    let stand_ins = StandIns::lay_out()?;
+    let _keeper = stand_ins.start("idle")?;
+    let observed = Observed::start(Options { max_hashed_threads: Some(16), ..hashed() })?;
+    observed.wait_for_runtime(&stand_ins)?;
+    // They live one after the other.
+    let mut workload = stand_ins.start(&format!("--hold churn --threads {THREADS} --calls 5"))?;
+    let truth = true_calls(&workload.result()?);
+    assert_eq!(counted(&observed.process(workload.pid())?), truth);
+    assert_eq!(truth.values().sum::<u64>(), THREADS * 5);
+    assert_eq!(observed.counter(SelfCounter::NoRecord)?, 0);
+    ensure!(workload.end()?.success(), "the workload failed");
+    Ok(())
+}
+
 #[test]
 fn perf_uprobes_count_all_calls() -> Result<()> {
     let perf = Options { mode: Some(AttachMode::Perf), ..Options::default() };
