@@ -137,12 +137,17 @@ fn listed(folder: &Path) -> Vec<(String, u64)> {
     files
 }
 
-/// Interrupts the command once its output is begun. How much is written by then depends on the host.
+/// Interrupts the command once something of its output is written.
 fn interrupted(folder: &Path, arguments: &[&str], by: Signal) {
     let before = listed(folder);
-    let mut child = gpucause(arguments).spawn().unwrap();
+    let own = gpucause(arguments);
+    // These tests may be in the background of a script, which ignores SIGINT, and then so would the command.
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(own.get_program()).args(own.get_args());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     let begun = Instant::now();
-    let is_hidden = |(name, _): &(String, u64)| name.starts_with('.');
+    let is_hidden = |(name, size): &(String, u64)| name.starts_with('.') && *size > 0;
     while !listed(folder).iter().any(is_hidden) {
         assert!(begun.elapsed() < DEADLINE && child.try_wait().unwrap().is_none(), "{arguments:?}");
         thread::sleep(Duration::from_millis(1));
