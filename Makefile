@@ -11,8 +11,7 @@
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
 # make test-kernels  what must hold on every kernel, on those of Debian, on emulated machines: GUESTS="trixie:full" for some; writes probes/README.md
-# make dashboards-picture  the dashboards as pictures of real data, below target/dashboards: at the levels standard and full, and with
-#                          native histograms alone; fails when a query has no answer that its page has
+# make dashboards-picture  the dashboards as pictures of real data, at both levels and with native histograms alone; fails where a query has no answer
 # make deny   licences, sources and versions of all dependencies, by cargo-deny; make advisories: known faults of them, by its database
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon, a page and an evaluation of causes take
 # Every target installs what it needs on Debian and Ubuntu, and says what to install elsewhere.
