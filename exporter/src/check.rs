@@ -4,7 +4,6 @@ mod capability;
 mod host;
 mod installed;
 mod listening;
-mod port_owner;
 mod programs;
 mod prometheus;
 mod settings;

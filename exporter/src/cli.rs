@@ -8,6 +8,7 @@ mod interrupt;
 mod investigate;
 pub mod mcp;
 pub mod merge_traces;
+pub(crate) mod pid;
 pub(crate) mod progress;
 pub mod query;
 mod recordings;

@@ -26,8 +26,9 @@ pub fn print(error: &anyhow::Error) {
     let _ = writeln!(anstream::stderr(), "\x1b[1;31merror:\x1b[0m {}", text(error));
 }
 
-/// What is wrong, and what to do. Names and answers of others are in it: what controls a terminal is replaced.
-fn text(error: &anyhow::Error) -> String {
+/// What is wrong, and what to do, each once. Names and answers of others are in it: what controls a terminal is replaced.
+#[must_use]
+pub fn text(error: &anyhow::Error) -> String {
     let own = error.downcast_ref::<Advice>().map(|advice| advice.0);
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -34,6 +34,7 @@ pub mod nvml;
 pub mod observation;
 mod observing;
 mod pipeline;
+mod port_owner;
 pub mod privileges;
 pub mod process_details;
 pub mod record;

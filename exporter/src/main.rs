@@ -35,6 +35,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            let error = with_tip(error);
             // Ignored: standard output is gone.
             let _ = error.print();
             return if error.use_stderr() { refused(&error) } else { ExitCode::SUCCESS };
@@ -113,6 +114,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// An argument that is a file is often a trace, which has a flag.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
+        && std::path::Path::new(argument).is_file()
+    {
+        let tip = format!("a trace file is given with --db {argument}");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
 /// Of a command line. Flags of the page of metrics stand for keys of the configuration: a wrong value is an error in that.
 fn refused(error: &clap::Error) -> ExitCode {
     let argument = error.get(ContextKind::InvalidArg);
@@ -124,7 +137,7 @@ fn refused(error: &clap::Error) -> ExitCode {
 /// The only place where the error of a command is reported.
 fn failed(error: &anyhow::Error, daemon: bool) -> ExitCode {
     if daemon {
-        tracing::error!("{error:#}");
+        tracing::error!("{}", failure::text(error));
     } else {
         failure::print(error);
     }

@@ -21,6 +21,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::chains::EVALUATE_EVERY;
 use crate::cli::RecordArgs;
+use crate::cli::pid::require_process;
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::daemon::{Daemon, REAP_EVERY};
@@ -49,6 +50,9 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         size_limit: Some(args.size_limit.0),
         overwrite: args.force,
     };
+    for pid in &args.pids {
+        require_process(*pid)?;
+    }
     // A file that cannot be written is reported before anything is loaded into the kernel. It is created, and an old one removed,
     // once recording works.
     check(&args.db, args.force)?;

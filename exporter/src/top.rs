@@ -10,17 +10,16 @@ pub(crate) mod quantity;
 mod screen;
 mod state;
 
-use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::Context as _;
 use gpucause_abi::Tgid;
 
 use crate::cli::TopArgs;
+use crate::cli::pid::require_process;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::failure::Advice;
@@ -87,7 +86,7 @@ impl ViewOptions {
 /// When the programs cannot be loaded or the terminal fails.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     if let Some(pid) = args.pid {
-        require_process(Path::new("/proc"), pid)?;
+        require_process(pid)?;
     }
     let stopped = stopped_by_signal()?;
     let config = Arc::new(Config::without_budget());
@@ -95,21 +94,6 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
         .context("cannot observe this host")
         .context(Advice("run `gpucause check` to see what is missing"))?;
     show(&daemon, &args.view_options(), &stopped)
-}
-
-/// Refuses a PID that no process has; threads have numbers too.
-fn require_process(proc: &Path, pid: u32) -> anyhow::Result<()> {
-    let status = fs::read_to_string(proc.join(pid.to_string()).join("status"));
-    let status =
-        status.map_err(|_| anyhow!("no process has PID {pid} - see ps -e, or leave --pid out"))?;
-    let process: Option<u32> =
-        status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    match process {
-        Some(process) if process != pid => {
-            bail!("{pid} is a thread of process {process} - use --pid {process}")
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Shows what the daemon observes until the user ends it, the intervals are over, or the sender of `stopped` is dropped.

@@ -8,10 +8,10 @@ use gpucause_investigations::node::{self, AskError, NodeUrl};
 use gpucause_investigations::observation::sentence;
 use tokio::time::timeout;
 
-use super::port_owner::{Owner, owners};
 use super::{Point, State};
 use crate::nodes::block_on;
 use crate::observing::is_broken;
+use crate::port_owner::{Owner, owners};
 use crate::server::{BindError, Limits, ListenAddress, Server};
 use crate::token_file;
 
@@ -29,9 +29,12 @@ pub(super) fn report(address: &ListenAddress) -> Vec<Point> {
                 return vec![free];
             }
             let none = Point::new(State::Disabled, exporter, "no exporter runs here");
-            vec![free, none.advise("start it: sudo systemctl start gpucause")]
+            vec![
+                free,
+                none.advise("start it: sudo systemctl start gpucause, or sudo gpucause exporter"),
+            ]
         }
-        Err(BindError::InUse(_)) => in_use(address, listen, exporter),
+        Err(BindError::InUse { .. }) => in_use(address, listen, exporter),
         Err(error) => vec![Point::failed(listen, &error.to_string()).required()],
     }
 }
@@ -97,7 +100,8 @@ fn ask(address: &ListenAddress) -> Option<Answer> {
     Some(match asked {
         Err(_) | Ok(Err(AskError::Silent(..))) => Answer::None,
         Ok(Ok(answer)) => {
-            let (state, detail, advice) = observes(answer.observation.as_ref());
+            let (state, mut detail, advice) = observes(answer.observation.as_ref());
+            detail.extend(answer.processes.as_deref().map(processes));
             Answer::OfExporter(state, detail, advice.map(str::to_owned))
         }
         Ok(Err(AskError::Refused(_, UNAUTHORIZED, _))) => {
@@ -109,6 +113,22 @@ fn ask(address: &ListenAddress) -> Option<Answer> {
         }
         Ok(Err(error)) => Answer::Unknown(error.to_string()),
     })
+}
+
+/// The processes that an exporter of this host observes, as far as they fit on a line.
+fn processes(pids: &[u32]) -> String {
+    const LISTED: usize = 5;
+    if pids.is_empty() {
+        return "; no process has called CUDA yet".to_owned();
+    }
+    let name = |pid: &u32| match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(comm) => format!("{} ({pid})", comm.trim_end()),
+        Err(_) => format!("PID {pid}"),
+    };
+    let listed: Vec<_> = pids.iter().take(LISTED).map(name).collect();
+    let more = pids.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("; observes {}{more}", listed.join(", "))
 }
 
 fn observes(state: Option<&ObservationState>) -> (State, String, Option<&'static str>) {
@@ -134,6 +154,15 @@ mod tests {
     use super::*;
     use gpucause_engine::observation::Period;
     use std::net::TcpListener;
+
+    #[test]
+    fn the_processes_that_are_observed_are_named() {
+        let own = std::process::id();
+        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+        assert_eq!(processes(&[own]), format!("; observes {} ({own})", comm.trim_end()));
+        assert!(processes(&[u32::MAX; 7]).ends_with("PID 4294967295 and 2 more"));
+        assert_eq!(processes(&[]), "; no process has called CUDA yet");
+    }
 
     #[test]
     fn an_exporter_that_does_not_observe_is_no_ok() {

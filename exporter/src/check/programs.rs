@@ -25,14 +25,21 @@ pub(super) fn report(options: Options) -> Vec<Point> {
     }
     let status = probes.status();
     let mut points = Vec::new();
+    let mut attached = 0u32;
     for program in &status.programs {
         let (state, detail) = match &program.verdict {
-            Verdict::Attached => (State::Ok, "loaded and attached".to_owned()),
+            Verdict::Attached => {
+                attached += 1;
+                continue;
+            }
             Verdict::Disabled => (State::Disabled, "not requested".to_owned()),
             Verdict::Unsupported(reason) => (State::Unsupported, reason.clone()),
             Verdict::Broken(reason) => (State::Failed, reason.clone()),
         };
         points.push(Point::new(state, format!("program {}", program.program), detail));
+    }
+    if attached > 0 {
+        points.insert(0, Point::ok("eBPF programs", format!("{attached} loaded and attached")));
     }
     if status.thread_records != ThreadRecords::Granted {
         let detail = "the kernel refuses records of threads, so no call is counted";

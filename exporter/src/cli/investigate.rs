@@ -41,7 +41,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
     pub since: Duration,
     /// Only chains in which this process is the victim or the culprit
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = super::pid::parse)]
     pub pid: Option<u32>,
     /// Only chains of at least this severity: low, medium, high or critical
     #[arg(long, value_name = "SEVERITY", value_parser = severity)]

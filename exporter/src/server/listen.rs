@@ -6,6 +6,8 @@ use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::str::FromStr;
 
+use crate::port_owner::{Owner, owners};
+
 /// Connections that may wait to be accepted, capped by net.core.somaxconn. Clients retry further ones after a second.
 const BACKLOG: i32 = 4096;
 
@@ -61,10 +63,16 @@ impl fmt::Display for ListenAddress {
 pub enum BindError {
     /// The port is in use.
     #[error(
-        "cannot listen on {0}: the port is in use; 9400, gpucause's default, is also the default port of \
-         dcgm-exporter - choose a free one with --web.listen-address, such as --web.listen-address=:9401"
+        "cannot listen on {address}: the port is in use{}; 9400, gpucause's default, is also the default port of \
+         dcgm-exporter - choose a free one with --web.listen-address, such as --web.listen-address=:9401",
+        by(owners)
     )]
-    InUse(ListenAddress),
+    InUse {
+        /// The address.
+        address: ListenAddress,
+        /// The processes that listen on it, such as `gpucause exporter (PID 7)`, as far as they are known.
+        owners: Vec<String>,
+    },
     /// Ports below 1024 need a privilege.
     #[error(
         "cannot listen on {0}: permission denied - choose a port from 1024 up with --web.listen-address, or give \
@@ -94,11 +102,18 @@ pub enum BindError {
     },
 }
 
+fn by(owners: &[String]) -> String {
+    if owners.is_empty() { String::new() } else { format!(" by {}", owners.join(", ")) }
+}
+
 impl BindError {
     fn new(address: &ListenAddress, source: io::Error) -> Self {
         let address = address.clone();
         match source.kind() {
-            ErrorKind::AddrInUse => Self::InUse(address),
+            ErrorKind::AddrInUse => {
+                let owners = owners(address.port).iter().map(Owner::to_string).collect();
+                Self::InUse { address, owners }
+            }
             ErrorKind::PermissionDenied => Self::Denied(address),
             ErrorKind::AddrNotAvailable => Self::NotHere(address),
             _ => Self::Other { address, source },
@@ -224,7 +239,7 @@ mod tests {
         let taken = "127.0.0.1:0".parse::<ListenAddress>().unwrap().bind().unwrap();
         let address = format!(":{}", taken.local_addr().unwrap().port());
         let error = address.parse::<ListenAddress>().unwrap().bind().unwrap_err();
-        assert!(matches!(error, BindError::InUse(_)), "{error}");
+        assert!(matches!(error, BindError::InUse { .. }), "{error}");
     }
 
     #[test]

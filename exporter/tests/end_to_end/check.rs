@@ -26,8 +26,7 @@ fn a_host_that_meets_all_requirements_can_run_the_exporter() {
         "uprobes",
         "CAP_BPF",
         "CAP_PERFMON",
-        "program sched_switch",
-        "program process_exit",
+        "eBPF programs",
         "listen 127.0.0.1:0",
         library.to_str().unwrap(),
     ] {

@@ -13,8 +13,8 @@ const EXPORTERS: [&str; 2] = ["exporter", "demo"];
 
 /// A process that listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) pid: u32,
+pub(crate) struct Owner {
+    pub(crate) pid: u32,
     name: String,
     /// The command of a gpucause.
     command: Option<String>,
@@ -22,12 +22,12 @@ pub(super) struct Owner {
 
 impl Owner {
     /// Whether it is an exporter of gpucause.
-    pub(super) fn is_exporter(&self) -> bool {
+    pub(crate) fn is_exporter(&self) -> bool {
         self.command.as_deref().is_some_and(|command| EXPORTERS.contains(&command))
     }
 
     /// Whether it is another command of gpucause, which may answer as an exporter does.
-    pub(super) fn is_other_command(&self) -> bool {
+    pub(crate) fn is_other_command(&self) -> bool {
         self.command.is_some() && !self.is_exporter()
     }
 }
@@ -43,7 +43,7 @@ impl fmt::Display for Owner {
 }
 
 /// The processes that listen on a port, as far as this process may see their files.
-pub(super) fn owners(port: u16) -> Vec<Owner> {
+pub(crate) fn owners(port: u16) -> Vec<Owner> {
     let link = |socket: listeners::Socket| format!("socket:[{}]", socket.inode);
     let sockets: HashSet<_> = listeners::on_port(port).into_iter().map(link).collect();
     if sockets.is_empty() {

@@ -1,0 +1,45 @@
+//! Values of `--pid`.
+
+use std::fs;
+
+use anyhow::{anyhow, bail};
+
+/// Parses a PID.
+pub(super) fn parse(text: &str) -> Result<u32, &'static str> {
+    text.parse().map_err(
+        |_| "expected a number, the PID of a process; `gpucause top` and `ps -e` list them",
+    )
+}
+
+/// Refuses a PID that no process of this host has; threads have numbers too.
+pub(crate) fn require_process(pid: u32) -> anyhow::Result<()> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    let status =
+        status.map_err(|_| anyhow!("no process has PID {pid} - see ps -e, or leave --pid out"))?;
+    let process: Option<u32> =
+        status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    match process {
+        Some(process) if process != pid => {
+            bail!("{pid} is a thread of process {process} - use --pid {process}")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_no_pid() {
+        assert_eq!(parse("4242"), Ok(4242));
+        assert!(parse("train.py").unwrap_err().contains("gpucause top"));
+    }
+
+    #[test]
+    fn a_pid_without_a_process_is_refused_and_that_of_a_process_is_not() {
+        let missing = require_process(u32::MAX).unwrap_err().to_string();
+        assert!(missing.contains("no process has PID"), "{missing}");
+        require_process(std::process::id()).unwrap();
+    }
+}
