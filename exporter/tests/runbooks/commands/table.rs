@@ -45,6 +45,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
         By("exporter/tests/command/reports.rs", "fn a_followed_chain_is_printed_once_until_ctrl_c"),
         &["gpucause explain --follow"],
     ),
+    (By(".ci/alerts", "check_routes() {"), &["amtool config routes test"]),
     (
         By("exporter/tests/access/explain.rs", "fn a_node_is_asked_over_tls_with_a_password_"),
         &["gpucause explain --url https:"],
