@@ -48,7 +48,8 @@ impl Observed {
         }
     }
 
-    /// Of a node of a trace file: what its recorder's runs observed. `last_event` is the end of its last event.
+    /// Of a node of a trace file: what its recorder's runs observed between the times of `asked`, by default those of the first and
+    /// last run. `last_event` is the end of its last event.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -56,24 +57,23 @@ impl Observed {
         recording: &dyn Recording,
         node: NodeIndex,
         last_event: Option<f64>,
+        asked: (Option<f64>, Option<f64>),
     ) -> Result<Self, RecordingError> {
-        let mut all: Option<Period> = None;
-        let mut short = Vec::new();
-        for period in runs(recording, node, last_event)? {
-            if period.state != State::Attached {
-                short.push(period.clone());
-            }
-            match &mut all {
-                Some(all) => all.absorb(period),
-                None => all = Some(period),
-            }
+        let mut runs = runs(recording, node, last_event)?;
+        runs.sort_by(|a, b| a.since.total_cmp(&b.since));
+        let mut whole = None;
+        for run in &runs {
+            absorb_run(&mut whole, run.clone());
         }
-        let all = all.unwrap_or_else(|| Period {
+        let whole = whole.unwrap_or_else(|| Period {
             until: last_event.or(Some(0.0)),
             ..Period::disabled(0.0, "the file holds no run of a recorder")
         });
-        let window = (all.since, all.until.unwrap_or(all.since));
-        Ok(Self { current: Some(all), window, not_fully_observed: short })
+        let until = whole.until.unwrap_or(whole.since);
+        let window = (asked.0.unwrap_or(whole.since), asked.1.unwrap_or(until));
+        let mut parts = with_gaps(runs, window);
+        parts.retain(|part| part.state != State::Attached);
+        Ok(Self { current: Some(whole), window, not_fully_observed: parts })
     }
 
     /// The outcome, by whether there is a causal chain.
@@ -118,6 +118,53 @@ impl Observed {
         }
         lines
     }
+}
+
+/// What is missing where no recorder ran.
+const NO_RECORDER: &str = "no recorder ran";
+/// Shortest time without a recorder that is reported, in seconds.
+const SHORTEST_GAP: f64 = 1.0;
+/// Shorter recordings are over before a process has warmed up and a small loss was seen twice, in seconds.
+const SHORTEST_EVALUATED: f64 = 10.0;
+/// Of those.
+const TOO_SHORT: &str = "the recording is too short to find causes: record 15 s or more";
+
+/// Extends what the runs so far observed by the next one.
+fn absorb_run(all: &mut Option<Period>, run: Period) {
+    let Some(all) = all else {
+        *all = Some(run);
+        return;
+    };
+    let end = all.until.unwrap_or(all.since);
+    let until = end.max(run.until.unwrap_or(run.since));
+    let has_gap = run.since - end >= SHORTEST_GAP;
+    all.absorb(run);
+    all.until = Some(until);
+    if has_gap {
+        all.state = all.state.max(State::Partial);
+        all.timed_share = None;
+        all.reason = format!("{NO_RECORDER} for a part of this time");
+    }
+}
+
+/// The parts of these runs within the window, and the times in it without any. Runs are in the order of their start and may overlap.
+fn with_gaps(runs: Vec<Period>, (from, until): (f64, f64)) -> Vec<Period> {
+    let mut parts = Vec::with_capacity(runs.len() * 2 + 1);
+    let mut covered = from;
+    let gap = |from: f64, until: f64, parts: &mut Vec<Period>| {
+        if until - from >= SHORTEST_GAP {
+            parts.push(Period { until: Some(until), ..Period::disabled(from, NO_RECORDER) });
+        }
+    };
+    for run in runs {
+        let end = run.until.unwrap_or(run.since);
+        let Some(part) = run.within(from, until) else { continue };
+        gap(covered, part.since, &mut parts);
+        covered = covered.max(end);
+        parts.push(part);
+    }
+    gap(covered, until, &mut parts);
+    parts
 }
 
 /// A state in words, such as `disabled since 2023-11-15 12:00:00 UTC: nothing is observed (SIGUSR1)`.
@@ -190,6 +237,7 @@ fn runs(
         let last =
             ended.or(snapshots.map(|snapshots| snapshots.last)).or(last_event).unwrap_or(since);
         let (share, reason) = match snapshots {
+            Some(_) if last - since < SHORTEST_EVALUATED => (None, TOO_SHORT.to_owned()),
             // The engine's chains come from the accounts, which are complete even where events are a sample.
             Some(snapshots) if snapshots.elapsed > 0.0 => {
                 let reason = "the probes cost more than their budget".to_owned();
@@ -232,6 +280,7 @@ fn stored_share(recording: &dyn Recording) -> Result<f64, RecordingError> {
 mod tests {
     use super::*;
     use crate::export::tests::MadeUp;
+    use crate::recording::Session;
     use gpucause_abi::record::COMM_LEN;
     use gpucause_abi::snapshot::Comm;
     use gpucause_abi::{ProcId, Tgid};
@@ -295,7 +344,7 @@ mod tests {
             RecordedSnapshot { node: NodeIndex(0), session: 0, processes: Arc::default(), input }
         };
         recording.snapshots = (0..).zip(unwatched_ms).map(snapshot).collect();
-        Observed::of_recording(&recording, NodeIndex(0), None).unwrap()
+        Observed::of_recording(&recording, NodeIndex(0), None, (None, None)).unwrap()
     }
 
     #[test]
@@ -311,8 +360,58 @@ mod tests {
         let lost = recorded(&[]);
         assert_eq!(lost.current.as_ref().unwrap().reason, "2 events were lost");
         assert_eq!(lost.outcome(false), Outcome::NotObserved);
-        let empty = Observed::of_recording(&MadeUp::default(), NodeIndex(0), None).unwrap();
+        let empty =
+            Observed::of_recording(&MadeUp::default(), NodeIndex(0), None, (None, None)).unwrap();
         assert_eq!((empty.outcome(false), empty.is_blind()), (Outcome::NotObserved, true));
+    }
+
+    /// Of two runs of this length; the second begins 100 s after the first.
+    fn twice_recorded(asked: (Option<f64>, Option<f64>), length_ns: i64) -> Observed {
+        let mut recording = MadeUp::new();
+        let first = recording.sessions[0].clone();
+        let started_ns = first.started_ns + 100_000_000_000;
+        recording.sessions.push(Session { started_ns, ..first });
+        for session in &mut recording.sessions {
+            session.lost_events = None;
+            session.ended_ns = Some(session.started_ns + length_ns);
+        }
+        let snapshot = |session| RecordedSnapshot {
+            node: NodeIndex(0),
+            session,
+            processes: Arc::default(),
+            input: EngineInput::new(Arc::default(), 1.7e9),
+        };
+        recording.snapshots = [0, 1].map(snapshot).into();
+        Observed::of_recording(&recording, NodeIndex(0), None, asked).unwrap()
+    }
+
+    #[test]
+    fn time_without_a_recorder_is_not_observed_between_two_runs_and_around_them() {
+        let begin = 1.7e9;
+        let observed = |from, until| twice_recorded((from, until), 10_000_000_000);
+        let unobserved = |observed: &Observed| -> Vec<_> {
+            let parts = observed.not_fully_observed.iter();
+            parts.map(|part| (part.since - begin, part.until.unwrap() - begin)).collect()
+        };
+        let whole = observed(None, None);
+        assert_eq!(unobserved(&whole), [(10.0, 100.0)]);
+        assert_eq!((whole.outcome(false), whole.is_blind()), (Outcome::NotObserved, false));
+        assert!(whole.lines()[0].contains("no recorder ran for a part"), "{:?}", whole.lines());
+        let gap = observed(Some(begin + 20.0), Some(begin + 90.0));
+        assert_eq!((unobserved(&gap), gap.is_blind()), (vec![(20.0, 90.0)], true));
+        let second = observed(Some(begin + 101.0), Some(begin + 109.0));
+        assert_eq!(second.outcome(false), Outcome::NothingFound);
+        let later = observed(Some(begin + 3_600.0), Some(begin + 3_700.0));
+        assert_eq!((later.outcome(false), later.is_blind()), (Outcome::NotObserved, true));
+        let around = observed(Some(begin - 50.0), Some(begin + 150.0));
+        assert_eq!(unobserved(&around), [(-50.0, 0.0), (10.0, 100.0), (110.0, 150.0)]);
+    }
+
+    #[test]
+    fn a_recording_that_ends_within_the_warm_up_shows_no_cause() {
+        let short = twice_recorded((None, None), 4_000_000_000);
+        assert_eq!((short.outcome(false), short.is_blind()), (Outcome::NotObserved, false));
+        assert!(short.lines()[1].ends_with("record 15 s or more)"), "{:?}", short.lines());
     }
 
     #[test]

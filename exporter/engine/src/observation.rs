@@ -80,7 +80,7 @@ impl Period {
     }
 
     /// The part between `from` and `until`, if any.
-    fn within(&self, from: f64, until: f64) -> Option<Self> {
+    pub fn within(&self, from: f64, until: f64) -> Option<Self> {
         let since = self.since.max(from);
         let end = self.until.unwrap_or(until).min(until);
         (since < end).then(|| Self { since, until: Some(end), ..self.clone() })

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use gpucause_engine::chain::{Chain, Severity};
 use gpucause_investigations::explain::{
     FleetReport, Incident, Report, html, markdown, render, render_report,
@@ -17,6 +17,7 @@ use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::json::Versioned;
 use gpucause_investigations::observation::Outcome;
+use gpucause_investigations::recording::{Process, Recording};
 use gpucause_investigations::unfinished_file::UnfinishedFile;
 use gpucause_investigations::{node, recording};
 use serde::Serialize;
@@ -88,6 +89,11 @@ fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
     let report =
         Report::read(path, recording.as_ref(), &args.wanted(), &mut |events| progress.at(events))?;
     drop(progress);
+    if let Some(pid) = args.pid
+        && report.outcome != Outcome::Found
+    {
+        require_recorded(path, recording.as_ref(), pid)?;
+    }
     let forms = Forms {
         text: &|| render_report(&report, args.per_process),
         md: &|| markdown::of_file(&report),
@@ -96,6 +102,19 @@ fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
     hand_over(args, &report, &forms)?;
     let chains = report.nodes.iter().flat_map(|node| node.incident.chains());
     Ok(status(args, report.outcome, worst(chains)))
+}
+
+/// Refuses a PID that the file does not have: no chain of it would mean nothing.
+fn require_recorded(path: &Path, recording: &dyn Recording, pid: u32) -> anyhow::Result<()> {
+    const LISTED: usize = 10;
+    let processes = recording.processes();
+    if processes.iter().any(|own| own.pid == pid) {
+        return Ok(());
+    }
+    let named = |own: &Process| format!("{} ({})", own.comm, own.pid);
+    let listed: Vec<_> = processes.iter().take(LISTED).map(named).collect();
+    let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
+    bail!("{} has no process with PID {pid} - name one that it has: {listed}", path.display())
 }
 
 async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<u8> {

@@ -63,7 +63,6 @@ fn a_severe_chain_sets_the_exit_code_that_is_asked_for() {
     assert_eq!(explain(&["--fail-on", &severity]).0, Some(4));
     assert_eq!(explain(&["--fail-on", "low", "--json"]).0, Some(4));
     assert_eq!(explain(&["--fail-on", "critical"]).0, Some(0));
-    assert_eq!(explain(&["--fail-on", "low", "--pid", "1"]).0, explain(&["--pid", "1"]).0);
 }
 
 #[test]
@@ -97,6 +96,51 @@ fn rows_are_printed_as_lines_and_an_unknown_name_is_answered_with_the_known_ones
     assert!(stderr.contains(" - columns of chains are "), "{stderr}");
     let (_, _, stderr) = query("--format=csv", "SELECT * FROM chain");
     assert!(stderr.contains(" - tables are ") && stderr.contains(", events, "), "{stderr}");
+}
+
+#[test]
+fn a_process_that_is_not_in_the_file_is_an_error_that_lists_those_that_are() {
+    let (code, stdout, stderr) = streams(&["explain", "--db", CASE, "--pid", "4194304"]);
+    assert_eq!((code, &*stdout), (Some(1), ""), "{stderr}");
+    assert!(
+        stderr.contains("has no process with PID 4194304 - name one that it has: "),
+        "{stderr}"
+    );
+    let (code, report, _) = streams(&[
+        "explain",
+        "--db",
+        CASE,
+        "--from",
+        "2000-01-01T00:00:00Z",
+        "--until",
+        "2000-01-01T01:00:00Z",
+    ]);
+    assert_eq!(code, Some(3), "{report}");
+    assert!(
+        report.contains("NOT OBSERVED  2000-01-01 00:00:00 - 2000-01-01 01:00:00 UTC"),
+        "{report}"
+    );
+}
+
+#[test]
+fn recording_refuses_a_process_that_does_not_exist_before_it_writes_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.db");
+    let (code, stdout, stderr) =
+        streams(&["record", "--db", path.to_str().unwrap(), "--pid", "4194304"]);
+    assert_eq!((code, &*stdout), (Some(1), ""), "{stderr}");
+    assert!(stderr.contains("no process has PID 4194304"), "{stderr}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_trace_file_without_its_flag_and_a_name_for_a_pid_are_answered_with_what_to_write() {
+    let (code, _, stderr) = streams(&["explain", CASE]);
+    assert_eq!(code, Some(64), "{stderr}");
+    assert!(stderr.contains(&format!("a trace file is given with --db {CASE}")), "{stderr}");
+    let (code, _, stderr) = streams(&["explain", "--pid", "train.py"]);
+    assert_eq!(code, Some(64), "{stderr}");
+    assert!(stderr.contains("expected a number, the PID of a process"), "{stderr}");
 }
 
 #[test]

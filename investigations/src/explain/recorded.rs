@@ -207,7 +207,8 @@ impl Report {
             let (own, left_out) = filter.of(own);
             let span = seen.spans.remove(&index);
             let last = span.map(|(_, until)| unix_seconds(until));
-            let observation = Observed::of_recording(recording, index, last)?;
+            let observation =
+                Observed::of_recording(recording, index, last, (filter.from, filter.until))?;
             let incident =
                 Incident { left_out, ..Incident::of(node.name.clone(), own, observation) };
             let length = span.map_or(0, |(from, until)| until.abs_diff(from));

@@ -24,7 +24,7 @@ struct Found {
 }
 
 const UNOBSERVED: &str =
-    "not observed: no node observes a process with this PID; whether it was starved is unknown";
+    "not observed: no process with this PID is observed; whether it was starved is unknown";
 
 /// The answer of `get_causal_chains`.
 pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolError> {
@@ -73,7 +73,8 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
                 let head = object(json!({"nodes": nodes}));
                 let observed = Coverage::of_recording(recording)?;
                 let nodes = recording.nodes().len();
-                Ok(Found { head, chains: chains.collect(), observed, nodes, pids: None })
+                let pids = Some(recording.processes().iter().map(|own| own.pid).collect());
+                Ok(Found { head, chains: chains.collect(), observed, nodes, pids })
             })
             .await
         }

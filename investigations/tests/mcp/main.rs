@@ -234,7 +234,7 @@ fn an_answer_is_short_unless_details_are_asked_for() {
     assert!(text(1).len() < 1200 && !text(1).contains("evidence"), "{}", text(1));
     assert!(text(2).contains(r#""evidence":{"p99_seconds":0.0041}"#), "{}", text(2));
     assert!(text(3).len() <= 33 << 10 && text(3).contains("left_out"), "{} bytes", text(3).len());
-    assert!(text(4).contains("not observed: there is no causal chain"), "{}", text(4));
+    assert!(text(4).contains("not observed: no process with this PID is observed"), "{}", text(4));
     let observed =
         r#"{"observation":[{"node":"gpu-1","not_fully_observed":[{"reason":"3 events were lost""#;
     assert!(text(1).starts_with(observed), "{}", text(1));
