@@ -260,11 +260,17 @@ fn assert_quantiles(version: (u32, u32), classic: &Prometheus, native: &Promethe
 #[test]
 fn quantiles_of_classic_buckets_and_of_native_histograms_are_those_of_the_values() {
     let target = serve();
-    for program in programs() {
-        let classic = scraping(&program, target, false);
-        let native = scraping(&program, target, true);
-        assert_quantiles(program.1, &classic, &native);
-        for prometheus in [&classic, &native] {
+    // All before the first is asked: each takes some seconds before its first scrape.
+    let all: Vec<_> = programs()
+        .into_iter()
+        .map(|program| {
+            let [classic, native] = [false, true].map(|native| scraping(&program, target, native));
+            (program, classic, native)
+        })
+        .collect();
+    for (program, classic, native) in &all {
+        assert_quantiles(program.1, classic, native);
+        for prometheus in [classic, native] {
             assert_eq!(prometheus.value("min_over_time(up[1m])"), Some(1.0), "{program:?}");
             prometheus.assert_that_it_complained_of_nothing();
         }

@@ -5,7 +5,7 @@ use crate::run::{Outcome, Plan, rounds, run, tries};
 /// Length of each of the four healthy scenarios, in seconds.
 fn seconds() -> f64 {
     let total = std::env::var("GPUCAUSE_HEALTHY_SECONDS").ok();
-    total.map_or(9.0, |all| all.parse::<f64>().expect("a number of seconds") / 4.0)
+    total.map_or(5.0, |all| all.parse::<f64>().expect("a number of seconds") / 4.0)
 }
 
 fn check(name: &'static str) {
