@@ -196,7 +196,7 @@ def _idle():
         "Value #B": "Price an hour",
     }
     share = f"holder:gpucause_gpu_idle:share{{{ON}}}"
-    by = "instance, pid, comm, namespace, pod, user, slurm_job, UUID, modelName"
+    by = "instance, pid, comm, namespace, pod, user, slurm_job, UUID"
     return [
         timeseries(
             "Idle GPUs",
@@ -213,11 +213,9 @@ def _idle():
             "Holders of idle GPUs",
             "Who holds them now. Several holders of one GPU have a part of it each. The PID links to its dashboard.",
             [
+                query(f"sum by ({by}) ({share})", "share", table=True),
                 query(
-                    f"sum by ({by}) ({share} * on (UUID) group_left (modelName) gpu:gpucause_gpu_model:info)", "share", table=True
-                ),
-                query(
-                    f"sum by ({by}) ({share} * on (UUID) group_left (modelName) gpu:gpucause_gpu_hour_price:max)",
+                    f"sum by ({by}, modelName) ({share} * on (UUID) group_left (modelName) gpu:gpucause_gpu_hour_price:max)",
                     "price",
                     table=True,
                 ),
