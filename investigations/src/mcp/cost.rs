@@ -81,15 +81,15 @@ pub(super) async fn answer(
         for sample in prometheus.query(&query).await.map_err(ToolError::new)? {
             let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
             let row = rows.entry(label(by)).or_default();
-            match (is_lost, is_cost) {
-                (true, false) => row.lost_hours += sample.value / 3600.0,
-                (false, false) => row.idle_hours += sample.value / 3600.0,
-                (true, true) => {
-                    *row.lost_cost.entry(label("currency")).or_default() += sample.value
-                }
-                (false, true) => {
-                    *row.idle_cost.entry(label("currency")).or_default() += sample.value;
-                }
+            let (hours, costs) = if is_lost {
+                (&mut row.lost_hours, &mut row.lost_cost)
+            } else {
+                (&mut row.idle_hours, &mut row.idle_cost)
+            };
+            if is_cost {
+                *costs.entry(label("currency")).or_default() += sample.value;
+            } else {
+                *hours += sample.value / 3600.0;
             }
         }
     }
