@@ -82,7 +82,7 @@ def process(instance, number, processes, level):
         f'namespace="",slurm_job="{instance // 16}",user="ml",rank="{rank}",local_rank="{number}",world_size="{world}"}} 1'
     )
     yield f'gpucause_process_gpu_info{{{me},UUID="{uuid}"}} 1'
-    yield f'DCGM_FI_DEV_GPU_UTIL{{gpu="{number}",UUID="{uuid}",Hostname="node{instance}"}} 97'
+    yield f'DCGM_FI_DEV_GPU_UTIL{{gpu="{number}",UUID="{uuid}",Hostname="node{instance}",modelName="NVIDIA H100 80GB HBM3"}} 97'
     yield f'DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{{gpu="{number}",UUID="{uuid}",Hostname="node{instance}"}} 0'
     durations = histogram if level == "full" else summary
     # Half of all programs launch graphs too.
@@ -175,7 +175,7 @@ def configure(path, port, arguments, with_rules):
         for n in range(arguments.instances)
     ]
     rules = [str(ROOT / "alerts/*.yaml")]
-    rules += [str(path) for path in sorted((ROOT / "rules").glob("*.yaml"))]
+    rules += [str(path) for folder in ["rules", "rules/prices"] for path in sorted((ROOT / folder).glob("*.yaml"))]
     interval = f"{arguments.interval}s"
     config = {
         "global": {"scrape_interval": interval, "evaluation_interval": interval},

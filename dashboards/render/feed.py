@@ -87,11 +87,13 @@ class Feed:
         if self.native:
             # These take the place of those of the same name.
             rules |= {path.name: path for path in ROOT.glob("rules/native/*.yaml")}
-        # Minutes stand for hours here, so that no group of rules has an interval of its own.
-        for path in [*rules.values(), *ROOT.glob("alerts/*.yaml")]:
+        # Minutes stand for hours here, so that no group of rules has an interval of its own; but amounts are of whole minutes.
+        prices = ROOT.glob("rules/prices/*.yaml")
+        for path in [*rules.values(), *prices, *ROOT.glob("alerts/*.yaml")]:
             copy = self.data / path.relative_to(ROOT).parts[0] / path.name
             copy.parent.mkdir(exist_ok=True)
-            copy.write_text(re.sub(r"(?m)^ +interval: .*\n", "", path.read_text()))
+            text = path.read_text()
+            copy.write_text(text if path.name == "cost.yaml" else re.sub(r"(?m)^ +interval: .*\n", "", text))
         config.write_text(
             f"global: {{scrape_interval: {INTERVAL}s, evaluation_interval: {INTERVAL}s}}\n"
             "rule_files: [rules/*.yaml, alerts/*.yaml]\n"

@@ -7,6 +7,7 @@ import json
 import pathlib
 import sys
 
+import cost
 import exporter
 import fleet
 import overview
@@ -17,7 +18,7 @@ TO = pathlib.Path(__file__).resolve().parent.parent
 
 def texts():
     """The text of each file, by its path."""
-    made = [module.dashboard() for module in (overview, process, fleet, exporter)]
+    made = [module.dashboard() for module in (overview, process, fleet, cost, exporter)]
     return {TO / f"{one['uid']}.json": json.dumps(one, indent=2) + "\n" for one in made}
 
 

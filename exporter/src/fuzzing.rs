@@ -26,7 +26,7 @@ use crate::{dcgm, foreign};
 pub type Target = fn(&[u8]);
 
 /// Every target, with the name of its folder in the corpus.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("http", server::http),
     ("request", request),
     ("config", config),
@@ -37,6 +37,7 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("proc", proc_files),
     ("kernel_name", kernel_name),
     ("node", node),
+    ("prometheus", prometheus),
 ];
 
 /// The target of a name.
@@ -128,6 +129,13 @@ fn node(data: &[u8]) {
     let report = render(&incident, true);
     assert!(!report.contains(|c: char| c.is_control() && c != '\n'), "{report:?}");
     serde_json::to_string(&incident).unwrap();
+}
+
+/// What a Prometheus answers to `gpucause mcp`.
+fn prometheus(data: &[u8]) {
+    let Ok(samples) = gpucause_investigations::prometheus::samples(data) else { return };
+    // Each takes more of the answer than a label and its value.
+    assert!(samples.len() < data.len());
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub mod mcp;
 pub mod merge;
 pub mod node;
 pub mod observation;
+pub mod prometheus;
 pub mod query;
 pub mod recording;
 pub mod server_pool;

@@ -8,6 +8,7 @@ mod answer;
 mod arguments;
 mod catalogue;
 mod chains;
+mod cost;
 mod graphs;
 pub mod http;
 mod lines;
@@ -39,6 +40,7 @@ pub use source::{
 };
 pub use sql_of_file::SqlOfFile;
 
+use crate::prometheus::Prometheus;
 use catalogue::Name;
 
 /// Largest size of a call's arguments, in bytes.
@@ -75,16 +77,17 @@ pub struct Assistant(Arc<Inner>);
 struct Inner {
     source: Source,
     host: Arc<dyn Host>,
+    prometheus: Option<Prometheus>,
     calls: Semaphore,
     /// One demonstration at a time.
     demos: Semaphore,
 }
 
 impl Assistant {
-    /// A server for a source and this host.
-    pub fn new(source: Source, host: Arc<dyn Host>) -> Self {
+    /// A server for a source and this host, and for costs by a Prometheus.
+    pub fn new(source: Source, host: Arc<dyn Host>, prometheus: Option<Prometheus>) -> Self {
         let (calls, demos) = (Semaphore::new(PARALLEL), Semaphore::new(1));
-        Self(Arc::new(Inner { source, host, calls, demos }))
+        Self(Arc::new(Inner { source, host, prometheus, calls, demos }))
     }
 
     /// Serves one client, which sends one message per line, until it disconnects.
@@ -103,7 +106,7 @@ impl Assistant {
     }
 
     async fn answer(&self, name: Name, arguments: Value) -> Result<Value, Problem> {
-        let Inner { source, host, calls, demos } = &*self.0;
+        let Inner { source, host, prometheus, calls, demos } = &*self.0;
         if name == Name::RunDemo {
             let demo = arguments::demo(arguments)?;
             let Ok(_permit) = demos.try_acquire() else {
@@ -129,6 +132,9 @@ impl Assistant {
             Name::GraphLifecycle => graphs::lifecycle(source, arguments::parse(arguments)?).await?,
             Name::GraphFrequency => graphs::frequency(source, arguments::parse(arguments)?).await?,
             Name::RunSql => source::sql(source, arguments::parse(arguments)?).await?,
+            Name::GetCost => {
+                cost::answer(prometheus.as_ref(), arguments::costs(arguments)?).await?
+            }
             Name::RunDemo => Value::Null,
         })
     }
@@ -172,11 +178,12 @@ impl ServerHandler for Assistant {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(catalogue::tools()))
+        Ok(ListToolsResult::with_all_items(catalogue::tools(self.0.prometheus.is_some())))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        catalogue::tools().into_iter().find(|tool| tool.name == name)
+        let tools = catalogue::tools(self.0.prometheus.is_some());
+        tools.into_iter().find(|tool| tool.name == name)
     }
 
     async fn call_tool(

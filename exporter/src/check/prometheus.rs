@@ -44,6 +44,21 @@ pub struct PrometheusUrl(Address);
 )]
 pub struct PrometheusUrlError;
 
+impl PrometheusUrl {
+    /// A client, with the login of the address.
+    ///
+    /// # Errors
+    /// When the certificates that this host trusts cannot be read, or the login is not valid in a header.
+    pub fn client(&self) -> Result<Client, String> {
+        let client = Client::new(self.0.clone(), None).map_err(|error| error.to_string())?;
+        let login = Login::of(&self.0, None, None, HINT).map_err(|error| error.to_string())?;
+        match login {
+            Some(login) => client.with_login(&login).map_err(|error| error.to_string()),
+            None => Ok(client),
+        }
+    }
+}
+
 impl FromStr for PrometheusUrl {
     type Err = PrometheusUrlError;
 
@@ -118,12 +133,7 @@ pub(super) fn report(url: &PrometheusUrl, web: &WebArgs) -> Vec<Point> {
 
 /// The data of an answer of the API.
 fn fetch<T: DeserializeOwned>(url: &PrometheusUrl, path: &str) -> Result<T, String> {
-    let client = Client::new(url.0.clone(), None).map_err(|error| error.to_string())?;
-    let login = Login::of(&url.0, None, None, HINT).map_err(|error| error.to_string())?;
-    let client = match login {
-        Some(login) => client.with_login(&login).map_err(|error| error.to_string())?,
-        None => client,
-    };
+    let client = url.client()?;
     let path = format!("{}{path}", url.0.path().trim_end_matches('/'));
     let asked = async { timeout(TIMEOUT, client.get(&path, "application/json", MAX_ANSWER)).await };
     let check = "check --prometheus, and that it runs";

@@ -9,6 +9,7 @@ use gpucause_investigations::explain::ChainFilter;
 use gpucause_investigations::export::timestamp;
 use gpucause_investigations::node::NodeUrl;
 
+use crate::check::PrometheusUrl;
 use crate::nodes::NodeArgs;
 use crate::server::ListenAddress;
 use crate::{duration, logging};
@@ -139,6 +140,9 @@ pub struct McpArgs {
     /// Flags of several nodes, and of access to nodes.
     #[command(flatten)]
     pub nodes: NodeArgs,
+    /// Also answer what lost and idle GPU time costs, by the Prometheus at this address that has the rules, such as http://prometheus:9090; a password in it is visible to other users of this host
+    #[arg(long, value_name = "URL")]
+    pub prometheus: Option<PrometheusUrl>,
     /// Serve over HTTP at this address, such as 127.0.0.1:9402, rather than over standard input and output; clients must authenticate with a token; for access from other hosts, a token and TLS are required
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<ListenAddress>,

@@ -10,9 +10,10 @@ use gpucause_investigations::mcp::http::Access;
 use gpucause_investigations::mcp::{
     Assistant, CheckLine, CheckReport, DemoReport, Host, Scenario as Shown, Source, SqlOfFile, http,
 };
+use gpucause_investigations::prometheus::Prometheus;
 use gpucause_investigations::recording;
 
-use crate::check::Report;
+use crate::check::{PrometheusUrl, Report};
 use crate::cli::McpArgs;
 use crate::demo;
 use crate::demo::scenario::Scenario;
@@ -72,7 +73,10 @@ pub fn run(args: &McpArgs) -> anyhow::Result<()> {
         Some(path) => Source::file(recording::open(path)?, Some(Box::new(SqlOfFile(path.clone())))),
         None => Source::Nodes(args.nodes.clients(&args.url)?),
     };
-    let assistant = Assistant::new(source, Arc::new(ThisHost { allow_demo: args.allow_demo }));
+    let client = args.prometheus.as_ref().map(PrometheusUrl::client).transpose();
+    let prometheus = client.map_err(anyhow::Error::msg).context("--prometheus")?;
+    let host = Arc::new(ThisHost { allow_demo: args.allow_demo });
+    let assistant = Assistant::new(source, host, prometheus.map(Prometheus::new));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

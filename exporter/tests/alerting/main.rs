@@ -24,17 +24,19 @@ use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::LazyLock;
 
-/// Series of others: Prometheus' own, and those that tell of GPUs.
-const FOREIGN: [&str; 6] = [
+/// Series of others: Prometheus' own, those that tell of GPUs, and their prices.
+const FOREIGN: [&str; 8] = [
     "up",
     "scrape_duration_seconds",
     "scrape_samples_scraped",
     "nvidia_smi_utilization_gpu_ratio",
     "nvidia_smi_memory_used_bytes",
     "nvidia_smi_power_draw_watts",
+    "nvidia_smi_gpu_info",
+    "gpucause_gpu_hour_price",
 ];
 /// Labels that Prometheus, DCGM and the rules add.
-const ADDED_LABELS: [&str; 12] = [
+const ADDED_LABELS: [&str; 14] = [
     "job",
     "instance",
     "le",
@@ -43,6 +45,8 @@ const ADDED_LABELS: [&str; 12] = [
     "uuid",
     "Hostname",
     "hostname",
+    "modelName",
+    "currency",
     "baseline",
     "owner",
     "exported_namespace",

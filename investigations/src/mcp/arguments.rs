@@ -12,6 +12,8 @@ use super::answer::Page;
 
 /// Default and largest number of rows.
 const LIMITS: (usize, usize) = (10, 200);
+/// Longest time that costs are added up over: 31 days.
+const MAX_HOURS: u64 = 24 * 31;
 /// Longest demonstration.
 pub(super) const MAX_DEMO: Duration = Duration::from_secs(60);
 
@@ -103,6 +105,61 @@ impl Sql {
     }
 }
 
+/// What is added up, and by what.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Costs {
+    /// Over so many last hours, 1 to 744; 24 unless given.
+    #[serde(default = "a_day")]
+    pub(super) hours: u64,
+    /// A row for each: cause, namespace, user, slurm_job or comm, the name of the process; cause unless given.
+    #[serde(default)]
+    pub(super) by: By,
+    /// More bytes in all.
+    #[serde(default)]
+    detail: bool,
+    /// Rows at most; 10 unless given, 200 at most.
+    limit: Option<usize>,
+    /// Rows to skip.
+    #[serde(default)]
+    offset: usize,
+}
+
+impl Costs {
+    pub(super) fn page(&self) -> Page {
+        page(self.detail, self.limit, self.offset)
+    }
+}
+
+const fn a_day() -> u64 {
+    24
+}
+
+/// What costs are by.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum By {
+    #[default]
+    Cause,
+    Namespace,
+    User,
+    SlurmJob,
+    Comm,
+}
+
+impl By {
+    /// The label.
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Cause => "cause",
+            Self::Namespace => "namespace",
+            Self::User => "user",
+            Self::SlurmJob => "slurm_job",
+            Self::Comm => "comm",
+        }
+    }
+}
+
 /// Which demonstration.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -128,6 +185,16 @@ pub(super) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, ErrorDat
 
 pub(super) fn none(arguments: Value) -> Result<(), ErrorData> {
     parse(arguments).map(|Nothing {}| ())
+}
+
+/// Costs of a valid time.
+pub(super) fn costs(arguments: Value) -> Result<Costs, ErrorData> {
+    let costs: Costs = parse(arguments)?;
+    if (1..=MAX_HOURS).contains(&costs.hours) {
+        return Ok(costs);
+    }
+    let text = format!("hours is {}; expected 1 to {MAX_HOURS}", costs.hours);
+    Err(ErrorData::invalid_params(text, None))
 }
 
 /// A demonstration of valid length.

@@ -6,7 +6,7 @@ use rmcp::handler::server::tool::schema_for_type;
 use rmcp::model::{Tool, ToolAnnotations};
 use rmcp::schemars::JsonSchema;
 
-use super::arguments::{Demo, Nothing, Rows, Sql, StackRows};
+use super::arguments::{Costs, Demo, Nothing, Rows, Sql, StackRows};
 
 /// Earlier name of `get_data_quality`.
 const OLD_DATA_QUALITY: &str = "get_test_report";
@@ -39,6 +39,7 @@ named! {
     GetDataQuality = "get_data_quality",
     RunSql = "run_sql",
     QueryFleet = "query_fleet",
+    GetCost = "get_cost",
 }
 
 impl Name {
@@ -79,6 +80,9 @@ impl Name {
             Self::RunSql => {
                 "One read-only SELECT on the trace file, within limits of time and rows. sqlite_schema names the tables. Needs a trace file."
             }
+            Self::GetCost => {
+                "What lost GPU time and idle GPUs cost over the last hours, the dearest first, by cause, namespace, user, Slurm job or process, as a Prometheus has it; says which, and how old its values are."
+            }
             Self::QueryFleet => {
                 "The chains of all nodes of this server, the worst first, with the nodes that did not answer and why, and clocks that differ."
             }
@@ -96,6 +100,7 @@ impl Name {
             Self::GetStacks => self.taking::<StackRows>(),
             Self::RunSql => self.taking::<Sql>(),
             Self::RunDemo => self.taking::<Demo>(),
+            Self::GetCost => self.taking::<Costs>(),
         }
     }
 
@@ -110,9 +115,10 @@ impl Name {
     }
 }
 
-/// All of them.
-pub(super) fn tools() -> Vec<Tool> {
-    Name::ALL.iter().map(|name| name.tool()).collect()
+/// All of them, but what only a Prometheus answers where there is none.
+pub(super) fn tools(has_prometheus: bool) -> Vec<Tool> {
+    let listed = Name::ALL.iter().filter(|name| has_prometheus || **name != Name::GetCost);
+    listed.map(|name| name.tool()).collect()
 }
 
 #[cfg(test)]
@@ -121,7 +127,8 @@ mod tests {
 
     #[test]
     fn every_tool_refuses_fields_that_it_does_not_know_and_only_the_demo_does_something() {
-        for tool in tools() {
+        assert!(tools(false).iter().all(|tool| tool.name != "get_cost"));
+        for tool in tools(true) {
             assert_eq!(tool.input_schema["type"], "object", "{}", tool.name);
             assert_eq!(tool.input_schema["additionalProperties"], false, "{}", tool.name);
             let reads = tool.annotations.and_then(|hints| hints.read_only_hint);

@@ -73,7 +73,7 @@ fn live_nodes_are_reported_with_those_that_do_not_answer() {
             Client::new(Address::parse(&url, [80, 443]).unwrap(), None).unwrap()
         };
         let source = Source::Nodes(vec![node(a), node(b)]);
-        let port = listening(Assistant::new(source, Arc::new(Quiet { allow_demo: false })));
+        let port = listening(Assistant::new(source, Arc::new(Quiet { allow_demo: false }), None));
         let url = format!("http://127.0.0.1:{port}{PATH}");
         tokio::task::spawn_blocking(move || client("http", &json!({}), &[&url, TOKEN]))
             .await

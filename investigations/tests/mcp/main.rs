@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
+mod cost;
 #[path = "../fixture/fake_node.rs"]
 mod fake_node;
 mod http;
@@ -31,7 +32,7 @@ const TOOLS: [&str; 10] = [
 
 pub(crate) fn of_memory(allow_demo: bool) -> Assistant {
     let source = Source::file(Box::new(Memory::new()), Some(Box::new(Sql)));
-    Assistant::new(source, Arc::new(Quiet { allow_demo }))
+    Assistant::new(source, Arc::new(Quiet { allow_demo }), None)
 }
 
 pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {

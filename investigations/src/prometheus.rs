@@ -1,0 +1,153 @@
+//! Questions to a Prometheus, or to what answers as it does. It is not trusted: time and size of answers are limited.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use tokio::time::timeout;
+
+use crate::http::{Address, Client, GetError};
+
+/// Time for a request, with connecting.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer in bytes: some 20,000 series.
+const MAX_ANSWER: usize = 4 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// It took too long.
+    #[error("{0} did not answer within {TIMEOUT:?}")]
+    Silent(Address),
+    /// It cannot be reached, or the answer is too large.
+    #[error("{0}: {1}")]
+    Broken(Address, GetError),
+    /// It answered with an error status, and why.
+    #[error("{0} answered {1}: {2}")]
+    Refused(Address, u16, String),
+    /// The answer is not of the API of Prometheus.
+    #[error("{0} does not answer as Prometheus does: {1}")]
+    Foreign(Address, serde_json::Error),
+}
+
+/// A server, asked for what holds now.
+#[derive(Debug, Clone)]
+pub struct Prometheus(Client);
+
+/// A series and its value.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Sample {
+    /// Its labels.
+    #[serde(rename = "metric")]
+    pub labels: BTreeMap<String, String>,
+    /// Its value.
+    #[serde(deserialize_with = "value")]
+    pub value: f64,
+}
+
+/// A time, and the value as text.
+fn value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let (_, text) = <(f64, String)>::deserialize(deserializer)?;
+    text.parse().map_err(serde::de::Error::custom)
+}
+
+#[derive(Debug, Deserialize)]
+struct Answer {
+    data: Data,
+}
+
+#[derive(Debug, Deserialize)]
+struct Data {
+    result: Vec<Sample>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Refusal {
+    #[serde(default)]
+    error: String,
+}
+
+impl Prometheus {
+    /// The server of this client, whose address may have a path.
+    #[must_use]
+    pub const fn new(client: Client) -> Self {
+        Self(client)
+    }
+
+    /// Its address.
+    #[must_use]
+    pub const fn address(&self) -> &Address {
+        self.0.address()
+    }
+
+    /// The series of an expression, now.
+    ///
+    /// # Errors
+    /// When there is no complete answer.
+    pub async fn query(&self, expression: &str) -> Result<Vec<Sample>, QueryError> {
+        let address = self.address();
+        let prefix = address.path().trim_end_matches('/');
+        let path = format!("{prefix}/api/v1/query?query={}", encoded(expression));
+        let answer = timeout(TIMEOUT, self.0.get(&path, "application/json", MAX_ANSWER)).await;
+        let answer = answer
+            .map_err(|_| QueryError::Silent(address.clone()))?
+            .map_err(|error| QueryError::Broken(address.clone(), error))?;
+        if !answer.status.is_success() {
+            let said: Refusal = serde_json::from_slice(&answer.body).unwrap_or_default();
+            return Err(QueryError::Refused(address.clone(), answer.status.as_u16(), said.error));
+        }
+        samples(&answer.body).map_err(|error| QueryError::Foreign(address.clone(), error))
+    }
+}
+
+/// The series of an answer.
+///
+/// # Errors
+/// When it is not of the API of Prometheus.
+pub fn samples(body: &[u8]) -> Result<Vec<Sample>, serde_json::Error> {
+    serde_json::from_slice(body).map(|answer: Answer| answer.data.result)
+}
+
+/// As the value of a parameter in a URL.
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() * 2);
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expression_is_a_parameter_whatever_it_has() {
+        assert_eq!(
+            encoded("sum by (a) (x{y=\"é\"}[1h])&"),
+            "sum%20by%20%28a%29%20%28x%7By%3D%22%C3%A9%22%7D%5B1h%5D%29%26"
+        );
+    }
+
+    #[test]
+    fn samples_have_labels_and_a_value_and_all_else_is_no_answer() {
+        let text = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{"cause":"lock_wait"},"value":[1.5,"2.25"]}]}}"#;
+        let labels = BTreeMap::from([("cause".to_owned(), "lock_wait".to_owned())]);
+        assert_eq!(samples(text.as_bytes()).unwrap(), [Sample { labels, value: 2.25 }]);
+        for text in [
+            "",
+            "{}",
+            r#"{"data":{"result":[{"metric":{},"value":[1,"x"]}]}}"#,
+            r#"{"data":{"result":[{"metric":{"a":1},"value":[1,"1"]}]}}"#,
+            r#"{"data":{"result":[1,"2"]}}"#,
+            &"[".repeat(100_000),
+        ] {
+            assert!(samples(text.as_bytes()).is_err(), "{text:.40}");
+        }
+    }
+}
