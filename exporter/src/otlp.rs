@@ -5,6 +5,8 @@ mod backoff;
 mod changes;
 mod counts;
 mod endpoint;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod headers;
 mod record;
 mod sender;

@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path) -> Result<HeaderMap, HeadersError> {
 }
 
 /// The number of the first wrong line is the error.
-fn parse(text: &str) -> Result<HeaderMap, usize> {
+pub(super) fn parse(text: &str) -> Result<HeaderMap, usize> {
     let mut headers = HeaderMap::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();

@@ -151,7 +151,7 @@ impl Sender {
 /// When something waits, and others had time to join it.
 async fn due(log: &ChainLog, pause: Duration) {
     loop {
-        // Asked for first, so that none is missed.
+        // Asked for first, so that no record is missed.
         let pushed = log.pushed.notified();
         if log.counters.queued_records() > 0 {
             break;

@@ -209,7 +209,9 @@ fn another_endpoint_gets_what_waits_at_once() {
 
 #[test]
 fn headers_come_from_a_file_that_is_read_again_for_each_attempt() {
-    let receiver = Receiver::start(&[Answer::Status("401 Unauthorized")]);
+    // Several, so that the file is written before the last of them.
+    let refusals = vec![Answer::Status("401 Unauthorized"); 3];
+    let receiver = Receiver::start(&refusals);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("headers");
     std::fs::write(&file, "Authorization: Bearer old\n").unwrap();

@@ -161,12 +161,14 @@ fn respond(stream: &mut impl Write, answer: &Answer) -> io::Result<bool> {
                 write!(stream, "1000\r\n{}\r\n", "x".repeat(0x1000))?;
             }
         }
-        Answer::Silence => loop {
+        Answer::Silence => {
             write!(stream, "HTTP/1.1 200 OK\r\n")?;
-            stream.flush()?;
-            std::thread::sleep(Duration::from_millis(50));
-            write!(stream, "X-Wait: 1\r\n")?;
-        },
+            loop {
+                write!(stream, "X-Wait: 1\r\n")?;
+                stream.flush()?;
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
     }
     stream.flush()?;
     Ok(true)

@@ -152,7 +152,7 @@ fn recovered(path: &Path) -> io::Result<Recovered> {
         || content.first().is_some_and(|&first| first != FIRST_FIELD)
         || ExportLogsServiceRequest::decode(whole).is_err();
     if is_other {
-        return Ok(Recovered::Damaged { records: records.max(1) });
+        return Ok(Recovered::Damaged { records: records.clamp(1, super::SEGMENT_RECORDS) });
     }
     let bytes = bytes as u64;
     file.set_len(bytes)?;
