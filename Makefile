@@ -11,6 +11,7 @@
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
 # make test-kernels  what must hold on every kernel, on those of Debian, on emulated machines: GUESTS="trixie:full" for some; writes probes/README.md
+# make test-fleet  what many nodes share: chains through an OpenTelemetry collector, built from Debian's packages once, into ClickHouse
 # make dashboards-picture  the dashboards as pictures of real data, at both levels and with native histograms alone; fails where a query has no answer
 # make deny   licences, sources and versions of all dependencies, by cargo-deny; make advisories: known faults of them, by its database
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon, a page and an evaluation of causes take
@@ -31,7 +32,7 @@ CARGO_TOOLS := $(abspath $(TARGET_DIR))/tools
 DIST := $(TARGET_DIR)/dist
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick test-unit test-kernels deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
+.PHONY: help run test test-quick test-unit test-kernels test-fleet deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -120,6 +121,11 @@ demo-stack: demo alert-tools
 fuzz: tools
 	@.ci/install c++:g++
 	exporter/fuzz/run
+
+# Needs neither root nor probes.
+test-fleet: tools
+	@.ci/install python3:python3 pip3:python3-pip
+	.ci/test-fleet
 
 debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)

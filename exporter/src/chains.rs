@@ -100,23 +100,27 @@ impl Chains {
         self.engine().set_settings(settings);
     }
 
-    /// Evaluates the accounts; logs new chains.
-    pub(crate) fn evaluate(&self, input: EngineInput) {
+    /// Evaluates the accounts; logs new chains. Returns all chains.
+    pub(crate) fn evaluate(&self, input: EngineInput) -> Vec<Chain> {
         let known = self.ids();
         let pids = input.snapshot.processes.iter().map(|process| process.tgid.0).collect();
         self.engine().evaluate(input);
         self.set_evaluated(pids);
         self.locate();
         // Without the engine's lock: a log that nobody reads must not hold up scrapes.
-        for chain in self.chains().iter().filter(|chain| !known.contains(&chain.id)) {
+        let chains = self.chains();
+        for chain in chains.iter().filter(|chain| !known.contains(&chain.id)) {
             log(chain);
         }
+        chains
     }
 
-    /// No process is observed.
-    pub(crate) fn end(&self) {
+    /// No process is observed. Returns all chains; none where no process was observed before either.
+    pub(crate) fn end(&self) -> Vec<Chain> {
+        let was_empty = self.evaluated().is_some_and(|pids| pids.is_empty());
         self.engine().end_chains();
         self.set_evaluated(Vec::new());
+        if was_empty { Vec::new() } else { self.chains() }
     }
 
     fn set_evaluated(&self, pids: Vec<u32>) {

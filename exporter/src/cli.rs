@@ -8,6 +8,7 @@ mod interrupt;
 mod investigate;
 pub mod mcp;
 pub mod merge_traces;
+mod otlp;
 pub(crate) mod pid;
 pub(crate) mod progress;
 pub mod query;
@@ -43,6 +44,7 @@ pub use check::CheckArgs;
 pub use flight::FlightArgs;
 use investigate::EXPLAIN_STATUS;
 pub use investigate::{ExplainArgs, McpArgs, ReportFormat, UsageError};
+pub use otlp::OtlpArgs;
 pub use recordings::{
     Bytes, ExportArgs, ExportFormat, MergeArgs, QueryArgs, QueryFormat, RecordArgs, ReplayArgs,
     Speed, ViewArgs,
@@ -177,6 +179,9 @@ pub struct ExporterArgs {
     /// Flags of the flight recorder.
     #[command(flatten)]
     pub flight: FlightArgs,
+    /// Flags of chains as log records.
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
     /// Flags of the configuration file.
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -283,6 +288,7 @@ impl ExporterArgs {
                 budget: self.budget,
                 level: self.metrics.level,
                 classic_buckets: self.metrics.classic_buckets,
+                otlp: self.otlp.clone(),
             },
         }
     }
@@ -386,7 +392,7 @@ mod tests {
     use gpucause_abi::Tgid;
     use gpucause_investigations::export;
 
-    fn exporter(arguments: &[&str]) -> Result<ExporterArgs, clap::Error> {
+    pub(super) fn exporter(arguments: &[&str]) -> Result<ExporterArgs, clap::Error> {
         let words = ["gpucause", "exporter"].into_iter().chain(arguments.iter().copied());
         match Cli::try_parse_from(words)?.command {
             Command::Exporter(args) => Ok(args),
@@ -469,25 +475,6 @@ mod tests {
             [&["--from=soon"][..], &["--since=5m", "--from=1"], &["--at-least=5"], &["--pid=-1"]]
         {
             assert!(export(wrong).is_err(), "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn the_flight_recorder_needs_a_folder() {
-        let settings = |arguments: &[&str]| exporter(arguments).unwrap().flight.settings();
-        assert_eq!(settings(&[]), None);
-        let dir = "--flight-recorder.dir=/var/lib/gpucause";
-        let usual = settings(&[dir]).unwrap();
-        assert_eq!((usual.time, usual.max_files), (Duration::from_secs(30), 20));
-        let own = settings(&[dir, "--flight-recorder.seconds=5", "--flight-recorder.max-files=2"]);
-        let own = own.unwrap();
-        assert_eq!((own.time, own.max_files), (Duration::from_secs(5), 2));
-        for wrong in [
-            &["--flight-recorder.seconds=5"][..],
-            &[dir, "--flight-recorder.seconds=0"],
-            &[dir, "--flight-recorder.max-files=0"],
-        ] {
-            assert!(exporter(wrong).is_err(), "{wrong:?}");
         }
     }
 

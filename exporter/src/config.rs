@@ -22,6 +22,7 @@ use crate::budget::Budget;
 use crate::duration::Span;
 use crate::exposition::classic_buckets;
 use crate::metric::Level;
+use crate::otlp::OtlpSettings;
 use crate::series::groups::GroupLabels;
 use crate::series::retention;
 use outline::{Node, Value};
@@ -49,6 +50,8 @@ pub struct Config {
     pub probe: ProbeSettings,
     /// The page of metrics.
     pub metrics: MetricsSettings,
+    /// Chains as log records.
+    pub otlp: OtlpSettings,
 }
 
 /// The page of metrics.
@@ -120,6 +123,7 @@ impl Default for Config {
             limits: Limits::default(),
             probe: ProbeSettings::default(),
             metrics: MetricsSettings::default(),
+            otlp: OtlpSettings::default(),
         }
     }
 }
@@ -208,18 +212,20 @@ impl Config {
             connections,
         } = self.limits;
         let bounds = [
-            ("live_processes", live_processes as u64, 1..=8_192),
-            ("exited_processes", exited_processes as u64, 0..=2_048),
-            ("series_per_process", series_per_process as u64, 40..=100_000),
-            ("wait_names", wait_names as u64, 1..=100),
-            ("scrapes", scrapes.into(), 1..=16),
-            ("connections", connections.into(), 1..=65_536),
+            ("limits.live_processes", live_processes as u64, 1..=8_192),
+            ("limits.exited_processes", exited_processes as u64, 0..=2_048),
+            ("limits.series_per_process", series_per_process as u64, 40..=100_000),
+            ("limits.wait_names", wait_names as u64, 1..=100),
+            ("limits.scrapes", scrapes.into(), 1..=16),
+            ("limits.connections", connections.into(), 1..=65_536),
+            // At least a few segments; at most what a daemon reads when it starts.
+            ("otlp.spool_bytes", self.otlp.spool_bytes, 1 << 20..=1 << 30),
         ];
         for (key, value, accepted) in bounds {
             if !accepted.contains(&value) {
                 let (least, most) = accepted.into_inner();
                 let problem = format!("is {value}, and must be from {least} to {most}");
-                complaints.push((format!("limits.{key}"), problem));
+                complaints.push((key.to_owned(), problem));
             }
         }
         complaints

@@ -4,14 +4,16 @@ mod host;
 mod probe_states;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gpucause_abi::ProcId;
+use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::EngineInput;
 use gpucause_engine::activity::TimelinePoint;
-use gpucause_engine::chain::Chain;
+use gpucause_engine::chain::{Chain, Victim};
 use gpucause_engine::observation::ObservationState;
 use gpucause_probes::hazard::{HazardSeverity, hazards_of_this_kernel};
 use gpucause_probes::recorder::{Recorder, RecorderError};
@@ -27,9 +29,10 @@ use crate::gpus::Gpus;
 use crate::live_page::{Problem, Processes};
 use crate::observation::{ConfigState, Observation};
 use crate::observing::{Observing, Switch, why_broken};
+use crate::otlp::{self, ChainLog};
 use crate::pipeline::Pipeline;
 use crate::sampler::{SampleError, Sampler};
-use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source};
+use crate::server::{LiveWebConfig, Readiness, ScrapeError, Source, node_name};
 use host::Host;
 
 /// Between two calls of [`Daemon::reap`].
@@ -57,6 +60,8 @@ struct Shared {
     access: OnceLock<Arc<LiveWebConfig>>,
     /// What the flight recorder did, where there is one.
     flights: OnceLock<Arc<FlightRecords>>,
+    /// Where chains are logged.
+    chain_log: OnceLock<Arc<ChainLog>>,
     /// The last thing that went wrong, for the live page.
     problem: Mutex<Option<Problem>>,
 }
@@ -99,6 +104,7 @@ impl Daemon {
             observing: Observing::new(),
             access: OnceLock::new(),
             flights: OnceLock::new(),
+            chain_log: OnceLock::new(),
             problem: Mutex::default(),
         });
         let chains = Arc::new(Chains::of_this_host(config.chains.clone()));
@@ -120,6 +126,18 @@ impl Daemon {
     /// Exports the files of the flight recorder. The first call counts.
     pub fn export_flights(&self, flights: &Arc<FlightRecords>) {
         self.shared.flights.get_or_init(|| Arc::clone(flights));
+    }
+
+    /// Sends chains to the OTLP endpoint from now on; in the folder they wait for it. The first call counts.
+    pub fn log_chains(&self, spool_dir: Option<PathBuf>) {
+        let log = || Arc::new(ChainLog::new(node_name(), spool_dir));
+        self.shared.chain_log.get_or_init(log).configure(&self.config().otlp);
+    }
+
+    /// Where chains are logged.
+    #[must_use]
+    pub fn chain_log(&self) -> Option<&Arc<ChainLog>> {
+        self.shared.chain_log.get()
     }
 
     /// Exports metrics of the GPUs themselves as well.
@@ -153,6 +171,9 @@ impl Daemon {
         let taken_at = WallClock::now().unix_seconds(monotonic_now());
         let state = ConfigState { successful: true, taken_at };
         *self.shared.in_effect() = (Arc::clone(&config), state);
+        if let Some(log) = self.chain_log() {
+            log.configure(&config.otlp);
+        }
         self.sampler.submit(move |pipeline| pipeline.configure(&config));
     }
 
@@ -226,14 +247,25 @@ impl Daemon {
         // Also when nothing is evaluated: these are shares of the time since the last call.
         let throttled_gpus = self.gpus.throttled();
         let Some(observation) = self.observe_any()? else {
-            self.chains.end();
+            self.end_chains();
             self.live.store(0, Ordering::Relaxed);
             return Ok(None);
         };
         self.live.store(observation.processes_live, Ordering::Relaxed);
         let input = engine_input(&observation, throttled_gpus);
-        self.chains.evaluate(input.clone());
+        let chains = self.chains.evaluate(input.clone());
+        if let Some(log) = self.chain_log() {
+            log.record(&chains, |victim| victim_process(victim, &input.snapshot, &observation));
+        }
         Ok(Some((observation, input)))
+    }
+
+    /// Ends all chains: no process is observed any more. Blocks when they are logged.
+    pub fn end_chains(&self) {
+        let chains = self.chains.end();
+        if let Some(log) = self.chain_log().filter(|_| !chains.is_empty()) {
+            log.record(&chains, |_| None);
+        }
     }
 
     /// What is known of this host now; `None` while no process is observed, which costs next to nothing.
@@ -344,6 +376,26 @@ impl Source for Daemon {
         }
         Readiness::Ready
     }
+}
+
+/// What is known of a victim's process.
+fn victim_process(
+    victim: &Victim,
+    snapshot: &Snapshot,
+    observation: &Observation,
+) -> Option<otlp::Process> {
+    let is_victim = |process: &&ProcessSnapshot| {
+        process.tgid.0 == victim.pid
+            && victim.started.is_none_or(|at| process.started_boottime.as_secs_f64() == at)
+    };
+    // The last image of a process that executed another program.
+    let process = snapshot.processes.iter().rfind(is_victim)?;
+    let details = observation.details.get(&process.id);
+    let mut details = details.map(|details| details.named()).unwrap_or_default();
+    if let Some(gpus) = observation.gpu_uuids.get(&process.id) {
+        details.push(("gpu_uuids".to_owned(), gpus.to_string()));
+    }
+    Some(otlp::Process { rank: process.rank.map(|(rank, _)| rank), details })
 }
 
 /// Kernels on which probes can harm what they observe.

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::exposition::{Format, negotiate};
 use crate::family::Exported;
 use crate::kernel_launches::readable::readable;
+use crate::otlp::fuzzing as otlp;
 use crate::process_details::membership::Membership;
 use crate::server::fuzzing as server;
 use crate::{dcgm, foreign};
@@ -26,7 +27,7 @@ use crate::{dcgm, foreign};
 pub type Target = fn(&[u8]);
 
 /// Every target, with the name of its folder in the corpus.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("http", server::http),
     ("request", request),
     ("config", config),
@@ -38,6 +39,7 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("kernel_name", kernel_name),
     ("node", node),
     ("prometheus", prometheus),
+    ("otlp", otlp::answer),
 ];
 
 /// The target of a name.

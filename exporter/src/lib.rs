@@ -33,6 +33,7 @@ pub mod nodes;
 pub mod nvml;
 pub mod observation;
 mod observing;
+pub mod otlp;
 mod pipeline;
 mod port_owner;
 pub mod privileges;

@@ -12,6 +12,7 @@ use gpucause::config::reload::ConfigSource;
 use gpucause::daemon::Daemon;
 use gpucause::flight_recorder::FlightRecorder;
 use gpucause::nodes::NodesError;
+use gpucause::otlp::SettingsError;
 use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits};
 use gpucause::service_manager::{SocketError, sockets};
@@ -158,6 +159,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.is::<ConfigError>()
         || error.is::<TrustError>()
         || error.is::<LoginError>()
+        || error.is::<SettingsError>()
         || error.is::<NodesError>()
         || error.is::<McpError>();
     ExitCode::from(if configuration { CONFIG } else { RUN_TIME })
@@ -171,6 +173,7 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     if let Some(settings) = &flights {
         FlightRecorder::check(&settings.dir)?;
     }
+    config.otlp.check()?;
     // Read before privileges are dropped.
     let upstream = args.gpus.upstream().context("--dcgm.url")?;
     let limits = Limits::default();
@@ -183,6 +186,8 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     let options = Options { loaded: Some(privileges::confine), recorder, ..args.probe.options() };
     let daemon = Daemon::start(options, Arc::new(config))?;
     let daemon = Arc::new(daemon.with_gpus(args.gpus.sources(upstream)));
+    // After privileges are dropped: what cannot be written then is known at the start.
+    daemon.log_chains(args.otlp.spool_dir());
     let reloads = Reloads { source, over_http: args.lifecycle };
     let flights = flights.and_then(|settings| match FlightRecorder::start(settings, &daemon) {
         Ok(recorder) => Some(recorder),

@@ -4,6 +4,7 @@ use crate::chains::Findings;
 use crate::clock::WallClock;
 use crate::gpus::View;
 use crate::kernel_launches::KernelLaunches;
+use crate::otlp::OtlpCounts;
 use crate::process_details::ProcessDetails;
 use crate::series::groups::Group;
 use crate::series::op_limit::AggregatedOps;
@@ -73,6 +74,8 @@ pub struct Observation {
     pub web_config: Option<ReloadState>,
     /// Files of the flight recorder by outcome, where there is one.
     pub flights: Option<[(&'static str, u64); 3]>,
+    /// What became of chains that were logged, where they are.
+    pub otlp: Option<OtlpCounts>,
     /// UUIDs of the GPUs that each process uses, or used while it lived; joined by commas.
     pub gpu_uuids: HashMap<ProcId, Arc<str>>,
     /// What is known of the GPUs themselves.
@@ -115,6 +118,7 @@ impl Observation {
             kernel_names_aggregated: 0,
             web_config: None,
             flights: None,
+            otlp: None,
             gpu_uuids: HashMap::new(),
             gpus: View::default(),
             since,

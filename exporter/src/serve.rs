@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use crate::chains::EVALUATE_EVERY;
 use crate::config::reload::{ConfigSource, Reloader};
@@ -21,6 +22,8 @@ use crate::version;
 
 /// Threads for scrapes, as many as the configuration can allow, and other blocking work. Idle threads end.
 const BLOCKING_THREADS: usize = 20;
+/// Time to send what waits for the OTLP endpoint when the daemon ends.
+const LAST_SEND: Duration = Duration::from_secs(2);
 /// First and last interval of polls whether the daemon is ready.
 const READY_POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
@@ -86,6 +89,7 @@ pub fn until_signal(
         };
         let notifying = tokio::spawn(notify_ready(Arc::clone(daemon), manager.clone()));
         let keeping_alive = tokio::spawn(manager.clone().keep_alive(progress));
+        let logging = daemon.chain_log().map(|log| tokio::spawn(Arc::clone(log).run()));
         let source = Arc::clone(daemon);
         let served = server.serve(source, telemetry_path, shutdown).await.context("cannot serve");
         manager.stopping();
@@ -94,10 +98,25 @@ pub fn until_signal(
         for task in tasks.chain(reloading).chain(following) {
             task.abort();
         }
+        if let Some(logging) = logging {
+            close_log(daemon, logging).await;
+        }
         served
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
+}
+
+/// Logs that chains ended, and sends what it can; the rest waits for the next start.
+async fn close_log(daemon: &Arc<Daemon>, logging: JoinHandle<()>) {
+    let ending = Arc::clone(daemon);
+    // An error is a panic, which is in the log.
+    let _ = tokio::task::spawn_blocking(move || ending.end_chains()).await;
+    if let Some(log) = daemon.chain_log() {
+        log.close();
+    }
+    // Ignored: an endpoint that does not answer must not keep the daemon.
+    let _ = tokio::time::timeout(LAST_SEND, logging).await;
 }
 
 /// Attached libraries and connections need descriptors. The usual soft limit of 1024 protects programs that use `select`, which

@@ -18,6 +18,8 @@ use crate::recording::{EventId, NodeChain, Process, ProcessIndex, Recording, Rec
 use selection::Selected;
 use stream::Aligned;
 
+pub use detail::{Detail, Details, of_chain as chain_attributes};
+pub use otlp::process_attribute;
 pub use selection::{Selection, TimestampError, timestamp};
 
 /// Export formats.

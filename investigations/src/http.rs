@@ -4,6 +4,7 @@
 mod address;
 pub mod listeners;
 mod login;
+mod retry_after;
 mod token;
 mod trust;
 
@@ -16,10 +17,11 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderMap, HeaderValue, USER_AGENT};
+use hyper::http::request::Builder;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -29,6 +31,7 @@ use tokio_rustls::TlsConnector;
 
 pub use address::Address;
 pub use login::{Login, LoginError};
+pub use retry_after::retry_after;
 pub use token::{Token, TokenError};
 pub use trust::{Identity, TrustError, connector};
 
@@ -57,6 +60,8 @@ pub enum GetError {
 pub struct Answer {
     /// The status.
     pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
     /// The whole body.
     pub body: Vec<u8>,
 }
@@ -134,6 +139,12 @@ impl Client {
         &self.address
     }
 
+    /// Adds what every request has.
+    fn request(&self, request: Builder) -> Builder {
+        let agent = concat!("gpucause/", env!("CARGO_PKG_VERSION"));
+        request.header(HOST, self.address.authority()).header(USER_AGENT, agent)
+    }
+
     /// Fetches a path. The answer may have at most `limit` bytes.
     ///
     /// # Errors
@@ -161,7 +172,7 @@ impl Client {
 /// cancelled.
 pub struct Conversation<'a> {
     client: &'a Client,
-    sender: http1::SendRequest<Empty<Bytes>>,
+    sender: http1::SendRequest<Full<Bytes>>,
     /// `None` when closed.
     connection: Option<Connection>,
 }
@@ -193,14 +204,34 @@ impl<'a> Conversation<'a> {
         accept: &str,
         limit: usize,
     ) -> Result<Answer, GetError> {
-        let mut request = Request::get(path)
-            .header(HOST, self.client.address.authority())
-            .header(ACCEPT, accept)
-            .header(USER_AGENT, concat!("gpucause/", env!("CARGO_PKG_VERSION")));
+        let mut request = self.client.request(Request::get(path)).header(ACCEPT, accept);
         if let Some(authorization) = self.client.authorization() {
             request = request.header(AUTHORIZATION, authorization);
         }
-        let request = request.body(Empty::new())?;
+        self.send(request.body(Full::default())?, limit).await
+    }
+
+    /// Posts a body to the address of the client, with these headers and no login. The answer may have at most `limit` bytes.
+    ///
+    /// # Errors
+    /// When there is no complete answer.
+    pub async fn post(
+        &mut self,
+        headers: &HeaderMap,
+        body: Bytes,
+        limit: usize,
+    ) -> Result<Answer, GetError> {
+        let path = self.client.address.path();
+        let mut request = self.client.request(Request::post(path)).body(Full::new(body))?;
+        request.headers_mut().extend(headers.clone());
+        self.send(request, limit).await
+    }
+
+    async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+        limit: usize,
+    ) -> Result<Answer, GetError> {
         let sender = &mut self.sender;
         let asked = async {
             sender.ready().await?;
@@ -220,8 +251,7 @@ impl<'a> Conversation<'a> {
 }
 
 async fn whole(response: Response<Incoming>, limit: usize) -> Result<Answer, GetError> {
-    let status = response.status();
-    let mut body = response.into_body();
+    let (head, mut body) = response.into_parts();
     if body.size_hint().lower() > limit as u64 {
         return Err(GetError::Huge(limit));
     }
@@ -233,5 +263,5 @@ async fn whole(response: Response<Incoming>, limit: usize) -> Result<Answer, Get
         }
         bytes.extend_from_slice(&data);
     }
-    Ok(Answer { status, body: bytes })
+    Ok(Answer { status: head.status, headers: head.headers, body: bytes })
 }

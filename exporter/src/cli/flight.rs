@@ -31,3 +31,28 @@ impl FlightArgs {
         Some(FlightSettings { dir, time, max_files })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::tests::exporter;
+
+    #[test]
+    fn the_flight_recorder_needs_a_folder() {
+        let settings = |arguments: &[&str]| exporter(arguments).unwrap().flight.settings();
+        assert_eq!(settings(&[]), None);
+        let dir = "--flight-recorder.dir=/var/lib/gpucause";
+        let usual = settings(&[dir]).unwrap();
+        assert_eq!((usual.time, usual.max_files), (Duration::from_secs(30), 20));
+        let own = settings(&[dir, "--flight-recorder.seconds=5", "--flight-recorder.max-files=2"]);
+        let own = own.unwrap();
+        assert_eq!((own.time, own.max_files), (Duration::from_secs(5), 2));
+        for wrong in [
+            &["--flight-recorder.seconds=5"][..],
+            &[dir, "--flight-recorder.seconds=0"],
+            &[dir, "--flight-recorder.max-files=0"],
+        ] {
+            assert!(exporter(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -5,8 +5,10 @@ use crate::clock;
 use crate::family::{Family, Value};
 use crate::metric::{
     self, BUILD_INFO, CONFIG_LOADED_AT, CONFIG_SUCCESSFUL, FLIGHT_RECORDS, Kind, Metric,
-    PROCESS_CPU, WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, WEB_CONFIG_RELOAD_FAILURES,
+    OTLP_FAILURES, OTLP_LOST, OTLP_QUEUED_BYTES, OTLP_QUEUED_RECORDS, OTLP_SENT, PROCESS_CPU,
+    WEB_CONFIG_LAST_RELOAD_SUCCESSFUL, WEB_CONFIG_RELOAD_FAILURES,
 };
+use crate::otlp::OtlpCounts;
 use crate::version;
 use prometheus::core::Collector as _;
 use prometheus::process_collector::ProcessCollector;
@@ -57,6 +59,10 @@ impl Collector for Daemon {
             }
             families.push(family);
         }
+        if let Some(counts) = &input.observation.otlp {
+            let created = input.observation.clock.unix_seconds(input.observation.since);
+            families.extend(otlp(counts, Some(created)));
+        }
         let own = families.len();
         for collected in self.0.collect() {
             let Some(metric) = row(collected.name()) else { continue };
@@ -85,6 +91,24 @@ impl Collector for Daemon {
         }
         Ok(eager(families))
     }
+}
+
+/// What became of chains that were logged.
+fn otlp(counts: &OtlpCounts, created: Option<f64>) -> [Family; 5] {
+    let by_reason = |metric, counts: &[(&'static str, u64)]| {
+        let mut family = Family::new(metric);
+        for (reason, count) in counts {
+            family.push_created([(*reason).into()], Value::Integer(*count), created);
+        }
+        family
+    };
+    [
+        Family::single(&OTLP_SENT, Value::Integer(counts.sent), created),
+        by_reason(&OTLP_LOST, &counts.lost),
+        by_reason(&OTLP_FAILURES, &counts.failures),
+        Family::single(&OTLP_QUEUED_RECORDS, Value::Integer(counts.queued_records), None),
+        Family::single(&OTLP_QUEUED_BYTES, Value::Integer(counts.queued_bytes), None),
+    ]
 }
 
 fn row(query_name: &str) -> Option<&'static Metric> {

@@ -8,6 +8,7 @@ use crate::metric::{
     CAUSAL_CHAIN_SECONDS, CUDA_CALL_DURATION, CUDA_CALL_ERRORS, CUDA_CALL_STALLED, DISPATCHER_LOST,
     DISPATCHER_TIME, DISPATCHER_WALL, KERNEL_LAUNCHES, Metric, PROCESSES_OBSERVED, STALL_SECONDS,
 };
+use crate::otlp::OtlpCounts;
 use crate::server::ReloadState;
 use gpucause_abi::hist::{Histogram, slot_of};
 use gpucause_abi::op::{OpId, op_of_symbol};
@@ -127,6 +128,7 @@ fn every_metric_of_the_table_has_a_collector() {
     let mut full = observation(vec![process(1, 5, 3)]);
     full.web_config = Some(ReloadState::default());
     full.flights = Some([("written", 1), ("suppressed", 0), ("failed", 0)]);
+    full.otlp = Some(OtlpCounts::default());
     Arc::make_mut(&mut full.snapshot).counters =
         SelfCounter::ALL.iter().map(|&counter| (counter, 1)).collect();
     let families = Collectors::default().collect(&full);

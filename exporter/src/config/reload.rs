@@ -11,6 +11,7 @@ use tokio::time::MissedTickBehavior;
 use super::watch::FolderWatch;
 use super::{Config, ConfigError, parse, read};
 use crate::budget::Budget;
+use crate::cli::OtlpArgs;
 use crate::daemon::Daemon;
 use crate::duration::Span;
 use crate::exposition::classic_buckets;
@@ -22,7 +23,7 @@ use crate::service_manager::ServiceManager;
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Flags that override the file.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// `--retention`.
     pub retention: Option<Duration>,
@@ -32,6 +33,26 @@ pub struct Overrides {
     pub level: Option<Level>,
     /// `--metrics.classic-buckets`.
     pub classic_buckets: Option<classic_buckets::Policy>,
+    /// `--otlp.endpoint` and its kin.
+    pub otlp: OtlpArgs,
+}
+
+impl Overrides {
+    fn apply(&self, config: &mut Config) {
+        if let Some(retention) = self.retention {
+            config.retention = Span(retention);
+        }
+        if let Some(budget) = self.budget {
+            config.probe.budget = budget;
+        }
+        if let Some(level) = self.level {
+            config.metrics.level = level;
+        }
+        if let Some(policy) = self.classic_buckets {
+            config.metrics.classic_buckets = policy;
+        }
+        self.otlp.apply(&mut config.otlp);
+    }
 }
 
 /// The source of the configuration.
@@ -71,18 +92,7 @@ impl ConfigSource {
             (Err(error), _) if error.is_missing() && self.optional => Config::default(),
             (Err(error), _) => return Err(Arc::clone(error)),
         };
-        if let Some(retention) = self.overrides.retention {
-            config.retention = Span(retention);
-        }
-        if let Some(budget) = self.overrides.budget {
-            config.probe.budget = budget;
-        }
-        if let Some(level) = self.overrides.level {
-            config.metrics.level = level;
-        }
-        if let Some(policy) = self.overrides.classic_buckets {
-            config.metrics.classic_buckets = policy;
-        }
+        self.overrides.apply(&mut config);
         Ok(config)
     }
 }

@@ -148,7 +148,7 @@ const REFUSALS: &[(&str, &str)] = &[
     ("retention: [5m]", "line 1: retention is a list, and must be text"),
     (
         "retension: 5m",
-        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits, probe, metrics",
+        "line 1: the configuration has no key retension (did you mean retention?); it has chains, launch_ops, processes, retention, limits, probe, metrics, otlp",
     ),
     (
         "limits:\n  wait_names: ten",
@@ -172,6 +172,14 @@ const REFUSALS: &[(&str, &str)] = &[
         "line 1: limits.live_processes is 0, and must be from 1 to 8192",
     ),
     ("limits: {scrapes: 0}", "line 1: limits.scrapes is 0, and must be from 1 to 16"),
+    (
+        "otlp: {spool_bytes: 1000}",
+        "line 1: otlp.spool_bytes is 1000, and must be from 1048576 to 1073741824",
+    ),
+    (
+        "otlp:\n  endpoint: http://me:secret@h:4318",
+        "line 2: otlp.endpoint is invalid, and must be http://HOST:PORT or https://HOST:PORT, without a password",
+    ),
     ("limits: {connections: 0}", "line 1: limits.connections is 0, and must be from 1 to 65536"),
     ("limits: 5", "line 1: limits is 5, and must be a section: keys with values"),
     ("limits: [a]", "line 1: limits is a list, and must be a section: keys with values"),

@@ -85,6 +85,7 @@ impl AccountSource for Host {
         observation.config = self.shared.in_effect().1;
         observation.web_config = self.shared.access.get().and_then(|access| access.reload_state());
         observation.flights = self.shared.flights.get().map(|flights| flights.counts());
+        observation.otlp = self.shared.chain_log.get().and_then(|log| log.counts());
     }
 }
 

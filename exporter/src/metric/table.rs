@@ -327,6 +327,21 @@ metrics! {
     FLIGHT_RECORDS: Counter "gpucause_flight_records", None,
         ["outcome"],
         "Trace files of the flight recorder: written, suppressed (there is one of the same cause), or failed (see the log).";
+    OTLP_SENT: Counter "gpucause_otlp_records_sent", None,
+        [],
+        "Log records of causal chains that the OTLP endpoint accepted.";
+    OTLP_LOST: Counter "gpucause_otlp_records_lost", None,
+        ["reason"],
+        "Log records of causal chains that were lost: spool_full (the oldest made room), spool_failed (no file could be written, and too many waited in memory), unreadable (a file of the spool is damaged), rejected (by the endpoint).";
+    OTLP_FAILURES: Counter "gpucause_otlp_request_failures", None,
+        ["reason"],
+        "Requests to the OTLP endpoint that failed and are repeated, by reason.";
+    OTLP_QUEUED_RECORDS: Gauge "gpucause_otlp_queued_records", None,
+        [],
+        "Log records of causal chains that wait to be sent.";
+    OTLP_QUEUED_BYTES: Gauge "gpucause_otlp_queued_bytes", BYTES,
+        [],
+        "Size of the log records of causal chains that wait to be sent.";
 
     PROCESS_CPU: Counter "process_cpu_seconds", SECONDS,
         [],

@@ -163,8 +163,9 @@ pub(crate) fn series_in_text(text: &str) -> Vec<Selector> {
         let begin = text[..at].rfind(|c| !is_name(c)).map_or(0, |before| before + 1);
         let end = at + text[at..].find(|c| !is_name(c)).unwrap_or(text.len() - at);
         let name = text[begin..end].trim_end_matches(':');
-        // Names of packages and files, and a prefix that stands for many.
-        let is_other = text[end..].starts_with(['*', '-', '.']) && name.ends_with('_')
+        // Names of packages and files, of attributes and tables of logged chains, and a prefix that stands for many.
+        let is_other = name.starts_with("gpucause_chain_")
+            || text[end..].starts_with(['*', '-', '.']) && name.ends_with('_')
             || text[end..].starts_with("*.deb");
         if is_other || text[..begin].ends_with('/') {
             continue;

@@ -9,10 +9,14 @@ use crate::recording::{Call, Event, Kind, OffCpu, Recording, Stack};
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Detail<'a> {
+pub enum Detail<'a> {
+    /// Text.
     Text(Cow<'a, str>),
+    /// A whole number.
     Integer(i64),
+    /// A number.
     Float(f64),
+    /// Yes or no.
     Flag(bool),
 }
 
@@ -35,7 +39,7 @@ impl From<u64> for Detail<'_> {
 }
 
 /// Names and values.
-pub(super) type Details<'a> = Vec<(Cow<'static, str>, Detail<'a>)>;
+pub type Details<'a> = Vec<(Cow<'static, str>, Detail<'a>)>;
 
 /// The name of an event's slice.
 pub(super) fn name(kind: &Kind) -> &str {
@@ -137,8 +141,8 @@ pub(super) fn chain_name(chain: &Chain) -> String {
     format!("{} -> {}", chain.cause, chain.effect)
 }
 
-/// Attributes of a chain.
-pub(super) fn of_chain(chain: &Chain) -> Details<'_> {
+/// Attributes of a chain, without the prefix `gpucause.chain.`.
+pub fn of_chain(chain: &Chain) -> Details<'_> {
     let mut details: Details<'_> = vec![
         ("id".into(), chain.id.as_str().into()),
         ("cause".into(), chain.cause.label().into()),

@@ -6,6 +6,7 @@
 mod identity;
 mod proto;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
@@ -246,17 +247,22 @@ fn resource(recording: &dyn Recording, (node, process): Owner) -> Resource {
         attributes.push(attribute("gpucause.rank", u64::from(rank).into()));
     }
     for (name, value) in &process.details {
-        let key = match name.as_str() {
-            "exe" => "process.executable.path".to_owned(),
-            "container_id" => "container.id".to_owned(),
-            "pod" => "k8s.pod.name".to_owned(),
-            "namespace" => "k8s.namespace.name".to_owned(),
-            "user" => "process.owner".to_owned(),
-            other => format!("gpucause.process.{other}"),
-        };
-        attributes.push(attribute(&key, value.as_str().into()));
+        attributes.push(attribute(&process_attribute(name), value.as_str().into()));
     }
     Resource { attributes }
+}
+
+/// The resource attribute of a detail of a process, by the semantic conventions where they define it.
+pub fn process_attribute(detail: &str) -> Cow<'static, str> {
+    match detail {
+        "exe" => "process.executable.path".into(),
+        "container_id" => "container.id".into(),
+        "pod" => "k8s.pod.name".into(),
+        "pod_uid" => "k8s.pod.uid".into(),
+        "namespace" => "k8s.namespace.name".into(),
+        "user" => "process.owner".into(),
+        other => format!("gpucause.process.{other}").into(),
+    }
 }
 
 fn own(details: Details<'_>) -> impl Iterator<Item = KeyValue> {

@@ -28,13 +28,14 @@ use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
 /// Counters that the histories leave alone: of the daemon as a whole, or not from the kernel maps.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 9] = [
     "process_",
     "gpucause_cgroup_",
     "gpucause_flight_",
     "gpucause_dcgm_",
     "gpucause_events_dropped",
     "gpucause_map_full",
+    "gpucause_otlp_",
     "gpucause_probe_",
     "gpucause_web_",
 ];

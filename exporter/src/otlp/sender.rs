@@ -1,0 +1,254 @@
+//! Sends what waits in the spool: one request after the other on one connection, until nothing waits or an attempt fails.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use gpucause_investigations::http::{Client, Conversation, GetError};
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::ChainLog;
+use super::answer::{Verdict, verdict};
+use super::backoff::Backoff;
+use super::counts::{Failure, Loss};
+use super::settings::OtlpSettings;
+use super::spool::Batch;
+
+/// Largest answer: one has a sentence at most.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// Why an attempt failed, for the log, and when the next may be.
+struct Failed {
+    failure: Failure,
+    why: String,
+    after: Option<Duration>,
+}
+
+impl Failed {
+    fn new(failure: Failure, why: impl ToString) -> Self {
+        Self { failure, why: why.to_string(), after: None }
+    }
+}
+
+impl From<GetError> for Failed {
+    fn from(error: GetError) -> Self {
+        let failure = match error {
+            GetError::Unreachable(_) => Failure::Unreachable,
+            GetError::Tls(_) => Failure::Tls,
+            GetError::Huge(_) => Failure::Malformed,
+            GetError::Broken(_) | GetError::Request(_) => Failure::Broken,
+        };
+        Self::new(failure, error)
+    }
+}
+
+/// State from one attempt to the next.
+pub(super) struct Sender {
+    log: Arc<ChainLog>,
+    settings: watch::Receiver<OtlpSettings>,
+    /// Of the current settings; to be made when there is none.
+    client: Option<Client>,
+    backoff: Backoff,
+    /// The failure that was last logged.
+    failing: Option<Failure>,
+}
+
+impl Sender {
+    pub(super) fn new(log: Arc<ChainLog>) -> Self {
+        let settings = log.settings.subscribe();
+        Self { log, settings, client: None, backoff: Backoff::default(), failing: None }
+    }
+
+    /// Sends until the log is closed, and what waits then once more.
+    pub(super) async fn run(mut self) {
+        let log = Arc::clone(&self.log);
+        let mut closed = log.closed.subscribe();
+        let mut pause = log.pace.send_every;
+        loop {
+            let is_closed = tokio::select! {
+                () = due(&log, pause) => false,
+                // Other settings may help at once.
+                Ok(()) = self.settings.changed() => {
+                    self.client = None;
+                    self.backoff.reset();
+                    false
+                }
+                _ = closed.wait_for(|closed| *closed) => true,
+            };
+            pause = match self.send_all().await {
+                Ok(()) => {
+                    self.backoff.reset();
+                    self.succeeded();
+                    log.pace.send_every
+                }
+                Err(failed) => {
+                    log.counters.add_failure(failed.failure);
+                    self.failed(&failed);
+                    self.backoff.after_failure(failed.after)
+                }
+            };
+            if is_closed {
+                return;
+            }
+        }
+    }
+
+    fn failed(&mut self, failed: &Failed) {
+        if self.failing.replace(failed.failure) == Some(failed.failure) {
+            return;
+        }
+        let Some(endpoint) = self.settings.borrow().endpoint.clone() else { return };
+        let Failed { why, .. } = failed;
+        tracing::warn!(%endpoint, "chains wait in the OTLP spool; the endpoint takes none: {why}");
+    }
+
+    fn succeeded(&mut self) {
+        if self.failing.take().is_some() {
+            tracing::info!("the OTLP endpoint takes chains again");
+        }
+    }
+
+    async fn send_all(&mut self) -> Result<(), Failed> {
+        let settings = self.settings.borrow_and_update().clone();
+        if settings.endpoint.is_none() || self.log.counters.queued_records() == 0 {
+            return Ok(());
+        }
+        let log = Arc::clone(&self.log);
+        let (client, is_new) = (self.client.take(), self.client.is_none());
+        // Reads files.
+        let prepared = tokio::task::spawn_blocking(move || {
+            let client = match client {
+                Some(client) => Some(client),
+                None => settings.client().map_err(|error| Failed::new(Failure::Tls, error))?,
+            };
+            let headers = settings.headers();
+            let headers = headers.map_err(|error| Failed::new(Failure::Settings, error))?;
+            if is_new && settings.exposes_headers() {
+                tracing::warn!("otlp.headers_file: the headers are sent without TLS");
+            }
+            Ok((client, headers))
+        });
+        let (client, headers) = joined(prepared.await)?;
+        let Some(client) = client else { return Ok(()) };
+        let mut settled = 0;
+        let sent = send_batches(&log, &client, all_headers(headers), &mut settled).await;
+        if settled > 0 {
+            self.backoff.reset();
+        }
+        // A file of authorities may have changed since it was read.
+        if !matches!(&sent, Err(failed) if failed.failure == Failure::Tls) {
+            self.client = Some(client);
+        }
+        sent
+    }
+}
+
+/// When something waits, and others had time to join it.
+async fn due(log: &ChainLog, pause: Duration) {
+    loop {
+        // Asked for first, so that no record is missed.
+        let pushed = log.pushed.notified();
+        if log.counters.queued_records() > 0 {
+            break;
+        }
+        pushed.await;
+    }
+    tokio::time::sleep(pause).await;
+}
+
+fn joined<T>(result: Result<Result<T, Failed>, tokio::task::JoinError>) -> Result<T, Failed> {
+    result.map_err(|error| Failed::new(Failure::Settings, error)).flatten()
+}
+
+fn all_headers(mut headers: HeaderMap) -> HeaderMap {
+    let protobuf = HeaderValue::from_static("application/x-protobuf");
+    headers.insert(ACCEPT, protobuf.clone());
+    headers.insert(CONTENT_TYPE, protobuf);
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    headers
+}
+
+/// Counts the batches that are settled, also where a later one fails.
+async fn send_batches(
+    log: &Arc<ChainLog>,
+    client: &Client,
+    headers: HeaderMap,
+    settled: &mut u64,
+) -> Result<(), Failed> {
+    let mut conversation: Option<Conversation<'_>> = None;
+    while let Some((batch, body)) = next(log).await? {
+        let is_reused = conversation.is_some();
+        let exchange = async {
+            let current = match conversation.take() {
+                Some(current) => current,
+                None => client.connect().await?,
+            };
+            conversation.insert(current).post(&headers, body, MAX_ANSWER).await
+        };
+        let answer = match timeout(log.pace.timeout, exchange).await {
+            Ok(Ok(answer)) => answer,
+            // The endpoint may close a connection after each answer.
+            Ok(Err(GetError::Broken(_))) if is_reused => {
+                conversation = None;
+                continue;
+            }
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => {
+                let why = format!("no answer within {:?}", log.pace.timeout);
+                return Err(Failed::new(Failure::Slow, why));
+            }
+        };
+        let status = answer.status;
+        let verdict = verdict(&answer, batch.records, SystemTime::now());
+        let log = Arc::clone(log);
+        let settling = tokio::task::spawn_blocking(move || settle(&log, &batch, verdict, status));
+        joined(settling.await)?;
+        *settled += 1;
+    }
+    Ok(())
+}
+
+/// The next batch, and the body of its request.
+async fn next(log: &Arc<ChainLog>) -> Result<Option<(Batch, Bytes)>, Failed> {
+    let log = Arc::clone(log);
+    let next = tokio::task::spawn_blocking(move || {
+        let Some(batch) = log.spool().as_mut().and_then(super::Spool::take) else {
+            return Ok(None);
+        };
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        let compressed = encoder.write_all(&batch.body).and_then(|()| encoder.finish());
+        let body = compressed.map_err(|error| Failed::new(Failure::Settings, error))?;
+        Ok(Some((batch, Bytes::from(body))))
+    });
+    joined(next.await)
+}
+
+fn settle(
+    log: &ChainLog,
+    batch: &Batch,
+    verdict: Verdict,
+    status: hyper::StatusCode,
+) -> Result<(), Failed> {
+    let (rejected, message) = match verdict {
+        Verdict::Again { failure, after } => {
+            let why = format!("its answer has the status {status}");
+            return Err(Failed { failure, why, after });
+        }
+        Verdict::Taken { rejected, message } => (rejected, message),
+        Verdict::Refused { message } => (batch.records, message),
+    };
+    if let Some(spool) = log.spool().as_mut() {
+        spool.done(batch);
+    }
+    log.counters.add_sent(batch.records - rejected);
+    if rejected > 0 {
+        log.counters.add_lost(Loss::Rejected, rejected);
+        tracing::error!(rejected, message, "the OTLP endpoint rejected chains");
+    }
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! How log records are sent.
+
+use std::path::{Path, PathBuf};
+
+use gpucause_investigations::http::{Client, TrustError};
+use serde::{Deserialize, Serialize};
+
+use super::endpoint::Endpoint;
+use super::headers::{self, HeadersError};
+
+/// The section of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OtlpSettings {
+    /// Where to; none for nowhere.
+    pub endpoint: Option<Endpoint>,
+    /// The file of headers.
+    pub headers_file: Option<PathBuf>,
+    /// The file of authorities that the endpoint's certificate may come from; none for those that this host trusts.
+    pub ca_file: Option<PathBuf>,
+    /// Size limit of what waits to be sent.
+    pub spool_bytes: u64,
+}
+
+impl Default for OtlpSettings {
+    fn default() -> Self {
+        Self { endpoint: None, headers_file: None, ca_file: None, spool_bytes: 64 << 20 }
+    }
+}
+
+/// Why nothing can be sent with these settings.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// TLS cannot be set up.
+    #[error("otlp.ca_file: {0}")]
+    Trust(#[from] TrustError),
+    /// The headers cannot be used.
+    #[error("otlp.headers_file: {0}")]
+    Headers(#[from] HeadersError),
+}
+
+impl OtlpSettings {
+    /// Checks whether its files can be used.
+    ///
+    /// # Errors
+    /// When they cannot.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        self.client()?;
+        self.headers()?;
+        Ok(())
+    }
+
+    /// A client of the endpoint, if there is one.
+    pub(super) fn client(&self) -> Result<Option<Client>, TrustError> {
+        let Some(endpoint) = &self.endpoint else { return Ok(None) };
+        Client::new(endpoint.address().clone(), self.ca_file.as_deref()).map(Some)
+    }
+
+    pub(super) fn headers(&self) -> Result<hyper::HeaderMap, HeadersError> {
+        let file = self.headers_file.as_deref().filter(|path| !is_empty(path));
+        file.map(headers::read).transpose().map(Option::unwrap_or_default)
+    }
+
+    /// Whether secrets go to another host without TLS.
+    pub(super) fn exposes_headers(&self) -> bool {
+        let address = self.endpoint.as_ref().map(Endpoint::address);
+        self.headers_file.is_some()
+            && address.is_some_and(|address| !address.is_tls() && !address.is_loopback())
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.as_os_str().is_empty()
+}
