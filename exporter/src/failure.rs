@@ -32,8 +32,9 @@ pub fn text(error: &anyhow::Error) -> String {
     let own = error.downcast_ref::<Advice>().map(|advice| advice.0);
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
-        // Messages may have their cause already.
-        if Some(&*cause) == own || text.contains(&cause) {
+        // Messages may have their cause already, and SQLite's say what their code means.
+        let is_code = cause.starts_with("Error code ") && !text.is_empty();
+        if Some(&*cause) == own || text.contains(&cause) || is_code {
             continue;
         }
         if !text.is_empty() {

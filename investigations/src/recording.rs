@@ -160,6 +160,9 @@ pub enum RecordingError {
         "{0} was not finished and its folder is not writable - copy it and {0}-wal to a folder that is"
     )]
     LeftOpen(PathBuf),
+    /// It was copied without the WAL file that has all of its content.
+    #[error("{0} has no content without {0}-wal, its recorder was killed - copy both files")]
+    WithoutWal(PathBuf),
     /// A newer gpucause wrote it.
     #[error(
         "{path} has schema version {found}, this gpucause reads up to {known} - use a newer gpucause"
@@ -176,7 +179,7 @@ pub enum RecordingError {
     #[error("{0} cannot be read now: SQLite is out of memory because of other queries - retry")]
     Busy(PathBuf),
     /// The file contradicts its schema.
-    #[error("{0} is damaged: {1}")]
+    #[error("{0} is damaged: {1} - copy it again, or see .recover of the sqlite3 shell")]
     Damaged(PathBuf, String),
 }
 

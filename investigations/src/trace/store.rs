@@ -68,7 +68,7 @@ impl Store {
 
     /// In an empty file.
     pub(crate) fn in_empty(path: &Path) -> Result<Self, WriteError> {
-        let write_error = |source| WriteError::Write(path.to_owned(), source);
+        let write_error = |source| WriteError::of(path.to_owned(), source);
         // Without SQLITE_OPEN_URI, a path that begins with `file:` is a path.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(write_error)?;
@@ -104,7 +104,7 @@ impl Store {
     }
 
     pub(super) fn error(&self, source: rusqlite::Error) -> WriteError {
-        WriteError::Write(self.path.clone(), source)
+        WriteError::of(self.path.clone(), source)
     }
 
     /// Age of the open transaction.

@@ -14,6 +14,12 @@ pub enum WriteError {
     /// SQLite cannot write to it.
     #[error("cannot write to {0}: {1}")]
     Write(PathBuf, #[source] rusqlite::Error),
+    /// The file system is full.
+    #[error(
+        "cannot write to {0}: the file system is full - free some space; what was written until then can be read, with the \
+         files {0}-wal and {0}-shm where they are there"
+    )]
+    NoSpace(PathBuf),
     /// A reader keeps the file open, so that the WAL cannot be merged into it.
     #[error(
         "{0} is complete, but another program has it open - keep {0}-wal beside it until a program with write access has \
@@ -23,4 +29,13 @@ pub enum WriteError {
     /// The ids for nodes or events are used up.
     #[error("{0} cannot hold more {1}")]
     Full(PathBuf, &'static str),
+}
+
+impl WriteError {
+    pub(super) fn of(path: PathBuf, source: rusqlite::Error) -> Self {
+        match source.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => Self::NoSpace(path),
+            _ => Self::Write(path, source),
+        }
+    }
 }
