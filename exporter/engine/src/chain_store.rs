@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpucause_abi::{Nanos, ProcId};
 
-use crate::chain::{Cause, Chain, Culprit, Effect, Loss, Place, Severity, Victim};
+use crate::chain::{
+    Cause, Chain, Culprit, Effect, HostCpus, Located, Loss, Place, Severity, Victim,
+};
 use crate::commands::{self, Host, waited_for_idle_cpu};
 use crate::context::Context;
 use crate::detection::Detection;
@@ -267,27 +269,24 @@ impl ChainStore {
         url.clone_into(&mut self.host.url);
     }
 
-    /// Sets the ids of threads of victims' processes that are culprits, by process and name.
-    pub(crate) fn set_threads(&mut self, threads: &HashMap<(u32, String), u32>) {
+    /// Sets where the tasks of ongoing chains run, by id of the chain, and the CPUs of the host.
+    pub(crate) fn set_places(&mut self, cpus: HostCpus, places: &HashMap<String, Located>) {
+        self.host.cpus = cpus;
         for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
-            let Chain { victim, culprit: Some(culprit), .. } = &mut entry.chain else { continue };
-            let key = (victim.pid, culprit.comm.clone());
-            culprit.tid = threads.get(&key).copied().filter(|_| culprit.pid == victim.pid);
-        }
-    }
-
-    /// Sets where the processes of ongoing chains run, and the CPUs of the host.
-    pub(crate) fn set_places(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
-        online_cpus.clone_into(&mut self.host.online_cpus);
-        for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
-            let Chain { victim, culprit, .. } = &mut entry.chain;
-            if let Some(place) = places.get(&victim.pid) {
+            let Chain { id, victim, culprit, .. } = &mut entry.chain;
+            let Some(located) = places.get(id) else { continue };
+            if let Some(place) = &located.victim {
                 victim.place.clone_from(place);
             }
-            if let Some(culprit) = culprit
-                && let Some(place) = places.get(&culprit.pid)
-            {
-                culprit.place.clone_from(place);
+            if let Some(culprit) = culprit {
+                if let Some(place) = &located.culprit {
+                    culprit.place.clone_from(place);
+                }
+                let thread = located.thread.as_ref();
+                culprit.tid = thread.map(|thread| thread.tid);
+                // A thread of the victim's own process goes by its own name.
+                let other = thread.filter(|_| culprit.pid != victim.pid);
+                culprit.thread = other.map(|thread| thread.comm.clone()).unwrap_or_default();
             }
             entry.write_texts(&self.host);
         }
@@ -402,7 +401,9 @@ impl Entry {
                 if let (Some(previous), Some(now)) = (previous, &mut chain.culprit)
                     && previous.pid == now.pid
                 {
-                    now.tid = now.tid.or(previous.tid).filter(|_| previous.comm == now.comm);
+                    if previous.comm == now.comm {
+                        (now.tid, now.thread) = (previous.tid, previous.thread);
+                    }
                     now.place = previous.place;
                 }
             }

@@ -223,7 +223,7 @@ mod tests {
         let places = Places::at(root.path(), root.path(), root.path().join("online"));
         let place = places.of(28576, Some("fluent-bit")).unwrap();
         assert_eq!((&*place.unit, &*place.cpus), ("fluent-bit.service", "0-1,4"));
-        assert_eq!(place.describe(28576), "PID 28576, fluent-bit.service, CPUs 0-1,4");
+        assert_eq!(place.describe(28576), "PID 28576, fluent-bit.service, allowed on CPUs 0-1,4");
         assert_eq!(places.of(28576, None), Some(place));
         assert_eq!(places.of(28576, Some("other")), None, "the PID is another's");
         assert_eq!(places.of(1, None), None);
