@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::detection::Detection;
 use crate::losses;
 use crate::settings::Settings;
+use crate::worker_time::WorkerTime;
 
 /// Stands for all processes that are aggregated into `other`. No process has this id: they count from 1.
 pub const OTHER_PROCESS: ProcId = ProcId(0);
@@ -82,6 +83,7 @@ struct Entry {
     sentence: String,
     /// The fix without commands.
     advice: String,
+    workers: WorkerTime,
 }
 
 /// State of the chain that a detection belongs to.
@@ -236,12 +238,18 @@ impl ChainStore {
             place: Place::default(),
         };
         let sentence = detection.sentence.render(&detection.evidence);
+        let mut workers = detection.workers.take();
+        if let Some(workers) = &mut workers {
+            detection.fix = workers.advice();
+        }
         let advice = detection.fix.clone();
         let mut chain = chain_of(detection, victim, severity, cost, unix);
         self.make_unique(&mut chain.id);
         self.add_cost(key, taken, chain.id.clone());
         self.add_count(&ChainCount::of(key.process, &chain));
-        let mut entry = Entry { key, chain, last_seen: now, last_tick: tick, sentence, advice };
+        let workers = workers.map(|workers| *workers).unwrap_or_default();
+        let mut entry =
+            Entry { key, chain, last_seen: now, last_tick: tick, sentence, advice, workers };
         entry.write_texts(&host);
         self.host = host;
         self.latest.insert(key, self.entries.len());
@@ -369,11 +377,15 @@ impl Entry {
     /// larger one. Returns whether the commands may change.
     fn extend(
         &mut self,
-        detection: Detection,
+        mut detection: Detection,
         cost: &Cost,
         severity: Severity,
         (tick, now, unix): (u64, Nanos, f64),
     ) -> bool {
+        if let Some(later) = detection.workers.take() {
+            self.workers.add(&later);
+            detection.fix = self.workers.advice();
+        }
         let chain = &mut self.chain;
         (self.last_tick, self.last_seen) = (tick, now);
         losses::add(&mut chain.losses, &cost.losses);

@@ -157,7 +157,9 @@ fn the_thread_of_another_process_that_had_the_cpu_is_named_and_acted_on() {
     let thread = Thread { tid: 907, comm: "stats-flusher".into() };
     host.locate([(100, place("", "", "1")), (900, place("", "", "1"))], |_| Some(thread.clone()));
     let chain = host.only(Cause::CpuPreemption);
-    assert!(chain.fix.contains("It is stats-flusher (thread 907 of hog). Run: `taskset -cp 0,2-3 907`"));
+    assert!(
+        chain.fix.contains("It is stats-flusher (thread 907 of hog). Run: `taskset -cp 0,2-3 907`")
+    );
     assert_eq!(
         chain.culprit.as_ref().unwrap().describe(&chain.victim),
         "thread stats-flusher (907) of PID 900, allowed on CPU 1"
@@ -214,7 +216,10 @@ fn workers_of_a_process_that_feeds_a_gpu_count_as_its_own() {
         host.only(Cause::CpuPreemption).fix.clone()
     };
     let theirs = fix(&mut host, Task("pt_data_worker", 910, Relation::Other));
-    assert!(theirs.contains("pt_data_worker works for serve, which feeds a GPU itself"), "{theirs}");
+    assert!(
+        theirs.contains("pt_data_worker works for serve, which feeds a GPU itself"),
+        "{theirs}"
+    );
     let own = fix(&mut host, Task("own_worker", 200, Relation::Worker));
     assert!(own.starts_with("own_worker works for train itself"), "{own}");
     assert!(!theirs.contains("renice") && !own.contains("renice"));
