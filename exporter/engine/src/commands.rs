@@ -25,7 +25,7 @@ pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
 fn thread_that_competes(chain: &Chain) -> String {
     match &chain.culprit {
         Some(Culprit { tid: Some(tid), thread, comm, .. }) if !thread.is_empty() => {
-            format!(" It is {thread} (thread {tid} of {comm}).")
+            format!(" The competing thread is {thread} (thread {tid} of {comm}).")
         }
         _ => String::new(),
     }

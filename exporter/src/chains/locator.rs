@@ -147,3 +147,115 @@ impl Usage {
         list(&self.threads.iter().flat_map(|thread| cpus(&thread.cpus)).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use gpucause_engine::chain::{Effect, Evidence, Feeder, Loss, Severity, Victim};
+
+    use super::*;
+
+    fn thread(root: &Path, pid: u32, (tid, comm, cpus, ms): (u32, &str, &str, u64)) {
+        let dir = root.join(format!("{pid}/task/{tid}"));
+        fs::create_dir_all(&dir).unwrap();
+        let status = format!("Name:\t{comm}\nCpus_allowed_list:\t{cpus}\n");
+        if tid == pid {
+            let leader = root.join(pid.to_string());
+            fs::write(leader.join("comm"), format!("{comm}\n")).unwrap();
+            fs::write(leader.join("status"), &status).unwrap();
+        }
+        fs::write(dir.join("comm"), format!("{comm}\n")).unwrap();
+        fs::write(dir.join("status"), &status).unwrap();
+        fs::write(dir.join("schedstat"), format!("{} 0 0\n", ms * 1_000_000)).unwrap();
+        fs::write(root.join(format!("{pid}/cgroup")), "0::/\n").unwrap();
+    }
+
+    /// A process whose threads ran for so many milliseconds in all.
+    fn process(root: &Path, pid: u32, threads: &[(u32, &str, &str, u64)]) {
+        threads.iter().for_each(|&own| thread(root, pid, own));
+        let ticks = threads.iter().map(|own| own.3).sum::<u64>() / 10;
+        let stat = format!("{pid} (x) S 1 7 7 0 -1 0 1 0 0 0 {ticks} 0 0 0 20 0 3 0 1 1 1");
+        fs::write(root.join(format!("{pid}/stat")), stat).unwrap();
+    }
+
+    fn chain(culprit: Culprit, taken: f64) -> Chain {
+        let loss = Loss { pid: Some(culprit.pid), comm: culprit.comm.clone(), seconds: taken };
+        Chain {
+            id: "1".into(),
+            cause: Cause::CpuPreemption,
+            effect: Effect::LaunchGap,
+            severity: Severity::High,
+            victim: Victim { pid: 10, tid: 12, comm: "train".into(), ..Victim::default() },
+            culprit: Some(culprit),
+            explained: 1.0,
+            lost_seconds: taken,
+            losses: vec![loss],
+            evidence: Evidence::default(),
+            path: Vec::new(),
+            sentence: String::new(),
+            fix: String::new(),
+            first_seen: 1.0,
+            last_seen: 2.0,
+            ongoing: Some(true),
+        }
+    }
+
+    fn located(locator: &mut Locator, chain: &Chain) -> (String, Located) {
+        let (cpus, mut located) = locator.locate(std::slice::from_ref(chain), &[10, 20]);
+        (cpus.unused, located.remove("1").unwrap())
+    }
+
+    fn locator(root: &Path) -> Locator {
+        fs::write(root.join("online"), "0-3\n").unwrap();
+        let places = Places::at(root, root, root.join("online"));
+        Locator { places, ..Locator::default() }
+    }
+
+    #[test]
+    fn cpus_are_those_of_the_threads_that_compete() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let mut locator = locator(root);
+        process(root, 10, &[(10, "train", "0-1", 0), (12, "feeder", "1", 0)]);
+        process(root, 20, &[(20, "serve", "0", 5_000), (26, "flusher", "1", 100)]);
+        let feeds = Some(Feeder { pid: 20, comm: "serve".into() });
+        let culprit = Culprit { pid: 20, comm: "serve".into(), feeds, ..Culprit::default() };
+        let (unused, first) = located(&mut locator, &chain(culprit.clone(), 1.0));
+        assert_eq!(first.victim.unwrap().cpus, "1", "those of its thread");
+        assert_eq!((first.culprit.unwrap().cpus, first.thread), ("0-1".into(), None));
+        assert_eq!(unused, "2-3");
+        process(root, 20, &[(20, "serve", "0", 6_000), (26, "flusher", "1", 700)]);
+        let (_, second) = located(&mut locator, &chain(culprit, 1.6));
+        let thread = Thread { tid: 26, comm: "flusher".into() };
+        assert_eq!((second.culprit.unwrap().cpus, second.thread), ("1".into(), Some(thread)));
+    }
+
+    #[test]
+    fn the_holder_of_a_lock_has_cpus_of_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let mut locator = locator(root);
+        process(root, 10, &[(10, "train", "0", 0), (12, "feeder", "0", 0), (13, "holder", "1", 0)]);
+        let holder = Culprit { pid: 10, comm: "holder".into(), ..Culprit::default() };
+        let (unused, own) = located(&mut locator, &chain(holder, 1.0));
+        assert_eq!((&*own.culprit.unwrap().cpus, own.thread.unwrap().tid), ("1", 13));
+        assert_eq!((own.victim.unwrap().cpus, unused), ("0".into(), String::new()));
+    }
+
+    #[test]
+    fn a_process_with_too_many_threads_or_another_name_has_unknown_cpus() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let mut locator = locator(root);
+        process(root, 10, &[(10, "train", "0", 0), (12, "feeder", "0", 0)]);
+        let many = (20..=150).map(|tid| (tid, "hog", "0-3", 0));
+        process(root, 20, &many.collect::<Vec<_>>());
+        let mut culprit = Culprit { pid: 20, comm: "hog".into(), ..Culprit::default() };
+        let (_, own) = located(&mut locator, &chain(culprit.clone(), 1.0));
+        assert_eq!(own.culprit.unwrap().cpus, "");
+        culprit.comm = "gone".into();
+        assert_eq!(located(&mut locator, &chain(culprit, 1.0)).1.culprit, None);
+    }
+}

@@ -29,7 +29,7 @@ impl Default for Places {
 }
 
 impl Places {
-    fn at(
+    pub(crate) fn at(
         proc_root: impl Into<PathBuf>,
         pod_logs: impl Into<PathBuf>,
         online: impl Into<PathBuf>,

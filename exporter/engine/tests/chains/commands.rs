@@ -157,9 +157,9 @@ fn the_thread_of_another_process_that_had_the_cpu_is_named_and_acted_on() {
     let thread = Thread { tid: 907, comm: "stats-flusher".into() };
     host.locate([(100, place("", "", "1")), (900, place("", "", "1"))], |_| Some(thread.clone()));
     let chain = host.only(Cause::CpuPreemption);
-    assert!(
-        chain.fix.contains("It is stats-flusher (thread 907 of hog). Run: `taskset -cp 0,2-3 907`")
-    );
+    assert!(chain.fix.contains(
+        "The competing thread is stats-flusher (thread 907 of hog). Run: `taskset -cp 0,2-3 907`"
+    ));
     assert_eq!(
         chain.culprit.as_ref().unwrap().describe(&chain.victim),
         "thread stats-flusher (907) of PID 900, allowed on CPU 1"
