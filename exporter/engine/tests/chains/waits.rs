@@ -130,7 +130,7 @@ fn a_busy_child_that_hands_nothing_over_is_no_worker() {
     assert!(chain.sentence.contains("It waited for 1 of its 1 worker, busy"), "{}", chain.sentence);
 }
 
-/// Two workers, of which the second is waited for at first only, lose their CPU.
+/// Two workers lose their CPU; the second is waited for only at first.
 fn starved_without_cpus(had_by: Task) -> Host {
     let mut host = trained();
     for tgid in [200, 201] {
