@@ -1,5 +1,8 @@
 //! The engine in the daemon: evaluates the accounts periodically, and logs new chains.
 
+mod competition;
+mod locator;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,8 +16,9 @@ use gpucause_engine::{ChainCount, Engine, EngineInput, Stall};
 
 use crate::observation::Observation;
 use crate::pipeline::Details;
-use crate::process_details::place::Places;
 use crate::server::node_name;
+
+use locator::Locator;
 
 /// Between two evaluations. A chain needs two consecutive ones that show all of it, so that it is reported within three of them,
 /// 5 s; each costs a snapshot of the accounts.
@@ -64,15 +68,15 @@ pub struct Findings {
     pub stalls: Vec<Stall>,
 }
 
-/// PIDs that are located at each evaluation at most.
-const MAX_LOCATED: usize = 64;
+/// Chains whose tasks are located at each evaluation at most, the worst.
+const MAX_LOCATED: usize = 32;
 
 /// The engine, shared between evaluations and scrapes.
 #[derive(Debug)]
 pub(crate) struct Chains {
     engine: Mutex<Engine>,
-    /// Where processes of this host run; `None` where the accounts are of another.
-    places: Option<Places>,
+    /// `None` where the accounts are of another host.
+    locator: Option<Mutex<Locator>>,
     /// PIDs of the processes of the last evaluation; `None` before the first.
     evaluated: Mutex<Option<Vec<u32>>>,
 }
@@ -81,13 +85,13 @@ impl Chains {
     /// Of accounts that need not be of this host.
     pub(crate) fn new(settings: Settings) -> Self {
         let engine = Mutex::new(Engine::new(settings));
-        Self { engine, places: None, evaluated: Mutex::default() }
+        Self { engine, locator: None, evaluated: Mutex::default() }
     }
 
     /// Of this host.
     pub(crate) fn of_this_host(settings: Settings) -> Self {
         let engine = Mutex::new(Engine::new(settings).on_host(&node_name()));
-        Self { engine, places: Some(Places::default()), evaluated: Mutex::default() }
+        Self { engine, locator: Some(Mutex::default()), evaluated: Mutex::default() }
     }
 
     /// Sets the address of the exporter in commands.
@@ -131,40 +135,20 @@ impl Chains {
         self.engine().chains().iter().map(|chain| chain.id.clone()).collect()
     }
 
-    /// Finds out where the processes of ongoing chains run, without the engine's lock.
+    /// Finds out where the tasks of ongoing chains run, without the engine's lock.
     fn locate(&self) {
-        let Some(places) = &self.places else { return };
-        let mut pids: HashMap<u32, Option<String>> = HashMap::new();
-        let mut threads: Vec<(u32, String, u32)> = Vec::new();
-        for chain in self.engine().chains().iter().filter(|chain| chain.ongoing == Some(true)) {
-            if pids.len() >= MAX_LOCATED {
-                break;
-            }
-            if let Some(culprit) = &chain.culprit {
-                let victim = &chain.victim;
-                if culprit.pid == victim.pid {
-                    threads.push((victim.pid, culprit.comm.clone(), victim.tid));
-                }
-                pids.insert(culprit.pid, Some(culprit.comm.clone()));
-            }
-            // A thread of the victim's own process has a name of its own.
-            pids.insert(chain.victim.pid, None);
-        }
-        if pids.is_empty() {
-            return;
-        }
-        let place =
-            |(pid, comm): (u32, Option<String>)| Some((pid, places.of(pid, comm.as_deref())?));
-        let found = pids.into_iter().filter_map(place).collect();
-        let thread = |(pid, name, victim): (u32, String, u32)| {
-            let tid = places.thread(pid, &name, victim)?;
-            Some(((pid, name), tid))
+        let Some(locator) = &self.locator else { return };
+        let ongoing: Vec<Chain> = {
+            let engine = self.engine();
+            let chains = engine.chains().into_iter();
+            let ongoing = chains.filter(|chain| chain.ongoing == Some(true));
+            ongoing.take(MAX_LOCATED).cloned().collect()
         };
-        let threads = threads.into_iter().filter_map(thread).collect();
-        let online_cpus = places.online_cpus();
-        let mut engine = self.engine();
-        engine.set_threads(&threads);
-        engine.set_places(&online_cpus, &found);
+        let mut locator = locator.lock().unwrap_or_else(PoisonError::into_inner);
+        let (cpus, places) = locator.locate(&ongoing, &self.evaluated().unwrap_or_default());
+        if !ongoing.is_empty() {
+            self.engine().set_places(cpus, &places);
+        }
     }
 
     /// What the processes of the last evaluations did; `None` while no process is observed.

@@ -3,6 +3,7 @@
 pub(crate) mod membership;
 pub(crate) mod place;
 mod pods;
+pub(crate) mod threads;
 mod users;
 
 use gpucause_abi::snapshot::ProcessSnapshot;
@@ -252,8 +253,10 @@ fn exe(dir: &Path) -> String {
 /// `USER_HZ`, in which `/proc` reports times on every architecture that CUDA exists for.
 const TICKS_PER_SECOND: u64 = 100;
 
+const NS_PER_TICK: u64 = 1_000_000_000 / TICKS_PER_SECOND;
+
 const fn ticks(boottime: Nanos) -> u64 {
-    boottime.0 / (1_000_000_000 / TICKS_PER_SECOND)
+    boottime.0 / NS_PER_TICK
 }
 
 /// Whether a folder of `/proc` is that of the process that started then, on the boot-time clock.
@@ -271,9 +274,14 @@ fn start_ticks(dir: &Path) -> Option<u64> {
     const FIELDS_FROM_STATE_TO_START: usize = 19;
     let stat = fs::read(dir.join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
+    stat_fields(&stat)?.nth(FIELDS_FROM_STATE_TO_START)?.parse().ok()
+}
+
+/// The fields of a `/proc/PID/stat` from the state on.
+fn stat_fields(stat: &str) -> Option<std::str::SplitWhitespace<'_>> {
     // The name before the state may hold anything, parentheses and spaces included.
     let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(FIELDS_FROM_STATE_TO_START)?.parse().ok()
+    Some(fields.split_whitespace())
 }
 
 #[cfg(test)]

@@ -150,8 +150,8 @@ mod tests {
             culprit: Some(Culprit {
                 pid: 9,
                 comm: name.into(),
-                tid: None,
                 place: Place { unit: name.into(), ..Place::default() },
+                ..Culprit::default()
             }),
             explained: 0.5,
             lost_seconds: 1.25,

@@ -155,8 +155,8 @@ fn victim_and_culprit_are_named_with_unit_and_cpus_and_the_loss_by_who_took_it()
     let state = observed(Period::attached(NOON - 3600.0));
     let report = render(&Incident::of("node1".into(), vec![chain], state), false);
     for part in [
-        "    victim: trainer (PID 42, CPUs 2-3)\n",
-        "    culprit: fluent-bit (PID 9, fluent-bit.service, CPUs 0-3)\n",
+        "    victim: trainer (PID 42, allowed on CPUs 2-3)\n",
+        "    culprit: fluent-bit (PID 9, fluent-bit.service, allowed on CPUs 0-3)\n",
         "    lost to: fluent-bit (PID 9) 6.50 s, kworker 0.50 s, others 1.00 s\n",
     ] {
         assert!(report.contains(part), "{part:?} is missing in\n{report}");

@@ -14,7 +14,7 @@ use crate::template::number;
 use crate::utc::utc;
 
 pub use evidence::Evidence;
-pub use place::{Loss, Place};
+pub use place::{HostCpus, Located, Loss, Place, Thread};
 
 /// Declares an enum whose variants have a label each, the same on metrics, in JSON and in the configuration.
 macro_rules! labelled {
@@ -165,22 +165,44 @@ pub struct Culprit {
     pub pid: u32,
     /// Its name; the thread's name for a thread of the victim's own process.
     pub comm: String,
-    /// That thread of the victim's own process, if no other has its name.
+    /// Its thread: that of the victim's own process, if no other has its name; of another process the one that was measured to
+    /// have had most of the victim's CPU time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tid: Option<u32>,
+    /// Name of that thread of another process.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub thread: String,
     /// Where it runs.
     #[serde(flatten)]
     pub place: Place,
+    /// The observed process that feeds a GPU and that it is, or works for. It is for texts and known only on its host.
+    #[serde(skip)]
+    pub feeds: Option<Feeder>,
+}
+
+/// A process that feeds a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Feeder {
+    /// Its PID.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
 }
 
 impl Culprit {
     /// What it is to the victim: a thread of its process, or another process with where that runs.
     pub fn describe(&self, victim: &Victim) -> String {
-        if self.pid != victim.pid {
-            return self.place.describe(self.pid);
+        let own = self.pid == victim.pid;
+        match self.tid {
+            Some(tid) if own => {
+                format!("thread {tid} of the victim's process{}", self.place.allowed_on())
+            }
+            None if own => "a thread of the victim's process".to_owned(),
+            Some(tid) if !self.thread.is_empty() => {
+                format!("thread {} ({tid}) of {}", self.thread, self.place.describe(self.pid))
+            }
+            _ => self.place.describe(self.pid),
         }
-        let thread = self.tid.map_or_else(|| "a thread".to_owned(), |tid| format!("thread {tid}"));
-        format!("{thread} of the victim's process")
     }
 }
 

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpucause_abi::{Nanos, ProcId};
 
-use crate::chain::{Cause, Chain, Culprit, Effect, Loss, Place, Severity, Victim};
+use crate::chain::{
+    Cause, Chain, Culprit, Effect, HostCpus, Located, Loss, Place, Severity, Victim,
+};
 use crate::commands::{self, Host, waited_for_idle_cpu};
 use crate::context::Context;
 use crate::detection::Detection;
 use crate::losses;
 use crate::settings::Settings;
+use crate::worker_time::WorkerTime;
 
 /// Stands for all processes that are aggregated into `other`. No process has this id: they count from 1.
 pub const OTHER_PROCESS: ProcId = ProcId(0);
@@ -80,6 +83,7 @@ struct Entry {
     sentence: String,
     /// The fix without commands.
     advice: String,
+    workers: WorkerTime,
 }
 
 /// State of the chain that a detection belongs to.
@@ -234,12 +238,18 @@ impl ChainStore {
             place: Place::default(),
         };
         let sentence = detection.sentence.render(&detection.evidence);
+        let mut workers = detection.workers.take();
+        if let Some(workers) = &mut workers {
+            detection.fix = workers.advice();
+        }
         let advice = detection.fix.clone();
         let mut chain = chain_of(detection, victim, severity, cost, unix);
         self.make_unique(&mut chain.id);
         self.add_cost(key, taken, chain.id.clone());
         self.add_count(&ChainCount::of(key.process, &chain));
-        let mut entry = Entry { key, chain, last_seen: now, last_tick: tick, sentence, advice };
+        let workers = workers.map(|workers| *workers).unwrap_or_default();
+        let mut entry =
+            Entry { key, chain, last_seen: now, last_tick: tick, sentence, advice, workers };
         entry.write_texts(&host);
         self.host = host;
         self.latest.insert(key, self.entries.len());
@@ -267,27 +277,24 @@ impl ChainStore {
         url.clone_into(&mut self.host.url);
     }
 
-    /// Sets the ids of threads of victims' processes that are culprits, by process and name.
-    pub(crate) fn set_threads(&mut self, threads: &HashMap<(u32, String), u32>) {
+    /// Sets where the tasks of ongoing chains run, by id of the chain, and the CPUs of the host.
+    pub(crate) fn set_places(&mut self, cpus: HostCpus, places: &HashMap<String, Located>) {
+        self.host.cpus = cpus;
         for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
-            let Chain { victim, culprit: Some(culprit), .. } = &mut entry.chain else { continue };
-            let key = (victim.pid, culprit.comm.clone());
-            culprit.tid = threads.get(&key).copied().filter(|_| culprit.pid == victim.pid);
-        }
-    }
-
-    /// Sets where the processes of ongoing chains run, and the CPUs of the host.
-    pub(crate) fn set_places(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
-        online_cpus.clone_into(&mut self.host.online_cpus);
-        for entry in self.entries.iter_mut().filter(|e| e.chain.ongoing == Some(true)) {
-            let Chain { victim, culprit, .. } = &mut entry.chain;
-            if let Some(place) = places.get(&victim.pid) {
+            let Chain { id, victim, culprit, .. } = &mut entry.chain;
+            let Some(located) = places.get(id) else { continue };
+            if let Some(place) = &located.victim {
                 victim.place.clone_from(place);
             }
-            if let Some(culprit) = culprit
-                && let Some(place) = places.get(&culprit.pid)
-            {
-                culprit.place.clone_from(place);
+            if let Some(culprit) = culprit {
+                if let Some(place) = &located.culprit {
+                    culprit.place.clone_from(place);
+                }
+                let thread = located.thread.as_ref();
+                culprit.tid = thread.map(|thread| thread.tid);
+                // A thread of the victim's own process goes by its own name.
+                let other = thread.filter(|_| culprit.pid != victim.pid);
+                culprit.thread = other.map(|thread| thread.comm.clone()).unwrap_or_default();
             }
             entry.write_texts(&self.host);
         }
@@ -370,11 +377,15 @@ impl Entry {
     /// larger one. Returns whether the commands may change.
     fn extend(
         &mut self,
-        detection: Detection,
+        mut detection: Detection,
         cost: &Cost,
         severity: Severity,
         (tick, now, unix): (u64, Nanos, f64),
     ) -> bool {
+        if let Some(later) = detection.workers.take() {
+            self.workers.add(&later);
+            detection.fix = self.workers.advice();
+        }
         let chain = &mut self.chain;
         (self.last_tick, self.last_seen) = (tick, now);
         losses::add(&mut chain.losses, &cost.losses);
@@ -402,7 +413,9 @@ impl Entry {
                 if let (Some(previous), Some(now)) = (previous, &mut chain.culprit)
                     && previous.pid == now.pid
                 {
-                    now.tid = now.tid.or(previous.tid).filter(|_| previous.comm == now.comm);
+                    if previous.comm == now.comm {
+                        (now.tid, now.thread) = (previous.tid, previous.thread);
+                    }
                     now.place = previous.place;
                 }
             }

@@ -2,16 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, Place};
-
-/// Bound on CPU numbers: more than any kernel supports.
-const MAX_CPUS: u32 = 8192;
+use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Place, Victim};
+use crate::cpu_list::{cpus, list};
 
 /// What commands name of the host.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
-    /// Its CPUs, such as `0-3`.
-    pub(crate) online_cpus: String,
+    pub(crate) cpus: HostCpus,
     /// The address of its exporter; empty for the default one.
     pub(crate) url: String,
 }
@@ -20,7 +17,18 @@ pub(crate) struct Host {
 pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
     let commands = of(chain, host);
     let commands: Vec<_> = commands.iter().map(|command| format!("`{command}`")).collect();
-    format!("{advice} Run: {}.", commands.join(", "))
+    let thread = thread_that_competes(chain);
+    format!("{advice}{thread} Run: {}.", commands.join(", "))
+}
+
+/// The clause about the thread of another process that had the CPU; empty where that was not measured.
+fn thread_that_competes(chain: &Chain) -> String {
+    match &chain.culprit {
+        Some(Culprit { tid: Some(tid), thread, comm, .. }) if !thread.is_empty() => {
+            format!(" The competing thread is {thread} (thread {tid} of {comm}).")
+        }
+        _ => String::new(),
+    }
 }
 
 /// Whether most of a wait for a CPU was for an idle one: no task is the culprit.
@@ -42,9 +50,15 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
             _ if waited_for_idle_cpu(&chain.evidence) => {
                 vec!["grep -E '^cpu' /proc/stat".into(), "cpupower idle-info".into()]
             }
-            Some(culprit) => apart(culprit, place, &host.online_cpus),
+            Some(culprit) if culprit.pid == pid => {
+                vec![format!("ps -Lo tid,psr,pcpu,comm -p {pid} --sort=-pcpu")]
+            }
+            Some(culprit) => match &culprit.feeds {
+                Some(feeder) => vec![separate(feeder.pid, &chain.victim, &host.cpus.unused)],
+                None => apart(culprit, place, &host.cpus.online),
+            },
             None => vec![
-                "ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -n 20".into(),
+                BUSIEST.into(),
                 if place.autogroup.is_empty() {
                     format!("renice -n -10 -p {tid}")
                 } else {
@@ -65,8 +79,7 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
         Cause::DataloaderStarvation => {
             let worker = culprit.map_or(pid, |worker| worker.pid);
             let is_python = culprit.map_or(place, |worker| &worker.place).python;
-            let files = format!("ls -l /proc/{worker}/fd");
-            if is_python { vec![stack(worker), files] } else { vec![files, stacks(worker)] }
+            vec![if is_python { stack(worker) } else { format!("top -b -n 1 -H -p {worker}") }]
         }
         Cause::NcclLateRank => {
             let late = culprit.map_or(pid, |late| late.pid);
@@ -91,6 +104,9 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
         | Cause::Unexplained => vec![record(pid)],
     }
 }
+
+/// The processes that use most CPU, and the CPU that each had last.
+const BUSIEST: &str = "ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -n 20";
 
 fn record(pid: u32) -> String {
     format!("gpucause record --db trace-{pid}.db --duration 30s --pid {pid}")
@@ -117,6 +133,21 @@ fn stacks(pid: u32) -> String {
     format!("gdb -p {pid} -batch -ex 'thread apply all bt'")
 }
 
+/// Gives one of two jobs the CPUs that neither may use. It moves the same one, whichever the victim is: two chains that blame each
+/// other must not undo what the other says.
+fn separate(feeder: u32, victim: &Victim, unused: &str) -> String {
+    let unused = cpus(unused);
+    match feeder.max(victim.pid) {
+        _ if unused.is_empty() => BUSIEST.into(),
+        // Its own worker has its CPU.
+        _ if feeder == victim.pid => format!("taskset -cp {} {}", list(&unused), victim.tid),
+        job => {
+            let unused = list(&unused);
+            format!("for p in {job} $(pgrep -P {job}); do taskset -acp {unused} $p; done")
+        }
+    }
+}
+
 /// Moves the culprit off the victim's CPUs; to the last CPU if the victim may use all.
 fn apart(culprit: &Culprit, victim: &Place, online: &str) -> Vec<String> {
     let (all, theirs) = (cpus(online), cpus(&victim.cpus));
@@ -133,7 +164,10 @@ fn apart(culprit: &Culprit, victim: &Place, online: &str) -> Vec<String> {
     // The culprit may be there already.
     if !target.is_empty() && allowed != target {
         let target = list(&target);
-        commands.push(format!("taskset -acp {target} {}", culprit.pid));
+        commands.push(match culprit.tid {
+            Some(tid) => format!("taskset -cp {target} {tid}"),
+            None => format!("taskset -acp {target} {}", culprit.pid),
+        });
         // Moving the culprit's unit must not move the victim.
         if let Some(unit) = service(&culprit.place).filter(|_| culprit.place.unit != victim.unit) {
             commands.push(format!("systemctl set-property --runtime {unit} AllowedCPUs={target}"));
@@ -159,7 +193,11 @@ fn lower(culprit: &Culprit, victim: &Place) -> String {
         Some(unit) if place.autogroup.is_empty() => {
             format!("systemctl set-property --runtime {unit} CPUWeight=1")
         }
-        _ => format!("renice -n 19 -p {pid}"),
+        // On Linux it acts on single threads.
+        _ => match culprit.tid {
+            Some(tid) => format!("renice -n 19 -p {tid}"),
+            None => format!("renice -n 19 -p $(ls /proc/{pid}/task)"),
+        },
     }
 }
 
@@ -198,45 +236,9 @@ pub(crate) fn quoted(word: &str) -> Option<String> {
     }
 }
 
-/// The CPUs of a list such as `0-3,8`; empty if invalid.
-fn cpus(text: &str) -> BTreeSet<u32> {
-    let range = |part: &str| {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        let (from, to) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
-        (from <= to && to < MAX_CPUS).then_some(from..=to)
-    };
-    let ranges: Option<Vec<_>> = text.trim().split(',').map(range).collect();
-    ranges.into_iter().flatten().flatten().collect()
-}
-
-/// A list of CPUs such as `0-3,8`.
-fn list(cpus: &BTreeSet<u32>) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for &cpu in cpus {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == cpu => *last = cpu,
-            _ => ranges.push((cpu, cpu)),
-        }
-    }
-    let range = |&(from, to): &(u32, u32)| {
-        if from == to { from.to_string() } else { format!("{from}-{to}") }
-    };
-    ranges.iter().map(range).collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_of_cpus_have_the_format_of_the_kernel() {
-        for text in ["0", "0-3", "0-3,8", "1,3,5-6"] {
-            assert_eq!(list(&cpus(text)), text);
-        }
-        for text in ["", "x", "3-1", "0-99999", "1,,2"] {
-            assert!(cpus(text).is_empty(), "{text}");
-        }
-    }
 
     #[test]
     fn a_hostile_name_is_quoted_or_left_out() {
@@ -256,9 +258,10 @@ mod tests {
             cpus: cpus.into(),
             ..Place::default()
         };
-        let culprit = |place| Culprit { pid: 28576, comm: "fluent-bit".into(), tid: None, place };
+        let culprit =
+            |place| Culprit { pid: 28576, comm: "fluent-bit".into(), place, ..Culprit::default() };
         let run = |own, victim: &str, online| apart(&culprit(own), &place("", victim), online);
-        let renice = "renice -n 19 -p 28576";
+        let renice = "renice -n 19 -p $(ls /proc/28576/task)";
         assert_eq!(
             run(place("fluent-bit.service", "0-3"), "1-3", "0-3"),
             [
@@ -279,6 +282,24 @@ mod tests {
     }
 
     #[test]
+    fn of_a_culprit_whose_thread_is_known_only_that_is_moved_and_lowered() {
+        let place = Place { cpus: "1".into(), ..Place::default() };
+        let victim = place.clone();
+        let culprit = Culprit { pid: 7, tid: Some(9), place, ..Culprit::default() };
+        assert_eq!(apart(&culprit, &victim, "0-1"), ["taskset -cp 0 9", "renice -n 19 -p 9"]);
+    }
+
+    #[test]
+    fn two_jobs_that_blame_each_other_are_separated_by_one_command_or_by_none() {
+        let victim = |pid| Victim { pid, tid: pid, ..Victim::default() };
+        let both = |unused| [separate(20, &victim(10), unused), separate(10, &victim(20), unused)];
+        let moved = "for p in 20 $(pgrep -P 20); do taskset -acp 2-3 $p; done";
+        assert_eq!(both("2-3"), [moved, moved]);
+        assert_eq!(both(""), [BUSIEST, BUSIEST]);
+        assert_eq!(separate(10, &victim(10), "3"), "taskset -cp 3 10");
+    }
+
+    #[test]
     fn a_culprit_is_lowered_by_what_the_scheduler_weighs() {
         let place = |cgroup: &str, autogroup: &str| Place {
             unit: cgroup.trim_start_matches('/').into(),
@@ -288,10 +309,10 @@ mod tests {
             ..Place::default()
         };
         let run = |own, victim| {
-            let culprit = Culprit { pid: 7, comm: "hog".into(), tid: None, place: own };
+            let culprit = Culprit { pid: 7, comm: "hog".into(), place: own, ..Culprit::default() };
             apart(&culprit, &victim, "0")
         };
-        let renice = ["renice -n 19 -p 7"];
+        let renice = ["renice -n 19 -p $(ls /proc/7/task)"];
         let autogroup = ["echo 19 > /proc/7/autogroup"];
         assert_eq!(run(place("/", "/autogroup-1"), place("/", "/autogroup-1")), renice);
         assert_eq!(run(place("/", "/autogroup-1"), place("/", "/autogroup-2")), autogroup);

@@ -6,6 +6,7 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Wait};
 use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{Nanos, ProcId, Tid};
 
+use crate::chain::Feeder;
 use crate::delta::Delta;
 use crate::divide::Span;
 use crate::effect::{Measured, Phases};
@@ -44,6 +45,17 @@ impl<'a> Context<'a> {
     pub(crate) fn workers_of(&self, parent: ProcId) -> impl Iterator<Item = &Process<'a>> {
         let workers = self.workers.get(&parent).into_iter().flatten();
         workers.filter_map(|&index| self.processes.get(index))
+    }
+
+    /// The process that feeds a GPU and that this PID is, or works for.
+    pub(crate) fn feeder(&self, pid: u32) -> Option<Feeder> {
+        let process = self.processes.iter().find(|own| own.now.tgid.0 == pid)?;
+        let parent = |own: &&Process<'_>| Some(own.now.id) == process.now.parent;
+        let feeder = match process.dispatches() {
+            true => process,
+            false => self.processes.iter().find(parent).filter(|own| own.dispatches())?,
+        };
+        Some(Feeder { pid: feeder.now.tgid.0, comm: feeder.now.comm.to_text() })
     }
 }
 

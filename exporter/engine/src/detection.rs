@@ -10,6 +10,7 @@ use crate::delta::ThreadDelta;
 use crate::divide::Claim;
 use crate::effect::Phases;
 use crate::template::render;
+use crate::worker_time::WorkerTime;
 
 /// A template (see [`render`]) and the names in it. The numbers are final once the effect is divided.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -60,6 +61,8 @@ pub(crate) struct Detection {
     pub(crate) path: Vec<Step>,
     pub(crate) sentence: Sentence,
     pub(crate) fix: String,
+    /// What the workers of a data loader did in the short window: the fix is by those of the whole chain.
+    pub(crate) workers: Option<Box<WorkerTime>>,
 }
 
 impl Detection {
@@ -80,6 +83,7 @@ impl Detection {
             path: Vec::new(),
             sentence: Sentence::default(),
             fix: String::new(),
+            workers: None,
         }
     }
 }

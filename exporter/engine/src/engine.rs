@@ -9,7 +9,7 @@ use gpucause_abi::{Nanos, ProcId};
 use crate::activity::{self, Activities, Timeline, TimelinePoint};
 use crate::attribution::Attribution;
 use crate::baseline::Baseline;
-use crate::chain::{Chain, Place};
+use crate::chain::{Chain, HostCpus, Located};
 use crate::chain_store::ChainStore;
 use crate::charged::Charged;
 use crate::context::{Context, Process};
@@ -87,15 +87,9 @@ impl Engine {
         self.store.set_url(url);
     }
 
-    /// Sets the ids of threads that are culprits in their own process, by process and name. Texts follow with [`Self::set_places`].
-    pub fn set_threads(&mut self, threads: &HashMap<(u32, String), u32>) {
-        self.store.set_threads(threads);
-    }
-
-    /// Sets where the processes of ongoing chains run, by PID, and the CPUs of the host, such as `0-3`, for the commands of the
-    /// chains.
-    pub fn set_places(&mut self, online_cpus: &str, places: &HashMap<u32, Place>) {
-        self.store.set_places(online_cpus, places);
+    /// Sets where the tasks of ongoing chains run, by id of the chain, and the CPUs of the host, for the commands of the chains.
+    pub fn set_places(&mut self, cpus: HostCpus, places: &HashMap<String, Located>) {
+        self.store.set_places(cpus, places);
     }
 
     /// Ends all chains: there are no more snapshots.

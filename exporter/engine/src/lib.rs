@@ -8,6 +8,7 @@
 
 pub mod activity;
 pub mod chain;
+pub mod cpu_list;
 mod effect;
 pub mod observation;
 pub mod settings;
@@ -28,6 +29,7 @@ mod long_calls;
 mod losses;
 mod rules;
 mod template;
+mod worker_time;
 
 pub use engine::{ChainCount, Engine, EngineInput, OTHER_PROCESS, Stall};
 pub use rules::{Rule, markdown, rules};

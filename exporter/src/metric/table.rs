@@ -205,7 +205,7 @@ metrics! {
         "Causal chains detected, each counted once for every severity that it reaches; the exemplar names the last one.";
     CAUSAL_CHAIN_INFO: Info "gpucause_causal_chain_info", None,
         ["pid", "comm", "cause", "chain_id", "culprit", "culprit_unit", "culprit_pod", "cpus", "culprit_cpus"],
-        "Ongoing causal chains: the culprit to act on, and the CPUs that victim and culprit may run on; unknown labels are empty; the culprit's PID is at /api/v1/chains.",
+        "Ongoing causal chains: the culprit to act on, and the CPUs that the victim's thread and the culprit's thread may run on, or all of the culprit's threads where that is unknown; unknown labels are empty; the culprit's PID is at /api/v1/chains.",
         at fleet;
     STALL_SECONDS: Counter "gpucause_stall_seconds", SECONDS,
         ["pid", "comm", "cause"],

@@ -7,6 +7,7 @@ use gpucause_engine::chain::Place;
 
 use super::membership::Membership;
 use super::pods;
+use super::threads::{Threads, allowed_cpus};
 use crate::throttling::hierarchy::Hierarchy;
 
 /// Threads of a process that are searched for one of a name at most.
@@ -28,7 +29,7 @@ impl Default for Places {
 }
 
 impl Places {
-    fn at(
+    pub(crate) fn at(
         proc_root: impl Into<PathBuf>,
         pod_logs: impl Into<PathBuf>,
         online: impl Into<PathBuf>,
@@ -56,7 +57,6 @@ impl Places {
             return None;
         }
         let status = text("status")?;
-        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
         let groups = text("cgroup")?;
         let Membership { cgroup, container_id, pod_uid, .. } = Membership::of(&groups);
         let pod = pod_uid.map(|uid| {
@@ -68,11 +68,16 @@ impl Places {
             pod: pod.unwrap_or_default(),
             container: container_id.unwrap_or_default(),
             cpu_limit: self.cpu_limit(&groups).unwrap_or_default(),
-            cpus: cpus.unwrap_or_default().trim().to_owned(),
+            cpus: allowed_cpus(&status).unwrap_or_default().to_owned(),
             cgroup,
             python: self.runs_python(pid),
             autogroup: self.autogroup(pid, &groups).unwrap_or_default(),
         })
+    }
+
+    /// The threads of its processes.
+    pub(crate) fn threads(&self) -> Threads<'_> {
+        Threads { proc_root: &self.proc_root }
     }
 
     /// The thread of a process that has this name, if it is the only one beside `but`.
@@ -223,7 +228,7 @@ mod tests {
         let places = Places::at(root.path(), root.path(), root.path().join("online"));
         let place = places.of(28576, Some("fluent-bit")).unwrap();
         assert_eq!((&*place.unit, &*place.cpus), ("fluent-bit.service", "0-1,4"));
-        assert_eq!(place.describe(28576), "PID 28576, fluent-bit.service, CPUs 0-1,4");
+        assert_eq!(place.describe(28576), "PID 28576, fluent-bit.service, allowed on CPUs 0-1,4");
         assert_eq!(places.of(28576, None), Some(place));
         assert_eq!(places.of(28576, Some("other")), None, "the PID is another's");
         assert_eq!(places.of(1, None), None);

@@ -146,6 +146,9 @@ fn culprit(own: &Culprit) -> Value {
     if let Some(tid) = own.tid {
         culprit["tid"] = tid.into();
     }
+    if !own.thread.is_empty() {
+        culprit["thread"] = answer::name(&own.thread);
+    }
     placed(culprit, &own.place)
 }
 

@@ -46,13 +46,50 @@ impl Place {
         }
     }
 
-    /// PID, owner and CPUs, such as `PID 7, fluent-bit.service, CPUs 0-3`.
+    /// PID, owner and CPUs, such as `PID 7, fluent-bit.service, allowed on CPUs 0-3`.
     pub fn describe(&self, pid: u32) -> String {
         let owner = self.owner().map(|owner| format!(", {owner}")).unwrap_or_default();
-        let cpus =
-            if self.cpus.is_empty() { String::new() } else { format!(", CPUs {}", self.cpus) };
-        format!("PID {pid}{owner}{cpus}")
+        format!("PID {pid}{owner}{}", self.allowed_on())
     }
+
+    /// The clause about its CPUs; empty where they are unknown.
+    pub(super) fn allowed_on(&self) -> String {
+        let cpus = &*self.cpus;
+        match cpus.parse::<u32>() {
+            _ if cpus.is_empty() => String::new(),
+            Ok(cpu) => format!(", allowed on CPU {cpu}"),
+            Err(_) => format!(", allowed on CPUs {cpus}"),
+        }
+    }
+}
+
+/// Where the tasks of an ongoing chain run. What is not known is `None`.
+#[derive(Debug, Clone, Default)]
+pub struct Located {
+    /// The victim, with the CPUs of its thread.
+    pub victim: Option<Place>,
+    /// The culprit, with the CPUs of `thread`, or of all of its threads.
+    pub culprit: Option<Place>,
+    /// The thread of the culprit's process that did it.
+    pub thread: Option<Thread>,
+}
+
+/// A thread of a culprit's process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Thread {
+    /// Its id.
+    pub tid: u32,
+    /// Its own name.
+    pub comm: String,
+}
+
+/// CPUs of a host, as lists such as `0-3,8`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostCpus {
+    /// Those that are online.
+    pub online: String,
+    /// Those of them that no process may run on that is observed or that a chain names; empty where that is unknown.
+    pub unused: String,
 }
 
 /// Time of a chain that one task took.

@@ -22,6 +22,7 @@ fn detection(cause: Cause, effect: Effect, tid: u32, taken: TimeAccount) -> Dete
         path: Vec::new(),
         sentence: Sentence::default(),
         fix: String::new(),
+        workers: None,
     }
 }
 

@@ -5,7 +5,7 @@ use gpucause_abi::state::Reason;
 
 use super::Rule;
 use super::share::{Share, best, lost, lost_part};
-use crate::chain::{Cause, Effect, Step};
+use crate::chain::{Cause, Culprit, Effect, Feeder, Step};
 use crate::context::{Context, Process};
 use crate::delta::{NO_CPU, ThreadDelta};
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
@@ -96,14 +96,25 @@ pub(super) fn detection(
     let sentence = Sentence::new(sentence, names).and("first", worst.map(|_| &*name));
     let others = if was_idle { "idle CPU" } else { "other tasks" };
     let from = named.map_or_else(|| others.to_owned(), |wait| wait.on.to_text());
+    let mut culprit = named.and_then(culprit_of);
+    if let Some(culprit) = &mut culprit {
+        culprit.feeds = context.feeder(culprit.pid);
+    }
+    let fix = match &culprit {
+        _ if was_idle => SLOW_WAKEUP.into(),
+        Some(culprit) => fix(culprit, process.now.tgid.0, &comm),
+        None => format!(
+            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the GPU-feeding thread to dedicated CPUs."
+        ),
+    };
     Detection {
-        culprit: named.and_then(culprit_of),
+        culprit,
         path: vec![
             Step::new(from, &victim, mechanism, named.map_or(share.time, |wait| wait.total)),
             Step::new(victim, share.effect.effect.label(), "off the CPU", share.time),
         ],
         sentence,
-        fix: if was_idle { SLOW_WAKEUP.into() } else { fix(named, &name, &comm) },
+        fix,
         ..share.detection(cause, (index, process), claim, evidence)
     }
 }
@@ -118,13 +129,24 @@ fn is_idle(wait: &&Wait) -> bool {
 const SLOW_WAKEUP: &str =
     "Idle CPUs wake up late: limit deep idle states, or check the steal time of a virtual machine.";
 
-fn fix(named: Option<&Wait>, culprit: &str, comm: &str) -> String {
-    match named {
-        Some(_) => format!(
-            "Keep {culprit} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the GPU-feeding thread to dedicated CPUs."
+/// Never slows what feeds a GPU itself: it would only move the loss.
+fn fix(culprit: &Culprit, victim: u32, comm: &str) -> String {
+    let name = &*culprit.comm;
+    match &culprit.feeds {
+        _ if culprit.pid == victim => format!(
+            "Keep thread {name} of {comm} itself off the CPU of its GPU-feeding thread: pin the two to different CPUs."
         ),
         None => format!(
-            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the GPU-feeding thread to dedicated CPUs."
+            "Keep {name} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the GPU-feeding thread to dedicated CPUs."
+        ),
+        Some(feeder) if feeder.pid == victim => format!(
+            "{name} works for {comm} itself: they want more CPU than they have. Run fewer workers, or give the GPU-feeding thread a CPU of its own."
+        ),
+        Some(feeder) if feeder.pid == culprit.pid => format!(
+            "{name} feeds a GPU itself: {name} and {comm} want more CPU than they have. Give them CPUs of their own; a lower priority only moves the loss."
+        ),
+        Some(Feeder { comm: feeder, .. }) => format!(
+            "{name} works for {feeder}, which feeds a GPU itself: {feeder} and {comm} want more CPU than they have. Give them CPUs of their own; a lower priority only moves the loss."
         ),
     }
 }

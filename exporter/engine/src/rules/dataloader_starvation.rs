@@ -1,7 +1,7 @@
 //! The victim waited for data while the worker processes that prepare it were busy.
 
 use gpucause_abi::Nanos;
-use gpucause_abi::snapshot::TimeAccount;
+use gpucause_abi::snapshot::{TimeAccount, Wait};
 use gpucause_abi::state::{Phase, Reason, Relation, State};
 
 use super::Rule;
@@ -12,6 +12,7 @@ use crate::delta::{Delta, NO_CPU, ThreadDelta};
 use crate::detection::{Detection, Sentence, name_of};
 use crate::divide::{Span, part, share};
 use crate::effect::{Phases, ratio, total};
+use crate::worker_time::{Competitor, WorkerTime};
 
 /// Reasons of waits for data.
 const WAITS: [Reason; 4] = [Reason::Futex, Reason::Poll, Reason::Net, Reason::Other];
@@ -22,11 +23,12 @@ const MIN_BUSY: f64 = 0.8;
 /// not count.
 #[derive(Debug, Default)]
 struct Workers {
+    /// Those that ever did.
     count: u64,
+    /// Those that did in the long window. A worker whose batch is never waited for ends no wait.
+    waited_for: u64,
     wall: Nanos,
-    running: Nanos,
-    io: Nanos,
-    without_cpu: Nanos,
+    time: WorkerTime,
     busiest: Option<Culprit>,
 }
 
@@ -48,16 +50,15 @@ impl Workers {
         let mut most = Nanos(0);
         for worker in context.workers_of(process.now.id) {
             let Some(thread) = worker.short.worker() else { continue };
+            all.count += u64::from(worker.now.measures.ended_waits.0 > 0);
             if worker.long.measures().ended_waits.0 == 0 {
                 continue;
             }
             let parts = busy(&thread);
-            let [running, io, without_cpu] = parts;
-            all.count += 1;
-            let sums = [&mut all.wall, &mut all.running, &mut all.io, &mut all.without_cpu];
-            for (sum, part) in sums.into_iter().zip([thread.wall, running, io, without_cpu]) {
-                sum.0 = sum.0.saturating_add(part.0);
-            }
+            all.waited_for += 1;
+            all.wall.0 = all.wall.0.saturating_add(thread.wall.0);
+            all.time.add(&WorkerTime::new(parts));
+            add_competitors(&mut all.time, context, (process, worker));
             if sum(parts) > most {
                 most = sum(parts);
                 let comm = worker.now.comm.to_text();
@@ -68,7 +69,7 @@ impl Workers {
     }
 
     fn busy(&self) -> Nanos {
-        sum([self.running, self.io, self.without_cpu])
+        sum([self.time.running, self.time.io, self.time.without_cpu])
     }
 
     fn busy_share(&self) -> f64 {
@@ -78,33 +79,47 @@ impl Workers {
     /// What they were busy with, the largest part first.
     fn parts(&self) -> [(Nanos, &'static str); 3] {
         let mut parts = [
-            (self.running, "computing"),
-            (self.io, "reading from disk"),
-            (self.without_cpu, "waiting for a CPU"),
+            (self.time.running, "computing"),
+            (self.time.io, "reading from disk"),
+            (self.time.without_cpu, "waiting for a CPU"),
         ];
         parts.sort_by_key(|&(time, _)| std::cmp::Reverse(time));
         parts
     }
 }
 
-/// What to do about the first part, and about another of at least a third.
-fn fix(parts: &[(Nanos, &'static str)], busy: Nanos) -> String {
-    let advice = |what| match what {
-        "reading from disk" => {
-            "Move the dataset to a faster disk or into memory, read larger blocks, or use more workers."
-        }
-        "waiting for a CPU" => {
-            "Give the workers more CPUs, or run fewer of them: they compete with each other."
-        }
-        _ => {
-            "Use more workers, or make the preprocessing of a sample cheaper; cache what does not change."
-        }
+/// Adds who had the CPU while the main thread of a worker waited for one.
+fn add_competitors(
+    time: &mut WorkerTime,
+    context: &Context<'_>,
+    (process, worker): (&Process<'_>, &Process<'_>),
+) {
+    let own = |pid: u32| {
+        let workers = context.workers_of(process.now.id).map(|own| own.now.tgid.0);
+        workers.chain([process.now.tgid.0]).any(|own| own == pid)
     };
-    let named = parts
-        .iter()
-        .enumerate()
-        .filter(|&(index, &(time, _))| index == 0 || ratio(time, busy) >= 1.0 / 3.0);
-    named.map(|(_, &(_, what))| advice(what)).collect::<Vec<_>>().join(" ")
+    // Waits are kept by name: of two jobs whose workers have the same, either may have had the CPU.
+    let is_ambiguous = |wait: &Wait| {
+        let named = context.processes.iter().filter(|other| other.now.comm == wait.on);
+        let (ours, theirs): (Vec<_>, Vec<_>) = named.partition(|other| own(other.now.tgid.0));
+        !ours.is_empty() && !theirs.is_empty()
+    };
+    let main = worker.now.tgid.0;
+    for wait in worker.short.waits() {
+        let is_main = wait.tid.is_none_or(|tid| tid.0 == main);
+        let Some(tgid) = wait.tgid.filter(|_| is_main && NO_CPU.contains(&wait.reason)) else {
+            continue;
+        };
+        if wait.relation == Relation::Thread || own(tgid.0) {
+            if !is_ambiguous(wait) {
+                time.add_competitor(Competitor::Job, wait.total);
+            }
+        } else if !is_ambiguous(wait) {
+            let feeds = context.feeder(tgid.0).map(|feeder| feeder.comm);
+            let program = Competitor::Program { pid: tgid.0, comm: wait.on.to_text(), feeds };
+            time.add_competitor(program, wait.total);
+        }
+    }
 }
 
 /// Share of the victim's waits that were for data: ended by a worker, or by an idle thread of the victim that passed on what a worker
@@ -148,7 +163,7 @@ pub(super) const RULE: Rule = Rule {
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let process = context.processes.get(index)?;
     let mut workers = Workers::of(context, process);
-    if workers.count == 0 || workers.busy_share() < MIN_BUSY {
+    if workers.waited_for == 0 || workers.busy_share() < MIN_BUSY {
         return None;
     }
     let cause = Cause::DataloaderStarvation;
@@ -171,18 +186,18 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let evidence = share.evidence().and(
         &Evidence::default()
             .with("workers", workers.count as f64)
+            .with("workers_waited_for", workers.waited_for as f64)
             .with("workers_busy_share", workers.busy_share())
-            .with("workers_running_seconds", workers.running.as_secs_f64())
-            .with("workers_io_seconds", workers.io.as_secs_f64())
-            .with("workers_without_cpu_seconds", workers.without_cpu.as_secs_f64()),
+            .with("workers_running_seconds", workers.time.running.as_secs_f64())
+            .with("workers_io_seconds", workers.time.io.as_secs_f64())
+            .with("workers_without_cpu_seconds", workers.time.without_cpu.as_secs_f64()),
     );
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let (parts, busy) = (workers.parts(), workers.busy());
-    // A worker whose batch is never waited for ends no wait and is not counted.
     // Not all of it counts as lost: a wait in poll may be healthy.
     let sentence = "Waiting for data took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
-                    {explained_share|percent} of the effect. The {workers|count} {workers|worker/workers} that it waited for \
-                    {workers|was/were} busy {workers_busy_share|percent} of the time: \
+                    {explained_share|percent} of the effect. It waited for {workers_waited_for|count} of its {workers|count} \
+                    {workers|worker/workers}, busy {workers_busy_share|percent} of the time: \
                     computing {workers_running_seconds|seconds}, reading from disk {workers_io_seconds|seconds}, \
                     waiting for a CPU {workers_without_cpu_seconds|seconds}.";
     let names = [("comm", &*comm)];
@@ -192,13 +207,18 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let mut path: Vec<_> = busy_with
         .map(|&(time, what)| Step::new(what, &from, "kept the workers busy", time))
         .collect();
+    if let Some(top) = workers.time.top_competitor() {
+        let name = top.pid.map_or_else(|| top.comm.clone(), |pid| format!("{} ({pid})", top.comm));
+        let step = Step::new(name, &from, "had the CPU of the workers", Nanos(0));
+        path.push(Step { seconds: top.seconds, ..step });
+    }
     path.push(Step::new(from, &victim, "had no data ready", share.time));
     path.push(Step::new(victim, share.effect.effect.label(), "blocked", share.time));
     Some(Detection {
         path,
         culprit: workers.busiest,
         sentence: Sentence::new(sentence, names),
-        fix: fix(&parts, busy),
+        workers: Some(workers.time.into()),
         ..share.detection(cause, (index, process), claim, evidence)
     })
 }

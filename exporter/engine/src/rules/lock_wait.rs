@@ -109,7 +109,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         ],
         sentence: Sentence::new(sentence, [("comm", &*comm), ("holder", &*name)]),
         fix: format!(
-            "Find what thread {name} does while it holds the lock (gpucause record, or py-spy dump for Python), and move it out."
+            "Find what thread {name} does while it holds the lock, and move that out; gdb stops the process for about a second."
         ),
         ..share.detection(cause, (index, process), claim, evidence)
     })

@@ -1,12 +1,12 @@
 //! The fix of each chain has a command with real values.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use gpucause_abi::state::{Reason, Relation};
-use gpucause_engine::chain::{Cause, Chain, Place};
+use gpucause_engine::chain::{Cause, Chain, Place, Thread};
 
 use crate::host::Host;
-use crate::process::{MS, Task};
+use crate::process::{MS, Process, Task, US};
 use crate::scenarios;
 
 fn place(unit: &str, cgroup: &str, cpus: &str) -> Place {
@@ -17,19 +17,17 @@ fn place(unit: &str, cgroup: &str, cpus: &str) -> Place {
 
 /// The host has four CPUs; the victim runs on two of them.
 fn placed(mut host: Host) -> Host {
-    let places = HashMap::from([
+    host.engine.set_url("http://localhost:19400");
+    host.set_places([
         (100, place("train.service", "/system.slice/train.service", "2-3")),
         (900, place("hog.service", "/system.slice/hog.service", "0-3")),
     ]);
-    host.engine.set_url("http://localhost:19400");
-    host.engine.set_places("0-3", &places);
     host
 }
 
 fn in_python(mut host: Host) -> Host {
     let python = || Place { python: true, ..Place::default() };
-    let places = [100, 102, 200, 201].map(|pid| (pid, python()));
-    host.engine.set_places("0-3", &HashMap::from(places));
+    host.set_places([100, 102, 200, 201].map(|pid| (pid, python())));
     host
 }
 
@@ -51,7 +49,7 @@ fn expected(chain: &Chain) -> &'static str {
             "Run: `cut -sd' ' -f2 /proc/100/task/100/syscall | while read fd; do ls -l /proc/100/fd/$((fd)); done`, "
         }
         Cause::PageFault => "Run: `grep -E 'VmRSS|VmSwap' /proc/100/status`, ",
-        Cause::DataloaderStarvation => "Run: `ls -l /proc/20",
+        Cause::DataloaderStarvation => "Run: `top -b -n 1 -H -p 20",
         Cause::NcclLateRank => {
             "Run: `gpucause explain --url http://localhost:19400 --pid 102`, `gdb -p 102 -batch -ex "
         }
@@ -90,12 +88,19 @@ fn only_processes_that_run_python_are_asked_with_py_spy() {
 #[test]
 fn the_holder_of_a_lock_is_named_with_its_thread_and_shown_by_the_command() {
     let mut host = scenarios::locked();
-    host.engine.set_threads(&HashMap::from([((100, "lock-holder".into()), 107)]));
-    host.engine.set_places("0-3", &HashMap::new());
+    let place = Place { cpus: "1".into(), ..Place::default() };
+    let thread = Thread { tid: 107, comm: "lock-holder".into() };
+    host.locate([(100, place)], |_| Some(thread.clone()));
     let holder = |host: &Host| host.only(Cause::LockWait).culprit.as_ref().unwrap().tid;
     assert_eq!(holder(&host), Some(107));
     let fix = &host.only(Cause::LockWait).fix;
     assert!(fix.contains("bt' | grep -EA 20 '^Thread .*LWP 107\\b'`."), "{fix}");
+    assert!(fix.contains("gdb stops the process") && !fix.contains("gpucause record"), "{fix}");
+    let chain = host.only(Cause::LockWait);
+    assert_eq!(
+        chain.culprit.as_ref().unwrap().describe(&chain.victim),
+        "thread 107 of the victim's process, allowed on CPU 1"
+    );
     host.run(1, |train| {
         scenarios::steady(train);
         train.waits(Reason::Futex, scenarios::HOLDER, 700 * MS, 680 * MS);
@@ -116,7 +121,7 @@ fn a_cgroup_whose_limit_throttles_is_named_in_the_sentence() {
     assert!(!sentence(&host).contains("The limit is that of"));
     let file = "/sys/fs/cgroup/kubepods/pod1/cpu.max".into();
     let place = Place { cpu_limit: file, ..Place::default() };
-    host.engine.set_places("0-3", &HashMap::from([(100, place)]));
+    host.set_places([(100, place)]);
     let named = sentence(&host);
     assert!(named.contains(" The limit is that of /sys/fs/cgroup/kubepods/pod1. "), "{named}");
 }
@@ -125,8 +130,7 @@ fn a_cgroup_whose_limit_throttles_is_named_in_the_sentence() {
 fn a_culprit_in_a_unit_of_hostile_name_gives_a_quoted_command_or_none() {
     let mut host = scenarios::preempted();
     let fix = |host: &mut Host, unit: &str| {
-        let places = HashMap::from([(100, place("", "", "2-3")), (900, place(unit, "", "0-3"))]);
-        host.engine.set_places("0-3", &places);
+        host.set_places([(100, place("", "", "2-3")), (900, place(unit, "", "0-3"))]);
         host.only(Cause::CpuPreemption).fix.clone()
     };
     let quoted = fix(&mut host, "a;reboot;$(id).service");
@@ -140,9 +144,83 @@ fn where_a_culprit_runs_stays_when_the_chain_is_seen_again() {
     let mut host = placed(scenarios::preempted());
     host.run(1, |train| {
         scenarios::steady(train);
-        train.calls("cudaLaunchKernel", 30, 5 * crate::process::US, &[]);
+        train.calls("cudaLaunchKernel", 30, 5 * US, &[]);
     });
     let chain = host.only(Cause::CpuPreemption);
     assert_eq!(chain.culprit.as_ref().unwrap().place.unit, "hog.service");
     assert_eq!(chain.victim.place.cpus, "2-3");
+}
+
+#[test]
+fn the_thread_of_another_process_that_had_the_cpu_is_named_and_acted_on() {
+    let mut host = scenarios::preempted();
+    let thread = Thread { tid: 907, comm: "stats-flusher".into() };
+    host.locate([(100, place("", "", "1")), (900, place("", "", "1"))], |_| Some(thread.clone()));
+    let chain = host.only(Cause::CpuPreemption);
+    assert!(chain.fix.contains(
+        "The competing thread is stats-flusher (thread 907 of hog). Run: `taskset -cp 0,2-3 907`"
+    ));
+    assert_eq!(
+        chain.culprit.as_ref().unwrap().describe(&chain.victim),
+        "thread stats-flusher (907) of PID 900, allowed on CPU 1"
+    );
+}
+
+/// Two processes that feed a GPU preempt each other; the second has a worker.
+fn competing() -> Host {
+    let mut host = scenarios::trained();
+    host.start("serve", 900);
+    host.start_worker(1, 910);
+    let serve = |process: &mut Process| {
+        process.on(900).launches(2_000, 5 * US);
+        process.calls("cudaStreamSynchronize", 20, 100 * US, &[(Reason::GpuDriver, 40 * MS)]);
+    };
+    host.run_all(8, |processes, _| {
+        scenarios::steady(&mut processes[0]);
+        serve(&mut processes[1]);
+    });
+    host.run_all(3, |processes, _| {
+        scenarios::steady(&mut processes[0]);
+        processes[0].waits(Reason::Preempted, Task("serve", 900, Relation::Other), 600 * MS, 0);
+        serve(&mut processes[1]);
+        processes[1].waits(Reason::Preempted, Task("train", 100, Relation::Other), 600 * MS, 0);
+    });
+    host
+}
+
+#[test]
+fn processes_that_feed_gpus_and_compete_are_separated_and_never_slowed() {
+    let mut host = competing();
+    let place = || Place { cpus: "0".into(), ..Place::default() };
+    host.set_places([(100, place()), (900, place())]);
+    assert_eq!(host.chains().len(), 2);
+    for chain in host.chains() {
+        let fix = &chain.fix;
+        assert!(fix.contains("feeds a GPU itself") && !fix.contains("renice"), "{fix}");
+        let moved = "Run: `for p in 900 $(pgrep -P 900); do taskset -acp 1 $p; done`.";
+        assert!(fix.ends_with(moved), "{fix}");
+    }
+}
+
+#[test]
+fn workers_of_a_process_that_feeds_a_gpu_count_as_its_own() {
+    let mut host = scenarios::trained();
+    host.start("serve", 900).on(900);
+    host.start_worker(1, 910);
+    host.start_worker(0, 200);
+    let fix = |host: &mut Host, task: Task| {
+        host.run(3, |train| {
+            scenarios::steady(train);
+            train.waits(Reason::Preempted, task, 600 * MS, 0);
+        });
+        host.only(Cause::CpuPreemption).fix.clone()
+    };
+    let theirs = fix(&mut host, Task("pt_data_worker", 910, Relation::Other));
+    assert!(
+        theirs.contains("pt_data_worker works for serve, which feeds a GPU itself"),
+        "{theirs}"
+    );
+    let own = fix(&mut host, Task("own_worker", 200, Relation::Worker));
+    assert!(own.starts_with("own_worker works for train itself"), "{own}");
+    assert!(!theirs.contains("renice") && !own.contains("renice"));
 }

@@ -1,12 +1,12 @@
 //! Locks, data, disks and pages; and waits that are idleness.
 
-use gpucause_abi::Nanos;
 use gpucause_abi::record::DEVICE_LEN;
-use gpucause_abi::snapshot::{BlockIo, DeviceName};
+use gpucause_abi::snapshot::{BlockIo, DeviceName, Wait};
 use gpucause_abi::state::{BlockOperation, Phase, Reason, Relation, State};
+use gpucause_abi::{Nanos, Tgid, Tid};
 use gpucause_engine::chain::{Cause, Culprit, Effect, Severity};
 
-use crate::host::{lost, takes};
+use crate::host::{Host, lost, takes};
 use crate::process::{KERNEL, MS, Task, US, comm};
 use crate::scenarios::{self, FAULT_WINDOWS, HOLDER, WORKER, steady, trained};
 
@@ -88,7 +88,7 @@ fn workers_that_read_from_a_slow_disk_starve_their_trainer() {
         (Some(2.0), "reading from disk")
     );
     assert!(
-        chain.sentence.contains("The 2 workers that it waited for were busy"),
+        chain.sentence.contains("It waited for 2 of its 2 workers, busy"),
         "{}",
         chain.sentence
     );
@@ -127,11 +127,61 @@ fn a_busy_child_that_hands_nothing_over_is_no_worker() {
     let chain = host.only(Cause::DataloaderStarvation);
     assert_eq!(chain.culprit.as_ref().unwrap().pid, 201);
     assert_eq!(chain.evidence.get("workers"), Some(1.0));
-    assert!(
-        chain.sentence.contains("The 1 worker that it waited for was busy"),
-        "{}",
-        chain.sentence
-    );
+    assert!(chain.sentence.contains("It waited for 1 of its 1 worker, busy"), "{}", chain.sentence);
+}
+
+/// Two workers lose their CPU; the second is waited for only at first.
+fn starved_without_cpus(had_by: Task) -> Host {
+    let mut host = trained();
+    for tgid in [200, 201] {
+        host.start_worker(0, tgid);
+    }
+    host.start("serve", 900).on(900);
+    host.run_all(8, |processes, window| {
+        steady(&mut processes[0]);
+        processes[0].waits(Reason::Poll, WORKER, 900 * MS, 0);
+        let parts = [(State::Running, 800 * MS), (State::Off(Reason::Runqueue), 1_200 * MS)];
+        for worker in &mut processes[1..3] {
+            let tid = Some(Tid(worker.now.tgid.0));
+            let Task(name, tgid, relation) = had_by;
+            let total = worker.now.waits.first().map_or(0, |wait| wait.total.0) + 1_100 * MS;
+            let wait = Wait::host(Reason::Runqueue, comm(name), Nanos(total));
+            worker.now.waits = vec![Wait { tid, tgid: Some(Tgid(tgid)), relation, ..wait }];
+            if tid == Some(Tid(200)) || window < 2 {
+                worker.works(&parts);
+            } else {
+                worker.is_busy(&parts);
+            }
+        }
+    });
+    host
+}
+
+#[test]
+fn who_had_the_cpu_that_workers_waited_for_is_named_with_all_of_its_time() {
+    for (task, expected) in [
+        (Task("pt_data_worker", 201, Relation::Other), "Run fewer workers or fewer threads"),
+        (Task("train", 100, Relation::Other), "Run fewer workers or fewer threads"),
+        (Task("cron", 901, Relation::Other), "Keep cron (PID 901) off the CPUs of the workers"),
+        (Task("serve", 900, Relation::Other), "serve (PID 900) feeds a GPU itself and had"),
+    ] {
+        let host = starved_without_cpus(task);
+        let chain = host.only(Cause::DataloaderStarvation);
+        assert!(chain.fix.starts_with(expected), "{}", chain.fix);
+        assert!(chain.fix.contains("waited for a CPU for"), "{}", chain.fix);
+        let mut takers = chain.path.iter().filter(|step| step.mechanism.starts_with("had the CPU"));
+        let named = takers.any(|step| step.from == format!("{} ({})", task.0, task.1));
+        assert_eq!(named, task.1 >= 900, "{:?}", chain.path);
+    }
+}
+
+#[test]
+fn workers_that_are_not_waited_for_now_are_counted_all_the_same() {
+    let host = starved_without_cpus(Task("cron", 901, Relation::Other));
+    let chain = host.only(Cause::DataloaderStarvation);
+    let number = |name| chain.evidence.get(name);
+    assert_eq!((number("workers"), number("workers_waited_for")), (Some(2.0), Some(1.0)));
+    assert_eq!(chain.culprit.as_ref().unwrap().pid, 200, "the one that was waited for");
 }
 
 #[test]

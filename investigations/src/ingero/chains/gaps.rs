@@ -213,7 +213,7 @@ impl RuleContext<'_> {
             names: vec![("what", mechanism.to_owned())],
             fix: match mechanism {
                 "reading from disk" => "Keep the dataset on a faster disk or in memory, read larger blocks, or use more workers.",
-                "waiting for a CPU" => "Give the workers more CPUs, or run fewer of them: they wait for each other.",
+                "waiting for a CPU" => "Find out who had the CPU that the workers waited for: themselves, or another program.",
                 _ => "Use more workers, or make what they compute for each sample cheaper; cache what does not change.",
             }
             .into(),

@@ -1,0 +1,208 @@
+//! What the workers of a data loader did, over all of a chain: what to do about them must not change with each window.
+
+use gpucause_abi::Nanos;
+
+use crate::chain::Loss;
+use crate::losses;
+use crate::template::number;
+
+/// What keeps the workers busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Computing,
+    Reading,
+    WithoutCpu,
+}
+
+/// Who had the CPU that workers waited for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Competitor {
+    /// The job itself: its process, its workers and their threads.
+    Job,
+    /// Another process.
+    Program {
+        /// Its PID.
+        pid: u32,
+        /// Its name.
+        comm: String,
+        /// The process that feeds a GPU and that it is, or works for.
+        feeds: Option<String>,
+    },
+}
+
+/// The time of the workers that were waited for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct WorkerTime {
+    pub(crate) running: Nanos,
+    pub(crate) io: Nanos,
+    pub(crate) without_cpu: Nanos,
+    /// How much of the last the job itself had the CPU.
+    job: f64,
+    /// The same of other processes.
+    others: Vec<Loss>,
+    /// Names of those that feed GPUs, by name of the process that is one, or works for one.
+    feeders: Vec<(String, String)>,
+    decided: Option<Part>,
+    competitor: Option<String>,
+}
+
+/// The one with most time. The one decided on before stays until another has a quarter more.
+fn most<T: Clone + PartialEq>(times: &[(T, f64)], before: Option<&T>) -> Option<T> {
+    let most = times.iter().filter(|(_, time)| *time > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let kept = times.iter().find(|(what, time)| Some(what) == before && *time * 1.25 >= most.1);
+    Some(kept.unwrap_or(most).0.clone())
+}
+
+impl WorkerTime {
+    /// Time of one worker.
+    pub(crate) fn new([running, io, without_cpu]: [Nanos; 3]) -> Self {
+        Self { running, io, without_cpu, ..Self::default() }
+    }
+
+    /// Time without a CPU that a task had.
+    pub(crate) fn add_competitor(&mut self, competitor: Competitor, time: Nanos) {
+        let seconds = time.as_secs_f64();
+        match competitor {
+            Competitor::Job => self.job += seconds,
+            Competitor::Program { pid, comm, feeds } => {
+                self.feeders.extend(feeds.map(|feeder| (comm.clone(), feeder)));
+                losses::add(&mut self.others, &[Loss { pid: Some(pid), comm, seconds }]);
+            }
+        }
+    }
+
+    /// Adds a later window.
+    pub(crate) fn add(&mut self, later: &Self) {
+        self.running.0 = self.running.0.saturating_add(later.running.0);
+        self.io.0 = self.io.0.saturating_add(later.io.0);
+        self.without_cpu.0 = self.without_cpu.0.saturating_add(later.without_cpu.0);
+        self.job += later.job;
+        losses::add(&mut self.others, &later.others);
+        let new = later.feeders.iter().filter(|own| !self.feeders.contains(own)).cloned();
+        let new: Vec<_> = new.collect();
+        self.feeders.extend(new);
+        self.feeders.retain(|(comm, _)| self.others.iter().any(|own| own.comm == *comm));
+    }
+
+    /// The other process that had most of the CPU time that workers waited for, and for how long.
+    pub(crate) fn top_competitor(&self) -> Option<&Loss> {
+        self.others.first()
+    }
+
+    /// What to do about the largest part, with the times that it is decided by.
+    pub(crate) fn advice(&mut self) -> String {
+        let seconds = |time: Nanos| time.as_secs_f64();
+        let parts = [
+            (Part::Computing, seconds(self.running)),
+            (Part::Reading, seconds(self.io)),
+            (Part::WithoutCpu, seconds(self.without_cpu)),
+        ];
+        self.decided = most(&parts, self.decided.as_ref());
+        let advice = match self.decided {
+            Some(Part::WithoutCpu) => self.about_cpus(),
+            Some(Part::Reading) => {
+                "Move the dataset to a faster disk or into memory, or read larger blocks.".into()
+            }
+            Some(Part::Computing) | None => {
+                "Use more workers, or make the preprocessing of a sample cheaper; cache what does not change."
+                    .into()
+            }
+        };
+        let [(_, running), (_, io), (_, without_cpu)] =
+            parts.map(|(part, time)| (part, text(time)));
+        format!(
+            "{advice} In all of this chain the workers computed for {running}, read from disk for {io} and waited for a CPU for \
+             {without_cpu}."
+        )
+    }
+
+    fn about_cpus(&mut self) -> String {
+        // An empty name is the job itself.
+        let others = self.others.iter().map(|own| (own.comm.clone(), own.seconds));
+        let times: Vec<_> = [(String::new(), self.job)].into_iter().chain(others).collect();
+        self.competitor = most(&times, self.competitor.as_ref());
+        let of = |part: f64| format!("{} of the time that workers waited for a CPU", text(part));
+        match &self.competitor {
+            None => "Give the job a larger CPU set.".into(),
+            Some(name) if name.is_empty() => format!(
+                "Run fewer workers or fewer threads in each, or give the job a larger CPU set: its own tasks had the CPU for {}.",
+                of(self.job)
+            ),
+            Some(name) => {
+                let taken = self.others.iter().find(|own| own.comm == *name);
+                let pid = taken.and_then(|own| own.pid).map(|pid| format!(" (PID {pid})"));
+                let who = format!("{name}{}", pid.unwrap_or_default());
+                let had = of(taken.map_or(0.0, |own| own.seconds));
+                match self.feeders.iter().find(|(comm, _)| comm == name) {
+                    Some((_, feeder)) if feeder == name => format!(
+                        "{who} feeds a GPU itself and had the CPU for {had}: give both jobs CPUs of their own."
+                    ),
+                    Some((_, feeder)) => format!(
+                        "{who} works for {feeder}, which feeds a GPU itself, and had the CPU for {had}: give both jobs CPUs of their own."
+                    ),
+                    None => {
+                        format!("Keep {who} off the CPUs of the workers: it had the CPU for {had}.")
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn text(seconds: f64) -> String {
+    number(seconds, "seconds")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn window(running: u64, io: u64, without_cpu: u64) -> WorkerTime {
+        WorkerTime::new([running, io, without_cpu].map(|tenths| Nanos(tenths * SECOND / 10)))
+    }
+
+    fn program(comm: &str, feeds: Option<&str>) -> Competitor {
+        Competitor::Program { pid: 900, comm: comm.into(), feeds: feeds.map(Into::into) }
+    }
+
+    #[test]
+    fn what_to_do_follows_the_largest_part_of_all_windows_and_does_not_alternate() {
+        let mut all = window(10, 2, 1);
+        assert!(all.advice().starts_with("Use more workers"), "{all:?}");
+        for reads in [3, 8, 3, 9] {
+            all.add(&window(5, reads, 0));
+            assert!(all.advice().starts_with("Use more workers"), "{all:?}");
+        }
+        all.add(&window(0, 60, 0));
+        let advice = all.advice();
+        assert!(advice.starts_with("Move the dataset to a faster disk"), "{advice}");
+        let times = "computed for 3.0 s, read from disk for 8.5 s and waited for a CPU for 100 ms.";
+        assert!(advice.ends_with(times), "{advice}");
+    }
+
+    #[test]
+    fn workers_without_a_cpu_compete_with_each_other_or_with_a_program_that_is_named() {
+        let advice = |competitors: &[(Competitor, u64)]| {
+            let mut all = window(1, 1, 70);
+            for (competitor, seconds) in competitors {
+                all.add_competitor(competitor.clone(), Nanos(seconds * SECOND));
+            }
+            all.advice()
+        };
+        let job = |seconds| (Competitor::Job, seconds);
+        let own = advice(&[job(4), (program("cron", None), 2)]);
+        assert!(own.starts_with("Run fewer workers") && own.contains("for 4.0 s of"), "{own}");
+        let other = advice(&[job(2), (program("cron", None), 4)]);
+        assert!(other.starts_with("Keep cron (PID 900) off the CPUs of the workers"), "{other}");
+        let feeds = advice(&[job(2), (program("serve", Some("serve")), 4)]);
+        assert!(feeds.starts_with("serve (PID 900) feeds a GPU itself and had"), "{feeds}");
+        let works = advice(&[job(2), (program("pt_data_worker", Some("serve")), 4)]);
+        assert!(works.starts_with("pt_data_worker (PID 900) works for serve, which"), "{works}");
+        assert!(advice(&[]).starts_with("Give the job a larger CPU set."));
+        for text in [own, other, feeds, works] {
+            assert!(!text.contains("more workers"), "{text}");
+        }
+    }
+}

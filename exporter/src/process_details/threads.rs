@@ -1,0 +1,118 @@
+//! Threads of a process: where each may run, and for how long it ran.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{NS_PER_TICK, stat_fields};
+
+/// Times of threads that take longer to read are not of one time.
+const MAX_READ: Duration = Duration::from_millis(20);
+
+/// The threads of the processes below a `/proc`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Threads<'a> {
+    pub(super) proc_root: &'a Path,
+}
+
+/// One thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Thread {
+    pub(crate) tid: u32,
+    pub(crate) comm: String,
+    /// CPUs that it may run on, such as `0-3`.
+    pub(crate) cpus: String,
+    /// How long it ran, in nanoseconds.
+    pub(crate) ran: u64,
+}
+
+/// The threads of one process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) threads: Vec<Thread>,
+    /// How long all of them ran, and those that have ended, in nanoseconds; `None` where it is not of the same time.
+    pub(crate) ran: Option<u64>,
+}
+
+impl Threads<'_> {
+    fn task(&self, pid: u32, tid: u32) -> PathBuf {
+        self.proc_root.join(format!("{pid}/task/{tid}"))
+    }
+
+    /// CPUs that a thread may run on.
+    pub(crate) fn cpus(&self, pid: u32, tid: u32) -> Option<String> {
+        let status = fs::read(self.task(pid, tid).join("status")).ok()?;
+        allowed_cpus(&String::from_utf8_lossy(&status)).map(str::to_owned)
+    }
+
+    /// The threads of a process; `None` when it has ended or has more than `most`.
+    pub(crate) fn of(&self, pid: u32, most: usize) -> Option<Usage> {
+        let began = Instant::now();
+        let tasks = fs::read_dir(self.proc_root.join(format!("{pid}/task"))).ok()?;
+        let tids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
+        let tids: Vec<u32> = tids.take(most.saturating_add(1)).collect();
+        if tids.is_empty() || tids.len() > most {
+            return None;
+        }
+        let stat = fs::read(self.proc_root.join(format!("{pid}/stat"))).ok()?;
+        // One that ended in the meantime is left out.
+        let threads = tids.into_iter().filter_map(|tid| self.thread(pid, tid)).collect();
+        let ran = ran(&String::from_utf8_lossy(&stat));
+        Some(Usage { threads, ran: ran.filter(|_| began.elapsed() <= MAX_READ) })
+    }
+
+    fn thread(&self, pid: u32, tid: u32) -> Option<Thread> {
+        let dir = self.task(pid, tid);
+        let text = |file: &str| {
+            Some(String::from_utf8_lossy(&fs::read(dir.join(file)).ok()?).into_owned())
+        };
+        let (comm, status) = (text("comm")?, text("status")?);
+        let ran = text("schedstat").and_then(|text| text.split_whitespace().next()?.parse().ok());
+        Some(Thread {
+            tid,
+            comm: comm.trim_end_matches('\n').to_owned(),
+            cpus: allowed_cpus(&status)?.to_owned(),
+            ran: ran.unwrap_or_default(),
+        })
+    }
+}
+
+/// User and system time of all threads in `/proc/PID/stat`, in nanoseconds.
+fn ran(stat: &str) -> Option<u64> {
+    let field = |index: usize| stat_fields(stat)?.nth(index)?.parse::<u64>().ok();
+    field(11)?.checked_add(field(12)?)?.checked_mul(NS_PER_TICK)
+}
+
+/// The CPUs in a `/proc/PID/status`.
+pub(super) fn allowed_cpus(status: &str) -> Option<&str> {
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_of_this_processs_threads_are_those_of_the_kernel() {
+        let threads = Threads { proc_root: Path::new("/proc") };
+        let spun = std::thread::Builder::new().name("spinner".into()).spawn(move || {
+            let until = Instant::now() + Duration::from_millis(50);
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            threads.of(std::process::id(), 1_000).unwrap()
+        });
+        let usage = spun.unwrap().join().unwrap();
+        let spinner = usage.threads.iter().find(|thread| thread.comm == "spinner").unwrap();
+        assert!(spinner.ran > 1_000_000, "{spinner:?}");
+        assert_eq!(threads.cpus(std::process::id(), spinner.tid), None, "it has ended");
+        assert_eq!(threads.of(std::process::id(), 0), None, "it has more");
+    }
+
+    #[test]
+    fn the_time_of_a_process_is_that_of_all_of_its_threads() {
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 9 9 20 0 3 0 12345 1 1";
+        assert_eq!(ran(stat), Some(2_000_000_000));
+        assert_eq!(ran("7 (a) S 1"), None);
+    }
+}
