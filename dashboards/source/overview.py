@@ -64,7 +64,7 @@ def named(of_gpu):
 def _state():
     return [
         stat(
-            "GPU utilization",
+            "GPU utilization (nvidia-smi / DCGM)",
             "As nvidia-smi and DCGM report it: average over two minutes of the share of time in which any kernel ran, however small."
             " It stays high when launches are late.",
             [query(f"avg({BUSY})", "utilization")],

@@ -1,9 +1,10 @@
 //! `gpucause explain`: the incident report of a node, of several, or of a trace file.
 
+mod colour;
 mod follow;
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,6 +21,7 @@ use gpucause_investigations::unfinished_file::UnfinishedFile;
 use gpucause_investigations::{node, recording};
 use serde::Serialize;
 
+use self::colour::coloured;
 use crate::cli::progress::Progress;
 use crate::cli::{ExplainArgs, ReportFormat, UsageError};
 
@@ -135,13 +137,14 @@ fn hand_over(args: &ExplainArgs, report: &impl Serialize, forms: &Forms<'_>) -> 
     if let Some(path) = args.html.as_deref().filter(|path| path.as_os_str() != "-") {
         return write_new(path, &(forms.html)());
     }
-    print(match args.format() {
+    let report = match args.format() {
         ReportFormat::Text => (forms.text)(),
         ReportFormat::Md => (forms.md)(),
         ReportFormat::Html => (forms.html)(),
         ReportFormat::Json => serde_json::to_string_pretty(&Versioned::new(report))
             .context("the report is not JSON")?,
-    })
+    };
+    print(args.format(), report)
 }
 
 /// Writes a file that does not exist yet; it has its name once it is complete.
@@ -154,13 +157,22 @@ fn write_new(path: &Path, content: &str) -> anyhow::Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn print(mut report: String) -> anyhow::Result<()> {
+/// Prints a report; text has colours on a terminal.
+fn print(format: ReportFormat, mut report: String) -> anyhow::Result<()> {
     if !report.ends_with('\n') {
         report.push('\n');
     }
-    let mut out = io::stdout().lock();
-    let written = out.write_all(report.as_bytes()).and_then(|()| out.flush());
+    let written = if format == ReportFormat::Text {
+        write(&mut anstream::stdout().lock(), &coloured(&report))
+    } else {
+        write(&mut io::stdout().lock(), &report)
+    };
     written.context("cannot print the report")
+}
+
+fn write(out: &mut impl io::Write, report: &str) -> io::Result<()> {
+    out.write_all(report.as_bytes())?;
+    out.flush()
 }
 
 #[cfg(test)]

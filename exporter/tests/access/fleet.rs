@@ -1,4 +1,4 @@
-//! `gpucause query` and `export` over several nodes; one of them refuses the login.
+//! `gpucause explain`, `query` and `export` over several nodes; one of them refuses the login.
 
 use std::process::{Command, Output};
 
@@ -84,6 +84,23 @@ fn nodes_are_asked_in_sql_and_one_that_fails_is_in_the_answer_and_the_exit_code(
     let (code, rows, said) = fleet.run(&["query", "--nodes", &lost, "SELECT 1"]);
     assert_eq!((code, rows.len()), (Some(1), 0), "{said}");
     assert!(said.contains("none of 1 nodes answered"), "{said}");
+}
+
+#[test]
+fn nodes_of_a_list_and_of_a_file_are_explained_with_those_that_fail() {
+    let fleet = Fleet::new();
+    let both = fleet.both();
+    fleet.folder.write("nodes.yaml", &format!("nodes: [{}]\n", both.replace(',', ", ")));
+    let file = fleet.folder.path("nodes.yaml");
+    let strange = fleet.strange.address.port().to_string();
+    for source in [["--nodes", &both], ["--nodes-file", file.to_str().unwrap()]] {
+        let explain = [&["explain", "--since=1000000h"], &source[..]].concat();
+        let (code, report, said) = fleet.run(&explain);
+        assert_eq!(code, Some(0), "a chain was found: {said}");
+        let report = String::from_utf8(report).unwrap();
+        assert!(report.starts_with("1 of 2 nodes answered\nNO ANSWER  "), "{report}");
+        assert!(report.contains(&strange) && report.contains("\nROOT CAUSE\n"), "{report}");
+    }
 }
 
 #[test]

@@ -35,6 +35,27 @@ fn a_report_is_printed_in_each_format() {
 }
 
 #[test]
+fn only_text_has_colours_and_only_where_they_are_wanted() {
+    let report = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpucause"));
+        command.args(["explain", "--db", CASE]).args(arguments).env_remove("NO_COLOR");
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let forced = [("CLICOLOR_FORCE", "1")];
+    let coloured = report(&[], &forced);
+    assert!(coloured.contains("\n\u{1b}[1mROOT CAUSE\u{1b}[0m\n"), "{coloured:?}");
+    let plain = report(&[], &[]);
+    assert_eq!(anstream::adapter::strip_str(&coloured).to_string(), plain);
+    assert_eq!(report(&[], &[forced[0], ("NO_COLOR", "1")]), plain);
+    for format in ["md", "html", "json"] {
+        let format = &format!("--format={format}");
+        assert_eq!(report(&[format], &forced), report(&[format], &[]));
+        assert!(!report(&[format], &forced).contains('\u{1b}'));
+    }
+}
+
+#[test]
 fn a_severe_chain_sets_the_exit_code_that_is_asked_for() {
     let report: Value = serde_json::from_str(&explain(&["--json"]).1).unwrap();
     let severity = report["nodes"][0]["root_cause"]["severity"].as_str().unwrap().to_owned();

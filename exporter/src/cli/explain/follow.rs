@@ -69,7 +69,7 @@ pub(super) async fn run(args: &ExplainArgs, clients: &[Client]) -> anyhow::Resul
             failed.map_or("no node answered", |failure| &*failure.reason)
         );
         for text in printed.news(args.format(), &report)? {
-            print(text)?;
+            print(args.format(), text)?;
         }
         outcome = Some(report.outcome);
         let worst = printed.chains.values().max().copied();

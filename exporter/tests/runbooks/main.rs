@@ -1,10 +1,25 @@
 //! The runbooks as an on-call meets them: there is one for each alert. Queries, commands and links of all documents work.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, in its fixtures too"
+)]
 
-use clap::Parser as _;
-use clap::error::ErrorKind;
-use gpucause::cli::Cli;
+mod commands;
+#[path = "../fixture/exporter.rs"]
+#[allow(dead_code, reason = "made for tests that ask for more")]
+mod exporter;
+#[path = "../fixture/http_client.rs"]
+#[allow(dead_code, reason = "made for tests that ask for more")]
+mod http_client;
+#[path = "../fixture/poll.rs"]
+mod poll;
+#[path = "../fixture/samples.rs"]
+#[allow(dead_code, reason = "made for tests that ask for more")]
+mod samples;
+
 use gpucause::metric::{self, ALL_REASONS, Kind, LAUNCH_DURATION, Level, OFFCPU_DURATION};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,14 +91,6 @@ fn documents() -> BTreeMap<String, String> {
         files(dir, "md").into_iter().map(move |(name, text)| (format!("{dir}/{name}.md"), text))
     };
     folders.into_iter().flat_map(of).collect()
-}
-
-/// The words of a command line up to a comment, a pipe or a redirection.
-fn words(command: &str) -> Vec<String> {
-    let word = Regex::new(r#"(?:'[^']*'|"[^"]*"|[^\s'"])+"#).unwrap();
-    let found = word.find_iter(command).map(|found| found.as_str());
-    let own = found.take_while(|word| !word.starts_with('#') && !matches!(*word, "|" | ">"));
-    own.map(|word| word.replace(['\'', '"'], "")).collect()
 }
 
 /// The code blocks of a page in this language.
@@ -349,34 +356,6 @@ fn only_what_the_default_level_lacks_is_beyond_it() {
         "process:gpucause_cgroup_throttled:rate5m",
     ] {
         assert!(!is_beyond(query), "{query}");
-    }
-}
-
-#[test]
-fn gpucause_takes_every_command_line() {
-    let span = Regex::new(r"`((?:sudo )?gpucause [^`]*)`").unwrap();
-    let mut commands = Vec::new();
-    for (page, text) in pages() {
-        let spans = span.captures_iter(&text).map(|found| found[1].to_owned());
-        let shell = blocks(&text, "sh");
-        let lines = shell.iter().flat_map(|block| block.lines()).map(str::to_owned);
-        commands.extend(spans.chain(lines).map(|command| (page.clone(), command)));
-    }
-    for (page, text) in documents() {
-        let shell = blocks(&text, "sh");
-        let lines = shell.iter().flat_map(|block| block.lines()).map(str::to_owned);
-        let ours = lines.filter(|line| line.trim_start_matches("sudo ").starts_with("gpucause "));
-        commands.extend(ours.map(|command| (page.clone(), command)));
-    }
-    assert!(commands.len() > 20, "only {} commands were found", commands.len());
-    for (page, command) in commands {
-        let words = words(&command).into_iter().skip_while(|word| word == "sudo");
-        if let Err(error) = Cli::try_parse_from(words) {
-            let only_asks =
-                matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            assert!(only_asks, "{page}: {command}\n{error}");
-        }
-        assert!(command.trim_start_matches("sudo ").starts_with("gpucause "), "{page}: {command}");
     }
 }
 
