@@ -181,7 +181,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     // A worker whose batch is never waited for ends no wait and is not counted.
     // Not all of it counts as lost: a wait in poll may be healthy.
     let sentence = "Waiting for data took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
-                    {explained_share|percent} of the effect. The {workers|count} {workers|worker/workers} that it waited for \
+                    {explained_share|percent} of its {effect}. The {workers|count} {workers|worker/workers} that it waited for \
                     {workers|was/were} busy {workers_busy_share|percent} of the time: \
                     computing {workers_running_seconds|seconds}, reading from disk {workers_io_seconds|seconds}, \
                     waiting for a CPU {workers_without_cpu_seconds|seconds}.";
