@@ -1,5 +1,6 @@
 //! The incident report: root cause, timeline, and what to do.
 
+mod amounts;
 mod chain_filter;
 mod fleet;
 pub mod html;
@@ -14,6 +15,7 @@ use serde::Serialize;
 use crate::node::Chains;
 use crate::observation::{Observed, Outcome};
 
+pub(crate) use amounts::amounts;
 pub use chain_filter::ChainFilter;
 pub(crate) use chain_filter::is_reportable;
 pub use fleet::{FailureReport, FleetNode, FleetReport};
@@ -39,14 +41,17 @@ pub struct Incident {
     /// The process in the filter, where the node does not observe it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unobserved_pid: Option<u32>,
-    /// The worst chain with a known cause; the worst of all where no cause is known.
+    /// The worst chain with a known cause; the worst of all where no cause is known. Of the victim in the filter, where it is one.
     pub root_cause: Option<Chain>,
-    /// The other chains, the worst first.
+    /// The other chains, the [worst first](Chain::worst_first); those of the victim in the filter before the others.
     pub others: Vec<Chain>,
     /// Begin and end of the chains, in the order of time.
     pub timeline: Vec<Event>,
-    /// Victims, by the time attributed to their chains, the longest first.
+    /// Victims, by the time that their chains took, the longest first.
     pub processes: Vec<ProcessLoss>,
+    /// The filter, with the begin of the period that is asked for.
+    #[serde(skip)]
+    filter: ChainFilter,
 }
 
 /// One line of the timeline.
@@ -60,7 +65,7 @@ pub struct Event {
     pub what: String,
 }
 
-/// Time that one process lost to chains.
+/// Time that one process lost to chains in the asked period, or to whole chains whose times are not known by period.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProcessLoss {
     /// The process.
@@ -75,7 +80,7 @@ pub struct ProcessLoss {
     pub attributed_seconds: f64,
     /// The part of it that is lost GPU-feeding time, in seconds.
     pub lost_seconds: f64,
-    /// The worst of its chains.
+    /// The highest severity of its chains in the period.
     pub severity: Severity,
     /// The cause with the most attributed time, and that time in seconds.
     pub worst: (Cause, f64),
@@ -112,57 +117,140 @@ impl Incident {
         // A window that ends now has no end here: the node's clock may be ahead of this host's.
         let until = filter.until.map_or(f64::INFINITY, |_| until);
         chains.retain(|chain| chain.last_seen >= since && chain.first_seen <= until);
-        let (chains, left_out) = filter.of(chains);
-        Self { left_out, ..Self::of(node, chains, observation) }
+        Self::selected(node, chains, observation, filter.or_since(since))
     }
 
-    /// Of all these chains, the worst first.
-    pub fn of(node: String, mut others: Vec<Chain>, observation: Observed) -> Self {
+    /// Of all these chains.
+    pub fn of(node: String, chains: Vec<Chain>, observation: Observed) -> Self {
+        Self::selected(node, chains, observation, ChainFilter::default())
+    }
+
+    /// Of those that the filter selects.
+    fn selected(
+        node: String,
+        chains: Vec<Chain>,
+        observation: Observed,
+        filter: ChainFilter,
+    ) -> Self {
+        let (mut others, left_out) = filter.of(chains);
+        let period = filter.period();
+        others.sort_by(|a, b| {
+            filter.is_victim(b).cmp(&filter.is_victim(a)).then_with(|| a.worst_first(b, period))
+        });
         let timeline = timeline(&others);
-        let processes = processes(&others);
-        let known = others.iter().position(|chain| chain.cause != Cause::Unexplained);
-        let root = known.or((!others.is_empty()).then_some(0));
+        let processes = processes(&others, period);
+        let own = others.iter().take_while(|chain| filter.is_victim(chain)).count();
+        let own = if own > 0 { &others[..own] } else { &others[..] };
+        let root = known(own.iter()).or((!others.is_empty()).then_some(0));
         let root_cause = root.map(|at| others.remove(at));
         let outcome = observation.outcome(root_cause.is_some());
         Self {
             node,
             outcome,
             observation,
-            left_out: 0,
+            left_out,
             unobserved_pid: None,
             root_cause,
             others,
             timeline,
             processes,
+            filter,
         }
+    }
+
+    /// The asked period, by its begin and end in seconds since the Unix epoch.
+    pub fn period(&self) -> (f64, f64) {
+        self.filter.period()
+    }
+
+    /// The same; what has no bound is of the observed window.
+    pub(crate) fn asked(&self) -> (f64, f64) {
+        let (ChainFilter { from, until, .. }, window) = (self.filter, self.observation.window);
+        (from.unwrap_or(window.0), until.unwrap_or(window.1))
+    }
+
+    /// The highest severity that a chain reached in the period.
+    pub fn severity(&self) -> Option<Severity> {
+        self.chains().map(|chain| chain.severity_in(self.period())).max()
+    }
+
+    /// The chains by headings: the root cause and further causes of each victim, the one whose chains took most first, and what the
+    /// process in the filter causes without being the victim.
+    pub(crate) fn sections(&self) -> Vec<(&'static str, String, Vec<&Chain>)> {
+        let (victims, delayed) = self.by_victim();
+        let is_one = victims.len() == 1;
+        let mut sections = Vec::new();
+        for mut chains in victims {
+            let Victim { pid, comm, .. } = &chains[0].victim;
+            let of = if is_one { String::new() } else { format!(" of {comm} (PID {pid})") };
+            let further = chains.split_off(1);
+            sections.extend([("Root cause", of.clone(), chains), ("Also", of, further)]);
+        }
+        sections.push(("It delays others", String::new(), delayed));
+        sections.retain(|(.., chains)| !chains.is_empty());
+        sections
+    }
+
+    /// The chains of each victim, the root cause first; then those of other victims that the process in the filter causes.
+    fn by_victim(&self) -> (Vec<Vec<&Chain>>, Vec<&Chain>) {
+        let (own, delayed): (Vec<&Chain>, Vec<&Chain>) =
+            self.chains().partition(|chain| self.filter.is_victim(chain));
+        let of = |process: &ProcessLoss| {
+            let mut chains: Vec<_> =
+                own.iter().copied().filter(|own| process.is_victim(own)).collect();
+            let root = known(chains.iter().copied()).unwrap_or(0);
+            if let Some(until_root) = chains.get_mut(..=root) {
+                until_root.rotate_right(1);
+            }
+            chains
+        };
+        let mut victims: Vec<_> = self.processes.iter().map(of).collect();
+        victims.retain(|chains| !chains.is_empty());
+        victims.sort_by_key(|chains| !chains.iter().any(|chain| chain.is_urgent()));
+        (victims, delayed)
+    }
+}
+
+/// Index of the first chain with a known cause.
+fn known<'a>(mut chains: impl Iterator<Item = &'a Chain>) -> Option<usize> {
+    chains.position(|chain| chain.cause != Cause::Unexplained)
+}
+
+impl ProcessLoss {
+    /// PIDs are reused, also by programs of the same name.
+    fn is_victim(&self, chain: &Chain) -> bool {
+        let Victim { pid, comm, started, .. } = &chain.victim;
+        (self.pid, &self.comm, self.started) == (*pid, comm, *started)
     }
 }
 
 fn timeline(chains: &[Chain]) -> Vec<Event> {
-    let mut events = Vec::with_capacity(chains.len() * 2);
+    let mut events = Vec::with_capacity(chains.len() * 3);
     for chain in chains {
-        let Chain { id, cause, effect, victim, .. } = chain;
+        let Chain { id, cause, effect, victim, severity, .. } = chain;
         let event = |at, what| Event { at, chain_id: id.clone(), what };
         let whose = format!("{cause} -> {effect} of {} ({})", victim.comm, victim.pid);
+        let last = chain.last_severity();
         events.push(event(chain.first_seen, format!("{whose} begins")));
+        if let Some(at) = chain.course.severity_at.filter(|_| *severity != last) {
+            events.push(event(at, format!("{whose} is {severity}")));
+        }
         if chain.last_seen > chain.first_seen {
-            events.push(event(chain.last_seen, format!("{whose} seen last, {}", chain.severity)));
+            events.push(event(chain.last_seen, format!("{whose} seen last, {last}")));
         }
     }
     events.sort_by(|a, b| a.at.total_cmp(&b.at));
     events
 }
 
-fn processes(chains: &[Chain]) -> Vec<ProcessLoss> {
+fn processes(chains: &[Chain], period: (f64, f64)) -> Vec<ProcessLoss> {
     let mut losses: Vec<ProcessLoss> = Vec::new();
     for chain in chains {
-        let attributed = chain.attributed_seconds();
-        let Victim { pid, comm, started, .. } = &chain.victim;
-        // PIDs are reused, also by programs of the same name.
-        let same =
-            |loss: &ProcessLoss| (loss.pid, &loss.comm, loss.started) == (*pid, comm, *started);
-        let known = losses.iter().position(same);
-        let at = known.unwrap_or_else(|| {
+        let whole = (chain.attributed_seconds(), chain.lost_seconds);
+        let (attributed, lost) = chain.taken_in(period).unwrap_or(whole);
+        let severity = chain.severity_in(period);
+        let at = losses.iter().position(|loss| loss.is_victim(chain)).unwrap_or_else(|| {
+            let Victim { pid, comm, started, .. } = &chain.victim;
             losses.push(ProcessLoss {
                 pid: *pid,
                 comm: comm.clone(),
@@ -170,7 +258,7 @@ fn processes(chains: &[Chain]) -> Vec<ProcessLoss> {
                 chains: 0,
                 attributed_seconds: 0.0,
                 lost_seconds: 0.0,
-                severity: chain.severity,
+                severity,
                 worst: (chain.cause, attributed),
             });
             losses.len() - 1
@@ -178,8 +266,8 @@ fn processes(chains: &[Chain]) -> Vec<ProcessLoss> {
         let loss = &mut losses[at];
         loss.chains += 1;
         loss.attributed_seconds += attributed;
-        loss.lost_seconds += chain.lost_seconds;
-        loss.severity = loss.severity.max(chain.severity);
+        loss.lost_seconds += lost;
+        loss.severity = loss.severity.max(severity);
         if attributed > loss.worst.1 {
             loss.worst = (chain.cause, attributed);
         }

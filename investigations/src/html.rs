@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use gpucause_engine::chain::{Chain, Severity};
 use gpucause_engine::utc::utc;
 
-use crate::explain::{is_control, plain};
+use crate::explain::{amounts, is_control, plain};
 
 /// The style sheet of both.
 pub const STYLE: &str = include_str!("html/style.css");
@@ -51,18 +51,26 @@ pub const fn badge(severity: Severity) -> &'static str {
     }
 }
 
-/// A chain with its culprit, path, evidence and fix.
+/// A chain with its culprit, path, evidence and fix, and the time that it took in a period.
 ///
 /// # Errors
 /// When `out` fails; a `String` does not.
-pub fn chain(out: &mut dyn Write, chain: &Chain, evidence: Details) -> fmt::Result {
-    let Chain { cause, effect, severity, victim, .. } = chain;
-    let id = Text(&chain.id);
+pub fn chain(
+    out: &mut dyn Write,
+    chain: &Chain,
+    period: (f64, f64),
+    evidence: Details,
+) -> fmt::Result {
+    let Chain { cause, effect, victim, .. } = chain;
+    let (id, severity) = (Text(&chain.id), chain.last_severity());
+    let utc = |at| format!("{} UTC", utc(at, true));
+    let severities = chain.severities(utc);
+    let earlier = severities.strip_prefix(severity.label()).unwrap_or_default();
     writeln!(
         out,
-        "<article class=\"chain {severity}\" id=\"chain-{id}\">\n<h3>{} <span class=\"cause\">{cause}</span> → {effect}: {} \
+        "<article class=\"chain {severity}\" id=\"chain-{id}\">\n<h3>{}{earlier} <span class=\"cause\">{cause}</span> → {effect}: {} \
          <small>PID {}</small></h3>\n<p>{}</p>\n<dl>",
-        badge(*severity),
+        badge(severity),
         Text(&victim.comm),
         victim.pid,
         Text(&chain.sentence)
@@ -75,12 +83,12 @@ pub fn chain(out: &mut dyn Write, chain: &Chain, evidence: Details) -> fmt::Resu
         Text(&victim.place.describe(victim.pid)),
         victim.tid
     )?;
+    let (share, taken) = amounts(chain, period, utc);
+    writeln!(out, "<dt>Time</dt><dd>{taken}; {share}</dd>")?;
     writeln!(
         out,
-        "<dt>Lost</dt><dd><data value=\"{}\">{:.1} s</data> of GPU-feeding time; explains {:.0} % of the effect</dd>",
-        chain.lost_seconds,
-        chain.lost_seconds,
-        chain.explained * 100.0
+        "<dt>Lost</dt><dd><data value=\"{}\">{:.1} s</data> of GPU-feeding time in all</dd>",
+        chain.lost_seconds, chain.lost_seconds
     )?;
     writeln!(
         out,
@@ -137,7 +145,7 @@ pub fn time(unix_seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence, Place, Step, Victim};
+    use gpucause_engine::chain::{Cause, Course, Culprit, Effect, Evidence, Place, Step, Victim};
 
     fn hostile() -> Chain {
         let name = "<script>\"'&\u{202e}";
@@ -168,6 +176,7 @@ mod tests {
             first_seen: 0.0,
             last_seen: 1.0,
             ongoing: Some(true),
+            course: Course::default(),
         }
     }
 
@@ -180,7 +189,7 @@ mod tests {
     #[test]
     fn nothing_of_a_chain_is_markup() {
         let mut html = String::new();
-        chain(&mut html, &hostile(), Details::Open).unwrap();
+        chain(&mut html, &hostile(), Chain::ALWAYS, Details::Open).unwrap();
         assert!(!html.contains("<script"), "{html}");
         assert!(!html.contains('\u{202e}'), "{html}");
         // Quotes are those of attributes: an even number in each tag.
@@ -197,11 +206,12 @@ mod tests {
         let culprit = plain.culprit.as_mut().unwrap();
         (culprit.comm, culprit.place.unit) = ("fluent-bit".into(), "fluent-bit.service".into());
         plain.fix = "taskset -cp 1 9".into();
-        chain(&mut html, &plain, Details::Closed).unwrap();
+        chain(&mut html, &plain, Chain::ALWAYS, Details::Closed).unwrap();
         for expected in [
             "<article class=\"chain high\" id=\"chain-c1\">",
             "<dt>Culprit</dt><dd>fluent-bit (PID 9, fluent-bit.service)</dd>",
             "<data value=\"1.25\">1.2 s</data>",
+            "<dt>Time</dt><dd>took 1.2 s in all, 1.2 s of it lost; explains 50 % of the slow launches</dd>",
             "<data value=\"0.0042\">0.0042</data>",
             "id=\"fix-c1\">taskset -cp 1 9</dd>",
             "data-copy=\"fix-c1\" hidden>",

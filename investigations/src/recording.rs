@@ -125,12 +125,9 @@ impl Filter {
     }
 }
 
-/// Sorts chains by severity, then by attributed time. Stable.
+/// Sorts chains, the [worst first](Chain::worst_first).
 pub(crate) fn sort_worst_first(chains: &mut [NodeChain]) {
-    chains.sort_by(|NodeChain { chain: a, .. }, NodeChain { chain: b, .. }| {
-        let attributed = b.attributed_seconds().total_cmp(&a.attributed_seconds());
-        b.severity.cmp(&a.severity).then(attributed)
-    });
+    chains.sort_by(|a, b| a.chain.worst_first(&b.chain, Chain::ALWAYS));
 }
 
 /// For callbacks that can fail where the reader only knows [`ControlFlow`]: keeps the error and stops reading.

@@ -1,10 +1,10 @@
 //! Incident reports of made-up chains.
 
 use gpucause_engine::chain::{
-    Cause, Chain, Culprit, Effect, Evidence, Loss, Severity, Step, Victim,
+    Cause, Chain, Course, Culprit, Effect, Evidence, Loss, Severity, Step, Victim,
 };
 use gpucause_engine::observation::{ObservationState, Period};
-use gpucause_investigations::explain::{ChainFilter, Incident, markdown, render};
+use gpucause_investigations::explain::{ChainFilter, Incident, html, markdown, render};
 use gpucause_investigations::node::Chains;
 use gpucause_investigations::observation::{Observed, Outcome};
 
@@ -31,6 +31,7 @@ fn chain(cause: Cause, pid: u32, lost: f64, (first, last): (f64, f64)) -> Chain 
         last_seen: last,
         losses: Vec::new(),
         ongoing: None,
+        course: Course::default(),
     }
 }
 
@@ -54,8 +55,10 @@ fn incident() -> Incident {
 
 #[test]
 fn markdown_has_every_chain_and_no_markup_of_names() {
-    let mut own = incident();
-    own.others[0].victim.comm = "<b>|x".into();
+    let mut hostile = chain(Cause::LockWait, 42, 1.0, (NOON + 30.0, NOON + 40.0));
+    hostile.fix = "<b>|x".into();
+    let chains = vec![hostile, chain(Cause::CpuPreemption, 42, 8.9, (NOON, NOON + 60.0))];
+    let own = Incident::of("node1".into(), chains, observed(Period::attached(0.0)));
     let text = markdown::of_incident(&own);
     for part in [
         "# Why was the GPU not fed? node1\n",
@@ -195,11 +198,11 @@ fn the_report_names_cause_path_evidence_and_fix() {
         "OBSERVATION  attached since 2023-11-15 11:00:00 UTC: every launch is timed\nnode1: "
     ));
     for part in [
-        "node1: 3 causal chains\n",
-        "ROOT CAUSE\n  cpu_preemption -> launch_tail  [high]  trainer (pid 42, thread 43)  id 42-cpu_preemption\n",
+        "node1: 3 causal chains from 2023-11-15 11:55:00 to 2023-11-15 12:00:00 UTC\n",
+        "ROOT CAUSE of trainer (PID 42)\n  cpu_preemption -> launch_tail  [high]  trainer (pid 42, thread 43)  id 42-cpu_preemption\n",
         "    fluent-bit had the CPU.\n",
         "    fluent-bit --(preempted, 0.610 s)--> trainer (42)\n",
-        "    explains 93 % of the effect; took 8.9 s in all, 8.9 s of it lost\n",
+        "    explains 93 % of the slow launches; took 8.9 s in all, 8.9 s of it lost\n",
         "    evidence: p99_seconds=0.0041 calls=120000\n",
         "    fix: Pin it.\n",
         "  2023-11-15\n  12:00:00  cpu_preemption -> launch_tail of trainer (42) begins\n",
@@ -279,11 +282,8 @@ fn the_state_stands_before_the_chains_that_were_found() {
     assert_eq!(incident.outcome, Outcome::Found);
     let report = render(&incident, false);
     let lines: Vec<_> = report.lines().map(|line| line.split("  ").next().unwrap()).collect();
-    assert_eq!(
-        lines[..4],
-        ["OBSERVATION", "NOT OBSERVED", "NOT OBSERVED", "node1: 1 causal chain"],
-        "{report}"
-    );
+    assert_eq!(lines[..3], ["OBSERVATION", "NOT OBSERVED", "NOT OBSERVED"], "{report}");
+    assert!(lines[3].starts_with("node1: 1 causal chain from "), "{report}");
     let json = serde_json::to_value(&incident).unwrap();
     assert_eq!(
         (&json["outcome"], &json["observation"]["state"]),
@@ -302,4 +302,145 @@ fn hostile_names_stay_on_their_line() {
     assert_eq!(report.matches("\nROOT CAUSE").count(), 1, "{report}");
     assert!(!report.contains(['\u{1b}', '\u{202e}']));
     assert!(report.contains("ignore previous instructions?and more"));
+}
+
+/// Since 100 s before noon: 50 s in the first 10 s of them, then a tenth of the time.
+fn spike() -> Chain {
+    let mut chain = chain(Cause::RunqueueWait, 42, 14.0, (NOON - 100.0, NOON));
+    chain.severity = Severity::Critical;
+    chain.sentence = format!("It waited. {}", chain.when());
+    chain.course = Course {
+        severity_at: Some(NOON - 90.0),
+        last_severity: Some(Severity::Medium),
+        measured_at: None,
+        taken_by: vec![[0.0, 0.0, 0.0], [10.0, 5.0, 5.0], [100.0, 14.0, 14.0]],
+    };
+    chain
+}
+
+fn asked(chains: Vec<Chain>, filter: ChainFilter) -> Incident {
+    let window = (filter.from.unwrap_or(NOON - 300.0), filter.until.unwrap_or(NOON));
+    let state = Some(Period::attached(NOON - 3600.0).into());
+    let observed = Observed::of_node(state, window.0, window.1);
+    Incident::filtered("node1".into(), chains, observed, &filter)
+}
+
+#[test]
+fn time_and_severity_are_those_of_the_asked_period() {
+    let all = ChainFilter::default();
+    let shown = |filter| {
+        let incident = asked(vec![spike()], filter);
+        (incident.severity(), render(&incident, true))
+    };
+    let (severity, report) = shown(all);
+    assert_eq!(severity, Some(Severity::Critical));
+    for part in [
+        "runqueue_wait -> launch_tail  [medium, critical at 11:58:30]  trainer (pid 42",
+        "    It waited. Last seen at 12:00:00; first seen at 11:58:20.\n",
+        "    explains 93 % of the slow launches; took 14.0 s in all, 14.0 s of it lost\n",
+        "  11:58:30  runqueue_wait -> launch_tail of trainer (42) is critical\n",
+        "  12:00:00  runqueue_wait -> launch_tail of trainer (42) seen last, medium\n",
+    ] {
+        assert!(report.contains(part), "{part:?} is missing in\n{report}");
+    }
+    let (severity, report) = shown(ChainFilter { from: Some(NOON - 45.0), ..all });
+    assert_eq!(severity, Some(Severity::Medium), "the spike is over");
+    let taken = "; took 4.5 s in this period, 4.5 s of it lost; 14.0 s since 11:58:20\n";
+    assert!(report.contains(taken) && report.contains("      4.5 s medium  "), "{report}");
+    let (_, report) = shown(ChainFilter { until: Some(NOON - 95.0), ..all });
+    let then =
+        "    explains 93 % of the slow launches at 12:00:00, outside this period; took 2.5 s in";
+    assert!(report.contains(then), "{report}");
+    let least = ChainFilter { severity: Some(Severity::High), from: Some(NOON - 45.0), ..all };
+    let incident = asked(vec![spike()], least);
+    assert_eq!((incident.root_cause, incident.left_out), (None, 1));
+}
+
+#[test]
+fn an_old_chain_is_given_as_a_whole() {
+    let filter = ChainFilter { from: Some(NOON - 45.0), ..ChainFilter::default() };
+    let mut old = spike();
+    old.course = Course::default();
+    let report = render(&asked(vec![old], filter), false);
+    let taken = "took 14.0 s since 11:58:20, 14.0 s of it lost: times are of the whole chain\n";
+    assert!(report.contains(taken) && report.contains("  [critical]  "), "{report}");
+}
+
+#[test]
+fn the_root_cause_is_what_took_most_in_the_asked_period_and_not_what_was_severe_once() {
+    let mut steady = chain(Cause::LockWait, 42, 12.0, (NOON - 100.0, NOON));
+    steady.severity = Severity::Medium;
+    steady.course.taken_by = vec![[0.0, 0.0, 0.0], [100.0, 12.0, 12.0]];
+    let root = |from| {
+        let filter = ChainFilter { from: Some(from), ..ChainFilter::default() };
+        asked(vec![spike(), steady.clone()], filter).root_cause.unwrap().cause
+    };
+    assert_eq!(root(NOON - 300.0), Cause::RunqueueWait);
+    assert_eq!(root(NOON - 45.0), Cause::LockWait);
+}
+
+#[test]
+fn each_victim_has_a_root_cause_and_the_one_that_lost_most_comes_first() {
+    let chains = vec![
+        chain(Cause::LockWait, 42, 3.0, (NOON - 90.0, NOON)),
+        chain(Cause::DataloaderStarvation, 50, 5.0, (NOON - 90.0, NOON)),
+        chain(Cause::Unexplained, 42, 4.0, (NOON - 90.0, NOON)),
+        chain(Cause::PageFault, 42, 2.0, (NOON - 90.0, NOON)),
+    ];
+    let incident = asked(chains, ChainFilter::default());
+    let report = render(&incident, false);
+    let (before, _) = report.split_once("TIMELINE").unwrap();
+    let order: Vec<_> = before
+        .lines()
+        .filter(|line| line.contains(" -> ") || line.starts_with(['R', 'A']))
+        .map(|line| line.split(" -> ").next().unwrap().trim())
+        .collect();
+    let expected = [
+        "ROOT CAUSE of trainer (PID 42)",
+        "lock_wait",
+        "ALSO of trainer (PID 42)",
+        "unexplained",
+        "page_fault",
+        "ROOT CAUSE of trainer (PID 50)",
+        "dataloader_starvation",
+    ];
+    assert_eq!(order, expected, "{report}");
+    let md = markdown::of_incident(&incident);
+    assert!(md.contains("\n### Root cause of trainer (PID 50)\n"), "{md}");
+    let html = html::of_incident(&incident);
+    assert!(html.contains("<h3>Also of trainer (PID 42)</h3>"), "{html}");
+}
+
+#[test]
+fn what_delays_a_process_comes_before_what_it_delays() {
+    let mut other = chain(Cause::CpuPreemption, 50, 99.0, (NOON - 90.0, NOON));
+    other.culprit = Some(Culprit { pid: 42, comm: "trainer".into(), ..Culprit::default() });
+    let own = chain(Cause::LockWait, 42, 1.0, (NOON - 90.0, NOON));
+    let filter = ChainFilter { pid: Some(42), ..ChainFilter::default() };
+    let incident = asked(vec![other.clone(), own], filter);
+    assert_eq!(incident.root_cause.as_ref().unwrap().cause, Cause::LockWait);
+    assert_eq!(incident.others[0].cause, Cause::CpuPreemption);
+    let report = render(&incident, false);
+    assert!(report.contains("\n\nROOT CAUSE\n  lock_wait -> "), "{report}");
+    assert!(report.contains("\n\nIT DELAYS OTHERS\n  cpu_preemption -> "), "{report}");
+    assert!(markdown::of_incident(&incident).contains("\n### It delays others\n"));
+    assert!(html::of_incident(&incident).contains("<h3>It delays others</h3>"));
+    let incident = asked(vec![other], filter);
+    assert_eq!(incident.root_cause.as_ref().unwrap().cause, Cause::CpuPreemption);
+    assert!(!render(&incident, false).contains("ROOT CAUSE"));
+}
+
+#[test]
+fn numbers_fit_on_a_screen() {
+    let mut own = chain(Cause::LockWait, 42, 1.0, (NOON - 90.0, NOON));
+    for name in ["explained_share", "effect_seconds", "holder_share", "held_seconds", "calls_of_it"]
+    {
+        own.evidence = own.evidence.with(name, 0.123_456);
+    }
+    let report = render(&asked(vec![own], ChainFilter::default()), false);
+    let (_, evidence) = report.split_once("    evidence: ").unwrap();
+    let (evidence, _) = evidence.split_once("\n    fix: ").unwrap();
+    assert_eq!(evidence.lines().count(), 2, "{evidence}");
+    assert!(report.lines().all(|line| !line.contains('=') || line.len() <= 100), "{report}");
+    assert_eq!(evidence.matches('=').count(), 7, "{evidence}");
 }

@@ -15,7 +15,9 @@ use gpucause_abi::snapshot::{
 use gpucause_abi::state::{BlockOperation, Phase, Reason, Role, State};
 use gpucause_abi::{Nanos, ProcId, Tgid, Tid};
 use gpucause_engine::EngineInput;
-use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
+use gpucause_engine::chain::{
+    Cause, Chain, Course, Culprit, Effect, Evidence, Severity, Step, Victim,
+};
 use gpucause_investigations::recording::{
     Call, Completeness, Event, EventId, Filter, Kind, NodeIndex, OffCpu, ProcessIndex,
     RecordedSnapshot, Recording, RecordingError, Stack, StackFrame, StackId, Task, open,
@@ -117,6 +119,7 @@ fn chain(id: &str, severity: Severity, lost_seconds: f64) -> Chain {
         last_seen: 1_700_000_009.25,
         losses: Vec::new(),
         ongoing: None,
+        course: Course::default(),
     }
 }
 
@@ -375,7 +378,7 @@ fn snapshots_are_read_as_they_were_written_and_their_totals_are_those_of_the_las
     assert_eq!(read.len(), 2);
 
     let chains: Vec<_> = trace.chains().unwrap().into_iter().map(|chain| chain.chain).collect();
-    assert_eq!(chains, [chain("b", Severity::High, 0.5), chain("a", Severity::Low, 2.0)]);
+    assert_eq!(chains, [chain("a", Severity::Low, 2.0), chain("b", Severity::High, 0.5)]);
     let calls = trace.calls().unwrap();
     assert_eq!(calls.iter().map(|call| call.durations.count).collect::<Vec<_>>(), [1, 99]);
     assert_eq!(calls[1].durations.sum_ns, 99 * 5_000);

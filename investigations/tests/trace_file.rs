@@ -15,7 +15,7 @@ use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot, Wait
 use gpucause_abi::state::{BlockOperation, Reason, Role};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::EngineInput;
-use gpucause_engine::chain::{Cause, Chain, Effect, Evidence, Severity, Victim};
+use gpucause_engine::chain::{Cause, Chain, Course, Effect, Evidence, Severity, Victim};
 use gpucause_investigations::recording::{
     Filter, RecordingError, Stack, StackFrame, StackId, open,
 };
@@ -142,6 +142,7 @@ fn chain() -> Chain {
         last_seen: 2.0,
         losses: Vec::new(),
         ongoing: None,
+        course: Course::default(),
     }
 }
 

@@ -1,8 +1,10 @@
 //! The chain as shown by `/api/v1/chains`, `explain` and the metrics.
 
+mod course;
 mod evidence;
 mod place;
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::path::Path;
 
@@ -13,6 +15,7 @@ use crate::commands::quoted;
 use crate::template::number;
 use crate::utc::utc;
 
+pub use course::Course;
 pub use evidence::Evidence;
 pub use place::{HostCpus, Located, Loss, Place, Thread};
 
@@ -124,6 +127,23 @@ labelled! {
         MemoryGrowth = "memory_growth",
         /// A process was killed.
         ProcessKilled = "process_killed",
+    }
+}
+
+impl Effect {
+    /// What a share is of, as in `80 % of the slow launches`.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::LaunchTail => "slow launches",
+            Self::LaunchRateDrop => "missing launches",
+            Self::LaunchGap => "gaps between launches",
+            Self::CopyTail => "slow copies",
+            Self::AllocTail => "slow allocations",
+            Self::SyncStorm => "waits for the GPU",
+            Self::Hang => "hang",
+            Self::MemoryGrowth => "growth of memory",
+            Self::ProcessKilled => "kill",
+        }
     }
 }
 
@@ -243,7 +263,7 @@ pub struct Chain {
     pub cause: Cause,
     /// The effect.
     pub effect: Effect,
-    /// Highest severity so far.
+    /// Highest severity of any window; see [`Course`] for when.
     pub severity: Severity,
     /// The thread that lost time.
     pub victim: Victim,
@@ -272,9 +292,29 @@ pub struct Chain {
     /// Whether it was seen in the last windows. Of chains of old nodes it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ongoing: Option<bool>,
+    /// How it went on from its first window to its last.
+    #[serde(flatten)]
+    pub course: Course,
 }
 
 impl Chain {
+    /// Whether a call hangs or a process was killed, which comes before all that only takes time.
+    pub const fn is_urgent(&self) -> bool {
+        matches!(self.effect, Effect::Hang | Effect::ProcessKilled)
+    }
+
+    /// The order of every list: a call that hangs and a killed process first, then by the time taken in the period, or by all time
+    /// that the chain took where that is not known.
+    pub fn worst_first(&self, other: &Self, period: (f64, f64)) -> Ordering {
+        let taken = |chain: &Self| match chain.taken_in(period) {
+            Some((attributed, _)) => attributed,
+            None => chain.attributed_seconds(),
+        };
+        let urgent = other.is_urgent().cmp(&self.is_urgent());
+        let taken = || taken(other).total_cmp(&taken(self));
+        urgent.then_with(taken).then_with(|| self.id.cmp(&other.id))
+    }
+
     /// Evidence key of the attributed time.
     pub const ATTRIBUTED: &str = "attributed_seconds";
 
@@ -291,7 +331,8 @@ impl Chain {
     pub(crate) fn unexplained(&self) -> String {
         match self.evidence.get(Self::UNEXPLAINED) {
             Some(share) if share >= WORTH_SAYING && self.cause != Cause::Unexplained => {
-                format!(" {} of the effect is unexplained.", number(share, "percent"))
+                let effect = self.effect.describe();
+                format!(" {} of the {effect} are unexplained.", number(share, "percent"))
             }
             _ => String::new(),
         }
@@ -312,7 +353,12 @@ impl Chain {
 
     /// The clause about the window, and whether the chain is ongoing or has ended.
     pub fn when(&self) -> String {
-        let (first, last) = (utc(self.first_seen, true), utc(self.last_seen, true));
+        self.when_by(|at| format!("{} UTC", utc(at, true)))
+    }
+
+    /// The same, with times in another form.
+    pub fn when_by(&self, time: impl Fn(f64) -> String) -> String {
+        let measured = self.course.measured_at.unwrap_or(self.last_seen);
         let mut when = String::with_capacity(128);
         let window = self.evidence.get(Self::WINDOW).map(|seconds| number(seconds, "seconds"));
         let window = match &window {
@@ -321,11 +367,12 @@ impl Chain {
         };
         let since = match self.ongoing {
             Some(true) => "ongoing since ",
+            Some(false) if measured < self.last_seen => "ended later; first seen at ",
             Some(false) => "ended then; first seen at ",
             None => "first seen at ",
         };
         when.extend(window);
-        when.extend([&*last, " UTC; ", since, &*first, " UTC."]);
+        when.extend([&*time(measured), "; ", since, &*time(self.first_seen), "."]);
         when
     }
 

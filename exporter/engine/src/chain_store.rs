@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gpucause_abi::{Nanos, ProcId};
 
 use crate::chain::{
-    Cause, Chain, Culprit, Effect, HostCpus, Located, Loss, Place, Severity, Victim,
+    Cause, Chain, Course, Culprit, Effect, HostCpus, Located, Loss, Place, Severity, Victim,
 };
 use crate::commands::{self, Host, waited_for_idle_cpu};
 use crate::context::Context;
@@ -122,21 +122,18 @@ pub(crate) struct ChainStore {
 }
 
 impl ChainStore {
-    /// Chains, the worst first: by severity, then by time attributed.
+    /// Chains, the [worst first](Chain::worst_first).
     pub(crate) fn chains(&self) -> Vec<&Chain> {
         let mut chains: Vec<_> = self.entries.iter().map(|entry| &entry.chain).collect();
-        chains.sort_by(|a, b| {
-            let attributed = b.attributed_seconds().total_cmp(&a.attributed_seconds());
-            b.severity.cmp(&a.severity).then(attributed).then_with(|| a.id.cmp(&b.id))
-        });
+        chains.sort_by(|a, b| a.worst_first(b, Chain::ALWAYS));
         chains
     }
 
-    /// The number of ongoing chains, and the highest severity among them.
+    /// The number of ongoing chains, and the highest severity of their last windows.
     pub(crate) fn ongoing(&self) -> (u32, Option<Severity>) {
         let ongoing = self.entries.iter().filter(|entry| entry.chain.ongoing == Some(true));
         ongoing.fold((0, None), |(count, worst), entry| {
-            (count + 1, worst.max(Some(entry.chain.severity)))
+            (count + 1, worst.max(Some(entry.chain.last_severity())))
         })
     }
 
@@ -237,11 +234,11 @@ impl ChainStore {
             started: Some(process.now.started_boottime.as_secs_f64()).filter(|at| *at > 0.0),
             place: Place::default(),
         };
-        let sentence = detection.sentence.render(&detection.evidence);
         let mut workers = detection.workers.take();
         if let Some(workers) = &mut workers {
             detection.fix = workers.advice();
         }
+        let sentence = detection.render();
         let advice = detection.fix.clone();
         let mut chain = chain_of(detection, victim, severity, cost, unix);
         self.make_unique(&mut chain.id);
@@ -372,7 +369,7 @@ impl ChainStore {
 }
 
 impl Entry {
-    /// Extends the chain by another detection. The severity is the worst of all windows, the effect that of the first window with
+    /// Extends the chain by another detection. Its severity is the worst of all windows, its effect that of the first window with
     /// this severity, the rest that of the last window with this effect: the culprit of a small loss is not blamed for a later,
     /// larger one. Returns whether the commands may change.
     fn extend(
@@ -389,6 +386,7 @@ impl Entry {
         let chain = &mut self.chain;
         (self.last_tick, self.last_seen) = (tick, now);
         losses::add(&mut chain.losses, &cost.losses);
+        let (window, measured) = (detection.evidence.get(Chain::WINDOW), chain.last_seen);
         chain.last_seen = chain.last_seen.max(unix);
         chain.lost_seconds += cost.lost.as_secs_f64();
         let attributed = chain.attributed_seconds() + cost.attributed.as_secs_f64();
@@ -399,7 +397,8 @@ impl Entry {
             chain.effect = detection.effect;
         }
         if detection.effect == chain.effect {
-            self.sentence = detection.sentence.render(&detection.evidence);
+            chain.course.measured_at = None;
+            self.sentence = detection.render();
             chain.explained = detection.explained;
             let no_culprit = waited_for_idle_cpu(&detection.evidence);
             chain.evidence = detection.evidence;
@@ -419,9 +418,12 @@ impl Entry {
                     now.place = previous.place;
                 }
             }
+        } else {
+            chain.course.measured_at.get_or_insert(measured);
         }
         chain.ongoing = Some(true);
         chain.set_attributed_seconds(attributed);
+        record_course(chain, severity, window, unix);
         other
     }
 
@@ -465,9 +467,23 @@ fn chain_of(
         first_seen: unix,
         last_seen: unix,
         ongoing: Some(true),
+        course: Course::default(),
     };
     chain.set_attributed_seconds(cost.attributed.as_secs_f64());
+    let window = chain.evidence.get(Chain::WINDOW);
+    record_course(&mut chain, severity, window, unix);
     chain
+}
+
+/// Records the severity of a window in the course of its chain, and the totals until its end.
+fn record_course(chain: &mut Chain, severity: Severity, window: Option<f64>, unix: f64) {
+    let totals = (chain.attributed_seconds(), chain.lost_seconds);
+    let course = &mut chain.course;
+    course.last_severity = Some(severity);
+    if severity == chain.severity {
+        course.severity_at = Some(unix);
+    }
+    course.add(unix - chain.first_seen, window.unwrap_or(0.0), totals);
 }
 
 /// Length of the window that a detection was measured in, in seconds.

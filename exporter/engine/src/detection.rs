@@ -31,11 +31,6 @@ impl Sentence {
         self.names.extend(name.map(|name| (key, name.to_owned())));
         self
     }
-
-    pub(crate) fn render(&self, evidence: &Evidence) -> String {
-        let names: Vec<_> = self.names.iter().map(|(key, name)| (*key, &**name)).collect();
-        render(self.template, evidence, &names)
-    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -85,6 +80,14 @@ impl Detection {
             fix: String::new(),
             workers: None,
         }
+    }
+
+    /// The sentence. `{effect}` in it is what the share is of.
+    pub(crate) fn render(&self) -> String {
+        let Sentence { template, names } = &self.sentence;
+        let names = names.iter().map(|(key, name)| (*key, &**name));
+        let names: Vec<_> = names.chain([("effect", self.effect.describe())]).collect();
+        render(template, &self.evidence, &names)
     }
 }
 

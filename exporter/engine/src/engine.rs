@@ -166,7 +166,7 @@ impl Engine {
         }
     }
 
-    /// Chains, the worst first: by severity, then by time attributed.
+    /// Chains, the [worst first](Chain::worst_first).
     pub fn chains(&self) -> Vec<&Chain> {
         self.store.chains()
     }

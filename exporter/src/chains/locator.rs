@@ -153,7 +153,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use gpucause_engine::chain::{Effect, Evidence, Feeder, Loss, Severity, Victim};
+    use gpucause_engine::chain::{Course, Effect, Evidence, Feeder, Loss, Severity, Victim};
 
     use super::*;
 
@@ -199,6 +199,7 @@ mod tests {
             first_seen: 1.0,
             last_seen: 2.0,
             ongoing: Some(true),
+            course: Course::default(),
         }
     }
 

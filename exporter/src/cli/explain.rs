@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
-use gpucause_engine::chain::{Chain, Severity};
+use gpucause_engine::chain::Severity;
 use gpucause_investigations::explain::{
     FleetReport, Incident, Report, html, markdown, render, render_report,
 };
@@ -78,8 +78,8 @@ fn status(args: &ExplainArgs, outcome: Outcome, worst: Option<Severity>) -> u8 {
     if args.fails(worst) { TOO_SEVERE } else { exit_status(outcome) }
 }
 
-fn worst<'a>(chains: impl Iterator<Item = &'a Chain>) -> Option<Severity> {
-    chains.map(|chain| chain.severity).max()
+fn worst<'a>(incidents: impl Iterator<Item = &'a Incident>) -> Option<Severity> {
+    incidents.filter_map(Incident::severity).max()
 }
 
 fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
@@ -100,8 +100,8 @@ fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
         html: &|| html::of_file(&report),
     };
     hand_over(args, &report, &forms)?;
-    let chains = report.nodes.iter().flat_map(|node| node.incident.chains());
-    Ok(status(args, report.outcome, worst(chains)))
+    let incidents = report.nodes.iter().map(|node| &node.incident);
+    Ok(status(args, report.outcome, worst(incidents)))
 }
 
 /// Refuses a PID that the file does not have: no chain of it would mean nothing.
@@ -126,7 +126,7 @@ async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<u8> {
         html: &|| html::of_incident(&incident),
     };
     hand_over(args, &incident, &forms)?;
-    Ok(status(args, incident.outcome, worst(incident.chains())))
+    Ok(status(args, incident.outcome, incident.severity()))
 }
 
 async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<u8> {
@@ -143,8 +143,8 @@ async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<u8> {
         "none of {} nodes answered - the report says why",
         report.failures.len()
     );
-    let chains = report.nodes.iter().flat_map(|node| node.incident.chains());
-    Ok(status(args, report.outcome, worst(chains)))
+    let incidents = report.nodes.iter().map(|node| &node.incident);
+    Ok(status(args, report.outcome, worst(incidents)))
 }
 
 fn here() -> f64 {

@@ -41,10 +41,10 @@ pub struct ExplainArgs {
     /// Only what was seen in this time, such as 5m or 1h30m
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
     pub since: Duration,
-    /// Only chains in which this process is the victim or the culprit
+    /// Only chains in which this process is the victim, and after those the ones that it is only the culprit of
     #[arg(long, value_name = "PID", value_parser = super::pid::parse)]
     pub pid: Option<u32>,
-    /// Only chains of at least this severity: low, medium, high or critical
+    /// Only chains that reached this severity in the asked period: low, medium, high or critical
     #[arg(long, value_name = "SEVERITY", value_parser = severity)]
     pub severity: Option<Severity>,
     /// Only what was seen from this time on, such as 2026-07-01T12:00:00Z, by the clock of the node
@@ -68,7 +68,7 @@ pub struct ExplainArgs {
     /// Print chains as they appear or become more severe, until Ctrl-C; those of --since first. As text, md, or a line of json each
     #[arg(long, conflicts_with_all = ["db", "html", "until", "per_process"])]
     pub follow: bool,
-    /// End with exit status 4 if a selected chain has at least this severity: low, medium, high or critical; with --follow as soon as there is one
+    /// End with exit status 4 if a selected chain reached this severity in the asked period: low, medium, high or critical; with --follow as soon as there is one
     #[arg(long, value_name = "SEVERITY", value_parser = severity)]
     pub fail_on: Option<Severity>,
 }

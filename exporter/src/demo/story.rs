@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use gpucause_engine::chain::{Chain, Severity};
+use gpucause_engine::utc::utc;
 
 use super::stand_in::{Account, Injected};
 
@@ -59,7 +60,7 @@ fn block(chain: &Chain) -> String {
         "  {} -> {}  [{}]  {} (PID {})\n  {}\n",
         chain.cause,
         chain.effect,
-        chain.severity,
+        chain.severities(|at| utc(at, false)),
         chain.victim.comm,
         chain.victim.pid,
         chain.sentence
@@ -73,8 +74,9 @@ fn block(chain: &Chain) -> String {
     }
     let _ = writeln!(
         text,
-        "  Explains {:.0} % of the effect; took {:.2} s so far, {:.2} s of it lost. Id: {}\n  Try: {}",
+        "  Explains {:.0} % of the {}; took {:.2} s so far, {:.2} s of it lost. Id: {}\n  Try: {}",
         100.0 * chain.explained,
+        chain.effect.describe(),
         chain.attributed_seconds(),
         chain.lost_seconds,
         chain.id,
@@ -129,7 +131,7 @@ fn amount(chain: &Chain) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpucause_engine::chain::{Cause, Culprit, Effect, Evidence, Loss, Step, Victim};
+    use gpucause_engine::chain::{Cause, Course, Culprit, Effect, Evidence, Loss, Step, Victim};
 
     use super::*;
     use crate::demo::stand_in::{TrueCulprit, Truth};
@@ -169,6 +171,7 @@ mod tests {
             last_seen: 110.0,
             losses: Vec::new(),
             ongoing: None,
+            course: Course::default(),
         }
     }
 
@@ -181,7 +184,7 @@ mod tests {
             "New chain 10.0 s after",
             "It was preempted.",
             "fluent-bit --preempted, 0.90 s--> demo-trainer",
-            "Explains 98 % of the effect; took 3.80 s so far, 3.80 s of it lost. Id: 1-5-cpu_preemption",
+            "Explains 98 % of the slow launches; took 3.80 s so far, 3.80 s of it lost. Id: 1-5-cpu_preemption",
             "Try: Pin it.",
         ] {
             assert!(first.contains(part), "{part}: {first}");

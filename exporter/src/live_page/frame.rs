@@ -105,7 +105,7 @@ fn chains(out: &mut dyn Write, all: &[Chain], is_file: bool) -> fmt::Result {
     let ongoing_title = if is_file { "Ongoing at the end" } else { "Ongoing" };
     let (ended, ongoing): (Vec<&Chain>, Vec<&Chain>) =
         all.iter().partition(|chain| chain.ongoing == Some(false));
-    let worst = ongoing.iter().map(|chain| chain.severity).max();
+    let worst = ongoing.iter().map(|chain| chain.last_severity()).max();
     out.write_str("<h2 id=\"chains-title\">Causal chains</h2>\n")?;
     match (worst, ended.is_empty()) {
         (Some(worst), _) => {
@@ -121,7 +121,7 @@ fn chains(out: &mut dyn Write, all: &[Chain], is_file: bool) -> fmt::Result {
         (None, false) => out.write_str("<p id=\"summary\">No causal chain is ongoing.</p>\n")?,
     }
     for chain in ongoing.iter().take(MAX_CHAINS) {
-        html::chain(out, chain, Details::Closed)?;
+        html::chain(out, chain, Chain::ALWAYS, Details::Closed)?;
     }
     rest(out, ongoing.len())?;
     if ended.is_empty() {
@@ -129,7 +129,7 @@ fn chains(out: &mut dyn Write, all: &[Chain], is_file: bool) -> fmt::Result {
     }
     writeln!(out, "<details id=\"ended\"><summary>Ended: {}</summary>", ended.len())?;
     for chain in ended.iter().take(MAX_CHAINS) {
-        html::chain(out, chain, Details::Closed)?;
+        html::chain(out, chain, Chain::ALWAYS, Details::Closed)?;
     }
     rest(out, ended.len())?;
     out.write_str("</details>\n")

@@ -41,8 +41,11 @@ pub(super) fn write(
         head(out, (name, sort, is_number), view)?;
     }
     out.write_str("</tr></thead>\n<tbody>\n")?;
+    // The cause beside a bar is of the time of the bar.
+    let last = chains.iter().map(|chain| chain.last_seen).fold(f64::NEG_INFINITY, f64::max);
+    let window = (last - processes.window_seconds.unwrap_or(f64::INFINITY), f64::INFINITY);
     for row in &chosen.shown {
-        process(out, row, chains)?;
+        process(out, row, chains, window)?;
     }
     out.write_str("</tbody></table></div>\n")?;
     pages(out, &chosen, view)?;
@@ -113,7 +116,12 @@ fn head(
     )
 }
 
-fn process(out: &mut dyn Write, row: &ProcessRow, chains: &[Chain]) -> fmt::Result {
+fn process(
+    out: &mut dyn Write,
+    row: &ProcessRow,
+    chains: &[Chain],
+    window: (f64, f64),
+) -> fmt::Result {
     let time =
         |seconds: Option<f64>| seconds.map(|seconds| (seconds, duration(Some(nanos(seconds)))));
     write!(
@@ -139,8 +147,9 @@ fn process(out: &mut dyn Write, row: &ProcessRow, chains: &[Chain]) -> fmt::Resu
     out.write_str("<td>")?;
     bar(out, row)?;
     out.write_str("</td><td>")?;
-    let ongoing = |chain: &&Chain| chain.victim.pid == row.pid && chain.ongoing != Some(false);
-    match chains.iter().find(ongoing) {
+    let own = |chain: &&Chain| chain.victim.pid == row.pid && chain.ongoing != Some(false);
+    let ongoing = chains.iter().filter(own);
+    match ongoing.min_by(|a, b| a.worst_first(b, window)) {
         Some(chain) => {
             let id = Text(&chain.id);
             write!(out, "<a id=\"cause-{}\" href=\"#chain-{id}\">{}</a>", row.pid, chain.cause)?;

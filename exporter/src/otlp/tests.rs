@@ -1,6 +1,8 @@
 //! Chains that are logged.
 
-use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Place, Severity, Victim};
+use gpucause_engine::chain::{
+    Cause, Chain, Course, Culprit, Effect, Evidence, Place, Severity, Victim,
+};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use prost::Message as _;
@@ -15,7 +17,7 @@ pub(super) fn chain(id: &str) -> Chain {
         effect: Effect::LaunchTail,
         severity: Severity::High,
         victim: Victim { pid: 7, tid: 8, comm: "train".into(), ..Victim::default() },
-        culprit: Some(Culprit { pid: 9, comm: "noisy".into(), tid: None, place }),
+        culprit: Some(Culprit { pid: 9, comm: "noisy".into(), place, ..Culprit::default() }),
         explained: 0.9,
         lost_seconds: 1.25,
         losses: Vec::new(),
@@ -26,6 +28,7 @@ pub(super) fn chain(id: &str) -> Chain {
         first_seen: 10.0,
         last_seen: 12.0,
         ongoing: Some(true),
+        course: Course::default(),
     }
 }
 

@@ -47,10 +47,7 @@ impl TraceFile {
             (index < report.nodes.len()).then(|| report.nodes.swap_remove(index).incident);
         let incident = incident.context("the file has nothing of the node")?;
         let mut chains: Vec<_> = incident.root_cause.into_iter().chain(incident.others).collect();
-        chains.sort_by(|a, b| {
-            let attributed = b.attributed_seconds().total_cmp(&a.attributed_seconds());
-            b.severity.cmp(&a.severity).then(attributed)
-        });
+        chains.sort_by(|a, b| a.worst_first(b, Chain::ALWAYS));
         let mut totals = Totals::default();
         recording.snapshots(&mut |own| {
             if own.node == node {

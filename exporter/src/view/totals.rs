@@ -89,7 +89,7 @@ impl Totals {
         for point in &mut self.timeline {
             let (from, until) = (point.at - point.seconds, point.at);
             let seen = chains.iter().filter(|own| own.first_seen <= until && own.last_seen >= from);
-            point.worst = seen.clone().map(|own| own.severity).max();
+            point.worst = seen.clone().map(|own| own.severity_in((from, until))).max();
             point.chains = u32::try_from(seen.count()).unwrap_or(u32::MAX);
         }
         let mut processes = self.earlier;

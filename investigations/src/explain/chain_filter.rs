@@ -7,7 +7,7 @@ use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
 pub struct ChainFilter {
     /// Process that is victim or culprit.
     pub pid: Option<u32>,
-    /// Least severity.
+    /// Least severity, reached in the period.
     pub severity: Option<Severity>,
     /// Earliest time at which a chain was last seen.
     pub from: Option<f64>,
@@ -20,9 +20,25 @@ impl ChainFilter {
     pub fn has(&self, chain: &Chain) -> bool {
         let is_culprit = |pid| chain.culprit.as_ref().is_some_and(|own| own.pid == pid);
         self.pid.is_none_or(|pid| chain.victim.pid == pid || is_culprit(pid))
-            && self.severity.is_none_or(|least| chain.severity >= least)
+            && self.severity.is_none_or(|least| chain.severity_in(self.period()) >= least)
             && self.from.is_none_or(|from| chain.last_seen >= from)
             && self.until.is_none_or(|until| chain.first_seen <= until)
+    }
+
+    /// The asked period, by its begin and end.
+    pub(crate) fn period(&self) -> (f64, f64) {
+        let (begin, end) = Chain::ALWAYS;
+        (self.from.unwrap_or(begin), self.until.unwrap_or(end))
+    }
+
+    /// The same, and where it has no begin, since this time.
+    pub(crate) fn or_since(self, since: f64) -> Self {
+        Self { from: self.from.or(Some(since)), ..self }
+    }
+
+    /// Whether the process is the victim, where one is selected.
+    pub(crate) fn is_victim(&self, chain: &Chain) -> bool {
+        self.pid.is_none_or(|pid| chain.victim.pid == pid)
     }
 
     /// The selected chains, and the number of the others.

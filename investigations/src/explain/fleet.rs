@@ -50,8 +50,13 @@ impl FleetReport {
             FleetNode { url: node.url.to_string(), clock: node.clock, incident }
         };
         let mut nodes: Vec<FleetNode> = answer.answers.into_iter().map(report).collect();
-        let worst = |node: &FleetNode| node.incident.root_cause.as_ref().map(|root| root.severity);
-        nodes.sort_by_key(|node| std::cmp::Reverse(worst(node)));
+        nodes.sort_by(|a, b| {
+            let period = a.incident.period();
+            match (&a.incident.root_cause, &b.incident.root_cause) {
+                (Some(a), Some(b)) => a.worst_first(b, period),
+                (a, b) => b.is_some().cmp(&a.is_some()),
+            }
+        });
         let failure = |failed: crate::fleet::NodeFailure| FailureReport {
             url: failed.url.to_string(),
             reason: failed.error.to_string(),

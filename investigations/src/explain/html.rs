@@ -77,17 +77,15 @@ fn section(out: &mut String, incident: &Incident) -> fmt::Result {
     if incident.left_out > 0 {
         writeln!(out, "<p>Causal chains that the filter excludes: {}</p>", incident.left_out)?;
     }
-    let Some(root) = &incident.root_cause else {
+    if incident.root_cause.is_none() {
         let mut text = String::new();
         nothing_found(&mut text, &incident.node, incident)?;
         return writeln!(out, "<p><strong>{}</strong></p></section>", Text(text.trim_end()));
-    };
-    out.write_str("<h3>Root cause</h3>\n")?;
-    chain(out, root, Details::Open)?;
-    if !incident.others.is_empty() {
-        out.write_str("<h3>Also</h3>\n")?;
     }
-    incident.others.iter().try_for_each(|other| chain(out, other, Details::Open))?;
+    for (heading, of, chains) in incident.sections() {
+        writeln!(out, "<h3>{heading}{}</h3>", Text(&of))?;
+        chains.iter().try_for_each(|own| chain(out, own, incident.period(), Details::Open))?;
+    }
     out.write_str("<h3>Timeline</h3>\n<ol>\n")?;
     for event in &incident.timeline {
         writeln!(out, "<li>{} {}</li>", time(event.at), Text(&event.what))?;

@@ -7,7 +7,7 @@ use gpucause_engine::utc::utc;
 
 use super::html::{culprit, seconds};
 use super::text::nothing_found;
-use super::{FleetReport, Incident, NodeReport, Report, is_control, plain};
+use super::{FleetReport, Incident, NodeReport, Report, amounts, is_control, plain};
 
 /// Rows of each table of a trace file; JSON has all.
 const MAX_ROWS: usize = 20;
@@ -81,17 +81,15 @@ fn section(out: &mut String, incident: &Incident) -> fmt::Result {
     if incident.left_out > 0 {
         writeln!(out, "- Causal chains that the filter excludes: {}", incident.left_out)?;
     }
-    let Some(root) = &incident.root_cause else {
+    if incident.root_cause.is_none() {
         let mut text = String::new();
         nothing_found(&mut text, &incident.node, incident)?;
         return writeln!(out, "\n**{}**", Text(text.trim_end()));
-    };
-    out.write_str("\n### Root cause\n")?;
-    write_chain(out, root)?;
-    if !incident.others.is_empty() {
-        out.write_str("\n### Also\n")?;
     }
-    incident.others.iter().try_for_each(|other| write_chain(out, other))?;
+    for (heading, of, chains) in incident.sections() {
+        writeln!(out, "\n### {heading}{}", Text(&of))?;
+        chains.iter().try_for_each(|own| write_chain(out, own, incident.period()))?;
+    }
     out.write_str("\n### Timeline (UTC)\n\n")?;
     for event in &incident.timeline {
         writeln!(out, "- {} {}", utc(event.at, true), Text(&event.what))?;
@@ -120,16 +118,19 @@ fn section(out: &mut String, incident: &Incident) -> fmt::Result {
 pub fn chain(chain: &Chain) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = write_chain(&mut out, chain);
+    let _ = write_chain(&mut out, chain, Chain::ALWAYS);
     out
 }
 
-fn write_chain(out: &mut String, chain: &Chain) -> fmt::Result {
-    let Chain { cause, effect, severity, victim, .. } = chain;
+fn write_chain(out: &mut String, chain: &Chain, period: (f64, f64)) -> fmt::Result {
+    let Chain { cause, effect, victim, .. } = chain;
+    let utc = |at| format!("{} UTC", utc(at, true));
+    let severities = chain.severities(utc);
+    let (share, taken) = amounts(chain, period, utc);
     let (cause, effect) = (cause.to_string(), effect.to_string());
     writeln!(
         out,
-        "\n#### {} → {}: {} (PID {}), {severity}\n\n{}\n\n| | |\n|---|---|",
+        "\n#### {} → {}: {} (PID {}), {severities}\n\n{}\n\n| | |\n|---|---|",
         Text(&cause),
         Text(&effect),
         Text(&victim.comm),
@@ -144,14 +145,7 @@ fn write_chain(out: &mut String, chain: &Chain) -> fmt::Result {
     for (name, value) in [
         ("Culprit", culprit(chain)),
         ("Victim", format!("{} ({place}), thread {}", victim.comm, victim.tid)),
-        (
-            "Lost",
-            format!(
-                "{:.1} s of GPU-feeding time; explains {:.0} % of the effect",
-                chain.lost_seconds,
-                chain.explained * 100.0
-            ),
-        ),
+        ("Time", format!("{taken}; {share}")),
         ("Fix", chain.fix.clone()),
         ("Path", path.collect::<Vec<_>>().join("; ")),
         ("Evidence", numbers.collect::<Vec<_>>().join(" ")),

@@ -204,13 +204,11 @@ impl Report {
             let (own, others): (Vec<_>, _) = chains.into_iter().partition(|c| c.node == index);
             chains = others;
             let own = own.into_iter().map(|chain| chain.chain).filter(is_reportable).collect();
-            let (own, left_out) = filter.of(own);
             let span = seen.spans.remove(&index);
             let last = span.map(|(_, until)| unix_seconds(until));
             let observation =
                 Observed::of_recording(recording, index, last, (filter.from, filter.until))?;
-            let incident =
-                Incident { left_out, ..Incident::of(node.name.clone(), own, observation) };
+            let incident = Incident::selected(node.name.clone(), own, observation, *filter);
             let length = span.map_or(0, |(from, until)| until.abs_diff(from));
             let is_own = |process| lines::node_of(recording, process) == Some(index);
             let own_calls = calls.iter().filter(|call| is_own(call.process));

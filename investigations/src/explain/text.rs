@@ -4,12 +4,14 @@ use std::fmt::Write as _;
 
 use gpucause_engine::chain::Chain;
 
-use super::Incident;
+use super::{Incident, amounts};
 use crate::observation::Outcome;
 use gpucause_engine::utc::utc;
 
 /// Culprits listed of a chain; JSON has all.
 const MOST_LOSSES: usize = 5;
+/// Columns of a line of evidence.
+const WIDTH: usize = 100;
 
 /// The report as text; `per_process` adds a table of the victims' losses. Names are untrusted: characters that control a
 /// terminal are replaced.
@@ -28,27 +30,26 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
     if incident.left_out > 0 {
         writeln!(out, "NOT SHOWN  causal chains excluded by the filter: {}", incident.left_out)?;
     }
-    let Some(root) = &incident.root_cause else {
+    if incident.root_cause.is_none() {
         return nothing_found(out, &node, incident);
-    };
+    }
     let count = incident.others.len() + 1;
     let plural = if count == 1 { "" } else { "s" };
-    writeln!(out, "{node}: {count} causal chain{plural}\n\nROOT CAUSE")?;
-    chain(out, root)?;
-    if !incident.others.is_empty() {
-        writeln!(out, "\nALSO")?;
-    }
-    for other in &incident.others {
-        chain(out, other)?;
+    let (from, until) = incident.asked();
+    let (begin, end) = (utc(from, true), utc(until, true));
+    writeln!(out, "{node}: {count} causal chain{plural} from {begin} to {end} UTC")?;
+    let day = date(&end);
+    for (heading, of, chains) in incident.sections() {
+        writeln!(out, "\n{}{}", heading.to_uppercase(), line(&of))?;
+        chains.iter().try_for_each(|own| chain(out, own, incident.period(), day))?;
     }
     writeln!(out, "\nTIMELINE (UTC)")?;
     let mut day = String::new();
     for event in &incident.timeline {
-        let date = utc(event.at, true);
-        let date = date.split(' ').next().unwrap_or_default().to_owned();
-        if date != day {
-            writeln!(out, "  {date}")?;
-            day = date;
+        let at = utc(event.at, true);
+        if date(&at) != day {
+            day = date(&at).to_owned();
+            writeln!(out, "  {day}")?;
         }
         writeln!(out, "  {}  {}", utc(event.at, false), line(&event.what))?;
     }
@@ -109,21 +110,36 @@ pub(super) fn nothing_found(out: &mut String, node: &str, incident: &Incident) -
 pub fn render_chain(own: &Chain) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = chain(&mut out, own);
+    let _ = chain(&mut out, own, Chain::ALWAYS, date(&utc(own.last_seen, true)));
     printable(&out)
 }
 
-fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
-    let Chain { cause, effect, severity, victim, .. } = chain;
+/// The date of a time.
+fn date(time: &str) -> &str {
+    time.split(' ').next().unwrap_or_default()
+}
+
+/// A chain with the time that it took in a period. The report has the `day`: times of other days have their date.
+fn chain(out: &mut String, chain: &Chain, period: (f64, f64), day: &str) -> std::fmt::Result {
+    let Chain { cause, effect, victim, .. } = chain;
     let id = line(&chain.id);
+    let time = |at| {
+        let time = utc(at, true);
+        time.strip_prefix(day).map_or(&*time, str::trim_start).to_owned()
+    };
+    let (severities, (share, taken)) = (chain.severities(time), amounts(chain, period, time));
+    let sentence = match chain.sentence.strip_suffix(&*chain.when()) {
+        Some(sentence) => format!("{sentence}{}", chain.when_by(time)),
+        None => chain.sentence.clone(),
+    };
     writeln!(
         out,
-        "  {cause} -> {effect}  [{severity}]  {} (pid {}, thread {})  id {id}",
+        "  {cause} -> {effect}  [{severities}]  {} (pid {}, thread {})  id {id}",
         line(&victim.comm),
         victim.pid,
         victim.tid
     )?;
-    writeln!(out, "    {}", line(&chain.sentence))?;
+    writeln!(out, "    {}", line(&sentence))?;
     writeln!(
         out,
         "    victim: {} ({})",
@@ -141,21 +157,26 @@ fn chain(out: &mut String, chain: &Chain) -> std::fmt::Result {
         let (from, to, mechanism) = (line(&step.from), line(&step.to), line(&step.mechanism));
         writeln!(out, "    {from} --({mechanism}, {:.3} s)--> {to}", step.seconds)?;
     }
-    let numbers: Vec<_> = chain
-        .evidence
-        .0
-        .iter()
-        .map(|(name, value)| format!("{}={}", line(name), plain(*value)))
-        .collect();
-    writeln!(
-        out,
-        "    explains {:.0} % of the effect; took {:.1} s in all, {:.1} s of it lost",
-        chain.explained * 100.0,
-        chain.attributed_seconds(),
-        chain.lost_seconds
-    )?;
-    writeln!(out, "    evidence: {}", numbers.join(" "))?;
+    writeln!(out, "    {share}; {taken}")?;
+    let numbers = chain.evidence.0.iter();
+    let numbers = numbers.map(|(name, value)| format!("{}={}", line(name), plain(*value)));
+    writeln!(out, "{}", wrapped("    evidence:", numbers))?;
     writeln!(out, "    fix: {}", line(&chain.fix))
+}
+
+/// Words in lines that fit beside each other on a screen; further lines are indented.
+fn wrapped(head: &str, words: impl Iterator<Item = String>) -> String {
+    let (mut text, mut column) = (head.to_owned(), head.len());
+    for word in words {
+        if column + 1 + word.len() > WIDTH {
+            text.push_str("\n     ");
+            column = 5;
+        }
+        text.push(' ');
+        text.push_str(&word);
+        column += 1 + word.len();
+    }
+    text
 }
 
 /// Lost time by culprit, the longest first, and the rest.

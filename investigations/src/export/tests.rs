@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use gpucause_abi::op::Api;
 use gpucause_abi::state::{BlockOperation, Reason};
-use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
+use gpucause_engine::chain::{
+    Cause, Chain, Course, Culprit, Effect, Evidence, Severity, Step, Victim,
+};
 
 use super::{ExportError, Format, Selection, Written, export};
 use crate::recording::{
@@ -249,6 +251,7 @@ pub(crate) fn chain(node: NodeIndex, pid: u32, first: f64, last: f64) -> NodeCha
         last_seen: begin + last,
         losses: Vec::new(),
         ongoing: None,
+        course: Course::default(),
     };
     NodeChain { node, chain }
 }

@@ -22,7 +22,7 @@ use super::Ingero;
 use super::events::FirstLaunches;
 use super::lists::Key;
 use super::rows::{self, Thread, Threads};
-use crate::recording::{NodeChain, ProcessIndex, RecordingError};
+use crate::recording::{NodeChain, ProcessIndex, RecordingError, sort_worst_first};
 
 /// Share of an effect that a cause must explain to be named.
 const EXPLAINED: f64 = 0.5;
@@ -129,12 +129,7 @@ impl Ingero {
         let mut chains = context.slow_calls(&unstored);
         chains.extend(context.host_gaps());
         chains.extend(context.waits_without_calls());
-        let rank =
-            |chain: &NodeChain| (chain.chain.severity, chain.chain.cause != Cause::Unexplained);
-        chains.sort_by(|a, b| {
-            let attributed = b.chain.attributed_seconds().total_cmp(&a.chain.attributed_seconds());
-            rank(b).cmp(&rank(a)).then(attributed).then_with(|| a.chain.id.cmp(&b.chain.id))
-        });
+        sort_worst_first(&mut chains);
         Ok(chains)
     }
 }

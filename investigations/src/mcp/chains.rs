@@ -119,8 +119,7 @@ async fn find(source: &Source) -> Result<Found, ToolError> {
                 own.chains.chains.into_iter().map(move |chain| (node.clone(), chain))
             });
             let mut chains: Vec<_> = chains.collect();
-            // Stable: chains of a node stay in its order.
-            chains.sort_by_key(|(_, chain)| std::cmp::Reverse(chain.severity));
+            chains.sort_by(|(_, a), (_, b)| a.worst_first(b, Chain::ALWAYS));
             Ok(Found { head, chains, observed, nodes: clients.len(), pids })
         }
     }
@@ -159,6 +158,7 @@ pub(super) fn row(node: Option<&String>, chain: &Chain, page: Page) -> Value {
         "cause": chain.cause,
         "effect": chain.effect,
         "severity": chain.severity,
+        "last_severity": chain.last_severity(),
         "victim": placed(json!({"pid": chain.victim.pid, "tid": chain.victim.tid, "comm": answer::name(&chain.victim.comm)}), &chain.victim.place),
         "culprit": chain.culprit.as_ref().map(culprit),
         "ongoing": chain.ongoing,
@@ -178,6 +178,8 @@ pub(super) fn row(node: Option<&String>, chain: &Chain, page: Page) -> Value {
     if page.detail {
         row.insert("first_seen".into(), json!(chain.first_seen));
         row.insert("last_seen".into(), json!(chain.last_seen));
+        row.insert("severity_at".into(), json!(chain.course.severity_at));
+        row.insert("taken_by".into(), json!(chain.course.taken_by));
         let evidence = chain.evidence.0.iter();
         let evidence: Map<String, Value> =
             evidence.map(|(name, value)| (answer::text(name, 80), json!(value))).collect();

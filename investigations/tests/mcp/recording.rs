@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use gpucause_abi::op::Api;
 use gpucause_abi::state::Reason;
-use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Severity, Step, Victim};
+use gpucause_engine::chain::{
+    Cause, Chain, Course, Culprit, Effect, Evidence, Severity, Step, Victim,
+};
 use gpucause_investigations::mcp::{
     CheckLine, CheckReport, DemoReport, Host, Scenario, SqlAnswer, SqlRunner,
 };
@@ -42,6 +44,7 @@ pub(crate) fn chain() -> Chain {
         last_seen: 20.0,
         losses: Vec::new(),
         ongoing: None,
+        course: Course::default(),
     }
 }
 

@@ -48,8 +48,8 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         .with("lost_share", lost_share)
         .with("throttled_seconds", throttled.as_secs_f64());
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
-    let sentence = "The CPU limit of its cgroup explains {explained_share|percent} of the lost time of {comm} \
-                    ({lost_share|percent} of the last {window_seconds|seconds}). The cgroup was throttled for \
+    let sentence = "The CPU limit of its cgroup took {lost_share|percent} of the last {window_seconds|seconds} of \
+                    {comm} and explains {explained_share|percent} of its {effect}. The cgroup was throttled for \
                     {throttled_seconds|seconds}.";
     Some(Detection {
         explained,

@@ -82,15 +82,15 @@ pub(super) fn detection(
         _ => "Launch",
     };
     let sentence = if named.is_some() {
-        "{cause} explains {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of the last \
-         {window_seconds|seconds}). Top CPU competitor: {culprit}, {culprit_seconds|seconds}.\
+        "{cause} took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
+         {explained_share|percent} of its {effect}. Top CPU competitor: {culprit}, {culprit_seconds|seconds}.\
          [ {calls} latency: p50 {p50_seconds|seconds}, p99 {p99_seconds|seconds}.]"
     } else if was_idle {
-        "{cause} explains {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of the last \
-         {window_seconds|seconds}). The CPU was idle for {idle_share|percent} of it: the wakeup itself took long."
+        "{cause} took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
+         {explained_share|percent} of its {effect}. The CPU was idle for {idle_share|percent} of it: the wakeup itself took long."
     } else {
-        "{cause} explains {explained_share|percent} of the lost time of {comm} ({lost_share|percent} of the last \
-         {window_seconds|seconds}), caused by many tasks[; top CPU competitor: {first}, {culprit_share|percent} of it]."
+        "{cause} took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
+         {explained_share|percent} of its {effect}, caused by many tasks[; top CPU competitor: {first}, {culprit_share|percent} of it]."
     };
     let names = [("culprit", &*name), ("comm", &*comm), ("cause", name_of_cause), ("calls", calls)];
     let sentence = Sentence::new(sentence, names).and("first", worst.map(|_| &*name));

@@ -98,8 +98,8 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         .with("holder_seconds", holder.map_or(0.0, |wait| wait.total.as_secs_f64()));
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let name = holder.map_or_else(|| "another thread".to_owned(), |wait| wait.on.to_text());
-    let sentence = "Waiting for a lock held by {holder} explains {explained_share|percent} of the lost time of {comm} \
-                    ({lost_share|percent} of the last {window_seconds|seconds}); {holder} ended {holder_seconds|seconds} of \
+    let sentence = "Waiting for a lock held by {holder} took {lost_share|percent} of the last {window_seconds|seconds} of \
+                    {comm} and explains {explained_share|percent} of its {effect}; {holder} ended {holder_seconds|seconds} of \
                     the waits.";
     Some(Detection {
         culprit: holder.and_then(culprit_of),

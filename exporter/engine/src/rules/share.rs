@@ -63,10 +63,15 @@ pub(super) fn best<'a>(
         Some(Share { effect, time, explained, tid: thread.tid, now, lost_share })
     });
     let enough = |share: &Share<'_>| share.lost_share >= least;
-    // If most of both a tail and a gap is explained, the tail is reported: users look at it first.
+    // If most of both a tail and a gap is explained, the tail is reported: users look at it first. One that costs next to nothing
+    // is not worth a look, however much of it is explained.
     let is_tail =
         |effect| matches!(effect, Effect::LaunchTail | Effect::CopyTail | Effect::AllocTail);
-    shares.filter(enough).max_by_key(|share| match share.explained >= MOST {
+    let matters = |share: &Share<'_>| {
+        let wall = share.effect.delta(process).wall;
+        !is_tail(share.effect.effect) || ratio(share.effect.excess, wall) >= settings.severities.low
+    };
+    shares.filter(enough).max_by_key(|share| match share.explained >= MOST && matters(share) {
         true => (true, is_tail(share.effect.effect), share.effect.excess),
         false => (false, false, share.time),
     })

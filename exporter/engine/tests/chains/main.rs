@@ -12,6 +12,7 @@ mod host;
 mod process;
 
 mod commands;
+mod course;
 mod healthy;
 mod job;
 mod laws;

@@ -167,7 +167,11 @@ fn the_unexplained_share_is_reported() {
     });
     let chain = host.only(Cause::BlockIo);
     assert!((chain.explained - 4.0 / 9.0).abs() < 0.01, "{}", chain.explained);
-    assert!(chain.sentence.contains("56 % of the effect is unexplained."), "{}", chain.sentence);
+    assert!(
+        chain.sentence.contains("56 % of the gaps between launches are unexplained."),
+        "{}",
+        chain.sentence
+    );
     shares_add_up(&host, Effect::LaunchGap);
 }
 

@@ -100,8 +100,10 @@ impl Printed {
             chains.sort_by(|a, b| a.first_seen.total_cmp(&b.first_seen));
             for chain in chains {
                 let key = (node.url.clone(), chain.id.clone());
-                let before = self.chains.insert(key, chain.severity);
-                if before.is_none_or(|before| before < chain.severity) {
+                let severity = chain.severity_in(node.incident.period());
+                let before = self.chains.get(&key).copied();
+                if before.is_none_or(|before| before < severity) {
+                    self.chains.insert(key, severity);
                     news.push(text(format, &node.incident.node, chain)?);
                 }
             }

@@ -1,7 +1,7 @@
 //! Turns detections into chains.
 
 use gpucause_abi::state::Reason;
-use gpucause_engine::chain::{Cause, Chain, Culprit, Effect, Evidence, Step, Victim};
+use gpucause_engine::chain::{Cause, Chain, Course, Culprit, Effect, Evidence, Step, Victim};
 use gpucause_engine::render_template;
 use gpucause_engine::settings::Severities;
 
@@ -118,6 +118,7 @@ impl RuleContext<'_> {
             last_seen: last as f64 / 1e9,
             losses: Vec::new(),
             ongoing: None,
+            course: Course::default(),
         };
         Some(NodeChain { node: process.node, chain })
     }
