@@ -41,7 +41,7 @@ def an_hour(series, by):
     return f"sum by ({by}) (sum_over_time({series}:increase1m{{{ON}}}[5m])) * 12"
 
 
-def _total(title, description, expr, legend, *, unit, runbooks, decimals=1):
+def _total(title, description, expr, legend, *, unit, runbooks, decimals=2):
     return stat(
         title,
         description,
@@ -70,7 +70,6 @@ def _totals():
             amount("owner:gpucause_lost_cost", "currency"),
             "{{currency}}",
             unit="short",
-            decimals=2,
             runbooks=LOSS,
         ),
         _total(
@@ -87,7 +86,6 @@ def _totals():
             amount("owner:gpucause_idle_cost", "currency"),
             "{{currency}}",
             unit="short",
-            decimals=2,
             runbooks=["GpucauseGpuIdle"],
         ),
         stat(
@@ -95,9 +93,9 @@ def _totals():
             "GPUs that are held, and on which nothing was launched for 15 minutes or more.",
             [query(f"sum(holder:gpucause_gpu_idle:share{{{ON}}}) or vector(0)", "GPUs")],
             unit="short",
-            decimals=1,
+            decimals=0,
             w=4,
-            thresholds=steps(GREEN, (0.1, YELLOW), (4, ORANGE)),
+            thresholds=steps(GREEN, (1, YELLOW), (8, ORANGE)),
             runbooks=["GpucauseGpuIdle"],
         ),
     ]
@@ -234,9 +232,14 @@ def _prices():
     return [
         table(
             "Prices",
-            "The price of an hour of each model, and how many GPUs have it; one without a model is that of all others." + NO_PRICE,
+            "The price of an hour of each model, and how many GPUs are of it." + NO_PRICE,
             [
-                query("max by (modelName, currency) (model:gpucause_gpu_hour_price:max)", "price", table=True),
+                query(
+                    'label_replace(max by (modelName, currency) (model:gpucause_gpu_hour_price:max), "modelName", "all others",'
+                    ' "modelName", "")',
+                    "price",
+                    table=True,
+                ),
                 query("count by (modelName) (gpu:gpucause_gpu_model:info)", "GPUs", table=True),
             ],
             {"modelName": "Model", "currency": "Currency", "Value #A": "Price an hour", "Value #B": "GPUs"},

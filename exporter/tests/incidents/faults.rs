@@ -19,6 +19,8 @@ const NOTIFY_DEADLINE: Duration = Duration::from_secs(120 / SPEED as u64);
 const CLEAR_DEADLINE: Duration = Duration::from_secs(75 / SPEED as u64);
 /// From then to the notification: a minute for which an alert keeps firing, and one between two notifications of a group.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(150 / SPEED as u64);
+/// Until the shipped clock's minute in which a counter changed last has been recorded.
+const AMOUNT_DEADLINE: Duration = Duration::from_secs(150 / SPEED as u64);
 /// Healthy time before a fault, after which the exporter knows that the program has warmed up.
 const BASELINE_SECONDS: u32 = 15;
 /// Longer than any fault is watched.
@@ -105,6 +107,25 @@ fn relieve(stack: &Stack, fault: &Notified) {
     within(CLEAR_DEADLINE, "the program loses no time", || stack.prometheus.value(&lost));
 }
 
+/// What minutes added is what the exporter counted of a process, whoever it is summed by, and has the price of the example.
+fn assert_that_amounts_add_up(stack: &Stack, pid: u32) {
+    let amount = |series: &str| format!("sum(sum_over_time({series}[1h]))");
+    let of_process = format!("cause:gpucause_lost_seconds:increase1m{{pid=\"{pid}\"}}");
+    let counted = format!("sum(gpucause_stall_seconds_total{{pid=\"{pid}\"}})");
+    let all = amount("cause:gpucause_lost_seconds:increase1m");
+    let price = amount("owner:gpucause_lost_cost:increase1m{currency=\"USD\"}");
+    let pairs = [
+        (counted, amount(&of_process)),
+        (all.clone(), amount("owner:gpucause_lost_seconds:increase1m")),
+        (all, format!("{price} * 3600 / 2.5")),
+    ];
+    for (one, other) in pairs {
+        let equal = format!("{one} > 1 and abs({one} - {other}) < 1e-6");
+        let seconds = within(AMOUNT_DEADLINE, &equal, || stack.prometheus.value(&equal));
+        println!("{seconds:.3} s are {other}");
+    }
+}
+
 #[test]
 fn each_fault_reaches_its_receiver_as_the_right_alert_and_as_no_other() {
     let stack = Stack::start(SPEED);
@@ -131,5 +152,6 @@ fn each_fault_reaches_its_receiver_as_the_right_alert_and_as_no_other() {
         !all.iter().any(is_expected)
     });
     assert!(received.is_empty(), "unexpected alerts: {received:#?}");
+    assert_that_amounts_add_up(&stack, pid);
     stack.assert_that_all_is_evaluated();
 }

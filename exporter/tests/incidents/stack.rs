@@ -55,12 +55,12 @@ fn routes(webhook: &Webhook, speed: u32) -> String {
     sped_up(&adapted(path, &[("http://localhost:9095/", &ours, receivers)]), speed)
 }
 
-/// The shipped rules and alerts, on a clock that is so many times as fast.
+/// The shipped rules, with the prices of the example, and alerts, on a clock that is so many times as fast.
 fn rules(speed: u32) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
-    for from in ["rules", "alerts"] {
-        let to = dir.path().join(from);
-        fs::create_dir(&to).unwrap();
+    for (from, to) in [("rules", "rules"), ("rules/prices", "rules"), ("alerts", "alerts")] {
+        let to = dir.path().join(to);
+        fs::create_dir_all(&to).unwrap();
         for path in fs::read_dir(shipped(from)).unwrap().map(|file| file.unwrap().path()) {
             if path.extension().is_some_and(|extension| extension == "yaml") {
                 let text = fs::read_to_string(&path).unwrap();
