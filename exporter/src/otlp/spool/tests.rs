@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -25,6 +27,18 @@ fn ids(batch: &Batch) -> Vec<u64> {
     uids(&batch.body).into_iter().map(id).collect()
 }
 
+/// Opens the spool. A program that another test has just started may still have the folder's lock of before.
+fn open(dir: &Path, counters: &Arc<Counters>) -> Spool {
+    let begin = Instant::now();
+    loop {
+        match Spool::open(dir, LIMIT, Arc::clone(counters)) {
+            Ok(spool) => return spool,
+            Err(error) => assert!(begin.elapsed() < Duration::from_secs(10), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 struct Spooled {
     dir: TempDir,
     spool: Spool,
@@ -34,7 +48,7 @@ struct Spooled {
 impl Spooled {
     fn new() -> Self {
         let (dir, counters) = (tempfile::tempdir().unwrap(), Arc::<Counters>::default());
-        let spool = Spool::open(&dir.path().join("otlp"), LIMIT, Arc::clone(&counters)).unwrap();
+        let spool = open(&dir.path().join("otlp"), &counters);
         Self { dir, spool, counters }
     }
 
@@ -43,7 +57,7 @@ impl Spooled {
         self.spool = Spool::in_memory(Arc::default());
         self.counters = Arc::default();
         let dir = self.dir.path().join("otlp");
-        self.spool = Spool::open(&dir, LIMIT, Arc::clone(&self.counters)).unwrap();
+        self.spool = open(&dir, &self.counters);
         self
     }
 
