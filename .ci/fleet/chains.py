@@ -56,7 +56,12 @@ class Store:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                length = int(self.headers["Content-Length"])
+                body = self.rfile.read(length)
+                if len(body) < length:
+                    # The collector was killed meanwhile.
+                    self.close_connection = True
+                    return
                 with lock:
                     refuses = store.refuses
                     if refuses:

@@ -30,7 +30,7 @@ struct Failed {
 }
 
 impl Failed {
-    fn new(failure: Failure, why: impl ToString) -> Self {
+    fn new(failure: Failure, why: &impl ToString) -> Self {
         Self { failure, why: why.to_string(), after: None }
     }
 }
@@ -43,7 +43,7 @@ impl From<GetError> for Failed {
             GetError::Huge(_) => Failure::Malformed,
             GetError::Broken(_) | GetError::Request(_) => Failure::Broken,
         };
-        Self::new(failure, error)
+        Self::new(failure, &error)
     }
 }
 
@@ -124,10 +124,10 @@ impl Sender {
         let prepared = tokio::task::spawn_blocking(move || {
             let client = match client {
                 Some(client) => Some(client),
-                None => settings.client().map_err(|error| Failed::new(Failure::Tls, error))?,
+                None => settings.client().map_err(|error| Failed::new(Failure::Tls, &error))?,
             };
             let headers = settings.headers();
-            let headers = headers.map_err(|error| Failed::new(Failure::Settings, error))?;
+            let headers = headers.map_err(|error| Failed::new(Failure::Settings, &error))?;
             if is_new && settings.exposes_headers() {
                 tracing::warn!("otlp.headers_file: the headers are sent without TLS");
             }
@@ -162,7 +162,7 @@ async fn due(log: &ChainLog, pause: Duration) {
 }
 
 fn joined<T>(result: Result<Result<T, Failed>, tokio::task::JoinError>) -> Result<T, Failed> {
-    result.map_err(|error| Failed::new(Failure::Settings, error)).flatten()
+    result.map_err(|error| Failed::new(Failure::Settings, &error)).flatten()
 }
 
 fn all_headers(mut headers: HeaderMap) -> HeaderMap {
@@ -200,7 +200,7 @@ async fn send_batches(
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => {
                 let why = format!("no answer within {:?}", log.pace.timeout);
-                return Err(Failed::new(Failure::Slow, why));
+                return Err(Failed::new(Failure::Slow, &why));
             }
         };
         let status = answer.status;
@@ -222,7 +222,7 @@ async fn next(log: &Arc<ChainLog>) -> Result<Option<(Batch, Bytes)>, Failed> {
         };
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         let compressed = encoder.write_all(&batch.body).and_then(|()| encoder.finish());
-        let body = compressed.map_err(|error| Failed::new(Failure::Settings, error))?;
+        let body = compressed.map_err(|error| Failed::new(Failure::Settings, &error))?;
         Ok(Some((batch, Bytes::from(body))))
     });
     joined(next.await)
