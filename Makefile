@@ -7,6 +7,7 @@
 # make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
 # make cases  the worked cases of investigations/cases, recorded again where nothing else runs: CASES=lock for one; three minutes
 # make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
+# make test-fleet  ranks that are slowed down, stopped or killed on four nodes are named at the receiver, by Prometheus and VictoriaMetrics
 # make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
@@ -32,7 +33,7 @@ CARGO_TOOLS := $(abspath $(TARGET_DIR))/tools
 DIST := $(TARGET_DIR)/dist
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick test-unit test-kernels deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
+.PHONY: help run test test-quick test-unit test-kernels deny advisories scenarios healthy healthy-alerts cases demo-stack test-fleet dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -136,6 +137,11 @@ tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
 
 # On a host with systemd, Debian's packages also start services of their own, on ports that nothing here uses.
+test-fleet: debug-stand-ins alert-tools
+	@.ci/install python3:python3 ip:iproute2 nsenter:util-linux
+	$(CARGO) build -p gpucause
+	$(SUDO) .ci/test-stragglers
+
 alert-tools:
 	@.ci/install prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager
 
