@@ -1,58 +1,72 @@
 #!/usr/bin/env python3
-"""Prints rules/victoria-metrics/stragglers.yaml: rules/stragglers.yaml for vmalert.
+"""Writes the rules and alerts about stragglers of the last 20 s for vmalert: rules/victoria.py [FOLDER of the repository's copy].
 
-A rule of Prometheus reads what the one before it has recorded a moment ago. With vmalert that is not to be seen until the next
-evaluation, so a chain of nine rules would be 45 s late. There each rule has those that it reads as `WITH` templates of MetricsQL.
+A rule of Prometheus reads what the one before it has recorded a moment ago. With vmalert that is not to be seen until seconds later,
+so a chain of ten rules would be most of a minute late. There each rule has those that it reads as `WITH` templates of MetricsQL.
 """
 
 import pathlib
 import re
+import sys
 import textwrap
 
-FOLDER = pathlib.Path(__file__).resolve().parent
-HEAD = """# rules/stragglers.yaml for vmalert, which sees what a rule recorded only at the next evaluation: each rule has those that it reads
-# as templates of MetricsQL. Load it in place of that file. Printed by rules/victoria.py.
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+HEAD = """# {file} for vmalert, which sees what a rule recorded only seconds later: each expression has the rules that it reads as templates
+# of MetricsQL. Load it in place of that file. Written by rules/victoria.py.
 """
-RULE = re.compile(r"      - record: (\S+)\n        expr: (?:\|\n((?:          .*\n)+)|(.+)\n)")
+RULE = re.compile(r"      - (record|alert): (\S+)\n        expr: (?:\|\n((?:          .*\n)+)|(.+)\n)")
 # Of the past only what was recorded.
 NAME = re.compile(r"(?:process|peers|rank):gpucause_fleet_\w+:\w+(?![\w:\[]| offset)")
 
 
-def template(name):
-    return name.replace(":", "_")
+def read_by(name, expression):
+    """Other rules that this one reads. What it recorded itself is of the past."""
+    return set(NAME.findall(expression)) - {name}
 
 
 def with_templates(name, expression, before):
     """The expression, with templates for all that it reads of the rules before it."""
-    needed, pending = set(), [expression]
+    needed, pending = set(), [(name, expression)]
     while pending:
-        for found in NAME.findall(pending.pop()):
-            if found in before and found != name and found not in needed:
-                needed.add(found)
-                pending.append(before[found])
+        for found in read_by(*pending.pop()) & before.keys() - needed:
+            needed.add(found)
+            pending.append((found, before[found]))
     if not needed:
         return expression
 
-    def replaced(text):
-        return NAME.sub(lambda found: template(found[0]) if found[0] in needed else found[0], text)
+    def replaced(own, text):
+        return NAME.sub(lambda found: found[0].replace(":", "_") if found[0] in needed - {own} else found[0], text)
 
-    templates = ",\n".join(f"{template(own)} = (\n{textwrap.indent(replaced(text), '  ')}\n)" for own, text in before.items() if own in needed)
-    return f"WITH (\n{textwrap.indent(templates, '  ')}\n)\n{replaced(expression)}"
+    templates = ",\n".join(
+        f"{own.replace(':', '_')} = (\n{textwrap.indent(replaced(own, text), '  ')}\n)" for own, text in before.items() if own in needed)
+    return f"WITH (\n{textwrap.indent(templates, '  ')}\n)\n{replaced(name, expression)}"
 
 
-def rewritten(text):
-    before = {}
+def rewritten(file, before, group):
+    """The file with templates in the expressions of a group, whose rules become known."""
+    text = (ROOT / file).read_text()
+    begin = text.index(f"  - name: {group}\n")
+    end = text.find("\n  - name: ", begin + 1)
+    end = len(text) if end < 0 else end + 1
 
     def rule(found):
-        name, block, line = found.groups()
+        kind, name, block, line = found.groups()
         expression = textwrap.dedent(block).rstrip() if block else line
         body = with_templates(name, expression, before)
-        before[name] = expression
-        return f"      - record: {name}\n        expr: |\n{textwrap.indent(body, ' ' * 10)}\n"
+        if kind == "record":
+            before[name] = expression
+        return f"      - {kind}: {name}\n        expr: |\n{textwrap.indent(body, ' ' * 10)}\n"
 
-    groups = text.index("groups:")
-    return HEAD + RULE.sub(rule, text[groups:])
+    return HEAD.format(file=file) + text[text.index("groups:"):begin] + RULE.sub(rule, text[begin:end]) + text[end:]
+
+
+def main(root):
+    before = {}
+    for file, group in (("rules/stragglers.yaml", "gpucause-stragglers"), ("alerts/fleet.yaml", "gpucause-fleet-alerts-2s")):
+        target = root / pathlib.Path(file).parent / "victoria-metrics" / pathlib.Path(file).name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(rewritten(file, before, group))
 
 
 if __name__ == "__main__":
-    print(rewritten((FOLDER / "stragglers.yaml").read_text()), end="")
+    main(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)

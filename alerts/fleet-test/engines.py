@@ -90,11 +90,10 @@ class Victoria:
         self.stack.until_ready("vmalert", f"http://{HOST}:{self.port['vmalert']}/health")
 
     def rules(self):
-        """The shipped ones, and in place of one that is a chain of rules that for vmalert."""
-        own = sorted((self.root / "rules/victoria-metrics").glob("*.yaml"))
-        names = {path.name for path in own}
-        shared = [path for path in (self.root / "rules").glob("*.yaml") if path.name not in names]
-        return [*own, *sorted(shared), *sorted((self.root / "alerts").glob("*.yaml"))]
+        """The shipped ones, and in place of those that read other rules of now those for vmalert."""
+        for folder in (self.root / "rules", self.root / "alerts"):
+            own = {path.name: path for path in (folder / "victoria-metrics").glob("*.yaml")}
+            yield from (own.get(path.name, path) for path in sorted(folder.glob("*.yaml")))
 
     def restart(self):
         self.stack.end(["vmalert"])
