@@ -47,10 +47,11 @@ class Prometheus:
     def __init__(self, stack, root, instances, port, _programs):
         self.stack, self.port = stack, port
         self.config = configuration(root, stack.folder, instances, port)
-        self.url = f"http://{HOST}:{port['prometheus']}"
+        self.targets = self.url = f"http://{HOST}:{port['prometheus']}"
 
     def start(self):
-        self.stack.start("prometheus", [program("prometheus"), f"--config.file={self.config}", f"--storage.tsdb.path={self.stack.folder / 'data'}",
+        # By default alerts that an Alertmanager did not get, which Prometheus does not know yet or which restarts, are sent a minute later.
+        self.stack.start("prometheus", [program("prometheus"), "--rules.alert.resend-delay=10s", f"--config.file={self.config}", f"--storage.tsdb.path={self.stack.folder / 'data'}",
                                         f"--web.listen-address={HOST}:{self.port['prometheus']}"])
         self.stack.until_ready("prometheus", f"{self.url}/-/ready")
 
@@ -66,6 +67,7 @@ class Victoria:
         self.stack, self.root, self.port, self.programs = stack, root, port, programs
         self.config = configuration(root, stack.folder, instances, port)
         self.url = f"http://{HOST}:{port['prometheus']}"
+        self.targets = f"http://{HOST}:{port['vmagent']}"
 
     def start(self):
         folder = self.stack.folder

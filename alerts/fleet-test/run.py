@@ -11,6 +11,7 @@ import json
 import pathlib
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -140,9 +141,23 @@ class Test:
             say(f"{rank.name} {round_.fault}: {round_.named:.1f} s: {summary}")
         if not found or round_.named > limit:
             round_.failures.append(f"not named within {limit} s")
+        if round_.fault == "stopped" and not round_.restart:
+            self.explain(round_)
         end(rank, others)
         round_.healed = time.time()
         self.stack.check()
+
+    def explain(self, round_):
+        """`explain --job` names the stopped rank, and no other, as the one that has not entered a collective."""
+        rank = round_.rank
+        answer = subprocess.run([self.args.programs / "gpucause", "explain", "--job", str(rank.job), "--nodes-from", f"prometheus:{self.engine.targets}"],
+                                capture_output=True, text=True, check=False)
+        late = [line for line in answer.stdout.splitlines() if line.startswith("LATE")]
+        expected = f"LATE  Rank {rank.number} of {rank.ranks} (train, PID {rank.pid} on http://{rank.node.instance}) has not entered collective "
+        if len(late) != 1 or not late[0].startswith(expected) or " ncclAllReduce of " not in late[0] or ": stopped for " not in late[0]:
+            round_.failures.append(f"explain answers {answer.returncode}: {answer.stdout}{answer.stderr}")
+        else:
+            say(late[0])
 
     def until_resolved(self, round_):
         alert = FAULTS[round_.fault][1]

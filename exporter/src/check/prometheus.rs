@@ -116,6 +116,11 @@ pub(super) fn report(url: &PrometheusUrl, web: &WebArgs) -> Vec<Point> {
     vec![target, rules]
 }
 
+/// The active targets.
+pub(crate) fn targets<T: DeserializeOwned>(url: &PrometheusUrl) -> Result<T, String> {
+    fetch(url, TARGETS)
+}
+
 /// The data of an answer of the API.
 fn fetch<T: DeserializeOwned>(url: &PrometheusUrl, path: &str) -> Result<T, String> {
     let client = Client::new(url.0.clone(), None).map_err(|error| error.to_string())?;

@@ -1,6 +1,7 @@
 //! `gpucause explain`: the incident report of a node, of several, or of a trace file.
 
 mod follow;
+mod job;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -53,6 +54,7 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<u8> {
         .context("cannot start the runtime")?;
     runtime.block_on(async {
         match &clients[..] {
+            _ if args.job.is_some() => job::run(args, &clients).await,
             _ if args.follow => follow::run(args, &clients).await,
             [client] if !args.nodes.names_several() => one(args, client).await,
             _ => several(args, &clients).await,

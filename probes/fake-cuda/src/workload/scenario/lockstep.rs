@@ -28,8 +28,8 @@ struct Meeting {
     steps: [AtomicU32; MOST_RANKS],
 }
 
-/// The meeting, this rank, and how many there are.
-static RANK: OnceLock<(&'static Meeting, usize, usize)> = OnceLock::new();
+/// The meeting, this rank, how many there are, and how long the GPU works then.
+static RANK: OnceLock<(&'static Meeting, usize, usize, u64)> = OnceLock::new();
 
 impl Meeting {
     fn map(path: &Path) -> Result<&'static Self> {
@@ -74,10 +74,11 @@ impl Meeting {
     }
 }
 
-/// Waits for the other ranks, as a collective on the GPU that this call waits for.
+/// Waits for the other ranks and for the GPU, as a collective does that this call waits for.
 extern "C-unwind" fn meet(_: *mut c_void) {
-    if let Some((meeting, rank, ranks)) = RANK.get() {
+    if let Some((meeting, rank, ranks, gpu_ns)) = RANK.get() {
         meeting.meet(*rank, *ranks);
+        clock::sleep(*gpu_ns);
     }
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn run(common: &Common, options: &Lockstep) -> Result<()> {
     let mut gpu = Gpu::open(common)?;
     gpu.open_collectives()?;
     session::ready(common, &[thread_id()], &json!({ "rank": rank }))?;
-    let pace = Pace { host_ns: options.host, launches: 20, launch_ns: 50_000, gpu_ns: options.gpu };
+    let pace = Pace { host_ns: options.host, launches: 20, launch_ns: 50_000, gpu_ns: 0 };
     gpu.set_pace(&pace)?;
     let mut init = gpu.collective("ncclCommInitRank", common)?;
     let mut communicator = 0usize;
@@ -103,7 +104,7 @@ pub(crate) fn run(common: &Common, options: &Lockstep) -> Result<()> {
     let all_reduce = gpu.collective("ncclAllReduce", common)?;
     gpu.libraries.set("ncclAllReduce", "spin=20us")?;
     meeting.join(rank);
-    RANK.get_or_init(|| (meeting, rank, ranks));
+    RANK.get_or_init(|| (meeting, rank, ranks, options.gpu));
     gpu.inside("cudaStreamSynchronize", meet)?;
     let end = clock::monotonic_ns().saturating_add(ns(options.seconds));
     let mut steps = 0u64;
