@@ -16,7 +16,9 @@ HEAD = """# {file} for vmalert, which sees what a rule recorded only seconds lat
 """
 RULE = re.compile(r"      - (record|alert): (\S+)\n        expr: (?:\|\n((?:          .*\n)+)|(.+)\n)")
 # Of the past only what was recorded.
-NAME = re.compile(r"(?:process|peers|rank):gpucause_fleet_\w+:\w+(?![\w:\[]| offset)")
+NAME = re.compile(r"(?:process|peers|rank|state):gpucause_fleet_\w+:\w+(?![\w:\[]| offset)")
+# Templates are of now, and expressions have no timestamp.
+OF_NOW = re.compile(rf"timestamp\(({NAME.pattern})\) > time\(\) - 11")
 
 
 def read_by(name, expression):
@@ -51,7 +53,7 @@ def rewritten(file, before, group):
 
     def rule(found):
         kind, name, block, line = found.groups()
-        expression = textwrap.dedent(block).rstrip() if block else line
+        expression = OF_NOW.sub(r"\1", textwrap.dedent(block).rstrip() if block else line)
         body = with_templates(name, expression, before)
         if kind == "record":
             before[name] = expression
