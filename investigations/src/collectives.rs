@@ -37,6 +37,10 @@ impl Rank {
         self.entered.values().sum()
     }
 
+    fn all_time(&self) -> f64 {
+        self.times.values().sum()
+    }
+
     fn entered(&self, op: &str) -> f64 {
         self.entered.get(op).copied().unwrap_or(0.0)
     }
@@ -57,6 +61,14 @@ impl Reading {
     /// An empty one. A job is named by its number in Slurm or by the name of its processes.
     pub fn of(job: &str) -> Self {
         Self { job: job.to_owned(), ranks: BTreeMap::new() }
+    }
+
+    /// Without processes that ended, whose series stay for a while: time passes for all others.
+    fn without_ended(mut self, before: &Self) -> Self {
+        self.ranks.retain(|key, rank| {
+            before.ranks.get(key).is_none_or(|earlier| earlier.all_time() < rank.all_time())
+        });
+        self
     }
 
     /// Adds what a node's page shows. Samples that make no sense count for nothing.
@@ -127,13 +139,13 @@ pub struct LateRank {
     pub pid: String,
     /// The process's name.
     pub comm: String,
-    /// The number of the collective among all of the process, from 1.
+    /// The number of the collective among all that its peers have made, as the node of the one that made most counts them.
     pub number: u64,
     /// The operation.
     pub op: String,
     /// Bytes that its peers passed to it; a mean of earlier ones where they have not returned from it either.
     pub bytes: Option<u64>,
-    /// Ranks that have entered it.
+    /// Ranks that wait for it.
     pub peers: usize,
     /// Phase and state that its dispatchers spent most of the time between the readings in.
     pub phase: String,
@@ -162,7 +174,7 @@ pub struct JobReport {
     pub advanced: u64,
     /// Seconds between the readings.
     pub seconds: f64,
-    /// Ranks that keep a job which hangs waiting, the lowest first.
+    /// Ranks that keep a job which hangs waiting.
     pub late: Vec<LateRank>,
     /// Nodes that did not answer.
     pub failures: Vec<FailureReport>,
@@ -173,7 +185,8 @@ const MAX_MISSING: u32 = 1000;
 
 impl JobReport {
     /// From two readings, and the nodes that did not answer one of them.
-    pub fn of(before: &Reading, now: &Reading, seconds: f64, failures: &[NodeFailure]) -> Self {
+    pub fn of(before: &Reading, now: Reading, seconds: f64, failures: &[NodeFailure]) -> Self {
+        let now = now.without_ended(before);
         let since = |key, rank: &Rank| {
             let earlier = before.ranks.get(key).map_or(0.0, Rank::all_entered);
             (rank.all_entered() - earlier).max(0.0)
@@ -183,7 +196,7 @@ impl JobReport {
         let world_size = now.ranks.values().map(|rank| rank.world_size).max().unwrap_or(0);
         let is_there = |number: &u32| now.ranks.values().any(|rank| rank.number == *number);
         let missing: Vec<u32> = (0..world_size.min(MAX_MISSING)).filter(|n| !is_there(n)).collect();
-        let late = if advanced > 0.0 { Vec::new() } else { late(before, now) };
+        let late = if advanced > 0.0 { Vec::new() } else { late(before, &now) };
         let failures = failures.iter().map(|failed| FailureReport {
             url: failed.url.to_string(),
             reason: failed.error.to_string(),
@@ -233,7 +246,7 @@ impl JobReport {
         } else if self.ranks > 0 && self.late.is_empty() {
             let _ = writeln!(
                 out,
-                "All ranks have entered the same collectives; none did in {:.1} s.",
+                "All ranks wait, and none entered a collective in {:.1} s.",
                 self.seconds
             );
         }
@@ -259,40 +272,50 @@ impl LateRank {
             other => format!("off the CPU ({other})"),
         };
         format!(
-            "Rank {rank} of {world_size} ({comm}, PID {pid} on {node}) has not entered collective {number}, {op}{bytes}, which {peers} \
-             ranks have. It is {place}: {doing} for {:.0} % of the last {seconds:.1} s.",
+            "Rank {rank} of {world_size} ({comm}, PID {pid} on {node}) has not entered collective {number}, {op}{bytes}, for which \
+             {peers} ranks wait. It is {place}: {doing} for {:.0} % of the last {seconds:.1} s.",
             self.share * 100.0
         )
     }
 }
 
-/// The ranks that have entered fewer collectives than others, of a job that does not advance.
+/// The ranks that do something else while others wait, of a job that does not advance. Numbers of calls alone do not show them: each
+/// node counts from when it first saw the process.
 fn late(before: &Reading, now: &Reading) -> Vec<LateRank> {
-    let by_count = |a: &&Rank, b: &&Rank| a.all_entered().total_cmp(&b.all_entered());
-    let Some(first) = now.ranks.values().max_by(by_count) else { return Vec::new() };
-    let is_late = |rank: &Rank| rank.all_entered() < first.all_entered();
+    let of = |key| before.ranks.get(key);
+    let waiting: Vec<&Rank> = (now.ranks.iter())
+        .filter(|(key, rank)| waits(&doing(of(key), rank).0))
+        .map(|(_, rank)| rank)
+        .collect();
+    let by_count = |a: &&&Rank, b: &&&Rank| a.all_entered().total_cmp(&b.all_entered());
+    let Some(first) = waiting.iter().max_by(by_count) else { return Vec::new() };
     let mut all: Vec<LateRank> = (now.ranks.iter())
-        .filter(|(_, rank)| is_late(rank))
         .filter_map(|(key, rank)| {
+            let (spent, share) = doing(of(key), rank);
+            if waits(&spent) {
+                return None;
+            }
             let ahead = |op: &String| first.entered(op) - rank.entered(op);
             let op = first.entered.keys().max_by(|a, b| ahead(a).total_cmp(&ahead(b)))?;
             let passed = first.bytes(op) - rank.bytes(op);
             // Of the call that it is in itself no bytes are known.
             let in_it = first.in_call.as_ref().is_some_and(|(call, _)| call == op);
             let returned = first.entered(op) - f64::from(u8::from(in_it));
-            let (bytes, calls) =
-                if passed > 0.0 { (passed, ahead(op)) } else { (first.bytes(op), returned) };
-            let peers = now.ranks.values().filter(|peer| peer.entered(op) > rank.entered(op));
-            let ((phase, state), share) = doing(before.ranks.get(key), rank);
+            let (bytes, calls) = if passed > 0.0 && ahead(op) > 0.0 {
+                (passed, ahead(op))
+            } else {
+                (first.bytes(op), returned)
+            };
+            let (phase, state) = spent;
             Some(LateRank {
                 rank: rank.number,
                 node: key.0.clone(),
                 pid: key.1.clone(),
                 comm: rank.comm.clone(),
-                number: rank.all_entered() as u64 + 1,
+                number: first.all_entered() as u64,
                 op: op.clone(),
                 bytes: (bytes > 0.0 && calls > 0.0).then(|| (bytes / calls).round() as u64),
-                peers: peers.count(),
+                peers: waiting.len(),
                 phase,
                 state,
                 share,
@@ -300,8 +323,14 @@ fn late(before: &Reading, now: &Reading) -> Vec<LateRank> {
             })
         })
         .collect();
-    all.sort_by_key(|late| (late.number, late.rank));
+    all.sort_by_key(|late| late.rank);
     all
+}
+
+/// Whether this is waiting for other ranks, or for the GPU that runs collectives.
+fn waits((phase, state): &(String, String)) -> bool {
+    let is_off = ["stopped", "frozen", "core_dump", "preempted", "runqueue"].contains(&&**state);
+    ["sync", "nccl"].contains(&&**phase) && !is_off
 }
 
 /// What a rank's dispatchers did most since the earlier reading, and the share of their time.

@@ -138,8 +138,8 @@ pub async fn metric_pages(
 ) -> Vec<NodeFailure> {
     let permits = Arc::new(Semaphore::new(limits.parallel.max(1)));
     let mut tasks = JoinSet::new();
-    for node in nodes.iter().cloned() {
-        let permits = Arc::clone(&permits);
+    for node in nodes {
+        let (node, permits) = (node.clone(), Arc::clone(&permits));
         tasks.spawn(async move {
             // The semaphore is never closed.
             let _permit = permits.acquire_owned().await;

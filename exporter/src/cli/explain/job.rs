@@ -34,7 +34,7 @@ pub(super) async fn run(args: &ExplainArgs, clients: &[Client]) -> anyhow::Resul
     sleep(BETWEEN).await;
     let between = begin.elapsed();
     let (now, failures) = read(job, clients).await;
-    let report = JobReport::of(&before, &now, between.as_secs_f64(), &failures);
+    let report = JobReport::of(&before, now, between.as_secs_f64(), &failures);
     print(if format == ReportFormat::Json {
         serde_json::to_string_pretty(&Versioned::new(&report)).context("the report is not JSON")?
     } else {
