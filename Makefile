@@ -7,11 +7,11 @@
 # make healthy-alerts  a quarter of an hour of them before a real Prometheus and Alertmanager: no alert may fire
 # make cases  the worked cases of investigations/cases, recorded again where nothing else runs: CASES=lock for one; three minutes
 # make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
+# make test-fleet  many nodes: their chains through an OpenTelemetry collector, built once, into ClickHouse; ranks that are slowed down, stopped or killed
 # make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
 # make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
 # make test-kernels  what must hold on every kernel, on those of Debian, on emulated machines: GUESTS="trixie:full" for some; writes probes/README.md
-# make test-fleet  what many nodes share: chains through an OpenTelemetry collector, built from Debian's packages once, into ClickHouse
 # make dashboards-picture  the dashboards as pictures of real data, at both levels and with native histograms alone; fails where a query has no answer
 # make deny   licences, sources and versions of all dependencies, by cargo-deny; make advisories: known faults of them, by its database
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon, a page and an evaluation of causes take
@@ -123,10 +123,6 @@ fuzz: tools
 	exporter/fuzz/run
 
 # Needs neither root nor probes.
-test-fleet: tools
-	@.ci/install python3:python3 pip3:python3-pip
-	.ci/test-fleet
-
 debug-stand-ins: tools
 	$(CARGO) build $(STAND_INS)
 
@@ -141,6 +137,12 @@ tools:
 	@.ci/install clang:clang libelf.h:libelf-dev zlib.h:zlib1g-dev pkg-config:pkg-config cc:gcc
 
 # On a host with systemd, Debian's packages also start services of their own, on ports that nothing here uses.
+test-fleet: debug-stand-ins alert-tools
+	@.ci/install python3:python3 pip3:python3-pip ip:iproute2 nsenter:util-linux
+	.ci/test-fleet
+	$(CARGO) build -p gpucause
+	$(SUDO) .ci/test-stragglers
+
 alert-tools:
 	@.ci/install prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager
 

@@ -18,6 +18,7 @@ use crate::cli::CheckArgs;
 use crate::server::node_name;
 use gpucause_probes::Options;
 
+pub(crate) use prometheus::targets;
 pub use prometheus::{PrometheusUrl, PrometheusUrlError};
 
 /// The result of one point.

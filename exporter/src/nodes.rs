@@ -11,6 +11,7 @@ use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
 
 use crate::config::typed;
+use crate::nodes_from::NodesFrom;
 use crate::token_file;
 
 /// The environment variable of the password, which other users cannot read.
@@ -28,6 +29,12 @@ pub struct NodeArgs {
     /// Several nodes, in a YAML file that has a list under the key nodes
     #[arg(long, value_name = "PATH")]
     pub nodes_file: Option<PathBuf>,
+    /// Several nodes: those that a Prometheus scrapes by a job whose name begins with gpucause, or those of a file of its service discovery
+    #[arg(long, value_name = "prometheus:URL|file_sd:FILE", conflicts_with_all = ["nodes", "nodes_file"])]
+    pub nodes_from: Option<NodesFrom>,
+    /// User of the nodes of --nodes-from that have TLS; their certificates must be of --ca-file, so that no other host gets the password
+    #[arg(long, value_name = "USER", requires_all = ["nodes_from", "ca_file"])]
+    pub nodes_user: Option<String>,
     /// File whose first line is the password [default: the environment variable GPUCAUSE_PASSWORD]; not needed for an exporter at localhost whose token file, /run/gpucause/PORT.token, is readable, as it is for root
     #[arg(long, value_name = "PATH")]
     pub password_file: Option<PathBuf>,
@@ -53,6 +60,9 @@ pub enum NodesError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The source of nodes does not name any.
+    #[error("{0} - --nodes-from needs 1 to {MAX_NODES} nodes")]
+    From(String),
     /// The CA certificates are unusable.
     #[error(transparent)]
     Trust(Arc<TrustError>),
@@ -74,7 +84,7 @@ impl NodeArgs {
     /// Whether several nodes are named.
     #[must_use]
     pub fn names_several(&self) -> bool {
-        !self.nodes.is_empty() || self.nodes_file.is_some()
+        !self.nodes.is_empty() || self.nodes_file.is_some() || self.nodes_from.is_some()
     }
 
     /// A client for each node; `url` when none are named.
@@ -90,9 +100,10 @@ impl NodeArgs {
     /// # Errors
     /// When one of the files cannot be used, or a password is missing.
     pub fn several(&self) -> Result<Vec<Client>, NodesError> {
-        match &self.nodes_file {
-            Some(path) => self.each(&read(path)?),
-            None => self.each(&self.nodes),
+        match (&self.nodes_file, &self.nodes_from) {
+            (Some(path), _) => self.each(&read(path)?),
+            (None, Some(source)) => self.each(&known(source, self.nodes_user.as_deref())?),
+            (None, None) => self.each(&self.nodes),
         }
     }
 
@@ -154,6 +165,14 @@ pub fn report(answer: &FleetAnswer) -> anyhow::Result<()> {
         (0, failed) => bail!("none of {failed} nodes answered"),
         (answered, failed) => bail!("{failed} of {} nodes did not answer", answered + failed),
     }
+}
+
+fn known(source: &NodesFrom, user: Option<&str>) -> Result<Vec<NodeUrl>, NodesError> {
+    let nodes = source.read(user).map_err(NodesError::From)?;
+    if nodes.is_empty() || nodes.len() > MAX_NODES {
+        return Err(NodesError::From(format!("{source} has {}", nodes.len())));
+    }
+    Ok(nodes)
 }
 
 fn read(path: &Path) -> Result<Vec<NodeUrl>, NodesError> {

@@ -129,6 +129,37 @@ pub async fn pages(
     all(nodes, limits, |node| with_page(node, limits), take_page).await
 }
 
+/// Fetches the metrics of every node alone, for which few nodes require a login, and passes them to `take` on arrival. Returns the
+/// nodes that did not answer.
+pub async fn metric_pages(
+    nodes: &[Client],
+    limits: Limits,
+    take: &mut (dyn FnMut(&Address, &str) + Send),
+) -> Vec<NodeFailure> {
+    let permits = Arc::new(Semaphore::new(limits.parallel.max(1)));
+    let mut tasks = JoinSet::new();
+    for node in nodes {
+        let (node, permits) = (node.clone(), Arc::clone(&permits));
+        tasks.spawn(async move {
+            // The semaphore is never closed.
+            let _permit = permits.acquire_owned().await;
+            let page = within(limits.deadline, &node, metrics(&node)).await;
+            (node.address().clone(), page)
+        });
+    }
+    let mut failures = Vec::new();
+    while let Some(done) = tasks.join_next().await {
+        // As in `all`.
+        let (url, page) =
+            done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        match page {
+            Ok(page) => take(&url, &page),
+            Err(error) => failures.push(NodeFailure { url, error }),
+        }
+    }
+    failures
+}
+
 type ChainsAndClock = (Chains, Option<ClockOffset>);
 
 async fn chains_only(node: Client, limits: Limits) -> Result<(ChainsAndClock, ()), AskError> {

@@ -131,6 +131,11 @@ pub(super) fn report(url: &PrometheusUrl, web: &WebArgs) -> Vec<Point> {
     vec![target, rules]
 }
 
+/// The active targets.
+pub(crate) fn targets<T: DeserializeOwned>(url: &PrometheusUrl) -> Result<T, String> {
+    fetch(url, TARGETS)
+}
+
 /// The data of an answer of the API.
 fn fetch<T: DeserializeOwned>(url: &PrometheusUrl, path: &str) -> Result<T, String> {
     let client = url.client()?;

@@ -2,6 +2,7 @@
 
 mod colour;
 mod follow;
+mod job;
 
 use std::fs;
 use std::io;
@@ -56,6 +57,7 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<u8> {
         .context("cannot start the runtime")?;
     runtime.block_on(async {
         match &clients[..] {
+            _ if args.job.is_some() => job::run(args, &clients).await,
             _ if args.follow => follow::run(args, &clients).await,
             [client] if !args.nodes.names_several() => one(args, client).await,
             _ => several(args, &clients).await,

@@ -30,10 +30,10 @@ Exit status:
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
     /// The node on which gpucause exporter runs, such as https://me@gpu-1:9400; a password in it is visible to other users of this host
-    #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file"])]
+    #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file", "nodes_from"])]
     pub url: NodeUrl,
     /// Explain this trace file, such as one of Ingero, instead of a node
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "password_file", "ca_file", "client_cert", "client_key", "since"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "nodes_from", "nodes_user", "password_file", "ca_file", "client_cert", "client_key", "since"])]
     pub db: Option<PathBuf>,
     /// Flags of several nodes, and of access to nodes.
     #[command(flatten)]
@@ -53,6 +53,9 @@ pub struct ExplainArgs {
     /// Only what began until this time; --since is the time before it
     #[arg(long, value_name = "TIME", value_parser = timestamp)]
     pub until: Option<i64>,
+    /// Of a job that hangs, which rank has not entered which collective, and what it does instead; by its number in Slurm, or the name of its processes
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["db", "since", "pid", "severity", "from", "until", "per_process", "html", "follow", "fail_on"])]
+    pub job: Option<String>,
     /// Add a table of the time that chains took from each process
     #[arg(long)]
     pub per_process: bool,
@@ -132,10 +135,10 @@ fn severity(text: &str) -> Result<Severity, String> {
 #[derive(Debug, Clone, Args)]
 pub struct McpArgs {
     /// The node on which gpucause exporter runs, such as https://me@gpu-1:9400; a password in it is visible to other users of this host
-    #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file"])]
+    #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file", "nodes_from"])]
     pub url: NodeUrl,
     /// Answer from this trace file instead of a node
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "password_file", "ca_file", "client_cert", "client_key"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "nodes_from", "nodes_user", "password_file", "ca_file", "client_cert", "client_key"])]
     pub db: Option<PathBuf>,
     /// Flags of several nodes, and of access to nodes.
     #[command(flatten)]

@@ -182,14 +182,22 @@ pub struct MergeArgs {
 }
 
 /// Flags of nodes, which conflict with a file.
-const OF_NODES: [&str; 6] =
-    ["nodes", "nodes_file", "password_file", "ca_file", "client_cert", "client_key"];
+const OF_NODES: [&str; 8] = [
+    "nodes",
+    "nodes_file",
+    "nodes_from",
+    "nodes_user",
+    "password_file",
+    "ca_file",
+    "client_cert",
+    "client_key",
+];
 
 /// Flags of `gpucause query`.
 #[derive(Debug, Clone, Args)]
 pub struct QueryArgs {
     /// The trace file, of gpucause or Ingero
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["nodes", "nodes_file"], conflicts_with_all = OF_NODES)]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["nodes", "nodes_file", "nodes_from"], conflicts_with_all = OF_NODES)]
     pub db: Option<PathBuf>,
     /// Flags of nodes, whose chains and metrics are queried instead of a file.
     #[command(flatten)]
@@ -227,7 +235,7 @@ pub enum QueryFormat {
 #[derive(Debug, Clone, Args)]
 pub struct ExportArgs {
     /// The trace file
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["nodes", "nodes_file"], conflicts_with_all = OF_NODES)]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["nodes", "nodes_file", "nodes_from"], conflicts_with_all = OF_NODES)]
     pub db: Option<PathBuf>,
     /// Flags of nodes, whose chains are exported instead of a file.
     #[command(flatten)]

@@ -7,7 +7,7 @@ use crate::metric::{
 };
 use gpucause_abi::Nanos;
 use gpucause_abi::op::OpId;
-use gpucause_abi::state::{Phase, State};
+use gpucause_abi::state::{Phase, Reason, State};
 use std::collections::BTreeMap;
 
 pub(super) struct Dispatch;
@@ -37,11 +37,16 @@ impl Collector for Dispatch {
     }
 }
 
-/// Cells without time have no series. The fleet level has the phases that ranks are compared by.
+/// Cells without time have no series. The fleet level has what ranks are compared by: the phases in which they wait for each other, and
+/// the states in which a rank does nothing at all.
 fn add_times(family: &mut Family, series: &Series<'_>, level: Level) {
-    let is_of = |phase: &&Phase| level > Level::Fleet || matches!(phase, Phase::Sync | Phase::Nccl);
-    for &phase in Phase::ALL.iter().filter(is_of) {
-        for state in State::all() {
+    let is_of = |phase: Phase, state: State| {
+        level > Level::Fleet
+            || matches!(phase, Phase::Sync | Phase::Nccl)
+            || matches!(state, State::Off(Reason::Stopped | Reason::Frozen | Reason::CoreDump))
+    };
+    for &phase in Phase::ALL {
+        for state in State::all().filter(|&state| is_of(phase, state)) {
             let time = series.process.dispatcher_time.at(phase, state);
             if time > Nanos(0) {
                 family.push_created(

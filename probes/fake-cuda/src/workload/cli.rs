@@ -132,6 +132,8 @@ pub(crate) enum Scenario {
     /// Feed a GPU at a healthy pace, then with a fault of known strength, and report the loss.
     #[command(name = "scenario")]
     Fault(FaultOptions),
+    /// Be one rank of a job whose ranks meet in each step through a file; --rank and --ranks say which one.
+    Lockstep(Lockstep),
     /// Use host resources: disk, memory, network, CPU.
     Host(Host),
     /// Fork child processes before the first call.
@@ -396,6 +398,22 @@ pub(crate) struct Unwind {
     /// The op that is called inside, on another stack.
     #[arg(long, default_value = "cudaStreamQuery")]
     pub(crate) inner: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Lockstep {
+    /// The file, which the ranks of a job have in common; the first one creates it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) meet: PathBuf,
+    /// Host code of each step.
+    #[arg(long, value_parser = time, default_value = "20ms")]
+    pub(crate) host: u64,
+    /// How long the GPU works on after the last launch of a step.
+    #[arg(long, value_parser = time, default_value = "200ms")]
+    pub(crate) gpu: u64,
+    /// How long.
+    #[arg(long, default_value_t = 5.0)]
+    pub(crate) seconds: f64,
 }
 
 #[derive(Debug, Args)]

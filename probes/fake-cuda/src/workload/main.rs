@@ -61,6 +61,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Scenario::Churn(options) => scenario::churn::run(common, options),
         Scenario::Unwind(options) => scenario::unwind::run(common, options),
         Scenario::Fault(options) => scenario::fault::run(common, options),
+        Scenario::Lockstep(options) => scenario::lockstep::run(common, options),
         Scenario::Host(options) => scenario::host::run(common, options),
         Scenario::Workers(options) => scenario::workers::run(common, options),
         Scenario::Idle => scenario::idle::run(common),

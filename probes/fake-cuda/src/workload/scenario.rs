@@ -9,6 +9,7 @@ pub(crate) mod fault;
 pub(crate) mod host;
 pub(crate) mod idle;
 pub(crate) mod latency;
+pub(crate) mod lockstep;
 pub(crate) mod rate;
 pub(crate) mod spawn;
 pub(crate) mod split;

@@ -56,7 +56,8 @@ impl Shared {
     }
 }
 
-fn wait(word: &AtomicU32, expected: u32) {
+/// Waits until another process wakes the word, for a while, unless it has another value by now.
+pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     let timeout = clock::timespec(CHECK_NS);
     // SAFETY: the word is mapped for good and the timeout is a valid time.
     unsafe {
@@ -70,7 +71,8 @@ fn wait(word: &AtomicU32, expected: u32) {
     };
 }
 
-fn wake_all(word: &AtomicU32) {
+/// Wakes all that wait for the word.
+pub(crate) fn wake_all(word: &AtomicU32) {
     // SAFETY: the word is mapped for good.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

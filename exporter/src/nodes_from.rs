@@ -1,0 +1,185 @@
+//! Nodes that Prometheus knows: those that it scrapes, or those of a file of its service discovery.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use gpucause_investigations::http::Address;
+use gpucause_investigations::node::NodeUrl;
+use serde::Deserialize;
+
+use crate::check::PrometheusUrl;
+use crate::config::typed;
+
+/// What the name of a scrape job of exporters begins with, as in `alerts/prometheus.yml`.
+const JOB: &str = "gpucause";
+/// Largest file in bytes.
+const MAX_FILE: u64 = 16 << 20;
+
+/// Where nodes are listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodesFrom {
+    /// The targets of this Prometheus.
+    Prometheus(PrometheusUrl),
+    /// The targets in this file, in YAML or JSON.
+    FileSd(PathBuf),
+}
+
+/// Text that is not a [`NodesFrom`].
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}expected prometheus:URL, such as prometheus:http://localhost:9090, or file_sd:FILE")]
+pub struct NodesFromError(String);
+
+impl FromStr for NodesFrom {
+    type Err = NodesFromError;
+
+    fn from_str(text: &str) -> Result<Self, NodesFromError> {
+        match text.split_once(':') {
+            Some(("prometheus", url)) => match url.parse() {
+                Ok(url) => Ok(Self::Prometheus(url)),
+                Err(error) => Err(NodesFromError(format!("{error}; "))),
+            },
+            Some(("file_sd", path)) if !path.is_empty() => Ok(Self::FileSd(path.into())),
+            _ => Err(NodesFromError(String::new())),
+        }
+    }
+}
+
+impl fmt::Display for NodesFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prometheus(url) => write!(f, "{url}"),
+            Self::FileSd(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Targets {
+    #[serde(rename = "activeTargets", default)]
+    active: Vec<Target>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    #[serde(rename = "scrapeUrl")]
+    scrape_url: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Group {
+    targets: Vec<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+}
+
+impl NodesFrom {
+    /// The nodes, each once; `user` is that of those with TLS. Credentials in a target's address are left out: they are Prometheus's own.
+    ///
+    /// # Errors
+    /// With what is wrong, when Prometheus does not answer or the file cannot be used.
+    pub fn read(&self, user: Option<&str>) -> Result<Vec<NodeUrl>, String> {
+        let urls = match self {
+            Self::Prometheus(url) => scraped(crate::check::targets(url)?),
+            Self::FileSd(path) => listed(path)?,
+        };
+        let mut nodes: Vec<NodeUrl> = Vec::new();
+        for (index, url) in urls.iter().enumerate() {
+            // By its index: it may contain a password.
+            let node = node(url, user);
+            let node = node.ok_or_else(|| format!("{self}: invalid address of target {index}"))?;
+            if !nodes.contains(&node) {
+                nodes.push(node);
+            }
+        }
+        Ok(nodes)
+    }
+}
+
+/// The addresses of a scrape job of exporters.
+fn scraped(targets: Targets) -> Vec<String> {
+    let is_ours =
+        |target: &Target| target.labels.get("job").is_some_and(|job| job.starts_with(JOB));
+    targets.active.into_iter().filter(is_ours).map(|target| target.scrape_url).collect()
+}
+
+fn listed(path: &Path) -> Result<Vec<String>, String> {
+    let wrong = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
+    let size = std::fs::metadata(path).map_err(|error| wrong(&error))?.len();
+    if size > MAX_FILE {
+        return Err(wrong(&format!("is larger than {} MiB", MAX_FILE >> 20)));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    // JSON is YAML.
+    let groups: Vec<Group> = typed(&text).map_err(|complaint| wrong(&complaint))?;
+    let urls = groups.iter().flat_map(|group| {
+        let scheme = group.labels.get("__scheme__").map_or("http", String::as_str);
+        group.targets.iter().map(move |target| format!("{scheme}://{target}"))
+    });
+    Ok(urls.collect())
+}
+
+fn node(url: &str, user: Option<&str>) -> Option<NodeUrl> {
+    let address = Address::parse(url, [80, 443])?;
+    let authority = address.authority();
+    let text = match user {
+        Some(user) if address.is_tls() => format!("https://{user}@{authority}"),
+        _ if address.is_tls() => format!("https://{authority}"),
+        _ => format!("http://{authority}"),
+    };
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(nodes: &[NodeUrl]) -> Vec<String> {
+        nodes.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn targets_of_the_exporters_jobs_are_nodes_and_others_are_not() {
+        let answer = r#"{"activeTargets": [
+            {"scrapeUrl": "http://gpu-1:9400/metrics", "labels": {"job": "gpucause", "instance": "gpu-1:9400"}},
+            {"scrapeUrl": "http://gpu-1:9400/metrics?level=fleet", "labels": {"job": "gpucause-fleet"}},
+            {"scrapeUrl": "https://me:secret@gpu-2:443/metrics", "labels": {"job": "gpucause"}},
+            {"scrapeUrl": "http://gpu-1:9100/metrics", "labels": {"job": "node"}}]}"#;
+        let urls = scraped(serde_json::from_str(answer).unwrap());
+        let nodes: Vec<_> = urls.iter().filter_map(|url| node(url, Some("ops"))).collect();
+        let users: Vec<_> = nodes.iter().map(|node| node.address().user()).collect();
+        assert_eq!(users, [None, None, Some("ops")]);
+        assert_eq!(shown(&nodes), ["http://gpu-1:9400", "http://gpu-1:9400", "https://gpu-2:443"]);
+    }
+
+    #[test]
+    fn a_file_of_service_discovery_is_read_as_yaml_and_json() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let from: NodesFrom = format!("file_sd:{}", file.path().display()).parse().unwrap();
+        for text in [
+            "- targets: [gpu-1:9400, gpu-2:9400]\n- targets: ['gpu-1:9400']\n  labels: {__scheme__: http, rack: a}\n",
+            r#"[{"targets": ["gpu-1:9400", "gpu-2:9400"], "labels": {}}]"#,
+        ] {
+            std::fs::write(file.path(), text).unwrap();
+            let nodes = from.read(None).unwrap();
+            assert_eq!(shown(&nodes), ["http://gpu-1:9400", "http://gpu-2:9400"], "{text}");
+        }
+        for (text, part) in
+            [("- targets: ['a b']", "invalid address of target 0"), ("hosts: [a]", "")]
+        {
+            std::fs::write(file.path(), text).unwrap();
+            assert!(from.read(None).unwrap_err().contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_source_is_a_prometheus_or_a_file() {
+        for text in ["", "gpu-1:9400", "prometheus:", "prometheus:gpu", "file_sd:"] {
+            let error = text.parse::<NodesFrom>().unwrap_err().to_string();
+            assert!(error.contains("expected prometheus:URL"), "{text}: {error}");
+        }
+    }
+}
