@@ -12,6 +12,7 @@ mod support {
     pub(crate) mod container;
     pub(crate) mod daemon;
     pub(crate) mod fixture;
+    pub(crate) mod guest;
     pub(crate) mod libraries;
 }
 #[path = "after_load/privileges.rs"]

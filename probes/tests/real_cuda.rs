@@ -10,6 +10,7 @@
 mod support {
     pub(crate) mod built;
     pub(crate) mod daemon;
+    pub(crate) mod guest;
 }
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,6 +171,7 @@ fn a_runtime_call_and_the_driver_call_within_are_both_counted() {
 }
 
 /// Every library, with the layer that it has.
+#[cfg(target_arch = "x86_64")]
 const LIBRARIES: [(&str, Api); 8] = [
     ("11/libcudart.so.11.0", Api::Runtime),
     ("12.1/libcudart.so.12", Api::Runtime),
@@ -178,6 +180,13 @@ const LIBRARIES: [(&str, Api); 8] = [
     ("driver/libcuda.so.1", Api::Driver),
     ("nccl-2.18/libnccl.so.2", Api::Nccl),
     ("nccl-2.21/libnccl.so.2", Api::Nccl),
+    ("nccl/libnccl.so.2", Api::Nccl),
+];
+#[cfg(target_arch = "aarch64")]
+const LIBRARIES: [(&str, Api); 4] = [
+    ("12/libcudart.so.12", Api::Runtime),
+    ("13/libcudart.so.13", Api::Runtime),
+    ("driver/libcuda.so.1", Api::Driver),
     ("nccl/libnccl.so.2", Api::Nccl),
 ];
 

@@ -18,10 +18,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Whether the processor is emulated, as in `make test-kernels`: what takes seconds elsewhere takes minutes.
-pub(crate) fn is_emulated() -> bool {
-    std::env::var_os("GPUCAUSE_TEST_EMULATED").is_some()
-}
+use crate::guest::is_emulated;
 
 /// No step of a workload takes this long unless it hangs.
 pub(crate) fn deadline() -> Duration {
