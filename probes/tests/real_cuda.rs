@@ -360,8 +360,8 @@ print('done', flush=True); input()
 
 #[test]
 fn functions_of_the_real_nccl_are_found_once_each() {
-    for library in ["nccl-2.18", "nccl-2.21", "nccl"] {
-        let image = image(&real(&format!("{library}/libnccl.so.2")));
+    for (library, _) in LIBRARIES.into_iter().filter(|&(_, api)| api == Api::Nccl) {
+        let image = image(&real(library));
         println!("{library}: {} sites, {} slow", image.sites.len(), image.slow_sites().count());
         // It has the CUDA runtime linked in.
         let symbols = image.sites.iter().map(|site| site.symbol.as_str());
