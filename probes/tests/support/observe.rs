@@ -54,6 +54,7 @@ impl Observed {
             Probes::start(options).context("these tests need root and a kernel with BTF")?;
         let probes = Arc::new(probes);
         *shared = is_shared.then(|| Arc::clone(&probes));
+        drop(shared);
         Ok(Self { probes, _alone: alone })
     }
 

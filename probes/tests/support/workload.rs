@@ -98,6 +98,9 @@ impl StandIns {
 
     /// Starts a workload that others on the CPUs hardly ever interrupt.
     pub(crate) fn start_favoured(&self, arguments: &str) -> Result<Workload> {
+        if is_emulated() {
+            return self.start(arguments);
+        }
         let plain = self.command(arguments);
         let mut favoured = Command::new("nice");
         favoured.args(["-n", "-20"]).arg(plain.get_program()).args(plain.get_args());
