@@ -9,9 +9,10 @@
 # make demo-stack  a fault, its alert, and the notification, by Prometheus and Alertmanager on loopback: SCENARIO=lock is another fault
 # make test-fleet  many nodes: their chains through an OpenTelemetry collector, built once, into ClickHouse; ranks that are slowed down, stopped or killed
 # make fuzz   what comes from outside, read by the daemon as libFuzzer makes it up: FUZZ_SECONDS=600 for each kind of it
-# make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`
+# make deb    a package for Debian and Ubuntu, below target/debian: the daemon, its unit, the stand-ins for `gpucause demo`;
+#             ARCH=arm64 for that processor, by Debian's cross compiler, below target/aarch64-unknown-linux-gnu/debian
 # make test-unit  the package on a Debian that systemd runs: hardening, reload, watchdog, socket, upgrade, purge; two minutes
-# make test-kernels  what must hold on every kernel, on those of Debian, on emulated machines: GUESTS="trixie:full" for some; writes probes/README.md
+# make test-kernels  what must hold on every kernel, on those of Debian, on emulated machines: GUESTS="trixie:full arm64:trixie:none" for some; writes probes/README.md
 # make dashboards-picture  the dashboards as pictures of real data, at both levels and with native histograms alone; fails where a query has no answer
 # make deny   licences, sources and versions of all dependencies, by cargo-deny; make advisories: known faults of them, by its database
 # make bench  what the probes cost, as ratios of interleaved runs, and what the daemon, a page and an evaluation of causes take
@@ -23,13 +24,17 @@ STAND_INS := $(addprefix -p gpucause-fake-,cuda cudart cuda-driver nccl nvml)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUN_ARGS ?=
 GUESTS ?=
+ARCH ?=
 CASES ?=
 SCENARIO ?= cpu-contention
 DEMO_STACK_ARGS ?=
 CARGO_DEB_VERSION := 3.8.0
 CARGO_DENY_VERSION := 0.20.2
 CARGO_TOOLS := $(abspath $(TARGET_DIR))/tools
-DIST := $(TARGET_DIR)/dist
+# What makes cargo build for another processor.
+CROSS := $(if $(ARCH),.ci/cross $(ARCH))
+TRIPLE := $(if $(ARCH),aarch64-unknown-linux-gnu)
+DIST := $(TARGET_DIR)/$(if $(ARCH),$(TRIPLE)/)dist
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-quick test-unit test-kernels test-fleet deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
@@ -47,12 +52,12 @@ demo: tools
 
 # By a profile of its own, which takes longer to build. cargo-deb looks for target/release there, too.
 deb: tools cargo-deb
-	$(CARGO) build --profile dist -p gpucause
-	$(CARGO) build --profile dist $(STAND_INS)
-	$(DIST)/gpucause-workload lay-out $(DIST)/stand-ins
+	$(CROSS) $(CARGO) build --profile dist -p gpucause
+	$(CROSS) $(CARGO) build --profile dist $(STAND_INS)
+	$(CROSS) sh -c '$$GPUCAUSE_RUNNER $(DIST)/gpucause-workload lay-out $(DIST)/stand-ins'
 	rm -rf $(DIST)/shipped
-	.ci/stage-package $(DIST)/gpucause $(DIST)/shipped
-	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CARGO) deb -p gpucause --profile dist --no-build
+	$(CROSS) .ci/stage-package $(DIST)/gpucause $(DIST)/shipped
+	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CROSS) $(CARGO) deb -p gpucause --profile dist --no-build $(if $(ARCH),--variant $(ARCH) --target $(TRIPLE))
 
 # Of a version of its own, in the target folder, so that nothing of the user's is replaced.
 cargo-deb: tools
@@ -65,8 +70,8 @@ cargo-deny: tools
 	@"$(CARGO_TOOLS)/bin/cargo-deny" --version 2>/dev/null | grep -qxF "cargo-deny $(CARGO_DENY_VERSION)" || \
 	    $(CARGO) install cargo-deny --version $(CARGO_DENY_VERSION) --locked --root "$(CARGO_TOOLS)" --target-dir "$(CARGO_TOOLS)/build"
 
-# GUESTS="bookworm:none trixie:full" for some: suites of Debian, and how far their kernel is preemptible. Needs neither root nor KVM.
-test-kernels: debug-stand-ins
+# GUESTS="bookworm:none arm64:trixie:none" for some: suites of Debian, and how far their kernel is preemptible. Needs neither root nor KVM.
+test-kernels: tools
 	@.ci/install jq:jq strip:binutils
 	.ci/test-kernels $(GUESTS)
 

@@ -49,6 +49,8 @@ pub struct Hazard {
     ranges: &'static [(Version, Option<Version>)],
     /// x86-64 only.
     only_x86_64: bool,
+    /// Commits of Linux that brought and mended it, or the code that has it.
+    pub source: &'static str,
 }
 
 const SECCOMP: &str = "uretprobe_seccomp";
@@ -60,13 +62,14 @@ pub const HAZARDS: &[Hazard] = &[
         severity: HazardSeverity::Warning,
         harm: "a program under a seccomp filter, as in most containers, can be killed when a probed call returns, since \
                return probes use a system call that filters do not know",
-        remedy: "use 6.12.13, 6.13.2 or newer, or a distribution's kernel that has the fix; until then set probe.enabled: \
+        remedy: "use 6.12.14, 6.13.3 or newer, or a distribution's kernel that has the fix; until then set probe.enabled: \
                  false in the configuration where such programs run",
         ranges: &[
-            (Version(6, 11, 0), Some(Version(6, 12, 13))),
-            (Version(6, 13, 0), Some(Version(6, 13, 2))),
+            (Version(6, 11, 0), Some(Version(6, 12, 14))),
+            (Version(6, 13, 0), Some(Version(6, 13, 3))),
         ],
         only_x86_64: true,
+        source: "since ff474a78cef5 in 6.11, until cf6cb56ef244 in 6.14, 6.13.3 and 6.12.14",
     },
     Hazard {
         name: "uretprobe_shadow_stack",
@@ -76,6 +79,8 @@ pub const HAZARDS: &[Hazard] = &[
         remedy: "use 6.11 or newer if programs run with one",
         ranges: &[(Version(6, 6, 0), Some(Version(6, 11, 0)))],
         only_x86_64: true,
+        source: "until 1713b63a07a2 in 6.11, which some 6.6 and 6.10 have too; on arm64 a kernel before cc66c711e58f in 6.18 has \
+                 uprobes or such stacks, never both",
     },
     Hazard {
         name: "uretprobe_other_stack",
@@ -86,6 +91,7 @@ pub const HAZARDS: &[Hazard] = &[
                  configuration where such programs run",
         ranges: &[(Version(0, 0, 0), Some(Version(6, 13, 0)))],
         only_x86_64: false,
+        source: "cleanup_return_instances in kernel/events/uprobes.c forgets calls above the stack pointer",
     },
     Hazard {
         name: "uprobe_nop5_red_zone",
@@ -95,6 +101,7 @@ pub const HAZARDS: &[Hazard] = &[
         remedy: "nothing is to be done: gpucause probes the entries of functions only, where nothing lies there",
         ranges: &[(Version(6, 18, 0), None)],
         only_x86_64: true,
+        source: "since ba2bfc97b462 in 6.18",
     },
 ];
 
@@ -182,12 +189,13 @@ mod tests {
             ("6.11.0-19-generic", &[SECCOMP, STACK]),
             ("6.12.0-55.el10.x86_64", &[SECCOMP, STACK]),
             ("6.12.9-200.fc41.x86_64", &[SECCOMP, STACK]),
-            ("6.12.12", &[SECCOMP, STACK]),
-            ("6.12.13", &[STACK]),
+            ("6.12.13", &[SECCOMP, STACK]),
+            ("6.12.14", &[STACK]),
             ("6.12.27+deb13-amd64", &[STACK]),
             ("6.13-rc3", &[SECCOMP]),
             ("6.13.1-arch1-1", &[SECCOMP]),
-            ("6.13.2", &[]),
+            ("6.13.2", &[SECCOMP]),
+            ("6.13.3", &[]),
             ("6.14.0-1006-aws", &[]),
             ("6.18.44", &[NOP5]),
             ("7.0.0-rc1", &[NOP5]),
@@ -201,7 +209,9 @@ mod tests {
     #[test]
     fn every_hazard_says_what_to_do_and_ranges_are_in_order() {
         for hazard in HAZARDS {
-            assert!(!hazard.harm.is_empty() && !hazard.remedy.is_empty());
+            assert!(
+                [hazard.harm, hazard.remedy, hazard.source].iter().all(|text| !text.is_empty())
+            );
             assert!(hazard.ranges.iter().all(|&(first, fixed)| fixed.is_none_or(|f| first < f)));
         }
     }

@@ -12,6 +12,7 @@ mod support {
     pub(crate) mod container;
     pub(crate) mod daemon;
     pub(crate) mod fixture;
+    pub(crate) mod guest;
     pub(crate) mod libraries;
 }
 #[path = "after_load/privileges.rs"]
@@ -293,6 +294,7 @@ fn a_program_with_the_runtime_linked_in_is_counted() {
 }
 
 /// A function with a landing pad, one that begins with `sub`, one with `mov`, and one with a push.
+#[cfg(target_arch = "x86_64")]
 const PROLOGUES: &str = r#"
 #define FUNCTION(name, code) __asm__(".text\n.globl " #name "\n.type " #name ",@function\n" #name ":\n" \
 	code "\n.size " #name ", .-" #name "\n");

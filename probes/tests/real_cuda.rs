@@ -10,6 +10,7 @@
 mod support {
     pub(crate) mod built;
     pub(crate) mod daemon;
+    pub(crate) mod guest;
 }
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,6 +171,7 @@ fn a_runtime_call_and_the_driver_call_within_are_both_counted() {
 }
 
 /// Every library, with the layer that it has.
+#[cfg(target_arch = "x86_64")]
 const LIBRARIES: [(&str, Api); 8] = [
     ("11/libcudart.so.11.0", Api::Runtime),
     ("12.1/libcudart.so.12", Api::Runtime),
@@ -178,6 +180,13 @@ const LIBRARIES: [(&str, Api); 8] = [
     ("driver/libcuda.so.1", Api::Driver),
     ("nccl-2.18/libnccl.so.2", Api::Nccl),
     ("nccl-2.21/libnccl.so.2", Api::Nccl),
+    ("nccl/libnccl.so.2", Api::Nccl),
+];
+#[cfg(target_arch = "aarch64")]
+const LIBRARIES: [(&str, Api); 4] = [
+    ("12/libcudart.so.12", Api::Runtime),
+    ("13/libcudart.so.13", Api::Runtime),
+    ("driver/libcuda.so.1", Api::Driver),
     ("nccl/libnccl.so.2", Api::Nccl),
 ];
 
@@ -351,8 +360,8 @@ print('done', flush=True); input()
 
 #[test]
 fn functions_of_the_real_nccl_are_found_once_each() {
-    for library in ["nccl-2.18", "nccl-2.21", "nccl"] {
-        let image = image(&real(&format!("{library}/libnccl.so.2")));
+    for (library, _) in LIBRARIES.into_iter().filter(|&(_, api)| api == Api::Nccl) {
+        let image = image(&real(library));
         println!("{library}: {} sites, {} slow", image.sites.len(), image.slow_sites().count());
         // It has the CUDA runtime linked in.
         let symbols = image.sites.iter().map(|site| site.symbol.as_str());

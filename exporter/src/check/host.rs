@@ -1,6 +1,6 @@
 //! The kernel and the namespaces.
 
-use gpucause_probes::feature::{AttachMode, Features};
+use gpucause_probes::feature::{AttachMode, FeatureError, Features};
 use gpucause_probes::hazard::HazardSeverity;
 
 use super::{Point, State};
@@ -47,6 +47,10 @@ fn kernel(release: &str) -> Point {
 fn features() -> Vec<Point> {
     let features = match Features::detect() {
         Ok(features) => features,
+        Err(error @ FeatureError::TooOld) => {
+            let point = Point::new(State::Failed, "eBPF map allocator", error.to_string());
+            return vec![point.advise("use Linux 6.1 or newer").required()];
+        }
         Err(error) => {
             let point = Point::new(State::Failed, "BTF", error.to_string());
             return vec![point.advise("use a kernel with CONFIG_DEBUG_INFO_BTF").required()];

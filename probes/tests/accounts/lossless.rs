@@ -10,8 +10,9 @@ use gpucause_probes::Options;
 use gpucause_probes::feature::AttachMode;
 use serde_json::Value;
 
+use crate::guest::is_emulated;
 use crate::observe::{Observed, counted};
-use crate::workload::{StandIns, Workload, is_emulated, number, op, true_calls};
+use crate::workload::{StandIns, Workload, number, op, true_calls};
 
 /// Ops of the runtime with every kind of account; one copy in seven fails.
 const RUNTIME: &str = "cudaLaunchKernel=5,cudaMemcpyAsync=3,cudaStreamSynchronize=1,cudaMalloc=1";

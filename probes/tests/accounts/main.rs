@@ -9,6 +9,8 @@
 
 #[path = "../support/cgroup.rs"]
 mod cgroup;
+#[path = "../support/guest.rs"]
+mod guest;
 #[path = "../support/netns.rs"]
 mod netns;
 #[path = "../support/observe.rs"]

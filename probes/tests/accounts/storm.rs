@@ -11,8 +11,9 @@ use gpucause_abi::state::{Reason, Role};
 use gpucause_probes::Options;
 use libbpf_rs::{MapCore as _, MapHandle};
 
+use crate::guest::is_emulated;
 use crate::observe::{Observed, counted, until};
-use crate::workload::{StandIns, Workload, is_emulated, number, op, true_calls};
+use crate::workload::{StandIns, Workload, number, op, true_calls};
 
 /// No op's calls were longer off the CPU than they took, and none stalled more often than it was called.
 fn assert_stalls_fit_into_calls(process: &ProcessSnapshot) {

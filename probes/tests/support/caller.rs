@@ -9,7 +9,7 @@ pub(crate) fn build_caller(directory: &Path, name: &str, options: &[&str]) -> Pa
     let program = directory.join(name);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/caller.c");
     let built = Command::new("cc")
-        .args(["-O1", "-g0", "-fcf-protection=none", "-fno-omit-frame-pointer", "-o"])
+        .args(["-O1", "-g0", "-fno-omit-frame-pointer", "-o"])
         .arg(&program)
         .args(options)
         .args([source, "-ldl"])

@@ -10,8 +10,13 @@ use gpucause_abi::snapshot::ProcessSnapshot;
 use gpucause_probes::registry::{FileId, LibraryStatus, Verdict};
 use gpucause_probes::{Options, Probes};
 
+use super::guest::{forced_mode, is_emulated};
+
 /// For what should happen within milliseconds, on a machine that is busy with other things.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// How much longer everything may take on an emulated processor.
+const SLOWNESS: u32 = 30;
 
 pub(crate) struct Daemon {
     pub(crate) probes: Probes,
@@ -24,6 +29,7 @@ pub(crate) fn eventually<T>(
     mut check: impl FnMut() -> Option<T>,
 ) -> T {
     let started = Instant::now();
+    let limit = if is_emulated() { limit * SLOWNESS } else { limit };
     loop {
         if let Some(found) = check() {
             return found;
@@ -40,6 +46,7 @@ impl Daemon {
     }
 
     pub(crate) fn start_with(options: Options) -> Self {
+        let options = Options { mode: options.mode.or_else(forced_mode), ..options };
         let probes = Probes::start(options).expect("needs root and a kernel with BTF");
         eventually(SOON, "the first scan", || probes.status().is_ready().then_some(()));
         assert!(probes.status().discovery.watching);

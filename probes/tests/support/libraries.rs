@@ -11,31 +11,22 @@ use gpucause_probes::mapped::executable_mappings;
 
 /// Functions that begin with a push, as those of the real libraries do. Each returns its argument plus `SHIFT`;
 /// `PADDING` bytes of code come before them.
-pub(crate) const PLAIN: &str = "
-#ifndef PADDING
-#define PADDING 16
-#endif
-#ifndef SHIFT
-#define SHIFT 0
-#endif
-__asm__(\".text\\n.skip \" XSTR(PADDING) \", 0x90\\n\");
-unsigned cudaLaunchKernel(unsigned long value) { return value * 0 + SHIFT; }
-unsigned cudaMalloc(unsigned long value) { return value * 0 + SHIFT; }
-unsigned cudaFree(unsigned long value) { return value * 0 + SHIFT; }
-int pause(void);
-unsigned cudaStreamSynchronize(unsigned long value) { return pause(); }
-";
+pub(crate) const PLAIN: &str = include_str!("plain.c");
+
+/// Functions then begin with a push.
+pub(crate) const WITHOUT_LANDING_PADS: Option<&str> =
+    if cfg!(target_arch = "x86_64") { Some("-fcf-protection=none") } else { None };
 
 /// Compiles a shared object; missing directories are made. Never overwrites a file.
 pub(crate) fn build_library(path: &Path, source: &str, options: &[&str]) {
     fs::create_dir_all(path.parent().expect("a directory")).expect("made");
     let text = path.with_added_extension("c");
-    let quoting = "#define STR(x) #x\n#define XSTR(x) STR(x)\n";
-    fs::write(&text, format!("{quoting}{source}")).expect("written");
+    fs::write(&text, source).expect("written");
     let partial = path.with_added_extension("partial");
     let built = Command::new("cc")
         .args(["-O0", "-g0", "-fPIC", "-shared", "-fno-omit-frame-pointer"])
-        .args(["-fcf-protection=none", "-Wl,-soname,libcudart.so.12", "-o"])
+        .args(WITHOUT_LANDING_PADS)
+        .args(["-Wl,-soname,libcudart.so.12", "-o"])
         .arg(&partial)
         .args(options)
         .arg(&text)

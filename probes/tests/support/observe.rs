@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -10,12 +11,12 @@ use gpucause_abi::ProcId;
 use gpucause_abi::op::OpId;
 use gpucause_abi::record::SelfCounter;
 use gpucause_abi::snapshot::{HandleName, MapUsage, ProcessSnapshot, Snapshot};
-use gpucause_probes::feature::AttachMode;
 use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::registry::Verdict;
 use gpucause_probes::verdict::{ProgramStatus, Verdict as ProgramVerdict};
 use gpucause_probes::{Options, Probes, Status};
 
+use crate::guest::{forced_mode, is_emulated};
 use crate::workload::{StandIns, deadline};
 
 /// Locked by each test, in any checkout: what one loads onto the CPUs would disturb what another measures. Those that `.ci/test` runs
@@ -29,24 +30,31 @@ fn alone() -> Result<File> {
     Ok(file)
 }
 
-/// How all tests attach that do not choose, where GPUCAUSE_TEST_MODE names a mode.
-fn forced_mode() -> Option<AttachMode> {
-    let label = std::env::var("GPUCAUSE_TEST_MODE").ok()?;
-    AttachMode::ALL.into_iter().find(|mode| mode.label() == label)
-}
-
 /// Running probes. They see the whole host, so every question names a process.
 pub(crate) struct Observed {
-    probes: Probes,
+    probes: Arc<Probes>,
     _alone: File,
 }
+
+/// Where a load takes a minute, tests of a process without options share one. It goes with the process.
+static SHARED: Mutex<Option<Arc<Probes>>> = Mutex::new(None);
 
 impl Observed {
     pub(crate) fn start(options: Options) -> Result<Self> {
         let alone = alone()?;
+        let is_shared =
+            is_emulated() && format!("{options:?}") == format!("{:?}", Options::default());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(probes) = shared.as_ref().filter(|_| is_shared) {
+            return Ok(Self { probes: Arc::clone(probes), _alone: alone });
+        }
+        *shared = None;
         let options = Options { mode: options.mode.or_else(forced_mode), ..options };
         let probes =
             Probes::start(options).context("these tests need root and a kernel with BTF")?;
+        let probes = Arc::new(probes);
+        *shared = is_shared.then(|| Arc::clone(&probes));
+        drop(shared);
         Ok(Self { probes, _alone: alone })
     }
 

@@ -35,11 +35,12 @@ pub(super) async fn run(args: &ExplainArgs, clients: &[Client]) -> anyhow::Resul
     let between = begin.elapsed();
     let (now, failures) = read(job, clients).await;
     let report = JobReport::of(&before, now, between.as_secs_f64(), &failures);
-    print(if format == ReportFormat::Json {
+    let text = if format == ReportFormat::Json {
         serde_json::to_string_pretty(&Versioned::new(&report)).context("the report is not JSON")?
     } else {
         report.render()
-    })?;
+    };
+    print(format, text)?;
     ensure!(
         failures.len() < clients.len(),
         "none of {} nodes answered - the report says why",

@@ -211,15 +211,27 @@ const ELEMENT: usize = 8;
 const ELEMENT_BITS: [usize; 3] = [32 | 32 << 32, 0, 2];
 const ELEMENT_FORMAT: usize = 0x20 | 2 << 32;
 
-/// Arrays: the format's address is the second argument, three lengths by value go on the stack.
+/// Arguments that end with a structure of three lengths by value: on the stack behind the registers, or on arm64 as its address.
+fn before_lengths(registers: &[usize], lengths: [usize; 3]) -> Slots {
+    let mut words = registers.to_vec();
+    if cfg!(target_arch = "aarch64") {
+        words.push(block(&lengths));
+    } else {
+        words.resize(6, 0);
+        words.extend(lengths);
+    }
+    types::slots(&words)
+}
+
+/// Arrays: the format's address is the second argument.
 fn array(name: &str, common: &Common) -> Option<(Slots, Effect)> {
     let (rows, slices) = (common.alloc_rows, common.alloc_slices);
     let width = common.alloc_bytes / ELEMENT;
     let (slots, cells) = match name {
         "cudaMallocArray" => (slots([0, block(&ELEMENT_BITS), width, rows]), width * rows),
         "cudaMalloc3DArray" => {
-            let given = [0, block(&ELEMENT_BITS), 0, 0, 0, 0, width, rows, slices];
-            (slots(given), width * rows * slices)
+            let registers = [0, block(&ELEMENT_BITS)];
+            (before_lengths(&registers, [width, rows, slices]), width * rows * slices)
         }
         "cuArrayCreate" => (slots([0, block(&[width, rows, ELEMENT_FORMAT])]), width * rows),
         "cuArray3DCreate" => {
@@ -250,7 +262,7 @@ fn memory(name: &str, common: &Common) -> Option<(Slots, Effect)> {
             (slots([0, block(&[0]), bytes, rows, 4]), device(padded * rows))
         }
         "cudaMalloc3D" => {
-            (slots([0, 0, 0, 0, 0, 0, bytes, rows, slices]), device(padded * rows * slices))
+            (before_lengths(&[0], [bytes, rows, slices]), device(padded * rows * slices))
         }
         "cudaMallocHost" | "cudaHostAlloc" | "cuMemAllocHost" | "cuMemHostAlloc" => {
             (slots([0, bytes]), Effect::Allocate(Pool::Host, bytes as u64))
@@ -358,9 +370,14 @@ impl Operation {
             Class::Nccl => collective(op.name, common),
             Class::Init if op.api == Api::Nccl => communicator(op.name, common),
             Class::Memset if op.name.starts_with("cudaMemset3D") => {
-                // The pitched pointer and the extent go by value on the stack.
+                // The pitched pointer and the extent go by value on the stack, or on arm64 as their addresses.
                 let (at, bytes) = (DEVICE, common.copy_bytes);
-                Some((slots([0, 0, 0, 0, 0, 0, at, bytes, bytes, 1, bytes, 1, 1]), Effect::None))
+                let given = if cfg!(target_arch = "aarch64") {
+                    slots([block(&[at, bytes, bytes, 1]), 0, block(&[bytes, 1, 1])])
+                } else {
+                    slots([0, 0, 0, 0, 0, 0, at, bytes, bytes, 1, bytes, 1, 1])
+                };
+                Some((given, Effect::None))
             }
             Class::Memset if op.name.contains("2D") => {
                 Some((slots([DEVICE, common.copy_bytes, 0, common.copy_bytes, 1]), Effect::None))
