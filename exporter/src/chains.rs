@@ -138,14 +138,12 @@ impl Chains {
     /// Finds out where the tasks of ongoing chains run, without the engine's lock.
     fn locate(&self) {
         let Some(locator) = &self.locator else { return };
-        let ongoing: Vec<Chain> = {
-            let engine = self.engine();
-            let chains = engine.chains().into_iter();
-            let ongoing = chains.filter(|chain| chain.ongoing == Some(true));
-            ongoing.take(MAX_LOCATED).cloned().collect()
-        };
-        let mut locator = locator.lock().unwrap_or_else(PoisonError::into_inner);
-        let (cpus, places) = locator.locate(&ongoing, &self.evaluated().unwrap_or_default());
+        let mut ongoing = self.chains();
+        ongoing.retain(|chain| chain.ongoing == Some(true));
+        ongoing.truncate(MAX_LOCATED);
+        let observed = self.evaluated().unwrap_or_default();
+        let (cpus, places) =
+            locator.lock().unwrap_or_else(PoisonError::into_inner).locate(&ongoing, &observed);
         if !ongoing.is_empty() {
             self.engine().set_places(cpus, &places);
         }

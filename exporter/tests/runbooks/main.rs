@@ -255,7 +255,7 @@ fn a_runbook_names_the_exporters_port_and_reads_no_longer_window_than_its_alert(
     let explain = Regex::new(r"gpucause explain --[^`\n]*").unwrap();
     for (name, text) in runbooks() {
         for command in explain.find_iter(&text).map(|found| found.as_str()) {
-            let names_source = ["--url http://localhost:", "--db "];
+            let names_source = ["--url http://localhost:", "--db ", "--nodes-from "];
             assert!(names_source.iter().any(|flag| command.contains(flag)), "{name}: {command}");
         }
         // A rate over five minutes is small while a fault is young.

@@ -45,6 +45,11 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
         By("exporter/tests/command/reports.rs", "fn a_followed_chain_is_printed_once_until_ctrl_c"),
         &["gpucause explain --follow"],
     ),
+    (By("alerts/fleet-test/run.py", "def explain(self, round_):"), &["gpucause explain --job"]),
+    (
+        By("alerts/fleet-test/engines.py", "class Victoria"),
+        &["victoria-metrics", "vmagent", "vmalert"],
+    ),
     (By(".ci/alerts", "check_routes() {"), &["amtool config routes test"]),
     (
         By("exporter/tests/access/explain.rs", "fn a_node_is_asked_over_tls_with_a_password_"),
@@ -141,6 +146,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
             "make healthy",
             "make healthy-alerts",
             "make scenarios",
+            "make test-fleet",
             "make test-kernels",
             "make test-quick",
             "make test-unit",
