@@ -163,6 +163,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
     (Not("needs an NVIDIA GPU and its driver"), &["nvidia-smi"]),
     (Not("needs a network card that counts, which virtual machines lack"), &["ethtool -S"]),
     (Not("needs the scheduler of a cluster"), &["scancel"]),
+    (Not("needs another host with a login"), &["ssh -L"]),
     (Not("asks the Alertmanager of the reader's site"), &["amtool silence add"]),
     (Not("shows sockets of the host by a program that tests do not install"), &["ss -ltnp"]),
     (
