@@ -372,10 +372,11 @@ impl WebArgs {
         match TokenFile::create(&ports) {
             Ok(file) => Ok(server.with_token_file(file)),
             Err(error) => {
+                let folder = error.folder().unwrap_or_else(|| "/run/gpucause".as_ref()).display();
                 tracing::warn!(
                     %error,
                     "gpucause explain and other programs of this host need a password or a client certificate \
-                     (--web.config.file) to read causal chains; for access by token, make that directory writable for \
+                     (--web.config.file) to read causal chains; for access by token, make {folder} writable for \
                      this user only (systemd: RuntimeDirectory=gpucause)"
                 );
                 Ok(server)

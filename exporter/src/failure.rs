@@ -53,6 +53,13 @@ pub fn text(error: &anyhow::Error) -> String {
     printable.trim_end().replace('\n', INDENT)
 }
 
+/// Whether the reader of standard output has ended, such as `head`: it has what it wanted.
+#[must_use]
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kernel = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+    kernel.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
 /// What usually helps against an error of the kernel.
 fn usual(error: &anyhow::Error) -> Option<&'static str> {
     let kernel = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?;
@@ -88,6 +95,13 @@ mod tests {
         let text = text(&missing.unwrap_err());
         assert!(text.starts_with("cannot read the trace: No such file"), "{text}");
         assert!(text.ends_with(" - check the path"), "{text}");
+    }
+
+    #[test]
+    fn only_a_reader_that_has_ended_is_a_closed_pipe() {
+        let of = |kind: ErrorKind| anyhow::Error::from(io::Error::from(kind)).context("x");
+        assert!(is_closed_pipe(&of(ErrorKind::BrokenPipe)));
+        assert!(!is_closed_pipe(&of(ErrorKind::StorageFull)) && !is_closed_pipe(&anyhow!("x")));
     }
 
     #[test]

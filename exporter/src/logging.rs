@@ -4,6 +4,8 @@ mod journal;
 mod logfmt;
 mod message;
 
+use std::io::IsTerminal as _;
+
 use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt;
@@ -65,7 +67,23 @@ pub fn init_messages() {
         .with_max_level(LevelFilter::WARN)
         .log_internal_errors(false)
         .with_writer(|| Aside(anstream::stderr()))
-        .event_format(message::Message);
+        .event_format(message::Message { chains: true });
+    // An error means that a log is set up already, and one is enough.
+    let _ = builder.try_init();
+}
+
+/// The log of a recorder: on a terminal messages for a person, without causal chains, which the report of the file has. Elsewhere, and
+/// with flags of the log, as [`init`].
+pub fn init_recorder(args: LogArgs) {
+    let is_default = args.level == Level::Info && args.format == Format::Logfmt;
+    if !is_default || !std::io::stderr().is_terminal() {
+        return init(args);
+    }
+    let builder = fmt()
+        .with_max_level(LevelFilter::WARN)
+        .log_internal_errors(false)
+        .with_writer(|| Aside(anstream::stderr()))
+        .event_format(message::Message { chains: false });
     // An error means that a log is set up already, and one is enough.
     let _ = builder.try_init();
 }

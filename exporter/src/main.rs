@@ -61,7 +61,7 @@ fn main() -> ExitCode {
             };
         }
         Command::Record(args) => {
-            logging::init(args.log);
+            logging::init_recorder(args.log);
             record::run(&args)
         }
         Command::Replay(args) => {
@@ -137,6 +137,9 @@ fn refused(error: &clap::Error) -> ExitCode {
 
 /// The only place where the error of a command is reported.
 fn failed(error: &anyhow::Error, daemon: bool) -> ExitCode {
+    if !daemon && failure::is_closed_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
     if daemon {
         tracing::error!("{}", failure::text(error));
     } else {
@@ -176,6 +179,7 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     config.otlp.check()?;
     // Read before privileges are dropped.
     let upstream = args.gpus.upstream().context("--dcgm.url")?;
+    privileges::require()?;
     let limits = Limits::default();
     let limits =
         Limits { scrapes: config.limits.scrapes, connections: config.limits.connections, ..limits };

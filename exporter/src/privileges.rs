@@ -18,6 +18,26 @@ enum ConfineError {
     NoNewPrivileges(#[from] Errno),
 }
 
+/// The process lacks capabilities that every command with probes needs.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "not permitted to load eBPF programs - run it with sudo, or grant CAP_BPF and CAP_PERFMON (the systemd unit does); without \
+     root, ask an admin for a recording or a login: see \"Not root\" in slow-training.md"
+)]
+pub struct NotPermitted;
+
+/// Reports missing privileges before files and ports, which a user without them may not use either.
+///
+/// # Errors
+/// When the kernel would refuse to load programs.
+pub fn require() -> Result<(), NotPermitted> {
+    let has = |one| caps::has_cap(None, CapSet::Effective, one);
+    // Unknown is not missing: the kernel has the last word.
+    let has = |one| has(one).unwrap_or(true);
+    let split = has(Capability::CAP_BPF) && has(Capability::CAP_PERFMON);
+    if split || has(Capability::CAP_SYS_ADMIN) { Ok(()) } else { Err(NotPermitted) }
+}
+
 /// Drops every capability that later attaches do not take, from all sets of the calling thread and of those that it
 /// starts, and lets nothing that is executed regain them. To be called while there is one thread.
 ///

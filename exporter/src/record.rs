@@ -25,6 +25,7 @@ use crate::cli::pid::require_process;
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::daemon::{Daemon, REAP_EVERY};
+use crate::privileges;
 use crate::server::{node_name, shutdown_signal};
 use crate::version;
 use session::Session;
@@ -41,6 +42,7 @@ const FORGET_EVERY: Duration = Duration::from_secs(10);
 /// # Errors
 /// When this kernel cannot record, or the file cannot be written.
 pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
+    privileges::require()?;
     let clock = WallClock::now();
     let start = Start {
         node: args.node.clone().unwrap_or_else(node_name),

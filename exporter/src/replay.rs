@@ -5,6 +5,8 @@ mod player;
 mod recorded;
 mod source;
 
+use std::collections::BTreeSet;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +14,8 @@ use anyhow::{Context as _, bail};
 use gpucause_investigations::recording::{self, NodeIndex, Recording};
 
 use crate::cli::ReplayArgs;
-use crate::server::{Limits, shutdown_signal};
+use crate::server::{Limits, Server, shutdown_signal};
+use crate::token_file::TokenFile;
 use place::Place;
 use player::{Player, Stop};
 use recorded::RecordedSampler;
@@ -30,6 +33,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let node = node(&*recording, args.node.as_deref(), &args.db)?;
     let config = args.config_source().load()?;
     let server = args.web.server(Vec::new(), Limits::default())?;
+    let server = if server.has_token() { server } else { with_password(server)? };
     for address in server.addresses() {
         tracing::info!(%address, "listening");
     }
@@ -76,6 +80,18 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     drop(stop);
     let played = playing.join().unwrap_or_else(|_| bail!("the replay failed"));
     served.and(played)
+}
+
+/// Prints the password of a server that could write no token file, such as of a user without a runtime directory.
+fn with_password(server: Server) -> anyhow::Result<Server> {
+    let token = TokenFile::create(&BTreeSet::new())?;
+    let secret = token.token().secret();
+    writeln!(
+        io::stdout(),
+        "To read causal chains, log in with any user name and the password {secret}"
+    )
+    .context("cannot write to standard output")?;
+    Ok(server.with_token_file(token))
 }
 
 /// The node of this name; the only one when no name is given.

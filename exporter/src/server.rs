@@ -154,6 +154,12 @@ impl Server {
         Self { token_file: Some(token_file), ..self }
     }
 
+    /// Whether it has a token for programs of this host.
+    #[must_use]
+    pub const fn has_token(&self) -> bool {
+        self.token_file.is_some()
+    }
+
     /// Its URL on this host.
     #[must_use]
     pub fn url(&self) -> Option<String> {

@@ -38,6 +38,17 @@ pub enum TokenFileError {
     },
 }
 
+impl TokenFileError {
+    /// The folder that cannot be written to.
+    #[must_use]
+    pub fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Random(_) => None,
+            Self::Write { path, .. } => path.parent(),
+        }
+    }
+}
+
 impl TokenFile {
     /// A new token of a server with these ports, in the first folder that can be written to.
     ///
@@ -193,7 +204,9 @@ mod tests {
     #[test]
     fn a_folder_that_cannot_be_written_to_is_an_error_with_the_path() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let error = TokenFile::create_in(file.path(), &[9400].into()).unwrap_err().to_string();
+        let error = TokenFile::create_in(file.path(), &[9400].into()).unwrap_err();
+        assert_eq!(error.folder(), Some(file.path()));
+        let error = error.to_string();
         assert!(error.contains(file.path().to_str().unwrap()), "{error}");
     }
 

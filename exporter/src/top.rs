@@ -23,6 +23,7 @@ use crate::cli::pid::require_process;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::failure::Advice;
+use crate::privileges;
 use crate::process_details::place::Places;
 use crate::sampler::SampleError;
 use crate::server::shutdown_signal;
@@ -88,6 +89,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     if let Some(pid) = args.pid {
         require_process(pid)?;
     }
+    privileges::require()?;
     let stopped = stopped_by_signal()?;
     let config = Arc::new(Config::without_budget());
     let daemon = Daemon::start(args.probe.options(), config)

@@ -173,18 +173,25 @@ fn a_restarted_server_has_another_token_that_local_tools_find() {
 }
 
 #[test]
-fn without_a_token_file_the_log_says_what_to_do_and_nobody_is_shown_chains() {
+fn without_a_token_file_a_password_is_printed_and_nobody_else_is_shown_chains() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("incident.db");
     record(&path, &[look(1, 1), look(2, 2)]);
     let mut command = gpucause(&["replay", "--web.listen-address=127.0.0.1:0", "--db"]);
-    let server = Exporter::of(command.arg(&path).env("RUNTIME_DIRECTORY", "/dev/null"));
+    let printed = tempfile::NamedTempFile::new().unwrap();
+    command.arg(&path).env("RUNTIME_DIRECTORY", "/dev/null").stdout(printed.reopen().unwrap());
+    let server = Exporter::of(&mut command);
     let log = server.log();
-    assert!(log.contains("level=warn") && log.contains("/dev/null/"), "{log}");
+    assert!(log.contains("level=warn") && log.contains("make /dev/null writable"), "{log}");
     assert!(log.contains("--web.config.file") && log.contains("RuntimeDirectory="), "{log}");
     let refused = http_client::get(server.address, "/api/v1/chains");
     assert_eq!(refused.status, 401);
-    assert!(refused.text().contains("see the log of the server"), "{}", refused.text());
+    assert!(refused.text().contains("password that this command printed"), "{}", refused.text());
+    let printed = std::fs::read_to_string(printed.path()).unwrap();
+    let password = printed.trim().rsplit(' ').next().unwrap();
+    let header = format!("Authorization: Bearer {password}\r\n");
+    let admitted = http_client::request(server.address, "GET", "/api/v1/chains", &header);
+    assert_eq!(admitted.status, 200, "{printed}");
     assert_eq!(http_client::get(server.address, "/metrics").status, 200);
 }
 

@@ -32,7 +32,29 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Whether evidence is shown before a reader opens it: a ticket is printed, too.
+/// The parts of a fix, and whether each is a command, which is between backticks.
+pub(crate) fn commands(fix: &str) -> Vec<(&str, bool)> {
+    let parts: Vec<&str> = fix.split('`').collect();
+    let has_empty = parts.iter().skip(1).step_by(2).any(|part| part.trim().is_empty());
+    if parts.len().is_multiple_of(2) || has_empty {
+        return vec![(fix, false)];
+    }
+    parts.into_iter().enumerate().map(|(index, part)| (part, index % 2 == 1)).collect()
+}
+
+/// A fix with its commands as code.
+struct Fix<'a>(&'a str);
+
+impl fmt::Display for Fix<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        commands(self.0).into_iter().try_for_each(|(part, is_command)| match is_command {
+            true => write!(f, "<code>{}</code>", Text(part)),
+            false => write!(f, "{}", Text(part)),
+        })
+    }
+}
+
+/// Whether the path is shown before a reader opens it: a ticket is printed, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Details {
     /// It is.
@@ -90,11 +112,7 @@ pub fn chain(
         "<dt>Lost</dt><dd><data value=\"{}\">{:.1} s</data> of GPU-feeding time in all</dd>",
         chain.lost_seconds, chain.lost_seconds
     )?;
-    writeln!(
-        out,
-        "<dt>Fix</dt><dd class=\"fix\" id=\"fix-{id}\">{}</dd>\n</dl>",
-        Text(&chain.fix)
-    )?;
+    writeln!(out, "<dt>Fix</dt><dd class=\"fix\" id=\"fix-{id}\">{}</dd>\n</dl>", Fix(&chain.fix))?;
     writeln!(
         out,
         "<p><button type=\"button\" class=\"copy\" id=\"copy-{id}\" data-copy=\"fix-{id}\" hidden>Copy the fix</button></p>"
@@ -103,19 +121,19 @@ pub fn chain(
     out.write_str("</article>\n")
 }
 
-/// Path and evidence.
-fn details(out: &mut dyn Write, chain: &Chain, evidence: Details) -> fmt::Result {
+/// Path and evidence. The numbers are for those who doubt the rest: a reader opens them.
+fn details(out: &mut dyn Write, chain: &Chain, path: Details) -> fmt::Result {
     let id = Text(&chain.id);
-    let open = if evidence == Details::Open { " open" } else { "" };
-    writeln!(out, "<details id=\"evidence-{id}\"{open}><summary>Evidence</summary>")?;
     if !chain.path.is_empty() {
-        out.write_str("<ol>\n")?;
+        let open = if path == Details::Open { " open" } else { "" };
+        writeln!(out, "<details id=\"path-{id}\"{open}><summary>Path</summary>\n<ol>")?;
         for step in &chain.path {
             let (from, to, mechanism) = (Text(&step.from), Text(&step.to), Text(&step.mechanism));
             writeln!(out, "<li>{from} → {to}: {mechanism}, {:.3} s</li>", step.seconds)?;
         }
-        out.write_str("</ol>\n")?;
+        out.write_str("</ol></details>\n")?;
     }
+    writeln!(out, "<details id=\"evidence-{id}\"><summary>Evidence</summary>")?;
     out.write_str("<table><thead><tr><th scope=\"col\">Number</th><th scope=\"col\">Value</th></tr></thead><tbody>\n")?;
     for (name, value) in &chain.evidence.0 {
         writeln!(
@@ -205,7 +223,7 @@ mod tests {
         plain.id = "c1".into();
         let culprit = plain.culprit.as_mut().unwrap();
         (culprit.comm, culprit.place.unit) = ("fluent-bit".into(), "fluent-bit.service".into());
-        plain.fix = "taskset -cp 1 9".into();
+        plain.fix = "Move it. Run: `taskset -cp 1 9 | cat`.".into();
         chain(&mut html, &plain, Chain::ALWAYS, Details::Closed).unwrap();
         for expected in [
             "<article class=\"chain high\" id=\"chain-c1\">",
@@ -213,7 +231,9 @@ mod tests {
             "<data value=\"1.25\">1.2 s</data>",
             "<dt>Time</dt><dd>took 1.2 s in all, 1.2 s of it lost; explains 50 % of the slow launches</dd>",
             "<data value=\"0.0042\">0.0042</data>",
-            "id=\"fix-c1\">taskset -cp 1 9</dd>",
+            "<details id=\"path-c1\"><summary>Path",
+            "<details id=\"evidence-c1\"><summary>Evidence",
+            "id=\"fix-c1\">Move it. Run: <code>taskset -cp 1 9 | cat</code>.</dd>",
             "data-copy=\"fix-c1\" hidden>",
         ] {
             assert!(html.contains(expected), "{expected} is not in {html}");

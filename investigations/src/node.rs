@@ -21,6 +21,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 32 << 20;
 /// Characters shown of a node's error message.
 const MAX_REASON: usize = 600;
+/// Begins the part of a node's error message that is for clients other than gpucause.
+pub const FOR_CURL: &str = "; for curl: ";
 const CHAINS: &str = "/api/v1/chains";
 const JSON: &str = "application/json";
 /// The exporter's default path, with everything that it exports.
@@ -90,6 +92,9 @@ pub enum AskError {
     /// The node answered with an error status, and why.
     #[error("{0} answered {1}: {2}")]
     Refused(Address, u16, String),
+    /// Something answered with an error status, and not as a node does.
+    #[error("{0} answered {1}: {2} - is this a gpucause exporter?")]
+    Foreign(Address, u16, String),
     /// The answer is not gpucause's.
     #[error("{0} is not gpucause, or an incompatible version: {1}")]
     NotUnderstood(Address, serde_json::Error),
@@ -219,9 +224,14 @@ async fn body_of(
     if answer.status == StatusCode::UNAUTHORIZED && message.is_none() {
         return Err(AskError::Unauthorized(url.clone()));
     }
-    let message = message.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim().into());
-    let reason = message.chars().take(MAX_REASON).collect();
-    Err(AskError::Refused(url.clone(), answer.status.as_u16(), reason))
+    let shown = |text: &str| text.chars().take(MAX_REASON).collect();
+    let (url, status) = (url.clone(), answer.status.as_u16());
+    Err(match message {
+        Some(own) => {
+            AskError::Refused(url, status, shown(own.split(FOR_CURL).next().unwrap_or_default()))
+        }
+        None => AskError::Foreign(url, status, shown(String::from_utf8_lossy(&answer.body).trim())),
+    })
 }
 
 #[cfg(test)]

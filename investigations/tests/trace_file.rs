@@ -411,15 +411,15 @@ fn every_table_and_column_is_in_the_page_for_users() {
 }
 
 #[test]
-fn the_queries_of_the_page_for_users_run() {
-    let page = include_str!("../trace-file.md");
+fn the_queries_of_the_pages_for_users_run() {
+    let pages = [include_str!("../trace-file.md"), include_str!("../slow-training.md")].concat();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     small_file(&path);
     let connection = rusqlite::Connection::open(&path).unwrap();
-    let queries = page.split("```sql\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let queries = pages.split("```sql\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let ours: Vec<_> = queries.filter(|query| !query.contains("ATTACH")).collect();
-    assert!(ours.len() >= 3);
+    assert!(ours.len() >= 5);
     for query in ours {
         let mut statement = connection.prepare(query).unwrap();
         let mut rows = statement.query([]).unwrap();

@@ -63,7 +63,8 @@ impl FromStr for PrometheusUrl {
     type Err = PrometheusUrlError;
 
     fn from_str(text: &str) -> Result<Self, PrometheusUrlError> {
-        let address = Address::parse(text, PORTS).filter(|own| !own.path().contains('?'));
+        let full = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+        let address = Address::parse(&full, PORTS).filter(|own| !own.path().contains('?'));
         address.map(Self).ok_or(PrometheusUrlError)
     }
 }
@@ -321,11 +322,11 @@ mod tests {
 
     #[test]
     fn an_address_may_have_a_path_and_a_login() {
-        for text in ["http://p:9090", "https://me:pw@p/prefix", "http://[::1]:9090/"] {
+        for text in ["http://p:9090", "p:9090", "https://me:pw@p/prefix", "http://[::1]:9090/"] {
             let url: PrometheusUrl = text.parse().unwrap();
             assert!(!url.to_string().contains("pw"), "{url}");
         }
-        for text in ["", "p:9090", "ftp://p", "http://p/?x=1"] {
+        for text in ["", "ftp://p", "http://p/?x=1"] {
             assert!(text.parse::<PrometheusUrl>().is_err(), "{text}");
         }
     }

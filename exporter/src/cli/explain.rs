@@ -26,6 +26,7 @@ use serde::Serialize;
 use self::colour::coloured;
 use crate::cli::progress::Progress;
 use crate::cli::{ExplainArgs, ReportFormat, UsageError};
+use crate::failure::Advice;
 
 /// Exit status when there is a chain of the severity of `--fail-on`.
 const TOO_SEVERE: u8 = 4;
@@ -156,7 +157,7 @@ fn here() -> f64 {
 /// Prints or writes the report in the form that is asked for.
 fn hand_over(args: &ExplainArgs, report: &impl Serialize, forms: &Forms<'_>) -> anyhow::Result<()> {
     if let Some(path) = args.html.as_deref().filter(|path| path.as_os_str() != "-") {
-        return write_new(path, &(forms.html)());
+        return write_file(path, &(forms.html)(), args.force);
     }
     let report = match args.format() {
         ReportFormat::Text => (forms.text)(),
@@ -168,14 +169,20 @@ fn hand_over(args: &ExplainArgs, report: &impl Serialize, forms: &Forms<'_>) -> 
     print(args.format(), report)
 }
 
-/// Writes a file that does not exist yet; it has its name once it is complete.
-fn write_new(path: &Path, content: &str) -> anyhow::Result<()> {
+/// Writes a file, which has its name once it is complete.
+fn write_file(path: &Path, content: &str, overwrite: bool) -> anyhow::Result<()> {
     let write = || {
-        let file = UnfinishedFile::create(path, false)?;
+        let file = UnfinishedFile::create(path, overwrite)?;
         fs::write(file.hidden(), content)?;
         file.publish()
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    let written = write();
+    let exists = matches!(&written, Err(error) if error.kind() == io::ErrorKind::AlreadyExists);
+    let written = written.with_context(|| format!("cannot write {}", path.display()));
+    if exists {
+        return written.context(Advice("name another file, or add --force to overwrite it"));
+    }
+    written
 }
 
 /// Prints a report; text has colours on a terminal.
@@ -188,7 +195,11 @@ fn print(format: ReportFormat, mut report: String) -> anyhow::Result<()> {
     } else {
         write(&mut io::stdout().lock(), &report)
     };
-    written.context("cannot print the report")
+    match written {
+        // The reader has ended, such as head; the exit status is still that of the report.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("cannot print the report"),
+    }
 }
 
 fn write(out: &mut impl io::Write, report: &str) -> io::Result<()> {

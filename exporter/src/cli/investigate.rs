@@ -68,6 +68,9 @@ pub struct ExplainArgs {
     /// Write the report as one HTML file for a ticket, or - for standard output, instead of printing text
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub html: Option<PathBuf>,
+    /// Overwrite the file of --html
+    #[arg(long, requires = "html")]
+    pub force: bool,
     /// Print chains as they appear or become more severe, until Ctrl-C; those of --since first. As text, md, or a line of json each
     #[arg(long, conflicts_with_all = ["db", "html", "until", "per_process"])]
     pub follow: bool,

@@ -9,11 +9,16 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+/// Where causal chains are logged from.
+const CHAINS: &str = "gpucause::chains";
 /// The field that holds an error, which is shown behind the message.
 const ERROR: &str = "error";
 
 /// The format `warning: message: error (key=value)`.
-pub(super) struct Message;
+pub(super) struct Message {
+    /// Whether causal chains that appear are messages, too.
+    pub(super) chains: bool,
+}
 
 impl<S, N> FormatEvent<S, N> for Message
 where
@@ -26,6 +31,9 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
+        if !self.chains && event.metadata().target() == CHAINS {
+            return Ok(());
+        }
         let mut parts = Parts::default();
         event.record(&mut parts);
         let (colour, label) = match *event.metadata().level() {
@@ -80,6 +88,25 @@ impl Visit for Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recorder_shows_messages_but_no_chains() {
+        let text = |chains| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let out = std::sync::Mutex::new(file.reopen().unwrap());
+            let builder = tracing_subscriber::fmt().with_writer(out);
+            tracing::subscriber::with_default(
+                builder.event_format(Message { chains }).finish(),
+                || {
+                    tracing::warn!(target: CHAINS, "a chain");
+                    tracing::warn!("no frames");
+                },
+            );
+            std::fs::read_to_string(file.path()).unwrap()
+        };
+        assert!(!text(false).contains("a chain") && text(false).contains("no frames"));
+        assert!(text(true).contains("a chain"));
+    }
 
     #[test]
     fn a_message_is_one_line_with_its_error_and_values() {

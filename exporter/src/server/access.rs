@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use gpucause_investigations::node::FOR_CURL;
 use hyper::header::{HeaderMap, ORIGIN};
 
 use crate::token_file::TokenFile;
@@ -38,17 +39,22 @@ impl Peer {
 
 /// The hint for clients without credentials of a server at this URL.
 pub(super) fn hint(token_file: Option<&TokenFile>, url: &str) -> String {
-    const REMOTE: &str = "remote clients authenticate by a password or a verified client certificate (--web.config.file)";
+    const ASK: &str = "without root, ask an admin for a login (--web.config.file) or a recording: see \"Not root\" in slow-training.md";
     match token_file.and_then(TokenFile::path) {
         Some(path) => format!(
-            "causal chains require credentials. On this host run gpucause as root, or send the token in {path}: \
-             sudo cat {path} | sed 's/^/Authorization: Bearer /' | curl -H @- {url}{chains}; {REMOTE}",
+            "causal chains require credentials - run gpucause with sudo, on this host and at localhost: its token is sent \
+             to no other address; {ASK}{FOR_CURL}sudo cat {path} | sed 's/^/Authorization: Bearer /' | curl -H @- {url}{chains}",
             path = path.display(),
             chains = super::api::CHAINS,
         ),
+        None if token_file.is_some() => {
+            "causal chains require credentials - log in with any user name and the password that this command printed at its \
+             start"
+                .to_owned()
+        }
         None => format!(
-            "causal chains require credentials, and there is no token file for programs of this host: see the log of the \
-             server; {REMOTE}"
+            "causal chains require credentials - this server has no token for programs of this host, since it could not \
+             write the file that its log names; {ASK}"
         ),
     }
 }

@@ -97,8 +97,8 @@ fn commands_find_the_token_of_a_local_server_or_print_how_to_use_it() {
     assert_eq!(ask(&explain, runtime).0, Some(0));
     let (code, output) = ask(&explain, "/nonexistent");
     assert_eq!(code, Some(1), "{output}");
-    let hint = format!("sudo cat {runtime}/{}.token | sed", server.address.port());
-    assert!(output.contains(&hint) && output.contains(&format!("{url}/api/v1/chains")), "{output}");
+    let hint = "require credentials - run gpucause with sudo, on this host and at localhost";
+    assert!(output.contains(hint) && !output.contains("curl"), "{output}");
     let (_, output) = ask(&check, "/nonexistent");
     assert!(output.contains("run gpucause check as root"), "{output}");
 }

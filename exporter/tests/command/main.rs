@@ -146,6 +146,13 @@ fn a_report_is_one_html_file_which_overwrites_no_other() {
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("cannot write") && output.contains("exists"), "{output}");
     assert_eq!(std::fs::read_to_string(&report).unwrap(), html);
+    std::fs::write(&report, "earlier").unwrap();
+    let (code, output) = outcome(&[&explain[..], &["--force"]].concat());
+    assert_eq!(
+        (code, std::fs::read_to_string(&report).unwrap()),
+        (Some(0), html.clone()),
+        "{output}"
+    );
     let (code, printed) = outcome(&["explain", "--db", case, "--html", "-"]);
     assert_eq!((code, printed), (Some(0), html));
 }
@@ -164,6 +171,10 @@ fn what_something_else_answers_does_not_steer_the_terminal() {
     for (answer, message) in [
         ("SSH-2.0-\u{1b}[2J\r\n", "did not answer correctly"),
         ("HTTP/1.1 500 x\r\nConnection: close\r\n\r\n\u{1b}[2Jbad\u{9b}2J", "answered 500"),
+        (
+            "HTTP/1.1 404 x\r\nConnection: close\r\n\r\n404 page not found",
+            "is this a gpucause exporter?",
+        ),
         ("HTTP/1.1 200 x\r\nConnection: close\r\n\r\n<html>\u{1b}", "is not gpucause"),
     ] {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -178,7 +178,7 @@ fn a_shell_and_make_take_every_command_line() {
 fn workplace() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let case = |name: &str| folder("investigations/cases").join(name).canonicalize().unwrap();
-    for name in ["trace.db", "slow.db", "incident.db", "gpu-1.db"] {
+    for name in ["trace.db", "slow.db", "before.db", "after.db", "incident.db", "gpu-1.db"] {
         symlink(case("lock.db"), dir.path().join(name)).unwrap();
     }
     symlink(case("dataloader.db"), dir.path().join("gpu-2.db")).unwrap();

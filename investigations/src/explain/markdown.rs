@@ -8,6 +8,7 @@ use gpucause_engine::utc::utc;
 use super::html::{culprit, seconds};
 use super::text::nothing_found;
 use super::{FleetReport, Incident, NodeReport, Report, amounts, is_control, plain};
+use crate::html::commands;
 
 /// Rows of each table of a trace file; JSON has all.
 const MAX_ROWS: usize = 20;
@@ -25,6 +26,23 @@ impl fmt::Display for Text<'_> {
                 c if is_control(c) => f.write_char('?')?,
                 c => f.write_char(c)?,
             }
+        }
+        Ok(())
+    }
+}
+
+/// Text of a fix, whose commands stay code in a cell of a table.
+struct Commands<'a>(&'a str);
+
+impl fmt::Display for Commands<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (part, is_command) in commands(self.0) {
+            if !is_command {
+                write!(f, "{}", Text(part))?;
+                continue;
+            }
+            let shown: String = part.chars().map(|c| if is_control(c) { '?' } else { c }).collect();
+            write!(f, "`{}`", shown.replace('|', "\\|"))?;
         }
         Ok(())
     }
@@ -151,7 +169,10 @@ fn write_chain(out: &mut String, chain: &Chain, period: (f64, f64)) -> fmt::Resu
         ("Evidence", numbers.collect::<Vec<_>>().join(" ")),
         ("Chain", chain.id.clone()),
     ] {
-        writeln!(out, "| {name} | {} |", Text(&value))?;
+        match name {
+            "Fix" => writeln!(out, "| {name} | {} |", Commands(&value))?,
+            _ => writeln!(out, "| {name} | {} |", Text(&value))?,
+        }
     }
     Ok(())
 }
@@ -211,6 +232,14 @@ fn table(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_of_a_fix_are_code_and_the_rest_is_text() {
+        let fix = Commands("Move *it*. Run: `ps | head`, `a\u{202e}b`.").to_string();
+        assert_eq!(fix, "Move \\*it\\*. Run: `ps \\| head`, `a?b`.");
+        assert_eq!(Commands("a `b").to_string(), "a \\`b", "an odd one is no code");
+        assert_eq!(Commands("a `` b").to_string(), "a \\`\\` b", "nor is an empty one");
+    }
 
     #[test]
     fn a_name_is_text_on_one_line() {

@@ -33,6 +33,8 @@ pub(super) struct Nothing {}
 pub(super) struct Rows {
     /// Only of the process with this PID.
     pub(super) pid: Option<u32>,
+    /// Only of processes with this name, such as train.py.
+    pub(super) comm: Option<String>,
     /// Only of the node with this name.
     pub(super) node: Option<String>,
     /// More of each row, and more bytes in all.
@@ -50,8 +52,9 @@ impl Rows {
         page(self.detail, self.limit, self.offset)
     }
 
-    pub(super) fn includes(&self, node: &str, pid: u32) -> bool {
+    pub(super) fn includes(&self, node: &str, pid: u32, comm: &str) -> bool {
         self.pid.is_none_or(|asked| asked == pid)
+            && self.comm.as_deref().is_none_or(|asked| asked == comm)
             && self.node.as_deref().is_none_or(|asked| asked == node)
     }
 }

@@ -54,7 +54,7 @@ impl Name {
     const fn what(self) -> &'static str {
         match self {
             Self::GetCheck => {
-                "Whether the exporter can observe the host where this server runs, as `gpucause check` reports: kernel, privileges, eBPF programs, CUDA libraries, and what to do where something is missing."
+                "Whether the exporter can observe the host where this server runs, as `gpucause check` reports: kernel, privileges, eBPF programs, CUDA libraries, and what to do where something is missing. It loads the programs and detaches them again, which needs root."
             }
             Self::GetTraceStats => {
                 "Per process and function: calls, time, p50, p99, longest, time off the CPU; per process and reason: waits. Says where percentiles are of a sample."

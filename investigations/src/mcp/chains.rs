@@ -43,7 +43,10 @@ pub(super) async fn fleet(source: &Source, asked: Rows) -> Result<Value, ToolErr
 fn select(found: Found, asked: &Rows) -> Result<Value, ToolError> {
     let page = asked.page();
     let several = found.nodes > 1;
-    let chains = found.chains.iter().filter(|(node, chain)| asked.includes(node, chain.victim.pid));
+    let is_asked = |(node, chain): &&(String, Chain)| {
+        asked.includes(node, chain.victim.pid, &chain.victim.comm)
+    };
+    let chains = found.chains.iter().filter(is_asked);
     let rows: Vec<Value> =
         chains.map(|(node, chain)| row(several.then_some(node), chain, page)).collect();
     let mut head = found.head;

@@ -88,7 +88,7 @@ fn process(key: &Key, several: bool) -> Map<String, Value> {
 /// The answer of `graph_lifecycle`.
 pub(super) async fn lifecycle(source: &Source, asked: Rows) -> Result<Value, ToolError> {
     let mut found = statistics::find(source).await?;
-    found.calls.retain(|row| asked.includes(&row.node, row.pid));
+    found.calls.retain(|row| asked.includes(&row.node, row.pid, &row.comm));
     let rows: Vec<Value> = steps(&found.calls)
         .iter()
         .map(|(key, steps)| {
@@ -121,7 +121,7 @@ pub(super) async fn frequency(source: &Source, asked: Rows) -> Result<Value, Too
         }
     };
     let (mut calls, several) = (second.calls, second.nodes > 1);
-    calls.retain(|row| asked.includes(&row.node, row.pid));
+    calls.retain(|row| asked.includes(&row.node, row.pid, &row.comm));
     let rows: Vec<Value> = steps(&calls)
         .iter()
         .map(|(key, now)| {

@@ -9,7 +9,7 @@ const NAME: &str = "investigate";
 const WHAT: &str = "Find out why a GPU was not fed, and what to do about it.";
 const STEPS: &str = "Find out why a GPU is not being fed, with the tools of gpucause.\n\
     1. get_data_quality: since when is it observed, which probes are attached, what was lost? Say what therefore is unknown.\n\
-    2. get_causal_chains: take the worst chain whose cause is known. With detail, check that its evidence supports its sentence.\n\
+    2. get_causal_chains: take the worst chain whose cause is known, of the process that the symptom names (pid or comm), else of all. With detail, check that its evidence supports its sentence.\n\
     3. get_trace_stats for the victim's pid: are the slow calls of the op that the chain names; is their time off the CPU?\n\
     4. Where the chain is about graphs: graph_frequency and graph_lifecycle. Where a trace file is at hand: get_stacks, and run_sql \
     for what is still open. With several nodes: query_fleet, and mind the clocks.\n\

@@ -49,7 +49,7 @@ pub(super) async fn answer(source: &Source, asked: Rows) -> Result<Value, ToolEr
     let Found { mut head, mut calls, mut waits, nodes } = find(source).await?;
     let page = asked.page();
     for rows in [&mut calls, &mut waits] {
-        rows.retain(|row| asked.includes(&row.node, row.pid));
+        rows.retain(|row| asked.includes(&row.node, row.pid, &row.comm));
         rows.sort_by_key(|row| std::cmp::Reverse(row.sum_ns));
     }
     let listed = WAITS[usize::from(page.detail)];

@@ -226,6 +226,8 @@ fn an_answer_is_short_unless_details_are_asked_for() {
         call(2, "get_causal_chains", &json!({"detail": true})),
         call(3, "run_sql", &json!({"sql": "SELECT", "detail": true, "limit": 200})),
         call(4, "get_causal_chains", &json!({"pid": 1})),
+        call(5, "get_causal_chains", &json!({"comm": HOSTILE})),
+        call(6, "get_causal_chains", &json!({"comm": "train.py"})),
     ];
     let reported = run(answers(of_memory(false), &lines, lines.len()));
     let text = |id: u32| {
@@ -240,4 +242,6 @@ fn an_answer_is_short_unless_details_are_asked_for() {
         r#"{"observation":[{"node":"gpu-1","not_fully_observed":[{"reason":"3 events were lost""#;
     assert!(text(1).starts_with(observed), "{}", text(1));
     assert!(!text(2).contains(HOSTILE));
+    assert_eq!(text(5), text(1), "the chain's victim has that name");
+    assert!(text(6).contains(r#""chains_in_all":0"#), "{}", text(6));
 }

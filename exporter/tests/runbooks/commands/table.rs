@@ -170,6 +170,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
     (Not("needs a network card that counts, which virtual machines lack"), &["ethtool -S"]),
     (Not("needs the scheduler of a cluster"), &["kubectl", "scancel"]),
     (Not("ends a process of the reader's host"), &["kill -INT"]),
+    (Not("needs another host with a login"), &["ssh -L"]),
     (Not("asks the Alertmanager of the reader's site"), &["amtool silence add"]),
     (Not("shows sockets of the host by a program that tests do not install"), &["ss -ltnp"]),
     (
