@@ -354,11 +354,19 @@ pub struct WebArgs {
 }
 
 impl WebArgs {
-    /// A server on these addresses, or on the passed sockets if there are any. Creates its token file.
+    /// A server on these addresses, with a token file.
     ///
     /// # Errors
     /// When the web configuration cannot be used, or a port cannot be bound.
-    pub fn server(&self, passed: Vec<TcpListener>, limits: Limits) -> anyhow::Result<Server> {
+    pub fn server(&self) -> anyhow::Result<Server> {
+        self.listen(Vec::new(), Limits::default()).map(Self::with_token_file)
+    }
+
+    /// A server on these addresses, or on the passed sockets if there are any.
+    ///
+    /// # Errors
+    /// When the web configuration cannot be used, or a port cannot be bound.
+    pub fn listen(&self, passed: Vec<TcpListener>, limits: Limits) -> anyhow::Result<Server> {
         // In exporter-toolkit, an empty path means none.
         let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
         let access = file.map(LiveWebConfig::load).transpose()?.unwrap_or_default();
@@ -367,10 +375,15 @@ impl WebArgs {
         } else {
             Server::on(passed, limits)
         };
-        let server = server.with_access(Arc::new(access));
+        Ok(server.with_access(Arc::new(access)))
+    }
+
+    /// Creates the server's token file; without one, the log says what to do.
+    #[must_use]
+    pub fn with_token_file(server: Server) -> Server {
         let ports = server.addresses().iter().map(SocketAddr::port).collect();
         match TokenFile::create(&ports) {
-            Ok(file) => Ok(server.with_token_file(file)),
+            Ok(file) => server.with_token_file(file),
             Err(error) => {
                 let folder = error.folder().unwrap_or_else(|| "/run/gpucause".as_ref()).display();
                 tracing::warn!(
@@ -379,7 +392,7 @@ impl WebArgs {
                      (--web.config.file) to read causal chains; for access by token, make {folder} writable for \
                      this user only (systemd: RuntimeDirectory=gpucause)"
                 );
-                Ok(server)
+                server
             }
         }
     }

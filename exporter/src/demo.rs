@@ -21,7 +21,6 @@ use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::logging;
 use crate::serve;
-use crate::server::Limits;
 use crate::top::{self, ViewOptions};
 use gpucause_engine::chain::Chain;
 use scenario::Scenario;
@@ -48,7 +47,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if !view.is_live() || !io::stderr().is_terminal() {
         logging::init(args.log);
     }
-    let server = args.web.server(Vec::new(), Limits::default())?;
+    let server = args.web.server()?;
     let url = server.url().map(|url| format!("{url}{}", args.web.telemetry_path.as_str()));
     let daemon = Arc::new(Daemon::start(Options::default(), Arc::new(Config::without_budget()))?);
     until_found(&daemon);

@@ -5,7 +5,7 @@ use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpucause::check::Report;
 use gpucause::cli::mcp::McpError;
-use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs, UsageError};
+use gpucause::cli::{CheckArgs, Cli, Command, ExporterArgs, UsageError, WebArgs};
 use gpucause::cli::{explain, export, mcp, merge_traces, query};
 use gpucause::config::ConfigError;
 use gpucause::config::reload::ConfigSource;
@@ -179,12 +179,13 @@ fn exporter(args: &ExporterArgs) -> anyhow::Result<()> {
     config.otlp.check()?;
     // Read before privileges are dropped.
     let upstream = args.gpus.upstream().context("--dcgm.url")?;
-    privileges::require()?;
     let limits = Limits::default();
     let limits =
         Limits { scrapes: config.limits.scrapes, connections: config.limits.connections, ..limits };
     // Bound first: a port in use must be reported before anything is loaded into the kernel.
-    let server = args.web.server(passed, limits)?;
+    let server = args.web.listen(passed, limits)?;
+    privileges::require()?;
+    let server = WebArgs::with_token_file(server);
     // Confined before there is another thread.
     let recorder = flights.as_ref().map(|_| RingSize::default());
     let options = Options { loaded: Some(privileges::confine), recorder, ..args.probe.options() };

@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use gpucause_investigations::recording::{self, NodeIndex, Recording};
 
 use crate::cli::ReplayArgs;
-use crate::server::{Limits, Server, shutdown_signal};
+use crate::server::{Server, shutdown_signal};
 use crate::token_file::TokenFile;
 use place::Place;
 use player::{Player, Stop};
@@ -32,7 +32,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let recording = recording::open(&args.db)?;
     let node = node(&*recording, args.node.as_deref(), &args.db)?;
     let config = args.config_source().load()?;
-    let server = args.web.server(Vec::new(), Limits::default())?;
+    let server = args.web.server()?;
     let server = if server.has_token() { server } else { with_password(server)? };
     for address in server.addresses() {
         tracing::info!(%address, "listening");

@@ -45,7 +45,7 @@ pub(super) fn write(
     out.write_str("</header>\n<main id=\"main\">\n")?;
     match body {
         Ok(body) => sections(out, head, body, view)?,
-        Err(hidden) => refusal(out, hidden)?,
+        Err(hidden) => refusal(out, hidden, head.file.is_some())?,
     }
     out.write_str("</main>\n<footer>\n")?;
     links(out, head)?;
@@ -171,7 +171,7 @@ fn flights(out: &mut dyn Write, files: Option<&[FlightFile]>) -> fmt::Result {
     )
 }
 
-fn refusal(out: &mut dyn Write, hidden: Hidden<'_>) -> fmt::Result {
+fn refusal(out: &mut dyn Write, hidden: Hidden<'_>, is_file: bool) -> fmt::Result {
     let token = match hidden {
         Hidden::OtherSite => {
             return out.write_str(
@@ -184,6 +184,11 @@ fn refusal(out: &mut dyn Write, hidden: Hidden<'_>) -> fmt::Result {
         "<h2>Log in</h2>\n<p>Processes, causal chains and flight records are shown after a login, as for <code>/api/v1/chains</code>.</p>\n\
          <p><a href=\"/login\">Log in</a>",
     )?;
+    if is_file {
+        return out.write_str(
+            " with any user name and the password that <code>gpucause view</code> printed.</p>\n",
+        );
+    }
     if let Some(path) = token {
         write!(
             out,

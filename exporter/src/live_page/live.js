@@ -15,8 +15,11 @@ function show() {
   }
 }
 
-function say(text) {
-  if (connection && connection.textContent !== text) connection.textContent = text;
+function say(text, isOnPage) {
+  if (!connection) return;
+  // For screen readers only where the page shows it already.
+  connection.className = isOnPage ? "skip" : "";
+  if (connection.textContent !== text) connection.textContent = text;
 }
 
 // Keeps what is open, and where the focus is.
@@ -57,7 +60,7 @@ async function refresh() {
     }
     replace(next);
     const summary = document.getElementById("summary");
-    say(summary ? summary.textContent : "");
+    say(summary ? summary.textContent : "", true);
   } catch (error) {
     say("Cannot reach the exporter: the numbers are old. Trying again.");
   } finally {

@@ -207,12 +207,12 @@ fn lanes(out: &mut dyn Write, axis: &Axis, chains: &[Chain]) -> fmt::Result {
             utc(chain.last_seen, false),
             chain.severity
         );
-        let text = Text(&text);
+        let (text, comm) = (Text(&text), Text(&chain.victim.comm));
         writeln!(
             out,
-            "<svg class=\"plot lanes\" viewBox=\"0 0 {COLUMNS} {LANE}\" height=\"14\" preserveAspectRatio=\"none\" role=\"img\" \
+            "<div class=\"lane\">{} of {comm} ({})</div><svg class=\"plot lanes\" viewBox=\"0 0 {COLUMNS} {LANE}\" height=\"14\" preserveAspectRatio=\"none\" role=\"img\" \
              aria-label=\"{text}\"><title>{text}</title><rect class=\"{}\" x=\"{x:.1}\" y=\"1\" width=\"{width:.1}\" height=\"6\"/></svg>",
-            chain.severity
+            chain.cause, chain.victim.pid, chain.severity
         )?;
     }
     out.write_str("</figure>\n")

@@ -37,8 +37,7 @@ const DISPENSABLE: [Column; 3] = [Column::InFlight, Column::Memory, Column::Culp
 const MIN_BAR: usize = 16;
 const MAX_BAR: usize = 60;
 /// Columns that take the remaining width, in this order, and their largest widths. A culprit has its PID and unit.
-const GROWING: [(Column, usize); 3] =
-    [(Column::Bar, 26), (Column::Culprit, 52), (Column::Bar, MAX_BAR)];
+const GROWING: [(Column, usize); 2] = [(Column::Culprit, 52), (Column::Bar, MAX_BAR)];
 
 impl Column {
     pub(super) const fn title(self) -> &'static str {
@@ -52,7 +51,7 @@ impl Column {
             Self::Lost => "LOST",
             Self::Bar => "WHERE TIME WENT",
             Self::Memory => "GPU MEMORY",
-            Self::Culprit => "WORST CULPRIT",
+            Self::Culprit => "LARGEST STALL",
             Self::InFlight => "OLDEST CALL",
         }
     }
@@ -86,7 +85,7 @@ impl Column {
             Self::Spread => ratio(row.spread()),
             Self::Lost => percent(row.shares.lost()),
             Self::Bar => row.shares.cells(cells).into_iter().map(Part::letter).collect(),
-            Self::Memory => bytes(row.live_bytes),
+            Self::Memory => memory(row),
             Self::Culprit => culprit(row),
             Self::InFlight => in_flight(row),
         }
@@ -121,7 +120,12 @@ impl Column {
     }
 }
 
-/// The worst culprit and its share.
+/// What was allocated while it was observed: what it had before is not known.
+pub(super) fn memory(row: &Row) -> String {
+    format!("+{}", bytes(row.live_bytes))
+}
+
+/// The largest stall and its share.
 pub(super) fn culprit(row: &Row) -> String {
     match &row.culprit {
         Some((wait, share)) => format!("{} {}", percent(Some(*share)), wait.text()),

@@ -70,7 +70,7 @@ pub(super) struct Row {
     pub(super) p99: Option<Nanos>,
     /// Where the time of the threads that make calls went.
     pub(super) shares: Shares,
-    /// The culprit of most of the lost time, and its share of the threads' time.
+    /// The largest stall: for whom it waited most while that cost time, and the share of the threads' time.
     pub(super) culprit: Option<(Wait, f64)>,
     pub(super) live_bytes: u64,
     /// The oldest call that has not returned, and its age.
@@ -228,8 +228,10 @@ fn ops(calls: &Calls, now: &ProcessSnapshot, before: Option<&ProcessSnapshot>) -
             time: Nanos(warm.sum.0.saturating_add(cold.sum.0)),
             p50: shown.quantile(0.5),
             p99: shown.quantile(0.99),
+            // Counted at its own time: a call more may have left the CPU than has returned.
             stalled: stalled(now, id)
-                .saturating_sub(before.map_or(0, |before| stalled(before, id))),
+                .saturating_sub(before.map_or(0, |before| stalled(before, id)))
+                .min(warm.count() + cold.count()),
         })
     };
     let mut rows: Vec<OpRow> = by_op.into_iter().filter_map(row).collect();

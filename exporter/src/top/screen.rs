@@ -13,7 +13,7 @@ use ratatui::widgets::{Paragraph, Wrap};
 use super::column::{self, Column};
 use super::host::Host;
 use super::model::{Part, Row, View};
-use super::quantity::{bytes, duration, fit, width};
+use super::quantity::{duration, fit, width};
 use super::state::State;
 
 /// What does not change while the view is shown.
@@ -80,7 +80,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, context: &DrawContext<'_>) {
         Constraint::Length(0)
     };
     let table = match detail {
-        Constraint::Min(_) => Constraint::Max(rows.saturating_add(1).min(frame.area().height / 2)),
+        Constraint::Min(_) => {
+            Constraint::Max(rows.saturating_add(1).min((frame.area().height / 4).max(3)))
+        }
         _ => Constraint::Min(2),
     };
     let parts = [
@@ -202,33 +204,36 @@ fn bar(row: &Row, cells: usize, appearance: &Appearance) -> Vec<Span<'static>> {
 
 /// The columns of the selected process that a narrow table lacks, the legend, and the keys.
 fn foot(context: &DrawContext<'_>, cells: u16) -> Vec<Line<'static>> {
-    let chosen = selected(context).map_or_else(String::new, |row| {
-        format!(
-            "{} {}: culprit {}; GPU memory {}; oldest call {}",
-            row.pid,
-            row.comm,
-            column::culprit(row),
-            bytes(row.live_bytes),
-            column::in_flight(row),
-        )
+    let cells = usize::from(cells);
+    let chosen = selected(context).map_or_else(Default::default, |row| {
+        let stall = format!("{} {}: stall {}", row.pid, row.comm, column::culprit(row));
+        let (memory, oldest) = (column::memory(row), column::in_flight(row));
+        (stall, format!("GPU memory {memory} since observed; oldest call {oldest}"))
     });
-    let mut lines = vec![Line::raw(chosen)];
-    let (healthy, lost) = (legend(context.appearance, false), legend(context.appearance, true));
-    if healthy.width() + lost.width() <= usize::from(cells) {
+    let mut lines = match chosen {
+        (stall, rest) if rest.is_empty() => vec![Line::raw(stall)],
+        (stall, rest) if width(&stall) + width(&rest) + 2 <= cells => {
+            vec![Line::raw(format!("{stall}; {rest}"))]
+        }
+        (stall, rest) => vec![Line::raw(stall), Line::raw(rest)],
+    };
+    let whole = |gap| [false, true].map(|lost| legend(context.appearance, lost, gap));
+    let [healthy, lost] = whole("  ");
+    if healthy.width() + lost.width() <= cells {
         lines.push(Line::from([healthy.spans, lost.spans].concat()));
     } else {
-        lines.extend([healthy, lost]);
+        lines.extend(whole(" "));
     }
     lines.push(Line::styled("q quit  arrows select  Enter details  s sort  p pause  ? help", DIM));
     lines
 }
 
 /// The letters of a bar: those of lost time, or the others.
-fn legend(appearance: &Appearance, lost: bool) -> Line<'static> {
+fn legend(appearance: &Appearance, lost: bool, gap: &str) -> Line<'static> {
     let mut line = Line::from(Span::styled(if lost { "lost: " } else { "" }, BOLD));
     for part in Part::ALL.into_iter().filter(|part| part.is_lost() == lost) {
         line.push_span(Span::styled(part.letter().to_string(), appearance.cell(part)));
-        line.push_span(format!(" {}  ", part.label()));
+        line.push_span(format!(" {}{gap}", part.label()));
     }
     line
 }

@@ -134,7 +134,7 @@ fn top_without_a_process_says_what_to_do_and_so_it_does_without_root() {
     assert!(output.contains("Process 1 has made no CUDA call"), "{output}");
     let (code, output) = outcome_as_nobody(&["top", "--once"]);
     assert_eq!(code, Some(1), "{output}");
-    assert!(output.starts_with("error: ") && output.contains(" - run as root"), "{output}");
+    assert!(output.starts_with("error: ") && output.contains(" - run it with sudo"), "{output}");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_terminal_is_as_it_was_after_the_key_that_quits() {
     let mut terminal = Terminal::start(gpucause(&["top", "--interval", "200ms"]));
     terminal.until_it_shows("top-subject");
     terminal.press(b"\r");
-    terminal.until_it_shows("STALLED");
+    terminal.until_it_shows("OFF CPU");
     terminal.press(b"q");
     terminal.assert_given_back();
     workload.kill();

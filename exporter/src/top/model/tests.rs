@@ -10,7 +10,7 @@ use gpucause_abi::snapshot::{
     self, CallSnapshot, Comm, DispatcherSnapshot, MemorySnapshot, Snapshot, StallSnapshot,
     TimeAccount,
 };
-use gpucause_abi::state::{Phase, Reason, State};
+use gpucause_abi::state::{Phase, Reason, Relation, State};
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
@@ -217,6 +217,30 @@ fn another_blocker_is_the_culprit_where_no_time_is_lost() {
     assert_eq!(rows(0)[0].shares.lost(), Some(0.0));
     assert_eq!(rows(0)[0].culprit.clone().unwrap().0.name, "client");
     assert_eq!(rows(100)[0].culprit.clone().unwrap().0.name, "holder");
+}
+
+#[test]
+fn a_wait_for_a_worker_is_the_largest_stall_where_it_is_longer_than_what_was_lost() {
+    let trainer = |futex| ProcessSnapshot {
+        dispatcher_time: account(&[
+            (Phase::Host, State::Running, 600),
+            (Phase::Host, State::Off(Reason::Poll), 240),
+            (Phase::Host, State::Off(Reason::Futex), futex),
+        ]),
+        waits: vec![
+            snapshot::Wait {
+                tgid: Some(Tgid(7)),
+                relation: Relation::Worker,
+                ..wait(Reason::Poll, "pt_data_worker", 240)
+            },
+            wait(Reason::Futex, "holder", futex),
+        ],
+        ..process(1, "trainer")
+    };
+    let culprit = |futex| between(vec![], 1, vec![trainer(futex)])[0].culprit.clone().unwrap();
+    let (wait, share) = culprit(160);
+    assert_eq!((wait.text().as_str(), share), ("data: pt_data_worker (7)", 0.24));
+    assert_eq!(culprit(300).0.name, "holder");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpucause_abi::snapshot::ProcessSnapshot;
-use gpucause_abi::state::Reason;
+use gpucause_abi::state::{Reason, Relation};
 use gpucause_abi::{Nanos, Tgid};
 
 use super::{Part, Shares, printable};
@@ -20,6 +20,8 @@ pub(crate) struct Wait {
     pub(crate) pid: Option<Tgid>,
     /// The pod, container or unit of that process.
     pub(crate) owner: Option<String>,
+    /// Whether that process works for this one, such as a data-loader worker.
+    pub(crate) is_worker: bool,
     pub(crate) time: Nanos,
 }
 
@@ -38,6 +40,7 @@ impl Wait {
         let whom = self.whom();
         match self.reason {
             Reason::Preempted | Reason::Runqueue => format!("CPU: {whom}"),
+            reason if self.is_worker && !Part::blocked(reason).is_lost() => format!("data: {whom}"),
             reason => format!("{}: {whom}", reason.label()),
         }
     }
@@ -50,6 +53,7 @@ struct Total {
     /// The longest of the waits for another process, and which that was.
     longest: u64,
     pid: Option<Tgid>,
+    is_worker: bool,
 }
 
 fn totals(process: &ProcessSnapshot) -> BTreeMap<(Reason, String), Total> {
@@ -62,6 +66,7 @@ fn totals(process: &ProcessSnapshot) -> BTreeMap<(Reason, String), Total> {
         let name = printable(task_name(&wait.on.to_text()));
         let total = totals.entry((reason, name)).or_default();
         total.time += wait.total.0;
+        total.is_worker |= wait.relation == Relation::Worker;
         let other = wait.tgid.filter(|&tgid| tgid != process.tgid);
         if other.is_some() && wait.total.0 >= total.longest {
             (total.longest, total.pid) = (wait.total.0, other);
@@ -81,7 +86,8 @@ pub(super) fn between(
         .map(|(key, total)| {
             let earlier = before.get(&key).map_or(0, |before| before.time);
             let time = Nanos(total.time.saturating_sub(earlier));
-            Wait { reason: key.0, name: key.1, pid: total.pid, owner: None, time }
+            let Total { pid, is_worker, .. } = total;
+            Wait { reason: key.0, name: key.1, pid, owner: None, is_worker, time }
         })
         .filter(|wait| wait.time.0 > 0)
         .collect();
@@ -89,9 +95,9 @@ pub(super) fn between(
     waits.into_iter().partition(|wait| wait.reason == Reason::Preempted)
 }
 
-/// The wait that explains most of the lost time (or, where hardly any is lost, of the time that was blocked otherwise), and its share
-/// of all time. A wait counts up to the time that was lost for its reason: one for the GPU itself, or of a worker process, does no
-/// harm.
+/// The largest stall and its share of all time: the wait that explains most of the lost time, or of the time without data, which is
+/// that of waits for a worker. Where there is hardly any, of the time that was blocked otherwise, which idle programs have too. A
+/// wait counts up to the time that was blocked for its reason outside of calls that wait for the GPU.
 pub(super) fn worst(
     shares: &Shares,
     preempted_by: &[Wait],
@@ -99,7 +105,9 @@ pub(super) fn worst(
 ) -> Option<(Wait, f64)> {
     let harm = |wait: &Wait| wait.time.min(shares.of(Part::blocked(wait.reason)));
     let total = shares.total().0;
-    let costs = |wait: &Wait| Part::blocked(wait.reason).is_lost() && harm(wait).0 >= total / 100;
+    let costs = |wait: &Wait| {
+        (Part::blocked(wait.reason).is_lost() || wait.is_worker) && harm(wait).0 >= total / 100
+    };
     let worst =
         preempted_by.iter().chain(blocked_on).max_by_key(|wait| (costs(wait), harm(wait)))?;
     (harm(worst).0 > 0 && total > 0).then(|| (worst.clone(), harm(worst).0 as f64 / total as f64))

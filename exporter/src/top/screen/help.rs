@@ -4,27 +4,28 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::widgets::{Paragraph, Wrap};
 
-const TEXT: &str = "\
-gpucause top: what the processes of this host did to feed their GPUs in the last interval
-
+/// Of 23 lines of at most 80 cells, so that it fits into the smallest usual terminal.
+pub(super) const TEXT: &str = "\
+gpucause top: how the processes of this host fed their GPUs. ? or Esc closes this
 LAUNCH/S  kernel and graph launches a second
-P50, P99  of warm launches; the first launch of a kernel loads it, and counts as cold
+P50, P99  of warm launches; the first launch of a kernel counts as cold
 SPREAD    P99 / P50: near 1 when launches are steady, large when some are delayed
-LOST      share of the launching threads' time in which they could not feed the GPU
-WHERE TIME WENT
-          all time of the launching threads. h, l, c: on a CPU. Dots: in a call that waits
-          for the GPU, which is healthy. b: blocked on a pipe, a socket, a timer or the
-          driver, so starved or idle. Capitals: lost. P could have run but had no CPU;
+LOST      share of the dispatchers' time without a CPU, or in F, I or M.
+          Dispatchers are the threads that launch. Waits for data (b) are not in it
+WHERE TIME WENT   all time of the dispatchers
+          h, l, c: on a CPU. Dots: in a call that waits for the GPU, which is
+          healthy. b: blocked on data, a pipe, a socket, a timer or the driver, so
+          starved or idle. Capitals: lost. P could have run but had no CPU;
           F futex, I disk, M page fault, outside of calls that wait for the GPU
-CULPRIT   who took the CPU, or ended the wait, for the largest part of the lost time;
-          kernel: a timer or a device; idle: the CPU was idle
-GPU MEMORY  allocated and not freed since the process was first seen
+LARGEST STALL   who took the CPU, ended the wait, or had no data ready (data:)
+          for the largest part of the lost time or of the time without data, and
+          its share. kernel: a timer or a device; idle: the CPU was idle
+GPU MEMORY   allocated less freed since observation of the process began
+OFF CPU   calls (Enter) that left the CPU at any time, as waits for the GPU do
 
-up, down, Home, End   select a process          s   sort by the next column
-Enter                 its calls and waits       p   pause
-q, Ctrl-C             quit                      ?   this help
-
-Any of ? Esc closes this.";
+up, down, Home, End   select a process     s   sort by the next column
+Enter                 calls and waits      p   pause
+q, Ctrl-C             quit                 ?   this help";
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(Paragraph::new(TEXT).wrap(Wrap { trim: false }), area);

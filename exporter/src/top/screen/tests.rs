@@ -80,7 +80,7 @@ fn a_wide_terminal_has_every_column() {
 #[test]
 fn eighty_columns_are_enough_for_the_bar_and_the_line_below_has_the_rest() {
     let screen = screen((80, 10), view(), &[Action::Down, Action::Pause]);
-    assert!(screen.contains("4242 healthy: culprit 2% futex: pt_autograd_0"), "{screen}");
+    assert!(screen.contains("4242 healthy: stall 2% futex: pt_autograd_0"), "{screen}");
     assert_golden("narrow.txt", &screen);
 }
 
@@ -95,6 +95,28 @@ fn the_help_takes_the_screen() {
     let screen = screen((100, 28), view(), &[Action::Help]);
     assert!(screen.starts_with("gpucause top:") && screen.contains("Esc closes"), "{screen}");
     assert!(!screen.contains("4242"));
+    let small = super::help::TEXT;
+    assert!(small.lines().count() <= 24 && small.lines().all(|line| line.len() <= 80), "{small}");
+}
+
+#[test]
+fn the_smallest_usual_terminal_has_who_ended_the_waits_and_the_whole_stall() {
+    let mut many = view();
+    for n in 0..20 {
+        let mut row = many.rows[0].clone();
+        (row.id.0, row.pid.0) = (100 + n, 5000 + n);
+        many.rows.push(row);
+    }
+    let screen = screen((80, 24), many, &[Action::Down, Action::Detail]);
+    for part in [
+        "4242 healthy: stall 2% futex: pt_autograd_0\n",
+        "WHO ENDED ITS WAITS\n    80%",
+        "FROM LAUNCH",
+        "b blocked otherwise\n",
+        "? help",
+    ] {
+        assert!(screen.contains(part), "{part:?} is missing in {screen}");
+    }
 }
 
 #[test]
