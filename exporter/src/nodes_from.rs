@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_source_is_a_prometheus_or_a_file() {
-        for text in ["", "gpu-1:9400", "prometheus:", "prometheus:gpu", "file_sd:"] {
+        for text in ["", "gpu-1:9400", "prometheus:", "prometheus:ftp://gpu", "file_sd:"] {
             let error = text.parse::<NodesFrom>().unwrap_err().to_string();
             assert!(error.contains("expected prometheus:URL"), "{text}: {error}");
         }

@@ -149,9 +149,11 @@ fn gpucause_takes_every_command_line() {
         let error = Cli::try_parse_from(&words).err()?;
         let kind = error.kind();
         let only_asks = matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-        // A sentence may name a flag without its value.
+        // A sentence may name a command, or a flag without its value.
+        let names_a_command = kind == ErrorKind::MissingRequiredArgument && words.len() == 2;
         let names_a_flag = kind == ErrorKind::InvalidValue && words.last()?.starts_with("--");
-        (!only_asks && !names_a_flag).then(|| format!("{}: {}\n{error}", line.page, line.text))
+        (!only_asks && !names_a_command && !names_a_flag)
+            .then(|| format!("{}: {}\n{error}", line.page, line.text))
     };
     let lines = command_lines();
     let lines = lines.iter().filter(|line| line.text.starts_with("gpucause "));
@@ -209,6 +211,9 @@ fn here(line: &str, server: &Exporter) -> String {
     let (pid, token) = (server.pid().to_string(), server.token_file());
     let recorded =
         "gpucause query --db trace.db --format tsv 'SELECT pid FROM processes' | tail -n 1";
+    if line.contains("--db ") {
+        line = line.replace("--pid 1234", "--pid 4242");
+    }
     line.replace("--db merged.db", "--db trace.db")
         .replace("--pid 4242", &format!("--pid $({recorded})"))
         .replace("/run/gpucause/9400.token", token.to_str().unwrap())
