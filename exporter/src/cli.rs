@@ -1,5 +1,6 @@
 //! The command line, and the commands that only call `gpucause_investigations`.
 
+mod after_help;
 mod check;
 pub mod explain;
 pub mod export;
@@ -40,6 +41,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use after_help::SIGNALS_AND_STATUS;
 pub use check::CheckArgs;
 pub use flight::FlightArgs;
 use investigate::EXPLAIN_STATUS;
@@ -50,25 +52,6 @@ pub use recordings::{
     Speed, ViewArgs,
 };
 pub use top::TopArgs;
-
-/// Signals, files and exit status of the exporter.
-const SIGNALS_AND_STATUS: &str = "\
-Signals:
-  SIGTERM, SIGINT  Detach all probes and exit
-  SIGHUP           Reload the configuration file
-  SIGUSR1          Detach all probes at once; the next SIGUSR1 attaches them again
-  SIGUSR2          Write the flight recorder's events to a trace file
-
-Files:
-  /run/gpucause/PORT.token
-      Created at start and removed at the end, in the directory RUNTIME_DIRECTORY where that is set: the token with which
-      programs of this host read causal chains (Authorization: Bearer TOKEN). explain, query, export, check and mcp read it.
-
-Exit status:
-  0   Ended by a signal, or --config.check found the configuration valid
-  1   Runtime error
-  64  Invalid command line
-  78  Invalid configuration, or invalid value of a --metrics flag";
 
 /// What the user typed.
 #[derive(Debug, Parser)]

@@ -7,6 +7,7 @@ use gpucause_abi::{Nanos, ProcId};
 use crate::chain::{
     Cause, Chain, Course, Culprit, Effect, HostCpus, Located, Loss, Place, Severity, Victim,
 };
+use crate::chain_totals::{ChainCount, Stall};
 use crate::commands::{self, Host, waited_for_idle_cpu};
 use crate::context::Context;
 use crate::detection::Detection;
@@ -26,50 +27,6 @@ struct Key {
     process: ProcId,
     cause: Cause,
     hang: bool,
-}
-
-/// Chain count as exported on metrics: a chain counts once for each severity that it reaches.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ChainCount {
-    /// The victim.
-    pub process: ProcId,
-    /// The cause.
-    pub cause: Cause,
-    /// The effect.
-    pub effect: Effect,
-    /// The severity.
-    pub severity: Severity,
-    /// How many.
-    pub count: u64,
-    /// Id of the last of them.
-    pub last_id: String,
-}
-
-impl ChainCount {
-    fn of(process: ProcId, chain: &Chain) -> Self {
-        let Chain { cause, effect, severity, .. } = *chain;
-        Self { process, cause, effect, severity, count: 1, last_id: chain.id.clone() }
-    }
-}
-
-/// Dispatcher time that chains attribute to a cause, as exported on metrics. The sum over all causes of a process is at most the
-/// wall time, and the lost part at most what the process's time account lost.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Stall {
-    /// The victim.
-    pub process: ProcId,
-    /// The cause.
-    pub cause: Cause,
-    /// Time attributed so far, lost or not.
-    pub attributed: Nanos,
-    /// The part of it that was lost.
-    pub lost: Nanos,
-    /// Id of the last chain that added to it.
-    pub last_id: String,
-    /// How much it added.
-    pub last_attributed: Nanos,
-    /// How much of that was lost.
-    pub last_lost: Nanos,
 }
 
 /// A chain and what is needed to extend it.

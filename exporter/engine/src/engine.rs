@@ -23,7 +23,8 @@ use crate::rules::unexplained::rest;
 use crate::rules::{FALLBACK, RULES, Rule};
 use crate::settings::Settings;
 
-pub use crate::chain_store::{ChainCount, OTHER_PROCESS, Stall};
+pub use crate::chain_store::OTHER_PROCESS;
+pub use crate::chain_totals::{ChainCount, Stall};
 
 /// Ticks of the long window.
 const LONG_WINDOW: usize = 5;

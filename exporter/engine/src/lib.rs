@@ -17,6 +17,7 @@ pub mod utc;
 mod attribution;
 mod baseline;
 mod chain_store;
+mod chain_totals;
 mod charged;
 mod commands;
 mod context;
