@@ -2,10 +2,13 @@
 
 use crate::exporter::gpucause;
 use std::fs::Permissions;
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
+
+use crate::poll::until;
 
 const NOBODY: u32 = 65534;
 
@@ -23,7 +26,13 @@ pub(crate) fn outcome_as_nobody(arguments: &[&str]) -> (Option<i32>, String) {
     let program = dir.path().join("gpucause");
     std::fs::copy(env!("CARGO_BIN_EXE_gpucause"), &program).unwrap();
     let mut command = Command::new(program);
-    outcome(command.args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/"))
+    command.args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/");
+    // A process that another test has just forked may still have the copy open for writing.
+    let output = until("the copy is only read", || match command.output() {
+        Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+        output => Some(output.unwrap()),
+    });
+    (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
 }
 
 #[test]
