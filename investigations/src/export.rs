@@ -20,7 +20,7 @@ use stream::Aligned;
 
 pub use detail::{Detail, Details, of_chain as chain_attributes};
 pub use otlp::process_attribute;
-pub use selection::{Selection, TimestampError, timestamp};
+pub use selection::{Selection, TimestampError, end_ns, timestamp};
 
 /// Export formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

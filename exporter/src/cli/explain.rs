@@ -14,6 +14,7 @@ use gpucause_engine::chain::Severity;
 use gpucause_investigations::explain::{
     FleetReport, Incident, Report, html, markdown, render, render_report,
 };
+use gpucause_investigations::export::end_ns;
 use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::json::Versioned;
@@ -88,9 +89,17 @@ fn worst<'a>(incidents: impl Iterator<Item = &'a Incident>) -> Option<Severity> 
 fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
     let recording = recording::open(path)?;
     let events = if Progress::is_shown() { recording.event_count()? } else { 0 };
+    let mut wanted = args.wanted();
+    if let Some(since) = args.since {
+        let until = match wanted.until {
+            Some(until) => until,
+            None => end_ns(recording.as_ref())? as f64 / 1e9,
+        };
+        wanted.from = Some(until - since.as_secs_f64());
+    }
     let progress = Progress::of(events, "events");
     let report =
-        Report::read(path, recording.as_ref(), &args.wanted(), &mut |events| progress.at(events))?;
+        Report::read(path, recording.as_ref(), &wanted, &mut |events| progress.at(events))?;
     drop(progress);
     if let Some(pid) = args.pid
         && report.outcome != Outcome::Found
@@ -122,7 +131,7 @@ fn require_recorded(path: &Path, recording: &dyn Recording, pid: u32) -> anyhow:
 
 async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<u8> {
     let answer = node::chains(client).await?;
-    let incident = Incident::of_answer(answer, args.since.as_secs_f64(), here(), &args.wanted());
+    let incident = Incident::of_answer(answer, args.since_seconds(), here(), &args.wanted());
     let forms = Forms {
         text: &|| render(&incident, args.per_process),
         md: &|| markdown::of_incident(&incident),
@@ -134,7 +143,7 @@ async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<u8> {
 
 async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<u8> {
     let answer = fleet::chains(clients, Limits::default()).await;
-    let report = FleetReport::of(answer, args.since.as_secs_f64(), here(), &args.wanted());
+    let report = FleetReport::of(answer, args.since_seconds(), here(), &args.wanted());
     let forms = Forms {
         text: &|| report.render(args.per_process),
         md: &|| markdown::of_fleet(&report),

@@ -33,14 +33,14 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file", "nodes_from"])]
     pub url: NodeUrl,
     /// Explain this trace file, such as one of Ingero, instead of a node
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "nodes_from", "nodes_user", "password_file", "ca_file", "client_cert", "client_key", "since"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "nodes_from", "nodes_user", "password_file", "ca_file", "client_cert", "client_key"])]
     pub db: Option<PathBuf>,
     /// Flags of several nodes, and of access to nodes.
     #[command(flatten)]
     pub nodes: NodeArgs,
-    /// Only what was seen in this time, such as 5m or 1h30m
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse)]
-    pub since: Duration,
+    /// Only what was seen in this time, such as 5m or 1h30m; of a file, in this time before its end [default: 1h; all of a file]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub since: Option<Duration>,
     /// Only chains in which this process is the victim, and after those the ones that it is only the culprit of
     #[arg(long, value_name = "PID", value_parser = super::pid::parse)]
     pub pid: Option<u32>,
@@ -112,6 +112,13 @@ impl ExplainArgs {
     #[must_use]
     pub fn fails(&self, worst: Option<Severity>) -> bool {
         self.fail_on.is_some_and(|least| worst.is_some_and(|worst| worst >= least))
+    }
+
+    /// The time before now, or before `--until`, that is reported of a node, in seconds.
+    #[must_use]
+    pub fn since_seconds(&self) -> f64 {
+        const DEFAULT: Duration = Duration::from_secs(3600);
+        self.since.unwrap_or(DEFAULT).as_secs_f64()
     }
 
     /// The selected chains.

@@ -123,6 +123,18 @@ fn a_process_that_is_not_in_the_file_is_an_error_that_lists_those_that_are() {
 }
 
 #[test]
+fn the_last_seconds_of_a_file_are_those_before_its_end() {
+    let window = |arguments: &[&str]| {
+        let report: Value = serde_json::from_str(&explain(arguments).1).unwrap();
+        let window = &report["nodes"][0]["observation"]["window"];
+        [window[0].as_f64().unwrap(), window[1].as_f64().unwrap()]
+    };
+    let [_, end] = window(&["--json"]);
+    let [from, until] = window(&["--json", "--since", "2s"]);
+    assert_eq!((end - from, until), (2.0, end));
+}
+
+#[test]
 fn recording_refuses_a_process_that_does_not_exist_before_it_writes_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.db");

@@ -98,8 +98,11 @@ fn of_pid(recording: &dyn Recording, pid: u32) -> Result<Vec<ProcessIndex>, Expo
     Err(ExportError::NoSuchProcess { pid, known })
 }
 
-/// The end of the recording; that of the last event where a recorder was killed.
-fn end_ns(recording: &dyn Recording) -> Result<i64, RecordingError> {
+/// The end of the recording, in nanoseconds since the Unix epoch; that of the last event where a recorder was killed.
+///
+/// # Errors
+/// When the file is damaged.
+pub fn end_ns(recording: &dyn Recording) -> Result<i64, RecordingError> {
     let ends: Option<Vec<i64>> =
         recording.sessions().iter().map(|session| session.ended_ns).collect();
     if let Some(end) = ends.and_then(|ends| ends.into_iter().max()) {

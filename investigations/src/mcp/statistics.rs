@@ -164,8 +164,13 @@ fn of_calls(recording: &dyn Recording, own: &CallStatistics) -> Row {
 
 fn of_waits(recording: &dyn Recording, own: &WaitStatistics) -> Row {
     let process = recording.process_at(own.process);
-    let reason = own.reason.map_or("unknown", |reason| reason.label()).to_owned();
-    of_durations(recording, process, reason, &own.durations)
+    let reason = own.reason.map_or("unknown", |reason| reason.label());
+    // Helper threads sleep most of their time, which delays nothing.
+    let what = match own.role {
+        Some(role) => format!("{reason} ({})", role.label()),
+        None => reason.to_owned(),
+    };
+    of_durations(recording, process, what, &own.durations)
 }
 
 fn of_page(node: &str, page: &str, found: &mut Found) {

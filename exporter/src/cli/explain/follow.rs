@@ -61,7 +61,7 @@ pub(super) async fn run(args: &ExplainArgs, clients: &[Client]) -> anyhow::Resul
             () = &mut stop => break,
             answer = asked => answer,
         };
-        let report = FleetReport::of(answer, args.since.as_secs_f64(), here(), &args.wanted());
+        let report = FleetReport::of(answer, args.since_seconds(), here(), &args.wanted());
         let failed = report.failures.first();
         ensure!(
             outcome.is_some() || !report.nodes.is_empty(),
