@@ -74,7 +74,7 @@ fn an_invalid_configuration_has_its_own_exit_code_and_a_wrong_flag_another() {
         assert_eq!(code, Some(78), "{stdout}");
         assert!(stdout.contains("limits.scrapes is 0"), "{stdout}");
     }
-    let (code, _, stderr) = streams(&["check", "--prometheus", "localhost:9090"]);
+    let (code, _, stderr) = streams(&["check", "--prometheus", "ftp://localhost:9090"]);
     assert_eq!(code, Some(64), "{stderr}");
     assert!(stderr.contains("expected http://HOST:PORT"), "{stderr}");
 }

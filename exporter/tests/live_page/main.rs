@@ -167,7 +167,10 @@ fn a_chain_is_shown_with_its_fix_which_a_button_copies() {
     let ids =
         last.as_array().unwrap().iter().map(|own| format!("chain-{}", own["id"].as_str().unwrap()));
     assert_eq!(shown, serde_json::json!(ids.collect::<Vec<_>>()));
-    assert_eq!(browser.value("document.querySelector('.chain .fix').textContent"), last[0]["fix"]);
+    // Commands are code, without the backticks of text.
+    let fix = last[0]["fix"].as_str().unwrap().replace('`', "");
+    assert_eq!(browser.value("document.querySelector('.chain .fix').textContent"), fix);
+    assert!(browser.value("document.querySelector('.chain .fix code').textContent").is_string());
     let lost = browser.value("document.querySelector('.chain data').value");
     assert_eq!(lost.as_str().unwrap().parse().ok(), last[0]["lost_seconds"].as_f64());
     browser.until("document.querySelector('.copy').hidden === false");

@@ -6,15 +6,15 @@ use ratatui::widgets::{Paragraph, Wrap};
 
 /// Of 23 lines of at most 80 cells, so that it fits into the smallest usual terminal.
 pub(super) const TEXT: &str = "\
-gpucause top: how the processes of this host fed their GPUs. ? or Esc closes this
+gpucause top: how the processes of this host fed their GPUs   ? Esc closes this
 LAUNCH/S  kernel and graph launches a second
 P50, P99  of warm launches; the first launch of a kernel counts as cold
-SPREAD    P99 / P50: near 1 when launches are steady, large when some are delayed
+SPREAD    P99 / P50: near 1 when launches are steady, large when some are late
 LOST      share of the dispatchers' time without a CPU, or in F, I or M.
-          Dispatchers are the threads that launch. Waits for data (b) are not in it
+          Dispatchers are the threads that launch. Waits for data (b) are apart
 WHERE TIME WENT   all time of the dispatchers
           h, l, c: on a CPU. Dots: in a call that waits for the GPU, which is
-          healthy. b: blocked on data, a pipe, a socket, a timer or the driver, so
+          healthy. b: blocked on data, a socket, a timer or the driver, so
           starved or idle. Capitals: lost. P could have run but had no CPU;
           F futex, I disk, M page fault, outside of calls that wait for the GPU
 LARGEST STALL   who took the CPU, ended the wait, or had no data ready (data:)
