@@ -138,9 +138,11 @@ impl Chains {
     /// Finds out where the tasks of ongoing chains run, without the engine's lock.
     fn locate(&self) {
         let Some(locator) = &self.locator else { return };
-        let mut ongoing = self.chains();
-        ongoing.retain(|chain| chain.ongoing == Some(true));
-        ongoing.truncate(MAX_LOCATED);
+        let is_ongoing = |chain: &&Chain| chain.ongoing == Some(true);
+        let worst = |chains: Vec<&Chain>| {
+            chains.into_iter().filter(is_ongoing).take(MAX_LOCATED).cloned().collect::<Vec<_>>()
+        };
+        let ongoing = worst(self.engine().chains());
         let observed = self.evaluated().unwrap_or_default();
         let (cpus, places) =
             locator.lock().unwrap_or_else(PoisonError::into_inner).locate(&ongoing, &observed);

@@ -36,7 +36,7 @@ pub mod observation;
 mod observing;
 pub mod otlp;
 mod pipeline;
-mod port_owner;
+pub mod port_owner;
 pub mod privileges;
 pub mod process_details;
 pub mod record;

@@ -13,8 +13,9 @@ const EXPORTERS: [&str; 2] = ["exporter", "demo"];
 
 /// A process that listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Owner {
-    pub(crate) pid: u32,
+pub struct Owner {
+    /// Its PID.
+    pub pid: u32,
     name: String,
     /// The command of a gpucause.
     command: Option<String>,
@@ -40,6 +41,11 @@ impl fmt::Display for Owner {
             None => write!(f, "{name} (PID {pid})"),
         }
     }
+}
+
+/// The processes as a list.
+pub(crate) fn names(owners: &[Owner]) -> String {
+    owners.iter().map(Owner::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The processes that listen on a port, as far as this process may see their files.

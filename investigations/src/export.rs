@@ -20,7 +20,7 @@ use stream::Aligned;
 
 pub use detail::{Detail, Details, of_chain as chain_attributes};
 pub use otlp::process_attribute;
-pub use selection::{Selection, TimestampError, end_ns, timestamp};
+pub use selection::{Selection, TimestampError, end_ns, of_pid, timestamp};
 
 /// Export formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +54,12 @@ pub enum ExportError {
     #[error("cannot write: {0}")]
     Write(#[from] io::Error),
     /// There is no process of this PID.
-    #[error("the recording has no process with PID {pid}; it has {}", listed(.known))]
+    #[error("the recording has no process with PID {pid} - name one that it has: {}", listed(.known))]
     NoSuchProcess {
         /// The PID.
         pid: u32,
-        /// The PIDs in the recording.
-        known: Vec<u32>,
+        /// Names and PIDs of those in the recording.
+        known: Vec<String>,
     },
     /// The file is inconsistent.
     #[error("event {} of node {} is of an unknown process or node; the recording is damaged", .0.sequence, .0.node.0)]
@@ -77,12 +77,12 @@ impl ExportError {
 /// PIDs listed in a message.
 const KNOWN_PIDS: usize = 20;
 
-fn listed(pids: &[u32]) -> String {
-    let first: Vec<_> = pids.iter().take(KNOWN_PIDS).map(ToString::to_string).collect();
-    match pids.len() {
+fn listed(processes: &[String]) -> String {
+    let first = || processes[..processes.len().min(KNOWN_PIDS)].join(", ");
+    match processes.len() {
         0 => "none".into(),
-        1..=KNOWN_PIDS => first.join(", "),
-        _ => first.join(", ") + " and others",
+        1..=KNOWN_PIDS => first(),
+        _ => first() + " and others",
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use tokio::time::timeout;
 
@@ -53,8 +54,8 @@ fn value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
 }
 
 #[derive(Debug, Deserialize)]
-struct Answer {
-    data: Data,
+struct Answer<T> {
+    data: T,
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,18 +87,34 @@ impl Prometheus {
     /// # Errors
     /// When there is no complete answer.
     pub async fn query(&self, expression: &str) -> Result<Vec<Sample>, QueryError> {
+        let path = format!("/api/v1/query?query={}", encoded(expression));
+        Ok(self.data::<Data>(&path, MAX_ANSWER).await?.result)
+    }
+
+    /// The data of an answer of its API of at most so many bytes.
+    ///
+    /// # Errors
+    /// When there is no complete answer.
+    pub async fn data<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        most: usize,
+    ) -> Result<T, QueryError> {
         let address = self.address();
-        let prefix = address.path().trim_end_matches('/');
-        let path = format!("{prefix}/api/v1/query?query={}", encoded(expression));
-        let answer = timeout(TIMEOUT, self.0.get(&path, "application/json", MAX_ANSWER)).await;
+        let path = format!("{}{path}", address.path().trim_end_matches('/'));
+        let answer = timeout(TIMEOUT, self.0.get(&path, "application/json", most)).await;
         let answer = answer
             .map_err(|_| QueryError::Silent(address.clone()))?
             .map_err(|error| QueryError::Broken(address.clone(), error))?;
         if !answer.status.is_success() {
             let said: Refusal = serde_json::from_slice(&answer.body).unwrap_or_default();
-            return Err(QueryError::Refused(address.clone(), answer.status.as_u16(), said.error));
+            let why = match said.error.is_empty() {
+                true => answer.status.canonical_reason().unwrap_or_default().to_owned(),
+                false => said.error,
+            };
+            return Err(QueryError::Refused(address.clone(), answer.status.as_u16(), why));
         }
-        samples(&answer.body).map_err(|error| QueryError::Foreign(address.clone(), error))
+        data(&answer.body).map_err(|error| QueryError::Foreign(address.clone(), error))
     }
 }
 
@@ -106,7 +123,11 @@ impl Prometheus {
 /// # Errors
 /// When it is not of the API of Prometheus.
 pub fn samples(body: &[u8]) -> Result<Vec<Sample>, serde_json::Error> {
-    serde_json::from_slice(body).map(|answer: Answer| answer.data.result)
+    data::<Data>(body).map(|data| data.result)
+}
+
+fn data<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(body).map(|answer: Answer<T>| answer.data)
 }
 
 /// As the value of a parameter in a URL.

@@ -48,6 +48,10 @@ impl Competition {
             *self = Self::default();
         }
         let Some(ran) = usage.ran else { return self.thread.clone() };
+        // The time of a process only grows: this is another one of the same number and name.
+        if self.since.as_ref().is_some_and(|since| ran < since.ran) {
+            *self = Self::default();
+        }
         if let Some(since) = &mut self.since {
             since.evaluations += 1;
             if taken - since.taken >= MIN_TAKEN {
@@ -120,6 +124,17 @@ mod tests {
         assert_eq!(named(&before, &after, 0.57, "0-1"), None, "the other may have had it");
         assert_eq!(named(&before, &after, 0.57, ""), None, "the victim's CPUs are unknown");
         assert_eq!(named(&before, &after, 0.1, "1"), None, "too little to say");
+    }
+
+    #[test]
+    fn another_process_of_the_same_number_and_name_is_measured_from_its_own_start() {
+        let mut competition = Competition::default();
+        let before = usage(&[(7, "0", 90_000), (8, "1", 9_000)], 0);
+        competition.update(7, 5.0, &before, "1");
+        let other = usage(&[(7, "0", 100), (9, "1", 600)], 0);
+        assert_eq!(competition.update(7, 5.6, &other, "1"), None, "some of it was the other's");
+        let later = usage(&[(7, "0", 200), (9, "1", 1_200)], 0);
+        assert_eq!(competition.update(7, 6.2, &later, "1").map(|own| own.tid), Some(9));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::{Point, State};
 use crate::nodes::block_on;
 use crate::observing::is_broken;
-use crate::port_owner::{Owner, owners};
+use crate::port_owner::{Owner, names};
 use crate::server::{BindError, Limits, ListenAddress, Server};
 use crate::token_file;
 
@@ -34,15 +34,18 @@ pub(super) fn report(address: &ListenAddress) -> Vec<Point> {
                 none.advise("start it: sudo systemctl start gpucause, or sudo gpucause exporter"),
             ]
         }
-        Err(BindError::InUse { .. }) => in_use(address, listen, exporter),
+        Err(BindError::InUse { owners, .. }) => in_use(address, &owners, listen, exporter),
         Err(error) => vec![Point::failed(listen, &error.to_string()).required()],
     }
 }
 
-fn in_use(address: &ListenAddress, listen: String, exporter: String) -> Vec<Point> {
-    let owners = owners(address.port());
-    let names: Vec<_> = owners.iter().map(Owner::to_string).collect();
-    let names = if names.is_empty() { "another program".into() } else { names.join(", ") };
+fn in_use(
+    address: &ListenAddress,
+    owners: &[Owner],
+    listen: String,
+    exporter: String,
+) -> Vec<Point> {
+    let names = if owners.is_empty() { "another program".into() } else { names(owners) };
     let asked = ask(address);
     let answers = matches!(asked, Some(Answer::OfExporter(..)));
     let may_be = owners.iter().all(|owner| !owner.is_other_command());

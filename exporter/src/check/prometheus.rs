@@ -7,9 +7,9 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use gpucause_investigations::http::{Address, Client, Login};
+use gpucause_investigations::prometheus::Prometheus;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
 use super::{Point, State};
 use crate::cli::WebArgs;
@@ -20,8 +20,6 @@ const TARGETS: &str = "/api/v1/targets?state=active";
 const RULES: &str = "/api/v1/rules";
 /// Default ports, without and with TLS.
 const PORTS: [u16; 2] = [9090, 443];
-/// Time for a request.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer in bytes: that of many thousand targets.
 const MAX_ANSWER: usize = 128 << 20;
 /// Time to resolve the names of targets.
@@ -73,11 +71,6 @@ impl fmt::Display for PrometheusUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
-}
-
-#[derive(Debug, Deserialize)]
-struct Answer<T> {
-    data: T,
 }
 
 #[derive(Debug, Deserialize)]
@@ -139,21 +132,10 @@ pub(crate) fn targets<T: DeserializeOwned>(url: &PrometheusUrl) -> Result<T, Str
 
 /// The data of an answer of the API.
 fn fetch<T: DeserializeOwned>(url: &PrometheusUrl, path: &str) -> Result<T, String> {
-    let client = url.client()?;
-    let path = format!("{}{path}", url.0.path().trim_end_matches('/'));
-    let asked = async { timeout(TIMEOUT, client.get(&path, "application/json", MAX_ANSWER)).await };
-    let check = "check --prometheus, and that it runs";
-    let answer = block_on(asked)
+    let prometheus = Prometheus::new(url.client()?);
+    block_on(prometheus.data(path, MAX_ANSWER))
         .map_err(|error| format!("{error:#}"))?
-        .map_err(|_| format!("{url} did not answer within {TIMEOUT:?} - {check}"))?
-        .map_err(|error| format!("{url}: {error} - {check}"))?;
-    if !answer.status.is_success() {
-        return Err(format!("{url} answered {} to {path} - {check}", answer.status));
-    }
-    let parsed: Result<Answer<T>, _> = serde_json::from_slice(&answer.body);
-    parsed
-        .map(|answer| answer.data)
-        .map_err(|error| format!("{url} does not answer as Prometheus does: {error} - {check}"))
+        .map_err(|error| format!("{error} - check --prometheus, and that it runs"))
 }
 
 /// The targets on these ports of this host.

@@ -9,17 +9,16 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use gpucause_engine::chain::Severity;
 use gpucause_investigations::explain::{
     FleetReport, Incident, Report, html, markdown, render, render_report,
 };
-use gpucause_investigations::export::end_ns;
+use gpucause_investigations::export::{end_ns, of_pid};
 use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::json::Versioned;
 use gpucause_investigations::observation::Outcome;
-use gpucause_investigations::recording::{Process, Recording};
 use gpucause_investigations::unfinished_file::UnfinishedFile;
 use gpucause_investigations::{node, recording};
 use serde::Serialize;
@@ -104,7 +103,8 @@ fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
     if let Some(pid) = args.pid
         && report.outcome != Outcome::Found
     {
-        require_recorded(path, recording.as_ref(), pid)?;
+        // That no chain is of a process that is not there would mean nothing.
+        of_pid(recording.as_ref(), pid)?;
     }
     let forms = Forms {
         text: &|| render_report(&report, args.per_process),
@@ -114,19 +114,6 @@ fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
     hand_over(args, &report, &forms)?;
     let incidents = report.nodes.iter().map(|node| &node.incident);
     Ok(status(args, report.outcome, worst(incidents)))
-}
-
-/// Refuses a PID that the file does not have: no chain of it would mean nothing.
-fn require_recorded(path: &Path, recording: &dyn Recording, pid: u32) -> anyhow::Result<()> {
-    const LISTED: usize = 10;
-    let processes = recording.processes();
-    if processes.iter().any(|own| own.pid == pid) {
-        return Ok(());
-    }
-    let named = |own: &Process| format!("{} ({})", own.comm, own.pid);
-    let listed: Vec<_> = processes.iter().take(LISTED).map(named).collect();
-    let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
-    bail!("{} has no process with PID {pid} - name one that it has: {listed}", path.display())
 }
 
 async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<u8> {

@@ -1,36 +1,14 @@
 //! Chains that are logged.
 
-use gpucause_engine::chain::{
-    Cause, Chain, Course, Culprit, Effect, Evidence, Place, Severity, Victim,
-};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use prost::Message as _;
 
 use super::*;
 
-pub(super) fn chain(id: &str) -> Chain {
-    let place = Place { unit: "noisy.service".into(), ..Place::default() };
-    Chain {
-        id: id.to_owned(),
-        cause: Cause::CpuPreemption,
-        effect: Effect::LaunchTail,
-        severity: Severity::High,
-        victim: Victim { pid: 7, tid: 8, comm: "train".into(), ..Victim::default() },
-        culprit: Some(Culprit { pid: 9, comm: "noisy".into(), place, ..Culprit::default() }),
-        explained: 0.9,
-        lost_seconds: 1.25,
-        losses: Vec::new(),
-        evidence: Evidence::default().with(Chain::WINDOW, 1.5),
-        path: Vec::new(),
-        sentence: "The sentence.".to_owned(),
-        fix: "renice".to_owned(),
-        first_seen: 10.0,
-        last_seen: 12.0,
-        ongoing: Some(true),
-        course: Course::default(),
-    }
-}
+#[path = "../../tests/fixture/chain.rs"]
+mod fixture;
+pub(super) use fixture::chain;
 
 /// Values of `log.record.uid` in a request.
 pub(super) fn uids(body: &[u8]) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::str::FromStr;
 
-use crate::port_owner::{Owner, owners};
+use crate::port_owner::{Owner, names, owners};
 
 /// Connections that may wait to be accepted, capped by net.core.somaxconn. Clients retry further ones after a second.
 const BACKLOG: i32 = 4096;
@@ -70,8 +70,8 @@ pub enum BindError {
     InUse {
         /// The address.
         address: ListenAddress,
-        /// The processes that listen on it, such as `gpucause exporter (PID 7)`, as far as they are known.
-        owners: Vec<String>,
+        /// The processes that listen on it, as far as they are known.
+        owners: Vec<Owner>,
     },
     /// Ports below 1024 need a privilege.
     #[error(
@@ -102,8 +102,8 @@ pub enum BindError {
     },
 }
 
-fn by(owners: &[String]) -> String {
-    if owners.is_empty() { String::new() } else { format!(" by {}", owners.join(", ")) }
+fn by(owners: &[Owner]) -> String {
+    if owners.is_empty() { String::new() } else { format!(" by {}", names(owners)) }
 }
 
 impl BindError {
@@ -111,7 +111,7 @@ impl BindError {
         let address = address.clone();
         match source.kind() {
             ErrorKind::AddrInUse => {
-                let owners = owners(address.port).iter().map(Owner::to_string).collect();
+                let owners = owners(address.port);
                 Self::InUse { address, owners }
             }
             ErrorKind::PermissionDenied => Self::Denied(address),

@@ -7,6 +7,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::ExportError;
+use crate::explain::line;
 use crate::recording::{Filter, NodeChain, ProcessIndex, Recording, RecordingError};
 
 /// The user's selection. Timestamps are nanoseconds since the Unix epoch by the clock of the recorded node.
@@ -82,7 +83,11 @@ impl Selected {
     }
 }
 
-fn of_pid(recording: &dyn Recording, pid: u32) -> Result<Vec<ProcessIndex>, ExportError> {
+/// The processes with this PID: it may have been used again.
+///
+/// # Errors
+/// When there is none.
+pub fn of_pid(recording: &dyn Recording, pid: u32) -> Result<Vec<ProcessIndex>, ExportError> {
     let processes = recording.processes();
     let found: Vec<_> = (0..)
         .map(ProcessIndex)
@@ -92,9 +97,10 @@ fn of_pid(recording: &dyn Recording, pid: u32) -> Result<Vec<ProcessIndex>, Expo
     if !found.is_empty() {
         return Ok(found);
     }
-    let mut known: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+    let mut known: Vec<_> = processes.iter().map(|own| (own.pid, &*own.comm)).collect();
     known.sort_unstable();
     known.dedup();
+    let known = known.into_iter().map(|(pid, comm)| format!("{} ({pid})", line(comm))).collect();
     Err(ExportError::NoSuchProcess { pid, known })
 }
 

@@ -29,7 +29,10 @@ fn an_unknown_pid_is_an_error_that_lists_the_recorded_ones() {
     let selection = Selection { pid: Some(5), ..Selection::default() };
     let (written, out) = MadeUp::new().exported(Format::Hlog, &selection);
     let said = written.unwrap_err().to_string();
-    assert_eq!(said, "the recording has no process with PID 5; it has 100");
+    assert_eq!(
+        said,
+        "the recording has no process with PID 5 - name one that it has: trainer (100)"
+    );
     assert!(out.is_empty());
 }
 
