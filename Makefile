@@ -1,4 +1,4 @@
-# make build  the exporter as packages have it, as target/dist/gpucause
+# make build  the exporter as packages have it, as target/release/gpucause
 # make run    start the exporter on this host, with a stand-in workload that a log shipper disturbs where no CUDA process runs
 # make test-quick  formatting, words, lints, and the tests that need neither root nor a quiet host: two minutes where all else is built
 # make test   everything that must hold: formatting, lints, unit tests, tests on the running kernel (as root)
@@ -34,7 +34,7 @@ CARGO_TOOLS := $(abspath $(TARGET_DIR))/tools
 # What makes cargo build for another processor.
 CROSS := $(if $(ARCH),.ci/cross $(ARCH))
 TRIPLE := $(if $(ARCH),aarch64-unknown-linux-gnu)
-DIST := $(TARGET_DIR)/$(if $(ARCH),$(TRIPLE)/)dist
+RELEASE := $(TARGET_DIR)/$(if $(ARCH),$(TRIPLE)/)release
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-quick test-unit test-kernels test-fleet deny advisories scenarios healthy healthy-alerts cases demo-stack dashboards-picture fuzz bench build deb cargo-deb cargo-deny demo debug-stand-ins tools alert-tools test-tools
@@ -43,21 +43,20 @@ help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
 
 build: tools
-	$(CARGO) build --profile dist -p gpucause
+	$(CARGO) build --release -p gpucause
 
 # The exporter and what the demo runs, by one call of cargo: two choose other features of the same dependencies, and build those twice.
 demo: tools
-	$(CARGO) build --release -p gpucause $(STAND_INS)
-	$(TARGET_DIR)/release/gpucause-workload lay-out $(TARGET_DIR)/release/stand-ins
+	$(CARGO) build --profile demo -p gpucause $(STAND_INS)
+	$(TARGET_DIR)/demo/gpucause-workload lay-out $(TARGET_DIR)/demo/stand-ins
 
-# By a profile of its own, which takes longer to build. cargo-deb looks for target/release there, too.
 deb: tools cargo-deb
-	$(CROSS) $(CARGO) build --profile dist -p gpucause
-	$(CROSS) $(CARGO) build --profile dist $(STAND_INS)
-	$(CROSS) sh -c '$$GPUCAUSE_RUNNER $(DIST)/gpucause-workload lay-out $(DIST)/stand-ins'
-	rm -rf $(DIST)/shipped
-	$(CROSS) .ci/stage-package $(DIST)/gpucause $(DIST)/shipped
-	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CROSS) $(CARGO) deb -p gpucause --profile dist --no-build $(if $(ARCH),--variant $(ARCH) --target $(TRIPLE))
+	$(CROSS) $(CARGO) build --release -p gpucause
+	$(CROSS) $(CARGO) build --release $(STAND_INS)
+	$(CROSS) sh -c '$$GPUCAUSE_RUNNER $(RELEASE)/gpucause-workload lay-out $(RELEASE)/stand-ins'
+	rm -rf $(RELEASE)/shipped
+	$(CROSS) .ci/stage-package $(RELEASE)/gpucause $(RELEASE)/shipped
+	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CROSS) $(CARGO) deb -p gpucause --no-build $(if $(ARCH),--variant $(ARCH) --target $(TRIPLE))
 
 # Of a version of its own, in the target folder, so that nothing of the user's is replaced.
 cargo-deb: tools
@@ -83,7 +82,7 @@ advisories: cargo-deny
 	PATH="$(CARGO_TOOLS)/bin:$$PATH" $(CARGO) deny --workspace check advisories
 
 run: demo
-	$(SUDO) $(TARGET_DIR)/release/gpucause demo $(RUN_ARGS)
+	$(SUDO) $(TARGET_DIR)/demo/gpucause demo $(RUN_ARGS)
 
 test: test-tools
 	.ci/test
@@ -105,9 +104,9 @@ healthy: debug-stand-ins
 
 dashboards-picture: demo
 	@.ci/install prometheus:prometheus python3:python3 chromium:chromium
-	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards/standard
-	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards/native --native-histograms
-	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/release --out $(TARGET_DIR)/dashboards/full --level full
+	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/demo --out $(TARGET_DIR)/dashboards/standard
+	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/demo --out $(TARGET_DIR)/dashboards/native --native-histograms
+	$(SUDO) python3 dashboards/render/picture.py --programs $(TARGET_DIR)/demo --out $(TARGET_DIR)/dashboards/full --level full
 
 healthy-alerts: debug-stand-ins alert-tools
 	$(SUDO) env GPUCAUSE_HEALTHY_SECONDS=900 $(CARGO) test -p gpucause --test incidents healthy -- --test-threads=1 --nocapture
@@ -121,7 +120,7 @@ cases: debug-stand-ins
 
 demo-stack: demo alert-tools
 	@.ci/install python3:python3
-	@$(SUDO) python3 -B alerts/demo-stack/run.py --programs $(TARGET_DIR)/release --scenario $(SCENARIO) $(DEMO_STACK_ARGS)
+	@$(SUDO) python3 -B alerts/demo-stack/run.py --programs $(TARGET_DIR)/demo --scenario $(SCENARIO) $(DEMO_STACK_ARGS)
 
 fuzz: tools
 	@.ci/install c++:g++

@@ -25,7 +25,7 @@ DASHBOARDS = pathlib.Path(__file__).resolve().parent.parent
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", default="target/release", help="folder of gpucause, gpucause-workload and stand-ins")
+    parser.add_argument("--programs", default="target/demo", help="folder of gpucause, gpucause-workload and stand-ins")
     parser.add_argument("--seconds", type=float, default=240, help="how long to feed [%(default)s]")
     parser.add_argument(
         "--level", choices=["standard", "full"], default="standard", help="of the exporter's page [%(default)s]"

@@ -105,7 +105,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
     ),
     (
         By("exporter/tests/end_to_end/lifecycle.rs", "fn a_signal_ends_the_exporter_"),
-        &["gpucause exporter", "target/dist/gpucause exporter"],
+        &["gpucause exporter", "target/release/gpucause exporter"],
     ),
     (
         By("exporter/tests/end_to_end/dcgm.rs", "fn a_failing_upstream_"),
@@ -125,7 +125,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
     ),
     (
         By("exporter/tests/end_to_end/top.rs", "fn the_demo_shows_the_same_view_"),
-        &["gpucause demo", "target/release/gpucause demo"],
+        &["gpucause demo", "target/demo/gpucause demo"],
     ),
     (
         By("exporter/tests/end_to_end/access.rs", "fn curl_gets_in_with_certificate_and_password_"),
