@@ -184,7 +184,10 @@ mod tests {
             [("- targets: ['a b']", "invalid address of target 0"), ("hosts: [a]", "")]
         {
             std::fs::write(file.path(), text).unwrap();
-            assert!(from.read(&PrometheusLogin::default(), None).unwrap_err().contains(part), "{text}");
+            assert!(
+                from.read(&PrometheusLogin::default(), None).unwrap_err().contains(part),
+                "{text}"
+            );
         }
     }
 

@@ -26,7 +26,9 @@ pub enum PrometheusUrlError {
     )]
     Invalid,
     /// It has a password.
-    #[error("other users of this host can see a password in an address - write https://USER@HOST:PORT, and {HINT}")]
+    #[error(
+        "other users of this host can see a password in an address - write https://USER@HOST:PORT, and {HINT}"
+    )]
     Password,
 }
 
