@@ -98,7 +98,7 @@ FROM gpucause_chain_records FINAL
 ORDER BY Revision DESC
 LIMIT 1 BY Node, ChainId;
 
--- GPU-feeding seconds that were lost, by job and cause.
+-- dispatcher seconds that were lost, by job and cause.
 CREATE VIEW IF NOT EXISTS gpucause_chain_lost_by_job AS
 SELECT
     toStartOfHour(FirstSeen) AS Hour,

@@ -1,4 +1,4 @@
-"""Panels that more than one dashboard has: where the time of the threads that feed GPUs goes, and what takes it."""
+"""Panels that more than one dashboard has: where the time of the dispatcher threads goes, and what takes it."""
 
 from grafana import CAUSES, GREEN, REASONS, coloured, query, timeseries
 
@@ -47,7 +47,7 @@ def _time_account(selector, *, w, h):
     ]
     return timeseries(
         "Where the time of dispatcher threads goes",
-        """All wall time of dispatcher threads (threads that make CUDA calls), stacked to 100 %. Green is healthy: running, or
+        """All wall time of dispatcher threads (the threads that call CUDA to feed the GPU), stacked to 100 %. Green is healthy: running, or
         synchronising while the GPU works. Time in preempted, runqueue, futex, io and page_fault is lost, except inside of a
         synchronise, where only runqueue is.""",
         targets,
@@ -67,7 +67,7 @@ def taken_by_cause(selector, *, w, h, runbooks, only=""):
     """Time that chains attribute to causes; `only` restricts the series."""
     return timeseries(
         "Time taken by each cause",
-        """Time of dispatcher threads (threads that make CUDA calls) that causal chains attribute to a cause, lost or not, summed
+        """Time of dispatcher threads (the threads that call CUDA to feed the GPU) that causal chains attribute to a cause, lost or not, summed
         over processes. 1 s/s is one thread all of the time.""",
         [query(f"sum by (cause) (cause:gpucause_attributed:rate1m{{{selector}}}{only}) > 0", "{{cause}}")],
         unit="suffix: s/s",

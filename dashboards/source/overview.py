@@ -89,7 +89,7 @@ def _state():
         ),
         stat(
             "Worst lost time",
-            "Share of the last minute that dispatcher threads (threads that make CUDA calls) lost on the host, of the process where it"
+            "Share of the last minute that dispatcher threads (the threads that call CUDA to feed the GPU) lost on the host, of the process where it"
             " is largest.",
             [query(f"max(process:gpucause_dispatcher_lost:ratio_rate1m{{{ON}}})", "lost")],
             unit="percentunit",

@@ -198,7 +198,7 @@ def _stalls():
     return [
         timeseries(
             "Off the CPU inside calls, by reason",
-            "Time that dispatcher threads (threads that make CUDA calls) were off the CPU inside of calls, by reason, without waits"
+            "Time that dispatcher threads (the threads that call CUDA to feed the GPU) were off the CPU inside of calls, by reason, without waits"
             " for the GPU. 1 s/s is one thread all of the time.",
             [
                 query(
@@ -238,7 +238,7 @@ def _stalls():
         ),
         timeseries(
             "Run-queue latency, p99",
-            "p99 of the time that runnable threads waited for a CPU, by role: dispatchers make CUDA calls, helpers are other threads"
+            "p99 of the time that runnable threads waited for a CPU, by role: dispatcher threads call CUDA to feed the GPU, helpers are other threads"
             " of the process, workers are threads of its child processes.",
             [query(p99("gpucause_runqueue_latency_seconds", "role"), "{{role}}")],
             unit="s",
@@ -273,7 +273,7 @@ def _culprits():
     return [
         timeseries(
             "Culprits: tasks that had the CPU",
-            "Time per second that dispatchers and workers were runnable but had no CPU, by the task that had it.",
+            "Time per second that dispatcher threads and workers were runnable but had no CPU, by the task that had it.",
             [query(f"topk(8, {rate('gpucause_preempted_by_seconds_total', 'culprit')} > 0)", "{{culprit}}")],
             unit="suffix: s/s",
             w=12,
@@ -282,7 +282,7 @@ def _culprits():
         ),
         timeseries(
             "Holders: threads that ended a wait for a lock",
-            "Time per second that dispatchers and workers were blocked on locks and conditions, by the thread that released them.",
+            "Time per second that dispatcher threads and workers were blocked on locks and conditions, by the thread that released them.",
             [query(f"topk(8, {rate('gpucause_blocked_on_seconds_total', 'waker', LOCKS)} > 0)", "{{waker}}")],
             unit="suffix: s/s",
             w=12,

@@ -19,7 +19,6 @@ use crate::server::node_name;
 use gpucause_probes::Options;
 
 pub(crate) use prometheus::targets;
-pub use prometheus::{PrometheusUrl, PrometheusUrlError};
 
 /// The result of one point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -135,7 +134,7 @@ impl Report {
             report.points.extend(listening::report(address));
         }
         if let Some(url) = &args.prometheus {
-            report.points.extend(prometheus::report(url, &exporter.web));
+            report.points.extend(prometheus::report(url, &args.prometheus_login, &exporter.web));
         }
         report
     }

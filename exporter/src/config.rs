@@ -5,6 +5,7 @@ mod nearest;
 mod outline;
 mod process_filter;
 mod reader;
+mod refusals;
 pub mod reload;
 pub(crate) mod text_file;
 mod typed;
@@ -25,7 +26,7 @@ use crate::metric::Level;
 use crate::otlp::OtlpSettings;
 use crate::series::groups::GroupLabels;
 use crate::series::retention;
-use outline::{Node, Value};
+use outline::Node;
 
 pub use launch_ops::OpNames;
 pub use outline::Position;
@@ -178,20 +179,27 @@ impl Config {
     /// Parses a text.
     ///
     /// # Errors
-    /// With all errors in it, or with the first one when it prevents the rest from being parsed.
+    /// With all errors in it, in its order, or with the first one when it prevents the rest from being parsed.
     pub fn parse(text: &str) -> Result<Self, Vec<Complaint>> {
-        let document = outline::read(text).map_err(|complaint| vec![complaint])?;
-        let mut config = Self::deserialize(&document).map_err(|refusal| vec![refusal.into()])?;
-        config.chains.launch_ops = config.launch_ops.0;
-        let complaints = config.complaints();
-        if complaints.is_empty() {
-            return Ok(config);
+        let mut document = outline::read(text).map_err(|complaint| vec![complaint])?;
+        let (config, refusals) = refusals::read::<Self>(&mut document);
+        let mut complaints = Vec::new();
+        if let Some(mut config) = config {
+            config.chains.launch_ops = config.launch_ops.0;
+            let own = config.complaints().into_iter();
+            complaints.extend(own.filter(|(key, _)| !refusals.concern(key)).map(
+                |(key, problem)| Complaint {
+                    position: position_of(&mut document, &key),
+                    problem: format!("{key} {problem}"),
+                },
+            ));
+            if complaints.is_empty() && refusals.is_empty() {
+                return Ok(config);
+            }
         }
-        let positioned = |(key, problem): (String, String)| Complaint {
-            position: position_of(&document, &key),
-            problem: format!("{key} {problem}"),
-        };
-        Err(complaints.into_iter().map(positioned).collect())
+        complaints.extend(refusals.into_complaints());
+        complaints.sort_by_key(|complaint| complaint.position);
+        Err(complaints)
     }
 
     /// Keys, with the errors in their values.
@@ -246,22 +254,20 @@ impl Config {
 }
 
 /// The position of a key's value, or of the innermost section of it that exists.
-fn position_of(document: &Node, key: &str) -> Option<Position> {
+fn position_of(document: &mut Node, key: &str) -> Option<Position> {
     let mut position = None;
     let mut node = document;
     for part in key.split(['.', '[']) {
-        let next = match &node.value {
-            Value::Map(entries) => entries.iter().find(|(key, _)| key.text == part).map(|e| &e.1),
-            Value::List(items) => {
-                let index = part.strip_suffix(']').and_then(|index| index.parse::<usize>().ok());
-                index.and_then(|index| items.get(index))
-            }
-            _ => None,
-        };
-        let Some(found) = next else { break };
-        (node, position) = (found, Some(found.position));
+        let Some(found) = node.child_mut(part) else { break };
+        position = Some(found.position);
+        node = found;
     }
     position
+}
+
+/// Complaints as one line.
+pub(crate) fn in_one_line(complaints: &[Complaint]) -> String {
+    complaints.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {

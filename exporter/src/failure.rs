@@ -53,6 +53,12 @@ pub fn text(error: &anyhow::Error) -> String {
     printable.trim_end().replace('\n', INDENT)
 }
 
+/// The same as a line of a log.
+#[must_use]
+pub fn line(error: &anyhow::Error) -> String {
+    text(error).replace(INDENT, "; ")
+}
+
 /// Whether the reader of standard output has ended, such as `head`: it has what it wanted.
 #[must_use]
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
@@ -115,5 +121,6 @@ mod tests {
     fn an_error_does_not_control_the_terminal() {
         let error = anyhow!("the node answered \u{1b}[2J\u{9b}1m\nerror: other\n");
         assert_eq!(text(&error), "the node answered ?[2J?1m\n       error: other");
+        assert_eq!(line(&error), "the node answered ?[2J?1m; error: other");
     }
 }

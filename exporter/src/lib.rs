@@ -39,6 +39,7 @@ mod pipeline;
 pub mod port_owner;
 pub mod privileges;
 pub mod process_details;
+pub mod prometheus_url;
 pub mod record;
 pub mod replay;
 pub mod sampler;

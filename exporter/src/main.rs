@@ -17,7 +17,7 @@ use gpucause::serve::{self, Reloads};
 use gpucause::server::{BindError, Limits};
 use gpucause::service_manager::{SocketError, sockets};
 use gpucause::{demo, failure, logging, manual, privileges, record, replay, top, view};
-use gpucause_investigations::http::{LoginError, TrustError};
+use gpucause_investigations::http::{LoginError, TrustError, without_password};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::limit_retained_memory;
 use gpucause_probes::recorder::RingSize;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let error = with_tip(error);
+            let error = without_passwords(with_tip(error));
             // Ignored: standard output is gone.
             let _ = error.print();
             return if error.use_stderr() { refused(&error) } else { ExitCode::SUCCESS };
@@ -127,6 +127,17 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// What is quoted of the command line may be an address with a password, and the message may be logged.
+fn without_passwords(mut error: clap::Error) -> clap::Error {
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidValue] {
+        if let Some(ContextValue::String(quoted)) = error.get(kind) {
+            let shown = without_password(quoted).into_owned();
+            error.insert(kind, ContextValue::String(shown));
+        }
+    }
+    error
+}
+
 /// Of a command line. Flags of the page of metrics stand for keys of the configuration: a wrong value is an error in that.
 fn refused(error: &clap::Error) -> ExitCode {
     let argument = error.get(ContextKind::InvalidArg);
@@ -141,7 +152,7 @@ fn failed(error: &anyhow::Error, daemon: bool) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if daemon {
-        tracing::error!("{}", failure::text(error));
+        tracing::error!("{}", failure::line(error));
     } else {
         failure::print(error);
     }

@@ -10,8 +10,9 @@ use gpucause_investigations::http::{Client, Identity, Login, LoginError, TrustEr
 use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
 
-use crate::config::typed;
+use crate::config::{in_one_line, typed};
 use crate::nodes_from::NodesFrom;
+use crate::prometheus_url::PrometheusLogin;
 use crate::token_file;
 
 /// The environment variable of the password, which other users cannot read.
@@ -32,6 +33,9 @@ pub struct NodeArgs {
     /// Several nodes: those that a Prometheus scrapes by a job whose name begins with gpucause, or those of a file of its service discovery
     #[arg(long, value_name = "prometheus:URL|file_sd:FILE", conflicts_with_all = ["nodes", "nodes_file"])]
     pub nodes_from: Option<NodesFrom>,
+    /// Flags of the login at a Prometheus.
+    #[command(flatten)]
+    pub prometheus_login: PrometheusLogin,
     /// User of the nodes of --nodes-from that have TLS; their certificates must be of --ca-file, so that no other host gets the password
     #[arg(long, value_name = "USER", requires_all = ["nodes_from", "ca_file"])]
     pub nodes_user: Option<String>,
@@ -102,9 +106,18 @@ impl NodeArgs {
     pub fn several(&self) -> Result<Vec<Client>, NodesError> {
         match (&self.nodes_file, &self.nodes_from) {
             (Some(path), _) => self.each(&read(path)?),
-            (None, Some(source)) => self.each(&known(source, self.nodes_user.as_deref())?),
+            (None, Some(source)) => self.each(&self.known(source)?),
             (None, None) => self.each(&self.nodes),
         }
+    }
+
+    fn known(&self, source: &NodesFrom) -> Result<Vec<NodeUrl>, NodesError> {
+        let nodes = source.read(&self.prometheus_login, self.nodes_user.as_deref());
+        let nodes = nodes.map_err(NodesError::From)?;
+        if nodes.is_empty() || nodes.len() > MAX_NODES {
+            return Err(NodesError::From(format!("{source} has {}", nodes.len())));
+        }
+        Ok(nodes)
     }
 
     fn each(&self, nodes: &[NodeUrl]) -> Result<Vec<Client>, NodesError> {
@@ -167,18 +180,10 @@ pub fn report(answer: &FleetAnswer) -> anyhow::Result<()> {
     }
 }
 
-fn known(source: &NodesFrom, user: Option<&str>) -> Result<Vec<NodeUrl>, NodesError> {
-    let nodes = source.read(user).map_err(NodesError::From)?;
-    if nodes.is_empty() || nodes.len() > MAX_NODES {
-        return Err(NodesError::From(format!("{source} has {}", nodes.len())));
-    }
-    Ok(nodes)
-}
-
 fn read(path: &Path) -> Result<Vec<NodeUrl>, NodesError> {
     let wrong = |reason: String| NodesError::List { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let list: List = typed(&text).map_err(|complaint| wrong(complaint.to_string()))?;
+    let list: List = typed(&text).map_err(|complaints| wrong(in_one_line(&complaints)))?;
     if list.nodes.is_empty() || list.nodes.len() > MAX_NODES {
         return Err(wrong(format!("nodes has {} - name 1 to {MAX_NODES}", list.nodes.len())));
     }
@@ -209,10 +214,11 @@ mod tests {
         for (text, part) in [
             ("nodes: []", "name 1 to"),
             ("nodes: [a/b]", "invalid node address"),
+            ("nodes: ['https://me:secret@a']", "nodes[0]: other users of this host"),
             ("hosts: [a]", "hosts"),
         ] {
             let error = read_text(text).unwrap_err();
-            assert!(error.contains(part), "{text}: {error}");
+            assert!(error.contains(part) && !error.contains("secret"), "{text}: {error}");
         }
     }
 }

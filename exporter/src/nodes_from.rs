@@ -9,8 +9,8 @@ use gpucause_investigations::http::Address;
 use gpucause_investigations::node::NodeUrl;
 use serde::Deserialize;
 
-use crate::check::PrometheusUrl;
-use crate::config::typed;
+use crate::config::{in_one_line, typed};
+use crate::prometheus_url::{PrometheusLogin, PrometheusUrl, PrometheusUrlError};
 
 /// What the name of a scrape job of exporters begins with, as in `alerts/prometheus.yml`.
 const JOB: &str = "gpucause";
@@ -28,8 +28,16 @@ pub enum NodesFrom {
 
 /// Text that is not a [`NodesFrom`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}expected prometheus:URL, such as prometheus:http://localhost:9090, or file_sd:FILE")]
-pub struct NodesFromError(String);
+pub enum NodesFromError {
+    /// The address has a password.
+    #[error(transparent)]
+    Url(PrometheusUrlError),
+    /// It is neither.
+    #[error(
+        "{0}expected prometheus:URL, such as prometheus:http://localhost:9090, or file_sd:FILE"
+    )]
+    Form(String),
+}
 
 impl FromStr for NodesFrom {
     type Err = NodesFromError;
@@ -38,10 +46,11 @@ impl FromStr for NodesFrom {
         match text.split_once(':') {
             Some(("prometheus", url)) => match url.parse() {
                 Ok(url) => Ok(Self::Prometheus(url)),
-                Err(error) => Err(NodesFromError(format!("{error}; "))),
+                Err(error @ PrometheusUrlError::Password) => Err(NodesFromError::Url(error)),
+                Err(error) => Err(NodesFromError::Form(format!("{error}; "))),
             },
             Some(("file_sd", path)) if !path.is_empty() => Ok(Self::FileSd(path.into())),
-            _ => Err(NodesFromError(String::new())),
+            _ => Err(NodesFromError::Form(String::new())),
         }
     }
 }
@@ -77,13 +86,17 @@ struct Group {
 }
 
 impl NodesFrom {
-    /// The nodes, each once; `user` is that of those with TLS. Credentials in a target's address are left out: they are Prometheus's own.
+    /// The nodes, each once; `login` is that of the Prometheus, `user` that of nodes with TLS. Credentials in a target's address are left out: they are Prometheus's own.
     ///
     /// # Errors
     /// With what is wrong, when Prometheus does not answer or the file cannot be used.
-    pub fn read(&self, user: Option<&str>) -> Result<Vec<NodeUrl>, String> {
+    pub fn read(
+        &self,
+        login: &PrometheusLogin,
+        user: Option<&str>,
+    ) -> Result<Vec<NodeUrl>, String> {
         let urls = match self {
-            Self::Prometheus(url) => scraped(crate::check::targets(url)?),
+            Self::Prometheus(url) => scraped(crate::check::targets(url, login)?),
             Self::FileSd(path) => listed(path)?,
         };
         let mut nodes: Vec<NodeUrl> = Vec::new();
@@ -114,7 +127,7 @@ fn listed(path: &Path) -> Result<Vec<String>, String> {
     }
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     // JSON is YAML.
-    let groups: Vec<Group> = typed(&text).map_err(|complaint| wrong(&complaint))?;
+    let groups: Vec<Group> = typed(&text).map_err(|complaints| wrong(&in_one_line(&complaints)))?;
     let urls = groups.iter().flat_map(|group| {
         let scheme = group.labels.get("__scheme__").map_or("http", String::as_str);
         group.targets.iter().map(move |target| format!("{scheme}://{target}"))
@@ -164,14 +177,17 @@ mod tests {
             r#"[{"targets": ["gpu-1:9400", "gpu-2:9400"], "labels": {}}]"#,
         ] {
             std::fs::write(file.path(), text).unwrap();
-            let nodes = from.read(None).unwrap();
+            let nodes = from.read(&PrometheusLogin::default(), None).unwrap();
             assert_eq!(shown(&nodes), ["http://gpu-1:9400", "http://gpu-2:9400"], "{text}");
         }
         for (text, part) in
             [("- targets: ['a b']", "invalid address of target 0"), ("hosts: [a]", "")]
         {
             std::fs::write(file.path(), text).unwrap();
-            assert!(from.read(None).unwrap_err().contains(part), "{text}");
+            assert!(
+                from.read(&PrometheusLogin::default(), None).unwrap_err().contains(part),
+                "{text}"
+            );
         }
     }
 
@@ -181,5 +197,7 @@ mod tests {
             let error = text.parse::<NodesFrom>().unwrap_err().to_string();
             assert!(error.contains("expected prometheus:URL"), "{text}: {error}");
         }
+        let secret = "prometheus:http://me:secret@p".parse::<NodesFrom>().unwrap_err().to_string();
+        assert!(secret.contains("--prometheus-password-file"), "{secret}");
     }
 }

@@ -37,7 +37,7 @@ TOLERANCE = 0.1
 # What others are called, as far as there is room.
 NEIGHBOUR = "neighbour-unnamed"
 
-# The effect of the first-ranked chain; seconds with the fault; whether only the fault may disturb the feeding thread; and how to
+# The effect of the first-ranked chain; seconds with the fault; whether only the fault may disturb the dispatcher thread; and how to
 # record, PID being the program's. Only what is long enough to matter is recorded: the accounts hold all of it.
 Case = collections.namedtuple("Case", "effect seconds undisturbed flags")
 CASES = {

@@ -78,7 +78,7 @@ pub struct ProcessLoss {
     pub chains: usize,
     /// Time of its dispatcher threads attributed to causes, in seconds.
     pub attributed_seconds: f64,
-    /// The part of it that is lost GPU-feeding time, in seconds.
+    /// The part of it that is lost dispatcher time, in seconds.
     pub lost_seconds: f64,
     /// The highest severity of its chains in the period.
     pub severity: Severity,

@@ -109,7 +109,7 @@ pub fn chain(
     writeln!(out, "<dt>Time</dt><dd>{taken}; {share}</dd>")?;
     writeln!(
         out,
-        "<dt>Lost</dt><dd><data value=\"{}\">{:.1} s</data> of GPU-feeding time in all</dd>",
+        "<dt>Lost</dt><dd><data value=\"{}\">{:.1} s</data> of dispatcher time in all</dd>",
         chain.lost_seconds, chain.lost_seconds
     )?;
     writeln!(out, "<dt>Fix</dt><dd class=\"fix\" id=\"fix-{id}\">{}</dd>\n</dl>", Fix(&chain.fix))?;

@@ -29,7 +29,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-pub use address::Address;
+pub use address::{Address, without_password};
 pub use login::{Login, LoginError};
 pub use retry_after::retry_after;
 pub use token::{Token, TokenError};

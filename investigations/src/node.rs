@@ -32,24 +32,35 @@ const TEXT: &str = "text/plain;version=0.0.4";
 /// Default port.
 const PORT: u16 = 9400;
 
-/// Address of a node, such as `http://localhost:9400` or `https://me@gpu-1:9400`. Shown without a password.
+/// Address of a node, such as `http://localhost:9400` or `https://me@gpu-1:9400`. Shown without the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeUrl(Address);
 
 /// Text that is not a [`NodeUrl`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "invalid node address; expected http://HOST:PORT, such as http://localhost:9400, or https://USER@HOST:PORT"
-)]
-pub struct UrlError;
+pub enum UrlError {
+    /// It is no address of a node.
+    #[error(
+        "invalid node address; expected http://HOST:PORT, such as http://localhost:9400, or https://USER@HOST:PORT"
+    )]
+    Invalid,
+    /// It has a password.
+    #[error(
+        "other users of this host can see a password in an address - write https://USER@HOST:PORT, and set it with --password-file or GPUCAUSE_PASSWORD"
+    )]
+    Password,
+}
 
 impl FromStr for NodeUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let full = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        let address = Address::parse(&full, [PORT, PORT]).ok_or(UrlError)?;
-        if address.path() == "/" { Ok(Self(address)) } else { Err(UrlError) }
+        match Address::parse(&full, [PORT, PORT]) {
+            Some(address) if address.has_password() => Err(UrlError::Password),
+            Some(address) if address.path() == "/" => Ok(Self(address)),
+            _ => Err(UrlError::Invalid),
+        }
     }
 }
 
@@ -246,7 +257,7 @@ mod tests {
             ("node:9401", "http://node:9401"),
             ("node", "http://node:9400"),
             ("http://[::1]:9400", "http://[::1]:9400"),
-            ("https://me:secret@node", "https://node:9400"),
+            ("https://me@node", "https://node:9400"),
         ] {
             assert_eq!(text.parse::<NodeUrl>().map(|url| url.to_string()), Ok(shown.into()));
         }
@@ -254,5 +265,7 @@ mod tests {
             let error = text.parse::<NodeUrl>().unwrap_err().to_string();
             assert!(error.contains("such as http://localhost:9400"), "{text}: {error}");
         }
+        let error = "https://me:secret@node".parse::<NodeUrl>().unwrap_err().to_string();
+        assert!(error.contains("--password-file") && !error.contains("secret"), "{error}");
     }
 }

@@ -368,7 +368,7 @@ impl LaunchControl {
         self.transition += began.elapsed();
     }
 
-    /// A launching thread can be delayed while probes change, so the period is long enough that changes stay within their
+    /// A dispatcher thread can be delayed while probes change, so the period is long enough that changes stay within their
     /// part of the budget.
     fn period(&self) -> Duration {
         let (least, most) = PERIODS;

@@ -85,7 +85,7 @@ labelled! {
 }
 
 impl Cause {
-    /// Whether it takes GPU-feeding time while it lasts: a leak does not until memory runs out, and a killed process has none.
+    /// Whether it takes dispatcher time while it lasts: a leak does not until memory runs out, and a killed process has none.
     pub const fn takes_time(self) -> bool {
         !matches!(self, Self::MemoryLeak | Self::OomKill)
     }
@@ -107,7 +107,7 @@ impl Cause {
 }
 
 labelled! {
-    /// How the GPU-feeding thread was slowed.
+    /// How the dispatcher thread was slowed.
     Effect {
         /// One launch in a hundred is far slower than the others, or fewer are and cost much time off the CPU.
         LaunchTail = "launch_tail",
@@ -148,7 +148,7 @@ impl Effect {
 }
 
 labelled! {
-    /// How much of the GPU-feeding thread's time the cause took; see [`Severities`](crate::settings::Severities).
+    /// How much of the dispatcher thread's time the cause took; see [`Severities`](crate::settings::Severities).
     Severity {
         /// Worth knowing.
         Low = "low",
@@ -271,7 +271,7 @@ pub struct Chain {
     pub culprit: Option<Culprit>,
     /// Share of the effect that the cause explains, 0 to 1, in its last window.
     pub explained: f64,
-    /// Total GPU-feeding time lost, in seconds: the part of the [attributed time](Self::attributed_seconds) in [lost
+    /// Total dispatcher time lost, in seconds: the part of the [attributed time](Self::attributed_seconds) in [lost
     /// states](gpucause_abi::state::State::is_lost_in).
     pub lost_seconds: f64,
     /// Who took the lost time, most first; the rest has no known culprit.

@@ -242,7 +242,7 @@ impl<'a> Delta<'a> {
         Class::ALL.iter().map(of_class).fold(untimed, u64::saturating_add)
     }
 
-    /// The GPU-feeding threads; if none feeds now, the one that fed most so far.
+    /// The dispatcher threads; if none feeds now, the one that fed most so far.
     pub(crate) fn feeders(&self) -> impl Iterator<Item = &ThreadDelta> {
         let nobody = !self.threads().iter().any(ThreadDelta::feeds);
         let main = self.threads().iter().filter(|thread| nobody && thread.fed.0 > 0);
@@ -250,7 +250,7 @@ impl<'a> Delta<'a> {
         self.threads().iter().filter(|thread| thread.feeds()).chain(main)
     }
 
-    /// The GPU-feeding thread with the largest `amount`.
+    /// The dispatcher thread with the largest `amount`.
     pub(crate) fn victim(&self, amount: impl Fn(&ThreadDelta) -> Nanos) -> Option<&ThreadDelta> {
         let feeders = self.feeders().map(|thread| (amount(thread), thread));
         feeders
@@ -259,12 +259,12 @@ impl<'a> Delta<'a> {
             .map(|best| best.1)
     }
 
-    /// The GPU-feeding thread with most time in launches.
+    /// The dispatcher thread with most time in launches.
     pub(crate) fn main_feeder(&self) -> Option<&ThreadDelta> {
         self.feeders().max_by_key(|thread| thread.fed)
     }
 
-    /// Time in which other GPU-feeding threads of the process worked: a thread loses nothing by waiting for them.
+    /// Time in which other dispatcher threads of the process worked: a thread loses nothing by waiting for them.
     pub(crate) fn worked_by_others(&self, thread: &ThreadDelta) -> Nanos {
         let others = self.threads().iter().filter(|other| other.feeds() && other.tid != thread.tid);
         total(others.map(ThreadDelta::worked))

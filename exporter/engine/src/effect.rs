@@ -31,7 +31,7 @@ pub(crate) struct Measured {
     pub(crate) evidence: Evidence,
 }
 
-/// Off-CPU time of a thread, by reason, without futex waits for other GPU-feeding threads of the process: PyTorch's main thread
+/// Off-CPU time of a thread, by reason, without futex waits for other dispatcher threads of the process: PyTorch's main thread
 /// loses nothing while it waits for autograd threads.
 fn own_waits(
     delta: &Delta<'_>,

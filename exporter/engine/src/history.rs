@@ -63,7 +63,7 @@ impl History {
             .filter(|&rate| rate > 0.0)
     }
 
-    /// The usual share of time that a feeding thread was off the CPU outside synchronisation, by reason.
+    /// The usual share of time that a dispatcher thread was off the CPU outside synchronisation, by reason.
     pub(crate) fn usual_offcpu(&self) -> [f64; REASONS] {
         let mut usual = [0.0; REASONS];
         for (index, share) in usual.iter_mut().enumerate() {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::activity::TimelinePoint;
+
 /// Limit of earlier periods.
 const MAX_EARLIER: usize = 64;
 
@@ -140,6 +142,18 @@ impl ObservationState {
     }
 }
 
+/// Keeps the points of time in which something was observed: the zeros of other time are no measurement.
+pub fn retain_observed<'a>(
+    points: &mut Vec<TimelinePoint>,
+    periods: impl IntoIterator<Item = &'a Period>,
+) {
+    let disabled = periods.into_iter().filter(|period| period.state == State::Disabled);
+    for Period { since, until, .. } in disabled {
+        let until = until.unwrap_or(f64::INFINITY);
+        points.retain(|own| !(*since..until).contains(&(own.at - own.seconds / 2.0)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +184,24 @@ mod tests {
         );
         assert_eq!(clipped(&state.over(260.0, 300.0)), [(Attached, 260.0, 300.0)]);
         assert_eq!(clipped(&state.over(120.0, 200.0)), [(Attached, 120.0, 200.0)]);
+    }
+
+    #[test]
+    fn points_of_time_in_which_nothing_was_observed_are_left_out() {
+        let point = |at| TimelinePoint {
+            at,
+            seconds: 2.0,
+            launches: 0,
+            dispatcher_seconds: 0.0,
+            lost_seconds: 0.0,
+            chains: 0,
+            worst: None,
+        };
+        let mut points: Vec<_> = [10.0, 12.0, 14.0, 16.0, 18.0].map(point).into();
+        let ended = Period { until: Some(13.0), ..Period::disabled(10.0, "SIGUSR1") };
+        retain_observed(&mut points, [&ended, &partial(13.0, None), &Period::disabled(16.0, "x")]);
+        let at: Vec<_> = points.iter().map(|own| own.at).collect();
+        assert_eq!(at, [10.0, 14.0, 16.0]);
     }
 
     #[test]

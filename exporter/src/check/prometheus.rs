@@ -1,12 +1,10 @@
 //! Whether a Prometheus scrapes this host and has the rules.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::net::{ToSocketAddrs as _, UdpSocket};
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use gpucause_investigations::http::{Address, Client, Login};
+use gpucause_investigations::http::Address;
 use gpucause_investigations::prometheus::Prometheus;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -14,64 +12,20 @@ use serde::de::DeserializeOwned;
 use super::{Point, State};
 use crate::cli::WebArgs;
 use crate::nodes::block_on;
+use crate::prometheus_url::{PrometheusLogin, PrometheusUrl};
 use crate::server::node_name;
 
 const TARGETS: &str = "/api/v1/targets?state=active";
 const RULES: &str = "/api/v1/rules";
-/// Default ports, without and with TLS.
-const PORTS: [u16; 2] = [9090, 443];
 /// Largest answer in bytes: that of many thousand targets.
 const MAX_ANSWER: usize = 128 << 20;
 /// Time to resolve the names of targets.
 const RESOLVE: Duration = Duration::from_secs(5);
 /// Names of missing rules that a point lists.
 const MAX_NAMED: usize = 3;
-const HINT: &str = "write it into the URL: http://USER:PASSWORD@HOST:PORT";
 
 /// The files of rules, and the names in each.
 const FILES: &[(&str, &[&str])] = include!(concat!(env!("OUT_DIR"), "/rule_names.rs"));
-
-/// Address of a Prometheus, such as `http://prometheus:9090`. Shown without a password.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PrometheusUrl(Address);
-
-/// Text that is not a [`PrometheusUrl`].
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "invalid address of a Prometheus; expected http://HOST:PORT or https://HOST:PORT, such as http://localhost:9090"
-)]
-pub struct PrometheusUrlError;
-
-impl PrometheusUrl {
-    /// A client, with the login of the address.
-    ///
-    /// # Errors
-    /// When the certificates that this host trusts cannot be read, or the login is not valid in a header.
-    pub fn client(&self) -> Result<Client, String> {
-        let client = Client::new(self.0.clone(), None).map_err(|error| error.to_string())?;
-        let login = Login::of(&self.0, None, None, HINT).map_err(|error| error.to_string())?;
-        match login {
-            Some(login) => client.with_login(&login).map_err(|error| error.to_string()),
-            None => Ok(client),
-        }
-    }
-}
-
-impl FromStr for PrometheusUrl {
-    type Err = PrometheusUrlError;
-
-    fn from_str(text: &str) -> Result<Self, PrometheusUrlError> {
-        let full = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        let address = Address::parse(&full, PORTS).filter(|own| !own.path().contains('?'));
-        address.map(Self).ok_or(PrometheusUrlError)
-    }
-}
-
-impl fmt::Display for PrometheusUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 #[derive(Debug, Deserialize)]
 struct Targets {
@@ -110,15 +64,15 @@ struct Rule {
 }
 
 /// Points about the target and the rules.
-pub(super) fn report(url: &PrometheusUrl, web: &WebArgs) -> Vec<Point> {
+pub(super) fn report(url: &PrometheusUrl, login: &PrometheusLogin, web: &WebArgs) -> Vec<Point> {
     let ports: Vec<u16> = web.listen_addresses.iter().map(|address| address.port()).collect();
     let path = web.telemetry_path.as_str();
-    let target = match fetch::<Targets>(url, TARGETS) {
+    let target = match fetch::<Targets>(url, login, TARGETS) {
         Ok(Targets { active }) => target(&mine(url, active, &ports), url, &ports, path),
         // The rules would fail for the same reason.
         Err(error) => return vec![Point::failed("prometheus", &error)],
     };
-    let rules = match fetch::<Rules>(url, RULES) {
+    let rules = match fetch::<Rules>(url, login, RULES) {
         Ok(Rules { groups }) => rules(groups.into_iter().flat_map(|group| group.rules), url),
         Err(error) => Point::failed("prometheus rules", &error),
     };
@@ -126,13 +80,21 @@ pub(super) fn report(url: &PrometheusUrl, web: &WebArgs) -> Vec<Point> {
 }
 
 /// The active targets.
-pub(crate) fn targets<T: DeserializeOwned>(url: &PrometheusUrl) -> Result<T, String> {
-    fetch(url, TARGETS)
+pub(crate) fn targets<T: DeserializeOwned>(
+    url: &PrometheusUrl,
+    login: &PrometheusLogin,
+) -> Result<T, String> {
+    fetch(url, login, TARGETS)
 }
 
 /// The data of an answer of the API.
-fn fetch<T: DeserializeOwned>(url: &PrometheusUrl, path: &str) -> Result<T, String> {
-    let prometheus = Prometheus::new(url.client()?);
+fn fetch<T: DeserializeOwned>(
+    url: &PrometheusUrl,
+    login: &PrometheusLogin,
+    path: &str,
+) -> Result<T, String> {
+    let client = url.client(login).map_err(|error| error.to_string())?;
+    let prometheus = Prometheus::new(client);
     block_on(prometheus.data(path, MAX_ANSWER))
         .map_err(|error| format!("{error:#}"))?
         .map_err(|error| format!("{error} - check --prometheus, and that it runs"))
@@ -142,10 +104,12 @@ fn fetch<T: DeserializeOwned>(url: &PrometheusUrl, path: &str) -> Result<T, Stri
 fn mine(url: &PrometheusUrl, targets: Vec<Target>, ports: &[u16]) -> Vec<Target> {
     let addressed = targets.into_iter().filter_map(|target| {
         let address = Address::parse(&target.scrape_url, [80, 443])?;
+        // Shown in messages: without a login.
+        let target = Target { scrape_url: address.to_string(), ..target };
         ports.contains(&address.target().1).then_some((address, target))
     });
     // What a Prometheus elsewhere calls localhost is not this host.
-    let beside = is_here(url.0.target().0);
+    let beside = is_here(url.host());
     let deadline = Instant::now() + RESOLVE;
     let here = |address: &Address| {
         let host = address.target().0;
@@ -300,16 +264,5 @@ mod tests {
         let mut broken = all_rules();
         broken[0].health = "err".into();
         assert!(rules(broken.into_iter(), &url()).detail.contains("cannot evaluate"));
-    }
-
-    #[test]
-    fn an_address_may_have_a_path_and_a_login() {
-        for text in ["http://p:9090", "p:9090", "https://me:pw@p/prefix", "http://[::1]:9090/"] {
-            let url: PrometheusUrl = text.parse().unwrap();
-            assert!(!url.to_string().contains("pw"), "{url}");
-        }
-        for text in ["", "ftp://p", "http://p/?x=1"] {
-            assert!(text.parse::<PrometheusUrl>().is_err(), "{text}");
-        }
     }
 }

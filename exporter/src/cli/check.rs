@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::ExporterArgs;
-use crate::check::PrometheusUrl;
+use crate::prometheus_url::{PrometheusLogin, PrometheusUrl};
 
 /// Exit status of `gpucause check`.
 pub(super) const STATUS: &str = "\
@@ -28,6 +28,9 @@ pub struct CheckArgs {
     /// Check whether the Prometheus at this address scrapes this host and has the rules, such as http://prometheus:9090
     #[arg(long, value_name = "URL")]
     pub prometheus: Option<PrometheusUrl>,
+    /// Flags of the login at that Prometheus.
+    #[command(flatten)]
+    pub prometheus_login: PrometheusLogin,
     /// Flags of the exporter.
     #[command(flatten)]
     pub exporter: ExporterArgs,

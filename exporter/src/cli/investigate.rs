@@ -9,8 +9,8 @@ use gpucause_investigations::explain::ChainFilter;
 use gpucause_investigations::export::timestamp;
 use gpucause_investigations::node::NodeUrl;
 
-use crate::check::PrometheusUrl;
 use crate::nodes::NodeArgs;
+use crate::prometheus_url::PrometheusUrl;
 use crate::server::ListenAddress;
 use crate::{duration, logging};
 
@@ -29,11 +29,11 @@ Exit status:
 /// Flags of `gpucause explain`.
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
-    /// The node on which gpucause exporter runs, such as https://me@gpu-1:9400; a password in it is visible to other users of this host
+    /// The node on which gpucause exporter runs, such as https://me@gpu-1:9400
     #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file", "nodes_from"])]
     pub url: NodeUrl,
     /// Explain this trace file, such as one of Ingero, instead of a node
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "nodes_from", "nodes_user", "password_file", "ca_file", "client_cert", "client_key"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "nodes_from", "nodes_user", "prometheus_password_file", "password_file", "ca_file", "client_cert", "client_key"])]
     pub db: Option<PathBuf>,
     /// Flags of several nodes, and of access to nodes.
     #[command(flatten)]
@@ -144,7 +144,7 @@ fn severity(text: &str) -> Result<Severity, String> {
 /// Flags of `gpucause mcp`.
 #[derive(Debug, Clone, Args)]
 pub struct McpArgs {
-    /// The node on which gpucause exporter runs, such as https://me@gpu-1:9400; a password in it is visible to other users of this host
+    /// The node on which gpucause exporter runs, such as https://me@gpu-1:9400
     #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file", "nodes_from"])]
     pub url: NodeUrl,
     /// Answer from this trace file instead of a node
@@ -153,7 +153,7 @@ pub struct McpArgs {
     /// Flags of several nodes, and of access to nodes.
     #[command(flatten)]
     pub nodes: NodeArgs,
-    /// Also answer what lost and idle GPU time costs, by the Prometheus at this address that has the rules, such as http://prometheus:9090; a password in it is visible to other users of this host
+    /// Also answer what lost and idle GPU time costs, by the Prometheus at this address that has the rules, such as http://prometheus:9090
     #[arg(long, value_name = "URL")]
     pub prometheus: Option<PrometheusUrl>,
     /// Serve over HTTP at this address, such as 127.0.0.1:9402, rather than over standard input and output; clients must authenticate with a token; for access from other hosts, a token and TLS are required

@@ -13,7 +13,7 @@ use gpucause_investigations::mcp::{
 use gpucause_investigations::prometheus::Prometheus;
 use gpucause_investigations::recording;
 
-use crate::check::{PrometheusUrl, Report};
+use crate::check::Report;
 use crate::cli::McpArgs;
 use crate::demo;
 use crate::demo::scenario::Scenario;
@@ -73,8 +73,9 @@ pub fn run(args: &McpArgs) -> anyhow::Result<()> {
         Some(path) => Source::file(recording::open(path)?, Some(Box::new(SqlOfFile(path.clone())))),
         None => Source::Nodes(args.nodes.clients(&args.url)?),
     };
-    let client = args.prometheus.as_ref().map(PrometheusUrl::client).transpose();
-    let prometheus = client.map_err(anyhow::Error::msg).context("--prometheus")?;
+    let login = &args.nodes.prometheus_login;
+    let client = args.prometheus.as_ref().map(|url| url.client(login)).transpose();
+    let prometheus = client.context("--prometheus")?;
     let host = Arc::new(ThisHost { allow_demo: args.allow_demo });
     let assistant = Assistant::new(source, host, prometheus.map(Prometheus::new));
     let runtime = tokio::runtime::Builder::new_current_thread()

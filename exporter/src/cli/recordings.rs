@@ -182,11 +182,12 @@ pub struct MergeArgs {
 }
 
 /// Flags of nodes, which conflict with a file.
-const OF_NODES: [&str; 8] = [
+const OF_NODES: [&str; 9] = [
     "nodes",
     "nodes_file",
     "nodes_from",
     "nodes_user",
+    "prometheus_password_file",
     "password_file",
     "ca_file",
     "client_cert",

@@ -8,7 +8,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, MergeKeyPolicy, NonFiniteFloatPolicy, Spanned};
 
 /// A position in a text; both numbers count from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Position {
     /// Line.
     pub line: u64,
@@ -38,6 +38,29 @@ pub(super) enum Value {
     Text(String),
     List(Vec<Node>),
     Map(Vec<(Key, Node)>),
+    /// Was refused, and is as if it were not there.
+    Refused,
+}
+
+impl Node {
+    pub(super) const fn is_refused(&self) -> bool {
+        matches!(self.value, Value::Refused)
+    }
+
+    /// The value of a key, or of an index such as `[0]`.
+    pub(super) fn child_mut(&mut self, key: &str) -> Option<&mut Self> {
+        let child = match &mut self.value {
+            Value::Map(entries) => {
+                entries.iter_mut().find(|(own, _)| own.text == key).map(|(_, node)| node)
+            }
+            Value::List(items) => {
+                let index = key.trim_matches(['[', ']']).parse::<usize>().ok()?;
+                items.get_mut(index)
+            }
+            _ => None,
+        };
+        child.filter(|child| !child.is_refused())
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

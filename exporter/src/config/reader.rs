@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gpucause_investigations::http::without_password;
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeSeed, Deserializer, Error as _, Expected, IntoDeserializer, MapAccess, SeqAccess,
@@ -51,22 +52,35 @@ impl Refusal {
         self
     }
 
-    /// Its path, such as `limits.scrapes`; empty for the document.
-    fn key(&self) -> String {
-        let mut path = String::new();
-        for key in self.keys.iter().rev() {
-            if !path.is_empty() && !key.starts_with('[') {
-                path.push('.');
-            }
-            path += key;
-        }
-        path
+    /// The keys and indices that lead to what is refused, the outermost first.
+    pub(super) fn path(&self) -> Vec<&str> {
+        let unknown = match &self.problem {
+            Problem::NoSuchKey(key, _) => Some(&**key),
+            _ => None,
+        };
+        self.section().chain(unknown).collect()
     }
+
+    fn section(&self) -> impl Iterator<Item = &str> {
+        self.keys.iter().rev().map(String::as_str)
+    }
+}
+
+/// Keys and indices as one, such as `limits.scrapes`; empty for the document.
+pub(super) fn joined<'a>(keys: impl IntoIterator<Item = &'a str>) -> String {
+    let mut path = String::new();
+    for key in keys {
+        if !path.is_empty() && !key.starts_with('[') {
+            path.push('.');
+        }
+        path += key;
+    }
+    path
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = self.key();
+        let key = joined(self.section());
         let section = if key.is_empty() { "the configuration" } else { &key };
         match &self.problem {
             Problem::Form(form) => write!(f, "{section} must be {form}"),
@@ -129,10 +143,10 @@ fn form(expected: &str) -> String {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Null => f.write_str("empty"),
+            Self::Null | Self::Refused => f.write_str("empty"),
             Self::Bool(value) => write!(f, "{value}"),
             Self::Number(_, text) => f.write_str(text),
-            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Text(text) => write!(f, "{:?}", without_password(text)),
             Self::List(_) => f.write_str("a list"),
             Self::Map(_) => f.write_str("a section"),
         }
@@ -144,7 +158,7 @@ impl<'de> Deserializer<'de> for &'de Node {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
         let value: Result<_, Refusal> = match &self.value {
-            Value::Null => visitor.visit_unit(),
+            Value::Null | Value::Refused => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
             Value::Number(Number::Unsigned(number), _) => visitor.visit_u64(*number),
             Value::Number(Number::Signed(number), _) => visitor.visit_i64(*number),
@@ -230,7 +244,9 @@ impl<'de> SeqAccess<'de> for Items<'de> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, Refusal> {
-        let Some((index, node)) = self.0.next() else { return Ok(None) };
+        let Some((index, node)) = self.0.find(|(_, node)| !node.is_refused()) else {
+            return Ok(None);
+        };
         seed.deserialize(node)
             .map(Some)
             .map_err(|refusal| refusal.at(node).under(format!("[{index}]")))
@@ -247,7 +263,7 @@ impl<'de> MapAccess<'de> for Entries<'de> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, Refusal> {
-        self.1 = self.0.next();
+        self.1 = self.0.find(|(_, node)| !node.is_refused());
         let Some((key, _)) = self.1 else { return Ok(None) };
         let name: StrDeserializer<'_, Refusal> = key.text.as_str().into_deserializer();
         let refused = |mut refusal: Refusal| {

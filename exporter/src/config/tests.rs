@@ -7,6 +7,7 @@ use gpucause_abi::op::op_of_symbol;
 use gpucause_engine::chain::Cause;
 use proptest::prelude::*;
 
+use super::outline::Value;
 use super::*;
 
 const EXAMPLE: &str = include_str!("../../../systemd/config.yaml");
@@ -178,7 +179,7 @@ const REFUSALS: &[(&str, &str)] = &[
     ),
     (
         "otlp:\n  endpoint: http://me:secret@h:4318",
-        "line 2: otlp.endpoint is invalid, and must be http://HOST:PORT or https://HOST:PORT, without a password",
+        "line 2: otlp.endpoint is invalid, and must be http://HOST:PORT or https://HOST:PORT, without user and password: a login is a line in the file of otlp.headers_file or --otlp.headers-file",
     ),
     ("limits: {connections: 0}", "line 1: limits.connections is 0, and must be from 1 to 65536"),
     ("limits: 5", "line 1: limits is 5, and must be a section: keys with values"),
@@ -272,11 +273,58 @@ fn an_unknown_cause_is_reported_with_the_known_ones() {
 }
 
 #[test]
-fn all_values_out_of_bounds_are_reported_at_once() {
-    let text = "chains: {explained_share: 2}\nlimits:\n  scrapes: 99\nprocesses: {exclude: [{}]}";
-    let lines: Vec<_> =
-        problems(text).iter().map(|p| p.split(':').next().unwrap().to_owned()).collect();
-    assert_eq!(lines, ["line 1", "line 4", "line 3"]);
+fn all_errors_of_a_file_are_reported_at_once_in_its_order() {
+    let text = "\
+chains: {explained_share: 2, hang_secs: 5}
+limits:
+  scrapes: 99
+  wait_names: ten
+processes:
+  include: [{comm: 'a('}, {pid: 1}, {comm: b}, {}]
+retension: 5m
+launch_ops: [x, cudaLaunchKernel, cudaLaunchkernal]
+";
+    let problems = problems(text);
+    let begins = [
+        "line 1: chains.explained_share is 2, and must be from 0 to 1",
+        "line 1: chains has no key hang_secs (did you mean hang_seconds?)",
+        "line 3: limits.scrapes is 99, and must be from 1 to 16",
+        "line 4: limits.wait_names is \"ten\", and must be a whole number",
+        "line 6: processes.include[0].comm is \"a(\", and must be a regular expression",
+        "line 6: processes.include[1] has no key pid",
+        "line 6: processes.include[3] is empty, and must have",
+        "line 7: the configuration has no key retension (did you mean retention?)",
+        "line 8: launch_ops[0] is \"x\", and must be",
+        "line 8: launch_ops[2] is \"cudaLaunchkernal\", and must be",
+    ];
+    assert_eq!(problems.len(), begins.len(), "{problems:#?}");
+    for (problem, begin) in problems.iter().zip(begins) {
+        assert!(problem.starts_with(begin), "{problem}: not {begin}");
+    }
+}
+
+#[test]
+fn what_only_follows_from_another_error_is_not_reported() {
+    for text in [
+        "launch_ops: [x]",
+        "processes: {include: [{comm: 'a('}]}",
+        "processes: {include: [{pid: 1}]}",
+        "chains: {severities: {low: two, medium: 0.01}}",
+        "metrics: {group_by: [pod, gpu_uuid]}",
+    ] {
+        assert_eq!(problems(text).len(), 1, "{text}: {:#?}", problems(text));
+    }
+}
+
+#[test]
+fn a_file_with_very_many_errors_is_refused_at_once() {
+    let text = format!("launch_ops: [{}]", "x, ".repeat(20_000));
+    let begin = cpu_time();
+    let problems = problems(&text);
+    let taken = cpu_time().saturating_sub(begin);
+    assert_eq!(problems.len(), 51);
+    assert_eq!(problems[0], "these are the first 50 errors; there may be more");
+    assert!(taken < Duration::from_secs(10), "{taken:?}");
 }
 
 #[test]
@@ -308,8 +356,8 @@ fn an_unreadable_file_is_reported_with_its_path() {
     assert_eq!(
         error,
         format!(
-            "{path}:2: limits.wait_names is 0, and must be from 1 to 100\n\
-             {path}:2: limits.scrapes is 0, and must be from 1 to 16"
+            "{path}:2: limits.scrapes is 0, and must be from 1 to 16\n\
+             {path}:2: limits.wait_names is 0, and must be from 1 to 100"
         )
     );
 }

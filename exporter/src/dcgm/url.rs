@@ -12,16 +12,16 @@ pub struct PageUrl(Address);
 /// Why text is not a [`PageUrl`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "invalid address of a dcgm-exporter {0:?}; expected http://HOST:PORT/metrics or https://HOST:PORT/metrics, without a password"
+    "invalid address of a dcgm-exporter; expected http://HOST:PORT/metrics or https://HOST:PORT/metrics, without user and password: it must need no login"
 )]
-pub struct UrlError(String);
+pub struct UrlError;
 
 impl FromStr for PageUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let address = Address::parse(text, [80, 443]).filter(|address| address.user().is_none());
-        let address = address.ok_or_else(|| UrlError(text.to_owned()))?;
+        let address = address.ok_or(UrlError)?;
         Ok(Self(if address.path() == "/" { address.with_path("/metrics") } else { address }))
     }
 }

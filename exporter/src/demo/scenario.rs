@@ -8,19 +8,19 @@ use clap::ValueEnum;
 /// A real fault that the stand-in workload injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
-    /// A log shipper takes the feeding thread's CPU: the p99 of launches rises
+    /// A log shipper takes the dispatcher thread's CPU: the p99 of launches rises
     Incident,
-    /// A busy process shares the feeding thread's CPU
+    /// A busy process shares the dispatcher thread's CPU
     CpuContention,
-    /// A CPU limit of the program's cgroup throttles the feeding thread
+    /// A CPU limit of the program's cgroup throttles the dispatcher thread
     CpuLimit,
-    /// A thread computes while it holds a mutex that the feeding thread needs
+    /// A thread computes while it holds a mutex that the dispatcher thread needs
     Lock,
     /// Data-loader workers do not keep up
     Dataloader,
-    /// The feeding thread reads a file past the page cache
+    /// The dispatcher thread reads a file past the page cache
     Io,
-    /// The feeding thread touches pages of a file that are not in memory
+    /// The dispatcher thread touches pages of a file that are not in memory
     PageFault,
     /// Large blocking copies among small ones
     MemcpyBottleneck,

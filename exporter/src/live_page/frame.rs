@@ -91,7 +91,7 @@ fn sections(out: &mut dyn Write, head: &Head<'_>, body: &Body, view: &View) -> f
         out,
         "</section>\n<section id=\"timeline\" data-live aria-labelledby=\"timeline-title\">\n<h2 id=\"timeline-title\">{title}</h2>"
     )?;
-    timeline::write(out, &body.timeline, &body.chains, (head.file.is_some(), body.now))?;
+    timeline::write(out, body, head.file.is_some())?;
     out.write_str("</section>\n")?;
     if head.file.is_some() {
         return Ok(());

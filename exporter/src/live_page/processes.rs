@@ -15,6 +15,10 @@ pub struct Processes {
     /// Live processes, also those that are not listed because they are aggregated into `other`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live: Option<u64>,
+    /// Whether they are of a file with single events and no accounts: launches are those that were recorded, and where time went is
+    /// unknown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub events_only: bool,
     /// By PID.
     pub processes: Vec<ProcessRow>,
 }
@@ -44,7 +48,7 @@ pub struct ProcessRow {
     pub spread: Option<f64>,
     /// Time of dispatcher threads, all parts together.
     pub dispatcher_seconds: f64,
-    /// GPU-feeding time that was lost.
+    /// Dispatcher time that was lost.
     pub lost_seconds: f64,
     /// The same as a share of the time of dispatcher threads.
     pub lost_share: Option<f64>,
@@ -107,6 +111,7 @@ impl Processes {
         Self {
             window_seconds: Some(Nanos(until.0.saturating_sub(from.0)).as_secs_f64()),
             live,
+            events_only: false,
             processes: processes.iter().map(ProcessRow::of).collect(),
         }
     }

@@ -76,6 +76,9 @@ fn caption(
         Some(seconds) => write!(out, "The last {seconds:.1} s. ")?,
         None => out.write_str("No numbers yet: they are of the time between two evaluations. ")?,
     }
+    if processes.events_only {
+        out.write_str("The file has single events and no accounts: launches are only those that were recorded, and lost time is unknown. ")?;
+    }
     write!(out, "Processes: {}", chosen.count)?;
     if !view.find.is_empty() {
         write!(out, " of {} match {}", processes.processes.len(), Text(&view.find))?;
@@ -84,7 +87,7 @@ fn caption(
     if let Some(live) = processes.live.filter(|&live| live > listed) {
         write!(out, "; {} more are aggregated into other, or have made no call", live - listed)?;
     }
-    out.write_str(". A dispatcher is a thread that makes CUDA calls; spread is p99 / p50 of warm launches.</caption>\n")
+    out.write_str(". A dispatcher thread is a thread that calls CUDA to feed the GPU; spread is p99 / p50 of warm launches.</caption>\n")
 }
 
 fn head(
@@ -133,17 +136,19 @@ fn process(
         if row.has_ended { " <small>exited</small>" } else { "" }
     )?;
     number(out, "rate", Some((row.launches_per_second, rate(row.launches_per_second))))?;
-    let mut p50 = time(row.p50_seconds);
-    if let Some((_, text)) = &mut p50
-        && row.timed_share.is_some_and(|share| share < 1.0)
-    {
-        text.push_str(&format!(" <small>of the {} timed</small>", percent(row.timed_share)));
-    }
-    number(out, "p50", p50)?;
-    number(out, "p99", time(row.p99_seconds))?;
-    number(out, "spread", row.spread.map(|spread| (spread, ratio(Some(spread)))))?;
-    let lost = format!("{:.2} s ({})", row.lost_seconds, percent(row.lost_share));
-    number(out, "lost", Some((row.lost_seconds, lost)))?;
+    let is_sample = row.timed_share.is_some_and(|share| share < 1.0);
+    let of_sample = |(value, mut text): (f64, String)| {
+        if is_sample {
+            text.push_str(&format!(" <small>of the {} timed</small>", percent(row.timed_share)));
+        }
+        (value, text)
+    };
+    number(out, "p50", time(row.p50_seconds).map(of_sample))?;
+    number(out, "p99", time(row.p99_seconds).map(of_sample))?;
+    let spread = row.spread.map(|spread| (spread, ratio(Some(spread))));
+    number(out, "spread", spread.map(of_sample))?;
+    let lost = |share| format!("{:.2} s ({})", row.lost_seconds, percent(Some(share)));
+    number(out, "lost", row.lost_share.map(|share| (row.lost_seconds, lost(share))))?;
     out.write_str("<td>")?;
     bar(out, row)?;
     out.write_str("</td><td>")?;

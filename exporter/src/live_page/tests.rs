@@ -76,7 +76,37 @@ fn a_sample_is_marked_beside_its_numbers() {
     let sampled = Activity { timed: 16, ..activity(7, b"train", SECOND) };
     let body = body(vec![sampled], 1);
     assert_eq!(body.processes.processes[0].timed_share, Some(0.016));
-    assert!(rendered(Ok(&body), "").contains("10.2 us <small>of the 2% timed</small></data>"));
+    let page = rendered(Ok(&body), "");
+    for class in ["p50", "p99", "spread"] {
+        let number = page.split(&format!("<data class=\"{class}\"")).nth(1).unwrap();
+        let number = number.split("</data>").next().unwrap();
+        assert!(number.ends_with(" <small>of the 2% timed</small>"), "{class}: {number}");
+    }
+    let body = self::body(vec![activity(7, b"train", SECOND)], 1);
+    assert!(!rendered(Ok(&body), "").contains(" timed</small>"));
+}
+
+#[test]
+fn of_events_only_the_page_says_that_it_does_not_know_where_time_went() {
+    let mut own = activity(7, b"train", 0);
+    own.time = TimeAccount::default();
+    let mut body = body(vec![own], 1);
+    body.timeline = vec![TimelinePoint {
+        at: 1_700_000_000.0,
+        seconds: 8.0,
+        launches: 0,
+        dispatcher_seconds: 0.0,
+        lost_seconds: 0.0,
+        chains: 0,
+        worst: None,
+    }];
+    body.processes.events_only = true;
+    let page = rendered(Ok(&body), "");
+    assert!(page.contains("no accounts: launches are only those that were recorded"), "{page}");
+    assert!(page.contains("no accounts: its events have no curve"), "{page}");
+    for unknown in ["<data class=\"lost\"", "at most 0%", "at most 0 launches/s"] {
+        assert!(!page.contains(unknown), "{unknown}: {page}");
+    }
 }
 
 #[test]
@@ -107,6 +137,7 @@ fn the_page_needs_no_inline_script_or_style() {
     body.timeline = vec![point(1_699_999_900.0), point(1_699_999_990.0)];
     let page = rendered(Ok(&body), "");
     assert!(page.contains("at most 50%"), "{page}");
+    assert!(page.contains("In a gap no process made CUDA calls, or probes were"), "{page}");
     for forbidden in [" style=", "<style", " onclick=", "javascript:", "http://", "https://"] {
         assert!(!page.contains(forbidden), "{forbidden} is in {page}");
     }

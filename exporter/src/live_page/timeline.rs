@@ -7,6 +7,7 @@ use gpucause_engine::chain::{Chain, Severity};
 use gpucause_engine::utc::utc;
 use gpucause_investigations::html::{Text, badge};
 
+use super::Body;
 use crate::top::quantity::{percent, rate};
 
 /// Columns of the curves.
@@ -99,16 +100,30 @@ impl Axis {
 }
 
 /// The timeline of the last minutes, or of a file.
-pub(super) fn write(
-    out: &mut dyn Write,
-    points: &[TimelinePoint],
-    chains: &[Chain],
-    (is_file, now): (bool, f64),
-) -> fmt::Result {
+pub(super) fn write(out: &mut dyn Write, body: &Body, is_file: bool) -> fmt::Result {
+    let points = &body.timeline[..];
     if points.is_empty() {
         return out.write_str("<p>Nothing was evaluated in this time.</p>\n");
     }
-    let axis = Axis::of(points, is_file, now);
+    let axis = Axis::of(points, is_file, body.now);
+    if body.processes.events_only {
+        out.write_str(
+            "<p>The file has single events and no accounts: its events have no curve.</p>\n",
+        )?;
+    } else {
+        curves(out, &axis, points)?;
+    }
+    lanes(out, &axis, &body.chains)?;
+    writeln!(
+        out,
+        "<p class=\"axis\"><span>{}</span><span>{} UTC</span></p>",
+        utc(axis.from, is_file),
+        utc(axis.until, is_file)
+    )?;
+    if body.processes.events_only { Ok(()) } else { table(out, &axis, points) }
+}
+
+fn curves(out: &mut dyn Write, axis: &Axis, points: &[TimelinePoint]) -> fmt::Result {
     let columns = axis.columns(points, COLUMNS);
     let lost = |own: &Column| own.lost().unwrap_or(0.0);
     let most_lost = most(&columns, lost);
@@ -120,14 +135,12 @@ pub(super) fn write(
     curve(out, ("Launches of all processes", &title), |out| {
         line(out, &columns, most_launches, Column::rate)
     })?;
-    lanes(out, &axis, chains)?;
-    writeln!(
-        out,
-        "<p class=\"axis\"><span>{}</span><span>{} UTC</span></p>",
-        utc(axis.from, is_file),
-        utc(axis.until, is_file)
-    )?;
-    table(out, &axis, points)
+    if columns.iter().all(Option::is_some) {
+        return Ok(());
+    }
+    out.write_str(
+        "<p class=\"dim\">In a gap no process made CUDA calls, or probes were disabled.</p>\n",
+    )
 }
 
 fn most(columns: &[Option<Column>], value: impl Fn(&Column) -> f64) -> f64 {

@@ -100,7 +100,7 @@ metrics! {
         at fleet;
     DISPATCHER_LOST: Counter "gpucause_dispatcher_lost_seconds", SECONDS,
         ["pid", "comm", "state"],
-        "GPU-feeding time lost: gpucause_dispatcher_seconds_total in the states preempted, runqueue, futex, io and page_fault outside phase sync, and in runqueue within it.",
+        "Dispatcher time lost: gpucause_dispatcher_seconds_total in the states preempted, runqueue, futex, io and page_fault outside phase sync, and in runqueue within it.",
         at fleet;
     PREEMPTED_BY: Counter "gpucause_preempted_by_seconds", SECONDS,
         ["pid", "comm", "culprit"],
@@ -209,7 +209,7 @@ metrics! {
         at fleet;
     STALL_SECONDS: Counter "gpucause_stall_seconds", SECONDS,
         ["pid", "comm", "cause"],
-        "GPU-feeding time lost to a proven cause: the part of gpucause_dispatcher_lost_seconds_total that causal chains attribute to it.",
+        "Dispatcher time lost to a proven cause: the part of gpucause_dispatcher_lost_seconds_total that causal chains attribute to it.",
         at fleet;
     CAUSAL_CHAIN_SECONDS: Counter "gpucause_causal_chain_seconds", SECONDS,
         ["pid", "comm", "cause"],

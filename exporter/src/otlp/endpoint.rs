@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The path of logs below that of an endpoint, by OTLP/HTTP.
 const LOGS: &str = "/v1/logs";
 /// The accepted form, for messages.
-const FORM: &str = "http://HOST:PORT or https://HOST:PORT, without a password";
+const FORM: &str = "http://HOST:PORT or https://HOST:PORT, without user and password: a login is a line in the file of \
+                    otlp.headers_file or --otlp.headers-file";
 
 /// The address of a receiver of OTLP/HTTP. Its path ends in `/v1/logs`, unless it has a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +28,7 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let address = Address::parse(text, [80, 443]).filter(|address| address.user().is_none());
-        let address =
-            address.ok_or_else(|| format!("invalid OTLP endpoint {text:?}; expected {FORM}"))?;
+        let address = address.ok_or_else(|| format!("invalid OTLP endpoint; expected {FORM}"))?;
         let path = address.path().trim_end_matches('/');
         if path.contains('?') || path.ends_with(LOGS) {
             return Ok(Self(address));
@@ -53,7 +53,7 @@ impl Serialize for Endpoint {
 impl<'de> Deserialize<'de> for Endpoint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        // A password in it must not be in the log.
+        // Without its value: a password in it must not be in the log.
         let refusal = |_| serde::de::Error::custom(format!("is invalid, and must be {FORM}"));
         text.parse().map_err(refusal)
     }
@@ -79,7 +79,8 @@ mod tests {
     #[test]
     fn invalid_addresses_are_refused() {
         for text in ["", "collector:4318", "grpc://h:4317", "http://me:secret@h:1", "http://h:0"] {
-            assert!(text.parse::<Endpoint>().is_err(), "{text}");
+            let error = text.parse::<Endpoint>().unwrap_err();
+            assert!(error.contains("--otlp.headers-file") && !error.contains("secret"), "{error}");
         }
     }
 }

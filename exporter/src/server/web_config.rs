@@ -77,7 +77,7 @@ impl WebConfig {
         folder: &Path,
         files: &mut Vec<PathBuf>,
     ) -> Result<Self, Vec<Complaint>> {
-        let document: Document = typed(text).map_err(|complaint| vec![complaint])?;
+        let document: Document = typed(text)?;
         let mut complaints = Complaints::default();
         let section = document.tls_server_config.map(|section| section.resolved(folder));
         let tls = section.as_ref().filter(|section| !section.is_empty()).and_then(|section| {

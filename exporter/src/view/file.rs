@@ -55,13 +55,18 @@ impl TraceFile {
             }
             ControlFlow::Continue(())
         })?;
-        if totals.is_empty() {
+        let has_accounts = !totals.is_empty();
+        if !has_accounts {
             rebuild(recording, node, EVALUATE_EVERY, &mut |own| {
                 totals.add(0, own.unix_ns as f64 / 1e9, &own.snapshot);
                 ControlFlow::Continue(())
             })?;
         }
-        let (processes, timeline) = totals.finish(&chains);
+        // Without accounts the file does not say when it observed.
+        let periods = &incident.observation.not_fully_observed;
+        let periods = if has_accounts { &periods[..] } else { &[] };
+        let (processes, timeline) = totals.finish(&chains, periods);
+        let processes = Processes { events_only: !has_accounts, ..processes };
         let unknown = || Period::disabled(0.0, "the file does not say what was observed");
         Ok(Self {
             name: path.display().to_string(),

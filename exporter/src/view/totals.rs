@@ -6,6 +6,7 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId};
 use gpucause_engine::activity::{Activities, Activity, TimelinePoint};
 use gpucause_engine::chain::Chain;
+use gpucause_engine::observation::{Period, retain_observed};
 
 use crate::live_page::Processes;
 
@@ -51,9 +52,17 @@ impl Totals {
                 .collect();
             return;
         }
+        // No longer than one of them was observed: there may have been none for long.
+        let own = |own: &&ProcessSnapshot| own.dispatches;
+        let observed = snapshot
+            .processes
+            .iter()
+            .filter(own)
+            .map(|own| own.ended.unwrap_or(now).min(now).less(own.first_seen.max(self.at)));
+        let observed = observed.max().unwrap_or_default();
         let mut point = TimelinePoint {
             at: unix_seconds,
-            seconds: now.less(self.at).as_secs_f64(),
+            seconds: observed.as_secs_f64(),
             launches: 0,
             dispatcher_seconds: 0.0,
             lost_seconds: 0.0,
@@ -72,7 +81,9 @@ impl Totals {
             }
         }
         self.at = now;
-        self.timeline.push(point);
+        if observed > Nanos(0) {
+            self.timeline.push(point);
+        }
         if self.timeline.len() > MAX_POINTS {
             self.halve();
         }
@@ -83,9 +94,14 @@ impl Totals {
         self.session.is_none()
     }
 
-    /// The sums, and the timeline with these chains.
-    pub(super) fn finish(mut self, chains: &[Chain]) -> (Processes, Vec<TimelinePoint>) {
+    /// The sums, and the timeline with these chains, without the periods in which nothing was observed.
+    pub(super) fn finish(
+        mut self,
+        chains: &[Chain],
+        periods: &[Period],
+    ) -> (Processes, Vec<TimelinePoint>) {
         self.end_session();
+        retain_observed(&mut self.timeline, periods);
         for point in &mut self.timeline {
             let (from, until) = (point.at - point.seconds, point.at);
             let seen = chains.iter().filter(|own| own.first_seen <= until && own.last_seen >= from);
@@ -169,7 +185,7 @@ mod tests {
         totals.add(0, 14.0, &snapshot(14, &[(2, 40)]));
         totals.add(1, 100.0, &snapshot(5, &[(1, 1_000)]));
         totals.add(1, 101.0, &snapshot(6, &[(1, 1_007)]));
-        let (processes, timeline) = totals.finish(&[]);
+        let (processes, timeline) = totals.finish(&[], &[]);
         assert_eq!(processes.window_seconds, Some(5.0));
         let launches: Vec<_> =
             processes.processes.iter().map(|own| (own.pid, own.launches, own.seconds)).collect();
@@ -179,10 +195,32 @@ mod tests {
     }
 
     #[test]
+    fn time_without_a_process_or_without_probes_is_no_time_without_launches() {
+        let mut totals = Totals::default();
+        let begun = |at, launches| {
+            let mut own = snapshot(at, &[(2, launches)]);
+            own.processes[0].first_seen = Nanos(599 * SECOND);
+            own
+        };
+        let mut ended = snapshot(14, &[(1, 100)]);
+        ended.processes[0].ended = Some(Nanos(11 * SECOND));
+        totals.add(0, 10.0, &snapshot(10, &[(1, 100)]));
+        totals.add(0, 14.0, &ended);
+        totals.add(0, 16.0, &Snapshot { taken_at: Nanos(16 * SECOND), ..ended });
+        totals.add(0, 600.0, &begun(600, 5));
+        totals.add(0, 700.0, &begun(700, 5));
+        totals.add(0, 701.0, &begun(701, 9));
+        let disabled = Period { until: Some(700.0), ..Period::disabled(600.0, "SIGUSR1") };
+        let (_, timeline) = totals.finish(&[], &[disabled]);
+        let points: Vec<_> = timeline.iter().map(|own| (own.at, own.seconds)).collect();
+        assert_eq!(points, [(14.0, 1.0), (600.0, 1.0), (701.0, 1.0)]);
+    }
+
+    #[test]
     fn a_long_recording_has_few_points_and_all_launches() {
         let mut totals = Totals::default();
         (0..10_000).for_each(|at| totals.add(0, at as f64, &snapshot(at, &[(1, at)])));
-        let (_, timeline) = totals.finish(&[]);
+        let (_, timeline) = totals.finish(&[], &[]);
         assert!(timeline.len() <= MAX_POINTS, "{}", timeline.len());
         assert_eq!(timeline.iter().map(|own| own.launches).sum::<u64>(), 9_999);
         let seconds: f64 = timeline.iter().map(|own| own.seconds).sum();

@@ -124,3 +124,26 @@ fn a_prometheus_is_asked_for_this_host_and_the_rules() {
     assert_eq!(other[0]["state"], "failed", "{other:?}");
     assert!(other[0]["detail"].as_str().unwrap().contains("no target"), "{other:?}");
 }
+
+#[test]
+fn a_prometheus_gets_the_password_of_a_file_for_the_user_of_its_address() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://me@{}", listener.local_addr().unwrap());
+    let client = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut request = [0; 2048];
+        let length = client.read(&mut request).unwrap();
+        String::from_utf8_lossy(&request[..length]).to_lowercase()
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "secret\n").unwrap();
+    let here = ["--web.listen-address=127.0.0.1:0", "--prometheus", &url];
+    let without = points(&here, "prometheus");
+    let advice = without[0]["advice"].as_str().unwrap();
+    assert!(advice.contains("--prometheus-password-file"), "{without:?}");
+    let path = file.path().to_str().unwrap();
+    points(&[&here[..], &["--prometheus-password-file", path]].concat(), "prometheus");
+    let request = client.join().unwrap();
+    // me:secret
+    assert!(request.contains("authorization: basic bwu6c2vjcmv0"), "{request}");
+}

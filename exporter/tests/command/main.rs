@@ -106,17 +106,51 @@ fn a_configuration_file_can_be_checked_without_being_used() {
     let check = ["exporter", "--config.check", "--config.file", path];
     let (code, output) = outcome(&check);
     assert_eq!((code, &*output), (Some(0), "ok\n"), "an empty file is the defaults");
-    std::fs::write(file.path(), "limits:\n  scrapes: 0\n  wait_names: 0\n").unwrap();
+    std::fs::write(file.path(), "limits:\n  scrapes: 0\n  wait_names: many\nlimit: 1\n").unwrap();
     let (code, output) = outcome(&check);
     assert_eq!(code, Some(78));
-    let expected = format!(
-        "{path}:3: limits.wait_names is 0, and must be from 1 to 100\n\
-         {path}:2: limits.scrapes is 0, and must be from 1 to 16\n"
-    );
-    assert_eq!(output, expected);
+    let expected = [
+        format!("{path}:2: limits.scrapes is 0, and must be from 1 to 16"),
+        format!("{path}:3: limits.wait_names is \"many\", and must be a whole number from 0 up"),
+        format!("{path}:4: the configuration has no key limit (did you mean limits?); it has "),
+    ];
+    let lines: Vec<_> = output.lines().collect();
+    assert_eq!((lines.len(), lines[0], lines[1]), (3, &*expected[0], &*expected[1]), "{output}");
+    assert!(lines[2].starts_with(&expected[2]), "{output}");
     let (code, output) = outcome(&["exporter", "--config.file", path]);
     assert_eq!(code, Some(78), "{output}");
-    assert!(output.contains("limits.scrapes"), "{output}");
+    assert_eq!(output.lines().count(), 1, "a line of the log: {output}");
+    for expected in ["limits.scrapes is 0", "limits.wait_names is", "no key limit"] {
+        assert!(output.contains(expected), "{output}");
+    }
+    let (code, stdout, _) =
+        errors::streams(&["check", "--web.listen-address=127.0.0.1:0", "--config.file", path]);
+    assert_eq!(code, Some(78), "{stdout}");
+    let failed = stdout.lines().filter(|line| line.starts_with("failed       configuration"));
+    assert_eq!(failed.count(), 3, "{stdout}");
+}
+
+#[test]
+fn a_password_in_an_address_is_refused_and_not_printed() {
+    let sql = "SELECT 1";
+    for (arguments, advice) in [
+        (&["check", "--prometheus=http://me:secret@h:9090"][..], "--prometheus-password-file"),
+        (&["mcp", "--prometheus", "me:secret@h:9090"], "--prometheus-password-file"),
+        (
+            &["explain", "--nodes-from", "prometheus:http://me:secret@h"],
+            "--prometheus-password-file",
+        ),
+        (&["explain", "--url", "https://me:secret@h"], "--password-file"),
+        (&["query", "--nodes", "a:9400,https://me:secret@h", sql], "--password-file"),
+        (&["exporter", "--otlp.endpoint=http://me:secret@h:4318"], "--otlp.headers-file"),
+        (&["exporter", "--dcgm.url=http://me:secret@h:9401/metrics"], "it must need no login"),
+        (&["check", "http://me:secret@h:9090"], "unexpected argument"),
+    ] {
+        let (code, output) = outcome(arguments);
+        assert_eq!(code, Some(64), "{arguments:?}: {output}");
+        assert!(output.contains(advice), "{arguments:?}: {output}");
+        assert!(!output.contains("secret"), "{arguments:?}: {output}");
+    }
 }
 
 #[test]

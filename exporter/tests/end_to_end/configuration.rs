@@ -23,7 +23,7 @@ const PROMPT: Duration = Duration::from_secs(2);
 const INCLUDE_ALL: &str = "processes:\n";
 const EXCLUDE: &str = "processes: {exclude: [{comm: 'gpucause-workl.*'}]}\n";
 /// Wrong in its second line.
-const BAD: &str = "retention: 5m\nlimits: {wait_names: many}\n";
+const BAD: &str = "retention: 5m\nlimits: {wait_names: many, scrapes: 0}\n";
 
 /// A file in a folder of its own, and an exporter that reads it.
 struct Configured {
@@ -138,6 +138,7 @@ fn a_bad_edit_keeps_the_running_configuration_and_is_reported() {
 
     configured.write(BAD);
     configured.until_refused("config.yaml:2: limits.wait_names is \\\"many\\\", and must be");
+    configured.until_refused("config.yaml:2: limits.scrapes is 0, and must be from 1 to 16");
     assert!(!configured.tells_of(&workload));
     assert_eq!(configured.exporter.samples().sum(TAKEN_AT, &[]), taken_at);
     let failures = configured.exporter.log().matches("configuration reload failed").count();
@@ -196,7 +197,10 @@ fn a_signal_reloads_and_a_request_does_where_that_is_enabled() {
     configured.write(BAD);
     let response = http_client::request(address, "POST", "/-/reload", "");
     assert_eq!(response.status, 500);
-    assert!(response.text().contains("config.yaml:2: limits.wait_names"), "{}", response.text());
+    for key in ["limits.wait_names", "limits.scrapes"] {
+        let expected = format!("config.yaml:2: {key} is ");
+        assert!(response.text().contains(&expected), "{}", response.text());
+    }
     assert_eq!(http_client::get(address, "/-/reload").status, 405);
 }
 

@@ -9,7 +9,7 @@ pub(crate) const COMM: &str = "alert-trainer";
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) scenario: &'static str,
-    /// Whether the feeding thread has priority over all others, so that neighbours cannot disturb it.
+    /// Whether the dispatcher thread has priority over all others, so that neighbours cannot disturb it.
     pub(crate) undisturbed: bool,
     pub(crate) alert: &'static str,
     pub(crate) receiver: &'static str,

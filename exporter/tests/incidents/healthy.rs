@@ -7,7 +7,7 @@ use crate::expected::COMM;
 use crate::poll::until;
 use crate::stack::Stack;
 
-/// They run one after the other: each feeding thread uses the same CPU.
+/// They run one after the other: each dispatcher thread uses the same CPU.
 const SCENARIOS: [&str; 4] = ["healthy", "healthy-idle", "healthy-sync", "healthy-noise"];
 
 /// Length of each, in seconds, and how fast the clock is.

@@ -1,11 +1,12 @@
-//! Server addresses: URLs with optional user, password and path.
+//! Server addresses: URLs with optional user and path. What has a password is known, the password is not kept.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
 use hyper::Uri;
 
-/// A parsed URL. Displayed without user and password.
+/// A parsed URL. Displayed without the user.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     tls: bool,
@@ -13,7 +14,7 @@ pub struct Address {
     port: u16,
     path: String,
     user: Option<String>,
-    password: Option<String>,
+    has_password: bool,
 }
 
 impl Address {
@@ -38,14 +39,14 @@ impl Address {
             // What follows the host is not a port.
             None => return None,
         };
-        let (user, password) = match login.map(|login| login.split_once(':').ok_or(login)) {
-            Some(Ok((user, password))) => (Some(decoded(user)?), Some(decoded(password)?)),
-            Some(Err(user)) => (Some(decoded(user)?), None),
-            None => (None, None),
+        let has_password = login.is_some_and(|login| login.contains(':'));
+        let user = match login.map(|login| login.split_once(':').map_or(login, |(user, _)| user)) {
+            Some(user) => Some(decoded(user)?),
+            None => None,
         };
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let (host, path) = (host.to_owned(), path.to_owned());
-        Some(Self { tls, host, port, path, user, password })
+        Some(Self { tls, host, port, path, user, has_password })
     }
 
     /// Whether the scheme is `https`.
@@ -69,9 +70,9 @@ impl Address {
         self.user.as_deref()
     }
 
-    /// The password.
-    pub fn password(&self) -> Option<&str> {
-        self.password.as_deref()
+    /// Whether the URL has a password, which other users of the host can see on a command line.
+    pub const fn has_password(&self) -> bool {
+        self.has_password
     }
 
     /// Host (without brackets) and port.
@@ -103,6 +104,18 @@ impl fmt::Display for Address {
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
+    }
+}
+
+/// A text for messages, without the user and password of a URL in it, if it may have a password.
+pub fn without_password(text: &str) -> Cow<'_, str> {
+    let (scheme, rest) = match text.split_once("://") {
+        Some((scheme, rest)) => (&text[..scheme.len() + 3], rest),
+        None => ("", text),
+    };
+    match rest.rsplit_once('@') {
+        Some((login, host)) if login.contains(':') => Cow::Owned(format!("{scheme}...@{host}")),
+        _ => Cow::Borrowed(text),
     }
 }
 
@@ -164,13 +177,28 @@ mod tests {
     fn who_logs_in_may_have_any_characters() {
         let login = |text: &str| {
             let address = parse(text).unwrap();
-            (address.user().map(str::to_owned), address.password().map(str::to_owned))
+            (address.user().map(str::to_owned), address.has_password())
         };
         let some = |text: &str| Some(text.to_owned());
-        assert_eq!(login("http://h"), (None, None));
-        assert_eq!(login("http://me@h"), (some("me"), None));
-        assert_eq!(login("http://me:@h"), (some("me"), some("")));
-        assert_eq!(login("http://m%40e:p%3aw:%25@h:1"), (some("m@e"), some("p:w:%")));
+        assert_eq!(login("http://h"), (None, false));
+        assert_eq!(login("http://me@h"), (some("me"), false));
+        assert_eq!(login("http://me:@h"), (some("me"), true));
+        assert_eq!(login("http://m%40e:p%3aw:%25@h:1"), (some("m@e"), true));
+    }
+
+    #[test]
+    fn a_password_is_in_no_message() {
+        for (text, shown) in [
+            ("http://me:pw@h:1/x", "http://...@h:1/x"),
+            ("prometheus:http://me:p/w@h", "prometheus:http://...@h"),
+            ("me:p@w@h:9400", "...@h:9400"),
+            ("http://me:p://w@h", "http://...@h"),
+            ("https://me@h:9400", "https://me@h:9400"),
+            ("ftp://h", "ftp://h"),
+            ("user@example.com", "user@example.com"),
+        ] {
+            assert_eq!(without_password(text), shown);
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Logins: the user from the URL, the password from the URL, a file, or the environment.
+//! Logins: the user from the URL, the password from a file or the environment.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -30,8 +30,7 @@ pub enum LoginError {
 }
 
 impl Login {
-    /// The address's user with the password of `file`, else of the address, else `inherited` from the environment. `None`
-    /// without a login. `hint` says where a password can be given.
+    /// The address's user with the password of `file`, else `inherited` from the environment. `None` without a login. `hint` says where a password can be given.
     ///
     /// # Errors
     /// When user or password is missing, or the file cannot be read.
@@ -42,10 +41,8 @@ impl Login {
         hint: &'static str,
     ) -> Result<Option<Self>, LoginError> {
         let unreadable = |path: &Path, source| LoginError::Unreadable(path.into(), source);
-        let password = match file {
-            Some(path) => Some(read(path).map_err(|source| unreadable(path, source))?),
-            None => address.password().map(str::to_owned),
-        };
+        let password =
+            file.map(|path| read(path).map_err(|source| unreadable(path, source))).transpose()?;
         let user = address.user().filter(|user| !user.is_empty());
         let Some(user) = user.map(str::to_owned) else {
             // A password in the environment may be meant for other nodes.
@@ -80,13 +77,12 @@ mod tests {
     }
 
     #[test]
-    fn a_password_comes_from_the_file_then_the_address_then_the_environment() {
+    fn a_password_comes_from_the_file_then_the_environment() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("password");
         std::fs::write(&file, "of the file\nmore\n").unwrap();
         let got = |text: &str| Ok(Some(("me".to_owned(), text.to_owned())));
-        assert_eq!(of("http://me:url@h", Some(&file), Some("env")), got("of the file"));
-        assert_eq!(of("http://me:url@h", None, Some("env")), got("url"));
+        assert_eq!(of("http://me@h", Some(&file), Some("env")), got("of the file"));
         assert_eq!(of("http://me@h", None, Some("env")), got("env"));
         assert_eq!(of("http://h", None, Some("env")), Ok(None));
     }

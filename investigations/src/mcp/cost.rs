@@ -11,7 +11,7 @@ use crate::prometheus::Prometheus;
 
 /// The age of what the rules recorded last; none where they did not within five minutes.
 const AGE: &str = "time() - max(timestamp(process:gpucause_accounting:info))";
-const NOTE: &str = "Lost: time of threads that feed GPUs, by proven causes; the counters of the exporters add up to it. Idle: GPUs that are held, and on which nothing was launched for 15 minutes. A call that hangs can be both: do not add them. Without prices there is no cost.";
+const NOTE: &str = "Lost: time of dispatcher threads (the threads that call CUDA to feed the GPU), by proven causes; the counters of the exporters add up to it. Idle: GPUs that are held, and on which nothing was launched for 15 minutes. A call that hangs can be both: do not add them. Without prices there is no cost.";
 /// Characters of a label.
 const MAX_LABEL: usize = 120;
 const MAX_CURRENCY: usize = 20;

@@ -1,4 +1,4 @@
-//! Time between launches for which a GPU-feeding thread was off the CPU, except waiting for the GPU.
+//! Time between launches for which a dispatcher thread was off the CPU, except waiting for the GPU.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::state::{Reason, State};
@@ -17,7 +17,7 @@ fn between_launches(thread: &ThreadDelta, reason: Reason) -> Nanos {
     thread.in_state(State::Off(reason), |phase| Phases::BetweenLaunches.contain_wait(phase, reason))
 }
 
-/// Gaps per GPU-feeding thread: an idle thread must not hide one that is blocked.
+/// Gaps per dispatcher thread: an idle thread must not hide one that is blocked.
 pub(super) fn measure(process: &Process<'_>, settings: &Settings) -> Vec<Measured> {
     let delta = &process.short;
     let mut feeders: Vec<_> = delta.feeders().collect();

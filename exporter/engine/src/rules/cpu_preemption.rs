@@ -104,7 +104,7 @@ pub(super) fn detection(
         _ if was_idle => SLOW_WAKEUP.into(),
         Some(culprit) => fix(culprit, process.now.tgid.0, &comm),
         None => format!(
-            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the GPU-feeding thread to dedicated CPUs."
+            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the dispatcher thread to dedicated CPUs."
         ),
     };
     Detection {
@@ -134,13 +134,13 @@ fn fix(culprit: &Culprit, victim: u32, comm: &str) -> String {
     let name = &*culprit.comm;
     match &culprit.feeds {
         _ if culprit.pid == victim => format!(
-            "Keep thread {name} of {comm} itself off the CPU of its GPU-feeding thread: pin the two to different CPUs."
+            "Keep thread {name} of {comm} itself off the CPU of its dispatcher thread: pin the two to different CPUs."
         ),
         None => format!(
-            "Keep {name} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the GPU-feeding thread to dedicated CPUs."
+            "Keep {name} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the dispatcher thread to dedicated CPUs."
         ),
         Some(feeder) if feeder.pid == victim => format!(
-            "{name} works for {comm} itself: they want more CPU than they have. Run fewer workers, or give the GPU-feeding thread a CPU of its own."
+            "{name} works for {comm} itself: they want more CPU than they have. Run fewer workers, or give the dispatcher thread a CPU of its own."
         ),
         Some(feeder) if feeder.pid == culprit.pid => format!(
             "{name} feeds a GPU itself: {name} and {comm} want more CPU than they have. Give them CPUs of their own; a lower priority only moves the loss."

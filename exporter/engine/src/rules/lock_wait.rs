@@ -50,7 +50,7 @@ fn claim(span: &Span<'_, '_>, thread: &ThreadDelta, _: Phases) -> TimeAccount {
     }
     let between = |phase| Phases::BetweenLaunches.contain(phase);
     let waited = thread.in_state(futex, between);
-    // Waiting for other GPU-feeding threads loses nothing.
+    // Waiting for other dispatcher threads loses nothing.
     let own = ratio(waited.less(span.delta.worked_by_others(thread)), waited);
     for &phase in Phase::ALL.iter().filter(|&&phase| between(phase)) {
         let cell = &mut claim.0[phase as usize][futex.index()];

@@ -1,4 +1,4 @@
-//! The parts that the time of launching threads is divided into, from healthy to lost.
+//! The parts that the time of dispatcher threads is divided into, from healthy to lost.
 
 use gpucause_abi::Nanos;
 use gpucause_abi::snapshot::TimeAccount;
@@ -120,7 +120,7 @@ impl Part {
     }
 }
 
-/// The time of all launching threads of a process, by [`Part`].
+/// The time of all dispatcher threads of a process, by [`Part`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Shares([u64; Part::COUNT]);
 

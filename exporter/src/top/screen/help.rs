@@ -10,9 +10,9 @@ gpucause top: how the processes of this host fed their GPUs   ? Esc closes this
 LAUNCH/S  kernel and graph launches a second
 P50, P99  of warm launches; the first launch of a kernel counts as cold
 SPREAD    P99 / P50: near 1 when launches are steady, large when some are late
-LOST      share of the dispatchers' time without a CPU, or in F, I or M.
-          Dispatchers are the threads that launch. Waits for data (b) are apart
-WHERE TIME WENT   all time of the dispatchers
+LOST      share of dispatcher threads' time without a CPU, or in F, I or M.
+          Dispatcher threads call CUDA to feed the GPU. Data waits (b) are apart
+WHERE TIME WENT   all time of dispatcher threads
           h, l, c: on a CPU. Dots: in a call that waits for the GPU, which is
           healthy. b: blocked on data, a socket, a timer or the driver, so
           starved or idle. Capitals: lost. P could have run but had no CPU;

@@ -205,13 +205,13 @@ pub(super) fn actor(cause: Cause, culprit: Option<&Culprit>) -> (String, &'stati
 /// What to try.
 pub(super) fn fix(cause: Cause, culprit: Option<&Culprit>, comm: &str) -> String {
     match (cause, culprit) {
-        (Cause::BlockIo, _) => "Keep the files of the GPU-feeding thread in memory or on a faster disk, or read them ahead in another thread.".into(),
+        (Cause::BlockIo, _) => "Keep the files of the dispatcher thread in memory or on a faster disk, or read them ahead in another thread.".into(),
         (_, Some(culprit)) => format!(
-            "Keep {} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the GPU-feeding thread to dedicated CPUs.",
+            "Keep {} off the CPUs of {comm}: give it a CPU set or a lower CPUWeight, or pin the dispatcher thread to dedicated CPUs.",
             culprit.comm
         ),
         (_, None) => format!(
-            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the GPU-feeding thread to dedicated CPUs."
+            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the dispatcher thread to dedicated CPUs."
         ),
     }
 }

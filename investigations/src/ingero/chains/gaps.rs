@@ -113,7 +113,7 @@ impl RuleContext<'_> {
             return self.chain(Detection {
                 sentence: "{comm} spends {host_gap_share|percent} of {span_seconds|seconds} between its stored CUDA calls, and \
                            the file has no waits of that thread: whether it worked or waited is not known.",
-                fix: "Record the launching thread too (gpucause record).".into(),
+                fix: "Record the dispatcher thread too (gpucause record).".into(),
                 ..detection
             });
         }

@@ -270,7 +270,7 @@ impl RuleContext<'_> {
                 sentence: "{judged_calls|count} of {calls_stored|count} stored calls of {op} by {comm} were slow, \
                            {excess_seconds|seconds} beyond what is usual. The file has no waits of their threads: whether they \
                            were off the CPU is not known.",
-                fix: "Record the launching threads too (gpucause record): without their waits no culprit can be named.".into(),
+                fix: "Record the dispatcher threads too (gpucause record): without their waits no culprit can be named.".into(),
                 ..detection
             });
         }

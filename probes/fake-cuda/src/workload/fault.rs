@@ -35,21 +35,21 @@ pub(crate) use together::{Faults, Losses};
 /// The scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
-    /// A log shipper takes the feeding thread's CPU; the p99 of launches rises.
+    /// A log shipper takes the dispatcher thread's CPU; the p99 of launches rises.
     Incident,
-    /// Busy processes share the feeding thread's CPU.
+    /// Busy processes share the dispatcher thread's CPU.
     CpuContention,
     /// A CPU limit of the program's control group stops it.
     CpuLimit,
-    /// A thread computes while it holds a mutex that the feeding thread needs before its launches.
+    /// A thread computes while it holds a mutex that the dispatcher thread needs before its launches.
     Lock,
     /// The same, with the mutex taken inside a copy of each step.
     LockInCall,
     /// Data-loader worker processes that do not keep up.
     Dataloader,
-    /// The feeding thread reads a file past the page cache.
+    /// The dispatcher thread reads a file past the page cache.
     Io,
-    /// The feeding thread touches pages of a mapped file that are not in memory.
+    /// The dispatcher thread touches pages of a mapped file that are not in memory.
     PageFault,
     /// Large blocking copies among small ones.
     MemcpyBottleneck,

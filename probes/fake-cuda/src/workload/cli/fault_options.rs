@@ -27,10 +27,10 @@ pub(crate) struct FaultOptions {
     /// Between two lines of truth.
     #[arg(long, value_parser = super::time, default_value = "1s")]
     pub(crate) every: u64,
-    /// The feeding thread's CPU [default: the last that it may use]
+    /// The dispatcher thread's CPU [default: the last that it may use]
     #[arg(long)]
     pub(crate) cpu: Option<usize>,
-    /// Have the feeding thread run before all others, so that only the fault disturbs it.
+    /// Have the dispatcher thread run before all others, so that only the fault disturbs it.
     #[arg(long)]
     pub(crate) undisturbed: bool,
     /// Keep another CPU busy with a process that has nothing to do with it.
@@ -50,13 +50,13 @@ impl FaultOptions {
         if self.undisturbed { process::run_first() } else { Ok(()) }
     }
 
-    /// The feeding thread's CPU.
+    /// The dispatcher thread's CPU.
     pub(crate) fn cpu(&self) -> Result<usize> {
         let last = || process::cpus().last().copied().context("this process may use no CPU");
         self.cpu.map_or_else(last, Ok)
     }
 
-    /// A CPU that is not the feeding thread's.
+    /// A CPU that is not the dispatcher thread's.
     pub(crate) fn other_cpu(&self) -> Result<usize> {
         let own = self.cpu()?;
         let other = process::cpus().into_iter().find(|&cpu| cpu != own);

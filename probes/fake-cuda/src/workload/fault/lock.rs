@@ -27,7 +27,7 @@ unsafe impl Sync for Mutex {}
 
 static MUTEX: Mutex = Mutex(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
 static HOLDING: AtomicBool = AtomicBool::new(false);
-/// Time that the feeding thread was blocked for until it had the mutex.
+/// Time that the dispatcher thread was blocked for until it had the mutex.
 static WAITED_NS: AtomicU64 = AtomicU64::new(0);
 
 fn lock() {
@@ -69,7 +69,7 @@ extern "C-unwind" fn pass_in_call(_: *mut c_void) {
 pub(super) struct Contended {
     held_ns: u64,
     inside: bool,
-    /// The holder's: on the feeding thread's it would preempt it, and have released the mutex by the time the other runs.
+    /// The holder's: on the dispatcher thread's it would preempt it, and have released the mutex by the time the other runs.
     cpu: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Other processes that are busy, on the feeding thread's CPU or beside it.
+//! Other processes that are busy, on the dispatcher thread's CPU or beside it.
 
 use std::io::Write as _;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! Files that the feeding thread itself reads.
+//! Files that the dispatcher thread itself reads.
 
 use anyhow::{Context as _, Result};
 use gpucause_fake_cuda::scratch::EvictedMapping;

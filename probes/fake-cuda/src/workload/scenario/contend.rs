@@ -1,4 +1,4 @@
-//! A launching thread that shares its CPU with busy processes.
+//! A dispatcher thread that shares its CPU with busy processes.
 
 use anyhow::Result;
 use gpucause_fake_cuda::clock;

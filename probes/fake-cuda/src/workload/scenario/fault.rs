@@ -62,7 +62,7 @@ enum Progress {
 struct TruthReporter(Arc<Mutex<Progress>>);
 
 impl TruthReporter {
-    /// Start before the feeding thread gets real-time priority: on its CPU the new thread might never run.
+    /// Start before the dispatcher thread gets real-time priority: on its CPU the new thread might never run.
     #[expect(
         clippy::significant_drop_tightening,
         reason = "held while printing, so that nothing follows the result"
