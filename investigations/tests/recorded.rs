@@ -1,4 +1,4 @@
-//! Reports of trace files: whose chains and rows they have, and of which time.
+//! Reports of trace files: the processes and the time that their chains and rows are of.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
 
@@ -252,11 +252,15 @@ fn what_one_exporter_wrote_to_two_files_counts_once_and_since_the_process_was_ob
     let path = |name: &str| folder.path().join(name);
     // As flight records are: the second has all that the first has.
     let later = Process { calls: (25, 1_000), waited: 9 * SECOND / 2, ..TRAINER };
-    let one = record(&path("1.db"), 0, "", &[TRAINER], &[]);
-    let other = record(&path("2.db"), 20, "", &[later], &[]);
+    let mut chain = chain((42, "trainer"), (9, "hog"), 1.0);
+    let one = record(&path("1.db"), 0, "", &[TRAINER], std::slice::from_ref(&chain));
+    (chain.last_seen, chain.lost_seconds) = (chain.last_seen + 20.0, 5.0);
+    let other = record(&path("2.db"), 20, "", &[later], &[chain]);
     let report = report(&merged(&path("merged.db"), &[&one, &other]), &[]);
     let node = report.nodes[0].recorded.as_ref().unwrap();
     let [wait] = &node.waits[..] else { panic!("{:?}", node.waits) };
     assert_eq!((wait.count, wait.seconds, node.calls[0].count), (1, 4.5, 25));
     assert_eq!(wait.share_of_recorded, 0.45);
+    let chains: Vec<_> = report.nodes[0].incident.chains().map(|own| own.lost_seconds).collect();
+    assert_eq!(chains, [5.0], "the last version");
 }
