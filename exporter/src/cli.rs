@@ -75,10 +75,12 @@ pub enum Command {
     #[command(after_long_help = EXPLAIN_STATUS)]
     Explain(ExplainArgs),
     /// Record single events and accounts of the CUDA processes on this host to a trace file
+    #[command(after_long_help = after_help::RECORD)]
     Record(RecordArgs),
     /// Merge several trace files, of one node or many, into one
     Merge(MergeArgs),
-    /// Run read-only SQL on a trace file
+    /// Run read-only SQL on a trace file, or on chains and metrics of nodes
+    #[command(after_long_help = after_help::QUERY)]
     Query(QueryArgs),
     /// Write a trace file in a format that other programs read: Perfetto, HdrHistogram or OpenTelemetry
     Export(ExportArgs),

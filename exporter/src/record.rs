@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use gpucause_investigations::trace::{CLOCK_ERROR, Start, Writer, check};
+use gpucause_investigations::trace::{CLOCK_ERROR, PIDS, Start, Writer, check};
 use gpucause_probes::Options;
 use gpucause_probes::host_clock::clock_error;
 use gpucause_probes::recorder::RingSize;
@@ -93,11 +93,17 @@ fn details(args: &RecordArgs) -> Vec<(String, String)> {
         ("calls_from_ns", settings.calls_from.0.to_string()),
         ("off_cpu_from_ns", settings.off_cpu_from.0.to_string()),
         ("sample_rest", settings.sample_rest.to_string()),
-        ("pids", args.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
     ];
+    let pids = args.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let pids = (!pids.is_empty()).then_some((PIDS, pids));
     // Without a time daemon the error is unknown.
     let clock = clock_error().map(|error| (CLOCK_ERROR, error.0.to_string()));
-    details.into_iter().chain(clock).map(|(name, value)| (name.to_owned(), value)).collect()
+    details
+        .into_iter()
+        .chain(pids)
+        .chain(clock)
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 async fn follow(

@@ -6,8 +6,11 @@ mod fleet;
 pub mod html;
 pub mod markdown;
 mod recorded;
+mod report;
 mod tables;
 mod text;
+
+use std::collections::BTreeSet;
 
 use gpucause_engine::chain::{Cause, Chain, Severity, Victim};
 use serde::Serialize;
@@ -18,9 +21,9 @@ use crate::observation::{Observed, Outcome};
 pub(crate) use amounts::amounts;
 pub use chain_filter::ChainFilter;
 pub(crate) use chain_filter::is_reportable;
-pub use fleet::{FailureReport, FleetNode, FleetReport};
-pub use recorded::{
-    CallLine, NodeReport, Report, SessionLine, StackLine, ThreadLine, TraceFile, WaitLine,
+pub use report::{
+    CallLine, FailureReport, NodeReport, REPORT_VERSION, Recorded, Report, SessionLine, StackLine,
+    ThreadLine, TraceFile, WaitLine,
 };
 pub use tables::render_report;
 pub(crate) use text::plain;
@@ -39,7 +42,6 @@ pub struct Incident {
     /// Number of chains that the filter excludes.
     pub left_out: usize,
     /// The process in the filter, where the node does not observe it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub unobserved_pid: Option<u32>,
     /// The worst chain with a known cause; the worst of all where no cause is known. Of the victim in the filter, where it is one.
     pub root_cause: Option<Chain>,
@@ -52,6 +54,9 @@ pub struct Incident {
     /// The filter, with the begin of the period that is asked for.
     #[serde(skip)]
     filter: ChainFilter,
+    /// Whether its processes are those of `record --pid`, not of the user.
+    #[serde(skip)]
+    is_of_recorder: bool,
 }
 
 /// One line of the timeline.
@@ -92,8 +97,9 @@ impl Incident {
         let observation = answer.observed(seconds, here, filter);
         let observed = answer.processes;
         let incident = Self::filtered(answer.node, answer.chains, observation, filter);
-        let is_unknown = |pid: &u32| observed.is_some_and(|observed| !observed.contains(pid));
-        match filter.pid.filter(is_unknown) {
+        let is_unknown =
+            |pid: &u32| observed.as_ref().is_some_and(|observed| !observed.contains(pid));
+        match filter.pids.iter().copied().find(is_unknown) {
             Some(pid) if incident.root_cause.is_none() => {
                 Self { outcome: Outcome::NotObserved, unobserved_pid: Some(pid), ..incident }
             }
@@ -117,7 +123,7 @@ impl Incident {
         // A window that ends now has no end here: the node's clock may be ahead of this host's.
         let until = filter.until.map_or(f64::INFINITY, |_| until);
         chains.retain(|chain| chain.last_seen >= since && chain.first_seen <= until);
-        Self::selected(node, chains, observation, filter.or_since(since))
+        Self::selected(node, chains, observation, filter.clone().or_since(since))
     }
 
     /// Of all these chains.
@@ -155,7 +161,26 @@ impl Incident {
             timeline,
             processes,
             filter,
+            is_of_recorder: false,
         }
+    }
+
+    /// How many chains are not shown, and why.
+    pub(crate) fn not_shown(&self) -> Option<String> {
+        let left_out = self.left_out;
+        let why = match self.is_of_recorder {
+            true => "causal chains of processes that are not of record --pid",
+            false => "causal chains excluded by the filter",
+        };
+        (left_out > 0).then(|| format!("{why}: {left_out}"))
+    }
+
+    /// The processes whose rows are shown: the selected ones and the culprits of their chains; all where `None`.
+    pub fn shown_pids(&self) -> Option<BTreeSet<u32>> {
+        let pids = &self.filter.pids;
+        let own = self.chains().filter(|chain| self.filter.is_victim(chain));
+        let culprits = own.filter_map(|chain| chain.culprit.as_ref()).map(|own| own.pid);
+        (!pids.is_empty()).then(|| culprits.chain(pids.iter().copied()).collect())
     }
 
     /// The asked period, by its begin and end in seconds since the Unix epoch.
@@ -165,7 +190,7 @@ impl Incident {
 
     /// The same; what has no bound is of the observed window.
     pub(crate) fn asked(&self) -> (f64, f64) {
-        let (ChainFilter { from, until, .. }, window) = (self.filter, self.observation.window);
+        let (ChainFilter { from, until, .. }, window) = (&self.filter, self.observation.window);
         (from.unwrap_or(window.0), until.unwrap_or(window.1))
     }
 

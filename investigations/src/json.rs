@@ -14,6 +14,11 @@ pub struct Versioned<T> {
 }
 
 impl<T> Versioned<T> {
+    /// An object of a form that has a version of its own.
+    pub const fn of(version: u32, content: T) -> Self {
+        Self { version, content }
+    }
+
     /// An object of today's form.
     pub const fn new(content: T) -> Self {
         Self { version: VERSION, content }

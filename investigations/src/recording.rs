@@ -16,6 +16,8 @@ use gpucause_abi::ProcId;
 use gpucause_engine::EngineInput;
 use gpucause_engine::chain::Chain;
 
+use crate::trace::PIDS;
+
 pub use event::{Call, Event, EventId, Kind, OffCpu, Stack, StackFrame, StackId, Task};
 pub(crate) use open::{error, read_only};
 pub use open::{is_same_file, open};
@@ -53,6 +55,15 @@ pub struct Session {
     pub details: Vec<(String, String)>,
     /// Events dropped because a buffer was full, where the recorder counts them.
     pub lost_events: Option<u64>,
+}
+
+impl Session {
+    /// The processes of `record --pid`; empty where all were recorded.
+    pub fn pids(&self) -> Vec<u32> {
+        let detail = self.details.iter().find(|(name, _)| name == PIDS);
+        let pids = detail.map_or("", |(_, pids)| pids).split(',');
+        pids.filter_map(|pid| pid.parse().ok()).collect()
+    }
 }
 
 /// A process of a node: one life of one image.

@@ -29,6 +29,18 @@ impl StackCosts {
         cost.max_ns = cost.max_ns.max(event.duration_ns);
     }
 
+    /// The same, with those of several processes as of the one that stands for them.
+    pub(crate) fn merged(self, same: impl Fn(ProcessIndex) -> ProcessIndex) -> Self {
+        let mut merged = Self::default();
+        for ((stack, process, op), cost) in self.0 {
+            let own = merged.0.entry((stack, same(process), op)).or_default();
+            own.count += cost.count;
+            own.sum_ns = own.sum_ns.saturating_add(cost.sum_ns);
+            own.max_ns = own.max_ns.max(cost.max_ns);
+        }
+        merged
+    }
+
     /// By total time, the longest first.
     pub(crate) fn ranked(self) -> Vec<(Origin, Cost)> {
         let mut costs: Vec<_> = self.0.into_iter().collect();

@@ -21,9 +21,10 @@ pub use output_file::check;
 pub use reader::Trace;
 pub use store::{ProcessRef, Store};
 pub use write_error::WriteError;
-pub use writer::{CLOCK_ERROR, Finished, Start, Writer};
+pub use writer::{CLOCK_ERROR, Finished, PIDS, Start, Writer};
 
 pub(crate) use frames::fnv1a;
 pub(crate) use lists::PRUNED;
 pub(crate) use reader::recognise;
 pub(crate) use store::{NodeRef, SessionRef};
+pub(crate) use totals::{calls_of, waits_of};

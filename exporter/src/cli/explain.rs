@@ -11,9 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use gpucause_engine::chain::Severity;
-use gpucause_investigations::explain::{
-    FleetReport, Incident, Report, html, markdown, render, render_report,
-};
+use gpucause_investigations::explain::{REPORT_VERSION, Report, html, markdown, render_report};
 use gpucause_investigations::export::{end_ns, of_pid};
 use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::http::Client;
@@ -21,7 +19,6 @@ use gpucause_investigations::json::Versioned;
 use gpucause_investigations::observation::Outcome;
 use gpucause_investigations::unfinished_file::UnfinishedFile;
 use gpucause_investigations::{node, recording};
-use serde::Serialize;
 
 use self::colour::coloured;
 use crate::cli::progress::Progress;
@@ -30,13 +27,6 @@ use crate::failure::Advice;
 
 /// Exit status when there is a chain of the severity of `--fail-on`.
 const TOO_SEVERE: u8 = 4;
-
-/// The forms of a report that are not JSON.
-struct Forms<'a> {
-    text: &'a dyn Fn() -> String,
-    md: &'a dyn Fn() -> String,
-    html: &'a dyn Fn() -> String,
-}
 
 /// Asks the nodes, or reads the file, and prints the report; returns the exit status.
 ///
@@ -76,13 +66,14 @@ pub const fn exit_status(outcome: Outcome) -> u8 {
     }
 }
 
-/// The exit status with `--fail-on`, which applies to the worst of the selected chains.
-fn status(args: &ExplainArgs, outcome: Outcome, worst: Option<Severity>) -> u8 {
-    if args.fails(worst) { TOO_SEVERE } else { exit_status(outcome) }
+fn status(args: &ExplainArgs, report: &Report) -> u8 {
+    let worst = report.nodes.iter().filter_map(|node| node.incident.severity()).max();
+    status_of(args, report.outcome, worst)
 }
 
-fn worst<'a>(incidents: impl Iterator<Item = &'a Incident>) -> Option<Severity> {
-    incidents.filter_map(Incident::severity).max()
+/// The exit status with `--fail-on`, which applies to the worst of the selected chains.
+fn status_of(args: &ExplainArgs, outcome: Outcome, worst: Option<Severity>) -> u8 {
+    if args.fails(worst) { TOO_SEVERE } else { exit_status(outcome) }
 }
 
 fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
@@ -106,44 +97,32 @@ fn of_file(path: &Path, args: &ExplainArgs) -> anyhow::Result<u8> {
         // That no chain is of a process that is not there would mean nothing.
         of_pid(recording.as_ref(), pid)?;
     }
-    let forms = Forms {
-        text: &|| render_report(&report, args.per_process),
-        md: &|| markdown::of_file(&report),
-        html: &|| html::of_file(&report),
-    };
-    hand_over(args, &report, &forms)?;
-    let incidents = report.nodes.iter().map(|node| &node.incident);
-    Ok(status(args, report.outcome, worst(incidents)))
+    hand_over(args, &report)?;
+    Ok(status(args, &report))
 }
 
 async fn one(args: &ExplainArgs, client: &Client) -> anyhow::Result<u8> {
     let answer = node::chains(client).await?;
-    let incident = Incident::of_answer(answer, args.since_seconds(), here(), &args.wanted());
-    let forms = Forms {
-        text: &|| render(&incident, args.per_process),
-        md: &|| markdown::of_incident(&incident),
-        html: &|| html::of_incident(&incident),
-    };
-    hand_over(args, &incident, &forms)?;
-    Ok(status(args, incident.outcome, incident.severity()))
+    let report = Report::of_node(client.address(), answer, asked(args), &args.wanted());
+    hand_over(args, &report)?;
+    Ok(status(args, &report))
 }
 
 async fn several(args: &ExplainArgs, clients: &[Client]) -> anyhow::Result<u8> {
     let answer = fleet::chains(clients, Limits::default()).await;
-    let report = FleetReport::of(answer, args.since_seconds(), here(), &args.wanted());
-    let forms = Forms {
-        text: &|| report.render(args.per_process),
-        md: &|| markdown::of_fleet(&report),
-        html: &|| html::of_fleet(&report),
-    };
-    hand_over(args, &report, &forms)?;
+    let report = Report::of_nodes(answer, asked(args), &args.wanted());
+    hand_over(args, &report)?;
     ensure!(
         !report.nodes.is_empty(),
         "none of {} nodes answered - the report says why",
         report.failures.len()
     );
-    let incidents = report.nodes.iter().map(|node| &node.incident);
-    Ok(status(args, report.outcome, worst(incidents)))
+    Ok(status(args, &report))
+}
+
+/// The time that is asked for, and this host's clock, in seconds.
+fn asked(args: &ExplainArgs) -> (f64, f64) {
+    (args.since_seconds(), here())
 }
 
 fn here() -> f64 {
@@ -151,15 +130,15 @@ fn here() -> f64 {
 }
 
 /// Prints or writes the report in the form that is asked for.
-fn hand_over(args: &ExplainArgs, report: &impl Serialize, forms: &Forms<'_>) -> anyhow::Result<()> {
+fn hand_over(args: &ExplainArgs, report: &Report) -> anyhow::Result<()> {
     if let Some(path) = args.html.as_deref().filter(|path| path.as_os_str() != "-") {
-        return write_file(path, &(forms.html)(), args.force);
+        return write_file(path, &html::of(report), args.force);
     }
     let report = match args.format() {
-        ReportFormat::Text => (forms.text)(),
-        ReportFormat::Md => (forms.md)(),
-        ReportFormat::Html => (forms.html)(),
-        ReportFormat::Json => serde_json::to_string_pretty(&Versioned::new(report))
+        ReportFormat::Text => render_report(report, args.per_process),
+        ReportFormat::Md => markdown::of(report),
+        ReportFormat::Html => html::of(report),
+        ReportFormat::Json => serde_json::to_string_pretty(&Versioned::of(REPORT_VERSION, report))
             .context("the report is not JSON")?,
     };
     print(args.format(), report)

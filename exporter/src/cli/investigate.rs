@@ -14,8 +14,16 @@ use crate::prometheus_url::PrometheusUrl;
 use crate::server::ListenAddress;
 use crate::{duration, logging};
 
-/// Exit status of `gpucause explain`.
+/// Examples and exit status of `gpucause explain`.
 pub(super) const EXPLAIN_STATUS: &str = "\
+Examples:
+  sudo gpucause explain --since 5m
+      What delayed the GPUs of this host in the last five minutes, as its exporter saw it; sudo, as only root reads its token
+  sudo gpucause explain --pid 4242
+      What delays this process, and what it delays
+  gpucause explain --db trace.db
+      The same of a file of gpucause record; without sudo, and also on another host
+
 Exit status:
   0   There is a causal chain
   1   No node answered, or the file cannot be read
@@ -32,7 +40,7 @@ pub struct ExplainArgs {
     /// The node on which gpucause exporter runs, such as https://me@gpu-1:9400
     #[arg(long, value_name = "URL", default_value = "http://localhost:9400", conflicts_with_all = ["nodes", "nodes_file", "nodes_from"])]
     pub url: NodeUrl,
-    /// Explain this trace file, such as one of Ingero, instead of a node
+    /// Explain this trace file, of gpucause record or Ingero, instead of a node
     #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "nodes", "nodes_file", "nodes_from", "nodes_user", "prometheus_password_file", "password_file", "ca_file", "client_cert", "client_key"])]
     pub db: Option<PathBuf>,
     /// Flags of several nodes, and of access to nodes.
@@ -41,7 +49,7 @@ pub struct ExplainArgs {
     /// Only what was seen in this time, such as 5m or 1h30m; of a file, in this time before its end [default: 1h; all of a file]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub since: Option<Duration>,
-    /// Only chains in which this process is the victim, and after those the ones that it is only the culprit of
+    /// Only chains in which this process is the victim, and after those the ones that it is only the culprit of; of a file also only rows of it and its culprits [default: all; of a file of record --pid its processes]
     #[arg(long, value_name = "PID", value_parser = super::pid::parse)]
     pub pid: Option<u32>,
     /// Only chains that reached this severity in the asked period: low, medium, high or critical
@@ -126,7 +134,7 @@ impl ExplainArgs {
     pub fn wanted(&self) -> ChainFilter {
         let seconds = |ns: i64| ns as f64 / 1e9;
         ChainFilter {
-            pid: self.pid,
+            pids: self.pid.into_iter().collect(),
             severity: self.severity,
             from: self.from.map(seconds),
             until: self.until.map(seconds),

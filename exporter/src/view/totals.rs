@@ -1,9 +1,10 @@
 //! What processes did over all of a recording, and a timeline of it in a bounded number of points.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
-use gpucause_abi::{Nanos, ProcId};
+use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::activity::{Activities, Activity, TimelinePoint};
 use gpucause_engine::chain::Chain;
 use gpucause_engine::observation::{Period, retain_observed};
@@ -22,6 +23,9 @@ struct Span {
     until: Nanos,
 }
 
+/// PID, start on the boot-time clock, and the number in its run where an old recorder did not write the start.
+type Identity = (Tgid, Nanos, Option<(usize, ProcId)>);
+
 /// Sums up the snapshots of a recording, in the order of time.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
@@ -30,21 +34,30 @@ pub(super) struct Totals {
     at: Nanos,
     processes: HashMap<ProcId, Span>,
     /// Of earlier runs of the recorder, whose process numbers are others.
-    earlier: Vec<Activity>,
+    earlier: Vec<(Identity, Activity)>,
+    /// PIDs of the processes that are shown; all where `None`.
+    shown: Option<BTreeSet<u32>>,
     window: Nanos,
     timeline: Vec<TimelinePoint>,
 }
 
 impl Totals {
+    /// Of the processes that are shown, or of all.
+    pub(super) fn of(shown: Option<BTreeSet<u32>>) -> Self {
+        Self { shown, ..Self::default() }
+    }
+
     /// Adds a snapshot of a run of the recorder.
     pub(super) fn add(&mut self, session: usize, unix_seconds: f64, snapshot: &Snapshot) {
         let now = snapshot.taken_at;
-        if self.session.replace(session) != Some(session) {
+        if self.session != Some(session) {
             self.end_session();
+            self.session = Some(session);
             (self.begun, self.at) = (now, now);
             self.processes = snapshot
                 .processes
                 .iter()
+                .filter(|own| self.shows(own))
                 .map(|own| {
                     let span = Span { first: Some(own.clone()), last: own.clone(), until: now };
                     (own.id, span)
@@ -70,6 +83,9 @@ impl Totals {
             worst: None,
         };
         for own in &snapshot.processes {
+            if !self.shows(own) {
+                continue;
+            }
             let before = self.processes.get(&own.id).map(|span| &span.last);
             add_to(&mut point, before, own);
             match self.processes.get_mut(&own.id) {
@@ -87,6 +103,10 @@ impl Totals {
         if self.timeline.len() > MAX_POINTS {
             self.halve();
         }
+    }
+
+    fn shows(&self, process: &ProcessSnapshot) -> bool {
+        self.shown.as_ref().is_none_or(|shown| shown.contains(&process.tgid.0))
     }
 
     /// Whether there was no snapshot.
@@ -108,7 +128,7 @@ impl Totals {
             point.worst = seen.clone().map(|own| own.severity_in((from, until))).max();
             point.chains = u32::try_from(seen.count()).unwrap_or(u32::MAX);
         }
-        let mut processes = self.earlier;
+        let mut processes: Vec<_> = one_each(self.earlier).collect();
         processes.sort_by_key(|own| (own.pid, own.id));
         let activities = Activities { window: (Nanos(0), self.window), processes };
         let is_any = self.window.0 > 0;
@@ -116,11 +136,15 @@ impl Totals {
     }
 
     fn end_session(&mut self) {
+        let Some(session) = self.session else { return };
         let begun = self.begun;
         let spans = std::mem::take(&mut self.processes).into_values();
         let dispatching = spans.filter(|span| span.last.dispatches);
         self.earlier.extend(dispatching.map(|Span { first, last, until }| {
-            Activity::between(first.as_ref(), &last, (begun, until))
+            let started = last.started_boottime;
+            let number = (started == Nanos(0)).then_some((session, last.id));
+            let activity = Activity::between(first.as_ref(), &last, (begun, until));
+            ((last.tgid, started, number), activity)
         }));
         self.window.0 += self.at.less(begun).0;
     }
@@ -141,6 +165,26 @@ impl Totals {
             })
             .collect();
     }
+}
+
+/// A process of several runs as one.
+fn one_each(runs: Vec<(Identity, Activity)>) -> impl Iterator<Item = Activity> {
+    let mut all: HashMap<Identity, Activity> = HashMap::new();
+    for (identity, run) in runs {
+        match all.entry(identity) {
+            Entry::Vacant(new) => drop(new.insert(run)),
+            Entry::Occupied(mut known) => {
+                let own = known.get_mut();
+                (own.comm, own.has_ended) = (run.comm, run.has_ended);
+                own.span.0 += run.span.0;
+                own.launches += run.launches;
+                own.timed += run.timed;
+                own.warm.merge(&run.warm);
+                own.time.merge(&run.time);
+            }
+        }
+    }
+    all.into_values()
 }
 
 fn add_to(point: &mut TimelinePoint, before: Option<&ProcessSnapshot>, now: &ProcessSnapshot) {
@@ -214,6 +258,28 @@ mod tests {
         let (_, timeline) = totals.finish(&[], &[disabled]);
         let points: Vec<_> = timeline.iter().map(|own| (own.at, own.seconds)).collect();
         assert_eq!(points, [(14.0, 1.0), (600.0, 1.0), (701.0, 1.0)]);
+    }
+
+    #[test]
+    fn a_process_of_two_runs_is_one_and_those_that_are_not_shown_are_in_no_sum() {
+        let of = |at, launches: &[(u32, u64)]| {
+            let mut snapshot = snapshot(at, launches);
+            for process in &mut snapshot.processes {
+                process.started_boottime = Nanos(process.tgid.0.into());
+            }
+            snapshot
+        };
+        let mut totals = Totals::of(Some([1].into()));
+        totals.add(0, 10.0, &of(10, &[(1, 100), (2, 7)]));
+        totals.add(0, 12.0, &of(12, &[(1, 150), (2, 9)]));
+        totals.add(1, 100.0, &of(5, &[(1, 1_000)]));
+        totals.add(1, 101.0, &of(6, &[(1, 1_007)]));
+        let (processes, timeline) = totals.finish(&[], &[]);
+        let rows: Vec<_> =
+            processes.processes.iter().map(|own| (own.pid, own.launches, own.seconds)).collect();
+        assert_eq!(rows, [(1, 57, 3.0)]);
+        let launches: Vec<_> = timeline.iter().map(|own| own.launches).collect();
+        assert_eq!(launches, [50, 7]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What `explain`, `query` and `top` print, and their exit codes.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
@@ -29,8 +30,8 @@ fn a_report_is_printed_in_each_format() {
     let json = explain(&["--format=json"]);
     assert_eq!(json, explain(&["--json"]));
     let report: Value = serde_json::from_str(&json.1).unwrap();
-    assert_eq!(report["version"], 1);
-    assert!(json.1.starts_with("{\n  \"version\": 1,\n  \"outcome\""), "{}", json.1);
+    assert_eq!(report["version"], 2);
+    assert!(json.1.starts_with("{\n  \"version\": 2,\n  \"outcome\""), "{}", json.1);
     assert_eq!(report["nodes"][0]["outcome"], "found");
 }
 
@@ -177,6 +178,53 @@ fn node() -> String {
     let data = json!({"node": "gpu-1", "now": chain["last_seen"], "chains": [chain]});
     let body = json!({"status": "success", "data": data}).to_string();
     server(vec![("/api/v1/chains", body)].leak()).to_string()
+}
+
+/// The names in an object, with those of the objects in it; what is in a list goes by its first element.
+fn keys(prefix: &str, value: &Value, all: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(own) => own.iter().for_each(|(name, value)| {
+            let name = format!("{prefix}.{name}");
+            keys(&name, value, all);
+            all.insert(name);
+        }),
+        Value::Array(own) => own.iter().take(1).for_each(|value| keys(prefix, value, all)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_json_of_a_node_of_several_and_of_a_file_has_the_same_names_and_they_are_documented() {
+    let url = node();
+    let keys_of = |arguments: &[&str]| {
+        let common = ["explain", "--json", "--from=2000-01-01T00:00:00Z"];
+        let (_, stdout, stderr) = streams(&[&common, arguments].concat());
+        let report: Value = serde_json::from_str(&stdout).expect(&stderr);
+        let mut all = BTreeSet::new();
+        keys("", &report, &mut all);
+        // What only a file or a measured clock has, and what a node of an older version does not report.
+        let parts = [
+            ".file.",
+            ".nodes.recorded.",
+            ".nodes.clock.",
+            ".nodes.observation.",
+            ".nodes.others.",
+        ];
+        all.retain(|name| !parts.iter().any(|part| name.starts_with(part)));
+        all
+    };
+    let file = keys_of(&["--db", CASE]);
+    for name in ["outcome", "file", "nodes.url", "nodes.root_cause.evidence", "nodes.recorded"] {
+        assert!(file.contains(&format!(".{name}")), "{name} is missing in {file:?}");
+    }
+    assert_eq!(keys_of(&["--url", &url]), file);
+    assert_eq!(keys_of(&["--nodes", &url]), file);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../investigations/causes.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for name in file.iter().filter(|name| name.matches('.').count() <= 2) {
+        let name = name.rsplit('.').next().unwrap();
+        assert!(page.contains(&format!("`{name}`")), "{name} is not in causes.md");
+    }
 }
 
 fn follow(url: &str, arguments: &[&str]) -> Child {

@@ -66,7 +66,8 @@ fn a_process_that_takes_the_cpu_from_launches_is_named_everywhere_under_one_id()
         |more: &str| gpucause(&["explain", "--since=5m", more, "--url", &url]).output().unwrap();
     let report = explain("--json");
     assert!(report.status.success(), "{report:?}");
-    let incident: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let incident = &report["nodes"][0];
     let others = incident["others"].as_array().unwrap().iter();
     let reported = others.chain([&incident["root_cause"]]).find(|chain| chain["id"] == id);
     assert_eq!(reported.expect("the chain is in the report")["culprit"]["comm"], CULPRIT);

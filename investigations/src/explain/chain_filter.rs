@@ -3,10 +3,10 @@
 use gpucause_engine::chain::{Cause, Chain, Effect, Severity};
 
 /// The user's selection. Timestamps are in seconds since the Unix epoch.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ChainFilter {
-    /// Process that is victim or culprit.
-    pub pid: Option<u32>,
+    /// Processes that are victim or culprit; all where there is none.
+    pub pids: Vec<u32>,
     /// Least severity, reached in the period.
     pub severity: Option<Severity>,
     /// Earliest time at which a chain was last seen.
@@ -18,8 +18,8 @@ pub struct ChainFilter {
 impl ChainFilter {
     /// Whether a chain is selected.
     pub fn has(&self, chain: &Chain) -> bool {
-        let is_culprit = |pid| chain.culprit.as_ref().is_some_and(|own| own.pid == pid);
-        self.pid.is_none_or(|pid| chain.victim.pid == pid || is_culprit(pid))
+        let culprit = chain.culprit.as_ref();
+        (self.is_victim(chain) || culprit.is_some_and(|own| self.pids.contains(&own.pid)))
             && self.severity.is_none_or(|least| chain.severity_in(self.period()) >= least)
             && self.from.is_none_or(|from| chain.last_seen >= from)
             && self.until.is_none_or(|until| chain.first_seen <= until)
@@ -36,9 +36,9 @@ impl ChainFilter {
         Self { from: self.from.or(Some(since)), ..self }
     }
 
-    /// Whether the process is the victim, where one is selected.
+    /// Whether the victim is a selected process.
     pub(crate) fn is_victim(&self, chain: &Chain) -> bool {
-        self.pid.is_none_or(|pid| chain.victim.pid == pid)
+        self.pids.is_empty() || self.pids.contains(&chain.victim.pid)
     }
 
     /// The selected chains, and the number of the others.

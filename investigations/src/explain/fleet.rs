@@ -1,55 +1,42 @@
-//! The report of several nodes: nodes without answer, clock skew, and the incident on each.
+//! The report of live nodes.
 
-use std::fmt::Write as _;
-
-use serde::Serialize;
-
-use super::{ChainFilter, Incident, line, render};
-use crate::fleet::{ClockOffset, FleetAnswer};
+use super::report::{FailureReport, NodeReport, Report};
+use super::{ChainFilter, Incident};
+use crate::fleet::{FleetAnswer, NodeAnswer, NodeFailure};
+use crate::http::Address;
+use crate::node::Chains;
 use crate::observation::Outcome;
 
-/// What happened on several nodes.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FleetReport {
-    /// The outcome for the fleet: nothing was found only where every node answered and observed.
-    pub outcome: Outcome,
-    /// Nodes that answered, the worst chain first.
-    pub nodes: Vec<FleetNode>,
-    /// Nodes that did not.
-    pub failures: Vec<FailureReport>,
-    /// Clock skew to mind when times of different nodes are compared.
-    pub warnings: Vec<String>,
-}
+impl Report {
+    /// Of the chains seen in the last `seconds` on one node, which has this address.
+    pub fn of_node(
+        url: &Address,
+        answer: Chains,
+        (seconds, here): (f64, f64),
+        filter: &ChainFilter,
+    ) -> Self {
+        let node = NodeAnswer { url: url.clone(), chains: answer, clock: None };
+        let answer = FleetAnswer { answers: vec![node], failures: Vec::new() };
+        Self::of_nodes(answer, (seconds, here), filter)
+    }
 
-/// A node that answered.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FleetNode {
-    /// Its address.
-    pub url: String,
-    /// Its clock skew, where its version reports the time.
-    pub clock: Option<ClockOffset>,
-    /// Its incident.
-    pub incident: Incident,
-}
-
-/// A node that did not answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FailureReport {
-    /// Its address.
-    pub url: String,
-    /// The error.
-    pub reason: String,
-}
-
-impl FleetReport {
     /// Of the chains seen in the last `seconds` on each node. `here` is as in [`Chains::observed`](crate::node::Chains::observed).
-    pub fn of(answer: FleetAnswer, seconds: f64, here: f64, filter: &ChainFilter) -> Self {
+    pub fn of_nodes(
+        answer: FleetAnswer,
+        (seconds, here): (f64, f64),
+        filter: &ChainFilter,
+    ) -> Self {
         let warnings = answer.clock_warnings();
-        let report = |node: crate::fleet::NodeAnswer| {
+        let report = |node: NodeAnswer| {
             let incident = Incident::of_answer(node.chains, seconds, here, filter);
-            FleetNode { url: node.url.to_string(), clock: node.clock, incident }
+            NodeReport {
+                url: Some(node.url.to_string()),
+                clock: node.clock,
+                incident,
+                recorded: None,
+            }
         };
-        let mut nodes: Vec<FleetNode> = answer.answers.into_iter().map(report).collect();
+        let mut nodes: Vec<NodeReport> = answer.answers.into_iter().map(report).collect();
         nodes.sort_by(|a, b| {
             let period = a.incident.period();
             match (&a.incident.root_cause, &b.incident.root_cause) {
@@ -57,7 +44,7 @@ impl FleetReport {
                 (a, b) => b.is_some().cmp(&a.is_some()),
             }
         });
-        let failure = |failed: crate::fleet::NodeFailure| FailureReport {
+        let failure = |failed: NodeFailure| FailureReport {
             url: failed.url.to_string(),
             reason: failed.error.to_string(),
         };
@@ -65,49 +52,19 @@ impl FleetReport {
         let silent = (!failures.is_empty()).then_some(Outcome::NotObserved);
         // A process runs on one node; that others do not observe it says nothing.
         let has_it = nodes.iter().any(|node| node.incident.unobserved_pid.is_none());
-        let counts = |node: &&FleetNode| !has_it || node.incident.unobserved_pid.is_none();
+        let counts = |node: &&NodeReport| !has_it || node.incident.unobserved_pid.is_none();
         let outcomes = nodes.iter().filter(counts).map(|node| node.incident.outcome).chain(silent);
         let outcome = outcomes.max().unwrap_or(Outcome::NotObserved);
-        Self { outcome, nodes, failures, warnings }
-    }
-
-    /// The report as text.
-    pub fn render(&self, per_process: bool) -> String {
-        let mut out = String::new();
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            out,
-            "{} of {} nodes answered",
-            self.nodes.len(),
-            self.nodes.len() + self.failures.len()
-        );
-        for failure in &self.failures {
-            let _ = writeln!(out, "NO ANSWER  {}", line(&failure.reason));
-        }
-        for warning in &self.warnings {
-            let _ = writeln!(out, "CLOCK  {}", line(warning));
-        }
-        for node in &self.nodes {
-            let _ = write!(out, "\n== {}", line(&node.url));
-            if let Some(clock) = node.clock {
-                let _ = write!(
-                    out,
-                    "  (clock {:+.3} s +- {:.3} s)",
-                    clock.ahead_seconds, clock.uncertainty_seconds
-                );
-            }
-            let _ = writeln!(out, "\n{}", render(&node.incident, per_process).trim_end());
-        }
-        out
+        Self { outcome, file: None, nodes, failures, warnings }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::{NodeAnswer, NodeFailure};
-    use crate::http::Address;
-    use crate::node::{AskError, Chains};
+    use crate::explain::render_report;
+    use crate::fleet::ClockOffset;
+    use crate::node::AskError;
     use gpucause_engine::observation::Period;
 
     fn url(text: &str) -> Address {
@@ -129,9 +86,9 @@ mod tests {
         };
         let outcome = |pid| {
             let answers = vec![node("a", 7), node("b", 8)];
-            let filter = ChainFilter { pid: Some(pid), ..ChainFilter::default() };
-            FleetReport::of(FleetAnswer { answers, failures: Vec::new() }, 60.0, 0.0, &filter)
-                .outcome
+            let filter = ChainFilter { pids: vec![pid], ..ChainFilter::default() };
+            let answer = FleetAnswer { answers, failures: Vec::new() };
+            Report::of_nodes(answer, (60.0, 0.0), &filter).outcome
         };
         assert_eq!([outcome(7), outcome(9)], [Outcome::NothingFound, Outcome::NotObserved]);
     }
@@ -154,8 +111,8 @@ mod tests {
                 error: AskError::Unauthorized(url("http://b:1")),
             }],
         };
-        let report = FleetReport::of(answer, 60.0, 0.0, &ChainFilter::default());
-        let text = report.render(false);
+        let report = Report::of_nodes(answer, (60.0, 0.0), &ChainFilter::default());
+        let text = render_report(&report, false);
         for part in [
             "1 of 2 nodes answered\n",
             "NO ANSWER  http://b:1 requires a login",
@@ -168,7 +125,7 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["failures"][0]["url"], "http://b:1");
         assert_eq!(json["outcome"], "not_observed", "of a node that is silent nothing is known");
-        assert_eq!(json["nodes"][0]["incident"]["outcome"], "nothing_found");
+        assert_eq!(json["nodes"][0]["outcome"], "nothing_found");
         assert_eq!(json["nodes"][0]["clock"]["ahead_seconds"], 5.0);
     }
 }

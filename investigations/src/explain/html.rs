@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::text::nothing_found;
-use super::{CallLine, FleetReport, Incident, NodeReport, ProcessLoss, Report, WaitLine};
+use super::{CallLine, Incident, ProcessLoss, Recorded, Report, WaitLine};
 pub(super) use crate::html::culprit;
 use crate::html::{Details, STYLE, Text, badge, chain, time};
 use gpucause_engine::utc::utc;
@@ -15,40 +15,29 @@ const MAX_STACKS: usize = 5;
 /// The file loads nothing, and runs nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// The report of one node.
-pub fn of_incident(incident: &Incident) -> String {
-    document(&incident.node, |out| section(out, incident))
-}
-
-/// The report of several nodes.
-pub fn of_fleet(report: &FleetReport) -> String {
-    let answered = report.nodes.len();
-    let title = format!("{answered} of {} nodes", answered + report.failures.len());
-    document(&title, |out| {
-        let silent = report.failures.iter().map(|failure| ("No answer: ", &failure.reason));
-        let notes = silent.chain(report.warnings.iter().map(|warning| ("Clock: ", warning)));
-        for (what, text) in notes {
+/// The report.
+pub fn of(report: &Report) -> String {
+    document(&report.title(), |out| {
+        if let Some(file) = &report.file {
+            write!(out, "<p>{}, {} events", Text(&file.format), file.events)?;
+            match file.lost_events {
+                Some(lost) => writeln!(out, ", {lost} lost.</p>")?,
+                None => out.write_str(".</p>\n")?,
+            }
+            if file.is_sample {
+                out.write_str(
+                    "<p>Some percentiles are of a sample: not every event is stored.</p>\n",
+                )?;
+            }
+        }
+        for (what, text) in report.notes() {
             writeln!(out, "<p class=\"problem\">{what}{}</p>", Text(text))?;
-        }
-        report.nodes.iter().try_for_each(|node| section(out, &node.incident))
-    })
-}
-
-/// The report of a trace file.
-pub fn of_file(report: &Report) -> String {
-    document(&report.file.path, |out| {
-        let file = &report.file;
-        write!(out, "<p>{}, {} events", Text(&file.format), file.events)?;
-        match file.lost_events {
-            Some(lost) => writeln!(out, ", {lost} lost.</p>")?,
-            None => out.write_str(".</p>\n")?,
-        }
-        if file.is_sample {
-            out.write_str("<p>Some percentiles are of a sample: not every event is stored.</p>\n")?;
         }
         for node in &report.nodes {
             section(out, &node.incident)?;
-            recorded(out, node)?;
+            if let Some(tables) = &node.recorded {
+                recorded(out, tables)?;
+            }
         }
         Ok(())
     })
@@ -74,8 +63,8 @@ fn section(out: &mut String, incident: &Incident) -> fmt::Result {
     for text in incident.observation.lines() {
         writeln!(out, "<p>{}</p>", Text(&text))?;
     }
-    if incident.left_out > 0 {
-        writeln!(out, "<p>Causal chains that the filter excludes: {}</p>", incident.left_out)?;
+    if let Some(what) = incident.not_shown() {
+        writeln!(out, "<p>Not shown: {what}</p>")?;
     }
     if incident.root_cause.is_none() {
         let mut text = String::new();
@@ -115,11 +104,11 @@ fn process(out: &mut String, own: &ProcessLoss) -> fmt::Result {
 }
 
 /// What a trace file has beside chains.
-fn recorded(out: &mut String, node: &NodeReport) -> fmt::Result {
+fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
     out.write_str("<section>\n")?;
     if let (Some(from), Some(until)) = (node.from, node.until) {
-        let (from, until) = (utc(from, true), utc(until, true));
-        writeln!(out, "<p>Events from {from} to {until} UTC.</p>")?;
+        let (from, until, seconds) = (utc(from, true), utc(until, true), node.seconds);
+        writeln!(out, "<p>Events from {from} to {until} UTC; {seconds:.1} s were recorded.</p>")?;
     }
     table(out, ("Calls", "PID,Process,Call,Count,Total,p50,p99,Longest"), &node.calls, call)?;
     let waits = ("Waits off the CPU", "PID,Process,Reason,Count,Total,Longest");
@@ -194,7 +183,10 @@ fn table<T>(
     match rows.len().saturating_sub(MAX_ROWS) {
         0 => Ok(()),
         more => {
-            writeln!(out, "<p>{more} more are in the report of <code>explain --json</code>.</p>")
+            writeln!(
+                out,
+                "<p>{more} more are in the report of <code>explain --format json</code>.</p>"
+            )
         }
     }
 }
@@ -212,17 +204,26 @@ pub(super) fn seconds(value: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explain::NodeReport;
     use crate::observation::Observed;
     use gpucause_engine::observation::Period;
 
-    fn incident(node: &str) -> Incident {
+    fn page(node: &str) -> String {
         let observation = Observed::of_node(Some(Period::attached(0.0).into()), 10.0, 20.0);
-        Incident::of(node.to_owned(), Vec::new(), observation)
+        let incident = Incident::of(node.to_owned(), Vec::new(), observation);
+        let node = NodeReport { url: None, clock: None, incident, recorded: None };
+        of(&Report {
+            outcome: node.incident.outcome,
+            file: None,
+            nodes: vec![node],
+            failures: Vec::new(),
+            warnings: Vec::new(),
+        })
     }
 
     #[test]
     fn a_report_has_all_in_one_file_and_no_script() {
-        let html = of_incident(&incident("gpu-1"));
+        let html = page("gpu-1");
         assert!(html.contains("<style>") && html.contains("prefers-color-scheme"), "{html}");
         for forbidden in ["<script", "<link", "src=", "http://", "https://", "@import", "url("] {
             assert!(!html.contains(forbidden), "{forbidden} is in {html}");
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_name_of_a_node_is_text() {
-        let html = of_incident(&incident("<script>alert(1)</script>"));
+        let html = page("<script>alert(1)</script>");
         assert!(!html.contains("<script"), "{html}");
     }
 }

@@ -7,7 +7,7 @@ use gpucause_engine::utc::utc;
 
 use super::html::{culprit, seconds};
 use super::text::nothing_found;
-use super::{FleetReport, Incident, NodeReport, Report, amounts, is_control, plain};
+use super::{Incident, Recorded, Report, amounts, is_control, plain};
 use crate::html::commands;
 
 /// Rows of each table of a trace file; JSON has all.
@@ -48,36 +48,24 @@ impl fmt::Display for Commands<'_> {
     }
 }
 
-/// The report of one node.
-pub fn of_incident(incident: &Incident) -> String {
-    document(&incident.node, |out| section(out, incident))
-}
-
-/// The report of several nodes.
-pub fn of_fleet(report: &FleetReport) -> String {
-    let answered = report.nodes.len();
-    let title = format!("{answered} of {} nodes", answered + report.failures.len());
-    document(&title, |out| {
-        let silent = report.failures.iter().map(|failure| ("No answer: ", &failure.reason));
-        for (what, text) in silent.chain(report.warnings.iter().map(|text| ("Clock: ", text))) {
-            writeln!(out, "- **{what}**{}", Text(text))?;
+/// The report.
+pub fn of(report: &Report) -> String {
+    document(&report.title(), |out| {
+        if let Some(file) = &report.file {
+            write!(out, "{}, {} events", Text(&file.format), file.events)?;
+            match file.lost_events {
+                Some(lost) => writeln!(out, ", {lost} lost.")?,
+                None => out.write_str(".\n")?,
+            }
         }
-        report.nodes.iter().try_for_each(|node| section(out, &node.incident))
-    })
-}
-
-/// The report of a trace file.
-pub fn of_file(report: &Report) -> String {
-    document(&report.file.path, |out| {
-        let file = &report.file;
-        write!(out, "{}, {} events", Text(&file.format), file.events)?;
-        match file.lost_events {
-            Some(lost) => writeln!(out, ", {lost} lost.")?,
-            None => out.write_str(".\n")?,
+        for (what, text) in report.notes() {
+            writeln!(out, "- **{what}**{}", Text(text))?;
         }
         for node in &report.nodes {
             section(out, &node.incident)?;
-            recorded(out, node)?;
+            if let Some(tables) = &node.recorded {
+                recorded(out, tables)?;
+            }
         }
         Ok(())
     })
@@ -96,8 +84,8 @@ fn section(out: &mut String, incident: &Incident) -> fmt::Result {
     for text in incident.observation.lines() {
         writeln!(out, "- {}", Text(&text))?;
     }
-    if incident.left_out > 0 {
-        writeln!(out, "- Causal chains that the filter excludes: {}", incident.left_out)?;
+    if let Some(what) = incident.not_shown() {
+        writeln!(out, "- Not shown: {what}")?;
     }
     if incident.root_cause.is_none() {
         let mut text = String::new();
@@ -178,7 +166,7 @@ fn write_chain(out: &mut String, chain: &Chain, period: (f64, f64)) -> fmt::Resu
 }
 
 /// What a trace file has beside chains.
-fn recorded(out: &mut String, node: &NodeReport) -> fmt::Result {
+fn recorded(out: &mut String, node: &Recorded) -> fmt::Result {
     let calls = node.calls.iter().map(|own| {
         let first = if own.cold == Some(true) { " (first launches)" } else { "" };
         vec![

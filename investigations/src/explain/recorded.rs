@@ -1,165 +1,21 @@
 //! The incident report of a trace file.
 
 mod lines;
+mod processes;
 mod thread_time;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde::Serialize;
-
+use super::report::{NodeReport, Recorded, Report, TraceFile};
 use super::{ChainFilter, Incident, is_reportable};
 use crate::observation::{Observed, Outcome};
-use crate::recording::{Completeness, Durations, NodeIndex, Recording, RecordingError};
+use crate::recording::{
+    CallStatistics, Completeness, NodeIndex, Recording, RecordingError, Session, WaitStatistics,
+};
+use crate::stack_costs::{Cost, Origin};
 use lines::{Seen, unix_seconds};
-
-/// The report of a trace file.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
-    /// The worst outcome of its nodes.
-    pub outcome: Outcome,
-    /// The file.
-    pub file: TraceFile,
-    /// Each node.
-    pub nodes: Vec<NodeReport>,
-}
-
-/// The trace file.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TraceFile {
-    /// Its path.
-    pub path: String,
-    /// Format and version, such as `gpucause trace, schema 1`.
-    pub format: String,
-    /// Events in it.
-    pub events: u64,
-    /// Events dropped because a buffer was full, where they were counted.
-    pub lost_events: Option<u64>,
-    /// Whether some statistics cover more events than are stored: their percentiles are of a sample.
-    pub is_sample: bool,
-    /// The recorder's runs.
-    pub sessions: Vec<SessionLine>,
-}
-
-/// One run of a recorder.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SessionLine {
-    /// The node.
-    pub node: String,
-    /// Program and version.
-    pub recorder: String,
-    /// Start in seconds since the Unix epoch.
-    pub from: f64,
-    /// End; `None` when the recorder was killed.
-    pub until: Option<f64>,
-    /// Further names and values.
-    pub details: Vec<(String, String)>,
-}
-
-/// A node of the file.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NodeReport {
-    /// Its incident.
-    #[serde(flatten)]
-    pub incident: Incident,
-    /// Start of the first event, in seconds since the Unix epoch.
-    pub from: Option<f64>,
-    /// End of the last event.
-    pub until: Option<f64>,
-    /// Calls, by process and function.
-    pub calls: Vec<CallLine>,
-    /// Off-CPU time, by process and reason, summed over threads.
-    pub waits: Vec<WaitLine>,
-    /// Threads that make calls.
-    pub threads: Vec<ThreadLine>,
-    /// Call stacks of the stored calls, by total time, the longest first.
-    pub stacks: Vec<StackLine>,
-}
-
-/// Calls of one function from one stack.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct StackLine {
-    /// The process.
-    pub pid: u32,
-    /// Its name.
-    pub comm: String,
-    /// The function.
-    pub op: String,
-    /// Number of stored calls with this stack.
-    pub count: u64,
-    /// Sum.
-    pub sum_seconds: f64,
-    /// The longest.
-    pub max_seconds: f64,
-    /// The innermost frame first; the native frames, then those of Python.
-    pub frames: Vec<String>,
-}
-
-/// Calls of one function by one process.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CallLine {
-    /// The process.
-    pub pid: u32,
-    /// Its name.
-    pub comm: String,
-    /// The function.
-    pub op: String,
-    /// Whether these are first launches of a kernel; `None` where they are not counted separately.
-    pub cold: Option<bool>,
-    /// Number of calls.
-    pub count: u64,
-    /// Number of stored calls, which the percentiles cover, where not all are stored.
-    pub stored: Option<u64>,
-    /// Sum.
-    pub sum_seconds: f64,
-    /// The median.
-    pub p50_seconds: Option<f64>,
-    /// The 99th percentile.
-    pub p99_seconds: Option<f64>,
-    /// The longest.
-    pub max_seconds: f64,
-}
-
-/// Off-CPU time of one process for one reason.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct WaitLine {
-    /// The process.
-    pub pid: u32,
-    /// Its name.
-    pub comm: String,
-    /// Label of the reason, or `not recorded`.
-    pub reason: &'static str,
-    /// Number of waits.
-    pub count: u64,
-    /// Sum.
-    pub seconds: f64,
-    /// Share of the node's time span; above 1 where several threads waited.
-    pub share_of_span: f64,
-    /// The longest.
-    pub max_seconds: f64,
-    /// Whether some waits were counted but not stored.
-    pub is_sample: bool,
-}
-
-/// The time of a thread that makes calls, by the stored events.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ThreadLine {
-    /// The process.
-    pub pid: u32,
-    /// The thread.
-    pub tid: u32,
-    /// Its name, else that of its process.
-    pub comm: String,
-    /// Number of outermost calls.
-    pub calls: usize,
-    /// From the first call to the end of the last.
-    pub span_seconds: f64,
-    /// Time between calls.
-    pub host_gap_seconds: f64,
-    /// The longest time between two calls.
-    pub longest_gap_seconds: f64,
-    /// Off-CPU time between calls; `None` where the file has no waits of the thread.
-    pub off_cpu_in_gaps_seconds: Option<f64>,
-}
+use processes::{Processes, Span};
 
 impl Report {
     /// Of a trace file.
@@ -193,49 +49,105 @@ impl Report {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, RecordingError> {
         let mut chains = recording.chains()?;
-        let (calls, waits) = (recording.calls()?, recording.waits()?);
+        let mut processes = Processes::read(recording)?;
+        let (calls, waits) = processes.statistics(recording)?;
         let mut seen = Seen::read(recording, progress)?;
-        let stacks = std::mem::take(&mut seen.stacks).ranked();
-        let is_sample = |durations: &Durations| durations.completeness != Completeness::Exact;
-        let sampled = calls.iter().map(|call| &call.durations);
-        let sampled = sampled.chain(waits.iter().map(|wait| &wait.durations)).any(is_sample);
+        let spans = seen.spans_of_nodes(recording);
+        processes.end_runs(recording, &spans);
+        let stacks = std::mem::take(&mut seen.stacks).merged(|own| processes.same(own)).ranked();
+        let rows = Rows { recording, processes, calls, waits, seen, stacks };
         let mut nodes = Vec::new();
         for (index, node) in (0u16..).map(NodeIndex).zip(recording.nodes()) {
             let (own, others): (Vec<_>, _) = chains.into_iter().partition(|c| c.node == index);
             chains = others;
             let own = own.into_iter().map(|chain| chain.chain).filter(is_reportable).collect();
-            let span = seen.spans.remove(&index);
+            let span = spans.get(&index).copied();
             let last = span.map(|(_, until)| unix_seconds(until));
             let observation =
                 Observed::of_recording(recording, index, last, (filter.from, filter.until))?;
-            let incident = Incident::selected(node.name.clone(), own, observation, *filter);
-            let length = span.map_or(0, |(from, until)| until.abs_diff(from));
-            let is_own = |process| lines::node_of(recording, process) == Some(index);
-            let own_calls = calls.iter().filter(|call| is_own(call.process));
-            let own_waits = waits.iter().filter(|wait| is_own(wait.process));
-            nodes.push(NodeReport {
-                incident,
-                from: span.map(|(from, _)| unix_seconds(from)),
-                until: last,
-                calls: own_calls.map(|call| lines::call(recording, call)).collect(),
-                waits: lines::waits(recording, own_waits, length),
-                threads: lines::threads(recording, &seen.threads, index),
-                stacks: lines::stacks(recording, &stacks, index)?,
-            });
+            let pids = pids(recording, index);
+            let is_of_recorder = filter.pids.is_empty() && !pids.is_empty();
+            let wanted = if is_of_recorder { pids.clone() } else { filter.pids.clone() };
+            let wanted = ChainFilter { pids: wanted, ..filter.clone() };
+            let incident = Incident::selected(node.name.clone(), own, observation, wanted);
+            let incident = Incident { is_of_recorder, ..incident };
+            let recorded = rows.of_node(index, span, pids, incident.shown_pids().as_ref())?;
+            nodes.push(NodeReport { url: None, clock: None, incident, recorded: Some(recorded) });
         }
-        let lost = recording.sessions().iter().filter_map(|session| session.lost_events);
         let outcomes = nodes.iter().map(|node| node.incident.outcome);
         Ok(Self {
             outcome: outcomes.max().unwrap_or(Outcome::NotObserved),
-            file: TraceFile {
-                path: path.display().to_string(),
-                format: recording.format(),
-                events: recording.event_count()?,
-                lost_events: lost.reduce(u64::saturating_add),
-                is_sample: sampled,
-                sessions: lines::sessions(recording),
-            },
+            file: Some(rows.file(path)?),
             nodes,
+            failures: Vec::new(),
+            warnings: Vec::new(),
+        })
+    }
+}
+
+/// The processes of `record --pid`; none where a run recorded all.
+fn pids(recording: &dyn Recording, node: NodeIndex) -> Vec<u32> {
+    let runs = recording.sessions().iter().filter(|own| own.node == node).map(Session::pids);
+    let runs: Vec<_> = runs.collect();
+    match runs.iter().any(Vec::is_empty) {
+        true => Vec::new(),
+        false => runs.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().collect(),
+    }
+}
+
+/// What the rows of a report are made of.
+struct Rows<'a> {
+    recording: &'a dyn Recording,
+    processes: Processes,
+    calls: Vec<CallStatistics>,
+    waits: Vec<WaitStatistics>,
+    seen: Seen,
+    stacks: Vec<(Origin, Cost)>,
+}
+
+impl Rows<'_> {
+    /// Of the shown processes of a node, or of all.
+    fn of_node(
+        &self,
+        node: NodeIndex,
+        span: Option<Span>,
+        pids: Vec<u32>,
+        shown: Option<&BTreeSet<u32>>,
+    ) -> Result<Recorded, RecordingError> {
+        let Self { recording, processes, calls, waits, seen, stacks } = self;
+        let recording = *recording;
+        let is_shown = |process| {
+            let own = recording.process_at(process).filter(|own| own.node == node);
+            own.is_some_and(|own| shown.is_none_or(|shown| shown.contains(&own.pid)))
+        };
+        let recorded = |process| {
+            processes.recorded_seconds(recording, process, seen.spans.get(&process).copied())
+        };
+        let calls = calls.iter().filter(|own| is_shown(own.process));
+        let waits = waits.iter().filter(|own| is_shown(own.process));
+        Ok(Recorded {
+            from: span.map(|(from, _)| unix_seconds(from)),
+            until: span.map(|(_, until)| unix_seconds(until)),
+            seconds: processes.recorded_seconds_of_node(recording, node),
+            pids,
+            calls: calls.map(|own| lines::call(recording, own)).collect(),
+            waits: lines::waits(recording, waits, recorded),
+            threads: lines::threads(recording, &seen.threads, processes, is_shown),
+            stacks: lines::stacks(recording, stacks, is_shown)?,
+        })
+    }
+
+    fn file(&self, path: &Path) -> Result<TraceFile, RecordingError> {
+        let sampled = self.calls.iter().map(|own| &own.durations);
+        let mut sampled = sampled.chain(self.waits.iter().map(|own| &own.durations));
+        let lost = self.recording.sessions().iter().filter_map(|session| session.lost_events);
+        Ok(TraceFile {
+            path: path.display().to_string(),
+            format: self.recording.format(),
+            events: self.recording.event_count()?,
+            lost_events: lost.reduce(u64::saturating_add),
+            is_sample: sampled.any(|own| own.completeness != Completeness::Exact),
+            sessions: lines::sessions(self.recording),
         })
     }
 }

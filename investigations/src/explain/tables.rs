@@ -1,8 +1,8 @@
-//! The report of a trace file as text.
+//! The report of live nodes or of a trace file as text.
 
 use std::fmt::Write as _;
 
-use super::recorded::{NodeReport, Report};
+use super::report::{Recorded, Report, TraceFile};
 use super::text::{line, printable, render};
 use gpucause_engine::utc::utc;
 
@@ -20,7 +20,42 @@ pub fn render_report(report: &Report, per_process: bool) -> String {
 }
 
 fn write(out: &mut String, report: &Report, per_process: bool) -> std::fmt::Result {
-    let file = &report.file;
+    let all = report.nodes.len() + report.failures.len();
+    let are_several = report.file.is_none() && (report.nodes.len() != 1 || all != 1);
+    if let Some(file) = &report.file {
+        head(out, file)?;
+    }
+    if are_several {
+        writeln!(out, "{} of {all} nodes answered", report.nodes.len())?;
+    }
+    for failure in &report.failures {
+        writeln!(out, "NO ANSWER  {}", line(&failure.reason))?;
+    }
+    for warning in &report.warnings {
+        writeln!(out, "CLOCK  {}", line(warning))?;
+    }
+    for node in &report.nodes {
+        if report.file.is_some() {
+            writeln!(out)?;
+        }
+        if let Some(url) = node.url.as_deref().filter(|_| are_several) {
+            write!(out, "\n== {}", line(url))?;
+            if let Some(clock) = node.clock {
+                let (ahead, error) = (clock.ahead_seconds, clock.uncertainty_seconds);
+                write!(out, "  (clock {ahead:+.3} s +- {error:.3} s)")?;
+            }
+            writeln!(out)?;
+        }
+        writeln!(out, "{}", render(&node.incident, per_process).trim_end())?;
+        if let Some(recorded) = &node.recorded {
+            tables(out, recorded)?;
+        }
+    }
+    Ok(())
+}
+
+/// The file and the runs of its recorders.
+fn head(out: &mut String, file: &TraceFile) -> std::fmt::Result {
     write!(out, "{}: {}, {} events", line(&file.path), line(&file.format), file.events)?;
     match file.lost_events {
         Some(lost) => writeln!(out, ", {lost} lost")?,
@@ -44,25 +79,19 @@ fn write(out: &mut String, report: &Report, per_process: bool) -> std::fmt::Resu
             line(&details.collect::<Vec<_>>().join(", "))
         )?;
     }
-    for node in &report.nodes {
-        writeln!(out)?;
-        let text = render(&node.incident, per_process);
-        writeln!(out, "{}", text.trim_end())?;
-        if let (Some(from), Some(until)) = (node.from, node.until) {
-            writeln!(
-                out,
-                "\nSPAN  {} - {} UTC, {:.1} s",
-                utc(from, true),
-                utc(until, false),
-                until - from
-            )?;
-        }
-        calls(out, node)?;
-        waits(out, node)?;
-        threads(out, node)?;
-        stacks(out, node)?;
-    }
     Ok(())
+}
+
+fn tables(out: &mut String, node: &Recorded) -> std::fmt::Result {
+    if let (Some(from), Some(until)) = (node.from, node.until) {
+        let (begin, end) = (utc(from, true), utc(until, true));
+        let (span, seconds) = (until - from, node.seconds);
+        writeln!(out, "\nEVENTS  {begin} - {end} UTC, {span:.1} s; {seconds:.1} s were recorded")?;
+    }
+    calls(out, node)?;
+    waits(out, node)?;
+    threads(out, node)?;
+    stacks(out, node)
 }
 
 /// A time with its unit, or a dash.
@@ -79,11 +108,11 @@ fn time(seconds: Option<f64>) -> String {
 fn more(out: &mut String, rows: usize, printed: usize) -> std::fmt::Result {
     match rows.saturating_sub(printed) {
         0 => Ok(()),
-        rest => writeln!(out, "  ... and {rest} more, see --json"),
+        rest => writeln!(out, "  ... and {rest} more, see --format json"),
     }
 }
 
-fn calls(out: &mut String, node: &NodeReport) -> std::fmt::Result {
+fn calls(out: &mut String, node: &Recorded) -> std::fmt::Result {
     if node.calls.is_empty() {
         return Ok(());
     }
@@ -111,14 +140,14 @@ fn calls(out: &mut String, node: &NodeReport) -> std::fmt::Result {
     more(out, node.calls.len(), MOST_ROWS)
 }
 
-fn waits(out: &mut String, node: &NodeReport) -> std::fmt::Result {
+fn waits(out: &mut String, node: &Recorded) -> std::fmt::Result {
     if node.waits.is_empty() {
         return Ok(());
     }
     writeln!(
         out,
-        "\nOFF THE CPU (* some were counted but not stored)\n  {:>8} {:<16} {:<12} {:>10} {:>12} {:>8} {:>10}",
-        "PID", "COMM", "REASON", "COUNT", "SUM", "OF SPAN", "MAX"
+        "\nOFF THE CPU, share of the time for which the process was recorded (* some were counted but not stored)\n  {:>8} {:<16} {:<12} {:>10} {:>12} {:>8} {:>10}",
+        "PID", "COMM", "REASON", "COUNT", "SUM", "SHARE", "MAX"
     )?;
     for wait in node.waits.iter().take(MOST_ROWS) {
         writeln!(
@@ -130,14 +159,14 @@ fn waits(out: &mut String, node: &NodeReport) -> std::fmt::Result {
             wait.count,
             if wait.is_sample { "*" } else { " " },
             time(Some(wait.seconds)),
-            wait.share_of_span * 100.0,
+            wait.share_of_recorded * 100.0,
             time(Some(wait.max_seconds))
         )?;
     }
     more(out, node.waits.len(), MOST_ROWS)
 }
 
-fn threads(out: &mut String, node: &NodeReport) -> std::fmt::Result {
+fn threads(out: &mut String, node: &Recorded) -> std::fmt::Result {
     if node.threads.is_empty() {
         return Ok(());
     }
@@ -176,7 +205,7 @@ fn threads(out: &mut String, node: &NodeReport) -> std::fmt::Result {
     more(out, node.threads.len(), MOST_ROWS)
 }
 
-fn stacks(out: &mut String, node: &NodeReport) -> std::fmt::Result {
+fn stacks(out: &mut String, node: &Recorded) -> std::fmt::Result {
     if node.stacks.is_empty() {
         return Ok(());
     }

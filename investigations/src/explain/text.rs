@@ -10,8 +10,8 @@ use gpucause_engine::utc::utc;
 
 /// Culprits listed of a chain; JSON has all.
 const MOST_LOSSES: usize = 5;
-/// Columns of a line of evidence.
-const WIDTH: usize = 100;
+/// Numbers of evidence of a chain.
+const MOST_EVIDENCE: usize = 3;
 
 /// The report as text; `per_process` adds a table of the victims' losses. Names are untrusted: characters that control a
 /// terminal are replaced.
@@ -27,8 +27,8 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
     for text in incident.observation.lines() {
         writeln!(out, "{}", line(&text))?;
     }
-    if incident.left_out > 0 {
-        writeln!(out, "NOT SHOWN  causal chains excluded by the filter: {}", incident.left_out)?;
+    if let Some(what) = incident.not_shown() {
+        writeln!(out, "NOT SHOWN  {what}")?;
     }
     if incident.root_cause.is_none() {
         return nothing_found(out, &node, incident);
@@ -94,6 +94,9 @@ pub(super) fn nothing_found(out: &mut String, node: &str, incident: &Incident) -
             out,
             "{node}: NOT OBSERVED in full. No cause was found in the observed part; whether a GPU was starved in the rest is unknown."
         ),
+        _ if incident.is_of_recorder && incident.left_out > 0 => {
+            writeln!(out, "{node}: no causal chain is of the process that was recorded.")
+        }
         _ if incident.left_out > 0 => {
             writeln!(out, "{node}: no causal chain matches the filter.")
         }
@@ -158,25 +161,20 @@ fn chain(out: &mut String, chain: &Chain, period: (f64, f64), day: &str) -> std:
         writeln!(out, "    {from} --({mechanism}, {:.3} s)--> {to}", step.seconds)?;
     }
     writeln!(out, "    {share}; {taken}")?;
-    let numbers = chain.evidence.0.iter();
-    let numbers = numbers.map(|(name, value)| format!("{}={}", line(name), plain(*value)));
-    writeln!(out, "{}", wrapped("    evidence:", numbers))?;
+    evidence(out, chain)?;
     writeln!(out, "    fix: {}", line(&chain.fix))
 }
 
-/// Words in lines that fit beside each other on a screen; further lines are indented.
-fn wrapped(head: &str, words: impl Iterator<Item = String>) -> String {
-    let (mut text, mut column) = (head.to_owned(), head.len());
-    for word in words {
-        if column + 1 + word.len() > WIDTH {
-            text.push_str("\n     ");
-            column = 5;
-        }
-        text.push(' ');
-        text.push_str(&word);
-        column += 1 + word.len();
+/// The first numbers, which a rule sets by what they prove; JSON has all.
+fn evidence(out: &mut String, chain: &Chain) -> std::fmt::Result {
+    let all = &chain.evidence.0;
+    let shown = all.iter().take(MOST_EVIDENCE);
+    let shown = shown.map(|(name, value)| format!("{}={}", line(name), plain(*value)));
+    write!(out, "    evidence: {}", shown.collect::<Vec<_>>().join(" "))?;
+    match all.len().saturating_sub(MOST_EVIDENCE) {
+        0 => writeln!(out),
+        more => writeln!(out, " +{more} more: --format json"),
     }
-    text
 }
 
 /// Lost time by culprit, the longest first, and the rest.

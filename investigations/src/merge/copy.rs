@@ -1,9 +1,10 @@
 //! Copies recordings into the merged file.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_engine::chain::Chain;
 
 use super::MergeError;
 use crate::recording::{
@@ -24,6 +25,8 @@ pub(super) struct Copying {
     /// The largest sequence of each node.
     last: HashMap<NodeRef, u64>,
     events: u64,
+    /// The last version of each chain: each file of one exporter has all of its chains.
+    chains: BTreeMap<(NodeRef, String), Chain>,
 }
 
 /// A node and its clock.
@@ -67,14 +70,17 @@ impl Rows<'_> {
 
 impl Copying {
     pub(super) fn new(store: Store) -> Self {
-        Self { store, nodes: Vec::new(), last: HashMap::new(), events: 0 }
+        Self { store, nodes: Vec::new(), last: HashMap::new(), events: 0, chains: BTreeMap::new() }
     }
 
     pub(super) fn nodes(&self) -> &[Known] {
         &self.nodes
     }
 
-    pub(super) fn finish(self) -> Result<Finished, WriteError> {
+    pub(super) fn finish(mut self) -> Result<Finished, WriteError> {
+        for ((node, _), chain) in &self.chains {
+            self.store.chain(*node, None, chain)?;
+        }
         let path = self.store.finish()?;
         Ok(Finished { path, events: self.events, pruned_events: 0 })
     }
@@ -194,8 +200,11 @@ impl Copying {
             }
         }
         for found in rows.recording.chains()? {
-            if let Some(node) = rows.node(found.node) {
-                self.store.chain(node, None, &found.chain)?;
+            let Some(node) = rows.node(found.node) else { continue };
+            let key = (node, found.chain.id.clone());
+            let known = self.chains.get(&key).map_or(f64::MIN, |known| known.last_seen);
+            if found.chain.last_seen >= known {
+                self.chains.insert(key, found.chain);
             }
         }
         Ok(())

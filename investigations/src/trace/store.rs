@@ -22,7 +22,7 @@ use crate::recording::{Stack, StackId};
 pub struct ProcessRef(pub(super) i64);
 
 /// A node in the written file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeRef(pub(super) i64);
 
 /// A session in the written file.

@@ -4,12 +4,12 @@ use gpucause_abi::Nanos;
 use gpucause_abi::hist::Histogram;
 use gpucause_abi::op::{Api, OpId};
 use gpucause_abi::snapshot::ProcessSnapshot;
-use gpucause_abi::state::{Phase, Role, State};
+use gpucause_abi::state::{Phase, Reason, Role, State};
 use rusqlite::params;
 
 use super::store::{ProcessRef, Store, signed};
 use super::write_error::WriteError;
-use crate::recording::{CallStatistics, Completeness, Durations, WaitStatistics};
+use crate::recording::{CallStatistics, Completeness, Durations, ProcessIndex, WaitStatistics};
 
 const TABLES: &[&str] = &["call_totals", "wait_totals", "waited_for", "dispatcher_time"];
 
@@ -26,6 +26,41 @@ fn durations(histogram: &Histogram) -> Durations {
     }
 }
 
+/// Durations of a process's calls, by op and coldness.
+pub(crate) fn calls_of(
+    number: ProcessIndex,
+    process: &ProcessSnapshot,
+) -> impl Iterator<Item = CallStatistics> {
+    process.calls_by_op().into_iter().map(move |(id, cold, histogram)| {
+        let (api, op) = name_of(id);
+        let stalls = process.stalls.iter().filter(|stall| (stall.op, stall.cold) == (id, cold));
+        let off_cpu = stalls.clone().flat_map(|stall| stall.offcpu).map(|time| time.0).sum();
+        CallStatistics {
+            process: number,
+            api,
+            op: op.into(),
+            cold: Some(cold),
+            durations: durations(&histogram),
+            stalled: Some(stalls.map(|stall| stall.calls).sum()),
+            off_cpu_ns: Some(off_cpu),
+        }
+    })
+}
+
+/// Off-CPU time of a process, by role and reason.
+pub(crate) fn waits_of(
+    number: ProcessIndex,
+    process: &ProcessSnapshot,
+) -> impl Iterator<Item = WaitStatistics> {
+    process.offcpu.iter().map(move |(role, reason, histogram)| WaitStatistics {
+        process: number,
+        tid: None,
+        role: Some(*role),
+        reason: Some(*reason),
+        durations: durations(histogram),
+    })
+}
+
 impl Store {
     /// Writes a process's accounts instead of those before.
     pub(crate) fn totals(
@@ -40,18 +75,13 @@ impl Store {
             }
             Ok(())
         })?;
-        for (id, cold, histogram) in process.calls_by_op() {
-            let (api, op) = name_of(id);
-            let stalls = process.stalls.iter().filter(|stall| (stall.op, stall.cold) == (id, cold));
-            let off_cpu = stalls.clone().flat_map(|stall| stall.offcpu).map(|time| time.0).sum();
-            let (stalled, off_cpu_ns) =
-                (Some(stalls.map(|stall| stall.calls).sum()), Some(off_cpu));
-            let durations = durations(&histogram);
-            self.call_total(row, (api, &op), Some(cold), (&durations, stalled, off_cpu_ns))?;
+        // The number of a process in a recording is not that of its row, and not written.
+        let number = ProcessIndex(0);
+        for calls in calls_of(number, process) {
+            self.call_statistics(row, &calls)?;
         }
-        for (role, reason, histogram) in &process.offcpu {
-            let kind = (None, Some(*role), Some(reason.label()));
-            self.wait_total(row, kind, &durations(histogram))?;
+        for waits in waits_of(number, process) {
+            self.wait_statistics(row, &waits)?;
         }
         self.waited_for(row, process)?;
         self.dispatcher_time(row, process)
@@ -63,7 +93,12 @@ impl Store {
         calls: &CallStatistics,
     ) -> Result<(), WriteError> {
         let CallStatistics { process: _, api, op, cold, durations, stalled, off_cpu_ns } = calls;
-        self.call_total(row, (*api, op), *cold, (durations, *stalled, *off_cpu_ns))
+        let op = self.op(*api, op)?;
+        let [count, sum, p50, p99, max, stored] = numbers(durations);
+        let (stalled, off_cpu) = (stalled.map(signed), off_cpu_ns.map(signed));
+        let insert = "INSERT INTO call_totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        let row = params![row.0, op, cold, count, sum, p50, p99, max, stored, stalled, off_cpu];
+        self.execute(insert, row).map(drop)
     }
 
     pub(crate) fn wait_statistics(
@@ -72,32 +107,8 @@ impl Store {
         waits: &WaitStatistics,
     ) -> Result<(), WriteError> {
         let WaitStatistics { process: _, tid, role, reason, durations } = waits;
-        self.wait_total(row, (*tid, *role, reason.map(|reason| reason.label())), durations)
-    }
-
-    fn call_total(
-        &mut self,
-        row: ProcessRef,
-        (api, op): (Api, &str),
-        cold: Option<bool>,
-        (durations, stalled, off_cpu_ns): (&Durations, Option<u64>, Option<u64>),
-    ) -> Result<(), WriteError> {
-        let op = self.op(api, op)?;
         let [count, sum, p50, p99, max, stored] = numbers(durations);
-        let (stalled, off_cpu) = (stalled.map(signed), off_cpu_ns.map(signed));
-        let insert = "INSERT INTO call_totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-        let row = params![row.0, op, cold, count, sum, p50, p99, max, stored, stalled, off_cpu];
-        self.execute(insert, row).map(drop)
-    }
-
-    fn wait_total(
-        &mut self,
-        row: ProcessRef,
-        (tid, role, reason): (Option<u32>, Option<Role>, Option<&str>),
-        durations: &Durations,
-    ) -> Result<(), WriteError> {
-        let [count, sum, p50, p99, max, stored] = numbers(durations);
-        let role = role.map(Role::label);
+        let (role, reason) = (role.map(Role::label), reason.map(Reason::label));
         let insert = "INSERT INTO wait_totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         let row = params![row.0, tid, role, reason, count, sum, p50, p99, max, stored];
         self.execute(insert, row).map(drop)

@@ -138,7 +138,7 @@ fn functions_that_calls_came_from_are_demangled_and_keep_their_offset() {
     sql.execute("INSERT INTO stack_traces VALUES (5, '', ?)", [frames]).unwrap();
     sql.execute("UPDATE events SET stack_hash = 5", []).unwrap();
     let report = Report::of(&db.path(), &Ingero::open(&db.path()).unwrap()).unwrap();
-    let lines = &report.nodes[0].stacks[0].frames;
+    let lines = &report.nodes[0].recorded.as_ref().unwrap().stacks[0].frames;
     assert!(lines[1].contains("cudaDeviceSynchronize+0x185"), "{lines:?}");
     assert!(lines[2].contains("at::native::copy_impl+0x5ad"), "{lines:?}");
     assert!(lines[3].contains("train_step") && lines[3].contains("train.py:12"), "{lines:?}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use gpucause_engine::chain::{Chain, Severity};
 use gpucause_engine::utc::utc;
-use gpucause_investigations::explain::{FleetNode, FleetReport, line, markdown, render_chain};
+use gpucause_investigations::explain::{NodeReport, Report, line, markdown, render_chain};
 use gpucause_investigations::fleet::{self, Limits};
 use gpucause_investigations::http::Client;
 use gpucause_investigations::json::Versioned;
@@ -14,7 +14,7 @@ use gpucause_investigations::observation::Outcome;
 use serde::Serialize;
 use tokio::time::MissedTickBehavior;
 
-use super::{here, print, status};
+use super::{asked, print, status_of};
 use crate::cli::{ExplainArgs, ReportFormat};
 use crate::server::shutdown_signal;
 
@@ -56,12 +56,12 @@ pub(super) async fn run(args: &ExplainArgs, clients: &[Client]) -> anyhow::Resul
             () = &mut stop => break,
             _ = ticks.tick() => {}
         }
-        let asked = fleet::chains(clients, Limits::default());
+        let asking = fleet::chains(clients, Limits::default());
         let answer = tokio::select! {
             () = &mut stop => break,
-            answer = asked => answer,
+            answer = asking => answer,
         };
-        let report = FleetReport::of(answer, args.since_seconds(), here(), &args.wanted());
+        let report = Report::of_nodes(answer, asked(args), &args.wanted());
         let failed = report.failures.first();
         ensure!(
             outcome.is_some() || !report.nodes.is_empty(),
@@ -81,12 +81,12 @@ pub(super) async fn run(args: &ExplainArgs, clients: &[Client]) -> anyhow::Resul
         false => Outcome::Found,
         true => outcome.unwrap_or(Outcome::NotObserved),
     };
-    Ok(status(args, outcome, printed.chains.values().max().copied()))
+    Ok(status_of(args, outcome, printed.chains.values().max().copied()))
 }
 
 impl Printed {
     /// What is new in a report. Nodes that stopped answering or observing are reported on standard error.
-    fn news(&mut self, format: ReportFormat, report: &FleetReport) -> anyhow::Result<Vec<String>> {
+    fn news(&mut self, format: ReportFormat, report: &Report) -> anyhow::Result<Vec<String>> {
         for failure in &report.failures {
             if !self.silent.contains(&failure.url) {
                 tracing::warn!("{}", failure.reason);
@@ -99,7 +99,7 @@ impl Printed {
             let mut chains: Vec<&Chain> = node.incident.chains().collect();
             chains.sort_by(|a, b| a.first_seen.total_cmp(&b.first_seen));
             for chain in chains {
-                let key = (node.url.clone(), chain.id.clone());
+                let key = (address(node), chain.id.clone());
                 let severity = chain.severity_in(node.incident.period());
                 let before = self.chains.get(&key).copied();
                 if before.is_none_or(|before| before < severity) {
@@ -111,15 +111,19 @@ impl Printed {
         Ok(news)
     }
 
-    fn note_observation(&mut self, node: &FleetNode) {
+    fn note_observation(&mut self, node: &NodeReport) {
         let Some(current) = &node.incident.observation.current else { return };
         let observes = current.shows_causes();
-        let before = self.observing.insert(node.url.clone(), observes);
+        let before = self.observing.insert(address(node), observes);
         if before != Some(observes) && (!observes || before.is_some()) {
             let state = gpucause_investigations::observation::sentence(current);
             tracing::warn!("{}: {state}", node.incident.node);
         }
     }
+}
+
+fn address(node: &NodeReport) -> String {
+    node.url.clone().unwrap_or_default()
 }
 
 fn text(format: ReportFormat, node: &str, chain: &Chain) -> anyhow::Result<String> {

@@ -1,12 +1,13 @@
 //! The rows of the report's tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
 use gpucause_abi::state::{Reason, Role};
 
+use super::processes::{Processes, Span};
 use super::thread_time::ThreadTime;
-use super::{CallLine, SessionLine, StackLine, ThreadLine, WaitLine};
+use crate::explain::report::{CallLine, SessionLine, StackLine, ThreadLine, WaitLine};
 use crate::recording::{
     CallStatistics, Completeness, Filter, Kind, NodeIndex, ProcessIndex, Recording, RecordingError,
     Session, WaitStatistics,
@@ -73,7 +74,7 @@ pub(super) fn call(recording: &dyn Recording, call: &CallStatistics) -> CallLine
 pub(super) fn waits<'a>(
     recording: &dyn Recording,
     waits: impl Iterator<Item = &'a WaitStatistics>,
-    span_ns: u64,
+    recorded: impl Fn(ProcessIndex) -> f64,
 ) -> Vec<WaitLine> {
     let mut lines: BTreeMap<_, WaitLine> = BTreeMap::new();
     for wait in waits.filter(|wait| wait.role != Some(Role::Helper)) {
@@ -85,7 +86,7 @@ pub(super) fn waits<'a>(
                 reason: wait.reason.map_or("not recorded", Reason::label),
                 count: 0,
                 seconds: 0.0,
-                share_of_span: 0.0,
+                share_of_recorded: 0.0,
                 max_seconds: 0.0,
                 is_sample: false,
             }
@@ -95,10 +96,11 @@ pub(super) fn waits<'a>(
         line.max_seconds = line.max_seconds.max(seconds(wait.durations.max_ns));
         line.is_sample |= wait.durations.completeness != Completeness::Exact;
     }
-    let mut lines: Vec<_> = lines.into_values().collect();
-    for line in &mut lines {
-        line.share_of_span = if span_ns == 0 { 0.0 } else { line.seconds / seconds(span_ns) };
+    for ((process, _), line) in &mut lines {
+        let recorded = recorded(*process);
+        line.share_of_recorded = if recorded > 0.0 { line.seconds / recorded } else { 0.0 };
     }
+    let mut lines: Vec<_> = lines.into_values().collect();
     lines.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     lines
 }
@@ -108,13 +110,29 @@ type Threads = BTreeMap<(ProcessIndex, u32), ThreadTime>;
 /// What is collected from the events.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// Start of the first event and end of the last, by node.
-    pub(super) spans: BTreeMap<NodeIndex, (i64, i64)>,
+    /// Start of the first event and end of the last, by process.
+    pub(super) spans: BTreeMap<ProcessIndex, Span>,
     pub(super) threads: Threads,
     pub(super) stacks: StackCosts,
 }
 
+fn extend<K: Ord>(spans: &mut BTreeMap<K, Span>, key: K, (start, end): Span) {
+    let span = spans.entry(key).or_insert((start, end));
+    *span = (span.0.min(start), span.1.max(end));
+}
+
 impl Seen {
+    /// Start of the first event and end of the last, by node.
+    pub(super) fn spans_of_nodes(&self, recording: &dyn Recording) -> BTreeMap<NodeIndex, Span> {
+        let mut nodes = BTreeMap::new();
+        for (process, span) in &self.spans {
+            if let Some(node) = node_of(recording, *process) {
+                extend(&mut nodes, node, *span);
+            }
+        }
+        nodes
+    }
+
     pub(super) fn read(
         recording: &dyn Recording,
         progress: &mut dyn FnMut(u64),
@@ -128,8 +146,7 @@ impl Seen {
                 progress(events);
             }
             let (start, end) = (event.start_ns, event.end_ns());
-            let span = spans.entry(event.id.node).or_insert((start, end));
-            *span = (span.0.min(start), span.1.max(end));
+            extend(spans, event.process, (start, end));
             stacks.add(event);
             let thread = (event.process, event.tid);
             match &event.kind {
@@ -148,10 +165,9 @@ impl Seen {
 pub(super) fn stacks(
     recording: &dyn Recording,
     stacks: &[(Origin, Cost)],
-    node: NodeIndex,
+    is_shown: impl Fn(ProcessIndex) -> bool,
 ) -> Result<Vec<StackLine>, RecordingError> {
-    let own =
-        stacks.iter().filter(|((_, process, _), _)| node_of(recording, *process) == Some(node));
+    let own = stacks.iter().filter(|((_, process, _), _)| is_shown(*process));
     let line = |((stack, process, op), cost): &(Origin, Cost)| {
         let (pid, comm) = named(recording, *process);
         let stack = recording.stack(*stack)?.unwrap_or_default();
@@ -172,25 +188,39 @@ pub(super) fn stacks(
 pub(super) fn threads(
     recording: &dyn Recording,
     threads: &Threads,
-    node: NodeIndex,
+    processes: &Processes,
+    is_shown: impl Fn(ProcessIndex) -> bool,
 ) -> Vec<ThreadLine> {
-    let mut lines = Vec::new();
+    let mut all: HashMap<(ProcessIndex, u32), ThreadLine> = HashMap::new();
     for (&(process, tid), thread) in threads {
-        if thread.calls() < 2 || node_of(recording, process) != Some(node) {
+        let same = processes.same(process);
+        if thread.calls() < 2 || !is_shown(same) {
             continue;
         }
-        let (pid, comm) = named(recording, process);
-        lines.push(ThreadLine {
+        let (pid, comm) = named(recording, same);
+        let line = all.entry((same, tid)).or_insert_with(|| ThreadLine {
             pid,
             tid,
             comm: recording.thread_name(process, tid).map_or(comm, str::to_owned),
-            calls: thread.calls(),
-            span_seconds: seconds(thread.span_ns()),
-            host_gap_seconds: seconds(thread.gaps_ns()),
-            longest_gap_seconds: seconds(thread.longest_gap_ns()),
-            off_cpu_in_gaps_seconds: thread.off_cpu_in_gaps_ns().map(seconds),
+            calls: 0,
+            span_seconds: 0.0,
+            host_gap_seconds: 0.0,
+            longest_gap_seconds: 0.0,
+            off_cpu_in_gaps_seconds: None,
         });
+        // The time between two runs of a recorder is in none of them.
+        line.calls += thread.calls();
+        line.span_seconds += seconds(thread.span_ns());
+        line.host_gap_seconds += seconds(thread.gaps_ns());
+        line.longest_gap_seconds = line.longest_gap_seconds.max(seconds(thread.longest_gap_ns()));
+        if let Some(off_cpu) = thread.off_cpu_in_gaps_ns() {
+            *line.off_cpu_in_gaps_seconds.get_or_insert(0.0) += seconds(off_cpu);
+        }
     }
-    lines.sort_by(|a, b| b.host_gap_seconds.total_cmp(&a.host_gap_seconds));
+    let mut lines: Vec<_> = all.into_values().collect();
+    lines.sort_by(|a, b| {
+        let longest = b.host_gap_seconds.total_cmp(&a.host_gap_seconds);
+        longest.then_with(|| (a.pid, a.tid).cmp(&(b.pid, b.tid)))
+    });
     lines
 }

@@ -1,0 +1,210 @@
+//! The processes of a recording, which several runs may have recorded, and for how long each was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use gpucause_abi::snapshot::ProcessSnapshot;
+use gpucause_abi::{Nanos, ProcId, Tgid};
+
+use crate::recording::{
+    CallStatistics, NodeIndex, ProcessIndex, RecordedSnapshot, Recording, RecordingError,
+    WaitStatistics,
+};
+use crate::trace::{calls_of, waits_of};
+
+/// Start and end, in nanoseconds since the Unix epoch.
+pub(super) type Span = (i64, i64);
+
+/// Node, PID, and start on the boot-time clock, which together no two processes have.
+type Identity = (NodeIndex, Tgid, Nanos);
+
+/// A process image as one run of a recorder accounted for it.
+#[derive(Debug)]
+struct Image {
+    identity: Identity,
+    session: usize,
+    id: ProcId,
+    first_seen: Nanos,
+    /// When it was first seen, by the clock of the recording.
+    since_ns: i64,
+}
+
+/// Which entries of the recording's list are one process.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    images: BTreeMap<ProcessIndex, Image>,
+    /// Of a process with several images, all of them; the last stands for it.
+    several: BTreeMap<ProcessIndex, Vec<ProcessIndex>>,
+    /// The one that stands for each of those.
+    same: BTreeMap<ProcessIndex, ProcessIndex>,
+    /// When each run of a recorder began and ended.
+    sessions: Vec<Span>,
+}
+
+fn nanos(seconds: f64) -> i64 {
+    (seconds * 1e9) as i64
+}
+
+impl Processes {
+    pub(super) fn read(recording: &dyn Recording) -> Result<Self, RecordingError> {
+        let sessions = recording.sessions().iter();
+        let sessions: Vec<_> =
+            sessions.map(|own| (own.started_ns, own.ended_ns.unwrap_or(own.started_ns))).collect();
+        let mut processes = Self { sessions, ..Self::default() };
+        recording.snapshots(&mut |snapshot| {
+            processes.add(&snapshot);
+            ControlFlow::Continue(())
+        })?;
+        let mut groups: BTreeMap<Identity, Vec<ProcessIndex>> = BTreeMap::new();
+        for (index, image) in &processes.images {
+            // Old recorders did not write the start.
+            if image.identity.2 > Nanos(0) {
+                groups.entry(image.identity).or_default().push(*index);
+            }
+        }
+        for mut group in groups.into_values().filter(|group| group.len() > 1) {
+            group.sort_by_key(|index| (processes.images.get(index).map(|own| own.session), *index));
+            let Some(&last) = group.last() else { continue };
+            processes.same.extend(group.iter().map(|index| (*index, last)));
+            processes.several.insert(last, group);
+        }
+        Ok(processes)
+    }
+
+    /// A recorder that was killed and wrote no accounts ends with the last event of its node.
+    pub(super) fn end_runs(
+        &mut self,
+        recording: &dyn Recording,
+        events: &BTreeMap<NodeIndex, Span>,
+    ) {
+        for (session, span) in recording.sessions().iter().zip(&mut self.sessions) {
+            if let Some(&(_, last)) = events.get(&session.node).filter(|_| span.1 == span.0) {
+                span.1 = span.1.max(last);
+            }
+        }
+    }
+
+    fn add(&mut self, snapshot: &RecordedSnapshot) {
+        let RecordedSnapshot { node, session, processes, input } = snapshot;
+        if let Some(span) = self.sessions.get_mut(*session) {
+            // A recorder that was killed ends with its last snapshot.
+            span.1 = span.1.max(nanos(input.unix_seconds));
+        }
+        for process in &input.snapshot.processes {
+            let Some(&index) = processes.get(&process.id) else { continue };
+            let ProcessSnapshot { id, tgid, started_boottime, first_seen, .. } = *process;
+            let age = input.snapshot.taken_at.less(first_seen).as_secs_f64();
+            let since_ns = nanos(input.unix_seconds - age);
+            let identity = (*node, tgid, started_boottime);
+            let image = Image { identity, session: *session, id, first_seen, since_ns };
+            self.images.entry(index).or_insert(image);
+        }
+    }
+
+    /// The one that stands for the process.
+    pub(super) fn same(&self, process: ProcessIndex) -> ProcessIndex {
+        self.same.get(&process).copied().unwrap_or(process)
+    }
+
+    /// The images of a process whose accounts add up: of those that one exporter wrote to several files, the last has all.
+    fn images(&self, process: ProcessIndex) -> Vec<(ProcessIndex, &Image)> {
+        let alone = [process];
+        let all = self.several.get(&process).map_or(&alone[..], |all| all);
+        let mut images: BTreeMap<(ProcId, Nanos), (ProcessIndex, &Image)> = BTreeMap::new();
+        for index in all {
+            if let Some(image) = self.images.get(index) {
+                images.insert((image.id, image.first_seen), (*index, image));
+            }
+        }
+        images.into_values().collect()
+    }
+
+    /// The statistics of each process, with those of its images as one.
+    pub(super) fn statistics(
+        &self,
+        recording: &dyn Recording,
+    ) -> Result<(Vec<CallStatistics>, Vec<WaitStatistics>), RecordingError> {
+        let (mut calls, mut waits) = (recording.calls()?, recording.waits()?);
+        if self.several.is_empty() {
+            return Ok((calls, waits));
+        }
+        calls.retain(|own| !self.same.contains_key(&own.process));
+        waits.retain(|own| !self.same.contains_key(&own.process));
+        let mut last: BTreeMap<ProcessIndex, ProcessSnapshot> = BTreeMap::new();
+        recording.snapshots(&mut |RecordedSnapshot { processes, input, .. }| {
+            for process in &input.snapshot.processes {
+                let index = processes.get(&process.id).filter(|own| self.same.contains_key(own));
+                if let Some(index) = index {
+                    last.insert(*index, process.clone());
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        for process in self.several.keys().copied() {
+            // Quantiles do not add up, but histograms do.
+            let mut whole = ProcessSnapshot::default();
+            for image in self.images(process).iter().filter_map(|(index, _)| last.get(index)) {
+                whole.calls.extend_from_slice(&image.calls);
+                whole.stalls.extend_from_slice(&image.stalls);
+                whole.offcpu.extend_from_slice(&image.offcpu);
+            }
+            calls.extend(calls_of(process, &whole));
+            waits.extend(waits_of(process, &whole));
+        }
+        calls.sort_by_key(|own| own.process);
+        waits.sort_by_key(|own| own.process);
+        Ok((calls, waits))
+    }
+
+    /// For how long a process was recorded, in seconds: the runs in which it was observed. Of one without accounts, `events` is the
+    /// time of its events, if it has any.
+    pub(super) fn recorded_seconds(
+        &self,
+        recording: &dyn Recording,
+        process: ProcessIndex,
+        events: Option<Span>,
+    ) -> f64 {
+        let mut runs: BTreeMap<usize, Span> = BTreeMap::new();
+        for (_, image) in self.images(process) {
+            let Some(&(from, until)) = self.sessions.get(image.session) else { continue };
+            let run = runs.entry(image.session).or_insert((from, until));
+            // A flight recorder writes all that the exporter counted of the process.
+            run.0 = run.0.min(image.since_ns);
+        }
+        if runs.is_empty() {
+            let node = recording.process_at(process).map(|own| own.node);
+            let sessions = recording.sessions().iter().zip(&self.sessions);
+            let own = sessions.enumerate().filter(|(_, (own, span))| {
+                let seen = events.is_none_or(|(from, until)| span.0 <= until && span.1 >= from);
+                Some(own.node) == node && seen
+            });
+            runs = own.map(|(index, (_, span))| (index, *span)).collect();
+        }
+        let seconds: f64 = runs.values().map(|span| length(*span)).sum();
+        match events {
+            Some(events) if seconds <= 0.0 => length(events),
+            _ => seconds,
+        }
+    }
+
+    /// For how long a node was recorded, in seconds; times in which two recorders ran count once.
+    pub(super) fn recorded_seconds_of_node(
+        &self,
+        recording: &dyn Recording,
+        node: NodeIndex,
+    ) -> f64 {
+        let sessions = recording.sessions().iter().zip(&self.sessions);
+        let own: BTreeSet<Span> =
+            sessions.filter(|(own, _)| own.node == node).map(|(_, span)| *span).collect();
+        let (mut seconds, mut covered) = (0.0, i64::MIN);
+        for (from, until) in own {
+            seconds += length((from.max(covered), until));
+            covered = covered.max(until);
+        }
+        seconds
+    }
+}
+
+fn length((from, until): Span) -> f64 {
+    until.saturating_sub(from).max(0) as f64 / 1e9
+}

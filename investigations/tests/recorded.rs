@@ -1,0 +1,266 @@
+//! Reports of trace files: the processes and the time that their chains and rows are of.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its fixtures too")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gpucause_abi::hist::{Histogram, SLOTS, slot_of};
+use gpucause_abi::op::{Api, OpId};
+use gpucause_abi::snapshot::{CallSnapshot, Comm, ProcessSnapshot, Snapshot};
+use gpucause_abi::state::{Reason, Role};
+use gpucause_abi::{Nanos, ProcId, Tgid};
+use gpucause_engine::EngineInput;
+use gpucause_engine::chain::{Cause, Chain, Course, Culprit, Effect, Evidence, Severity, Victim};
+use gpucause_investigations::explain::{ChainFilter, Report, html, markdown, render_report};
+use gpucause_investigations::merge::{Input, merge};
+use gpucause_investigations::recording::open;
+use gpucause_investigations::trace::{NewCall, NewEvent, NewKind, PIDS, Start, Writer};
+
+const SECOND: u64 = 1_000_000_000;
+const BEGIN: i64 = 1_700_000_000_000_000_000;
+
+/// So many of this duration.
+fn durations(count: u64, each: u64) -> Histogram {
+    let slot = slot_of(Nanos(each));
+    let slots = (0..SLOTS).map(|own| if own == slot { count } else { 0 });
+    Histogram::from_slots(Nanos(count * each), Nanos(each), slots)
+}
+
+/// A process with calls of a duration, and one wait for a lock.
+#[derive(Clone, Copy)]
+struct Process {
+    id: u32,
+    pid: u32,
+    comm: &'static str,
+    started: u64,
+    calls: (u64, u64),
+    waited: u64,
+}
+
+const TRAINER: Process =
+    Process { id: 1, pid: 42, comm: "trainer", started: 7, calls: (10, 1_000), waited: SECOND };
+
+impl Process {
+    fn snapshot(&self) -> ProcessSnapshot {
+        let mut name = [0; 16];
+        name[..self.comm.len()].copy_from_slice(self.comm.as_bytes());
+        let mut own = ProcessSnapshot::new(ProcId(self.id), Tgid(self.pid), Comm(name));
+        own.started_boottime = Nanos(self.started);
+        own.first_seen = Nanos(SECOND);
+        let (count, each) = self.calls;
+        own.calls = vec![CallSnapshot::unstalled(OpId(0), false, durations(count, each))];
+        own.offcpu = vec![(Role::Dispatcher, Reason::Futex, durations(1, self.waited))];
+        own
+    }
+}
+
+/// A run of ten seconds that begins that long after the first: its processes, each with two calls of 1 ms a second apart.
+fn record(
+    path: &Path,
+    after_seconds: i64,
+    pids: &str,
+    processes: &[Process],
+    chains: &[Chain],
+) -> PathBuf {
+    let second = SECOND as i64;
+    let started_ns = BEGIN + after_seconds * second;
+    let start = Start {
+        node: "gpu-1".into(),
+        recorder: "test".into(),
+        started_ns,
+        details: vec![(PIDS.into(), pids.into())],
+        ..Start::default()
+    };
+    let mut writer = Writer::create(path, &start).unwrap();
+    for own in processes {
+        let process = writer.process(ProcId(own.id), Tgid(own.pid), own.comm).unwrap();
+        let call = NewCall {
+            api: Api::Runtime,
+            op: "cudaLaunchKernel",
+            cold: Some(false),
+            outermost: true,
+            code: 0,
+            off_cpu_ns: None,
+            bytes: None,
+            copy: None,
+            kernel: None,
+        };
+        let event = |at: i64| NewEvent {
+            start_ns: started_ns + at * second,
+            duration_ns: 1_000_000,
+            process,
+            tid: own.pid,
+            kind: NewKind::Call(call),
+            stack: None,
+        };
+        writer.add_events([event(3), event(4)]).unwrap();
+    }
+    let processes = processes.iter().map(Process::snapshot).collect();
+    let taken_at = Nanos(10 * SECOND);
+    let snapshot = Snapshot { taken_at, processes, ..Snapshot::default() };
+    let at = (started_ns / second + 10) as f64;
+    writer.add_snapshot(&EngineInput::new(Arc::new(snapshot), at), chains).unwrap();
+    writer.finish().unwrap();
+    let file = rusqlite::Connection::open(path).unwrap();
+    let ended = "UPDATE sessions SET ended_ns = started_ns + 10000000000";
+    file.execute(ended, []).unwrap();
+    path.to_owned()
+}
+
+fn chain(victim: (u32, &str), culprit: (u32, &str), seconds: f64) -> Chain {
+    let at = BEGIN as f64 / 1e9;
+    Chain {
+        id: format!("{}-{}", victim.0, culprit.0),
+        cause: Cause::CpuPreemption,
+        effect: Effect::LaunchTail,
+        severity: Severity::High,
+        victim: Victim { pid: victim.0, tid: victim.0, comm: victim.1.into(), ..Victim::default() },
+        culprit: Some(Culprit { pid: culprit.0, comm: culprit.1.into(), ..Culprit::default() }),
+        explained: 1.0,
+        lost_seconds: seconds,
+        evidence: Evidence::default().with("calls", 1.0),
+        path: Vec::new(),
+        sentence: "It waited.".into(),
+        fix: "Pin it.".into(),
+        first_seen: at + 1.0,
+        last_seen: at + 9.0,
+        losses: Vec::new(),
+        ongoing: None,
+        course: Course::default(),
+    }
+}
+
+/// Three jobs and one that takes the CPU of two of them.
+fn shared_host(path: &Path, pids: &str) -> PathBuf {
+    let job = |id, pid, comm| Process { id, pid, comm, started: pid.into(), ..TRAINER };
+    let all =
+        [job(1, 42, "trainer"), job(2, 50, "neighbour"), job(3, 60, "idler"), job(4, 9, "hog")];
+    let chains = [
+        chain((50, "neighbour"), (9, "hog"), 5.0),
+        chain((42, "trainer"), (9, "hog"), 3.0),
+        chain((50, "neighbour"), (42, "trainer"), 1.0),
+    ];
+    record(path, 0, pids, &all, &chains)
+}
+
+fn report(path: &Path, pids: &[u32]) -> Report {
+    let filter = ChainFilter { pids: pids.to_vec(), ..ChainFilter::default() };
+    Report::filtered(path, &*open(path).unwrap(), &filter).unwrap()
+}
+
+/// PIDs in the tables of calls, waits and threads.
+fn pids(report: &Report) -> [Vec<u32>; 3] {
+    let recorded = report.nodes[0].recorded.as_ref().unwrap();
+    let calls = recorded.calls.iter().map(|own| own.pid).collect();
+    let waits = recorded.waits.iter().map(|own| own.pid).collect();
+    let threads = recorded.threads.iter().map(|own| own.pid).collect();
+    [calls, waits, threads].map(|mut own: Vec<_>| {
+        own.sort_unstable();
+        own
+    })
+}
+
+#[test]
+fn of_one_process_there_are_its_chains_and_rows_and_those_of_its_culprits() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = shared_host(&folder.path().join("whole.db"), "");
+    let own = shared_host(&folder.path().join("own.db"), "42");
+    assert_eq!(pids(&report(&whole, &[])), [const { &[9, 42, 50, 60] }; 3].map(Vec::from));
+    for (report, not_shown) in [
+        (report(&whole, &[42]), "causal chains excluded by the filter: 1\n"),
+        (report(&own, &[]), "causal chains of processes that are not of record --pid: 1\n"),
+    ] {
+        assert_eq!(pids(&report), [const { &[9, 42] }; 3].map(Vec::from));
+        let text = render_report(&report, true);
+        assert!(text.contains(&format!("NOT SHOWN  {not_shown}")), "{text}");
+        assert!(
+            text.contains("ROOT CAUSE\n  cpu_preemption -> launch_tail  [high]  trainer (pid 42")
+        );
+        let (before, delays) = text.split_once("\nIT DELAYS OTHERS\n").unwrap();
+        assert!(delays.contains("neighbour (pid 50") && !before.contains("neighbour"), "{text}");
+        for text in [text, markdown::of(&report), html::of(&report)] {
+            assert!(!text.contains("50-9") && !text.contains("idler"), "{text}");
+            assert!(text.contains(not_shown.trim_end()) || text.contains("record"), "{text}");
+        }
+    }
+    let other = report(&own, &[50]);
+    assert_eq!(pids(&other), [const { &[9, 42, 50] }; 3].map(Vec::from), "another is asked for");
+    assert_eq!(other.nodes[0].incident.left_out, 1);
+}
+
+#[test]
+fn a_merged_file_is_limited_to_the_processes_of_all_its_runs_and_not_where_one_recorded_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let job = |id, pid, comm| Process { id, pid, comm, started: pid.into(), ..TRAINER };
+    let all = [job(1, 42, "trainer"), job(2, 50, "neighbour"), job(3, 60, "idler")];
+    let one = record(&path("1.db"), 0, "42", &all, &[]);
+    let other = record(&path("2.db"), 100, "50", &all, &[]);
+    let whole = record(&path("3.db"), 200, "", &all, &[]);
+    let both = merged(&path("both.db"), &[&one, &other]);
+    assert_eq!(pids(&report(&both, &[])), [const { &[42, 50] }; 3].map(Vec::from));
+    let three = merged(&path("three.db"), &[&one, &whole]);
+    assert_eq!(pids(&report(&three, &[])), [const { &[42, 50, 60] }; 3].map(Vec::from));
+}
+
+fn merged(output: &Path, files: &[&Path]) -> PathBuf {
+    let input = |path: &&Path| Input { path: path.to_path_buf(), recording: open(path).unwrap() };
+    let inputs: Vec<_> = files.iter().map(input).collect();
+    merge(&inputs, output, false, &mut |_| {}).unwrap();
+    output.to_owned()
+}
+
+#[test]
+fn a_process_of_two_runs_is_one_row_and_shares_are_of_the_time_that_was_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let slow = Process { id: 5, calls: (990, 4_000), waited: 4 * SECOND, ..TRAINER };
+    let reused = Process { id: 6, comm: "later", started: 9, ..TRAINER };
+    let one = record(&path("1.db"), 0, "", &[TRAINER], &[]);
+    let other = record(&path("2.db"), 1_000, "", &[slow, reused], &[]);
+    for files in [[&*one, &*other], [&*other, &*one]] {
+        let output = path("merged.db");
+        let report = report(&merged(&output, &files), &[]);
+        std::fs::remove_file(output).unwrap();
+        let node = report.nodes[0].recorded.as_ref().unwrap();
+        let waits: Vec<_> = node
+            .waits
+            .iter()
+            .map(|own| (&*own.comm, own.count, own.seconds, own.share_of_recorded))
+            .collect();
+        assert_eq!(waits, [("trainer", 2, 5.0, 0.25), ("later", 1, 1.0, 0.1)]);
+        let mut calls: Vec<_> = node
+            .calls
+            .iter()
+            .map(|own| (&*own.comm, own.count, own.p50_seconds > Some(3e-6)))
+            .collect();
+        calls.sort_unstable();
+        assert_eq!(calls, [("later", 10, false), ("trainer", 1_000, true)]);
+        let threads: Vec<_> =
+            node.threads.iter().map(|own| (&*own.comm, own.calls, own.span_seconds)).collect();
+        assert_eq!(threads, [("trainer", 4, 2.002), ("later", 2, 1.001)]);
+        assert_eq!(node.seconds, 20.0);
+        let text = render_report(&report, false);
+        assert!(text.contains("UTC, 1001.0 s; 20.0 s were recorded\n"), "{text}");
+    }
+}
+
+#[test]
+fn what_one_exporter_wrote_to_two_files_counts_once_and_since_the_process_was_observed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // As flight records are: the second has all that the first has.
+    let later = Process { calls: (25, 1_000), waited: 9 * SECOND / 2, ..TRAINER };
+    let mut chain = chain((42, "trainer"), (9, "hog"), 1.0);
+    let one = record(&path("1.db"), 0, "", &[TRAINER], std::slice::from_ref(&chain));
+    (chain.last_seen, chain.lost_seconds) = (chain.last_seen + 20.0, 5.0);
+    let other = record(&path("2.db"), 20, "", &[later], &[chain]);
+    let report = report(&merged(&path("merged.db"), &[&one, &other]), &[]);
+    let node = report.nodes[0].recorded.as_ref().unwrap();
+    let [wait] = &node.waits[..] else { panic!("{:?}", node.waits) };
+    assert_eq!((wait.count, wait.seconds, node.calls[0].count), (1, 4.5, 25));
+    assert_eq!(wait.share_of_recorded, 0.45);
+    let chains: Vec<_> = report.nodes[0].incident.chains().map(|own| own.lost_seconds).collect();
+    assert_eq!(chains, [5.0], "the last version");
+}
