@@ -106,7 +106,7 @@ fn the_holder_of_a_lock_is_named_with_its_thread_and_shown_by_the_command() {
         train.waits(Reason::Futex, scenarios::HOLDER, 700 * MS, 680 * MS);
     });
     assert_eq!(holder(&host), Some(107), "the same thread");
-    host.run(1, |train| {
+    host.run(20, |train| {
         scenarios::steady(train);
         let other = Task("other", 100, Relation::Thread);
         train.waits(Reason::Futex, other, 900 * MS, 900 * MS);
@@ -209,7 +209,7 @@ fn workers_of_a_process_that_feeds_a_gpu_count_as_its_own() {
     host.start_worker(1, 910);
     host.start_worker(0, 200);
     let fix = |host: &mut Host, task: Task| {
-        host.run(3, |train| {
+        host.run(20, |train| {
             scenarios::steady(train);
             train.waits(Reason::Preempted, task, 600 * MS, 0);
         });
