@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Place, Victim};
+use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Loss, Place, Victim};
 use crate::cpu_list::{cpus, list};
 
 /// What commands name of the host.
@@ -17,9 +17,27 @@ pub(crate) struct Host {
 pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
     let commands = of(chain, host);
     let commands: Vec<_> = commands.iter().map(|command| format!("`{command}`")).collect();
-    let thread = thread_that_competes(chain);
-    format!("{advice}{thread} Run: {}.", commands.join(", "))
+    let (thread, second) = (thread_that_competes(chain), second_competitor(chain));
+    format!("{advice}{thread}{second} Run: {}.", commands.join(", "))
 }
+
+/// The clause about another task than the culprit that took much of the CPU time as well.
+fn second_competitor(chain: &Chain) -> String {
+    let Some(culprit) = &chain.culprit else { return String::new() };
+    let all: f64 = chain.losses.iter().map(|loss| loss.seconds).sum();
+    let of = |loss: &&Loss| loss.comm != culprit.comm && loss.seconds >= MUCH * all;
+    let second = chain.losses.iter().find(of);
+    match second {
+        Some(loss) if matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait) => {
+            let pid = loss.pid.map(|pid| format!(" (PID {pid})")).unwrap_or_default();
+            format!(" {}{pid} takes much of it, too: keep it off these CPUs as well.", loss.comm)
+        }
+        _ => String::new(),
+    }
+}
+
+/// Share of a chain's loss that a second task is named for.
+const MUCH: f64 = 0.25;
 
 /// The clause about the thread of another process that had the CPU; empty where that was not measured.
 fn thread_that_competes(chain: &Chain) -> String {
