@@ -125,7 +125,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
     ),
     (
         By("exporter/tests/end_to_end/top.rs", "fn the_demo_shows_the_same_view_"),
-        &["gpucause demo", "target/demo/gpucause demo"],
+        &["gpucause demo"],
     ),
     (
         By("exporter/tests/end_to_end/access.rs", "fn curl_gets_in_with_certificate_and_password_"),
