@@ -131,6 +131,7 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
         By("exporter/tests/end_to_end/access.rs", "fn curl_gets_in_with_certificate_and_password_"),
         &["curl --cacert"],
     ),
+    (By("systemd/test/checks", "the package is installed"), &["apt install"]),
     (By("systemd/test/checks", "systemctl restart $unit"), &["systemctl restart gpucause"]),
     (By("systemd/test/checks", "systemctl reload $unit"), &["systemctl reload gpucause"]),
     (By("systemd/test/checks", "journalctl -u $unit"), &["journalctl -u gpucause"]),
