@@ -148,7 +148,7 @@ impl ChainStore {
         if let Some(entry) = self.open(key, now, context.settings) {
             return Status::Active { unseen: tick.saturating_sub(entry.last_tick + 1) };
         }
-        let severity = context.settings.severities.of(detection.lost_share);
+        let severity = context.settings.severities.of(detection.taken_share);
         let seen = self.pending.insert(key, tick);
         if severity < Severity::High && seen.is_none_or(|seen| seen + 1 != tick) {
             return Status::Pending;
@@ -167,7 +167,7 @@ impl ChainStore {
     ) {
         let Some(process) = context.processes.get(detection.process) else { return };
         let Some(key) = Self::key(context, &detection) else { return };
-        let severity = context.settings.severities.of(detection.lost_share);
+        let severity = context.settings.severities.of(detection.taken_share);
         detection.explained = detection.explained.clamp(0.0, 1.0);
         let evidence = std::mem::take(&mut detection.evidence);
         detection.evidence = evidence.with(Chain::WINDOW, window_of(context, &detection));
@@ -243,6 +243,11 @@ impl ChainStore {
     /// Sets the address of the exporter in commands.
     pub(crate) fn set_url(&mut self, url: &str) {
         url.clone_into(&mut self.host.url);
+    }
+
+    /// Sets the number of processes that feed GPUs.
+    pub(crate) fn set_jobs(&mut self, jobs: usize) {
+        self.host.jobs = jobs;
     }
 
     /// Sets where the tasks of ongoing chains run, by id of the chain, and the CPUs of the host.
