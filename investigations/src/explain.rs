@@ -54,7 +54,7 @@ pub struct Incident {
     /// The filter, with the begin of the period that is asked for.
     #[serde(skip)]
     filter: ChainFilter,
-    /// Whether its processes are those of `record --pid`, not of the user.
+    /// Whether the filter is the processes of `record --pid`, and nothing of the user.
     #[serde(skip)]
     is_of_recorder: bool,
 }
