@@ -172,12 +172,13 @@ fn stacks(pid: u32) -> String {
     format!("gdb -p {pid} -batch -ex 'thread apply all bt'")
 }
 
-/// Gives one of two jobs the CPUs that neither may use. It moves the same one, whichever the victim is: two chains that blame each
-/// other must not undo what the other says.
+/// Gives one of two jobs the CPUs that neither may use, if these are half as many as they share now or more. It moves the same one,
+/// whichever the victim is: two chains that blame each other must not undo what the other says.
 fn separate(feeder: u32, victim: &Victim, unused: &str) -> String {
-    let unused = cpus(unused);
+    let (unused, shared) = (cpus(unused), cpus(&victim.place.cpus).len());
     match feeder.max(victim.pid) {
         _ if unused.is_empty() => BUSIEST.into(),
+        _ if feeder != victim.pid && 2 * unused.len() < shared => BUSIEST.into(),
         // Its own worker has its CPU.
         _ if feeder == victim.pid => format!("taskset -cp {} {}", list(&unused), victim.tid),
         job => {
@@ -348,6 +349,15 @@ mod tests {
         let moved = "for p in 20 $(pgrep -P 20); do taskset -acp 2-3 $p; done";
         assert_eq!(both("2-3"), [moved, moved]);
         assert_eq!(both(""), [BUSIEST, BUSIEST]);
+        let on = |cpus: &str| Victim {
+            place: Place { cpus: cpus.into(), ..Place::default() },
+            ..victim(10)
+        };
+        assert_eq!(separate(20, &on("0-30"), "31"), BUSIEST, "too few for a job");
+        assert_eq!(
+            separate(20, &on("0-3"), "4-5"),
+            "for p in 20 $(pgrep -P 20); do taskset -acp 4-5 $p; done"
+        );
         assert_eq!(separate(10, &victim(10), "3"), "taskset -cp 3 10");
     }
 
