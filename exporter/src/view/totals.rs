@@ -1,7 +1,7 @@
 //! What processes did over all of a recording, and a timeline of it in a bounded number of points.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
@@ -178,7 +178,7 @@ fn halve(timeline: &mut Vec<TimelinePoint>) {
 
 /// A process of several runs as one.
 fn one_each(runs: Vec<(Identity, Activity)>) -> impl Iterator<Item = Activity> {
-    let mut all: HashMap<Identity, Activity> = HashMap::new();
+    let mut all: BTreeMap<Identity, Activity> = BTreeMap::new();
     for (identity, run) in runs {
         match all.entry(identity) {
             Entry::Vacant(new) => drop(new.insert(run)),
