@@ -31,7 +31,7 @@ use outline::Node;
 pub use launch_ops::OpNames;
 pub use outline::Position;
 pub use process_filter::{Matcher, Pattern, ProcessFilter};
-pub(crate) use typed::typed;
+pub(crate) use typed::{typed, typed_in_part};
 
 /// The content of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -17,8 +17,13 @@ impl Report {
         }
         failed.into_iter().for_each(|point| write_point(&mut out, point));
         let counts = State::ALL.map(|state| format!("{} {}", self.count(state), state.label()));
-        let verdict =
-            if self.can_run() { "the exporter can run" } else { "the exporter cannot run" };
+        let verdict = match (self.can_run(), self.runs()) {
+            (true, _) => "the exporter can run",
+            (false, true) => {
+                "you cannot run the exporter, and one runs: ask it with gpucause explain --url http://USER@HOST:PORT"
+            }
+            (false, false) => "the exporter cannot run",
+        };
         // Writing to a String cannot fail.
         let _ = writeln!(out, "\n{}: {verdict}", counts.join(", "));
         out

@@ -47,8 +47,8 @@ impl TraceFile {
             (index < report.nodes.len()).then(|| report.nodes.swap_remove(index).incident);
         let incident = incident.context("the file has nothing of the node")?;
         let mut totals = Totals::of(incident.shown_pids());
-        let mut chains: Vec<_> = incident.root_cause.into_iter().chain(incident.others).collect();
-        chains.sort_by(|a, b| a.worst_first(b, Chain::ALWAYS));
+        // In the order of the report: those of the processes that were recorded come first.
+        let chains: Vec<_> = incident.root_cause.into_iter().chain(incident.others).collect();
         recording.snapshots(&mut |own| {
             if own.node == node {
                 totals.add(own.session, own.input.unix_seconds, &own.input.snapshot);

@@ -10,6 +10,10 @@ use gpucause_engine::utc::utc;
 
 /// Culprits listed of a chain; JSON has all.
 const MOST_LOSSES: usize = 5;
+/// Seconds: less is shown as 0.00 s.
+const LEAST_LOSS: f64 = 0.005;
+/// PIDs listed of a node.
+const MOST_PIDS: usize = 20;
 /// Numbers of evidence of a chain.
 const MOST_EVIDENCE: usize = 3;
 
@@ -80,10 +84,18 @@ fn write(out: &mut String, incident: &Incident, per_process: bool) -> std::fmt::
 pub(super) fn nothing_found(out: &mut String, node: &str, incident: &Incident) -> std::fmt::Result {
     let (from, until) = incident.observation.window;
     if let Some(pid) = incident.unobserved_pid {
-        return writeln!(
+        writeln!(
             out,
             "{node}: PID {pid} is NOT OBSERVED: it has not called CUDA since gpucause started, started seconds ago, has ended, or is excluded by the configuration (`processes`, limits)."
-        );
+        )?;
+        let known = incident.observed.iter().take(MOST_PIDS).map(u32::to_string);
+        let known = known.collect::<Vec<_>>().join(", ");
+        let more = incident.observed.len().saturating_sub(MOST_PIDS);
+        return match more {
+            _ if known.is_empty() => writeln!(out, "No process is observed."),
+            0 => writeln!(out, "Observed PIDs: {known}."),
+            more => writeln!(out, "Observed PIDs: {known} and {more} more."),
+        };
     }
     match incident.outcome {
         Outcome::NotObserved if incident.observation.is_blind() => writeln!(
@@ -153,8 +165,9 @@ fn chain(out: &mut String, chain: &Chain, period: (f64, f64), day: &str) -> std:
         let place = own.describe(victim);
         writeln!(out, "    culprit: {} ({})", line(&own.comm), line(&place))?;
     }
-    if !chain.losses.is_empty() {
-        writeln!(out, "    lost to: {}", line(&losses(chain)))?;
+    let losses = losses(chain);
+    if !chain.losses.is_empty() && !losses.is_empty() {
+        writeln!(out, "    lost to: {}", line(&losses))?;
     }
     for step in &chain.path {
         let (from, to, mechanism) = (line(&step.from), line(&step.to), line(&step.mechanism));
@@ -178,8 +191,9 @@ fn evidence(out: &mut String, chain: &Chain) -> std::fmt::Result {
 }
 
 /// Lost time by culprit, the longest first, and the rest.
-fn losses(chain: &Chain) -> String {
-    let listed = chain.losses.iter().take(MOST_LOSSES);
+pub(crate) fn losses(chain: &Chain) -> String {
+    let shown = chain.losses.iter().filter(|loss| loss.seconds >= LEAST_LOSS);
+    let listed = shown.take(MOST_LOSSES);
     let named: f64 = listed.clone().map(|loss| loss.seconds).sum();
     let mut parts: Vec<_> = listed
         .map(|loss| match loss.pid {
@@ -188,7 +202,7 @@ fn losses(chain: &Chain) -> String {
         })
         .collect();
     let others = chain.lost_seconds - named;
-    if others >= 0.01 {
+    if others >= LEAST_LOSS {
         parts.push(format!("others {others:.2} s"));
     }
     parts.join(", ")
