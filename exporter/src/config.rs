@@ -27,6 +27,7 @@ use crate::otlp::OtlpSettings;
 use crate::series::groups::GroupLabels;
 use crate::series::retention;
 use outline::Node;
+use reader::joined;
 
 pub use launch_ops::OpNames;
 pub use outline::Position;
@@ -186,13 +187,12 @@ impl Config {
         let mut complaints = Vec::new();
         if let Some(mut config) = config {
             config.chains.launch_ops = config.launch_ops.0;
-            let own = config.complaints().into_iter();
-            complaints.extend(own.filter(|(key, _)| !refusals.concern(key)).map(
-                |(key, problem)| Complaint {
-                    position: position_of(&mut document, &key),
-                    problem: format!("{key} {problem}"),
-                },
-            ));
+            let own = config.complaints().into_iter().map(|(key, problem)| {
+                let (key, position) = in_document(&mut document, &key);
+                (Complaint { position, problem: format!("{key} {problem}") }, key)
+            });
+            let own = own.filter(|(_, key)| !refusals.concern(key));
+            complaints.extend(own.map(|(complaint, _)| complaint));
             if complaints.is_empty() && refusals.is_empty() {
                 return Ok(config);
             }
@@ -253,16 +253,21 @@ impl Config {
     }
 }
 
-/// The position of a key's value, or of the innermost section of it that exists.
-fn position_of(document: &mut Node, key: &str) -> Option<Position> {
-    let mut position = None;
-    let mut node = document;
+/// A key of what was read as it is in the document, and the position of its value or of the innermost section of it that exists.
+/// Items that are refused are not read, but count in the document.
+fn in_document(document: &mut Node, key: &str) -> (String, Option<Position>) {
+    let (mut keys, mut position, mut node) = (Vec::new(), None, Some(document));
     for part in key.split(['.', '[']) {
-        let Some(found) = node.child_mut(part) else { break };
-        position = Some(found.position);
-        node = found;
+        let index = part.strip_suffix(']').and_then(|index| index.parse().ok());
+        let own = match index.zip(node.as_deref()).and_then(|(nth, list)| list.index_of_kept(nth)) {
+            Some(index) => format!("[{index}]"),
+            None => part.to_owned(),
+        };
+        node = node.and_then(|node| node.child_mut(&own));
+        position = node.as_deref().map(|node| node.position).or(position);
+        keys.push(own);
     }
-    position
+    (joined(keys.iter().map(String::as_str)), position)
 }
 
 /// Complaints as one line.

@@ -14,7 +14,7 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_engine::EngineInput;
 use gpucause_engine::activity::TimelinePoint;
 use gpucause_engine::chain::{Chain, Victim};
-use gpucause_engine::observation::{ObservationState, retain_observed};
+use gpucause_engine::observation::{ObservationState, is_observed};
 use gpucause_probes::hazard::{HazardSeverity, hazards_of_this_kernel};
 use gpucause_probes::recorder::{Recorder, RecorderError};
 use gpucause_probes::{Options, Probes, StartError, Status};
@@ -349,7 +349,7 @@ impl Source for Daemon {
     fn timeline(&self) -> Vec<TimelinePoint> {
         let mut points = self.chains.timeline();
         let state = self.observation_state();
-        retain_observed(&mut points, state.earlier.iter().chain([&state.current]));
+        points.retain(|own| is_observed(own, state.earlier.iter().chain([&state.current])));
         points
     }
 

@@ -22,6 +22,7 @@ use gpucause_investigations::http::{LoginError, TrustError, without_password};
 use gpucause_probes::Options;
 use gpucause_probes::allocator::limit_retained_memory;
 use gpucause_probes::recorder::RingSize;
+use std::borrow::Cow;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -140,13 +141,35 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
 
 /// What is quoted of the command line may be an address with a password, and the message may be logged.
 fn without_passwords(mut error: clap::Error) -> clap::Error {
-    for kind in [ContextKind::InvalidArg, ContextKind::InvalidValue] {
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidSubcommand, ContextKind::InvalidValue]
+    {
         if let Some(ContextValue::String(quoted)) = error.get(kind) {
+            let whole = (kind == ContextKind::InvalidValue).then(|| list_with(quoted)).flatten();
+            let quoted = whole.as_ref().unwrap_or(quoted);
             let shown = without_password(quoted).into_owned();
             error.insert(kind, ContextValue::String(shown));
         }
     }
+    if let Some(ContextValue::StyledStrs(tips)) = error.get(ContextKind::Suggested)
+        && tips.iter().any(|tip| has_password(&tip.to_string()))
+    {
+        error.remove(ContextKind::Suggested);
+    }
     error
+}
+
+fn has_password(text: &str) -> bool {
+    matches!(without_password(text), Cow::Owned(_))
+}
+
+/// The list with this item in which there is a password, which has the comma that separates items of the list.
+fn list_with(item: &str) -> Option<String> {
+    let arguments = std::env::args_os().map(|own| own.to_string_lossy().into_owned());
+    let mut lists = arguments.map(|own| match own.split_once('=') {
+        Some((flag, list)) if flag.starts_with("--") => list.to_owned(),
+        _ => own,
+    });
+    lists.find(|list| has_password(list) && list.split(',').any(|own| own == item))
 }
 
 /// Of a command line. Flags of the page of metrics stand for keys of the configuration: a wrong value is an error in that.

@@ -44,12 +44,10 @@ impl PrometheusUrl {
     /// A client, with the login of the user in the address if there is one.
     ///
     /// # Errors
-    /// When the password or the certificates that this host trusts cannot be read, or the login is not valid in a header.
+    /// When the password or the certificates that this host trusts cannot be read, the login is not valid in a header, or there is
+    /// a password file without a user.
     pub fn client(&self, login: &PrometheusLogin) -> anyhow::Result<Client> {
         let client = Client::new(self.0.clone(), None)?;
-        if self.0.user().is_none() {
-            return Ok(client);
-        }
         let inherited = std::env::var(PASSWORD).ok();
         Ok(match Login::of(&self.0, login.file.as_deref(), inherited, HINT)? {
             Some(login) => client.with_login(&login)?,
@@ -85,6 +83,7 @@ impl fmt::Display for PrometheusUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpucause_investigations::http::LoginError;
 
     #[test]
     fn an_address_may_have_a_path_and_a_user() {
@@ -104,5 +103,18 @@ mod tests {
             assert!(error.contains("--prometheus-password-file"), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_password_file_without_a_user_in_the_address_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret").unwrap();
+        let login = PrometheusLogin { file: Some(file.path().to_owned()) };
+        let client = |url: &str| url.parse::<PrometheusUrl>().unwrap().client(&login);
+        let error = client("http://p:9090").unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(LoginError::Nobody)), "{error}");
+        assert!(client("http://me@p:9090").is_ok());
+        let url: PrometheusUrl = "http://p:9090".parse().unwrap();
+        assert!(url.client(&PrometheusLogin::default()).is_ok());
     }
 }

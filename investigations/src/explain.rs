@@ -57,7 +57,7 @@ pub struct Incident {
     /// The processes that a live node observes.
     #[serde(skip)]
     observed: Vec<u32>,
-    /// Whether its processes are those of `record --pid`, not of the user.
+    /// Whether the filter is the processes of `record --pid`, and nothing of the user.
     #[serde(skip)]
     is_of_recorder: bool,
 }

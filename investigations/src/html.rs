@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write};
 
-use gpucause_engine::chain::{Cause, Chain, Severity};
+use gpucause_engine::chain::{Chain, Severity};
 use gpucause_engine::utc::utc;
 
 use crate::explain::{amounts, is_control, losses, plain};
@@ -149,7 +149,7 @@ fn details(out: &mut dyn Write, chain: &Chain, path: Details) -> fmt::Result {
 pub(crate) fn culprit(chain: &Chain) -> String {
     match &chain.culprit {
         Some(own) => format!("{} ({})", own.comm, own.describe(&chain.victim)),
-        None if chain.cause == Cause::ImplicitSync => "the program itself".to_owned(),
+        None if chain.cause.is_of_the_program() => "the program itself".to_owned(),
         None => "not known, or none".to_owned(),
     }
 }
@@ -163,7 +163,9 @@ pub fn time(unix_seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpucause_engine::chain::{Course, Culprit, Effect, Evidence, Loss, Place, Step, Victim};
+    use gpucause_engine::chain::{
+        Cause, Course, Culprit, Effect, Evidence, Loss, Place, Step, Victim,
+    };
 
     fn hostile() -> Chain {
         let name = "<script>\"'&\u{202e}";
@@ -214,6 +216,14 @@ mod tests {
         for tag in html.split('<').filter_map(|part| part.split('>').next()) {
             assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
         }
+    }
+
+    #[test]
+    fn the_culprit_of_what_a_program_does_itself_is_the_program() {
+        let mut chain = Chain { culprit: None, ..hostile() };
+        assert_eq!(culprit(&chain), "not known, or none");
+        chain.cause = Cause::ImplicitSync;
+        assert_eq!(culprit(&chain), "the program itself");
     }
 
     #[test]

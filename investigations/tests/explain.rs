@@ -164,7 +164,8 @@ fn victim_and_culprit_are_named_with_unit_and_cpus_and_the_loss_by_who_took_it()
     let culprit = chain.culprit.as_mut().unwrap();
     (culprit.place.unit, culprit.place.cpus) = ("fluent-bit.service".into(), "0-3".into());
     let loss = |pid, comm: &str, seconds| Loss { pid, comm: comm.into(), seconds };
-    chain.losses = vec![loss(Some(9), "fluent-bit", 6.5), loss(None, "kworker", 0.5)];
+    chain.losses = vec![loss(Some(9), "fluent-bit", 6.45), loss(None, "kworker", 0.5)];
+    chain.losses.extend([loss(None, "bash", 0.03), loss(None, "mkdir", 0.02)]);
     let json = serde_json::to_value(&chain).unwrap();
     assert_eq!(json["culprit"]["unit"], "fluent-bit.service");
     assert_eq!(json["victim"]["cpus"], "2-3");
@@ -176,10 +177,22 @@ fn victim_and_culprit_are_named_with_unit_and_cpus_and_the_loss_by_who_took_it()
     for part in [
         "    victim: trainer (PID 42, allowed on CPUs 2-3)\n",
         "    culprit: fluent-bit (PID 9, fluent-bit.service, allowed on CPUs 0-3)\n",
-        "    lost to: fluent-bit (PID 9) 6.50 s, kworker 0.50 s, others 1.00 s\n",
+        "    lost to: fluent-bit (PID 9) 6.45 s, kworker 0.50 s, 2 others 0.05 s, not known 1.00 s\n",
     ] {
         assert!(report.contains(part), "{part:?} is missing in\n{report}");
     }
+}
+
+#[test]
+fn what_a_program_does_itself_has_the_program_as_its_culprit() {
+    let shown = |cause| {
+        let mut chain = chain(cause, 42, 8.0, (NOON, NOON + 60.0));
+        chain.culprit = None;
+        let state = observed(Period::attached(NOON - 3600.0));
+        render(&Incident::of("node1".into(), vec![chain], state), false)
+    };
+    assert!(shown(Cause::ImplicitSync).contains("    culprit: the program itself\n"));
+    assert!(!shown(Cause::BlockIo).contains("    culprit: "));
 }
 
 #[test]

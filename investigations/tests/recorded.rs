@@ -187,12 +187,31 @@ fn of_one_process_there_are_its_chains_and_rows_and_those_of_its_culprits() {
         assert!(delays.contains("neighbour (pid 50") && !before.contains("neighbour"), "{text}");
         for text in [text, markdown::of(&report), html::of(&report)] {
             assert!(!text.contains("50-9") && !text.contains("idler"), "{text}");
-            assert!(text.contains(not_shown.trim_end()) || text.contains("record"), "{text}");
+            assert!(text.contains(not_shown.trim_end()), "{text}");
         }
     }
     let other = report(&own, &[50]);
     assert_eq!(pids(&other), [const { &[9, 42, 50] }; 3].map(Vec::from), "another is asked for");
     assert_eq!(other.nodes[0].incident.left_out, 1);
+}
+
+#[test]
+fn chains_that_the_filter_excludes_are_not_said_to_be_of_processes_that_were_not_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = shared_host(&folder.path().join("own.db"), "42");
+    let after = Some(BEGIN as f64 / 1e9 + 9.5);
+    for filter in [
+        ChainFilter { severity: Some(Severity::Critical), ..ChainFilter::default() },
+        ChainFilter { from: after, ..ChainFilter::default() },
+    ] {
+        let report = Report::filtered(&own, &*open(&own).unwrap(), &filter).unwrap();
+        assert_eq!(pids(&report), [const { &[42] }; 3].map(Vec::from), "still of the recorded one");
+        for text in [render_report(&report, true), markdown::of(&report), html::of(&report)] {
+            let text = text.to_lowercase();
+            assert!(text.contains("causal chains excluded by the filter: 3"), "{text}");
+            assert!(!text.contains("record --pid") && !text.contains("was recorded."), "{text}");
+        }
+    }
 }
 
 #[test]
@@ -357,4 +376,75 @@ fn stacks_that_read_alike_are_one() {
     let stacks = &report.nodes[0].recorded.as_ref().unwrap().stacks;
     let [stack] = &stacks[..] else { panic!("{stacks:?}") };
     assert_eq!((stack.count, stack.sum_seconds), (2, 2.0));
+}
+
+/// Takes out what a recorder of an old version, or one that was killed at once, did not write.
+fn without_accounts(path: &Path, ended: bool) {
+    let file = rusqlite::Connection::open(path).unwrap();
+    file.execute("DELETE FROM looks", []).unwrap();
+    if !ended {
+        file.execute("UPDATE sessions SET ended_ns = NULL", []).unwrap();
+    }
+}
+
+/// The time for which the node was recorded, and that of each wait for a lock of 1 s.
+fn recorded_seconds(path: &Path) -> (f64, Vec<f64>) {
+    let report = report(path, &[]);
+    let node = report.nodes[0].recorded.as_ref().unwrap();
+    let thousandths = |seconds: f64| (seconds * 1e3).round() / 1e3;
+    let of_waits = node.waits.iter().map(|own| thousandths(own.seconds / own.share_of_recorded));
+    (thousandths(node.seconds), of_waits.collect())
+}
+
+#[test]
+fn a_run_that_was_killed_ends_with_its_last_event_also_where_later_runs_follow() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let killed = record(&path("1.db"), 0, "", &[TRAINER], &[]);
+    without_accounts(&killed, false);
+    let later = record(&path("2.db"), 1_000, "", &[TRAINER], &[]);
+    let both = merged(&path("both.db"), &[&killed, &later]);
+    assert_eq!(recorded_seconds(&both), (14.001, vec![4.001, 10.0]));
+    let overlapping = record(&path("3.db"), 4, "", &[TRAINER], &[]);
+    let both = merged(&path("overlapping.db"), &[&killed, &overlapping]);
+    assert_eq!(recorded_seconds(&both).0, 14.0, "it ends where the next run begins");
+}
+
+#[test]
+fn time_in_which_two_recorders_ran_counts_once_for_processes_without_accounts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let files = [(0, "1.db"), (2, "2.db")].map(|(after, name)| {
+        let file = record(&path(name), after, "", &[TRAINER], &[]);
+        without_accounts(&file, true);
+        file
+    });
+    let both = merged(&path("both.db"), &files.each_ref().map(PathBuf::as_path));
+    assert_eq!(recorded_seconds(&both), (12.0, vec![12.0, 12.0]));
+}
+
+#[test]
+fn of_two_versions_of_a_chain_that_were_seen_last_at_once_the_one_that_has_ended_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let version = |ongoing, seconds| Chain {
+        ongoing: Some(ongoing),
+        ..chain((42, "trainer"), (9, "hog"), seconds)
+    };
+    let of = |name: &str, after, version| record(&path(name), after, "", &[TRAINER], &[version]);
+    let ongoing = of("1.db", 0, version(true, 5.0));
+    let longer = of("2.db", 20, version(true, 6.0));
+    let ended = of("3.db", 40, version(false, 5.0));
+    for (files, kept) in [
+        ([&*ongoing, &*ended], (Some(false), 5.0)),
+        ([&*ended, &*ongoing], (Some(false), 5.0)),
+        ([&*longer, &*ongoing], (Some(true), 6.0)),
+    ] {
+        let output = path("merged.db");
+        let report = report(&merged(&output, &files), &[]);
+        std::fs::remove_file(output).unwrap();
+        let chains: Vec<_> =
+            report.nodes[0].incident.chains().map(|own| (own.ongoing, own.lost_seconds)).collect();
+        assert_eq!(chains, [kept]);
+    }
 }

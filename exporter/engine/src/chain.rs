@@ -90,6 +90,19 @@ impl Cause {
         !matches!(self, Self::MemoryLeak | Self::OomKill)
     }
 
+    /// Whether the program does it itself: no other task is the culprit.
+    pub const fn is_of_the_program(self) -> bool {
+        matches!(
+            self,
+            Self::ImplicitSync
+                | Self::AllocatorChurn
+                | Self::MemoryLeak
+                | Self::GraphRecapture
+                | Self::ColdStart
+                | Self::LargeCopy
+        )
+    }
+
     /// Whether the time that it takes can be lost: the victim is off the CPU in a [lost
     /// state](gpucause_abi::state::State::is_lost_in).
     pub const fn loses_time(self) -> bool {

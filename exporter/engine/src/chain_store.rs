@@ -12,6 +12,7 @@ use crate::commands::{self, Host, waited_for_idle_cpu};
 use crate::context::Context;
 use crate::detection::Detection;
 use crate::losses;
+use crate::recent_losses::RecentLosses;
 use crate::settings::Settings;
 use crate::worker_time::WorkerTime;
 
@@ -29,6 +30,9 @@ struct Key {
     hang: bool,
 }
 
+/// In seconds: for how long texts stay those of a window with the chain's culprit while later ones have another or none.
+const HELD_FOR: f64 = 30.0;
+
 /// A chain and what is needed to extend it.
 #[derive(Debug)]
 struct Entry {
@@ -41,6 +45,7 @@ struct Entry {
     /// The fix without commands.
     advice: String,
     workers: WorkerTime,
+    recent: RecentLosses,
 }
 
 /// State of the chain that a detection belongs to.
@@ -143,7 +148,7 @@ impl ChainStore {
         if let Some(entry) = self.open(key, now, context.settings) {
             return Status::Active { unseen: tick.saturating_sub(entry.last_tick + 1) };
         }
-        let severity = context.settings.severities.of(detection.lost_share);
+        let severity = context.settings.severities.of(detection.taken_share);
         let seen = self.pending.insert(key, tick);
         if severity < Severity::High && seen.is_none_or(|seen| seen + 1 != tick) {
             return Status::Pending;
@@ -162,7 +167,7 @@ impl ChainStore {
     ) {
         let Some(process) = context.processes.get(detection.process) else { return };
         let Some(key) = Self::key(context, &detection) else { return };
-        let severity = context.settings.severities.of(detection.lost_share);
+        let severity = context.settings.severities.of(detection.taken_share);
         detection.explained = detection.explained.clamp(0.0, 1.0);
         let evidence = std::mem::take(&mut detection.evidence);
         detection.evidence = evidence.with(Chain::WINDOW, window_of(context, &detection));
@@ -197,13 +202,22 @@ impl ChainStore {
         }
         let sentence = detection.render();
         let advice = detection.fix.clone();
+        let recent = RecentLosses::new(&cost.losses, unix);
         let mut chain = chain_of(detection, victim, severity, cost, unix);
         self.make_unique(&mut chain.id);
         self.add_cost(key, taken, chain.id.clone());
         self.add_count(&ChainCount::of(key.process, &chain));
         let workers = workers.map(|workers| *workers).unwrap_or_default();
-        let mut entry =
-            Entry { key, chain, last_seen: now, last_tick: tick, sentence, advice, workers };
+        let mut entry = Entry {
+            key,
+            chain,
+            last_seen: now,
+            last_tick: tick,
+            sentence,
+            advice,
+            workers,
+            recent,
+        };
         entry.write_texts(&host);
         self.host = host;
         self.latest.insert(key, self.entries.len());
@@ -229,6 +243,11 @@ impl ChainStore {
     /// Sets the address of the exporter in commands.
     pub(crate) fn set_url(&mut self, url: &str) {
         url.clone_into(&mut self.host.url);
+    }
+
+    /// Sets the number of processes that feed GPUs.
+    pub(crate) fn set_jobs(&mut self, jobs: usize) {
+        self.host.jobs = jobs;
     }
 
     /// Sets where the tasks of ongoing chains run, by id of the chain, and the CPUs of the host.
@@ -327,8 +346,8 @@ impl ChainStore {
 
 impl Entry {
     /// Extends the chain by another detection. Its severity is the worst of all windows, its effect that of the first window with
-    /// this severity, the rest that of the last window with this effect: the culprit of a small loss is not blamed for a later,
-    /// larger one. Returns whether the commands may change.
+    /// this severity, the rest that of the last window with this effect and, for a time, with the culprit that took most lately: the
+    /// culprit of a small loss is not blamed for a later, larger one. Returns whether the commands may change.
     fn extend(
         &mut self,
         mut detection: Detection,
@@ -349,11 +368,13 @@ impl Entry {
         let attributed = chain.attributed_seconds() + cost.attributed.as_secs_f64();
         let worse = severity > chain.severity;
         let mut other = worse;
+        self.recent.add(&cost.losses, unix);
+        let held = !worse && is_held(chain, &detection, &self.recent, unix);
         if worse {
             chain.severity = severity;
             chain.effect = detection.effect;
         }
-        if detection.effect == chain.effect {
+        if detection.effect == chain.effect && !held {
             chain.course.measured_at = None;
             self.sentence = detection.render();
             chain.explained = detection.explained;
@@ -362,7 +383,8 @@ impl Entry {
             chain.path = detection.path;
             other |= self.advice != detection.fix;
             self.advice = detection.fix;
-            if worse || no_culprit || detection.culprit.is_some() {
+            let shared = matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait);
+            if worse || no_culprit || shared || detection.culprit.is_some() {
                 let pid = |culprit: &Option<Culprit>| culprit.as_ref().map(|own| own.pid);
                 other |= pid(&chain.culprit) != pid(&detection.culprit);
                 let previous = std::mem::replace(&mut chain.culprit, detection.culprit);
@@ -398,6 +420,18 @@ impl Entry {
             text.push_str(part);
         }
     }
+}
+
+/// Whether a window whose culprit is another than that of the chain changes nothing but sums.
+fn is_held(chain: &Chain, detection: &Detection, recent: &RecentLosses, unix: f64) -> bool {
+    let is_recent = chain.course.measured_at.is_none_or(|at| unix - at < HELD_FOR);
+    is_recent
+        && match (&chain.culprit, &detection.culprit) {
+            (Some(own), Some(new)) if own.comm == new.comm => false,
+            (Some(own), _) => recent.still_blame(&own.comm),
+            (None, Some(new)) => !recent.is_empty() && !recent.now_blame(&new.comm),
+            (None, None) => false,
+        }
 }
 
 fn chain_of(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Place, Victim};
+use crate::chain::{Cause, Chain, Culprit, Effect, Evidence, HostCpus, Loss, Place, Victim};
 use crate::cpu_list::{cpus, list};
 
 /// What commands name of the host.
@@ -11,15 +11,61 @@ pub(crate) struct Host {
     pub(crate) cpus: HostCpus,
     /// The address of its exporter; empty for the default one.
     pub(crate) url: String,
+    /// Processes that feed GPUs.
+    pub(crate) jobs: usize,
 }
 
 /// The advice followed by the commands.
 pub(crate) fn with(advice: &str, chain: &Chain, host: &Host) -> String {
-    let commands = of(chain, host);
-    let commands: Vec<_> = commands.iter().map(|command| format!("`{command}`")).collect();
-    let thread = thread_that_competes(chain);
-    format!("{advice}{thread} Run: {}.", commands.join(", "))
+    let clauses =
+        [shares_its_cpu(chain, host), thread_that_competes(chain), second_competitor(chain)];
+    let mut fix = format!("{advice}{}", clauses.concat());
+    let (lists, commands): (Vec<_>, Vec<_>) =
+        of(chain, host).into_iter().partition(|command| command == BUSIEST);
+    if !commands.is_empty() {
+        let commands: Vec<_> = commands.iter().map(|command| format!("`{command}`")).collect();
+        fix += &format!(" Run: {}.", commands.join(", "));
+    }
+    // It changes nothing.
+    for list in lists {
+        fix += &format!(" To see what uses the CPUs: `{list}`.");
+    }
+    fix
 }
+
+/// The clause about a thread that waits for the only CPU that it may run on, while another task has it.
+fn shares_its_cpu(chain: &Chain, host: &Host) -> String {
+    let waits = matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait);
+    match only_cpu(&chain.victim.place, host) {
+        Some(cpu) if waits && !waited_for_idle_cpu(&chain.evidence) => {
+            format!(" The dispatcher thread may run on CPU {cpu} only, and shares it.")
+        }
+        _ => String::new(),
+    }
+}
+
+/// The only CPU that a thread may run on, where the host has more.
+fn only_cpu(place: &Place, host: &Host) -> Option<u32> {
+    place.cpus.parse().ok().filter(|_| cpus(&host.cpus.online).len() > 1)
+}
+
+/// The clause about another task than the culprit that took much of the CPU time as well.
+fn second_competitor(chain: &Chain) -> String {
+    let Some(culprit) = &chain.culprit else { return String::new() };
+    let all: f64 = chain.losses.iter().map(|loss| loss.seconds).sum();
+    let of = |loss: &&Loss| loss.comm != culprit.comm && loss.seconds >= MUCH * all;
+    let second = chain.losses.iter().find(of);
+    match second {
+        Some(loss) if matches!(chain.cause, Cause::CpuPreemption | Cause::RunqueueWait) => {
+            let pid = loss.pid.map(|pid| format!(" (PID {pid})")).unwrap_or_default();
+            format!(" {}{pid} takes much of it, too: keep it off these CPUs as well.", loss.comm)
+        }
+        _ => String::new(),
+    }
+}
+
+/// Share of a chain's loss that a second task is named for.
+const MUCH: f64 = 0.25;
 
 /// The clause about the thread of another process that had the CPU; empty where that was not measured.
 fn thread_that_competes(chain: &Chain) -> String {
@@ -57,14 +103,7 @@ fn of(chain: &Chain, host: &Host) -> Vec<String> {
                 Some(feeder) => vec![separate(feeder.pid, &chain.victim, &host.cpus.unused)],
                 None => apart(culprit, place, &host.cpus.online),
             },
-            None => vec![
-                BUSIEST.into(),
-                if place.autogroup.is_empty() {
-                    format!("renice -n -10 -p {tid}")
-                } else {
-                    format!("echo -10 > /proc/{pid}/autogroup")
-                },
-            ],
+            None => against_many(&chain.victim, host),
         },
         Cause::NoisyCgroup => limit(place, pid),
         Cause::LockWait => {
@@ -146,6 +185,19 @@ fn separate(feeder: u32, victim: &Victim, unused: &str) -> String {
             format!("for p in {job} $(pgrep -P {job}); do taskset -acp {unused} $p; done")
         }
     }
+}
+
+/// Against many tasks: all CPUs for a thread that has one, and a higher priority, except above that of another job that feeds a GPU.
+fn against_many(victim: &Victim, host: &Host) -> Vec<String> {
+    let Victim { pid, tid, place, .. } = victim;
+    let online = list(&cpus(&host.cpus.online));
+    let more = only_cpu(place, host).map(|_| format!("taskset -cp {online} {tid}"));
+    let raise = match place.autogroup.is_empty() {
+        true => format!("renice -n -10 -p {tid}"),
+        false => format!("echo -10 > /proc/{pid}/autogroup"),
+    };
+    let raise = (host.jobs <= 1).then_some(raise);
+    more.into_iter().chain(raise).chain([BUSIEST.into()]).collect()
 }
 
 /// Moves the culprit off the victim's CPUs; to the last CPU if the victim may use all.

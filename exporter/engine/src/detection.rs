@@ -51,7 +51,7 @@ pub(crate) struct Detection {
     /// Computes what it took in other windows, if that is possible.
     pub(crate) claim: Option<(Claim, Phases)>,
     /// Share of the victim's time that the cause took, 0 to 1.
-    pub(crate) lost_share: f64,
+    pub(crate) taken_share: f64,
     pub(crate) evidence: Evidence,
     pub(crate) path: Vec<Step>,
     pub(crate) sentence: Sentence,
@@ -73,7 +73,7 @@ impl Detection {
             size: Nanos(0),
             taken: Box::default(),
             claim: None,
-            lost_share: 0.0,
+            taken_share: 0.0,
             evidence,
             path: Vec::new(),
             sentence: Sentence::default(),
@@ -101,7 +101,7 @@ pub(crate) struct SelfInflicted {
     pub(crate) claim: Claim,
     /// Whether `claim` also holds for earlier windows, in which the program may have behaved otherwise.
     pub(crate) claims_earlier: bool,
-    pub(crate) lost_share: f64,
+    pub(crate) taken_share: f64,
     pub(crate) mechanism: &'static str,
     /// A template, see [`render`].
     pub(crate) sentence: &'static str,
@@ -123,7 +123,7 @@ impl SelfInflicted {
             size: self.size,
             taken: taken.into(),
             claim: self.claims_earlier.then_some((self.claim, Phases::Feeding)),
-            lost_share: self.lost_share,
+            taken_share: self.taken_share,
             path: vec![Step::new(
                 name_of(process),
                 self.effect.label(),

@@ -131,10 +131,10 @@ pub(crate) fn divide(
             return true;
         }
         let kept = ratio(detection.taken.total(), claimed);
-        (detection.lost_share, detection.explained) =
-            (detection.lost_share * kept, detection.explained * kept);
+        (detection.taken_share, detection.explained) =
+            (detection.taken_share * kept, detection.explained * kept);
         let least = settings.rule(detection.cause).min_lost_share;
-        detection.lost_share >= least.unwrap_or(settings.severities.low)
+        detection.taken_share >= least.unwrap_or(settings.severities.low)
     });
     // Threads lose time in parallel, but a process loses at most the wall time.
     let all = found.iter().fold(0u64, |all, own| all.saturating_add(own.taken.total().0));
@@ -162,7 +162,7 @@ pub(crate) fn divide_effects(found: &mut [Detection]) {
             own.explained = own.explained.clamp(0.0, 1.0) * own.size.as_secs_f64() / whole;
             own.evidence = std::mem::take(&mut own.evidence)
                 .with("explained_share", own.explained)
-                .with("lost_share", own.lost_share)
+                .with("taken_share", own.taken_share)
                 .with(Chain::UNEXPLAINED, unexplained);
         }
     }

@@ -121,6 +121,8 @@ impl Engine {
         let mut context = context_of(&self.settings, &self.histories, baselines, &input);
         context.host = self.host.as_deref();
         self.long_calls.update(&input.snapshot, baselines, self.ticks);
+        let jobs = context.processes.iter().filter(|process| process.dispatches());
+        self.store.set_jobs(jobs.count());
         let point = activity::point(&context, input.unix_seconds);
         let mut attribution = Attribution {
             baselines,

@@ -28,6 +28,7 @@ mod engine;
 mod history;
 mod long_calls;
 mod losses;
+mod recent_losses;
 mod rules;
 mod template;
 mod worker_time;

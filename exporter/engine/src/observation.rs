@@ -142,16 +142,16 @@ impl ObservationState {
     }
 }
 
-/// Keeps the points of time in which something was observed: the zeros of other time are no measurement.
-pub fn retain_observed<'a>(
-    points: &mut Vec<TimelinePoint>,
+/// Whether something was observed in the time of a point: the zeros of other time are no measurement.
+pub fn is_observed<'a>(
+    point: &TimelinePoint,
     periods: impl IntoIterator<Item = &'a Period>,
-) {
-    let disabled = periods.into_iter().filter(|period| period.state == State::Disabled);
-    for Period { since, until, .. } in disabled {
-        let until = until.unwrap_or(f64::INFINITY);
-        points.retain(|own| !(*since..until).contains(&(own.at - own.seconds / 2.0)));
-    }
+) -> bool {
+    let middle = point.at - point.seconds / 2.0;
+    let mut disabled = periods.into_iter().filter(|period| period.state == State::Disabled);
+    !disabled.any(|Period { since, until, .. }| {
+        (*since..until.unwrap_or(f64::INFINITY)).contains(&middle)
+    })
 }
 
 #[cfg(test)]
@@ -199,7 +199,8 @@ mod tests {
         };
         let mut points: Vec<_> = [10.0, 12.0, 14.0, 16.0, 18.0].map(point).into();
         let ended = Period { until: Some(13.0), ..Period::disabled(10.0, "SIGUSR1") };
-        retain_observed(&mut points, [&ended, &partial(13.0, None), &Period::disabled(16.0, "x")]);
+        let periods = [ended, partial(13.0, None), Period::disabled(16.0, "x")];
+        points.retain(|own| is_observed(own, &periods));
         let at: Vec<_> = points.iter().map(|own| own.at).collect();
         assert_eq!(at, [10.0, 14.0, 16.0]);
     }

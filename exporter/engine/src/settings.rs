@@ -89,8 +89,8 @@ impl Default for Severities {
 
 impl Severities {
     /// The severity of a lost share that is at least [`low`](Self::low).
-    pub fn of(&self, lost_share: f64) -> Severity {
-        match lost_share {
+    pub fn of(&self, taken_share: f64) -> Severity {
+        match taken_share {
             share if share >= self.critical => Severity::Critical,
             share if share >= self.high => Severity::High,
             share if share >= self.medium => Severity::Medium,

@@ -109,10 +109,16 @@ impl Locator {
         competition.update(culprit.pid, taken, usage, victim_cpus)
     }
 
-    /// CPUs that none of these processes may run on; empty where that of one is unknown.
+    /// CPUs that no victim, culprit or observed process may run on, apart from culprits that may run on all: they can leave them.
+    /// Empty where the CPUs of one are unknown.
     fn unused(&self, online: &str, located: &HashMap<String, Located>, observed: &[u32]) -> String {
-        let places = located.values().flat_map(|own| own.victim.iter().chain(&own.culprit));
-        let named: Vec<_> = places.map(|place| cpus(&place.cpus)).collect();
+        let online = cpus(online);
+        let of = |place: &Place| cpus(&place.cpus);
+        let victims = located.values().filter_map(|own| own.victim.as_ref().map(of));
+        // With all threads of a process, which one competes is not always known.
+        let culprits = located.values().filter_map(|own| own.culprit.as_ref().map(of));
+        let confined = culprits.filter(|own| !own.is_superset(&online));
+        let named: Vec<_> = victims.chain(confined).collect();
         if observed.len() > MAX_OBSERVED || named.iter().any(BTreeSet::is_empty) {
             return String::new();
         }
@@ -120,7 +126,7 @@ impl Locator {
         // A process that has ended needs none.
         let observed = observed.iter().filter_map(|&pid| Some(cpus(&threads.cpus(pid, pid)?)));
         let used: BTreeSet<u32> = named.into_iter().chain(observed).flatten().collect();
-        list(&cpus(online).difference(&used).copied().collect())
+        list(&online.difference(&used).copied().collect())
     }
 }
 
@@ -231,6 +237,27 @@ mod tests {
         let (_, second) = located(&mut locator, &chain(culprit, 1.6));
         let thread = Thread { tid: 26, comm: "flusher".into() };
         assert_eq!((second.culprit.unwrap().cpus, second.thread), ("1".into(), Some(thread)));
+    }
+
+    #[test]
+    fn a_cpu_stays_unused_when_it_is_not_known_which_thread_of_the_culprit_competes() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let mut locator = locator(root);
+        process(root, 10, &[(10, "train", "0", 0), (12, "feeder", "1", 0)]);
+        process(root, 20, &[(20, "serve", "1", 5_000), (26, "flusher", "0-3", 100)]);
+        let feeds = Some(Feeder { pid: 20, comm: "serve".into() });
+        let culprit = Culprit { pid: 20, comm: "serve".into(), feeds, ..Culprit::default() };
+        let (unused, own) = located(&mut locator, &chain(culprit.clone(), 1.0));
+        assert_eq!((own.culprit.unwrap().cpus, own.thread), ("0-3".into(), None));
+        assert_eq!(unused, "2-3");
+        process(root, 20, &[(20, "serve", "1", 5_600), (26, "flusher", "0-3", 100)]);
+        let (unused, own) = located(&mut locator, &chain(culprit.clone(), 1.6));
+        assert_eq!((own.culprit.unwrap().cpus, own.thread.unwrap().tid), ("1".into(), 20));
+        assert_eq!(unused, "2-3", "the same");
+        thread(root, 20, (20, "serve", "0-3", 5_600));
+        let (unused, _) = located(&mut locator, &chain(culprit, 1.6));
+        assert_eq!(unused, "", "another job may use all");
     }
 
     #[test]

@@ -53,6 +53,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn where_an_exporter_runs_one_who_may_not_start_another_learns_how_to_ask_it() {
+        let lacking = Point::failed("CAP_BPF", "loads the programs").required();
+        let running = Point::ok("exporter :9400", "it runs");
+        let of = |points| Report { points, misconfigured: false }.text();
+        assert!(of(vec![lacking.clone(), running]).contains("one runs: ask it with"));
+        assert!(of(vec![lacking]).ends_with("the exporter cannot run\n"));
+    }
+
+    #[test]
     fn failed_points_are_last_before_the_summary() {
         let points = vec![
             Point::failed("listen :9400", "used by \u{1b}[2J (PID 7) - stop it").required(),

@@ -133,7 +133,9 @@ fn here() -> f64 {
 fn hand_over(args: &ExplainArgs, report: &Report) -> anyhow::Result<()> {
     if let Some(path) = args.html.as_deref().filter(|path| path.as_os_str() != "-") {
         write_file(path, &html::of(report), args.force)?;
-        return writeln!(io::stderr(), "wrote {}", path.display()).context("cannot say so");
+        // Ignored: the file is complete.
+        let _ = writeln!(io::stderr(), "wrote {}", path.display());
+        return Ok(());
     }
     let report = match args.format() {
         ReportFormat::Text => render_report(report, args.per_process),

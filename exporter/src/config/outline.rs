@@ -47,6 +47,13 @@ impl Node {
         matches!(self.value, Value::Refused)
     }
 
+    /// The index of the n-th item of a list that is not refused.
+    pub(super) fn index_of_kept(&self, nth: usize) -> Option<usize> {
+        let Value::List(items) = &self.value else { return None };
+        let kept = items.iter().enumerate().filter(|(_, item)| !item.is_refused());
+        kept.map(|(index, _)| index).nth(nth)
+    }
+
     /// The value of a key, or of an index such as `[0]`.
     pub(super) fn child_mut(&mut self, key: &str) -> Option<&mut Self> {
         let child = match &mut self.value {

@@ -304,6 +304,31 @@ launch_ops: [x, cudaLaunchKernel, cudaLaunchkernal]
 }
 
 #[test]
+fn what_follows_a_refused_item_of_a_list_has_its_own_index_and_line() {
+    let empty = "is empty, and must have at least one of comm, exe, cgroup and user";
+    let form = "must be a section: keys with values";
+    for (items, expected) in [
+        ("[5, {}]", vec![(0, format!("is 5, and {form}")), (1, empty.into())]),
+        (
+            "[5, {comm: a}, {}, x, {}]",
+            vec![
+                (0, format!("is 5, and {form}")),
+                (2, empty.into()),
+                (3, format!("is \"x\", and {form}")),
+                (4, empty.into()),
+            ],
+        ),
+    ] {
+        let items = items.replace("[", "\n    - ").replace(", ", "\n    - ").replace("]", "");
+        let found = problems(&format!("processes:\n  include:{items}"));
+        let line = |(index, problem): (usize, String)| {
+            format!("line {}: processes.include[{index}] {problem}", index + 3)
+        };
+        assert_eq!(found, expected.into_iter().map(line).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn what_only_follows_from_another_error_is_not_reported() {
     for text in [
         "launch_ops: [x]",

@@ -1,5 +1,6 @@
 //! Listen addresses, and the errors of binding them.
 
+use gpucause_investigations::http::without_password;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -20,7 +21,7 @@ pub struct ListenAddress {
 
 /// Why text is not a [`ListenAddress`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid listen address {0:?}; expected :PORT, HOST:PORT or [IPV6]:PORT, such as :9400")]
+#[error("invalid listen address {:?}; expected :PORT, HOST:PORT or [IPV6]:PORT, such as :9400", without_password(.0))]
 pub struct AddressError(String);
 
 impl FromStr for ListenAddress {

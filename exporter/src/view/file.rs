@@ -46,7 +46,9 @@ impl TraceFile {
         let incident =
             (index < report.nodes.len()).then(|| report.nodes.swap_remove(index).incident);
         let incident = incident.context("the file has nothing of the node")?;
-        let mut totals = Totals::of(incident.shown_pids());
+        let shown = incident.shown_pids();
+        let periods = &incident.observation.not_fully_observed;
+        let mut totals = Totals::of(shown.clone(), periods);
         // In the order of the report: those of the processes that were recorded come first.
         let chains: Vec<_> = incident.root_cause.into_iter().chain(incident.others).collect();
         recording.snapshots(&mut |own| {
@@ -57,15 +59,14 @@ impl TraceFile {
         })?;
         let has_accounts = !totals.is_empty();
         if !has_accounts {
+            // Without accounts the file does not say when it observed.
+            totals = Totals::of(shown, &[]);
             rebuild(recording, node, EVALUATE_EVERY, &mut |own| {
                 totals.add(0, own.unix_ns as f64 / 1e9, &own.snapshot);
                 ControlFlow::Continue(())
             })?;
         }
-        // Without accounts the file does not say when it observed.
-        let periods = &incident.observation.not_fully_observed;
-        let periods = if has_accounts { &periods[..] } else { &[] };
-        let (processes, timeline) = totals.finish(&chains, periods);
+        let (processes, timeline) = totals.finish(&chains);
         let processes = Processes { events_only: !has_accounts, ..processes };
         let unknown = || Period::disabled(0.0, "the file does not say what was observed");
         Ok(Self {

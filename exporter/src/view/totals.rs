@@ -7,12 +7,14 @@ use gpucause_abi::snapshot::{ProcessSnapshot, Snapshot};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 use gpucause_engine::activity::{Activities, Activity, TimelinePoint};
 use gpucause_engine::chain::Chain;
-use gpucause_engine::observation::{Period, retain_observed};
+use gpucause_engine::observation::{Period, is_observed};
 
 use crate::live_page::Processes;
 
 /// Points of the timeline at most; when there are more, two become one.
 const MAX_POINTS: usize = 1_200;
+/// Time between two adjacent points at most, in seconds: clocks differ.
+const ADJACENT: f64 = 0.1;
 
 /// The first and the last that is known of a process.
 #[derive(Debug)]
@@ -28,7 +30,7 @@ type Identity = (Tgid, Nanos, Option<(usize, ProcId)>);
 
 /// Sums up the snapshots of a recording, in the order of time.
 #[derive(Debug, Default)]
-pub(super) struct Totals {
+pub(super) struct Totals<'a> {
     session: Option<usize>,
     begun: Nanos,
     at: Nanos,
@@ -37,14 +39,15 @@ pub(super) struct Totals {
     earlier: Vec<(Identity, Activity)>,
     /// PIDs of the processes that are shown; all where `None`.
     shown: Option<BTreeSet<u32>>,
+    periods: &'a [Period],
     window: Nanos,
     timeline: Vec<TimelinePoint>,
 }
 
-impl Totals {
-    /// Of the processes that are shown, or of all.
-    pub(super) fn of(shown: Option<BTreeSet<u32>>) -> Self {
-        Self { shown, ..Self::default() }
+impl<'a> Totals<'a> {
+    /// Of the processes that are shown, or of all; the timeline is without the periods in which nothing was observed.
+    pub(super) fn of(shown: Option<BTreeSet<u32>>, periods: &'a [Period]) -> Self {
+        Self { shown, periods, ..Self::default() }
     }
 
     /// Adds a snapshot of a run of the recorder.
@@ -65,16 +68,9 @@ impl Totals {
                 .collect();
             return;
         }
-        // No longer than one of them was observed: there may have been none for long.
-        let own = |own: &&ProcessSnapshot| own.dispatches;
-        let observed = snapshot
-            .processes
-            .iter()
-            .filter(own)
-            .map(|own| own.ended.unwrap_or(now).min(now).less(own.first_seen.max(self.at)));
-        let observed = observed.max().unwrap_or_default();
+        let (observed, end) = observed(&snapshot.processes, self.at, now);
         let mut point = TimelinePoint {
-            at: unix_seconds,
+            at: unix_seconds - now.less(end).as_secs_f64(),
             seconds: observed.as_secs_f64(),
             launches: 0,
             dispatcher_seconds: 0.0,
@@ -97,11 +93,11 @@ impl Totals {
             }
         }
         self.at = now;
-        if observed > Nanos(0) {
+        if observed > Nanos(0) && is_observed(&point, self.periods) {
             self.timeline.push(point);
         }
         if self.timeline.len() > MAX_POINTS {
-            self.halve();
+            halve(&mut self.timeline);
         }
     }
 
@@ -114,14 +110,9 @@ impl Totals {
         self.session.is_none()
     }
 
-    /// The sums, and the timeline with these chains, without the periods in which nothing was observed.
-    pub(super) fn finish(
-        mut self,
-        chains: &[Chain],
-        periods: &[Period],
-    ) -> (Processes, Vec<TimelinePoint>) {
+    /// The sums, and the timeline with these chains.
+    pub(super) fn finish(mut self, chains: &[Chain]) -> (Processes, Vec<TimelinePoint>) {
         self.end_session();
-        retain_observed(&mut self.timeline, periods);
         for point in &mut self.timeline {
             let (from, until) = (point.at - point.seconds, point.at);
             let seen = chains.iter().filter(|own| own.first_seen <= until && own.last_seen >= from);
@@ -148,22 +139,40 @@ impl Totals {
         }));
         self.window.0 += self.at.less(begun).0;
     }
+}
 
-    fn halve(&mut self) {
-        let pairs = self.timeline.chunks(2);
-        self.timeline = pairs
-            .filter_map(|pair| {
-                let last = *pair.last()?;
-                let sum = |of: fn(&TimelinePoint) -> f64| pair.iter().map(of).sum();
-                Some(TimelinePoint {
-                    seconds: sum(|own| own.seconds),
-                    launches: pair.iter().map(|own| own.launches).sum(),
-                    dispatcher_seconds: sum(|own| own.dispatcher_seconds),
-                    lost_seconds: sum(|own| own.lost_seconds),
-                    ..last
-                })
-            })
-            .collect();
+/// In how much of the time since `from` any of the processes was observed, and when that ended.
+fn observed(processes: &[ProcessSnapshot], from: Nanos, now: Nanos) -> (Nanos, Nanos) {
+    let own = processes.iter().filter(|own| own.dispatches);
+    let spans = own.map(|own| (own.first_seen.max(from), own.ended.unwrap_or(now).min(now)));
+    let (mut time, mut end) = (Nanos(0), from);
+    for (begun, ended) in spans.collect::<BTreeSet<_>>() {
+        time.0 += ended.less(begun.max(end)).0;
+        end = end.max(ended);
+    }
+    (time, end)
+}
+
+/// Makes one point of two adjacent ones. Where too many are not, those with the least time between them.
+fn halve(timeline: &mut Vec<TimelinePoint>) {
+    let mut apart = ADJACENT;
+    while timeline.len() > MAX_POINTS / 4 * 3 {
+        let mut is_pair = false;
+        timeline.dedup_by(|own, before| {
+            let is_apart = (own.at - own.seconds - before.at).abs() > apart;
+            is_pair = !is_pair && !is_apart;
+            if is_pair {
+                *before = TimelinePoint {
+                    seconds: before.seconds + own.seconds,
+                    launches: before.launches.saturating_add(own.launches),
+                    dispatcher_seconds: before.dispatcher_seconds + own.dispatcher_seconds,
+                    lost_seconds: before.lost_seconds + own.lost_seconds,
+                    ..*own
+                };
+            }
+            is_pair
+        });
+        apart *= 4.0;
     }
 }
 
@@ -229,7 +238,7 @@ mod tests {
         totals.add(0, 14.0, &snapshot(14, &[(2, 40)]));
         totals.add(1, 100.0, &snapshot(5, &[(1, 1_000)]));
         totals.add(1, 101.0, &snapshot(6, &[(1, 1_007)]));
-        let (processes, timeline) = totals.finish(&[], &[]);
+        let (processes, timeline) = totals.finish(&[]);
         assert_eq!(processes.window_seconds, Some(5.0));
         let launches: Vec<_> =
             processes.processes.iter().map(|own| (own.pid, own.launches, own.seconds)).collect();
@@ -240,7 +249,8 @@ mod tests {
 
     #[test]
     fn time_without_a_process_or_without_probes_is_no_time_without_launches() {
-        let mut totals = Totals::default();
+        let disabled = [Period { until: Some(700.0), ..Period::disabled(600.0, "SIGUSR1") }];
+        let mut totals = Totals::of(None, &disabled);
         let begun = |at, launches| {
             let mut own = snapshot(at, &[(2, launches)]);
             own.processes[0].first_seen = Nanos(599 * SECOND);
@@ -254,10 +264,53 @@ mod tests {
         totals.add(0, 600.0, &begun(600, 5));
         totals.add(0, 700.0, &begun(700, 5));
         totals.add(0, 701.0, &begun(701, 9));
-        let disabled = Period { until: Some(700.0), ..Period::disabled(600.0, "SIGUSR1") };
-        let (_, timeline) = totals.finish(&[], &[disabled]);
+        let (_, timeline) = totals.finish(&[]);
         let points: Vec<_> = timeline.iter().map(|own| (own.at, own.seconds)).collect();
-        assert_eq!(points, [(14.0, 1.0), (600.0, 1.0), (701.0, 1.0)]);
+        assert_eq!(points, [(11.0, 1.0), (600.0, 1.0), (701.0, 1.0)]);
+    }
+
+    #[test]
+    fn a_point_is_as_long_as_any_process_was_observed_and_ends_with_the_last() {
+        let mut totals = Totals::default();
+        let mut snapshot = snapshot(14, &[(1, 10), (2, 20), (3, 30)]);
+        let spans = [(10, 11), (12, 13), (12, 12)];
+        for (own, (from, until)) in snapshot.processes.iter_mut().zip(spans) {
+            (own.first_seen, own.ended) = (Nanos(from * SECOND), Some(Nanos(until * SECOND)));
+        }
+        totals.add(0, 10.0, &Snapshot { taken_at: Nanos(10 * SECOND), ..Snapshot::default() });
+        totals.add(0, 14.0, &snapshot);
+        let (_, timeline) = totals.finish(&[]);
+        let points: Vec<_> =
+            timeline.iter().map(|own| (own.at, own.seconds, own.launches)).collect();
+        assert_eq!(points, [(13.0, 2.0, 60)]);
+    }
+
+    #[test]
+    fn no_launch_is_lost_where_a_long_recording_has_a_time_without_probes() {
+        let disabled = [Period { until: Some(1_000.2), ..Period::disabled(599.0, "SIGUSR1") }];
+        let mut totals = Totals::of(None, &disabled);
+        for at in (0..600).chain(1_000..1_800) {
+            let launches = if at < 600 { at } else { at - 401 };
+            totals.add(0, at as f64, &snapshot(at, &[(1, launches)]));
+        }
+        let (_, timeline) = totals.finish(&[]);
+        assert!(timeline.len() <= MAX_POINTS, "{}", timeline.len());
+        assert_eq!(timeline.iter().map(|own| own.launches).sum::<u64>(), 1_398);
+        let is_in_gap = |own: &&TimelinePoint| own.at > 599.0 && own.at - own.seconds < 1_000.0;
+        assert_eq!(timeline.iter().find(is_in_gap), None);
+    }
+
+    #[test]
+    fn points_are_few_also_where_no_two_are_adjacent() {
+        let mut totals = Totals::default();
+        for at in (0..10_000).step_by(2) {
+            let mut snapshot = snapshot(at, &[(at as u32, 1)]);
+            snapshot.processes[0].first_seen = Nanos(at * SECOND - at.min(1) * SECOND);
+            totals.add(0, at as f64, &snapshot);
+        }
+        let (_, timeline) = totals.finish(&[]);
+        assert!(timeline.len() <= MAX_POINTS, "{}", timeline.len());
+        assert_eq!(timeline.iter().map(|own| own.launches).sum::<u64>(), 4_999);
     }
 
     #[test]
@@ -269,12 +322,12 @@ mod tests {
             }
             snapshot
         };
-        let mut totals = Totals::of(Some([1].into()));
+        let mut totals = Totals::of(Some([1].into()), &[]);
         totals.add(0, 10.0, &of(10, &[(1, 100), (2, 7)]));
         totals.add(0, 12.0, &of(12, &[(1, 150), (2, 9)]));
         totals.add(1, 100.0, &of(5, &[(1, 1_000)]));
         totals.add(1, 101.0, &of(6, &[(1, 1_007)]));
-        let (processes, timeline) = totals.finish(&[], &[]);
+        let (processes, timeline) = totals.finish(&[]);
         let rows: Vec<_> =
             processes.processes.iter().map(|own| (own.pid, own.launches, own.seconds)).collect();
         assert_eq!(rows, [(1, 57, 3.0)]);
@@ -286,7 +339,7 @@ mod tests {
     fn a_long_recording_has_few_points_and_all_launches() {
         let mut totals = Totals::default();
         (0..10_000).for_each(|at| totals.add(0, at as f64, &snapshot(at, &[(1, at)])));
-        let (_, timeline) = totals.finish(&[], &[]);
+        let (_, timeline) = totals.finish(&[]);
         assert!(timeline.len() <= MAX_POINTS, "{}", timeline.len());
         assert_eq!(timeline.iter().map(|own| own.launches).sum::<u64>(), 9_999);
         let seconds: f64 = timeline.iter().map(|own| own.seconds).sum();

@@ -214,10 +214,11 @@ fn every_alert_says_what_is_wrong_how_bad_it_is_and_where_to_look() {
             of("description").contains("{{") && of("description").ends_with(&command),
             "{name}"
         );
-        // `localhost`, since the token is for no other address.
-        let port = r#"http://localhost{{ reReplaceAll "^.*?(:[0-9]+)?$" "$1" $labels.instance }}"#;
+        // `localhost`, since the token is for no other address; an external label is for exporters with TLS.
+        let server = r#"{{ or $externalLabels.explain "--url http://localhost" }}"#;
+        let port = r#"{{ reReplaceAll "^.*?(:[0-9]+)?$" "$1" $labels.instance }}"#;
         let explains = of("command").starts_with("sudo gpucause explain ");
-        let url = format!("sudo gpucause explain --url {port} ");
+        let url = format!("sudo gpucause explain {server}{port} ");
         assert!(!explains || of("command").starts_with(&url), "{name}");
         assert_eq!(of("runbook_url"), format!("{runbooks}{name}.md"));
         let (with_address, end) =

@@ -145,6 +145,11 @@ fn a_password_in_an_address_is_refused_and_not_printed() {
         (&["exporter", "--otlp.endpoint=http://me:secret@h:4318"], "--otlp.headers-file"),
         (&["exporter", "--dcgm.url=http://me:secret@h:9401/metrics"], "it must need no login"),
         (&["check", "http://me:secret@h:9090"], "unexpected argument"),
+        (&["query", "--http://me:secret@h:9090"], "unexpected argument"),
+        (&["http://me:secret@h:9090"], "unrecognized subcommand"),
+        (&["explain", "--nodes", "a,http://me:secret,w@h", "--since=5m"], "invalid node address"),
+        (&["explain", "--nodes=a,http://me:secret=,w@h"], "invalid node address"),
+        (&["exporter", "--web.listen-address=me:secret@h"], "invalid listen address"),
     ] {
         let (code, output) = outcome(arguments);
         assert_eq!(code, Some(64), "{arguments:?}: {output}");

@@ -54,7 +54,7 @@ impl Report {
         let (calls, waits) = processes.statistics(recording)?;
         let mut seen = Seen::read(recording, progress)?;
         let spans = seen.spans_of_nodes(recording);
-        processes.end_runs(recording, &spans);
+        processes.end_runs(recording, &seen.spans);
         let stacks = std::mem::take(&mut seen.stacks).merged(|own| processes.same(own)).ranked();
         let rows = Rows { recording, processes, calls, waits, seen, stacks };
         let mut nodes = Vec::new();
@@ -67,8 +67,10 @@ impl Report {
             let observation =
                 Observed::of_recording(recording, index, last, (filter.from, filter.until))?;
             let pids = pids(recording, index);
-            let is_of_recorder = filter.pids.is_empty() && !pids.is_empty();
-            let wanted = if is_of_recorder { pids.clone() } else { filter.pids.clone() };
+            // Of what another filter excludes, it is not known whether that is of other processes.
+            let is_of_recorder = *filter == ChainFilter::default() && !pids.is_empty();
+            let asked = &filter.pids;
+            let wanted = if asked.is_empty() { pids.clone() } else { asked.clone() };
             let wanted = ChainFilter { pids: wanted, ..filter.clone() };
             let incident = Incident::selected(node.name.clone(), own, observation, wanted);
             let incident = Incident { is_of_recorder, ..incident };
@@ -138,7 +140,7 @@ impl Rows<'_> {
         let mut recorded = Recorded {
             from: span.map(|(from, _)| unix_seconds(from)),
             until: span.map(|(_, until)| unix_seconds(until)),
-            seconds: processes.recorded_seconds_of_node(recording, node),
+            seconds: processes.recorded_seconds_of_node(recording, node, span),
             pids,
             culprits: incident.culprits().into_iter().collect(),
             calls: rows,

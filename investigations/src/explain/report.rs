@@ -117,7 +117,7 @@ pub struct Recorded {
     pub waits: Vec<WaitLine>,
     /// The time of dispatcher threads between calls, by process, where the file has accounts.
     pub between_calls: Vec<BetweenLine>,
-    /// Threads that make calls, of the processes of which every call is stored.
+    /// Threads that make calls, of processes whose calls are all stored.
     pub threads: Vec<ThreadLine>,
     /// Call stacks of the stored calls, by total time, the longest first; those that read alike are one.
     pub stacks: Vec<StackLine>,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gpucause_engine::chain::Chain;
+use gpucause_engine::chain::{Chain, Loss};
 
 use super::{Incident, amounts};
 use crate::observation::Outcome;
@@ -10,10 +10,10 @@ use gpucause_engine::utc::utc;
 
 /// Culprits listed of a chain; JSON has all.
 const MOST_LOSSES: usize = 5;
-/// Seconds: less is shown as 0.00 s.
-const LEAST_LOSS: f64 = 0.005;
 /// PIDs listed of a node.
 const MOST_PIDS: usize = 20;
+/// Share of the loss from which a culprit is listed.
+const LEAST_LOSS: f64 = 0.01;
 /// Numbers of evidence of a chain.
 const MOST_EVIDENCE: usize = 3;
 
@@ -164,10 +164,11 @@ fn chain(out: &mut String, chain: &Chain, period: (f64, f64), day: &str) -> std:
     if let Some(own) = &chain.culprit {
         let place = own.describe(victim);
         writeln!(out, "    culprit: {} ({})", line(&own.comm), line(&place))?;
+    } else if cause.is_of_the_program() {
+        writeln!(out, "    culprit: the program itself")?;
     }
-    let losses = losses(chain);
-    if !chain.losses.is_empty() && !losses.is_empty() {
-        writeln!(out, "    lost to: {}", line(&losses))?;
+    if !chain.losses.is_empty() {
+        writeln!(out, "    lost to: {}", line(&losses(chain)))?;
     }
     for step in &chain.path {
         let (from, to, mechanism) = (line(&step.from), line(&step.to), line(&step.mechanism));
@@ -190,20 +191,31 @@ fn evidence(out: &mut String, chain: &Chain) -> std::fmt::Result {
     }
 }
 
-/// Lost time by culprit, the longest first, and the rest.
+/// Lost time by culprit, the longest first, the number of those that took little, and the rest, whose culprits are not known.
 pub(crate) fn losses(chain: &Chain) -> String {
-    let shown = chain.losses.iter().filter(|loss| loss.seconds >= LEAST_LOSS);
-    let listed = shown.take(MOST_LOSSES);
-    let named: f64 = listed.clone().map(|loss| loss.seconds).sum();
+    let all = &chain.losses;
+    let least = LEAST_LOSS * chain.lost_seconds;
+    let shown = all.iter().take(MOST_LOSSES).take_while(|loss| loss.seconds >= least).count();
+    let (listed, others) = all.split_at(shown);
+    let total = |losses: &[Loss]| losses.iter().map(|loss| loss.seconds).sum::<f64>();
     let mut parts: Vec<_> = listed
+        .iter()
         .map(|loss| match loss.pid {
             Some(pid) => format!("{} (PID {pid}) {:.2} s", loss.comm, loss.seconds),
             None => format!("{} {:.2} s", loss.comm, loss.seconds),
         })
         .collect();
-    let others = chain.lost_seconds - named;
-    if others >= LEAST_LOSS {
-        parts.push(format!("others {others:.2} s"));
+    match (others.len(), total(others)) {
+        (0, _) => {}
+        (count, seconds) => {
+            let plural = if count == 1 { "other" } else { "others" };
+            let seconds = if seconds < 0.005 { String::new() } else { format!(" {seconds:.2} s") };
+            parts.push(format!("{count} {plural}{seconds}"));
+        }
+    }
+    let unknown = chain.lost_seconds - total(all);
+    if unknown >= 0.01 {
+        parts.push(format!("not known {unknown:.2} s"));
     }
     parts.join(", ")
 }

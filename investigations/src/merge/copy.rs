@@ -57,6 +57,14 @@ fn clock_error(session: &Session) -> Option<u64> {
     session.details.iter().find(|(name, _)| name == CLOCK_ERROR)?.1.parse().ok()
 }
 
+/// Whether a version of a chain is older than another. One that has ended is the last, and its time only grows.
+fn is_before(own: &Chain, other: &Chain) -> bool {
+    let has_ended = |chain: &Chain| chain.ongoing != Some(true);
+    let of_time = own.attributed_seconds().total_cmp(&other.attributed_seconds());
+    let last_seen = own.last_seen.total_cmp(&other.last_seen);
+    last_seen.then(has_ended(own).cmp(&has_ended(other))).then(of_time).is_lt()
+}
+
 impl Rows<'_> {
     fn node(&self, node: NodeIndex) -> Option<NodeRef> {
         self.nodes.get(usize::from(node.0)).copied().flatten()
@@ -202,8 +210,7 @@ impl Copying {
         for found in rows.recording.chains()? {
             let Some(node) = rows.node(found.node) else { continue };
             let key = (node, found.chain.id.clone());
-            let known = self.chains.get(&key).map_or(f64::MIN, |known| known.last_seen);
-            if found.chain.last_seen >= known {
+            if self.chains.get(&key).is_none_or(|known| !is_before(&found.chain, known)) {
                 self.chains.insert(key, found.chain);
             }
         }

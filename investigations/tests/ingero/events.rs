@@ -129,6 +129,17 @@ fn only_the_first_launch_of_a_kernel_in_a_process_is_cold() {
 }
 
 #[test]
+fn a_file_without_sessions_was_recorded_as_long_as_its_events_are() {
+    let mut db = Database::new(Schema::V08);
+    db.add([Row::launch(7, 0, MS, 1), Row::launch(7, 2_999 * MS, MS, 1)]);
+    db.sql().execute("DELETE FROM sessions", []).unwrap();
+    let report = Report::of(&db.path(), &Ingero::open(&db.path()).unwrap()).unwrap();
+    let recorded = report.nodes[0].recorded.as_ref().unwrap();
+    assert_eq!(recorded.seconds, recorded.until.unwrap() - recorded.from.unwrap());
+    assert_eq!(recorded.seconds, 3.0);
+}
+
+#[test]
 fn functions_that_calls_came_from_are_demangled_and_keep_their_offset() {
     let mut db = Database::new(Schema::V08);
     db.add([Row::launch(7, 0, 20 * US, 1)]);

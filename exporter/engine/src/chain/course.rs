@@ -17,7 +17,7 @@ pub struct Course {
     /// Severity of the last window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_severity: Option<Severity>,
-    /// End of the window that evidence and sentence are of, where a later one had another effect.
+    /// End of the window that evidence and sentence are of, where a later one had another effect or culprit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_at: Option<f64>,
     /// Points in the order of time: seconds since the chain was first seen, and the attributed and the lost seconds until then. The

@@ -17,7 +17,7 @@ fn detection(cause: Cause, effect: Effect, tid: u32, taken: TimeAccount) -> Dete
         size: Nanos(1_000),
         taken: taken.into(),
         claim: None,
-        lost_share: 1.0,
+        taken_share: 1.0,
         evidence: Evidence::default(),
         path: Vec::new(),
         sentence: Sentence::default(),

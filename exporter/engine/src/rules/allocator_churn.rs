@@ -50,7 +50,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let freed = delta.count(Class::Free, |_| true);
     let thread = delta.victim(|thread| thread.in_phase(Phase::Alloc))?;
     let own = claim(&process.span(), thread, Phases::Feeding).total();
-    let lost_share = ratio(own, thread.wall);
+    let taken_share = ratio(own, thread.wall);
     let size = thread.in_phase(Phase::Alloc);
     let explained = ratio(own, size);
     let least = rule.min_lost_share.unwrap_or(settings.severities.low);
@@ -59,7 +59,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     // A program that starts allocates without freeing. One that probes for free memory fails once.
     let under_pressure = refused > 0 && refused_of_late >= MIN_FAILED;
     let lasts = under_pressure || (rate >= MIN_RATE && per_second(&process.long) >= MIN_RATE);
-    if !lasts || freed < calls(delta) / 4 || lost_share < least {
+    if !lasts || freed < calls(delta) / 4 || taken_share < least {
         return None;
     }
     if explained < rule.explained_share.unwrap_or(settings.explained_share) {
@@ -71,7 +71,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         .with("calls_per_second", rate)
         .with("allocated_bytes", delta.allocated() as f64)
         .with("live_bytes", process.now.memory.live() as f64)
-        .with("lost_share", lost_share)
+        .with("taken_share", taken_share)
         .with("explained_share", explained);
     let evidence = if under_pressure {
         evidence.with("refused_allocations", refused_of_late as f64)
@@ -85,14 +85,14 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         size,
         claim,
         claims_earlier: true,
-        lost_share,
+        taken_share,
         mechanism: if under_pressure {
             "frees cached device memory after a failed allocation and retries"
         } else {
             "allocates and frees device memory"
         },
         sentence: "{comm} allocates or frees device memory {calls_per_second|count} times a second ({allocations|count} \
-                    allocations and {frees|count} frees, {allocated_bytes|bytes}), which takes {lost_share|percent} of its \
+                    allocations and {frees|count} frees, {allocated_bytes|bytes}), which takes {taken_share|percent} of its \
                     time.[ {refused_allocations|count} allocations failed because no free block was large enough.]",
         fix: if under_pressure {
             "Leave more device memory free or reduce fragmentation: smaller batches, fewer buffer sizes, PyTorch's expandable_segments:True, no second process on the GPU."

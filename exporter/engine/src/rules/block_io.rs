@@ -15,7 +15,7 @@ const WAIT: Blocked = Blocked {
     by: "block device",
     mechanism: "reads and writes",
     state: "blocked on a file",
-    sentence: "Disk I/O of the dispatcher thread took {lost_share|percent} of the last {window_seconds|seconds} of \
+    sentence: "Disk I/O of the dispatcher thread took {taken_share|percent} of the last {window_seconds|seconds} of \
                {comm} and explains {explained_share|percent} of its {effect}.[ Busiest disk of the process: {disk}, \
                {disk_seconds|seconds} in {disk_requests|count} {disk_requests|request/requests}.]",
     fix: "Read ahead in another thread or in loader workers, move the data to a faster disk, and write checkpoints and logs from another thread.",

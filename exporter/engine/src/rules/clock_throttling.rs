@@ -40,7 +40,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let waits = part(&thread.time, |phase, _| phase == Phase::Sync);
     let time = drop.excess.min(waits.total());
     let taken = at_most(waits, time);
-    let lost_share = ratio(time, thread.wall).min(1.0);
+    let taken_share = ratio(time, thread.wall).min(1.0);
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let sentence = "{comm} launches {drop_share|percent} less than usual and waits for the GPU \
                     {waiting_for_gpu_share|percent} of its time, while all GPUs of the host are clock-throttled for at \
@@ -51,7 +51,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         size: drop.excess,
         // Without a claim: the usual state is not kept for earlier windows.
         taken: taken.into(),
-        lost_share,
+        taken_share,
         path: vec![Step::new(gpu, victim, "clock-throttled", drop.excess)],
         sentence: Sentence::new(sentence, [("comm", &*comm), ("gpu", gpu)]),
         fix:

@@ -58,9 +58,9 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let rule = settings.rule(Cause::ColdStart);
     let (launches, took) = cold(&process.short);
     let thread = process.short.victim(|thread| thread.in_phase(Phase::Launch))?;
-    let lost_share = ratio(took, thread.wall).min(1.0);
+    let taken_share = ratio(took, thread.wall).min(1.0);
     let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
-    if launches == 0 || lost_share < least || cold(&process.long).0 < MIN_COLD {
+    if launches == 0 || taken_share < least || cold(&process.long).0 < MIN_COLD {
         return None;
     }
     let size = thread.in_phase(Phase::Launch);
@@ -73,7 +73,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         .with("first_launches_seconds", took.as_secs_f64())
         .with("first_launch_mean_seconds", took.as_secs_f64() / launches as f64)
         .with("kernels", process.now.kernels.len() as f64)
-        .with("lost_share", lost_share)
+        .with("taken_share", taken_share)
         .with("explained_share", explained);
     let doing = SelfInflicted {
         cause: Cause::ColdStart,
@@ -82,7 +82,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         size,
         claim,
         claims_earlier: true,
-        lost_share,
+        taken_share,
         mechanism: "loads kernels at their first launch",
         sentence: "{comm} launched {first_launches|count} kernels for the first time, which loads them: \
                     {first_launches_seconds|seconds} in total, {first_launch_mean_seconds|seconds} each, \

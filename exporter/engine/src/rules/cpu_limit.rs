@@ -35,26 +35,26 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let taken = share.taken(process, claim);
     let without_cpu = share.taken(process, |_, thread, _| lost_part(thread, &NO_CPU)).total();
     let part = ratio(taken.total(), without_cpu);
-    let (explained, lost_share) = (share.explained * part, share.lost_share * part);
+    let (explained, taken_share) = (share.explained * part, share.taken_share * part);
     let rule = context.settings.rule(cause);
     if explained < rule.explained_share.unwrap_or(context.settings.explained_share)
-        || lost_share < rule.min_lost_share.unwrap_or(context.settings.severities.low)
+        || taken_share < rule.min_lost_share.unwrap_or(context.settings.severities.low)
     {
         return None;
     }
     let evidence = share
         .evidence()
         .with("explained_share", explained)
-        .with("lost_share", lost_share)
+        .with("taken_share", taken_share)
         .with("throttled_seconds", throttled.as_secs_f64());
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
-    let sentence = "The CPU limit of its cgroup took {lost_share|percent} of the last {window_seconds|seconds} of \
+    let sentence = "The CPU limit of its cgroup took {taken_share|percent} of the last {window_seconds|seconds} of \
                     {comm} and explains {explained_share|percent} of its {effect}. The cgroup was throttled for \
                     {throttled_seconds|seconds}.";
     Some(Detection {
         explained,
         taken: taken.into(),
-        lost_share,
+        taken_share,
         path: vec![
             Step::new("CPU limit of the cgroup", &victim, "throttled", throttled),
             Step::new(victim, share.effect.effect.label(), "off the CPU", share.time),

@@ -82,14 +82,14 @@ pub(super) fn detection(
         _ => "Launch",
     };
     let sentence = if named.is_some() {
-        "{cause} took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
+        "{cause} took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
          {explained_share|percent} of its {effect}. Top CPU competitor: {culprit}, {culprit_seconds|seconds}.\
          [ {calls} latency: p50 {p50_seconds|seconds}, p99 {p99_seconds|seconds}.]"
     } else if was_idle {
-        "{cause} took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
+        "{cause} took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
          {explained_share|percent} of its {effect}. The CPU was idle for {idle_share|percent} of it: the wakeup itself took long."
     } else {
-        "{cause} took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
+        "{cause} took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
          {explained_share|percent} of its {effect}, caused by many tasks[; top CPU competitor: {first}, {culprit_share|percent} of it]."
     };
     let names = [("culprit", &*name), ("comm", &*comm), ("cause", name_of_cause), ("calls", calls)];
@@ -103,9 +103,11 @@ pub(super) fn detection(
     let fix = match &culprit {
         _ if was_idle => SLOW_WAKEUP.into(),
         Some(culprit) => fix(culprit, process.now.tgid.0, &comm),
-        None => format!(
-            "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the dispatcher thread to dedicated CPUs."
-        ),
+        None => {
+            let feeder = worst.and_then(|wait| context.feeder(wait.tgid?.0));
+            let is_other = |feeder: &Feeder| feeder.pid != process.now.tgid.0;
+            oversubscribed(&comm, feeder.filter(is_other).map(|_| &*name))
+        }
     };
     Detection {
         culprit,
@@ -129,6 +131,19 @@ fn is_idle(wait: &&Wait) -> bool {
 const SLOW_WAKEUP: &str =
     "Idle CPUs wake up late: limit deep idle states, or check the steal time of a virtual machine.";
 
+/// What to do against many tasks. `job` is the top competitor, if it feeds a GPU or works for what does.
+fn oversubscribed(comm: &str, job: Option<&str>) -> String {
+    let rest = match job {
+        Some(job) => {
+            format!(" {job} feeds a GPU as well: another priority only moves the loss.")
+        }
+        None => String::new(),
+    };
+    format!(
+        "The CPUs of {comm} are oversubscribed: run fewer tasks on them, or pin the dispatcher thread to dedicated CPUs.{rest}"
+    )
+}
+
 /// Never slows what feeds a GPU itself: it would only move the loss.
 fn fix(culprit: &Culprit, victim: u32, comm: &str) -> String {
     let name = &*culprit.comm;
@@ -143,10 +158,10 @@ fn fix(culprit: &Culprit, victim: u32, comm: &str) -> String {
             "{name} works for {comm} itself: they want more CPU than they have. Run fewer workers, or give the dispatcher thread a CPU of its own."
         ),
         Some(feeder) if feeder.pid == culprit.pid => format!(
-            "{name} feeds a GPU itself: {name} and {comm} want more CPU than they have. Give them CPUs of their own; a lower priority only moves the loss."
+            "{name} feeds a GPU itself: {name} and {comm} want more CPU than they have. Give them CPUs of their own, or move one to another host; a lower priority only moves the loss."
         ),
         Some(Feeder { comm: feeder, .. }) => format!(
-            "{name} works for {feeder}, which feeds a GPU itself: {feeder} and {comm} want more CPU than they have. Give them CPUs of their own; a lower priority only moves the loss."
+            "{name} works for {feeder}, which feeds a GPU itself: {feeder} and {comm} want more CPU than they have. Give them CPUs of their own, or move one to another host; a lower priority only moves the loss."
         ),
     }
 }

@@ -195,7 +195,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let (parts, busy) = (workers.parts(), workers.busy());
     // Not all of it counts as lost: a wait in poll may be healthy.
-    let sentence = "Waiting for data took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
+    let sentence = "Waiting for data took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explains \
                     {explained_share|percent} of its {effect}. It waited for {workers_waited_for|count} of its {workers|count} \
                     {workers|worker/workers}, busy {workers_busy_share|percent} of the time: \
                     computing {workers_running_seconds|seconds}, reading from disk {workers_io_seconds|seconds}, \

@@ -45,13 +45,13 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let launched = delta.count(Class::Graph, |name| name.ends_with("GraphLaunch"));
     let took = delta.time_in(Class::Graph, is_build_time);
     let thread = delta.victim(|thread| thread.in_phase(Phase::Graph))?;
-    let lost_share = ratio(took, thread.wall).min(1.0);
+    let taken_share = ratio(took, thread.wall).min(1.0);
     let rate = built as f64 / delta.wall.as_secs_f64().max(1e-9);
     // A graph pays off when it is launched more often than built.
     let wasteful = launched < built.saturating_mul(4);
     if rate < MIN_RATE
         || !wasteful
-        || lost_share < rule.min_lost_share.unwrap_or(settings.severities.low)
+        || taken_share < rule.min_lost_share.unwrap_or(settings.severities.low)
     {
         return None;
     }
@@ -70,7 +70,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         .with("captures", captured as f64)
         .with("graph_launches", launched as f64)
         .with("building_seconds", took.as_secs_f64())
-        .with("lost_share", lost_share)
+        .with("taken_share", taken_share)
         .with("explained_share", explained);
     let doing = SelfInflicted {
         cause: Cause::GraphRecapture,
@@ -79,10 +79,10 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         size,
         claim,
         claims_earlier: true,
-        lost_share,
+        taken_share,
         mechanism: "captures and builds graphs",
         sentence: "{comm} built {graphs_built|count} CUDA graphs for {graph_launches|count} graph launches, which took \
-                    {building_seconds|seconds} ({lost_share|percent} of its time).",
+                    {building_seconds|seconds} ({taken_share|percent} of its time).",
         fix: "Keep shapes and addresses fixed so that one graph fits all steps: pad inputs, mark dynamic dimensions, or keep one graph for each shape.",
     };
     Some(doing.into_detection(index, (process, thread), evidence))

@@ -91,7 +91,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         explained: if cause == Cause::Unexplained { 0.0 } else { explained },
         taken: thread.map(|own| claim(&process.span(), own, phases)).unwrap_or_default().into(),
         claim: Some((claim, phases)),
-        lost_share: 1.0,
+        taken_share: 1.0,
         path: vec![Step::new(
             victim,
             Effect::Hang.label(),

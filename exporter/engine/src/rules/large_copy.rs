@@ -72,11 +72,12 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let (large, all) = copies(&process.short);
     let thread = process.short.victim(|thread| thread.in_phase(Phase::Memcpy))?;
     let size = own(thread).total();
-    let lost_share = ratio(claim(&process.span(), thread, Phases::Feeding).total(), thread.wall);
+    let taken_share = ratio(claim(&process.span(), thread, Phases::Feeding).total(), thread.wall);
     let explained = ratio(large.sum, all.sum).min(1.0);
     let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
     // Copies delay nothing in a program that only loads or stores.
-    if large.count == 0 || process.short.launches(&settings.launch_ops) == 0 || lost_share < least {
+    if large.count == 0 || process.short.launches(&settings.launch_ops) == 0 || taken_share < least
+    {
         return None;
     }
     if explained < rule.explained_share.unwrap_or(settings.explained_share) {
@@ -88,7 +89,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         .with("copies", all.count as f64)
         .with("large_copies_seconds", large.sum.as_secs_f64())
         .with("large_copy_mean_seconds", large.sum.as_secs_f64() / large.count.max(1) as f64)
-        .with("lost_share", lost_share)
+        .with("taken_share", taken_share)
         .with("explained_share", explained);
     let doing = SelfInflicted {
         cause: Cause::LargeCopy,
@@ -97,9 +98,9 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         size,
         claim,
         claims_earlier: true,
-        lost_share,
+        taken_share,
         mechanism: "copies large blocks",
-        sentence: "{comm} spends {lost_share|percent} of its time in large copies: {large_copies|count} of {copies|count} copies \
+        sentence: "{comm} spends {taken_share|percent} of its time in large copies: {large_copies|count} of {copies|count} copies \
                     are above {large_from_bytes|bytes}, take {large_copy_mean_seconds|seconds} each and \
                     {explained_share|percent} of all copy time. They are slow because they are large.",
         fix: "Copy less: keep data on the GPU, use smaller types; copy asynchronously from pinned memory on a separate stream while kernels run.",

@@ -7,11 +7,11 @@ use gpucause_abi::{Nanos, Tid};
 use super::Rule;
 use super::share::best;
 use crate::chain::{Cause, Step};
-use crate::context::{Context, waits_in};
+use crate::context::{Context, Process, waits_in};
 use crate::delta::{Delta, ThreadDelta};
 use crate::detection::{Detection, Sentence, culprit_of, name_of};
 use crate::divide::Span;
-use crate::effect::{Phases, ratio, total};
+use crate::effect::{Measured, Phases, ratio, total};
 
 const FUTEX: [Reason; 1] = [Reason::Futex];
 
@@ -35,6 +35,12 @@ fn held_share(delta: &Delta<'_>, phases: Phases, tid: Option<Tid>) -> f64 {
         }
     }
     ratio(held, all)
+}
+
+/// The futex time of an effect in which a lock was held.
+pub(super) fn held_in(process: &Process<'_>, effect: &Measured) -> Nanos {
+    let held = held_share(effect.delta(process), effect.phases, effect.tid);
+    effect.offcpu(&FUTEX).share(held)
 }
 
 /// What a thread lost to locks, in calls and between them.
@@ -78,10 +84,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         context,
         process,
         cause,
-        |effect| {
-            let held = held_share(effect.delta(process), effect.phases, effect.tid);
-            effect.offcpu(&FUTEX).share(held)
-        },
+        |effect| held_in(process, effect),
         |effect, thread| {
             let delta = effect.delta(process);
             claim(&Span { delta, throttled: Nanos(0) }, thread, effect.phases).total()
@@ -98,7 +101,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         .with("holder_seconds", holder.map_or(0.0, |wait| wait.total.as_secs_f64()));
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let name = holder.map_or_else(|| "another thread".to_owned(), |wait| wait.on.to_text());
-    let sentence = "Waiting for a lock held by {holder} took {lost_share|percent} of the last {window_seconds|seconds} of \
+    let sentence = "Waiting for a lock held by {holder} took {taken_share|percent} of the last {window_seconds|seconds} of \
                     {comm} and explains {explained_share|percent} of its {effect}; {holder} ended {holder_seconds|seconds} of \
                     the waits.";
     Some(Detection {

@@ -53,7 +53,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let effect = Effect::MemoryGrowth;
     Some(Detection {
         // No time is lost until memory runs out.
-        lost_share: context.settings.severities.medium,
+        taken_share: context.settings.severities.medium,
         path: vec![Step::new(victim, effect.label(), "allocates device memory without freeing it", Nanos(0))],
         sentence: Sentence::new(sentence, [("comm", &*comm)]),
         fix: "Look for tensors that are kept across steps (lists of losses, hooks, unbounded caches); compare snapshots of torch.cuda.memory."

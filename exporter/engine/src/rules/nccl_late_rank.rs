@@ -87,14 +87,14 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     let (next_share, ..) = rest.first()?;
     let (own_share, _, own_thread) =
         rest.iter().find(|(_, process, _)| process.now.id == victim.now.id)?;
-    let lost_share = own_share - late_share;
+    let taken_share = own_share - late_share;
     let rule = settings.rule(Cause::NcclLateRank);
     let least = rule.min_lost_share.unwrap_or(settings.severities.medium);
-    if next_share - late_share < least || lost_share < least {
+    if next_share - late_share < least || taken_share < least {
         return None;
     }
     let late_busy = Nanos(late_thread.wall.less(waiting(late_thread)).0);
-    let attributed = own_thread.wall.share(lost_share);
+    let attributed = own_thread.wall.share(taken_share);
     let explained = ratio(late_busy.min(attributed), attributed);
     if explained < rule.explained_share.unwrap_or(MOST) {
         return None;
@@ -108,7 +108,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         .with("waiting_share", *own_share)
         .with("late_rank_waiting_share", *late_share)
         .with("late_rank_busy_seconds", late_busy.as_secs_f64())
-        .with("lost_share", lost_share)
+        .with("taken_share", taken_share)
         .with("explained_share", explained);
     let (comm, name, late_name) = (victim.now.comm.to_text(), name_of(victim), name_of(late));
     let (pid, late_comm) = (late.now.tgid.0, late.now.comm.to_text());
@@ -127,7 +127,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         size: attributed,
         // Without a claim: earlier windows would be charged with collectives of all ranks.
         taken: at_most(in_collectives(own_thread), attributed).into(),
-        lost_share,
+        taken_share,
         sentence: Sentence::new(sentence, [("comm", &*comm), ("late", &*late_name)])
             .and("host", context.host),
         fix: "Check the late rank's own chains and time account; if it has none, compare its input sizes, GPU clocks and CPUs with those of the other ranks."

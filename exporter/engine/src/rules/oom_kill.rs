@@ -36,7 +36,7 @@ fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
         )
     };
     Some(Detection {
-        lost_share: share,
+        taken_share: share,
         path: vec![Step::new("out of memory", victim, "killed", Nanos(0))],
         sentence: Sentence::new(sentence, [("comm", &*comm)]),
         fix: "Raise the memory limit of the cgroup or use fewer or smaller workers; the kernel log shows who used what.".into(),

@@ -15,7 +15,7 @@ const WAIT: Blocked = Blocked {
     by: "memory",
     mechanism: "page faults",
     state: "blocked in a page fault",
-    sentence: "Page faults took {lost_share|percent} of the last {window_seconds|seconds} of {comm} and explain \
+    sentence: "Page faults took {taken_share|percent} of the last {window_seconds|seconds} of {comm} and explain \
                {explained_share|percent} of its {effect}.",
     fix: "Give the job more memory, or prefault and lock the pages that the thread uses (mlock, MAP_POPULATE); check its cgroup for memory pressure.",
 };

@@ -27,7 +27,7 @@ pub(super) struct Share<'a> {
     /// Its time since the previous snapshot.
     now: Option<&'a ThreadDelta>,
     /// What the thread lost, as a share of the window of the effect, not of the thread's life.
-    pub(super) lost_share: f64,
+    pub(super) taken_share: f64,
 }
 
 /// The effect that `time_in` explains, if that is enough to report the cause. `lost_of` is what the cause takes of a thread's time.
@@ -58,11 +58,11 @@ pub(super) fn best<'a>(
                 .victim(|thread| lost_of(thread).min(off_cpu(thread, effect.phases)))
                 .or_else(|| delta.victim(lost_of))?,
         };
-        let lost_share = ratio(lost_of(thread), delta.wall).min(1.0);
+        let taken_share = ratio(lost_of(thread), delta.wall).min(1.0);
         let now = process.short.threads().iter().find(|own| own.tid == thread.tid);
-        Some(Share { effect, time, explained, tid: thread.tid, now, lost_share })
+        Some(Share { effect, time, explained, tid: thread.tid, now, taken_share })
     });
-    let enough = |share: &Share<'_>| share.lost_share >= least;
+    let enough = |share: &Share<'_>| share.taken_share >= least;
     // If most of both a tail and a gap is explained, the tail is reported: users look at it first. One that costs next to nothing
     // is not worth a look, however much of it is explained.
     let is_tail =
@@ -79,6 +79,10 @@ pub(super) fn best<'a>(
 
 /// Share that counts as most of an effect.
 pub(super) const MOST: f64 = 0.5;
+
+/// Reasons to be off the CPU that are causes in themselves, whichever effect of the thread they are charged to.
+pub(super) const CAUSES: [Reason; 4] =
+    [Reason::Preempted, Reason::Runqueue, Reason::Io, Reason::PageFault];
 
 fn off_cpu(thread: &ThreadDelta, phases: Phases) -> Nanos {
     let time = |&reason| thread.in_state(State::Off(reason), |phase| phases.contain(phase));
@@ -111,7 +115,7 @@ impl Share<'_> {
             size: self.effect.excess,
             taken: self.taken(process, claim).into(),
             claim: Some((claim, self.effect.phases)),
-            lost_share: self.lost_share,
+            taken_share: self.taken_share,
             ..Detection::new(cause, self.effect.effect, index, evidence)
         }
     }
@@ -121,7 +125,7 @@ impl Share<'_> {
             .with("explained_share", self.explained)
             .with("explained_seconds", self.time.as_secs_f64())
             .with("effect_seconds", self.effect.excess.as_secs_f64())
-            .with("lost_share", self.lost_share)
+            .with("taken_share", self.taken_share)
             .and(&self.effect.evidence)
     }
 }

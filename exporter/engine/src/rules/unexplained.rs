@@ -3,6 +3,8 @@
 use gpucause_abi::state::{Phase, Reason};
 
 use super::Rule;
+use super::lock_wait::held_in;
+use super::share::{CAUSES, MOST};
 use crate::chain::{Cause, Chain, Effect, Step};
 use crate::context::Context;
 use crate::detection::{Detection, Sentence, name_of};
@@ -20,6 +22,11 @@ pub(super) const RULE: Rule = Rule {
     evaluate,
 };
 
+/// What to do where launches were off the CPU for something else than the GPU: no full launch queue does that.
+const WAITS: &str =
+    "Record stacks of the slow calls (gpucause record): they show what the launches waited for.";
+const RUNS: &str = "Record stacks of the slow calls (gpucause record); a full launch queue looks the same: the GPU is then the bottleneck.";
+
 fn evaluate(context: &Context<'_>, index: usize) -> Option<Detection> {
     rest(context, index, &[])
 }
@@ -35,7 +42,10 @@ pub(crate) fn rest(context: &Context<'_>, index: usize, found: &[Detection]) -> 
     let thread = delta.victim(|thread| thread.in_phase(Phase::Launch))?;
     // The tail is measured over all threads that launch.
     let launching = total(delta.feeders().map(|thread| thread.wall));
-    let unexplained = 1.0 - explained(found, tail.effect, tail.excess);
+    // The thread may be off the CPU in launches for a cause that is charged to slow copies.
+    let caused = total([tail.offcpu(&CAUSES), held_in(process, tail)].into_iter());
+    let explained = explained(found, tail.effect, tail.excess).max(tail.explained_by(caused));
+    let unexplained = 1.0 - explained;
     let excess_share = ratio(tail.excess, launching).min(1.0) * unexplained;
     let rule = context.settings.rule(Cause::Unexplained);
     if excess_share < rule.min_lost_share.unwrap_or(context.settings.severities.low)
@@ -44,6 +54,8 @@ pub(crate) fn rest(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         return None;
     }
     let off = tail.offcpu(Reason::ALL);
+    let not_for_gpu = off.less(caused).less(tail.offcpu(&[Reason::GpuDriver]));
+    let waited = tail.explained_by(not_for_gpu) >= MOST * unexplained;
     let evidence = tail
         .evidence
         .clone()
@@ -52,17 +64,16 @@ pub(crate) fn rest(context: &Context<'_>, index: usize, found: &[Detection]) -> 
         .with("off_cpu_share_of_excess", tail.explained_by(off));
     let (comm, victim) = (process.now.comm.to_text(), name_of(process));
     let sentence = "{slow_calls|count} of {calls|count} launches of {comm} were slow (p50 {p50_seconds|seconds}, p99 \
-                        {p99_seconds|seconds}). No measured cause explains {unexplained_share|percent} of their excess time; the \
-                        thread was off the CPU for {off_cpu_share_of_excess|percent} of it.";
+                        {p99_seconds|seconds}). For {unexplained_share|percent} of their excess time there is no measured cause; \
+                        the thread was off the CPU for {off_cpu_share_of_excess|percent} of the excess time.";
     Some(Detection {
         tid: Some(thread.tid),
         explained: 0.0,
         // Launches may as well have waited for a full queue, which loses nothing.
-        lost_share: context.settings.severities.low,
+        taken_share: context.settings.severities.low,
         path: vec![Step::new(victim, Effect::LaunchTail.label(), "unknown", tail.excess)],
         sentence: Sentence::new(sentence, [("comm", &*comm)]),
-        fix: "Record stacks of the slow calls (gpucause record); a full launch queue looks the same: the GPU is then the bottleneck."
-            .into(),
+        fix: if waited { WAITS } else { RUNS }.into(),
         ..Detection::new(Cause::Unexplained, Effect::LaunchTail, index, evidence)
     })
 }

@@ -106,7 +106,7 @@ fn the_holder_of_a_lock_is_named_with_its_thread_and_shown_by_the_command() {
         train.waits(Reason::Futex, scenarios::HOLDER, 700 * MS, 680 * MS);
     });
     assert_eq!(holder(&host), Some(107), "the same thread");
-    host.run(1, |train| {
+    host.run(20, |train| {
         scenarios::steady(train);
         let other = Task("other", 100, Relation::Thread);
         train.waits(Reason::Futex, other, 900 * MS, 900 * MS);
@@ -203,13 +203,71 @@ fn processes_that_feed_gpus_and_compete_are_separated_and_never_slowed() {
 }
 
 #[test]
+fn where_no_cpu_is_free_for_a_job_a_list_is_no_fix() {
+    let mut host = competing();
+    let place = || Place { cpus: "0-3".into(), ..Place::default() };
+    host.unused_cpus = "";
+    host.set_places([(100, place()), (900, place())]);
+    for chain in host.chains() {
+        let fix = &chain.fix;
+        assert!(fix.contains("or move one to another host") && !fix.contains("Run:"), "{fix}");
+        assert!(fix.contains(" To see what uses the CPUs: `ps "), "{fix}");
+    }
+}
+
+#[test]
+fn a_thread_that_may_run_on_one_cpu_only_is_said_to_share_it_whoever_competes() {
+    let pinned = || Place { cpus: "0".into(), ..Place::default() };
+    for mut host in [competing(), scenarios::preempted(), among_many(false)] {
+        host.set_places([(100, pinned()), (900, pinned())]);
+        for chain in host.chains() {
+            let shared = "The dispatcher thread may run on CPU 0 only, and shares it.";
+            assert!(chain.fix.contains(shared), "{}", chain.fix);
+        }
+    }
+}
+
+/// Three tasks preempt a trainer; the first may feed a GPU.
+fn among_many(job: bool) -> Host {
+    let mut host = scenarios::trained();
+    if job {
+        host.start("serve", 900).on(900);
+    }
+    host.run(3, |train| {
+        scenarios::steady(train);
+        let tasks = [("serve", 900, 280), ("backup", 901, 220), ("cron", 902, 200)];
+        for (name, pid, ms) in tasks {
+            train.waits(Reason::Preempted, Task(name, pid, Relation::Other), ms * MS, 0);
+        }
+    });
+    host
+}
+
+#[test]
+fn a_job_is_never_raised_above_another_that_feeds_a_gpu() {
+    let unpinned = || Place { cpus: "0-3".into(), ..Place::default() };
+    let mut alone = among_many(false);
+    alone.set_places([(100, unpinned())]);
+    let fix = &alone.only(Cause::CpuPreemption).fix;
+    assert!(fix.contains(" Run: `renice -n -10 -p 100`. To see "), "{fix}");
+    let mut beside = among_many(true);
+    beside.set_places([(100, unpinned())]);
+    let fix = &beside.only(Cause::CpuPreemption).fix;
+    assert!(fix.contains("serve feeds a GPU as well: another priority only moves"), "{fix}");
+    assert!(!fix.contains("-10"), "{fix}");
+    beside.set_places([(100, place("", "", "1"))]);
+    let fix = &beside.only(Cause::CpuPreemption).fix;
+    assert!(fix.contains(" Run: `taskset -cp 0-3 100`. To see "), "{fix}");
+}
+
+#[test]
 fn workers_of_a_process_that_feeds_a_gpu_count_as_its_own() {
     let mut host = scenarios::trained();
     host.start("serve", 900).on(900);
     host.start_worker(1, 910);
     host.start_worker(0, 200);
     let fix = |host: &mut Host, task: Task| {
-        host.run(3, |train| {
+        host.run(20, |train| {
             scenarios::steady(train);
             train.waits(Reason::Preempted, task, 600 * MS, 0);
         });

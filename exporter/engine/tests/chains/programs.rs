@@ -1,7 +1,7 @@
 //! Causes within the program itself.
 
 use gpucause_abi::op::CopyKind;
-use gpucause_abi::state::Reason;
+use gpucause_abi::state::{Phase, Reason};
 use gpucause_engine::chain::{Cause, Effect, Severity};
 
 use crate::host::{Host, takes};
@@ -23,6 +23,27 @@ fn a_blocking_copy_after_most_launches_is_one_too() {
     let chain = host.only(Cause::ImplicitSync);
     assert_eq!(chain.evidence.get("blocking_copies_to_host"), Some(3_000.0));
     takes(chain, u64::from(FAULT_WINDOWS) * (2_000 * MS - 3_000 * 400 * US));
+}
+
+#[test]
+fn waits_and_the_time_between_them_are_numbers_of_their_own() {
+    let mut host = trained();
+    host.run(FAULT_WINDOWS, |train| {
+        train.on(100).launches(4_000, 5 * US);
+        train.copies("cudaMemcpy", 0, CopyKind::D2h, 4_000, 100 * US);
+        train.off(Phase::Memcpy, Reason::Preempted, 500 * MS);
+        train.off(Phase::Host, Reason::Preempted, 100 * MS);
+    });
+    let chains = host.chains();
+    let chain = chains.iter().find(|chain| chain.cause == Cause::ImplicitSync).unwrap();
+    let number = |name| chain.evidence.get(name);
+    assert_eq!(number("waiting_seconds"), Some(0.4), "without the time that it had no CPU");
+    assert_eq!(number("between_waits_seconds"), Some(1.0));
+    assert_eq!((number("taken_share"), number("lost_share")), (Some(0.5), None));
+    assert_eq!(chain.path[0].mechanism, "computes and launches between waits");
+    let at_least = "400 ms in all. Each wait drains the GPU, which then has little or no work while train computes and \
+                    launches: for at least 50 % of the time.";
+    assert!(chain.sentence.contains(at_least), "{}", chain.sentence);
 }
 
 #[test]

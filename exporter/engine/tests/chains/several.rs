@@ -189,8 +189,42 @@ fn the_part_of_a_tail_that_no_cause_explains_is_unexplained() {
     let rest = of(&host, Cause::Unexplained, 2);
     let share = rest.evidence.get(Chain::UNEXPLAINED).unwrap();
     assert!((preempted.explained + share - 1.0).abs() < 1e-9, "{share}");
-    assert!(rest.sentence.contains("explains 4"), "{}", rest.sentence);
+    assert!(rest.sentence.contains("For 40 % of their excess time"), "{}", rest.sentence);
+    assert!(rest.fix.contains("a full launch queue looks the same"), "{}", rest.fix);
     assert_eq!(rest.lost_seconds, 0.0);
+}
+
+#[test]
+fn launches_that_were_slow_without_a_cpu_are_explained_when_slow_copies_are_charged_with_it() {
+    let mut host = trained();
+    host.run(FAULT_WINDOWS, |train| {
+        steady(train);
+        train.calls("cudaLaunchKernel", 40, 5 * US, &[(Reason::Preempted, 5 * MS)]);
+        train.blame(Phase::Launch, Reason::Preempted, HOG, 200 * MS, 0);
+        train.calls("cudaMemcpyAsync", 2_000, 10 * US, &[]);
+        train.calls("cudaMemcpyAsync", 60, 10 * US, &[(Reason::Preempted, 10 * MS)]);
+        train.blame(Phase::Memcpy, Reason::Preempted, HOG, 600 * MS, 0);
+    });
+    let chain = host.only(Cause::CpuPreemption);
+    assert_eq!(chain.effect, Effect::CopyTail);
+    lost(chain, u64::from(FAULT_WINDOWS) * 800 * MS);
+}
+
+#[test]
+fn a_full_launch_queue_is_suggested_only_where_launches_waited_for_nothing_else() {
+    for (reason, task, suggested) in [
+        (Reason::GpuDriver, KERNEL, true),
+        (Reason::Futex, Task("frontend", 100, Relation::Thread), false),
+    ] {
+        let mut host = trained();
+        host.run(FAULT_WINDOWS, |train| {
+            steady(train);
+            train.calls("cudaLaunchKernel", 40, 5 * US, &[(reason, 5 * MS)]);
+            train.blame(Phase::Launch, reason, task, 200 * MS, 0);
+        });
+        let chain = host.only(Cause::Unexplained);
+        assert_eq!(chain.fix.contains("full launch queue"), suggested, "{reason:?}: {}", chain.fix);
+    }
 }
 
 #[test]

@@ -66,6 +66,36 @@ fn the_loss_is_split_by_culprit() {
 }
 
 #[test]
+fn who_took_most_lately_stays_the_culprit_while_single_windows_have_another_or_none() {
+    let mut host = scenarios::trained();
+    let browser = Task("browser", 901, Relation::Other);
+    let run = |host: &mut Host, windows, by: [(Task, u64); 2]| {
+        host.run(windows, |train| {
+            steady(train);
+            by.into_iter().filter(|(_, ms)| *ms > 0).for_each(|(task, ms)| {
+                train.waits(Reason::Preempted, task, ms * MS, 0);
+            });
+        });
+        let chain = host.only(Cause::CpuPreemption);
+        (chain.culprit.as_ref().map(|own| own.comm.clone()), chain.fix.clone())
+    };
+    let (hog, of_hog) = run(&mut host, 10, [(HOG, 600), (browser, 0)]);
+    assert_eq!(hog.as_deref(), Some("hog"));
+    let lost = host.only(Cause::CpuPreemption).lost_seconds;
+    for by in [[(HOG, 0), (browser, 600)], [(HOG, 300), (browser, 310)]] {
+        let (culprit, fix) = run(&mut host, 1, by);
+        assert_eq!((culprit.as_deref(), &*fix), (Some("hog"), &*of_hog), "{by:?}");
+        let sentence = &host.only(Cause::CpuPreemption).sentence;
+        assert!(sentence.contains("Top CPU competitor: hog"), "{sentence}");
+    }
+    assert!(host.only(Cause::CpuPreemption).lost_seconds > lost + 1.0, "what it loses is counted");
+    let (culprit, fix) = run(&mut host, 20, [(HOG, 0), (browser, 600)]);
+    assert_eq!(culprit.as_deref(), Some("browser"));
+    let second = "hog (PID 900) takes much of it, too: keep it off these CPUs as well.";
+    assert!(fix.contains("Keep browser off") && fix.contains(second), "{fix}");
+}
+
+#[test]
 fn the_loss_to_a_data_loader_is_split_by_worker() {
     let host = scenarios::starved_through_a_pinning_thread();
     let chain = host.only(Cause::DataloaderStarvation);

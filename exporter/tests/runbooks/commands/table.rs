@@ -125,12 +125,13 @@ pub(super) const COMMANDS: &[(How, &[&str])] = &[
     ),
     (
         By("exporter/tests/end_to_end/top.rs", "fn the_demo_shows_the_same_view_"),
-        &["gpucause demo", "target/demo/gpucause demo"],
+        &["gpucause demo"],
     ),
     (
         By("exporter/tests/end_to_end/access.rs", "fn curl_gets_in_with_certificate_and_password_"),
         &["curl --cacert"],
     ),
+    (By("systemd/test/checks", "the package is installed"), &["apt install"]),
     (By("systemd/test/checks", "systemctl restart $unit"), &["systemctl restart gpucause"]),
     (By("systemd/test/checks", "systemctl reload $unit"), &["systemctl reload gpucause"]),
     (By("systemd/test/checks", "journalctl -u $unit"), &["journalctl -u gpucause"]),

@@ -1,11 +1,13 @@
 //! The processes of a recording, which several runs may have recorded, and for how long each was.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Included};
 use std::ops::ControlFlow;
 
 use gpucause_abi::snapshot::{ProcessSnapshot, TimeAccount};
 use gpucause_abi::{Nanos, ProcId, Tgid};
 
+use super::lines::node_of;
 use crate::recording::{
     CallStatistics, NodeIndex, ProcessIndex, RecordedSnapshot, Recording, RecordingError,
     WaitStatistics,
@@ -73,15 +75,33 @@ impl Processes {
         Ok(processes)
     }
 
-    /// A recorder that was killed and wrote no accounts ends with the last event of its node.
+    /// A recorder that was killed and wrote no accounts ends with the last event of its node before the next run there. `events` is
+    /// the time of the events of each process.
     pub(super) fn end_runs(
         &mut self,
         recording: &dyn Recording,
-        events: &BTreeMap<NodeIndex, Span>,
+        events: &BTreeMap<ProcessIndex, Span>,
     ) {
-        for (session, span) in recording.sessions().iter().zip(&mut self.sessions) {
-            if let Some(&(_, last)) = events.get(&session.node).filter(|_| span.1 == span.0) {
-                span.1 = span.1.max(last);
+        let sessions = recording.sessions();
+        let starts: BTreeSet<_> = sessions.iter().map(|own| (own.node, own.started_ns)).collect();
+        let spans = events.iter();
+        let spans = spans.filter_map(|(own, span)| Some((node_of(recording, *own)?, *span)));
+        // By the start of a process's events: the last end of those that started until then.
+        let mut ends: BTreeMap<(NodeIndex, i64), i64> = BTreeMap::new();
+        for (node, (from, until)) in spans.collect::<BTreeSet<_>>() {
+            let before = ends.range((node, i64::MIN)..=(node, from)).next_back();
+            let last = before.map_or(until, |(_, before)| until.max(*before));
+            ends.insert((node, from), last);
+        }
+        for (session, span) in sessions.iter().zip(&mut self.sessions) {
+            let (node, started) = (session.node, span.0);
+            if span.1 > started {
+                continue;
+            }
+            let later = (Excluded((node, started)), Included((node, i64::MAX)));
+            let next = starts.range(later).next().map_or(i64::MAX, |(_, next)| *next);
+            if let Some((_, last)) = ends.range((node, i64::MIN)..(node, next)).next_back() {
+                span.1 = span.1.max(next.min(*last));
             }
         }
     }
@@ -186,36 +206,50 @@ impl Processes {
             run.0 = run.0.min(image.since_ns);
         }
         if runs.is_empty() {
-            let node = recording.process_at(process).map(|own| own.node);
-            let sessions = recording.sessions().iter().zip(&self.sessions);
-            let own = sessions.enumerate().filter(|(_, (own, span))| {
-                let seen = events.is_none_or(|(from, until)| span.0 <= until && span.1 >= from);
-                Some(own.node) == node && seen
-            });
-            runs = own.map(|(index, (_, span))| (index, *span)).collect();
+            let node = node_of(recording, process);
+            let runs = node.into_iter().flat_map(|node| self.runs_of(recording, node));
+            return or_events(
+                covered(runs.filter(|span| {
+                    events.is_none_or(|(from, until)| span.0 <= until && span.1 >= from)
+                })),
+                events,
+            );
         }
-        let seconds: f64 = runs.values().map(|span| length(*span)).sum();
-        match events {
-            Some(events) if seconds <= 0.0 => length(events),
-            _ => seconds,
-        }
+        // Accounts of two recorders add up, and so does their time.
+        or_events(runs.values().map(|span| length(*span)).sum(), events)
     }
 
-    /// For how long a node was recorded, in seconds; times in which two recorders ran count once.
+    /// For how long a node was recorded, in seconds. `events` is the time of its events, if it has any.
     pub(super) fn recorded_seconds_of_node(
         &self,
         recording: &dyn Recording,
         node: NodeIndex,
+        events: Option<Span>,
     ) -> f64 {
+        or_events(covered(self.runs_of(recording, node)), events)
+    }
+
+    fn runs_of(&self, recording: &dyn Recording, node: NodeIndex) -> impl Iterator<Item = Span> {
         let sessions = recording.sessions().iter().zip(&self.sessions);
-        let own: BTreeSet<Span> =
-            sessions.filter(|(own, _)| own.node == node).map(|(_, span)| *span).collect();
-        let (mut seconds, mut covered) = (0.0, i64::MIN);
-        for (from, until) in own {
-            seconds += length((from.max(covered), until));
-            covered = covered.max(until);
-        }
-        seconds
+        sessions.filter(move |(own, _)| own.node == node).map(|(_, span)| *span)
+    }
+}
+
+/// Seconds in these; times in which two recorders ran count once.
+fn covered(runs: impl Iterator<Item = Span>) -> f64 {
+    let (mut seconds, mut covered) = (0.0, i64::MIN);
+    for (from, until) in runs.collect::<BTreeSet<_>>() {
+        seconds += length((from.max(covered), until));
+        covered = covered.max(until);
+    }
+    seconds
+}
+
+/// The time of the events where the file does not say when a recorder ran.
+fn or_events(seconds: f64, events: Option<Span>) -> f64 {
+    match events {
+        Some(events) if seconds <= 0.0 => length(events),
+        _ => seconds,
     }
 }
 
